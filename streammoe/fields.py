@@ -26,7 +26,7 @@ from streammoe.schedules import SCHEDULES, Power, Schedule
 from streammoe.secrets import masked
 from streammoe.types import as_python
 
-LONGEST_SHOWN = 60
+MAX_SHOWN_CHARS = 60
 
 Change: TypeAlias = Literal["reload", "restart", "rise", "never"]
 """When an option may change over a checkpoint: while the daemon runs (SIGHUP) and at a restart; at a restart only; at a
@@ -139,7 +139,7 @@ def shown(value: object) -> str:
             return "a list"
         case date() | clock():  # TOML knows dates and times of day
             return value.isoformat()
-    return text.cut(masked(text.shown(value)), LONGEST_SHOWN)
+    return text.cut(masked(text.shown(value)), MAX_SHOWN_CHARS)
 
 
 def written(value: object) -> str:

@@ -221,7 +221,7 @@ class IncrementalMM:
     def replace_statistics(self, statistics: ArrayTree) -> None:
         """Set s, and θ to θ̄(s), without counting an event: for a prior that is added later, or a merge of models.
 
-        The average goes on, and takes θ in with the next step.
+        The average is kept, and includes θ from the next step on.
 
         Raises:
             InvalidEvent: as for `learn_one`; nothing has changed.

@@ -32,7 +32,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from streammoe import text
-from streammoe.bounds import HEAVIEST_PRIOR
+from streammoe.bounds import MAX_PRIOR_STRENGTH
 from streammoe.distributions import ExpertNoise, Gaussian, noises
 from streammoe.errors import ConfigError
 from streammoe.fields import (
@@ -87,7 +87,7 @@ class Exponential:
 
 @part
 class PageHinkley:
-    """A test on the prequential loss; where it has risen for good, steps and average restart."""
+    """A test for a lasting rise of the prequential loss, at which steps and average restart."""
 
     restart: int = option(
         200, "Restart as after this many events; fewer follow faster and are noisier.", ge=1, le=10**12
@@ -171,7 +171,7 @@ def _prior_strength(default: float) -> Any:
         "Weight of the prior in events; by default 0.1, for a classifier 0.04; 0 disables it.",
         more="They count among those that a step size spans; 0 gives the papers' plain algorithm.",
         ge=0,
-        le=HEAVIEST_PRIOR,
+        le=MAX_PRIOR_STRENGTH,
         sample=0.1,
     )
 
@@ -263,13 +263,13 @@ class Options(Section):
     serve: Literal["portfolio", "polyak"] = option(
         "portfolio",
         'Who predicts: average, latest parameters and one expert together; "polyak": the average alone.',
-        more="They are mixed by how well each has predicted of late, so that predictions follow a stream that moves "
-        'and lose nothing where it does not. With "polyak" the parameters of `averaging` predict alone.',
+        more="They are weighted by how well each has predicted recently, so that predictions follow a stream that "
+        'drifts and lose nothing where it does not. With "polyak" the parameters of `averaging` predict alone.',
     )
     drift: PageHinkley | None = option(
         None,
         '"page_hinkley": restart steps and average when the loss has risen (docs/drift.md).',
-        more="`PageHinkley(restart=200)`: steps then take so many events for seen; the fewer, the larger the steps. "
+        more="`PageHinkley(restart=200)`: after a drift, steps are those after so many events; the fewer, the larger. "
         "`None`: nothing is tested.",
     )
     warmup: WarmUp = option(
@@ -319,10 +319,10 @@ class Options(Section):
 
     @classmethod
     def changeable(cls, *policies: Change) -> list[str]:
-        """Return the options that may change over a checkpoint, since they judge only what comes.
+        """Return the options that may change over a checkpoint, since they affect only later events.
 
         Args:
-            *policies: policies of these options; all that allow a change if left out.
+            *policies: policies to include; by default all that allow a change.
         """
         allowed = policies or ("reload", "restart", "rise")
         return sorted(name for name, field in cls.model_fields.items() if facts_of(field).change in allowed)
@@ -536,13 +536,13 @@ PLAIN = CHOICES["expert"].table(Gaussian(tail=math.inf))
 
 
 EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False}
-"""Options that have another default now, with what models of earlier versions have where nothing else is recorded."""
+"""Earlier defaults of options: the values of models whose checkpoints do not record them."""
 
 
 def is_earlier(options: type[Options], name: str, had: object, wanted: object) -> bool:
-    """Return whether a model has the earlier default of an option, and settings the present one.
+    """Return whether a model has the earlier default of an option, and the settings have the current one.
 
-    It goes on as it began, since the settings may just leave the option out.
+    Such a model keeps the earlier default, since the settings may merely leave the option out.
     """
     field = options.model_fields.get(name)
     return field is not None and name in EARLIER and had == EARLIER[name] and wanted == field.default

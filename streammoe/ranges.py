@@ -1,4 +1,4 @@
-"""What accepted values say of the numbers that a column may hold."""
+"""Ranges of columns, learned from accepted values: scales that reject absurd values, and bounds that clip inputs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from streammoe.kernels.robust import winsorised
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 ABSURD = 10.0
-"""How many times farther beyond the edge to which outliers are moved than that is from the median."""
+"""A buffered value does not count towards the bounds if it is this many times farther from the edge to which outliers
+are clipped than the edge is from the median."""
 
 
 class Scales(NamedTuple):
-    """The scale of each of C columns, by which absurd values are rejected; see `screen_rows`, which changes them."""
+    """The scales of C columns, by which absurd values are rejected; `kernels.features.screen_rows` updates them."""
 
     scales: FloatArray
-    """(C,) largest median of |v| in a block of values other than 0; 0 until a block is full."""
+    """(C,) largest median of |v| over full blocks of values other than 0; 0 until a block is full."""
     blocks: FloatArray
-    """(C, BLOCK) |v| of the values in the block that fills."""
+    """(C, BLOCK) |v| of the values in the current, unfinished block."""
     filled: IntArray
-    """(C,) how many those are."""
+    """(C,) number of values in that block."""
 
     @classmethod
     def blank(cls, n_columns: int) -> Scales:
@@ -36,7 +37,7 @@ class Scales(NamedTuple):
         return Scales(self.scales.copy(), self.blocks.copy(), self.filled.copy())
 
     def wider(self, more: int) -> Scales:
-        """Return an independent copy with so many more columns."""
+        """Return an independent copy with `more` additional columns."""
         new = Scales.blank(more)
         return Scales(
             np.concatenate([self.scales, new.scales]),
@@ -45,18 +46,15 @@ class Scales(NamedTuple):
         )
 
     def arrays(self, name: str) -> dict[str, AnyArray]:
-        """Return them as named arrays; blocks without values are left out, as in checkpoints of earlier versions."""
-        return {name: self.scales, **({f"{name}.blocks": self.blocks, f"{name}.filled": self.filled} if self else {})}
-
-    def __bool__(self) -> bool:
-        """Return whether there are values in a block."""
-        return bool(self.filled.any())
+        """Return the scales as named arrays; empty blocks are left out, as in checkpoints of earlier versions."""
+        blocks = {f"{name}.blocks": self.blocks, f"{name}.filled": self.filled} if self.filled.any() else {}
+        return {name: self.scales, **blocks}
 
     @classmethod
     def restored(cls, arrays: Mapping[str, AnyArray], name: str, n_columns: int) -> Scales:
-        """Restore what `arrays` returned.
+        """Restore scales from the arrays that `arrays` returned.
 
-        Earlier versions judged by the largest value so far, which goes on as the scale.
+        In checkpoints of earlier versions, the scale is the largest value so far.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
@@ -71,15 +69,16 @@ class Scales(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """The values between which each of C columns is held; see `hold_rows`, which changes them."""
+    """The bounds to which values of C columns are clipped; `kernels.features.hold_rows` updates them."""
 
     low: FloatArray
-    """(C,) least value that counts, and `high`: (C,) largest one."""
+    """(C,) lower bound: the smallest value, except that single values far out move it only a little."""
     high: FloatArray
+    """(C,) upper bound, likewise."""
     first: FloatArray
     """(C,) first value."""
     seen: IntArray
-    """(C,) 0 without any value; else 1 + the number of values that differ from the first, at most 1 + SETTLED."""
+    """(C,) 0 before the first value; then 1 + the number of values that differ from the first, at most 1 + SETTLED."""
 
     @classmethod
     def blank(cls, n_columns: int) -> Bounds:
@@ -88,11 +87,11 @@ class Bounds(NamedTuple):
 
     @classmethod
     def around(cls, values: FloatArray, columns: IntArray) -> Bounds:
-        """Return the bounds of these columns of buffered rows, (n, C) with NaN where missing; others stay blank.
+        """Return the bounds of the given columns of buffered rows, (n, C) with NaN where missing; others are blank.
 
-        The few values that are `ABSURD` times farther out than outliers do not count.
+        Values that are `ABSURD` do not count.
         """
-        found = cls.blank(values.shape[1])
+        bounds = cls.blank(values.shape[1])
         edges = winsorised(values)
         for j in columns.tolist():
             known = ~np.isnan(values[:, j])
@@ -100,16 +99,16 @@ class Bounds(NamedTuple):
             if not column.size:
                 continue
             kept = column[np.abs(column - edge) <= ABSURD * np.abs(edge - np.median(column))]
-            found.low[j], found.high[j], found.first[j] = kept.min(), kept.max(), kept[0]
-            found.seen[j] = min(1 + int(np.count_nonzero(kept != kept[0])), 1 + SETTLED)
-        return found
+            bounds.low[j], bounds.high[j], bounds.first[j] = kept.min(), kept.max(), kept[0]
+            bounds.seen[j] = min(1 + int(np.count_nonzero(kept != kept[0])), 1 + SETTLED)
+        return bounds
 
     def copied(self) -> Bounds:
         """Return an independent copy."""
         return Bounds(self.low.copy(), self.high.copy(), self.first.copy(), self.seen.copy())
 
     def wider(self, more: int) -> Bounds:
-        """Return an independent copy with so many more columns."""
+        """Return an independent copy with `more` additional columns."""
         new = Bounds.blank(more)
         return Bounds(
             np.concatenate([self.low, new.low]),
@@ -119,7 +118,7 @@ class Bounds(NamedTuple):
         )
 
     def joined(self, other: Bounds) -> Bounds:
-        """Return bounds that hold what both do."""
+        """Return the bounds that contain both."""
         old, new = self.seen > 0, other.seen > 0
         return Bounds(
             np.where(old & new, np.minimum(self.low, other.low), np.where(old, self.low, other.low)),
@@ -129,12 +128,12 @@ class Bounds(NamedTuple):
         )
 
     def arrays(self, name: str) -> dict[str, AnyArray]:
-        """Return them as named arrays."""
+        """Return the bounds as named arrays."""
         return {name: np.stack([self.low, self.high, self.first]), f"{name}.seen": self.seen}
 
     @classmethod
     def restored(cls, arrays: Mapping[str, AnyArray], name: str, n_columns: int) -> Bounds:
-        """Restore what `arrays` returned.
+        """Restore bounds from the arrays that `arrays` returned.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.

@@ -1,17 +1,17 @@
-"""Text for messages: foreign text made harmless, values and counts in words."""
+"""Format values for messages: escape foreign text, truncate long values, and write counts and lists in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal
 
-LONGEST_SHOWN = 120
-LARGEST_SHOWN = 10**40
-"""Whole numbers from here on are described by their length; all that options allow are smaller."""
+MAX_SHOWN_CHARS = 120
+LONG_NUMBER = 10**40
+"""Whole numbers of at least this size are shown as their number of digits; options only allow smaller ones."""
 
 
 def printable(text: str) -> str:
-    r"""Escape control characters and the like, so that a text stays on one line and cannot control a terminal.
+    r"""Escape unprintable characters, so that a text stays on one line and cannot control a terminal.
 
     >>> printable("a\x1b[2J\tb ü")
     'a\\x1b[2J\\tb ü'
@@ -28,17 +28,17 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def listed(words: Sequence[str], last: Literal["and", "or"]) -> str:
-    """Return words as a list in prose.
+def listed(words: Sequence[str], conjunction: Literal["and", "or"]) -> str:
+    """Join words to a list in prose.
 
     >>> listed(["a", "b", "c"], "or"), listed(["a", "b"], "and"), listed(["a"], "and")
     ('a, b or c', 'a and b', 'a')
     """
-    return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return f" {conjunction} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def amount(number: float) -> str:
-    """Return a number as people write it.
+    """Format a number with thousands separators and without an exponent or a trailing ".0" where possible.
 
     >>> amount(100_000), amount(0.5), amount(1e6)
     ('100,000', '0.5', '1,000,000')
@@ -46,7 +46,7 @@ def amount(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:,.0f}" if number.is_integer() else f"{number:g}"
 
 
-def cut(text: str, longest: int = LONGEST_SHOWN) -> str:
+def cut(text: str, longest: int = MAX_SHOWN_CHARS) -> str:
     """Truncate a text that is too long for a message."""
     return text if len(text) <= longest else f"{text[:longest]}..."
 
@@ -57,18 +57,18 @@ def shown(value: object) -> str:
     >>> shown(True), shown(10**400)
     ('true', 'a whole number of 401 digits')
     """
-    if isinstance(value, int) and abs(value) >= LARGEST_SHOWN:
+    if isinstance(value, int) and abs(value) >= LONG_NUMBER:
         try:
             return f"a whole number of {len(str(abs(value)))} digits"
-        except ValueError:  # Python limits the digits that it converts
+        except ValueError:  # Python limits the number of digits that it converts
             return "a whole number of thousands of digits"
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        text = str(value)  # without the type that numpy's `repr` names
+        text = str(value)  # the `repr` of NumPy's scalars names their type
     elif isinstance(value, bool):
         text = "true" if value else "false"
     else:
         if type(value) in {str, bytes}:
-            value = value[: LONGEST_SHOWN + 1]  # type: ignore[index] # may be megabytes
+            value = value[: MAX_SHOWN_CHARS + 1]  # type: ignore[index] # may be megabytes
         try:
             text = repr(value)
         except RecursionError:

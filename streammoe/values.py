@@ -54,7 +54,7 @@ def number(value: object, name: object, advice: str = NO_VALUE) -> float:
                 return result
             problem, reason = "is not a finite number", "not_finite"
     else:
-        problem, reason = f"is {a_kind(value)}, not a number", "wrong_type"
+        problem, reason = f"is {type_in_words(value)}, not a number", "wrong_type"
     raise _invalid(name, value, f"{problem}; {advice}", reason)
 
 
@@ -85,7 +85,7 @@ def level(value: object, name: object) -> str:
     if isinstance(value, int | float | Decimal | np.integer | np.floating) and not isinstance(value, np.timedelta64):
         found = number(value, name, "give it as text" if isinstance(value, int) else NO_VALUE)
         return as_text(int(value) if isinstance(value, int | np.integer) else found)
-    problem = f"is {a_kind(value)}, not a category; give text, a truth value or a number"
+    problem = f"is {type_in_words(value)}, not a category; give text, a truth value or a number"
     raise _invalid(name, value, f"{problem}, and leave the key out where it is missing", "wrong_type")
 
 
@@ -108,7 +108,7 @@ def seconds(value: object, name: object) -> float:
     if isinstance(value, date):
         return _since_1970(datetime(value.year, value.month, value.day, tzinfo=UTC))
     if isinstance(value, bool | np.bool_) or not isinstance(value, float | int | Decimal | np.floating | np.integer):
-        raise _not_a_time(name, value, f"is {a_kind(value)}")
+        raise _not_a_time(name, value, f"is {type_in_words(value)}")
     return number(value, name)
 
 
@@ -146,18 +146,18 @@ def check_name(name: object, what: str = "feature name", place: str = "x") -> No
     """
     if isinstance(name, str) or (type(name) is int and -(2**63) <= name < 2**63):
         return
-    kind = "a NumPy integer" if isinstance(name, np.integer) else a_kind(name)
+    kind = "a NumPy integer" if isinstance(name, np.integer) else type_in_words(name)
     problem = "is beyond 64 bits" if type(name) is int else f"is {kind}"
     subject = f"one {what}" if name is None else f"the {what} {shown(name)}"
     rule = "checkpoints hold names that are text or Python's whole numbers of 64 bits; rename it"
     raise InvalidEvent(f"{place}: {subject} {problem}; {rule}", reason="wrong_type")
 
 
-def a_kind(value: object) -> str:
+def type_in_words(value: object) -> str:
     """Describe the type of a value in words.
 
-    >>> a_kind(None), a_kind(b"x"), a_kind(True), a_kind((1, 2)), a_kind(0.5), a_kind(1)
-    ('None', 'bytes', 'a truth value', 'a tuple', 'a decimal number', 'a whole number')
+    >>> [type_in_words(value) for value in (None, b"x", True, (1, 2), 0.5, 1)]
+    ['None', 'bytes', 'a truth value', 'a tuple', 'a decimal number', 'a whole number']
     """
     kinds: tuple[tuple[Any, str], ...] = (
         (type(None), "None"),

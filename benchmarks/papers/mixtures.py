@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.papers.baselines import features
 from streammoe import schedules
 from streammoe.engine.em import Buffer, Em, one_expert_prior
-from streammoe.engine.jobs import finished
+from streammoe.engine.jobs import run_job
 from streammoe.engine.mixture import learning_options
 from streammoe.engine.starts import spectral_starts
 from streammoe.experts import Parameters, families
@@ -32,12 +32,12 @@ def em_on(X: np.ndarray, y: np.ndarray, K: int) -> Em:
     )
     W = features(X)
     buffer = Buffer(W, W, np.ascontiguousarray(y[:, None]), np.ones(len(y)))
-    return Em(family, buffer, finished(one_expert_prior(family, buffer, 1, options)), options)
+    return Em(family, buffer, run_job(one_expert_prior(family, buffer, 1, options)), options)
 
 
 def spectral_start(em: Em, K: int, seed: int) -> Parameters | None:
     """Estimate experts from moments, and their gate by EM ([CQT]); None if the moments reveal fewer experts."""
-    starts = finished(spectral_starts(em, K, np.random.default_rng(seed)))
+    starts = run_job(spectral_starts(em, K, np.random.default_rng(seed)))
     return starts[0] if starts else None
 
 

@@ -124,14 +124,14 @@ def replay(path: Path, settings: Settings, *, reason: str | None = None, dry_run
 
     Args:
         path: file of dead letters.
-        settings: of the daemon, corrected.
+        settings: the daemon's settings, corrected if they were at fault.
         reason: replay only letters with this reason; the others stay.
         dry_run: report what would be accepted, and change nothing.
 
     Raises:
         SourceError: the file cannot be read, or is not a file of dead letters.
-        CheckpointError: the daemon is running, has no checkpoint, or one of other settings; or something cannot be
-            written.
+        CheckpointError: the daemon is running, has no checkpoint, or its checkpoint does not fit the settings; or a
+            file cannot be written.
     """
     with ExitStack() as stack:
         folder = Path(settings.checkpoint.dir)
@@ -151,13 +151,13 @@ def replay(path: Path, settings: Settings, *, reason: str | None = None, dry_run
                 "its predictions; start it again, stop it with SIGTERM, and replay then"
             )
             raise CheckpointError(message)
-        task = _Replay(path, settings, store, checkpoint, reason)
+        replay_run = _Replay(path, settings, store, checkpoint, reason)
         compile_kernels(settings)
-        return task.run(dry_run=dry_run)
+        return replay_run.run(dry_run=dry_run)
 
 
 class _Entry(NamedTuple):
-    """A letter, with the numbers of the lines that hold it."""
+    """A letter, with the indexes of its lines in the file."""
 
     lines: list[int]
     key: str
@@ -175,14 +175,14 @@ class _Replay:
         self.checkpoint = checkpoint
         self.reason = reason
         self.pipeline: Pipeline = resume_pipeline(settings, checkpoint)
-        self.place = str(path.resolve())
-        names = checkpoint.metadata.get("replayed", {})
-        self.learned_keys: set[str] = {key for keys in names.values() for key in keys}
-        """Letters that the checkpoint lists: they have been learned."""
+        self.resolved_path = str(path.resolve())
+        replayed = checkpoint.metadata.get("replayed", {})
+        self.learned_keys: set[str] = {key for keys in replayed.values() for key in keys}
+        """Keys of letters that the checkpoint lists: they have been learned."""
         self.lines_to_remove: set[int] = set()
-        """Their numbers in the file."""
+        """Indexes of lines."""
         self.replayed_keys: set[str] = set()
-        """Letters of this file that the new checkpoint lists."""
+        """Keys of letters of this file that the new checkpoint will list."""
         self.kept: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
@@ -194,29 +194,28 @@ class _Replay:
         size = sum(map(len, lines))
         entries = self._select(lines)
         # One format and header at a time, in the order of the file.
-        for _, same in groupby(entries, key=lambda entry: _reading_options(entry.letter)):
-            while some := list(islice(same, BATCH_SIZE)):
-                self._learn(some)
-        learned_any = bool(self.outcomes["learned"] + self.outcomes["predicted_only"])
+        for _, group in groupby(entries, key=lambda entry: _reading_options(entry.letter)):
+            while batch := list(islice(group, BATCH_SIZE)):
+                self._learn(batch)
+        n_accepted = self.outcomes["learned"] + self.outcomes["predicted_only"]
         checkpoint = None
         if not dry_run:
-            if learned_any:
+            if n_accepted:
                 checkpoint = self._save()
             if self.lines_to_remove:
                 self._rewrite([line for i, line in enumerate(lines) if i not in self.lines_to_remove], size)
-        passed = self.outcomes["learned"] + self.outcomes["predicted_only"]
         return ReplayResult(
             self.outcomes["learned"],
             self.outcomes["predicted_only"],
             dict(self.refused),
             dict(self.kept),
-            len(self.lines_to_remove) - passed,
+            len(self.lines_to_remove) - n_accepted,
             checkpoint,
             self.detail,
         )
 
     def _select(self, lines: list[bytes]) -> list[_Entry]:
-        """Select the letters to replay. Duplicates, which a restart may have written, are treated as one."""
+        """Select the letters to replay; a letter that a restart has written again is selected once."""
         copies: dict[str, list[_Entry]] = {}
         for i, line in enumerate(lines):
             letter = read_letter(line)
@@ -226,27 +225,27 @@ class _Replay:
         letters = sum(map(len, copies.values()))
         _check_letters(self.path, letters, len(lines) - letters)
         entries = []
-        for key, same in copies.items():
-            at = [entry.lines[0] for entry in same]
-            latest = same[-1].letter
+        for key, duplicates in copies.items():
+            line_numbers = [entry.lines[0] for entry in duplicates]
+            latest = duplicates[-1].letter
             if key in self.learned_keys:
-                self._remove(key, at)
+                self._remove(key, line_numbers)
             elif self.reason in {None, latest.reason}:
-                reasons = [self._reason_to_keep(entry.letter) for entry in same]
+                reasons = [self._reason_to_keep(entry.letter) for entry in duplicates]
                 if None in reasons:
-                    entries.append(_Entry(at, key, same[reasons.index(None)].letter))
+                    entries.append(_Entry(line_numbers, key, duplicates[reasons.index(None)].letter))
                 else:
-                    self.kept[str(reasons[-1])] += len(at)
+                    self.kept[str(reasons[-1])] += len(line_numbers)
         return entries
 
     def _reason_to_keep(self, letter: DeadLetter) -> str | None:
         """Return why a letter must not be replayed, or None."""
         if letter.format is None or letter.run is None or letter.events is None:
             return INCOMPLETE
-        passed = self.checkpoint.metadata.get("runs", {}).get(letter.run)
-        if passed is None:
+        events_saved = self.checkpoint.metadata.get("runs", {}).get(letter.run)
+        if events_saved is None:
             return OTHER_MODEL
-        return READ_AGAIN if letter.events > passed else None
+        return READ_AGAIN if letter.events > events_saved else None
 
     def _remove(self, key: str, lines: list[int]) -> None:
         self.lines_to_remove.update(lines)
@@ -267,16 +266,16 @@ class _Replay:
 
     def _process(self, entries: list[_Entry]) -> BatchResult:
         records = [entry.letter.record + b"\n" for entry in entries]
-        like = entries[0].letter
-        assert like.format is not None  # noqa: S101 - for the type checker; `_reason_to_keep` has checked
+        first = entries[0].letter
+        assert first.format is not None  # noqa: S101 - for the type checker; `_reason_to_keep` has checked
         return self.pipeline.process(
             Batch(
                 block=b"".join(records),
                 ends=np.cumsum([len(record) for record in records]),
-                format=like.format,
-                columns=like.columns,
-                delimiter=like.delimiter or ",",
-                decimal=like.decimal or ".",
+                format=first.format,
+                columns=first.columns,
+                delimiter=first.delimiter or ",",
+                decimal=first.decimal or ".",
                 origin=str(self.path),
                 location=lambda i: entries[i].letter.location,
                 end={},
@@ -302,7 +301,7 @@ class _Replay:
                 "counters": {"outcomes": dict(outcomes), "reasons": {r: n for r, n in reasons.items() if n}},
                 "scores": scores.to_json(),
                 # Only the latest replay of each file: letters of earlier ones have left the file.
-                "replayed": {**metadata.get("replayed", {}), self.place: sorted(self.replayed_keys)},
+                "replayed": {**metadata.get("replayed", {}), self.resolved_path: sorted(self.replayed_keys)},
                 "transactional": False,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
@@ -311,8 +310,8 @@ class _Replay:
 
     def _rewrite(self, lines: list[bytes], size: int) -> None:
         """Replace the content of the file, keeping its owner and permissions."""
-        path = Path(self.place)  # a link stays a link
-        before = os.umask(0o077)  # other users must not read the new file before it has the permissions of the old one
+        path = Path(self.resolved_path)  # a symbolic link is kept, its target is replaced
+        umask = os.umask(0o077)  # other users must not read the new file before it has the permissions of the old one
         try:
             status = path.stat()
             if status.st_size != size:
@@ -332,7 +331,7 @@ class _Replay:
             )
             raise CheckpointError(message) from error
         finally:
-            os.umask(before)
+            os.umask(umask)
 
 
 def contents_text(contents: Contents) -> str:
@@ -399,7 +398,7 @@ def describe(letter: DeadLetter) -> str:
 
 
 def _reading_options(letter: DeadLetter) -> tuple[object, ...]:
-    """Return what letters must have in common to be read together."""
+    """Return the options of the decoder, which letters must share to be decoded together."""
     return letter.format, letter.columns, letter.delimiter, letter.decimal
 
 

@@ -201,7 +201,7 @@ def _choose_files(folder: Path, task: Task, data: str) -> Files:
 
 
 def _name_suffixes() -> Iterator[str]:
-    """Yield what tells names apart: nothing first."""
+    """Yield suffixes that make names unique: an empty one first."""
     yield ""
     yield from map(str, itertools.count(2))
 

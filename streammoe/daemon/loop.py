@@ -463,7 +463,7 @@ class Daemon:
         Args:
             settings: all settings; those that may not change are the same as before.
             affects_events: whether the change affects the outcome of events or what is written about them. Earlier
-                events are then saved first, so that no crash has them judged again by other rules.
+                events are then saved first, so that they are not processed again by other rules after a crash.
 
         Raises:
             RetriableCheckpointError: they cannot be saved at present; nothing was changed.

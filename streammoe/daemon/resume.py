@@ -97,9 +97,9 @@ def _difference(setting: str, configured: object, held: object, holder: str) -> 
 
 
 def _agree(had: object, wanted: object) -> bool:
-    """Return whether a setting is what a model has, or what it would be if the model were not older than the default.
+    """Return whether a setting agrees with a model.
 
-    Gaussian experts had no tails in earlier versions: such a model goes on without where settings do not say otherwise.
+    A model from before Gaussian experts had tails continues without them unless the settings name them.
     """
     has_no_tails = isinstance(had, dict) and "tail" not in had and wanted == {**had, "tail": Gaussian().tail}
     return had == wanted or has_no_tails
@@ -231,20 +231,20 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
     for name in EARLIER:
         if arguments[name] != expected_arguments[name]:
             LOGGER.info(
-                "model.%s: this model goes on with %s, the default of earlier versions; set that to say so, or start "
-                "over with --fresh to have %s",
+                "model.%s: this model continues with %s, the default of earlier versions; set it explicitly, or "
+                "start over with --fresh to get %s",
                 name,
                 written(arguments[name]),
                 written(expected_arguments[name]),
             )
     if arguments.get("expert") != expected_arguments.get("expert"):
         LOGGER.info(
-            "model.expert: the Gaussian experts of this model have no tails, as in earlier versions, and go on "
-            "without; set tail = inf to say so, or start over with --fresh to have them"
+            "model.expert: the Gaussian experts of this model have no tails, as in earlier versions, and continue "
+            "without them; set tail = inf explicitly, or start over with --fresh to get them"
         )
     schema, fields = schema_of(settings), model.fields
     taken = sorted(schema.others.intersection(fields))
-    require(not taken, f"its model has features that are none according to its settings: {shown(taken)}")
+    require(not taken, f"its model has features that its settings exclude: {shown(taken)}")
     require(all(isinstance(name, str) for name in fields), "its model has features whose names are not strings")
     listed = not fields or schema.features is None or sorted(fields) == sorted(schema.features)
     require(listed, f"its model has other features than schema.features lists: {shown(fields)}")

@@ -72,7 +72,7 @@ class MetricsServer:
     """HTTP server for metrics and probes, which runs in its own thread from construction to `close`.
 
     ``/metrics`` for Prometheus, once there is a registry; ``/healthz``: 200 while the learning loop iterates;
-    ``/readyz``: 200 once state and position are restored and reading has begun. Otherwise 503, with a sentence. Metrics
+    ``/readyz``: 200 once state and position are restored and reading has begun. Otherwise 503, with the reason. Metrics
     require a password or token if the settings define one; probes never do, and reveal nothing else.
 
     Args:

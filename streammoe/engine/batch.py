@@ -12,7 +12,7 @@ import numpy as np
 from streammoe.engine.em import Em, statistics_at
 from streammoe.engine.gradient import gradient, squared_norm
 from streammoe.engine.interruption import FitCancelled, interruptible, is_cancelled, uncancellable
-from streammoe.engine.jobs import finished
+from streammoe.engine.jobs import run_job
 from streammoe.engine.methods import M_STEPS, METHODS, point_at
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.engine.warmup import CandidateFit, as_streamed, chosen
@@ -93,7 +93,7 @@ def fit(
     Raises:
         UnsoundError: no fit is finite.
     """
-    with np.errstate(all="ignore"):  # the result is judged instead
+    with np.errstate(all="ignore"):  # the result is checked instead
         descents: list[Descent] = []
         for at, theta in enumerate(starts):
             try:
@@ -113,9 +113,7 @@ def fit(
         # A user who requests a stop should not wait for refits to parts of the rows.
         folds = None if is_cancelled() else folds
         with uncancellable():
-            theta = finished(
-                chosen([CandidateFit(descent.objective, descent.theta) for descent in descents], em, folds)
-            )
+            theta = run_job(chosen([CandidateFit(descent.objective, descent.theta) for descent in descents], em, folds))
             best = next(descent for descent in descents if descent.theta is theta)
             state = interruptible(em.work(len(theta.experts)), statistics_at, as_streamed(em), best.theta.copied())
     if not is_sound(state):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
-from streammoe.engine.page_hinkley import PageHinkley
+from streammoe.engine.page_hinkley import PageHinkleyTest
 from streammoe.kernels.drift import hold_against_usual
 from streammoe.types import AnyArray, FloatArray
 
@@ -133,5 +133,5 @@ class DriftDetector:
         self._test = _test(*arrays["drift.sums"].tolist())
 
 
-def _test(total: float = 0.0, least: float = 0.0) -> PageHinkley:
-    return PageHinkley(threshold=THRESHOLD, tolerance=TOLERANCE, total=total, least=least)
+def _test(total: float = 0.0, minimum: float = 0.0) -> PageHinkleyTest:
+    return PageHinkleyTest(threshold=THRESHOLD, tolerance=TOLERANCE, total=total, minimum=minimum)

@@ -8,7 +8,7 @@ import numpy as np
 
 from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.interruption import interruptible
-from streammoe.engine.jobs import Job, finished
+from streammoe.engine.jobs import Job, run_job
 from streammoe.engine.mixture import no_trace
 from streammoe.engine.state import MMState, state_at
 from streammoe.experts import Family, Parameters
@@ -160,7 +160,7 @@ class Em(NamedTuple):
 
     def run(self, theta: Parameters, rounds: int) -> float:
         """Run rounds in place until the gain per event is below `TOLERANCE`; return the penalized log-likelihood."""
-        return finished(self.rounds(theta, rounds))
+        return run_job(self.rounds(theta, rounds))
 
     def rounds(self, theta: Parameters, rounds: int) -> Job[float]:
         """Run rounds as `run` does, in pieces."""

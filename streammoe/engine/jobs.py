@@ -1,6 +1,6 @@
-"""Long computations in pieces, which are done all at once, or bit by bit between events.
+"""Long computations that run either at once or in steps between events.
 
-A job is a generator that yields after each piece, with the multiply-adds that the piece has taken, roughly.
+A job is a generator that yields after each step the approximate number of multiply-adds that the step took.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ T = TypeVar("T")
 Job: TypeAlias = Generator[float, None, T]
 
 
-def finished(job: Job[T]) -> T:
-    """Do all pieces of a job and return its result."""
-    with np.errstate(all="ignore"):  # the result is judged instead
+def run_job(job: Job[T]) -> T:
+    """Run a job to its end and return its result."""
+    with np.errstate(all="ignore"):  # the result is checked instead
         while True:
             try:
                 next(job)
             except StopIteration as end:
-                found: T = end.value
-                return found
+                result: T = end.value
+                return result
 
 
 class Progress(Generic[T]):
-    """A job that is done bit by bit.
+    """A job that runs in steps.
 
-    It depends on nothing but what it is made of, so models that are copies of each other may share it: what one has
-    done need not be done again, and whether it has ended for a model depends only on the work that this model asks for.
+    The job must be deterministic, so that copies of a model can share it: a step that ran for one copy is not repeated
+    for the others, and whether the job has ended for a copy depends only on the work that this copy has asked for.
 
     Args:
-        make: makes the job; called again if a piece was interrupted, since such a job cannot be continued.
+        make: creates the job; called again if a step was interrupted, since a generator that raised cannot continue.
     """
 
     def __init__(self, make: Callable[[], Job[T]]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._begin_again()
+        self._reset()
 
-    def _begin_again(self) -> None:
+    def _reset(self) -> None:
         self._job: Job[T] | None = None
         self._done = 0.0
         self._has_ended = False
@@ -52,30 +52,30 @@ class Progress(Generic[T]):
         self._error: UnsoundError | None = None
 
     def advance(self, work: float) -> bool:
-        """Do pieces until they amount to this much work since the beginning; return whether less is the whole job.
+        """Run steps until their work amounts to `work` in total; return whether the job ended with less.
 
         Raises:
-            FitCancelled: a stop was requested before a piece; what was done is kept.
+            FitCancelled: a stop was requested between two steps; what was computed so far is kept.
         """
         with self._lock:
             while not self._has_ended and self._done < work:
                 if is_cancelled():
                     raise FitCancelled
-                self._do_piece()
+                self._run_step()
             return self._has_ended and self._done < work
 
     def result(self) -> T:
         """Return the result of a job that has ended.
 
         Raises:
-            UnsoundError: it has none that is finite.
+            UnsoundError: the job found no finite parameters.
         """
         if self._error is not None:
             raise self._error
-        found: T = self._result
-        return found
+        result: T = self._result
+        return result
 
-    def _do_piece(self) -> None:
+    def _run_step(self) -> None:
         if self._job is None:
             self._job = self._make()
         try:
@@ -86,5 +86,5 @@ class Progress(Generic[T]):
         except UnsoundError as error:
             self._has_ended, self._error = True, error
         except BaseException:
-            self._begin_again()
+            self._reset()
             raise

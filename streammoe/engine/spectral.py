@@ -1,9 +1,9 @@
 """Spectral start: directions of regressors from a moment tensor, without an initial guess ([CQT] Algorithms 1 and 2).
 
 For x ~ N(0, I) the score functions S_2(x) = x xᵀ − I and S_3(x) = x⊗x⊗x − Σ_i sym(x⊗e_i⊗e_i) turn moments of y into
-derivatives, and certain polynomials in y let the gate's part vanish from them. What is left is Σ_i E[g_i] a_i⊗a_i⊗a_i,
-whose components the tensor power method finds. That holds for |a_i| = 1 and gate directions orthogonal to the
-regressors; elsewhere the directions are off by a few per cent, which EM corrects.
+derivatives, and for certain polynomials in y the gate's contribution to them vanishes. What remains is
+Σ_i E[g_i] a_i⊗a_i⊗a_i, whose components the tensor power method finds. That holds for |a_i| = 1 and gate directions
+orthogonal to the regressors; elsewhere the directions are off by a few per cent, which EM corrects.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ LINKS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "sigmoid": lambda z: 1.0 / (1.0 + np.exp(-z)),
 }
 POWER_STARTS = 20
+"""Random starting points of the power method; the strongest result counts."""
 POWER_ROUNDS = 60
+"""Iterations of the power method."""
 LEAST_SHARE = 1e-3
-"""Fraction of the second moment's largest eigenvalue below which an eigenvalue is noise: there are fewer regressors."""
+"""Eigenvalues of the second moment below this fraction of the largest are noise; then there are fewer regressors."""
 
 
 class Polynomials(NamedTuple):
@@ -69,7 +71,7 @@ def regressors(
     The tensor of d³ numbers is never formed: x is projected onto K dimensions first.
 
     Args:
-        Z: (n, d) inputs, white.
+        Z: (n, d) whitened inputs.
         y: (n,) outputs on the scale on which regressors have length 1.
         K: number of regressors, at most d.
         rng: source of the power method's starting points.
@@ -81,17 +83,17 @@ def regressors(
     second = y * (y + gamma)
     T2 = (Z.T * second) @ Z / n - second.mean() * np.eye(d)
     values, vectors = np.linalg.eigh(T2)
-    largest = np.argsort(values)[::-1][:K]
-    values, vectors = values[largest], vectors[:, largest]
+    order = np.argsort(values)[::-1][:K]
+    values, vectors = values[order], vectors[:, order]
     if len(values) < K or not values[-1] > LEAST_SHARE * values[0]:
         return None
     whitening = vectors / np.sqrt(values)
     third = y * (y * (y + alpha) + beta)
     T3 = _projected(Z @ whitening, third, whitening.T @ whitening)
-    found = np.stack([_power_method(T3, rng) for _ in range(K)])
-    a: FloatArray = found @ (vectors * np.sqrt(values)).T
-    a /= np.linalg.norm(a, axis=1, keepdims=True)
-    return a
+    components = np.stack([_power_method(T3, rng) for _ in range(K)])
+    directions: FloatArray = components @ (vectors * np.sqrt(values)).T
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    return directions
 
 
 def _projected(U: FloatArray, weights: FloatArray, B: FloatArray) -> FloatArray:

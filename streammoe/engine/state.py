@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from streammoe.bounds import HEAVIEST_PRIOR
+from streammoe.bounds import MAX_PRIOR_STRENGTH
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.experts import Family
 from streammoe.kernels.groups import LARGEST_IN_GROUP, n_waiting
@@ -178,7 +178,7 @@ def restored_state(
     if batch_size > 1:
         shapes["group"] = _group_shape(batch_size, p_w, p_v, family.n_targets(n_outputs))
     counts = {"n", "n_average"}
-    most = {"decay": 1.0, "prior_weight": HEAVIEST_PRIOR}
+    most = {"decay": 1.0, "prior_weight": MAX_PRIOR_STRENGTH}
     least = {"decay", "prior_weight", "masses", "prior_variances", *counts}
     found = {
         name: np.ascontiguousarray(

@@ -403,7 +403,7 @@ class MixtureOfExperts(base.Estimator):
 
     def state_digest(self) -> str:
         """Return the SHA-256 of everything that affects future learning; equal digests mean equal futures."""
-        return state_digest(checkpoint.shaping_arrays(self.learner))
+        return state_digest(checkpoint.learning_arrays(self.learner))
 
     @classmethod
     def from_checkpoint(cls, arrays: dict[str, AnyArray], description: Mapping[str, Any]) -> Self:

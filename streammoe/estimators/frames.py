@@ -12,7 +12,7 @@ from streammoe.errors import InvalidEvent
 from streammoe.model.tables import Table
 from streammoe.text import shown
 from streammoe.types import AnyArray
-from streammoe.values import a_kind, check_name, level, seconds
+from streammoe.values import check_name, level, seconds, type_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ def check_frame(frame: object, what: str) -> None:
         InvalidEvent: it is not.
     """
     if not (hasattr(frame, "columns") and hasattr(frame, "index")):
-        msg = f"{what}: got {shown(frame)}, {a_kind(frame)}; it must be a data frame"
+        msg = f"{what}: got {shown(frame)}, {type_in_words(frame)}; it must be a data frame"
         raise InvalidEvent(msg, reason="wrong_type", feature=what)
 
 

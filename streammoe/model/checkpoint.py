@@ -23,9 +23,9 @@ from streammoe.model.phases.warmup import Empty, WarmUp, scaler_of
 from streammoe.text import shown
 from streammoe.types import AnyArray
 
-MOST_CANDIDATES = 16
-"""Maximum number of candidates that a checkpoint may claim."""
-_OWN = ("encoder.", "state.", "warmup.", "race.", "drift.", PREFIX)
+MAX_CANDIDATES = 16
+"""Maximum number of candidates of a race that a checkpoint may hold."""
+_MODEL_PREFIXES = ("encoder.", "state.", "warmup.", "race.", "drift.", PREFIX)
 """Prefixes of the arrays that make up a model and affect future learning."""
 
 
@@ -36,12 +36,12 @@ def arrays_of(learner: Learner) -> dict[str, AnyArray]:
         PoisonedModel: a number in them is not finite, so they must not be saved.
     """
     arrays = {
-        **shaping_arrays(learner),
+        **learning_arrays(learner),
         "diagnostics.residual": learner.phase.residual,
         "diagnostics.reseeds": learner.context.reseeds,
         "diagnostics.outliers": learner.context.outliers,
     }
-    poisoned = [name for name, array in arrays.items() if not _may_be_kept(name, array)]
+    poisoned = [name for name, array in arrays.items() if not _may_be_saved(name, array)]
     if poisoned:
         message = (
             f"the model holds NaN or infinity ({', '.join(poisoned)}) and is not saved; this is a bug, please report "
@@ -51,7 +51,7 @@ def arrays_of(learner: Learner) -> dict[str, AnyArray]:
     return arrays
 
 
-def shaping_arrays(learner: Learner) -> dict[str, AnyArray]:
+def learning_arrays(learner: Learner) -> dict[str, AnyArray]:
     """Return everything that affects future learning, as named arrays."""
     context = learner.context
     detector = {} if context.detector is None else context.detector.arrays()
@@ -59,7 +59,7 @@ def shaping_arrays(learner: Learner) -> dict[str, AnyArray]:
 
 
 def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
-    """Restore a new learner from what `arrays_of` returned.
+    """Restore a new learner from the arrays that `arrays_of` returned.
 
     Raises:
         CheckpointError: an array is missing, unknown, of a shape that does not fit the model, or holds invalid values.
@@ -71,30 +71,30 @@ def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
     learner.phase = _phase(context, arrays)
     if context.detector is not None:
         context.detector = DriftDetector.from_arrays(arrays)
-    unknown = sorted({name for name in arrays if name.startswith(_OWN)} - shaping_arrays(learner).keys())
+    unknown = sorted({name for name in arrays if name.startswith(_MODEL_PREFIXES)} - learning_arrays(learner).keys())
     require(not unknown, f"there are arrays that such a model does not have: {shown(unknown)}")
 
 
 def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
-    """Restore the phase that arrays describe; a warm-up excludes later phases."""
+    """Restore the phase that the arrays belong to."""
     n_outputs = context.targets.n_outputs
-    places = ["state"] if "state.n" in arrays else []
+    prefixes = ["state"] if "state.n" in arrays else []
     totals = np.zeros(1)
     if "race.totals" in arrays:
-        require(not places, "there are arrays of both a mixture and a race of several")
+        require(not prefixes, "there are arrays of both a mixture and a race of several")
         totals = array_of(arrays, "race.totals", "float64", (None,))
-        require(2 <= len(totals) <= MOST_CANDIDATES, f"array race.totals holds {len(totals)} candidates")
-        places = [f"race.{at}" for at in range(len(totals))]
-    require(n_outputs or not (places or "warmup.X" in arrays), "there is a state, but the model has no outputs")
-    candidates = [context.candidate(_state(context, arrays, place)) for place in places]
+        require(2 <= len(totals) <= MAX_CANDIDATES, f"array race.totals holds {len(totals)} candidates")
+        prefixes = [f"race.{index}" for index in range(len(totals))]
+    require(n_outputs or not (prefixes or "warmup.X" in arrays), "there is a state, but the model has no outputs")
+    candidates = [context.candidate(_state(context, arrays, prefix)) for prefix in prefixes]
     sizes = [len(candidate.residual) for candidate in candidates]
     residual = array_of(arrays, "diagnostics.residual", "float64", (sum(sizes),))
     parts = np.split(residual, np.cumsum(sizes)[:-1]) if candidates else []
     candidates = [candidate._replace(residual=part.copy()) for candidate, part in zip(candidates, parts, strict=True)]
-    # Older checkpoints have no counts of reseeded experts, or none of outliers.
-    given = {"diagnostics.reseeds": context.reseeds, "diagnostics.outliers": context.outliers, **arrays}
-    context.reseeds = array_of(given, "diagnostics.reseeds", "int64", (2,), least=0.0, most=LARGEST_COUNT).copy()
-    context.outliers = array_of(given, "diagnostics.outliers", "int64", (1,), least=0.0, most=LARGEST_COUNT).copy()
+    # Older checkpoints do not count reseeded experts or outliers.
+    counted = {"diagnostics.reseeds": context.reseeds, "diagnostics.outliers": context.outliers, **arrays}
+    context.reseeds = array_of(counted, "diagnostics.reseeds", "int64", (2,), least=0.0, most=LARGEST_COUNT).copy()
+    context.outliers = array_of(counted, "diagnostics.outliers", "int64", (1,), least=0.0, most=LARGEST_COUNT).copy()
     if candidates:
         portfolio = _portfolio(context, arrays, candidates)
         if len(candidates) == 1:
@@ -116,10 +116,10 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
     if one.n_scaling:
         one.scaler = scaler_of(context, one.X[: one.n_scaling], one.Y[: one.n_scaling])
     search = Search.from_arrays(arrays, context, one)
-    # Older checkpoints have no such fits.
-    given = {"warmup.rejected": np.zeros(1, dtype=np.int64), "warmup.cost": np.zeros(1), **arrays}
-    n_rejected = int(array_of(given, "warmup.rejected", "int64", (1,), least=0.0, most=one.count)[0])
-    cost = float(array_of(given, "warmup.cost", "float64", (1,))[0])
+    # Older checkpoints lack these.
+    completed = {"warmup.rejected": np.zeros(1, dtype=np.int64), "warmup.cost": np.zeros(1), **arrays}
+    n_rejected = int(array_of(completed, "warmup.rejected", "int64", (1,), least=0.0, most=one.count)[0])
+    cost = float(array_of(completed, "warmup.cost", "float64", (1,))[0])
     provisional = None
     if "warmup.totals" in arrays:
         candidate = context.candidate(_state(context, arrays, "warmup.interim"))
@@ -143,16 +143,16 @@ def _portfolio(context: Context, arrays: Mapping[str, AnyArray], candidates: Seq
     )
 
 
-def _state(context: Context, arrays: Mapping[str, AnyArray], place: str) -> MMState:
+def _state(context: Context, arrays: Mapping[str, AnyArray], prefix: str) -> MMState:
     options, encoder = context.options, context.encoder
     K = options.most_experts
     if options.is_choosing:
-        found = len(array_of(arrays, f"{place}.masses", "float64", (None,)))
-        require(0 < found <= K, f"array {place}.masses is for {found} experts; 1 to {K} are possible")
-        K = found
+        n_found = len(array_of(arrays, f"{prefix}.masses", "float64", (None,)))
+        require(0 < n_found <= K, f"array {prefix}.masses is for {n_found} experts; 1 to {K} are possible")
+        K = n_found
     return restored_state(
         arrays,
-        place,
+        prefix,
         context.family,
         n_experts=K,
         n_outputs=context.targets.n_outputs,
@@ -163,22 +163,22 @@ def _state(context: Context, arrays: Mapping[str, AnyArray], place: str) -> MMSt
 
 
 def _race_counts(arrays: Mapping[str, AnyArray], candidates: Sequence[Candidate]) -> tuple[int, int]:
-    """Return when a race is decided, and the expert that it is a trial of."""
+    """Return the event count at which a race is decided, and the expert that is on trial in it, or −1."""
     until, expert = array_of(arrays, "race.counts", "int64", (2,), least=-1.0, most=LARGEST_COUNT).tolist()
     counts = {int(candidate.state.n[0]) for candidate in candidates}
     require(len(counts) == 1, f"the candidates of a race have learned different numbers of events: {counts}")
     require(until > max(counts), f"array race.counts ends the race at {until}, but it has reached {max(counts)}")
-    same = {len(candidate.state.masses) for candidate in candidates}
+    n_experts = {len(candidate.state.masses) for candidate in candidates}
     require(
-        expert < 0 or (len(same) == 1 and expert < max(same)),
-        f"array race.counts names expert {expert}, but candidates have {same} experts",
+        expert < 0 or (len(n_experts) == 1 and expert < max(n_experts)),
+        f"array race.counts names expert {expert}, but candidates have {n_experts} experts",
     )
     return until, expert
 
 
-def _may_be_kept(name: str, array: AnyArray) -> bool:
+def _may_be_saved(name: str, array: AnyArray) -> bool:
     """Return whether an array may be saved: it is finite, except for missing values in the warm-up buffer."""
     if array.dtype.kind != "f":
         return True
-    spoilt = np.isinf(array) if name == "warmup.X" else ~np.isfinite(array)
-    return not spoilt.any()
+    invalid = np.isinf(array) if name == "warmup.X" else ~np.isfinite(array)
+    return not invalid.any()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.bounds import LARGEST_BUFFER, LARGEST_MODEL, buffer_bytes, model_bytes
+from streammoe.bounds import MAX_BUFFER_BYTES, MAX_STATE_BYTES, buffer_bytes, model_bytes
 from streammoe.engine import em, mixture, warmup
 from streammoe.engine.cost import Shape
 from streammoe.engine.drift import DriftDetector
@@ -202,18 +202,18 @@ class Context:
         K, (p_w, p_v) = options.most_experts, self.encoder.widths_with(news)
         members = 1 if options.serve == "portfolio" else 0
         size = model_bytes(K + members, self.family.n_rows(self.targets.most_outputs), p_w, p_v)
-        if size > LARGEST_MODEL:
+        if size > MAX_STATE_BYTES:
             return (
                 f"a model of {K:,} experts with {p_v:,} features, and {p_w:,} of the gate, would take "
-                f"{size / 2**30:,.1f} GiB, and {LARGEST_MODEL >> 30} GiB is the most: give fewer features or levels "
+                f"{size / 2**30:,.1f} GiB, and {MAX_STATE_BYTES >> 30} GiB is the most: give fewer features or levels "
                 "(max_levels), or lower degree, gate_degree or n_experts"
             )
         for name, rows in (("warmup", options.warmup.size or 0), ("batch_size", options.batch_size)):
             size = buffer_bytes(rows, p_w, p_v)
-            if size > LARGEST_BUFFER:
+            if size > MAX_BUFFER_BYTES:
                 return (
                     f"{rows:,} events with {p_v:,} features would take {size / 2**30:,.1f} GiB, and "
-                    f"{LARGEST_BUFFER >> 30} GiB is the most: lower {name}, degree or gate_degree, or give fewer "
+                    f"{MAX_BUFFER_BYTES >> 30} GiB is the most: lower {name}, degree or gate_degree, or give fewer "
                     "features"
                 )
         return None

@@ -12,7 +12,7 @@ import numpy as np
 
 from streammoe.engine import batch, em, model_selection, warmup
 from streammoe.engine.batch import Descent, Listener
-from streammoe.engine.jobs import Job, finished
+from streammoe.engine.jobs import Job, run_job
 from streammoe.engine.state import MMState
 from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
@@ -93,9 +93,9 @@ def fit_gathered(
     if from_model and phase.leader is not None:
         descent, state = run(*_at_the_model(context, phase.leader, buffer))
     elif context.options.is_choosing:
-        descent, state = finished(_choose(context, buffer, run))
+        descent, state = run_job(_choose(context, buffer, run))
     else:
-        descent, state = finished(_refit(context, buffer, context.options.most_experts, run))
+        descent, state = run_job(_refit(context, buffer, context.options.most_experts, run))
     context.reported = set()
     learner.start(state)
     _warn_of_want(context, X, len(state.masses))

@@ -1,4 +1,4 @@
-"""Learn an array or a frame with the result of a loop over `learn_one`, but faster: all of its rows or none."""
+"""Learn the rows of an array or a data frame, all or none, with the same result as a loop over `learn_one`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streammoe.model.tables import Events, Table, ordered_rows
 from streammoe.model.undo import poison_error
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
-from streammoe.values import a_kind
+from streammoe.values import type_in_words
 
 
 def learn_array(
@@ -36,34 +36,34 @@ def learn_array(
             learned.
     """
     if isinstance(y, Mapping | str | bytes):
-        msg = f"y: got {shown(y)}, {a_kind(y)}; it must be an array or a list, one target for each row"
+        msg = f"y: got {shown(y)}, {type_in_words(y)}; it must be an array or a list, one target for each row"
         raise InvalidEvent(msg, reason="wrong_type", feature="target")
     n = len(table.rows)
     targets = learner.targets
     if not targets.is_fixed:
         with learner.outputs(targets.default_names(y, n) if names is None else names):
             return learn_array(learner, table, y, weights)
-    counts = event_weights(weights, n)
-    if counts.all():
-        return _learn_all(learner, table, y, counts)
+    weights = event_weights(weights, n)
+    if weights.all():
+        return _learn_all(learner, table, y, weights)
     # Like `learn_one`, validate events of weight 0, but do not learn them.
-    _read(learner, targets.check_array(y, n), n)
-    used = np.flatnonzero(counts)
+    _read_targets(learner, targets.check_array(y, n), n)
+    used = np.flatnonzero(weights)
     losses = np.full(n, np.nan)
     if used.size:
         try:
-            losses[used] = _learn_all(learner, table.chosen(used), _chosen(y, used), counts[used])
+            losses[used] = _learn_all(learner, table.select(used), _select(y, used), weights[used])
         except InvalidEvent as error:
             error.row = None if error.row is None else int(used[error.row])
             raise
     return losses
 
 
-def _read(learner: Learner, targets: Any, n: int) -> tuple[FloatArray, BoolArray]:
-    """Return the targets of n rows as numbers, and which of them hold a new label.
+def _read_targets(learner: Learner, targets: Any, n: int) -> tuple[FloatArray, BoolArray]:
+    """Convert the targets of n rows to numbers, and return which of them are new labels.
 
     Raises:
-        InvalidEvent: a target is invalid; with the first such row.
+        InvalidEvent: a target is invalid; the error names the first such row.
     """
     Y, novel, rejected = learner.targets.read(targets, n)
     if rejected:
@@ -73,10 +73,10 @@ def _read(learner: Learner, targets: Any, n: int) -> tuple[FloatArray, BoolArray
 
 
 def _learn_all(learner: Learner, table: Table, y: Any, weights: FloatArray) -> FloatArray:
-    """Learn rows of weights above 0; if one would make a parameter non-finite, raise its error and learn none."""
+    """Learn rows of weights above 0, or none; raise the error of the first that would make a parameter non-finite."""
 
     def learn(piece: slice) -> FloatArray:
-        # A single number is rejected by its shape.
+        # A single number cannot be sliced; its shape is rejected later.
         targets = y[piece] if getattr(y, "ndim", hasattr(y, "__getitem__")) else y
         part = table.part(piece)
         return learner.undo.call(learner, len(part.rows), _learn_rows, part, targets, weights[piece])
@@ -84,7 +84,7 @@ def _learn_all(learner: Learner, table: Table, y: Any, weights: FloatArray) -> F
     try:
         return learn(slice(None))
     except UnsoundError as error:
-        before, found = learner.copied(), error
+        before, cause = learner.snapshot(), error
     start, stop = 0, len(table.rows)
     try:
         while stop - start > 1:
@@ -92,20 +92,20 @@ def _learn_all(learner: Learner, table: Table, y: Any, weights: FloatArray) -> F
             try:
                 learn(slice(start, middle))
             except UnsoundError as error:
-                stop, found = middle, error
+                stop, cause = middle, error
             else:
                 start = middle
     finally:
         learner.undo.forget()
-        learner.go_back(before)
-    raise poison_error(found, start)
+        learner.restore(before)
+    raise poison_error(cause, start)
 
 
 def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> FloatArray:
     """Learn rows of weights above 0."""
     n = len(table.rows)
-    given = learner.targets.check_array(y, n)
-    targets, novel = _read(learner, given, n)
+    raw_targets = learner.targets.check_array(y, n)
+    targets, novel = _read_targets(learner, raw_targets, n)
     if not n:
         return np.empty(0)
     encoder = learner.encoder
@@ -118,7 +118,7 @@ def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> 
     arrivals = encoder.arrivals(events.part(slice(0, 1)).texts)
     try:
         if novel.any():
-            learner.targets.check_room(given, novel)
+            learner.targets.check_room(raw_targets, novel)
         learner.take(rows, targets, News(tuple(unseen), arrivals[0][1] if arrivals else ()))
     except InvalidEvent as error:
         raise InvalidEvent(
@@ -129,16 +129,16 @@ def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> 
     while start < n:
         # A new label enlarges the state at its own event, as in a loop over `learn_one`.
         if novel[start]:
-            learner.bring_levels(events.part(slice(start, start + 1)).texts)
-            learner.admit(given[start])
-            targets[start:], novel[start:], _ = learner.targets.read(given[start:], n - start)
+            learner.add_levels(events.part(slice(start, start + 1)).texts)
+            learner.admit(raw_targets[start])
+            targets[start:], novel[start:], _ = learner.targets.read(raw_targets[start:], n - start)
         ahead = np.flatnonzero(novel[start:])
         piece = slice(start, start + int(ahead[0]) if ahead.size else n)
-        losses[piece] = learner.learn_coded(events.part(piece)).losses
+        losses[piece] = learner.learn_events(events.part(piece)).losses
         start = piece.stop
     return losses
 
 
-def _chosen(y: Any, used: AnyArray) -> Any:
+def _select(y: Any, used: AnyArray) -> Any:
     """Return the targets of the selected rows; in a list, labels keep their types."""
     return y[used] if isinstance(y, np.ndarray) else [y[at] for at in used]

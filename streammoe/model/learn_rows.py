@@ -124,10 +124,10 @@ def _learn_new_label(learner: Learner, event: Events, *, traced: bool) -> Outcom
     # The label was unknown when the prediction was made, so it had no probability.
     table = Table(event.X, learner.encoder.fields, event.texts)
     before, _ = learner.score(raw_rows(table, learner.encoder), None)
-    learner.bring_levels(event.texts)
+    learner.add_levels(event.texts)
     learner.admit(event.targets[0])
     target, _, _ = learner.targets.read(event.targets, 1)
-    scores = learner.learn_coded(event._replace(targets=target), traced=traced)
+    scores = learner.learn_events(event._replace(targets=target), traced=traced)
     scores.predictions[:] = 0.0
     scores.predictions[:, : before.predictions.shape[1]] = before.predictions
     return _used(target, scores)
@@ -148,8 +148,8 @@ def _learn_screened(learner: Learner, events: Events, rejected: dict[int, Invali
     if not used.any():
         return _none_used(learner, Y, rejected)
     if used.all():
-        return _used(Y, learner.learn_coded(events, traced=traced))
-    scores = learner.learn_coded(events.chosen(np.flatnonzero(used)), traced=traced)
+        return _used(Y, learner.learn_events(events, traced=traced))
+    scores = learner.learn_events(events.select(np.flatnonzero(used)), traced=traced)
     losses = np.full(len(X), np.nan)
     predictions = np.full((len(X), scores.predictions.shape[1]), np.nan)
     losses[used], predictions[used] = scores.losses, scores.predictions
@@ -171,7 +171,7 @@ def _learn_wider(learner: Learner, names: Sequence[Any], event: Events, traced: 
         return _none_used(learner, Y, {0: error})
     if novel[0]:
         return _learn_new_label(learner, event, traced=traced)
-    return _used(Y, learner.learn_coded(event._replace(targets=Y), traced=traced))
+    return _used(Y, learner.learn_events(event._replace(targets=Y), traced=traced))
 
 
 def _none_used(learner: Learner, Y: FloatArray, rejected: dict[int, InvalidEvent]) -> Outcome:

@@ -135,7 +135,7 @@ class Learner:
                 return mixture.joined(runs)
             start = stop
 
-    def learn_coded(self, events: Events, *, traced: bool = False) -> mixture.Scores:
+    def learn_events(self, events: Events, *, traced: bool = False) -> mixture.Scores:
         """Learn rows in range whose categories are strings; a new level gets its column at its own event."""
         X, texts, Y, weights = events
         if not texts:
@@ -179,7 +179,7 @@ class Learner:
         self.phase.add_class(context, np.random.default_rng((context.options.seed, index)))
         return float(index)
 
-    def bring_levels(self, texts: Texts) -> None:
+    def add_levels(self, texts: Texts) -> None:
         """Add columns for the new levels of one learned row; this always precedes a new label."""
         for _, levels in self.context.encoder.arrivals(texts):
             self._append(levels)
@@ -410,10 +410,10 @@ class Learner:
 
     # -- Snapshots -----------------------------------------------------------------------------------------------------
 
-    def copied(self, spare: Snapshot | None = None) -> Snapshot:
+    def snapshot(self, spare: Snapshot | None = None) -> Snapshot:
         """Copy everything that learning changes; the arrays of `spare` may be reused."""
         return Snapshot(self.context.copy(), self.phase.copy(spare and spare.phase))
 
-    def go_back(self, copied: Snapshot) -> None:
-        """Restore a copy, which must not be used afterwards."""
-        self.context, self.phase = copied
+    def restore(self, snapshot: Snapshot) -> None:
+        """Restore a snapshot, which must not be used afterwards."""
+        self.context, self.phase = snapshot

@@ -1,4 +1,4 @@
-"""Many events at once: tables as users pass them, and events in the form that the model takes."""
+"""Many events at once: tables as users pass them, and events with features in the model's own order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streammoe.features import Encoder
 from streammoe.model.checks import finite_array, names_in, rectangle
 from streammoe.text import counted
 from streammoe.types import AnyArray, FloatArray, IntArray
-from streammoe.values import a_kind, check_name, level
+from streammoe.values import check_name, level, type_in_words
 
 Texts: TypeAlias = Mapping[Any, Sequence[str | None]]
 """(n,) levels of each category by its name, None where missing."""
@@ -32,9 +32,9 @@ class Table(NamedTuple):
         """Return a slice of rows."""
         return Table(self.rows[piece], self.names, _part(self.texts, piece))
 
-    def chosen(self, at: IntArray) -> Table:
+    def select(self, indexes: IntArray) -> Table:
         """Return the rows with these indexes."""
-        return Table(self.rows[at], self.names, _chosen(self.texts, at))
+        return Table(self.rows[indexes], self.names, _select(self.texts, indexes))
 
     def ordered(self, fields: Sequence[Any]) -> FloatArray:
         """Return rows in the order of `fields`; a field without column is NaN (missing), other columns are omitted."""
@@ -63,9 +63,9 @@ class Events(NamedTuple):
         """Return a slice of events."""
         return Events(self.X[piece], _part(self.texts, piece), self.targets[piece], self.weights[piece])
 
-    def chosen(self, at: IntArray) -> Events:
+    def select(self, indexes: IntArray) -> Events:
         """Return the events with these indexes; their targets must have been read."""
-        return Events(self.X[at], _chosen(self.texts, at), self.targets[at], self.weights[at])
+        return Events(self.X[indexes], _select(self.texts, indexes), self.targets[indexes], self.weights[indexes])
 
 
 def table_of_array(X: AnyArray, feature_names: Sequence[Any] | None, fields: Sequence[Any]) -> Table:
@@ -76,7 +76,7 @@ def table_of_array(X: AnyArray, feature_names: Sequence[Any] | None, fields: Seq
     """
     given, X = X, rectangle(X, "X")
     if np.ndim(X) != 2:
-        got = counted(np.ndim(X), "dimension") if np.ndim(X) else a_kind(given)
+        got = counted(np.ndim(X), "dimension") if np.ndim(X) else type_in_words(given)
         msg = f"X: got {got}; it must be (n, P), one row for each event"
         raise InvalidEvent(msg, reason="wrong_shape")
     width = np.shape(X)[1]
@@ -123,6 +123,6 @@ def _part(texts: Texts, piece: slice) -> Texts:
     return {name: column[piece] for name, column in texts.items()}
 
 
-def _chosen(texts: Texts, at: IntArray) -> Texts:
-    indexes = at.tolist()
-    return {name: [column[i] for i in indexes] for name, column in texts.items()}
+def _select(texts: Texts, indexes: IntArray) -> Texts:
+    rows = indexes.tolist()
+    return {name: [column[i] for i in rows] for name, column in texts.items()}

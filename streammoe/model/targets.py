@@ -17,7 +17,7 @@ from streammoe.model.checks import finite_array, names_in
 from streammoe.options import is_label
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
-from streammoe.values import NO_TARGET, a_kind, check_name, number
+from streammoe.values import NO_TARGET, check_name, number, type_in_words
 
 Label: TypeAlias = str | int | bool
 
@@ -221,7 +221,7 @@ class VectorTarget(Targets):
 
     def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
         if not isinstance(y, Mapping):
-            got = a_kind(y) if y is None else f"{shown(y)}, {a_kind(y)}"
+            got = type_in_words(y) if y is None else f"{shown(y)}, {type_in_words(y)}"
             msg = f"target: got {got}; it must be a mapping of outputs to numbers"
             raise InvalidEvent(msg, reason="wrong_type", feature="target")
         return np.array([[number(y[name], name, NO_TARGET) for name in self.names_in(y)]]), None
@@ -428,7 +428,7 @@ def _plain(label: Any) -> Label:
     if isinstance(label, int):
         number(label, "target", "give it as text")  # one of too many digits could be neither written nor read
     if not is_label(label):
-        problem = "is not finite" if isinstance(label, float) else f"is {a_kind(label)}"
+        problem = "is not finite" if isinstance(label, float) else f"is {type_in_words(label)}"
         subject = "the label" if label is None else shown(label)
         msg = f"target: {subject} {problem}; a label must be a string, a finite number or a boolean"
         raise InvalidEvent(msg, reason="wrong_type" if not isinstance(label, float) else "not_finite", feature="target")

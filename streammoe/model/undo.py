@@ -23,11 +23,11 @@ Result = TypeVar("Result")
 class Restorable(Protocol[Snapshot]):
     """A model that can be copied and restored."""
 
-    def copied(self, spare: Snapshot | None = None) -> Snapshot:
+    def snapshot(self, spare: Snapshot | None = None) -> Snapshot:
         """Copy everything that learning changes; the arrays of `spare` may be reused."""
 
-    def go_back(self, copied: Snapshot) -> None:
-        """Restore a copy, which must not be used afterwards."""
+    def restore(self, snapshot: Snapshot) -> None:
+        """Restore a snapshot, which must not be used afterwards."""
 
 
 class Undo(Generic[Snapshot]):
@@ -80,7 +80,7 @@ class Undo(Generic[Snapshot]):
         self._has_expired = False
         if self._snapshot is None or self._rows + rows > EVERY:
             self.forget()
-            self._snapshot = model.copied(self._spare)
+            self._snapshot = model.snapshot(self._spare)
             self._spare = None
         kept: Sequence[Any] | None = None
         if rows < EVERY:
@@ -95,7 +95,7 @@ class Undo(Generic[Snapshot]):
         except InvalidEvent:
             raise
         except BaseException:
-            self._go_back(model)
+            self._restore(model)
             raise
         return result
 
@@ -110,13 +110,13 @@ class Undo(Generic[Snapshot]):
         self._since = []
         self._rows = 0
 
-    def _go_back(self, model: Restorable[Snapshot]) -> None:
+    def _restore(self, model: Restorable[Snapshot]) -> None:
         snapshot, since = self._snapshot, self._since
         # The model takes over the arrays of the snapshot, so they are no longer spare.
         self._snapshot, self._since, self._rows, self._spare = None, [], 0, None
         if snapshot is None:  # interrupted after everything was learned
             return
-        model.go_back(snapshot)
+        model.restore(snapshot)
         for function, arguments in since:
             function(model, *arguments)
 

@@ -108,12 +108,12 @@ class Pipeline:
         if self._is_pretrained:
             self._compare_columns(batch)
         # Only a warm-up ends in a fit that can be cancelled.
-        before = self.model.learner.copied() if self.model.is_warming_up else None
+        before = self.model.learner.snapshot() if self.model.is_warming_up else None
         try:
             learned = self._learn_all(batch, ledger)
         except FitCancelled:
             if before is not None:
-                self.model.learner.go_back(before)
+                self.model.learner.restore(before)
             raise
         for each in learned:
             self._report(ledger, *each)

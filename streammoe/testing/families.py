@@ -19,7 +19,7 @@ import numpy as np
 from streammoe.engine import mixture
 from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics_at
 from streammoe.engine.gradient import gradient, moved
-from streammoe.engine.jobs import finished
+from streammoe.engine.jobs import run_job
 from streammoe.errors import InvalidEvent
 from streammoe.estimators import MixtureOfExperts, load
 from streammoe.experts import Family, Parameters
@@ -504,7 +504,7 @@ class FamilyContract(ABC):
             if like is None
             else Buffer(*(_design(like[0]),) * 2, self.encode_targets(like[1]), np.ones(len(like[0])))
         )
-        prior = finished(one_expert_prior(self.family, whole, n_outputs, options))
+        prior = run_job(one_expert_prior(self.family, whole, n_outputs, options))
         return Em(self.family, buffer, prior, options)
 
     def _random_theta(self, em: Em) -> Parameters:

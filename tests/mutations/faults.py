@@ -212,7 +212,7 @@ FAULTS = {
         Fault("digest-not-verified", "sound = _pack(arrays, text) == data", "sound = bool(_pack(arrays, text))"),
         Fault("bytes-after-the-end", "_pack(arrays, text) == data", "data.startswith(_pack(arrays, text))"),
         Fault("newer-format-read", "if number != FORMAT:", "if number < FORMAT:"),
-        Fault("prior-weight-at-most-1", '"prior_weight": HEAVIEST_PRIOR}', '"prior_weight": 1.0}'),
+        Fault("prior-weight-at-most-1", '"prior_weight": MAX_PRIOR_STRENGTH}', '"prior_weight": 1.0}'),
         Fault("retention-one-too-many", "[-self.keep :]", "[-self.keep - 1 :]"),
         Fault("damaged-push-out-sound", "if generation not in self._unsound]", "]"),
         Fault(
@@ -439,12 +439,14 @@ FAULTS = {
         ),
     ],
     "replay": [
-        Fault("replayed-letters-not-named", "self.place: sorted(self.replayed_keys)", "self.place: []"),
+        Fault("replayed-letters-not-named", "self.resolved_path: sorted(self.replayed_keys)", "self.resolved_path: []"),
         Fault(
             "replayed-stay-rejected", 'outcomes["rejected"] -= sum(self.outcomes.values())', 'outcomes["rejected"] -= 0'
         ),
         Fault(
-            "letter-of-last-batch-kept", "if letter.events > passed else None", "if letter.events >= passed else None"
+            "letter-of-last-batch-kept",
+            "if letter.events > events_saved else None",
+            "if letter.events >= events_saved else None",
         ),
         Fault("rollback-of-stdin", "    replayable = False", "    replayable = True"),
     ],

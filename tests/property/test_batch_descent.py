@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from streammoe.engine import batch
 from streammoe.engine.em import Buffer
-from streammoe.engine.jobs import finished
+from streammoe.engine.jobs import run_job
 from streammoe.engine.methods import METHODS
 from streammoe.engine.warmup import with_own_prior
 from tests.unit.cases import Case, options, random_theta
@@ -33,7 +33,7 @@ def problems(draw):
         Y = np.array(draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)), float)[:, None]
     weights = np.array(draw(st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=n, max_size=n)))
     chosen = options(case, K, strength, bound)
-    em = finished(with_own_prior(case.family, Buffer(W, W, Y, weights), case.n_outputs, chosen))
+    em = run_job(with_own_prior(case.family, Buffer(W, W, Y, weights), case.n_outputs, chosen))
     return em, random_theta(case, K, d + 1, draw(st.integers(0, 3)))
 
 

@@ -7,7 +7,7 @@ from scipy.special import log_softmax
 
 from streammoe.engine import mixture
 from streammoe.engine.em import Buffer, Em, one_expert_prior
-from streammoe.engine.jobs import finished
+from streammoe.engine.jobs import run_job
 from streammoe.experts import Parameters, families
 from streammoe.schedules import power
 from streammoe.testing.literal import ALGORITHMS
@@ -96,7 +96,7 @@ def problem(case, n, p, K, *, strength=0.7, bound="tight", seed=0):
 def em_of(case, R, Y, K, strength=0.1):
     """EM on these rows under the prior that a warm-up would give them."""
     buffer, chosen = Buffer(R, R, Y, np.ones(len(R))), options(case, K, strength)
-    return Em(case.family, buffer, finished(one_expert_prior(case.family, buffer, case.n_outputs, chosen)), chosen)
+    return Em(case.family, buffer, run_job(one_expert_prior(case.family, buffer, case.n_outputs, chosen)), chosen)
 
 
 def random_state(case, K, p, strength=0.5, seed=0):

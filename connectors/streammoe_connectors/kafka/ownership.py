@@ -19,7 +19,7 @@ _RELEASE_TIMEOUT_MS = 1_500
 
 
 class Ownership:
-    """A committer of checkpointed positions with their owner, repeated regularly as a heartbeat."""
+    """Commits of checkpointed positions that name their owner, repeated as a heartbeat."""
 
     def __init__(self, settings: ReadingSettings, owner: str, counters: Counter[str]) -> None:
         self._settings = settings
@@ -36,7 +36,7 @@ class Ownership:
         """Check that no other daemon reads these partitions.
 
         Raises:
-            SourceError: another one does.
+            SourceError: another daemon reads one of them.
             ClusterUnavailableError: the cluster did not respond.
         """
         for partition in partitions:
@@ -52,10 +52,10 @@ class Ownership:
         self._check_and_commit(consumer, is_connected=is_connected)
 
     def heartbeat(self, consumer: AssignedConsumer, *, is_connected: bool) -> None:
-        """Report failed commits and renew the heartbeat; to be called about once a second.
+        """Log failed commits and renew the heartbeat; called about once a second.
 
         Args:
-            consumer: of the group.
+            consumer: the consumer of this group.
             is_connected: whether the cluster responds. If not, requests would only block.
 
         Raises:
@@ -66,8 +66,8 @@ class Ownership:
             if time.monotonic() - self._last_warning_at >= _LOG_INTERVAL_SECONDS:
                 self._last_warning_at = time.monotonic()
                 _LOGGER.warning(
-                    "the position could not be committed to group %s (%s); reading continues, only lag tools are "
-                    "misled",
+                    "the position could not be committed to group %s (%s); reading continues, but tools that show the "
+                    "group's lag see an old position",
                     self._settings.group,
                     reason,
                 )
@@ -80,13 +80,13 @@ class Ownership:
             consumer.commit(self._offsets, self._metadata(owner=""), wait_ms=_RELEASE_TIMEOUT_MS)
 
     def _check_and_commit(self, consumer: AssignedConsumer, *, is_connected: bool) -> None:
-        """Commit with our metadata, after checking for those of others: in all partitions at first, then in turn."""
+        """Commit, after checking for other owners: first in all partitions, then in one at a time."""
         now = time.monotonic()
         if self._offsets and is_connected and now >= self._next_check_at:
             partitions = list(self._offsets)
-            turn = self._n_checks % len(partitions)
+            index = self._n_checks % len(partitions)
             try:
-                self.check(consumer, partitions[turn : turn + 1] if self._n_checks else partitions)
+                self.check(consumer, partitions[index : index + 1] if self._n_checks else partitions)
             except ClusterUnavailableError:
                 self._counters["mirror_failed"] += 1
             self._n_checks += 1

@@ -434,7 +434,7 @@ class Reader:
         try:
             fetched = consumer.poll(self._poll_timeout())
         except OffsetsLostError as lost:
-            # The topic may have been recreated, which its id will tell.
+            # The topic may have been recreated; its id will show that.
             self._lost.update((partition, False) for partition in lost.partitions)
             self._request_metadata(consumer)
             return

@@ -147,7 +147,7 @@ class CsvDecoder:
                     sheet.put_column(j, range(start, stop), cells, text=True)
                 else:
                     sheet.numbers[start:stop, j] = seconds
-        sheet.judge(start, stop)
+        sheet.check_rows(start, stop)
         holds = np.zeros(stop - start, np.bool_)
         for name in new:
             if table[where[name]].null_count < len(table):

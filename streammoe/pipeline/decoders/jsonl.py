@@ -113,7 +113,7 @@ def _take(sheet: Sheet, records: Sequence[int], rows: list[Sequence[Any]]) -> No
                 sheet.numbers[at, j] = seconds
             else:
                 sheet.put_column(j, records, column, text=False)
-    sheet.judge(0, len(sheet.numbers))
+    sheet.check_rows(0, len(sheet.numbers))
 
 
 def _times(column: Sequence[Any]) -> FloatArray | None:

@@ -187,9 +187,9 @@ class Sheet:
         """Reject record `i`; the first of several reasons counts."""
         self._rejected.setdefault(i, Rejected(i, error.reason, str(error)))
 
-    def judge(self, start: int, stop: int) -> None:
-        """Reject records `start` to `stop`, from the fast path, whose values are invalid in combination."""
-        for i in start + np.flatnonzero(_is_odd(self.roles, self.numbers[start:stop])):
+    def check_rows(self, start: int, stop: int) -> None:
+        """Reject records from `start` to `stop`, of the fast path, whose values are invalid in combination."""
+        for i in start + np.flatnonzero(_is_invalid(self.roles, self.numbers[start:stop])):
             try:
                 _check(self.roles, self.numbers[i].tolist())
             except InvalidEvent as error:
@@ -347,16 +347,16 @@ def _read(values: Mapping[str, object], slots: Sequence[Slot], text: bool) -> tu
     return numbers, texts
 
 
-def _is_odd(roles: FieldRoles, numbers: FloatArray) -> BoolArray:
+def _is_invalid(roles: FieldRoles, numbers: FloatArray) -> BoolArray:
     """Return which rows `_check` rejects."""
     P, Q = len(roles.fields), len(roles.targets)
-    odd = np.zeros(len(numbers), np.bool_)
+    invalid = np.zeros(len(numbers), np.bool_)
     if Q > 1:
         missing = np.isnan(numbers[:, P : P + Q])
-        odd |= missing.any(axis=1) & ~missing.all(axis=1)
+        invalid |= missing.any(axis=1) & ~missing.all(axis=1)
     if roles.weight is not None:
-        odd |= (numbers[:, -1] < 0.0) | (numbers[:, -1] > LARGEST_WEIGHT)
-    return odd
+        invalid |= (numbers[:, -1] < 0.0) | (numbers[:, -1] > LARGEST_WEIGHT)
+    return invalid
 
 
 def _check(roles: FieldRoles, numbers: Sequence[float]) -> None:

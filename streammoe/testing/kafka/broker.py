@@ -1,7 +1,7 @@
 """A local Apache Kafka without Docker, for tests, benchmarks and `make kafka-up`.
 
 One node that is broker and controller (KRaft) and listens on loopback only. Maven downloads its jars once, into a
-cache. Needs Java 17 or newer, Maven for the download, and only Python's standard library.
+cache. It needs Java 17 or newer, Maven for the download, and of Python only the standard library.
 
 Run as a script, this file runs the broker of a `SharedBroker` until its last user has ended.
 """
@@ -33,12 +33,14 @@ LOG4J = "2.24.3"
 JAVA = 17
 """The oldest Java that runs this Kafka."""
 FETCH_TIMEOUT = 600.0
+"""Seconds that Maven may take."""
 START_TIMEOUT = 60.0
+"""Seconds until the broker is ready."""
 STOP_TIMEOUT = 15.0
 """Seconds from SIGTERM to SIGKILL."""
 PORTS = range(20_000, 32_000)
-"""Range of free ports, below those of outgoing connections. Otherwise a client that retries a stopped broker could get
-that very port, and be connected to itself."""
+"""Range from which ports are chosen, below the ephemeral ports: a client that retries a stopped broker from an
+ephemeral port of the same number would connect to itself."""
 
 POM = f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -122,7 +124,7 @@ def find_java() -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder with the list of jars."""
+    """Return the folder in which the class path is cached."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root, "streammoe", f"kafka-{KAFKA}")
 
@@ -133,9 +135,9 @@ def class_path() -> str:
     Raises:
         Unavailable: Maven is missing or cannot download them.
     """
-    kept = cache_folder() / "class-path.txt"
+    cached = cache_folder() / "class-path.txt"
     with suppress(FileNotFoundError):
-        jars = kept.read_text(encoding="utf-8").strip()
+        jars = cached.read_text(encoding="utf-8").strip()
         if jars and all(map(os.path.exists, jars.split(os.pathsep))):
             return jars
     mvn = shutil.which("mvn")
@@ -144,31 +146,31 @@ def class_path() -> str:
             f"Kafka {KAFKA} is downloaded by Maven, and PATH holds no mvn; install it "
             "(Debian, Ubuntu: apt install maven; macOS: brew install maven)"
         )
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
-        pom, found = Path(scratch, "pom.xml"), Path(scratch, "class-path.txt")
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cached.parent) as scratch:
+        pom, written = Path(scratch, "pom.xml"), Path(scratch, "class-path.txt")
         pom.write_text(POM, encoding="utf-8")
-        fetch = [mvn, "-q", "-B", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={found}"]
+        fetch = [mvn, "-q", "-B", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={written}"]
         try:
-            done = subprocess.run(  # nosec B603 # fixed words
+            result = subprocess.run(  # nosec B603 # fixed words
                 fetch, check=False, capture_output=True, text=True, timeout=FETCH_TIMEOUT
             )
         except subprocess.TimeoutExpired:
             raise Unavailable(
                 f"Maven did not download Kafka {KAFKA} in {FETCH_TIMEOUT:g} s; is there a network?"
             ) from None
-        if done.returncode or not found.exists():
-            said = next((line for line in done.stdout.splitlines() if "ERROR" in line), done.stderr.strip())
+        if result.returncode or not written.exists():
+            said = next((line for line in result.stdout.splitlines() if "ERROR" in line), result.stderr.strip())
             raise Unavailable(f"Maven cannot download Kafka {KAFKA}, which needs a network. It says: {said}")
-        found.replace(kept)
-    return kept.read_text(encoding="utf-8").strip()
+        written.replace(cached)
+    return cached.read_text(encoding="utf-8").strip()
 
 
 # --- ports -----------------------------------------------------------------------------------------------------------
 
 
 def free_port() -> int:
-    """Return a free port of loopback."""
+    """Return a free port of the loopback interface."""
     for port in random.sample(PORTS, 100):  # nosec B311 # no secret
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -179,7 +181,7 @@ def free_port() -> int:
 
 
 def answers(port: int, timeout: float = 1.0) -> bool:
-    """Whether a Kafka on this port of loopback is ready, that is, lists itself among the live brokers."""
+    """Return whether a broker on this loopback port is ready, that is, lists itself among the live brokers."""
     body = struct.pack(">hhih", 3, 4, 1, -1) + struct.pack(">i?", 0, False)  # Metadata 4, of no topic
     try:
         with socket.create_connection(("127.0.0.1", port), timeout) as connection:
@@ -194,10 +196,10 @@ def answers(port: int, timeout: float = 1.0) -> bool:
 def _receive(connection: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
-        piece = connection.recv(count - len(data))
-        if not piece:
+        chunk = connection.recv(count - len(data))
+        if not chunk:
             raise EOFError
-        data += piece
+        data += chunk
     return data
 
 
@@ -208,10 +210,10 @@ class Broker:
     """A Kafka node whose port and data persist over restarts.
 
     Args:
-        folder: for data, settings and log (``broker.log``); created if missing, or used again.
-        port: of 127.0.0.1; 0 for any free one.
+        folder: for data, settings and log (``broker.log``); created if missing.
+        port: port on 127.0.0.1; 0 for any free one.
         properties: settings of Kafka, which override `DEFAULTS`.
-        heap: largest Java heap, as in ``-Xmx``.
+        heap: maximum Java heap, as in ``-Xmx``.
         quick: start faster (3 s instead of 5 s) with less optimized code, which a benchmark of the broker should not
             use. A single Python client is slower than either.
     """
@@ -240,11 +242,11 @@ class Broker:
 
     @property
     def log(self) -> Path:
-        """Kafka's log of all starts."""
+        """Kafka's log, of all its starts."""
         return self.folder / "broker.log"
 
     def start(self, timeout: float = START_TIMEOUT) -> Self:
-        """Start and wait until it is ready.
+        """Start the broker and wait until it is ready.
 
         Raises:
             Unavailable: Java, Maven or the jars are missing.
@@ -269,12 +271,12 @@ class Broker:
             if not (self.folder / "data" / "meta.properties").exists():
                 cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
                 tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", f"--config={settings}"]
-                done = subprocess.run(  # nosec B603 # Kafka's own tool
+                result = subprocess.run(  # nosec B603 # Kafka's own tool
                     [java, *options, *tool], check=False, stdout=log, stderr=log
                 )
-                if done.returncode:
-                    raise BrokerError(f"Kafka cannot use {self.folder}:\n{self._last_words()}")
-            # In its own session, since Ctrl-C is for the process that started it, which then stops it properly.
+                if result.returncode:
+                    raise BrokerError(f"Kafka cannot use {self.folder}:\n{self._log_tail()}")
+            # In its own session, so that Ctrl-C reaches only the process that started it, which then stops it cleanly.
             self._process = subprocess.Popen(  # nosec B603 # Kafka's own jars
                 [java, *options, "kafka.Kafka", str(settings)],
                 stdin=subprocess.DEVNULL,
@@ -290,13 +292,13 @@ class Broker:
         return self
 
     def kill9(self) -> None:
-        """Kill it, as a power cut would, except that the system still writes its buffers to disk."""
+        """Kill the broker; unlike after a power cut, the system still writes its buffers to disk."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> None:
-        """Stop it properly, or by force after `timeout` seconds."""
+        """Stop the broker cleanly, or kill it after `timeout` seconds."""
         if self._process is not None:
             self._process.terminate()
             try:
@@ -331,12 +333,12 @@ class Broker:
         deadline = time.monotonic() + timeout
         while not answers(self.port):
             if self.pid is None:
-                raise BrokerError(f"Kafka ended before it was ready; {self.log} says:\n{self._last_words()}")
+                raise BrokerError(f"Kafka ended before it was ready; {self.log} says:\n{self._log_tail()}")
             if time.monotonic() >= deadline:
-                raise BrokerError(f"Kafka was not ready in {timeout:g} s; {self.log} says:\n{self._last_words()}")
+                raise BrokerError(f"Kafka was not ready in {timeout:g} s; {self.log} says:\n{self._log_tail()}")
             time.sleep(0.05)
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
 
 
@@ -377,10 +379,10 @@ class SharedBroker:
         )
         assert self._keeper.stdout is not None
         with self._keeper.stdout as output:
-            problem = output.read()
-        if problem:
+            error = output.read()
+        if error:
             self.close()
-            kind, _, message = problem.partition(": ")
+            kind, _, message = error.partition(": ")
             raise (Unavailable if kind == "Unavailable" else BrokerError)(message.strip())
 
     def close(self) -> None:
@@ -390,8 +392,8 @@ class SharedBroker:
             self._keeper.wait()
 
 
-def _keep(folder: Path) -> None:
-    """Run the broker of a `SharedBroker` until its last user has ended; close the standard output once it is ready."""
+def _run_while_used(folder: Path) -> None:
+    """Run the broker of a `SharedBroker` until its last user has ended; redirect standard output once it is ready."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which stops the broker
     address = folder / "address"
     try:
@@ -410,4 +412,4 @@ def _keep(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _keep(Path(sys.argv[1]))
+    _run_while_used(Path(sys.argv[1]))

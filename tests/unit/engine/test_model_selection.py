@@ -9,7 +9,7 @@ import pytest
 from streammoe.distributions import Gaussian
 from streammoe.engine import mixture
 from streammoe.engine.em import Buffer
-from streammoe.engine.jobs import finished
+from streammoe.engine.jobs import run_job
 from streammoe.engine.members.contract import Rows
 from streammoe.engine.model_selection import (
     ENTRANTS,
@@ -47,7 +47,7 @@ def chosen(fit, most=5):
         return fit(n_experts)
 
     family = family_of(Gaussian(tail=math.inf))
-    return finished(entrants(family, BUFFER, job, max_experts=most, n_outputs=1, p_w=4, p_v=4))
+    return run_job(entrants(family, BUFFER, job, max_experts=most, n_outputs=1, p_w=4, p_v=4))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from streammoe.engine import starts
-from streammoe.engine.jobs import finished
+from streammoe.engine.jobs import run_job
 from tests.unit.cases import Case, em_of
 
 LINE = Case("gaussian", 1)
@@ -37,7 +37,7 @@ def steps_of(X, y, K):
 
 def test_a_start_leads_em_to_the_experts_that_made_the_data():
     X, y, a = mixture(3_000, 3, 5)
-    (start,) = finished(starts.spectral_starts(steps_of(X, y, 3), 3, np.random.default_rng(0)))
+    (start,) = run_job(starts.spectral_starts(steps_of(X, y, 3), 3, np.random.default_rng(0)))
     assert likeness(start.experts[:, 0, 1:], a) > 0.8
     steps_of(X, y, 3).run(start, 200)
     assert likeness(start.experts[:, 0, 1:], a) > 0.98
@@ -48,6 +48,6 @@ def test_a_start_is_the_same_to_the_bit_whatever_the_number_of_threads():
     found = set()
     for threads in (1, 4):
         with threadpool_limits(threads):
-            (start,) = finished(starts.spectral_starts(steps_of(X, y, 2), 2, np.random.default_rng(0)))
+            (start,) = run_job(starts.spectral_starts(steps_of(X, y, 2), 2, np.random.default_rng(0)))
         found.add(start.experts.tobytes() + start.gate.tobytes())
     assert len(found) == 1

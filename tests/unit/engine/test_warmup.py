@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streammoe.engine import em, mixture, starts, warmup
-from streammoe.engine.jobs import finished
+from streammoe.engine.jobs import run_job
 from streammoe.engine.state import is_finite
 from streammoe.experts import families
 from tests.unit.cases import Case, draw, em_of, options
@@ -16,7 +16,7 @@ PLANE = Case("gaussian_full", 3)
 def fit(R, Y, K, *, case=LINE, prior_strength=0.1, restarts=2, bound="tight"):
     given = {"n_experts": K, "n_outputs": case.n_outputs, "restarts": restarts, "seed": 0}
     chosen = options(case, K, prior_strength, bound)
-    return finished(warmup.fit(case.family, em.Buffer(R, R, Y, np.ones(len(R))), **given, options=chosen))
+    return run_job(warmup.fit(case.family, em.Buffer(R, R, Y, np.ones(len(R))), **given, options=chosen))
 
 
 def loss(state, R, Y, case=LINE):
@@ -112,8 +112,8 @@ def test_no_start_is_likelier_than_the_one_that_is_taken():
     """After as many rounds as the search gives each."""
     case = Case("categorical", 3)
     steps = em_of(case, *draw(case, 100, 3, 2), 2)
-    found = steps.e_step(finished(warmup._search(steps, 2, 2, np.random.default_rng(0))))[0]
-    others = finished(starts.gate_first_starts(steps, 2, 4, np.random.default_rng(0)))
+    found = steps.e_step(run_job(warmup._search(steps, 2, 2, np.random.default_rng(0))))[0]
+    others = run_job(starts.gate_first_starts(steps, 2, 4, np.random.default_rng(0)))
     assert found >= max(steps.run(theta, warmup.SHORT_ROUNDS) for theta in others) - 1e-9
 
 
@@ -123,7 +123,7 @@ def steps():
 
 
 def fitted(steps, second, rounds=100):
-    theta = finished(steps.fitted_to(np.column_stack([~second, second]).astype(float)))
+    theta = run_job(steps.fitted_to(np.column_stack([~second, second]).astype(float)))
     return warmup.CandidateFit(steps.run(theta, rounds), theta)
 
 
@@ -137,4 +137,4 @@ def test_experts_on_fewer_rows_than_coefficients_are_left_out(steps, sides):
     few.theta.gate[0, 0] = 6.0
     assert steps.e_step(few.theta)[1][:, 1].sum() < 6.0
     few = few._replace(score=sides.score + 1.0)
-    assert finished(warmup.chosen([few, sides], steps, None)) is sides.theta
+    assert run_job(warmup.chosen([few, sides], steps, None)) is sides.theta
