@@ -69,6 +69,7 @@ class Ours(FamilyContract):
         return X, Y if n_targets > 1 else Y[:, 0]
 
 
+@pytest.mark.slow  # every bound and all that an event may bring; the classes below compare a part of it
 class TestGaussian(Ours):
     family = families()["gaussian"]
 

@@ -36,8 +36,9 @@ def small_counts():
 def cases():
     for at, configuration in enumerate(CONFIGURATIONS):
         # The first of a pairwise list hold most of its pairs.
-        marks = [pytest.mark.exhaustive] if at > 10 and not configuration.is_fragile else []
-        yield pytest.param(at, id=f"{at}-{configuration.kind.__name__}", marks=marks)
+        is_spare = at > 10 and not configuration.is_fragile
+        mark = pytest.mark.exhaustive if is_spare else pytest.mark.slow if at > 2 else ()
+        yield pytest.param(at, id=f"{at}-{configuration.kind.__name__}", marks=mark)
 
 
 @pytest.mark.parametrize("at", list(cases()))

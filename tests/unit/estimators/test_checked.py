@@ -63,7 +63,7 @@ def targets(arrays):
         arrays[f"encoder.{name}"] = np.ones(len(names))
 
 
-@pytest.mark.parametrize("change", [levels, targets])
+@pytest.mark.parametrize("change", [pytest.param(levels, marks=pytest.mark.slow), targets])  # thousands of columns
 def test_a_short_file_asks_for_no_more_memory_than_its_size(change, tmp_path):
     if change is levels:
         names = ("c", *(f"f{i}" for i in range(8_000)))

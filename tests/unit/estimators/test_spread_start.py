@@ -93,6 +93,7 @@ def test_it_is_the_same_event_by_event_and_over_restarts_and_copies(case, tmp_pa
         assert same(single, whole)
 
 
+@pytest.mark.slow  # several fits, and as many checkpoints as events
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_a_fit_of_default_size_that_predicts_worse_is_repeated_with_twice_the_events(
     kind, tmp_path, monkeypatch, caplog

@@ -199,7 +199,7 @@ def test_the_joint_density_has_mass_1_and_its_samples_and_moments_are_its_own(ta
         assert np.mean(squares <= times * edge) == pytest.approx(expected, abs=0.005)
 
 
-@pytest.mark.parametrize("tail", [2.0, 3.0, 4.0])
+@pytest.mark.parametrize("tail", [2.0, 4.0])
 def test_a_marginal_differs_from_that_of_the_joint_law_by_less_than_its_docstring_says(tail):
     joint = MultivariateGaussianMixture([1.0], np.zeros((1, 2)), np.ones((1, 2)), tail=tail)
     grid = np.concatenate([-np.geomspace(1e-3, 1e3, 1_500)[::-1], np.geomspace(1e-3, 1e3, 1_500)])
