@@ -9,7 +9,7 @@ import numpy as np
 
 from streammoe.checked import array_of, require
 from streammoe.kernels.features import BLOCK, SETTLED
-from streammoe.kernels.robust import winsorised
+from streammoe.outliers import winsorised
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 ABSURD = 10.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from streammoe.checked import array_of, require
 from streammoe.kernels.linalg import VANISHED
-from streammoe.kernels.robust import winsorised
+from streammoe.outliers import winsorised
 from streammoe.types import AnyArray, FloatArray
 
 LEAST_SCALE = 1e-3

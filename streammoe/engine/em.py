@@ -22,8 +22,8 @@ from streammoe.kernels.batch import (
     softmax_rows,
 )
 from streammoe.kernels.linalg import VANISHED
-from streammoe.kernels.robust import winsorised
 from streammoe.kernels.state import LearningOptions, Prior
+from streammoe.outliers import winsorised
 from streammoe.types import BoolArray, FloatArray
 
 TOLERANCE = 1e-7

@@ -21,8 +21,8 @@ from streammoe.engine.jobs import Job
 from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts, spectral_starts
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.experts import Family, Parameters
-from streammoe.kernels.robust import winsorised
 from streammoe.kernels.state import LearningOptions
+from streammoe.outliers import winsorised
 from streammoe.types import FloatArray, IntArray
 
 GATE_STARTS_PER_RESTART = 4

@@ -164,7 +164,7 @@ def screen_rows(
     limit: float,
     verdicts: IntArray,
 ) -> int:
-    """Find values out of range, row by row, and let accepted rows move the ranges; return how many rows are refused.
+    """Find values out of range, row by row, and let accepted rows move the ranges; return how many rows are rejected.
 
     A number or target is out of range when |v| > `limit`, or, in a row that has a target, when `factor` > 0 and
     |v| > factor · scale; a timestamp outside the years 1 to 9999; a code never is. The scale of a column is the largest

@@ -1,6 +1,6 @@
 """Gaussian noise of independent outputs, in the terms of `streammoe.kernels.elliptical`, with logarithmic tails.
 
-Beyond κ deviations the energy ½ δ² goes on as ½ κ² (1 + log(δ²/κ²)), so that an event far out counts as κ²/δ² of one
+Beyond κ deviations the energy ½ δ² continues as ½ κ² (1 + log(δ²/κ²)), so that an event far out counts as κ²/δ² of one
 (docs/algorithm.md, "Logarithmic tails"). `shape` is (κ², the logarithm of the density's integral in units of a normal
 one's); with κ = ∞ the noise is normal, and every event counts alike.
 """

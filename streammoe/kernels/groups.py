@@ -24,7 +24,7 @@ from streammoe.types import FloatArray
 LEAST_KEPT = 1e-12
 """Of what was learned before a group, as of what was before an event."""
 LARGEST_IN_GROUP = 1e30
-"""Beyond this a feature or a target might spoil a step that other events share; so it is refused when it comes."""
+"""Beyond this a feature or a target would distort a step that other events share, so it is rejected when it comes."""
 FAR = 1e8
 """An event is far if it weighs so many times as much, in the Gram matrix's entry of any feature, as a mean one so far:
 beside it the other directions of a group's Gram matrix would be lost to rounding."""

@@ -1,4 +1,4 @@
-"""Whether what a step has left behind can be gone on from: a look at O(K p) of its numbers that speaks for all."""
+"""Check that the state after a step is finite, by O(K p) of its numbers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from streammoe.types import FloatArray
 LARGEST_PREDICTION = 1e100
 """Beyond this the square of an error, added up, would soon be infinite; no target is larger than 1e50."""
 LARGEST_LOSS = 1e200
-"""The same for losses."""
+"""Maximum loss, likewise."""
 
 
 @jit
 def is_sound(state: MMState) -> bool:
     """Whether every number of the state is finite.
 
-    Of the matrices only diagonals are looked at. A Gram matrix, and the inverse of one, holds nothing larger than its
+    Only diagonals of matrices are checked. A Gram matrix, and the inverse of one, holds nothing larger than its
     largest diagonal entry; and a step's weight · v_i · v_j never exceeds the larger of weight · v_i² and
     weight · v_j², so that no other entry can grow large while the diagonal stays small.
 
-    It need not be asked after each event: what is infinite or NaN in a state stays so, since every step adds to it or
+    It need not run after every event: what is infinite or NaN in a state stays so, since every step adds to it or
     multiplies it. (A limit below infinity would not do: a state can come back from there, and which event is at fault
     would depend on where a batch was cut.)
     """
@@ -45,7 +45,7 @@ def is_sound(state: MMState) -> bool:
 
 @part
 def is_sound_after(state: MMState, Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bool:
-    """The same, and whether what was said of each row before it was learned can be averaged.
+    """Whether the state is finite, and losses and predictions of the rows are small enough to be averaged.
 
     Args:
         state: after the rows.
@@ -58,7 +58,7 @@ def is_sound_after(state: MMState, Y: FloatArray, losses: FloatArray, prediction
 
 @part
 def is_alone_sound_after(state: Alone, Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bool:
-    """The same of a single expert."""
+    """Like `is_sound_after`, for a single expert."""
     return (
         _are_sound(Y, losses, predictions)
         and _is_finite(state.experts)
@@ -77,7 +77,7 @@ def _are_sound(Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bo
     for i in range(losses.shape[0]):
         if not (abs(losses[i]) <= LARGEST_LOSS or math.isnan(Y[i % n, 0])):
             return False
-    for prediction in predictions.flat:  # noqa: SIM110 - numba knows no generators
+    for prediction in predictions.flat:  # noqa: SIM110 - numba does not support generators
         if not abs(prediction) <= LARGEST_PREDICTION:
             return False
     return True
@@ -85,7 +85,7 @@ def _are_sound(Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bo
 
 @part
 def keep_finite(residual: FloatArray) -> None:
-    """Begin the convergence residual anew where its mean norm has overflowed: it is for people to look at."""
+    """Reset the convergence residual where its mean norm has overflowed: it is only a diagnostic."""
     if not math.isfinite(residual[-2]):
         for at in range(residual.shape[0]):
             residual[at] = 0.0
@@ -93,7 +93,7 @@ def keep_finite(residual: FloatArray) -> None:
 
 @part
 def _is_finite(values: FloatArray) -> bool:
-    for value in values.flat:  # noqa: SIM110 - numba knows no generators
+    for value in values.flat:  # noqa: SIM110 - numba does not support generators
         if not math.isfinite(value):
             return False
     return True

@@ -18,9 +18,9 @@ from streammoe.engine.jobs import Job, Progress
 from streammoe.engine.model_selection import Entrant
 from streammoe.engine.state import MMState, UnsoundError, copy_state, widen, with_class
 from streammoe.engine.warming import OneExpert
-from streammoe.kernels.robust import winsorised
 from streammoe.model.context import DESIGN_COST, SCALER_COST, Context
 from streammoe.model.phases.provisional import RESTARTS
+from streammoe.outliers import winsorised
 from streammoe.scaling import Scaler, wider_scaler
 from streammoe.types import AnyArray, FloatArray
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe.kernels.robust import FAR, winsorised
+from streammoe.outliers import MAX_DEVIATIONS, winsorised
 
 RNG = np.random.default_rng(0)
 RARE = np.zeros((500, 2))
@@ -24,6 +24,6 @@ def test_what_is_far_out_is_moved_to_the_edge_and_missing_values_stay(absurd):
     values[7], values[8] = absurd, np.nan
     found = winsorised(values)
     others = np.delete(values, 7)
-    reach = FAR * np.nanmedian(np.abs(others - np.nanmedian(others)))
+    reach = MAX_DEVIATIONS * np.nanmedian(np.abs(others - np.nanmedian(others)))
     assert np.delete(found, 7).tobytes() == others.tobytes()
     assert found[7, 0] == pytest.approx(np.sign(absurd) * reach, rel=0.05)
