@@ -266,6 +266,13 @@ class Options(Section):
         more="They are mixed by how well each has predicted of late, so that predictions follow a stream that moves "
         'and lose nothing where it does not. With "polyak" the parameters of `averaging` predict alone.',
     )
+    curved: Literal["auto", "on", "off"] = option(
+        "auto",
+        "One more member that sees squares and products of held inputs: while it helps, always, or never.",
+        more="For regions that no gate with flat edges can tell apart. It has the products of up to ten inputs, the "
+        'squares of up to sixty, and none of more. With "auto" it takes part where there are several experts, '
+        "`standardize` and `hold`, and leaves for good when its weight has been negligible for a thousand events.",
+    )
     drift: PageHinkley | None = option(
         None,
         '"page_hinkley": restart steps and average when the loss has risen (docs/drift.md).',
@@ -311,6 +318,13 @@ class Options(Section):
     @field_serializer(*CHOICES, check_fields=False)
     def _as_table(self, value: object, info: FieldSerializationInfo) -> Any:
         return CHOICES[info.field_name].table(value)
+
+    @property
+    def has_curved(self) -> bool:
+        """Whether the portfolio begins with a member that sees squares and products of inputs."""
+        if self.curved == "auto":
+            return self.serve == "portfolio" and self.standardize and self.hold and self.most_experts > 1
+        return self.serve == "portfolio" and self.curved == "on"
 
     @property
     def is_choosing(self) -> bool:
@@ -535,7 +549,7 @@ PLAIN = CHOICES["expert"].table(Gaussian(tail=math.inf))
 """What a checkpoint holds of Gaussian experts without tails."""
 
 
-EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False}
+EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False, "curved": "off"}
 """Options that have another default now, with what models of earlier versions have where nothing else is recorded."""
 
 

@@ -6,6 +6,8 @@ All are fed by the same events. A mixture of mixtures is a mixture again: compon
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,20 +15,24 @@ import numpy as np
 from streammoe.checked import array_of, require
 from streammoe.engine import mixture
 from streammoe.engine.members.average import Average
-from streammoe.engine.members.contract import Member, Rows
+from streammoe.engine.members.contract import Member, Predictor, Rows, features_of
+from streammoe.engine.members.curved import Curved
 from streammoe.engine.members.latest import Latest
 from streammoe.engine.members.one_expert import OneExpert
 from streammoe.engine.mixture import Scores
 from streammoe.engine.state import MMState, copy_array
-from streammoe.experts import Family, Parameters
+from streammoe.experts import Family
 from streammoe.kernels.portfolio import LEAST_WEIGHT, combine
 from streammoe.kernels.state import Trace
 from streammoe.types import AnyArray, FloatArray, IntArray
 
+LOGGER = logging.getLogger("streammoe.estimators")
 PREFIX = "portfolio."
 """Prefix of the names of its arrays."""
-MEMBERS = (Average.name, Latest.name, OneExpert.name)
-"""Names of the members, in the order of their weights."""
+MEMBERS = (Average.name, Latest.name, OneExpert.name, Curved.name)
+"""Names of the members, in the order of their weights; the last one may be missing."""
+REVIEW_EVERY = 1024
+"""Members on probation are reviewed at multiples of this number of events."""
 SUM_OFF = 1e-9
 """Tolerance for the sum of the weights in a checkpoint."""
 
@@ -44,7 +50,16 @@ class Portfolio:
         self.weights = weights
 
     @classmethod
-    def of(cls, family: Family, bound: str, whole: MMState, *, trusted: bool = False) -> Portfolio:
+    def of(
+        cls,
+        family: Family,
+        bound: str,
+        whole: MMState,
+        *,
+        trusted: bool = False,
+        terms: IntArray | None = None,
+        is_asked_for: bool = False,
+    ) -> Portfolio:
         """Return the portfolio that begins with a mixture.
 
         Args:
@@ -53,8 +68,12 @@ class Portfolio:
             whole: state of the mixture.
             trusted: whether its average predicts all but alone until events show that another member is better. By
                 default weights are equal.
+            terms: features of the curved member; None if there is none.
+            is_asked_for: whether that stays however little it helps.
         """
-        members = [Average(), Latest(), OneExpert.of(family, bound, whole)]
+        members: list[Member] = [Average(), Latest(), OneExpert.of(family, bound, whole)]
+        if terms is not None:
+            members.append(Curved.beginning(family, bound, whole, terms, is_asked_for=is_asked_for))
         others = LEAST_WEIGHT if trusted else 1.0 / len(members)
         weights = np.full(len(members), others)
         weights[0] = 1.0 - others * (len(members) - 1)
@@ -66,9 +85,37 @@ class Portfolio:
         names = [member.name for member in self.members]
         return dict(zip(names, self.weights.tolist(), strict=True))
 
-    def parameters(self, whole: MMState) -> list[Parameters]:
-        """Return the parameters of each member, given the state of the mixture."""
-        return [member.parameters(whole) for member in self.members]
+    def predictors(self, whole: MMState) -> list[Predictor]:
+        """Return what each member predicts by, given the state of the mixture."""
+        return [Predictor(member.parameters(whole), member.terms) for member in self.members]
+
+    def prime(self, rows: Rows, *, n_outputs: int) -> None:
+        """Let members that begin with nothing learn the rows to which the mixture was fitted."""
+        self._keep([member.prime(rows, n_outputs=n_outputs) for member in self.members], "its numbers are not finite")
+
+    def next_review(self, n: int) -> int:
+        """Return the next count after n at which members are reviewed."""
+        if not any(member.is_on_probation for member in self.members):
+            return sys.maxsize
+        return (n // REVIEW_EVERY + 1) * REVIEW_EVERY
+
+    def review(self) -> None:
+        """Let members on probation go whose weight is negligible."""
+        weights = self.weights.tolist()
+        stay = [
+            not member.is_on_probation or member.stays(weight)
+            for member, weight in zip(self.members, weights, strict=True)
+        ]
+        self._keep(stay, "it does not predict better than the others")
+
+    def _keep(self, stay: Sequence[bool], reason: str) -> None:
+        if all(stay):
+            return
+        for member in [member for member, kept in zip(self.members, stay, strict=True) if not kept]:
+            LOGGER.info("the member %s leaves the portfolio: %s", member.name, reason)
+        self.members = tuple([member for member, kept in zip(self.members, stay, strict=True) if kept])
+        weights = self.weights[np.array(stay)]
+        self.weights = weights / weights.sum()
 
     def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
         """Return the combined scores of rows that the mixture has learned, and let the other members learn them.
@@ -85,10 +132,10 @@ class Portfolio:
         said = [member.learn(rows, scores, n_outputs=n_outputs, traced=traced) for member in self.members]
         return combined_scores(said, self.weights, rows.weights, traced=traced)
 
-    def widen(self, expert_at: IntArray, p_v: int) -> None:
-        """Adapt to new features of the experts."""
+    def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
+        """Adapt to new features of the experts, of which `n_features` are not padding."""
         for member in self.members:
-            member.widen(expert_at, p_v)
+            member.widen(expert_at, p_v, n_features)
 
     def add_class(self, n_features: int) -> None:
         """Adapt to a new class; `n_features` is the number of expert features, padding excluded."""
@@ -97,8 +144,8 @@ class Portfolio:
 
     def copy(self, spare: Portfolio | None = None) -> Portfolio:
         """Return an independent copy; arrays of `spare` may be reused."""
-        old = [None] * len(self.members) if spare is None else spare.members
-        members = [member.copy(before) for member, before in zip(self.members, old, strict=True)]
+        old = {} if spare is None else {member.name: member for member in spare.members}
+        members = [member.copy(old.get(member.name)) for member in self.members]
         return Portfolio(members, copy_array(self.weights, None if spare is None else spare.weights))
 
     def is_finite(self) -> bool:
@@ -112,19 +159,35 @@ class Portfolio:
 
     @classmethod
     def from_arrays(
-        cls, family: Family, bound: str, arrays: Mapping[str, AnyArray], *, n: int, n_outputs: int, p_v: int
+        cls,
+        family: Family,
+        bound: str,
+        arrays: Mapping[str, AnyArray],
+        *,
+        n: int,
+        n_outputs: int,
+        p_v: int,
+        curved: str = "off",
     ) -> Portfolio:
         """Restore the portfolio of a mixture that has learned n events from the arrays that `arrays` returned.
+
+        A curved member that has left, or has never been there, has none; with `curved` "off" there must not be any.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
         where = f"{PREFIX}weights"
-        weights = array_of(arrays, where, "float64", (len(MEMBERS),), least=0.5 * LEAST_WEIGHT, most=1.0)
+        one = OneExpert.from_arrays(family, bound, arrays, PREFIX, n=n, n_outputs=n_outputs, p_v=p_v)
+        members: list[Member] = [Average(), Latest(), one]
+        if curved != "off" and f"{PREFIX}{Curved.name}.n" in arrays:
+            asked = curved == "on"
+            members.append(
+                Curved.restored(family, bound, arrays, PREFIX, n_outputs=n_outputs, p_v=p_v, is_asked_for=asked)
+            )
+        weights = array_of(arrays, where, "float64", (len(members),), least=0.5 * LEAST_WEIGHT, most=1.0)
         total = float(weights.sum())
         require(abs(total - 1.0) <= SUM_OFF, f"array {where} adds up to {total}; weights add up to 1")
-        one = OneExpert.from_arrays(family, bound, arrays, PREFIX, n=n, n_outputs=n_outputs, p_v=p_v)
-        return cls([Average(), Latest(), one], weights.copy())
+        return cls(members, weights.copy())
 
 
 def combined_scores(said: Sequence[Scores], weights: FloatArray, counts: FloatArray, *, traced: bool) -> Scores:
@@ -141,8 +204,8 @@ def combined_scores(said: Sequence[Scores], weights: FloatArray, counts: FloatAr
     combine(
         weights,
         counts,
-        tuple([each.losses for each in said]),
-        tuple([each.predictions for each in said]),
+        np.array([each.losses for each in said]),
+        np.array([each.predictions for each in said]),
         losses,
         predictions,
         shares,
@@ -160,7 +223,7 @@ def combined_scores(said: Sequence[Scores], weights: FloatArray, counts: FloatAr
 
 def score(
     family: Family,
-    members: Sequence[Parameters],
+    members: Sequence[Predictor],
     weights: FloatArray,
     W: FloatArray,
     R: FloatArray,
@@ -173,7 +236,7 @@ def score(
 
     Args:
         family: family of the experts.
-        members: the parameters of each.
+        members: what each predicts by.
         weights: (m,) the weight of each.
         W: (n, p_w) gate features; R: (n, p_v) expert features; Y: targets, if known.
         n_outputs: Q, or the number of classes.
@@ -184,13 +247,12 @@ def score(
     """
     # Made once for all members; an event is predicted in a few microseconds.
     targets = np.full((len(W), family.n_targets(n_outputs)), np.nan) if Y is None else Y
-    found = [
+    found = []
+    for theta, terms in members:
+        seen = R if terms is None else features_of(R, terms)
         # One expert has no gate; in a warm-up its state has expert features in their place.
-        mixture.score(
-            family, theta, R if len(theta.experts) == 1 else W, R, targets, n_outputs=n_outputs, traced=traced
-        )
-        for theta in members
-    ]
+        gate = seen if len(theta.experts) == 1 else W
+        found.append(mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=traced))
     if len(found) == 1:
         return found[0]
     said = [scores for scores, _ in found]

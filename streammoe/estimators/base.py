@@ -172,7 +172,8 @@ class MixtureOfExperts(base.Estimator):
     @property
     def most_components(self) -> int:
         """Maximum number of components of a predictive distribution: the experts of all members of a portfolio."""
-        return 2 * self.most_experts + 1 if self.options.serve == "portfolio" else self.most_experts
+        options = self.options
+        return 2 * self.most_experts + 1 + options.has_curved if options.serve == "portfolio" else self.most_experts
 
     @property
     def member_weights(self) -> dict[str, float]:

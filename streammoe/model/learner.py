@@ -236,7 +236,7 @@ class Learner:
         context = self.context
         scores, _ = self.score(context.encoder.row(x), None, traced=True)
         served = self.phase.served(context)
-        variances = [theta.variances for theta in served.members]
+        variances = [member.theta.variances for member in served.members]
         within = np.concatenate(variances) if variances else None
         return context.targets.distribution(scores.trace, within, served.encoder.scaler.target_scale)
 

@@ -299,7 +299,9 @@ class WarmUp(Phase):
                 until,
             )
             phase = Race(candidates, totals, until)
-        phase, cost = caught_up(context, phase.begin(context), *(array[search.n :] for array in (X, Y, weights)))
+        phase = phase.begin(context)
+        phase.prime(context, X[: search.n], Y[: search.n], weights[: search.n])
+        phase, cost = caught_up(context, phase, *(array[search.n :] for array in (X, Y, weights)))
         is_ample = search.n >= warmup.ample_size(context.family, context.shape)
         if options.warmup.size is not None or is_ample or cost <= self.cost + TOLERATED:
             return phase
