@@ -304,6 +304,15 @@ class Options(Section):
         name = str(info.field_name)
         return CHOICES[name].read(value, cls.model_fields[name].default)
 
+    @field_validator("curved")
+    @classmethod
+    def _is_bounded(cls, curved: str, info: ValidationInfo) -> str:
+        lacking = {"hold": False, "serve": "polyak"}
+        found = [f"{name} = {shown(value)}" for name, value in lacking.items() if info.data.get(name) == value]
+        if curved == "on" and found:
+            raise ValueError(f"must not be 'on' with {' and '.join(found)}: it is a member that sees held inputs")
+        return curved
+
     @field_validator("warmup")
     @classmethod
     def _is_long_enough(cls, warmup: WarmUp, info: ValidationInfo) -> WarmUp:

@@ -50,16 +50,7 @@ class Portfolio:
         self.weights = weights
 
     @classmethod
-    def of(
-        cls,
-        family: Family,
-        bound: str,
-        whole: MMState,
-        *,
-        trusted: bool = False,
-        terms: IntArray | None = None,
-        is_asked_for: bool = False,
-    ) -> Portfolio:
+    def of(cls, family: Family, bound: str, whole: MMState, *, trusted: bool = False) -> Portfolio:
         """Return the portfolio that begins with a mixture.
 
         Args:
@@ -68,12 +59,8 @@ class Portfolio:
             whole: state of the mixture.
             trusted: whether its average predicts all but alone until events show that another member is better. By
                 default weights are equal.
-            terms: features of the curved member; None if there is none.
-            is_asked_for: whether that stays however little it helps.
         """
-        members: list[Member] = [Average(), Latest(), OneExpert.of(family, bound, whole)]
-        if terms is not None:
-            members.append(Curved.beginning(family, bound, whole, terms, is_asked_for=is_asked_for))
+        members = [Average(), Latest(), OneExpert.of(family, bound, whole)]
         others = LEAST_WEIGHT if trusted else 1.0 / len(members)
         weights = np.full(len(members), others)
         weights[0] = 1.0 - others * (len(members) - 1)
@@ -89,9 +76,11 @@ class Portfolio:
         """Return what each member predicts by, given the state of the mixture."""
         return [Predictor(member.parameters(whole), member.terms) for member in self.members]
 
-    def prime(self, rows: Rows, *, n_outputs: int) -> None:
-        """Let members that begin with nothing learn the rows to which the mixture was fitted."""
-        self._keep([member.prime(rows, n_outputs=n_outputs) for member in self.members], "its numbers are not finite")
+    def admit(self, member: Member, *, trusted: bool) -> None:
+        """Add a member, which counts as much as others do in the mean, or unless `trusted` hardly at all."""
+        share = 1.0 / (len(self.members) + 1) if trusted else LEAST_WEIGHT
+        self.members = (*self.members, member)
+        self.weights = np.append((1.0 - share) * self.weights, share)
 
     def next_review(self, n: int) -> int:
         """Return the next count after n at which members are reviewed."""
@@ -106,13 +95,10 @@ class Portfolio:
             not member.is_on_probation or member.stays(weight)
             for member, weight in zip(self.members, weights, strict=True)
         ]
-        self._keep(stay, "it does not predict better than the others")
-
-    def _keep(self, stay: Sequence[bool], reason: str) -> None:
         if all(stay):
             return
         for member in [member for member, kept in zip(self.members, stay, strict=True) if not kept]:
-            LOGGER.info("the member %s leaves the portfolio: %s", member.name, reason)
+            LOGGER.info("the member %s leaves the portfolio, which predicts as well without it", member.name)
         self.members = tuple([member for member, kept in zip(self.members, stay, strict=True) if kept])
         weights = self.weights[np.array(stay)]
         self.weights = weights / weights.sum()

@@ -355,7 +355,10 @@ class Learner:
     def start(self, state: MMState) -> None:
         """Continue from a state that was fitted or given, which predicts as it is until events speak against it."""
         context = self.context
-        self.phase = Mixture(context.candidate(state), context.portfolio(state, trusted=True))
+        portfolio, curved = context.portfolio(state, trusted=True), context.curved(state)
+        if portfolio is not None and curved is not None:
+            portfolio.admit(curved, trusted=False)
+        self.phase = Mixture(context.candidate(state), portfolio)
 
     def set_columns(self, names: Sequence[Any]) -> None:
         """Fix the columns of a model that has none yet, in this order."""

@@ -77,10 +77,6 @@ class Member(ABC):
             UnsoundError: a number is NaN or infinite; discard the member.
         """
 
-    def prime(self, rows: Rows, *, n_outputs: int) -> bool:
-        """Learn the rows to which the mixture was fitted, and return whether that was possible."""
-        return True
-
     def stays(self, weight: float) -> bool:
         """Return whether it stays, given its weight at a review, of which it may take note."""
         return True

@@ -15,7 +15,7 @@ from streammoe.engine import mixture
 from streammoe.engine.members.contract import Member, Rows, features_of
 from streammoe.engine.members.one_expert import PRIOR_STRENGTH, STEP, OneExpert, restored_alone
 from streammoe.engine.mixture import Scores
-from streammoe.engine.state import MMState, UnsoundError, copy_state, state_at, widen
+from streammoe.engine.state import MMState, copy_state, state_at, widen
 from streammoe.experts import Family
 from streammoe.kernels.state import Prior
 from streammoe.types import AnyArray, IntArray
@@ -30,6 +30,8 @@ NEGLIGIBLE = 1e-3
 """A member of less weight does not matter."""
 PATIENCE = 2
 """Number of reviews in a row at which its weight is negligible when it leaves."""
+AT_ONCE = 20_000_000
+"""Multiply-adds for which events of a warm-up are learned when it begins; they take some 10 ms."""
 ROWS_AT_ONCE = 4096
 """Number of rows whose features are in memory at once."""
 
@@ -68,14 +70,6 @@ class Curved(OneExpert):
             runs.append(super().learn(seen, scores, n_outputs=n_outputs, traced=traced))
         return mixture.joined(runs)
 
-    def prime(self, rows: Rows, *, n_outputs: int) -> bool:
-        nothing = Scores(np.empty(0), np.empty((0, n_outputs)), mixture.no_trace())
-        try:
-            self.learn(rows, nothing, n_outputs=n_outputs, traced=False)
-        except UnsoundError:
-            return False
-        return True
-
     def stays(self, weight: float) -> bool:
         self._idle = self._idle + 1 if weight < NEGLIGIBLE else np.zeros_like(self._idle)
         return bool(self._idle[0] < PATIENCE)
@@ -97,8 +91,13 @@ class Curved(OneExpert):
         asked = not self.is_on_probation
         return Curved(self._family, self._bound, state, self.terms, is_asked_for=asked, idle=self._idle)
 
+    @property
+    def n_affordable(self) -> int:
+        """Number of rows that it may learn in one call."""
+        return AT_ONCE // len(self.terms) ** 2
+
     @classmethod
-    def beginning(cls, family: Family, bound: str, whole: MMState, terms: IntArray, *, is_asked_for: bool) -> Curved:
+    def of(cls, family: Family, bound: str, whole: MMState, terms: IntArray, *, is_asked_for: bool) -> Curved:
         """Return the expert that has learned nothing, and predicts like the prior of a mixture."""
         first, second = terms.T
         is_linear = first == 0

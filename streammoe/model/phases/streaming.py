@@ -89,11 +89,19 @@ class Streaming(Phase):
             self.portfolio = context.portfolio(self.leader.state)
         return self
 
-    def prime(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
-        """Let members of the portfolio that begin with nothing learn raw rows to which the mixture was fitted."""
-        if self.portfolio is not None:
-            rows = Rows(*context.buffer(context.encoder, X, Y, weights))
-            self.portfolio.prime(rows, n_outputs=context.targets.n_outputs)
+    def admit_curved(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
+        """Add the member of squares and products, if there is to be one, which learns the last of these raw rows."""
+        member = context.curved(self.leader.state)
+        if self.portfolio is None or member is None:
+            return
+        last = slice(-member.n_affordable, None)
+        rows = Rows(*context.buffer(context.encoder, X[last], Y[last], weights[last]))
+        try:
+            member.learn(rows, None, n_outputs=context.targets.n_outputs, traced=False)
+        except UnsoundError as error:
+            LOGGER.info("there is no curved member, since its %s would not be finite", error)
+            return
+        self.portfolio.admit(member, trusted=True)
 
     def next_due(self, context: Context) -> int:
         due = self.own_due(self.n)

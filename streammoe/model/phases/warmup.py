@@ -299,11 +299,10 @@ class WarmUp(Phase):
                 until,
             )
             phase = Race(candidates, totals, until)
-        phase = phase.begin(context)
-        phase.prime(context, X[: search.n], Y[: search.n], weights[: search.n])
-        phase, cost = caught_up(context, phase, *(array[search.n :] for array in (X, Y, weights)))
+        phase, cost = caught_up(context, phase.begin(context), *(array[search.n :] for array in (X, Y, weights)))
         is_ample = search.n >= warmup.ample_size(context.family, context.shape)
         if options.warmup.size is not None or is_ample or cost <= self.cost + TOLERATED:
+            phase.admit_curved(context, X, Y, weights)
             return phase
         LOGGER.info(
             "warm-up: the mixture fitted to %d events predicts the next %d worse, by %.1f nats; fitting twice as many",
