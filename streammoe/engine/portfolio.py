@@ -29,8 +29,6 @@ from streammoe.types import AnyArray, FloatArray, IntArray
 LOGGER = logging.getLogger("streammoe.estimators")
 PREFIX = "portfolio."
 """Prefix of the names of its arrays."""
-MEMBERS = (Average.name, Latest.name, OneExpert.name, Curved.name)
-"""Names of the members, in the order of their weights; the last one may be missing."""
 REVIEW_EVERY = 1024
 """Members on probation are reviewed at multiples of this number of events."""
 SUM_OFF = 1e-9

@@ -129,7 +129,7 @@ class Context:
         terms = terms_of(encoder.n_expert_features, encoder.held_features) if options.has_curved else None
         if terms is None:
             return None
-        return Curved.of(self.family, options.bound, state, terms, is_asked_for=options.curved == "on")
+        return Curved.beginning(self.family, options.bound, state, terms, is_asked_for=options.curved == "on")
 
     def random_start(self) -> MMState:
         """Return a state of random experts."""

@@ -49,6 +49,7 @@ class Curved(OneExpert):
     """
 
     name = "curved"
+    terms: IntArray
 
     def __init__(
         self, family: Family, bound: str, state: MMState, terms: IntArray, *, is_asked_for: bool, idle: IntArray
@@ -60,9 +61,10 @@ class Curved(OneExpert):
 
     @property
     def step(self) -> float:
-        return min(STEP, 1.0 / (EVENTS_PER_FEATURE * self.state.experts.shape[2]))
+        n_features: int = self.state.experts.shape[2]
+        return min(STEP, 1.0 / (EVENTS_PER_FEATURE * n_features))
 
-    def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
+    def learn(self, rows: Rows, scores: Scores | None, *, n_outputs: int, traced: bool) -> Scores:
         runs = []
         for start in range(0, len(rows.R), ROWS_AT_ONCE):
             W, R, Y, weights = (array[start : start + ROWS_AT_ONCE] for array in rows)
@@ -97,7 +99,7 @@ class Curved(OneExpert):
         return AT_ONCE // len(self.terms) ** 2
 
     @classmethod
-    def of(cls, family: Family, bound: str, whole: MMState, terms: IntArray, *, is_asked_for: bool) -> Curved:
+    def beginning(cls, family: Family, bound: str, whole: MMState, terms: IntArray, *, is_asked_for: bool) -> Curved:
         """Return the expert that has learned nothing, and predicts like the prior of a mixture."""
         first, second = terms.T
         is_linear = first == 0

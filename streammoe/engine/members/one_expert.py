@@ -69,7 +69,7 @@ class OneExpert(Member):
     def parameters(self, whole: MMState) -> Parameters:
         return Parameters(self.state.gate, self.state.experts, self.state.variances)
 
-    def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
+    def learn(self, rows: Rows, scores: Scores | None, *, n_outputs: int, traced: bool) -> Scores:
         _, R, Y, weights = rows
         n, p = R.shape
         losses, predictions = np.empty(n), np.empty((n, n_outputs))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import cast
 
 import numpy as np
 
@@ -395,7 +394,7 @@ def caught_up(
         phase, cost = _learned(context, phase, X[rows], Y[rows], weights[rows])
         total += cost
         if rows.stop - start == room:
-            phase = cast("Streaming", phase.on_due(context))
+            phase = phase.on_due(context)
         start = rows.stop
     return phase, total
 
