@@ -180,7 +180,8 @@ class MixtureOfExperts(base.Estimator):
         """How much each member of the portfolio counts in the next prediction; empty where the average predicts alone.
 
         ``average`` and ``latest`` are the mixture by the mean of its parameters and by its current ones; ``one_expert``
-        is a single expert that forgets. The weights add up to 1. During warm-up there is no portfolio yet.
+        is a single expert that forgets; ``curved``, while it takes part, one that sees squares and products of inputs.
+        The weights add up to 1. During warm-up there is no portfolio yet.
         """
         return self.learner.member_weights
 

@@ -64,7 +64,6 @@ OPTIONS = {
     "warmup": [30, 150, 0],
     "averaging": ["polyak", "exponential", "decay"],
     "serve": ["portfolio", "polyak"],
-    "curved": ["auto", "off"],
     "batch_size": [1, 7],
     "top_k": [None, 1],
     "bound": ["sharp", "adaptive", "tight", "paper"],

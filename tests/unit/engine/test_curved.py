@@ -8,7 +8,7 @@ import pytest
 from streammoe import MoEClassifier, MoERegressor, load
 from streammoe.engine.members.curved import MOST_FEATURES
 from streammoe.errors import ConfigError
-from streammoe.options import WarmUp
+from streammoe.options import Auto, WarmUp
 
 NAMES = ["a", "b", "c"]
 RNG = np.random.default_rng(2)
@@ -24,7 +24,7 @@ def quick(monkeypatch):
 
 
 def model_of(kind, **more):
-    return kind(2, **{"warmup": WarmUp(400, restarts=1), "standardize": True, **more})
+    return kind(**{"n_experts": 2, "warmup": WarmUp(400, restarts=1), "standardize": True, **more})
 
 
 def learned(kind, y, **more):
@@ -54,7 +54,7 @@ def test_it_leaves_where_it_does_not_help_unless_it_was_asked_for():
     ids=str,
 )
 def test_by_default_it_takes_part_only_where_its_inputs_are_bounded_and_there_are_experts(options):
-    model = MoERegressor(**{"n_experts": 2, "warmup": WarmUp(400, restarts=1), "standardize": True, **options})
+    model = model_of(MoERegressor, **options)
     model.learn_array(X[:500], DISTANCE[:500])
     assert "curved" not in model.member_weights
 
@@ -76,9 +76,18 @@ def late(x, i):
     return {**x, "late": 1e6 * (i % 7)} if i > 1_500 else x
 
 
-@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
-@pytest.mark.parametrize("leaves", [False, True])
-def test_however_events_are_fed_and_wherever_it_is_saved_the_model_is_the_same(kind, leaves, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "leaves", "options"),
+    [
+        (MoERegressor, False, {}),
+        (MoEClassifier, False, {"drift": "page_hinkley", "batch_size": 7}),
+        (MoERegressor, True, {"n_experts": Auto(max=2)}),
+        (MoEClassifier, True, {}),
+    ],
+)
+def test_however_events_are_fed_and_wherever_it_is_saved_the_model_is_the_same(
+    kind, leaves, options, tmp_path, monkeypatch
+):
     if leaves:
         monkeypatch.setattr("streammoe.engine.members.curved.NEGLIGIBLE", 1.0)
     y = DISTANCE[:3_200]
@@ -86,13 +95,13 @@ def test_however_events_are_fed_and_wherever_it_is_saved_the_model_is_the_same(k
         y = RING[:3_200].copy()
         y[1_700:][DISTANCE[1_700:3_200] > 6.0] = 2  # a class that comes late
     events = [late(dict(zip(NAMES, row, strict=True)), i) for i, row in enumerate(X[:3_200].tolist())]
-    one = model_of(kind)
+    one = model_of(kind, **options)
     for x, target in zip(events, y.tolist(), strict=True):
         one.learn_one(x, target)
     assert ("curved" in one.member_weights) is not leaves
     wide = np.column_stack([X[:3_200], 1e6 * (np.arange(3_200) % 7.0)])
     wide[:1_501, 3] = np.nan
-    other = model_of(kind)
+    other = model_of(kind, **options)
     cuts = [0, 399, 403, 1_023, 1_025, 1_501, 1_702, 2_048, 2_049, 3_000, 3_200]
     for at, (start, stop) in enumerate(itertools.pairwise(cuts)):
         names = NAMES if stop <= 1_501 else [*NAMES, "late"]
