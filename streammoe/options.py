@@ -310,7 +310,9 @@ class Options(Section):
         lacking = {"hold": False, "serve": "polyak"}
         found = [f"{name} = {shown(value)}" for name, value in lacking.items() if info.data.get(name) == value]
         if curved == "on" and found:
-            raise ValueError(f"must not be 'on' with {' and '.join(found)}: it is a member that sees held inputs")
+            raise ValueError(
+                f"must not be 'on' with {' and '.join(found)}, since it is a member of the portfolio that squares held inputs"
+            )
         return curved
 
     @field_validator("warmup")

@@ -140,7 +140,9 @@ class Curved(OneExpert):
         """
         place = f"{prefix}{cls.name}"
         terms = array_of(given, f"{place}.terms", "int64", (None, 2), least=0, most=p_v - 1)
-        require(0 < len(terms) <= MOST_FEATURES, f"array {place}.terms holds {len(terms)} features")
+        require(
+            0 < len(terms) <= MOST_FEATURES, f"array {place}.terms holds {len(terms)} of 1 to {MOST_FEATURES} features"
+        )
         idle = array_of(given, f"{place}.idle", "int64", (1,), least=0, most=PATIENCE - 1)
         state = restored_alone(given, place, family, n_outputs=n_outputs, p_v=len(terms))
         return cls(family, bound, state, terms.copy(), is_asked_for=is_asked_for, idle=idle.copy())
