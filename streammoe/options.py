@@ -271,7 +271,8 @@ class Options(Section):
         "One more member that sees squares and products of held inputs: while it helps, always, or never.",
         more="For regions that no gate with flat edges can tell apart. It has the products of up to ten inputs, the "
         'squares of up to sixty, and none of more. With "auto" it takes part where there are several experts, '
-        "`standardize` and `hold`, and leaves for good when its weight has been negligible for a thousand events.",
+        "`standardize` and `hold`, leaves when its weight has been negligible for a thousand events, and comes back "
+        "where the average is no longer trusted.",
     )
     drift: PageHinkley | None = option(
         None,
@@ -311,7 +312,7 @@ class Options(Section):
         found = [f"{name} = {shown(value)}" for name, value in lacking.items() if info.data.get(name) == value]
         if curved == "on" and found:
             raise ValueError(
-                f"must not be 'on' with {' and '.join(found)}, since it is a member of the portfolio that squares held inputs"
+                f"must not be 'on' with {' and '.join(found)}: squares are those of held inputs in a portfolio"
             )
         return curved
 

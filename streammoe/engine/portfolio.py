@@ -31,6 +31,8 @@ PREFIX = "portfolio."
 """Prefix of the names of its arrays."""
 REVIEW_EVERY = 1024
 """Members on probation are reviewed at multiples of this number of events."""
+TRUSTED = 0.5
+"""Weight of the average from which on it is trusted."""
 SUM_OFF = 1e-9
 """Tolerance for the sum of the weights in a checkpoint."""
 
@@ -41,11 +43,13 @@ class Portfolio:
     Attributes:
         members: the members.
         weights: (m,) the weight of each member's density in the next prediction; they add up to 1.
+        resting: the member that has left and may come back, if any; it learns nothing.
     """
 
-    def __init__(self, members: Sequence[Member], weights: FloatArray) -> None:
+    def __init__(self, members: Sequence[Member], weights: FloatArray, resting: Member | None = None) -> None:
         self.members = tuple(members)
         self.weights = weights
+        self.resting = resting
 
     @classmethod
     def of(cls, family: Family, bound: str, whole: MMState, *, trusted: bool = False) -> Portfolio:
@@ -82,24 +86,30 @@ class Portfolio:
 
     def next_review(self, n: int) -> int:
         """Return the next count after n at which members are reviewed."""
-        if not any(member.is_on_probation for member in self.members):
+        if not any(member.is_on_probation for member in self.known):
             return sys.maxsize
         return (n // REVIEW_EVERY + 1) * REVIEW_EVERY
 
-    def review(self) -> None:
-        """Let members on probation go whose weight is negligible."""
-        weights = self.weights.tolist()
-        stay = [
-            not member.is_on_probation or member.stays(weight)
-            for member, weight in zip(self.members, weights, strict=True)
-        ]
-        if all(stay):
-            return
-        for member in [member for member, kept in zip(self.members, stay, strict=True) if not kept]:
-            LOGGER.info("the member %s leaves the portfolio, which predicts as well without it", member.name)
-        self.members = tuple([member for member, kept in zip(self.members, stay, strict=True) if kept])
-        weights = self.weights[np.array(stay)]
-        self.weights = weights / weights.sum()
+    @property
+    def known(self) -> tuple[Member, ...]:
+        """The members, and the one that has left."""
+        return self.members if self.resting is None else (*self.members, self.resting)
+
+    def review(self, n: int) -> None:
+        """Let the last member go if it is on probation and its weight is negligible, or try it again if that may help.
+
+        It may where the average, which is the best where nothing moves, is not trusted.
+        """
+        last = self.members[-1]
+        if self.resting is not None:
+            if self.weights[0] < TRUSTED and self.resting.comes_back(n):
+                LOGGER.info("the member %s predicts again, on trial (event %d)", self.resting.name, n)
+                self.admit(self.resting, trusted=False)
+                self.resting = None
+        elif last.is_on_probation and not last.stays(float(self.weights[-1]), n):
+            LOGGER.info("the member %s leaves; the others predict as well without it (event %d)", last.name, n)
+            self.members, self.resting = self.members[:-1], last
+            self.weights = self.weights[:-1] / self.weights[:-1].sum()
 
     def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
         """Return the combined scores of rows that the mixture has learned, and let the other members learn them.
@@ -118,27 +128,28 @@ class Portfolio:
 
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
         """Adapt to new features of the experts, of which `n_features` are not padding."""
-        for member in self.members:
+        for member in self.known:
             member.widen(expert_at, p_v, n_features)
 
     def add_class(self, n_features: int) -> None:
         """Adapt to a new class; `n_features` is the number of expert features, padding excluded."""
-        for member in self.members:
+        for member in self.known:
             member.add_class(n_features)
 
     def copy(self, spare: Portfolio | None = None) -> Portfolio:
         """Return an independent copy; arrays of `spare` may be reused."""
-        old = {} if spare is None else {member.name: member for member in spare.members}
+        old = {} if spare is None else {member.name: member for member in spare.known}
         members = [member.copy(old.get(member.name)) for member in self.members]
-        return Portfolio(members, copy_array(self.weights, None if spare is None else spare.weights))
+        resting = self.resting and self.resting.copy(old.get(self.resting.name))
+        return Portfolio(members, copy_array(self.weights, None if spare is None else spare.weights), resting)
 
     def is_finite(self) -> bool:
         """Return whether every number of the members' own is finite."""
-        return all(member.is_finite() for member in self.members)
+        return all(member.is_finite() for member in self.known)
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""
-        own = {name: array for member in self.members for name, array in member.arrays().items()}
+        own = {name: array for member in self.known for name, array in member.arrays().items()}
         return {f"{PREFIX}{name}": array for name, array in {"weights": self.weights, **own}.items()}
 
     @classmethod
@@ -155,7 +166,8 @@ class Portfolio:
     ) -> Portfolio:
         """Restore the portfolio of a mixture that has learned n events from the arrays that `arrays` returned.
 
-        A curved member that has left, or has never been there, has none; with `curved` "off" there must not be any.
+        There need not be arrays of a curved member; with `curved` "off" there must not be any. It rests where it has no
+        weight.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
@@ -168,10 +180,12 @@ class Portfolio:
             members.append(
                 Curved.restored(family, bound, arrays, PREFIX, n_outputs=n_outputs, p_v=p_v, is_asked_for=asked)
             )
-        weights = array_of(arrays, where, "float64", (len(members),), least=0.5 * LEAST_WEIGHT, most=1.0)
+        found = array_of(arrays, where, "float64", (None,), least=0.5 * LEAST_WEIGHT, most=1.0)
+        resting = members.pop() if len(members) > len(found) and members[-1].is_on_probation else None
+        weights = array_of(arrays, where, "float64", (len(members),))
         total = float(weights.sum())
         require(abs(total - 1.0) <= SUM_OFF, f"array {where} adds up to {total}; weights add up to 1")
-        return cls(members, weights.copy())
+        return cls(members, weights.copy(), resting)
 
 
 def combined_scores(said: Sequence[Scores], weights: FloatArray, counts: FloatArray, *, traced: bool) -> Scores:

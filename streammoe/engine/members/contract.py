@@ -77,8 +77,12 @@ class Member(ABC):
             UnsoundError: a number is NaN or infinite; discard the member.
         """
 
-    def stays(self, weight: float) -> bool:
-        """Return whether it stays, given its weight at a review, of which it may take note."""
+    def stays(self, weight: float, n: int) -> bool:
+        """Return whether it stays, given its weight at a review after n events, of which it may take note."""
+        return True
+
+    def comes_back(self, n: int) -> bool:
+        """Return whether a member that has left may come back after n events."""
         return True
 
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:  # noqa: B027 - most members hold nothing

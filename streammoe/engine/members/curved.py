@@ -1,7 +1,7 @@
 """One expert that sees squares and products of inputs too: for regions that are curved, where a gate has flat edges.
 
 It costs as much as the mixture or more, and on many streams is of no use. So it leaves as soon as its weight has been
-negligible for long, unless it was asked for.
+negligible for long, unless it was asked for, and comes back on trial where the average is no longer trusted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from streammoe.checked import array_of, require
+from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine import mixture
 from streammoe.engine.members.contract import Member, Rows, features_of
 from streammoe.engine.members.one_expert import PRIOR_STRENGTH, STEP, OneExpert, restored_alone
@@ -30,6 +30,8 @@ NEGLIGIBLE = 1e-3
 """A member of less weight does not matter."""
 PATIENCE = 2
 """Number of reviews in a row at which its weight is negligible when it leaves."""
+GROWTH = 2
+"""It comes back at so many times the events at which it has left, at the earliest."""
 AT_ONCE = 20_000_000
 """Multiply-adds for which events of a warm-up are learned when it begins; they take some 10 ms."""
 ROWS_AT_ONCE = 4096
@@ -45,19 +47,20 @@ class Curved(OneExpert):
         state: its state.
         terms: (P, 2) the factors of each of its features; those of the linear ones are (0, j), and come first.
         is_asked_for: whether it stays however little it helps.
-        idle: (1,) number of reviews in a row at which its weight was negligible.
+        notes: (2,) number of reviews in a row at which its weight was negligible, and the event count at which it last
+            left, or 0.
     """
 
     name = "curved"
     terms: IntArray
 
     def __init__(
-        self, family: Family, bound: str, state: MMState, terms: IntArray, *, is_asked_for: bool, idle: IntArray
+        self, family: Family, bound: str, state: MMState, terms: IntArray, *, is_asked_for: bool, notes: IntArray
     ) -> None:
         super().__init__(family, bound, state)
         self.terms = terms
         self.is_on_probation = not is_asked_for
-        self._idle = idle
+        self._notes = notes
 
     @property
     def step(self) -> float:
@@ -72,9 +75,15 @@ class Curved(OneExpert):
             runs.append(super().learn(seen, scores, n_outputs=n_outputs, traced=traced))
         return mixture.joined(runs)
 
-    def stays(self, weight: float) -> bool:
-        self._idle = self._idle + 1 if weight < NEGLIGIBLE else np.zeros_like(self._idle)
-        return bool(self._idle[0] < PATIENCE)
+    def stays(self, weight: float, n: int) -> bool:
+        idle, left = self._notes.tolist()
+        idle = idle + 1 if weight < NEGLIGIBLE else 0
+        stays: bool = idle < PATIENCE
+        self._notes = np.array([idle, left] if stays else [0, n], dtype=np.int64)
+        return stays
+
+    def comes_back(self, n: int) -> bool:
+        return n >= GROWTH * int(self._notes[1])
 
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
         """See new features as they are; their values have not been scaled, so their products might be enormous."""
@@ -85,13 +94,13 @@ class Curved(OneExpert):
         self._continue_with(widen(state, np.empty(0, dtype=np.int64), 0, np.arange(before), before + len(new)))
 
     def arrays(self) -> Mapping[str, AnyArray]:
-        return {**super().arrays(), f"{self.name}.terms": self.terms, f"{self.name}.idle": self._idle}
+        return {**super().arrays(), f"{self.name}.terms": self.terms, f"{self.name}.notes": self._notes}
 
     def copy(self, spare: Member | None = None) -> Curved:
         old = spare.state if isinstance(spare, Curved) else None
         state = copy_state(self.state, old)
         asked = not self.is_on_probation
-        return Curved(self._family, self._bound, state, self.terms, is_asked_for=asked, idle=self._idle)
+        return Curved(self._family, self._bound, state, self.terms, is_asked_for=asked, notes=self._notes)
 
     @property
     def n_affordable(self) -> int:
@@ -119,7 +128,7 @@ class Curved(OneExpert):
             n=0,
             prior_weight=1.0,
         )
-        return cls(family, bound, state, terms, is_asked_for=is_asked_for, idle=np.zeros(1, dtype=np.int64))
+        return cls(family, bound, state, terms, is_asked_for=is_asked_for, notes=np.zeros(2, dtype=np.int64))
 
     @classmethod
     def restored(
@@ -143,9 +152,10 @@ class Curved(OneExpert):
         require(
             0 < len(terms) <= MOST_FEATURES, f"array {place}.terms holds {len(terms)} of 1 to {MOST_FEATURES} features"
         )
-        idle = array_of(given, f"{place}.idle", "int64", (1,), least=0, most=PATIENCE - 1)
+        notes = array_of(given, f"{place}.notes", "int64", (2,), least=0, most=LARGEST_COUNT)
+        require(notes[0] < PATIENCE, f"array {place}.notes holds {notes[0]} reviews, but it leaves at {PATIENCE}")
         state = restored_alone(given, place, family, n_outputs=n_outputs, p_v=len(terms))
-        return cls(family, bound, state, terms.copy(), is_asked_for=is_asked_for, idle=idle.copy())
+        return cls(family, bound, state, terms.copy(), is_asked_for=is_asked_for, notes=notes.copy())
 
 
 def linear(features: IntArray) -> IntArray:

@@ -110,7 +110,7 @@ class Streaming(Phase):
     def on_due(self, context: Context) -> Streaming:
         n = self.n
         if self.portfolio is not None and self.portfolio.next_review(n - 1) == n:
-            self.portfolio.review()
+            self.portfolio.review(n)
         return self.on_own_due(context) if self.own_due(n - 1) == n else self
 
     @abstractmethod

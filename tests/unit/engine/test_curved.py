@@ -59,6 +59,16 @@ def test_by_default_it_takes_part_only_where_its_inputs_are_bounded_and_there_ar
     assert "curved" not in model.member_weights
 
 
+def test_it_comes_back_where_the_average_is_no_longer_trusted():
+    model, _ = learned(MoERegressor, np.where(X[:, 0] > 0.0, PLANE, X[:, 2])[:2_048])
+    assert "curved" not in model.member_weights
+    for start in range(0, 2_560, 512):
+        rows = slice(start, start + 512)
+        model.learn_array(X[rows], DISTANCE[rows])
+        assert ("curved" in model.member_weights) == (model.n >= 2 * 2_048)
+    assert model.member_weights["curved"] > 0.9
+
+
 def test_with_few_inputs_it_sees_products_with_more_squares_with_many_none():
     def terms(p):
         model = model_of(MoERegressor)
@@ -88,17 +98,21 @@ def late(x, i):
 def test_however_events_are_fed_and_wherever_it_is_saved_the_model_is_the_same(
     kind, leaves, options, tmp_path, monkeypatch
 ):
-    if leaves:
+    if leaves:  # and comes back
         monkeypatch.setattr("streammoe.engine.members.curved.NEGLIGIBLE", 1.0)
+        monkeypatch.setattr("streammoe.engine.members.curved.GROWTH", 1)
+        monkeypatch.setattr("streammoe.engine.portfolio.TRUSTED", 1.1)
     y = DISTANCE[:3_200]
     if kind is MoEClassifier:
         y = RING[:3_200].copy()
         y[1_700:][DISTANCE[1_700:3_200] > 6.0] = 2  # a class that comes late
     events = [late(dict(zip(NAMES, row, strict=True)), i) for i, row in enumerate(X[:3_200].tolist())]
-    one = model_of(kind, **options)
+    one, taking_part = model_of(kind, **options), []
     for x, target in zip(events, y.tolist(), strict=True):
         one.learn_one(x, target)
-    assert ("curved" in one.member_weights) is not leaves
+        taking_part.append("curved" in one.member_weights)
+    changes = [taking for taking, _ in itertools.groupby(taking_part)]
+    assert changes == ([False, True, False, True] if leaves else [False, True])
     wide = np.column_stack([X[:3_200], 1e6 * (np.arange(3_200) % 7.0)])
     wide[:1_501, 3] = np.nan
     other = model_of(kind, **options)

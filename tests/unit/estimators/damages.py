@@ -175,9 +175,9 @@ CURVED = {
     "no terms": lambda a: a.pop("portfolio.curved.terms"),
     "a term of no feature": lambda a: a["portfolio.curved.terms"].__setitem__((3, 1), 99),
     "too many terms": lambda a: a.update({"portfolio.curved.terms": np.zeros((129, 2), dtype=np.int64)}),
-    "idle for too long": lambda a: a["portfolio.curved.idle"].fill(2),
+    "idle for too long": lambda a: a["portfolio.curved.notes"].fill(2),
     "no coefficients": lambda a: a.pop("portfolio.curved.experts"),
-    "without weight": lambda a: a.update({"portfolio.weights": np.full(3, 1 / 3)}),
+    "two members": lambda a: a.update({"portfolio.weights": np.full(2, 1 / 2)}),
 }
 INTERIM = {
     "another count": lambda a: a["warmup.interim.n"].__iadd__(1),
