@@ -94,7 +94,7 @@ class Curved(OneExpert):
         self._continue_with(widen(state, np.empty(0, dtype=np.int64), 0, np.arange(before), before + len(new)))
 
     def arrays(self) -> Mapping[str, AnyArray]:
-        return {**super().arrays(), f"{self.name}.terms": self.terms, f"{self.name}.notes": self._notes}
+        return {**super().arrays(), f"{self.name}_terms": self.terms, f"{self.name}_notes": self._notes}
 
     def copy(self, spare: Member | None = None) -> Curved:
         old = spare.state if isinstance(spare, Curved) else None
@@ -148,12 +148,12 @@ class Curved(OneExpert):
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
         place = f"{prefix}{cls.name}"
-        terms = array_of(given, f"{place}.terms", "int64", (None, 2), least=0, most=p_v - 1)
+        terms = array_of(given, f"{place}_terms", "int64", (None, 2), least=0, most=p_v - 1)
         require(
-            0 < len(terms) <= MOST_FEATURES, f"array {place}.terms holds {len(terms)} of 1 to {MOST_FEATURES} features"
+            0 < len(terms) <= MOST_FEATURES, f"array {place}_terms holds {len(terms)} of 1 to {MOST_FEATURES} features"
         )
-        notes = array_of(given, f"{place}.notes", "int64", (2,), least=0, most=LARGEST_COUNT)
-        require(notes[0] < PATIENCE, f"array {place}.notes holds {notes[0]} reviews, but it leaves at {PATIENCE}")
+        notes = array_of(given, f"{place}_notes", "int64", (2,), least=0, most=LARGEST_COUNT)
+        require(notes[0] < PATIENCE, f"array {place}_notes holds {notes[0]} reviews, but it leaves at {PATIENCE}")
         state = restored_alone(given, place, family, n_outputs=n_outputs, p_v=len(terms))
         return cls(family, bound, state, terms.copy(), is_asked_for=is_asked_for, notes=notes.copy())
 

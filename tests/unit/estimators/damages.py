@@ -172,10 +172,10 @@ PORTFOLIO = {
     "an expert of other events": lambda a: a["portfolio.one_expert.n"].__iadd__(1),
 }
 CURVED = {
-    "no terms": lambda a: a.pop("portfolio.curved.terms"),
-    "a term of no feature": lambda a: a["portfolio.curved.terms"].__setitem__((3, 1), 99),
-    "too many terms": lambda a: a.update({"portfolio.curved.terms": np.zeros((129, 2), dtype=np.int64)}),
-    "idle for too long": lambda a: a["portfolio.curved.notes"].fill(2),
+    "no terms": lambda a: a.pop("portfolio.curved_terms"),
+    "a term of no feature": lambda a: a["portfolio.curved_terms"].__setitem__((3, 1), 99),
+    "too many terms": lambda a: a.update({"portfolio.curved_terms": np.zeros((129, 2), dtype=np.int64)}),
+    "idle for too long": lambda a: a["portfolio.curved_notes"].fill(2),
     "no coefficients": lambda a: a.pop("portfolio.curved.experts"),
     "two members": lambda a: a.update({"portfolio.weights": np.full(2, 1 / 2)}),
 }
