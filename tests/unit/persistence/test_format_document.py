@@ -38,7 +38,7 @@ def names_in(text):
 
 @pytest.fixture(scope="module")
 def models():
-    """Models with all that golden files lack: untouched, racing, grouping, at an interim fit, with a drift test, curved."""
+    """Models with all that golden files lack: untouched, racing, grouping, at an interim fit, testing drift, curved."""
     X = np.random.default_rng(0).normal(size=(410, 2))
     found = [MoERegressor(2, drift="page_hinkley"), MoEClassifier(n_experts=Auto(6), warmup=WarmUp(390, restarts=5))]
     found[1].learn_array(X[:392], (X[:392, 0] > 0).astype(int))  # its fit is in progress
