@@ -207,7 +207,7 @@ def test_a_checkpoint_of_a_version_with_more_settings_is_rejected(monkeypatch):
 
 @pytest.mark.usefixtures("here")
 def test_a_model_goes_on_with_the_defaults_that_it_began_with_unless_the_settings_give_others():
-    earlier = ["model.serve=polyak", "model.hold=false"]
+    earlier = ["model.serve=polyak", "model.hold=false", "model.curved=off"]
     digest = run(*earlier).state_digest
     for changed in ([], earlier, earlier[:1], []):
         assert run(*changed).state_digest == digest
@@ -216,7 +216,7 @@ def test_a_model_goes_on_with_the_defaults_that_it_began_with_unless_the_setting
 @pytest.mark.usefixtures("here")
 def test_a_model_with_the_defaults_of_now_is_not_taken_for_one_of_an_earlier_version():
     run()
-    for changed in ("model.serve=polyak", "model.hold=false"):
+    for changed in ("model.serve=polyak", "model.hold=false", "model.curved=off"):
         with pytest.raises(CheckpointError), open_daemon(settings(changed)):
             pass
 

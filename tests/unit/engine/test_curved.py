@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoERegressor, load
-from streammoe.engine.members.curved import MOST_FEATURES
-from streammoe.errors import ConfigError
+from streammoe.engine.members.curved import MOST_FEATURES, Curved
+from streammoe.engine.state import UnsoundError
+from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.options import Auto, WarmUp
 
 NAMES = ["a", "b", "c"]
@@ -141,3 +142,25 @@ def test_it_cannot_be_asked_for_without_a_portfolio_or_held_inputs():
     for other in ({"hold": False}, {"serve": "polyak"}):
         with pytest.raises(ConfigError):
             MoERegressor(curved="on", **other)
+
+
+def test_an_event_that_spoils_it_is_rejected_and_leaves_no_trace(monkeypatch):
+    learn, bad = Curved.learn, 700
+
+    def failing(self, rows, scores, **more):
+        if (spoiling == rows.Y).any():
+            raise UnsoundError(["curved"])
+        return learn(self, rows, scores, **more)
+
+    model, twin = (learned(MoERegressor, DISTANCE[:600])[0] for _ in range(2))
+    scaler = model.learner.encoder.scaler
+    spoiling = ((DISTANCE[bad] - scaler.target_center) / scaler.target_scale)[0]
+    monkeypatch.setattr(Curved, "learn", failing)
+    with pytest.raises(InvalidEvent) as rejected:
+        model.learn_array(X[600:900], DISTANCE[600:900])
+    assert (rejected.value.reason, rejected.value.row) == ("poison", bad - 600)
+    assert model.state_digest() == twin.state_digest()
+    assert list(model.learn_rows(X[600:900], DISTANCE[600:900, None]).rejected) == [bad - 600]
+    rest = np.delete(np.arange(600, 900), bad - 600)
+    twin.learn_array(X[rest], DISTANCE[rest])
+    assert model.state_digest() == twin.state_digest()
