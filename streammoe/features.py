@@ -15,6 +15,7 @@ from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.kernels.features import (
     CATEGORICAL,
     NUMERIC,
+    SETTLED,
     TIMESTAMP,
     expand_rows,
     hold_predictions,
@@ -150,6 +151,13 @@ class Encoder:
     def layout(self) -> Layout:
         """The current columns."""
         return Layout(len(self.feature_names), len(self._plan.numeric))
+
+    @property
+    def held_features(self) -> IntArray:
+        """Indexes of the features that are numbers of degree 1 of a field that has settled, and so is held."""
+        fields, columns = self._plan.numeric.T
+        held: IntArray = 1 + columns[self.bounds.seen[fields] > SETTLED]
+        return held
 
     def widths_with(self, news: News) -> tuple[int, int]:
         """Return p_w and p_v, the numbers of gate and expert features, with `news` added."""

@@ -266,6 +266,14 @@ class Options(Section):
         more="They are weighted by how well each has predicted recently, so that predictions follow a stream that "
         'drifts and lose nothing where it does not. With "polyak" the parameters of `averaging` predict alone.',
     )
+    curved: Literal["auto", "on", "off"] = option(
+        "auto",
+        "One more member that sees squares and products of held inputs: while it helps, always, or never.",
+        more="For regions that no gate with flat edges can tell apart. It has the products of up to ten inputs, the "
+        'squares of up to sixty, and none of more. With "auto" it takes part where there are several experts, '
+        "`standardize` and `hold`, leaves when its weight has been negligible for a thousand events, and comes back "
+        "where the average is no longer trusted.",
+    )
     drift: PageHinkley | None = option(
         None,
         '"page_hinkley": restart steps and average when the loss has risen (docs/drift.md).',
@@ -297,6 +305,17 @@ class Options(Section):
         name = str(info.field_name)
         return CHOICES[name].read(value, cls.model_fields[name].default)
 
+    @field_validator("curved")
+    @classmethod
+    def _is_bounded(cls, curved: str, info: ValidationInfo) -> str:
+        lacking = {"hold": False, "serve": "polyak"}
+        found = [f"{name} = {shown(value)}" for name, value in lacking.items() if info.data.get(name) == value]
+        if curved == "on" and found:
+            raise ValueError(
+                f"must not be 'on' with {' and '.join(found)}: squares are those of held inputs in a portfolio"
+            )
+        return curved
+
     @field_validator("warmup")
     @classmethod
     def _is_long_enough(cls, warmup: WarmUp, info: ValidationInfo) -> WarmUp:
@@ -311,6 +330,13 @@ class Options(Section):
     @field_serializer(*CHOICES, check_fields=False)
     def _as_table(self, value: object, info: FieldSerializationInfo) -> Any:
         return CHOICES[info.field_name].table(value)
+
+    @property
+    def has_curved(self) -> bool:
+        """Whether the portfolio begins with a member that sees squares and products of inputs."""
+        if self.curved == "auto":
+            return self.serve == "portfolio" and self.standardize and self.hold and self.most_experts > 1
+        return self.serve == "portfolio" and self.curved == "on"
 
     @property
     def is_choosing(self) -> bool:
@@ -535,7 +561,7 @@ PLAIN = CHOICES["expert"].table(Gaussian(tail=math.inf))
 """What a checkpoint holds of Gaussian experts without tails."""
 
 
-EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False}
+EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False, "curved": "off"}
 """Earlier defaults of options: the values of models whose checkpoints do not record them."""
 
 

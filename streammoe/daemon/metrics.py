@@ -67,7 +67,9 @@ CATALOGUE: dict[str, Metric] = {
         Counter, "Events beyond the tails of Gaussian experts, which counted less, since the first start"
     ),
     "streammoe_member_weight": Metric(
-        Gauge, "Weight of a member of the portfolio in the next prediction: average, latest or one_expert", ("member",)
+        Gauge,
+        "Weight of a member of the portfolio in the next prediction: average, latest, one_expert or curved",
+        ("member",),
     ),
     "streammoe_drifts_total": Metric(Counter, "Concept drifts detected since the first start"),
     "streammoe_drift_last_event": Metric(Gauge, "Events learned when the last drift was found; 0 before the first"),
@@ -137,6 +139,8 @@ class Metrics:
         """Number of experts at the last comparison, and of events that the model had learned."""
         self._reseeds = (0, 0)
         self._outliers = 0
+        self._members: tuple[str, ...] = ()
+        """Members of the portfolio whose weights were shown last; one of them may have left since."""
         self._status = SourceStatus(ready=False, connected=False)
         self._gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self._checkpoint_at)
         for outcome in OUTCOMES:
@@ -222,8 +226,10 @@ class Metrics:
         self._gauge("streammoe_step_size").set(model.step_size)
         self._counter("streammoe_outliers_total").inc(max(model.n_outliers - self._outliers, 0))
         self._outliers = model.n_outliers
-        for member, weight in model.member_weights.items():
-            self._gauge("streammoe_member_weight", member).set(weight)
+        weights = model.member_weights
+        for member in (*weights, *(member for member in self._members if member not in weights)):
+            self._gauge("streammoe_member_weight", member).set(weights.get(member, 0.0))
+        self._members = (*weights,)
         drift = model.last_drift
         self._gauge("streammoe_drift_last_event").set(0 if drift is None else drift.n)
         self._gauge("streammoe_convergence_residual").set(model.convergence_residual)

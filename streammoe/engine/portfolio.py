@@ -6,6 +6,8 @@ All are fed by the same events. A mixture of mixtures is a mixture again: compon
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,20 +15,24 @@ import numpy as np
 from streammoe.checked import array_of, require
 from streammoe.engine import mixture
 from streammoe.engine.members.average import Average
-from streammoe.engine.members.contract import Member, Rows
+from streammoe.engine.members.contract import Member, Predictor, Rows, features_of
+from streammoe.engine.members.curved import Curved
 from streammoe.engine.members.latest import Latest
 from streammoe.engine.members.one_expert import OneExpert
 from streammoe.engine.mixture import Scores
 from streammoe.engine.state import MMState, copy_array
-from streammoe.experts import Family, Parameters
+from streammoe.experts import Family
 from streammoe.kernels.portfolio import LEAST_WEIGHT, combine
 from streammoe.kernels.state import Trace
 from streammoe.types import AnyArray, FloatArray, IntArray
 
+LOGGER = logging.getLogger("streammoe.estimators")
 PREFIX = "portfolio."
 """Prefix of the names of its arrays."""
-MEMBERS = (Average.name, Latest.name, OneExpert.name)
-"""Names of the members, in the order of their weights."""
+REVIEW_EVERY = 1024
+"""Members on probation are reviewed at multiples of this number of events."""
+TRUSTED = 0.5
+"""Weight of the average from which on it is trusted."""
 SUM_OFF = 1e-9
 """Tolerance for the sum of the weights in a checkpoint."""
 
@@ -37,11 +43,13 @@ class Portfolio:
     Attributes:
         members: the members.
         weights: (m,) the weight of each member's density in the next prediction; they add up to 1.
+        resting: the member that has left and may come back, if any; it learns nothing.
     """
 
-    def __init__(self, members: Sequence[Member], weights: FloatArray) -> None:
+    def __init__(self, members: Sequence[Member], weights: FloatArray, resting: Member | None = None) -> None:
         self.members = tuple(members)
         self.weights = weights
+        self.resting = resting
 
     @classmethod
     def of(cls, family: Family, bound: str, whole: MMState, *, trusted: bool = False) -> Portfolio:
@@ -66,9 +74,42 @@ class Portfolio:
         names = [member.name for member in self.members]
         return dict(zip(names, self.weights.tolist(), strict=True))
 
-    def parameters(self, whole: MMState) -> list[Parameters]:
-        """Return the parameters of each member, given the state of the mixture."""
-        return [member.parameters(whole) for member in self.members]
+    def predictors(self, whole: MMState) -> list[Predictor]:
+        """Return what each member predicts by, given the state of the mixture."""
+        return [Predictor(member.parameters(whole), member.terms) for member in self.members]
+
+    def admit(self, member: Member, *, trusted: bool) -> None:
+        """Add a member, which counts as much as others do in the mean, or unless `trusted` hardly at all."""
+        share = 1.0 / (len(self.members) + 1) if trusted else LEAST_WEIGHT
+        self.members = (*self.members, member)
+        self.weights = np.append((1.0 - share) * self.weights, share)
+
+    def next_review(self, n: int) -> int:
+        """Return the next count after n at which members are reviewed."""
+        if not any(member.is_on_probation for member in self.known):
+            return sys.maxsize
+        return (n // REVIEW_EVERY + 1) * REVIEW_EVERY
+
+    @property
+    def known(self) -> tuple[Member, ...]:
+        """The members, and the one that has left."""
+        return self.members if self.resting is None else (*self.members, self.resting)
+
+    def review(self, n: int) -> None:
+        """Let the last member go if it is on probation and its weight is negligible, or try it again if that may help.
+
+        It may where the average, which is the best where nothing moves, is not trusted.
+        """
+        last = self.members[-1]
+        if self.resting is not None:
+            if self.weights[0] < TRUSTED and self.resting.comes_back(n):
+                LOGGER.info("the member %s predicts again, on trial (event %d)", self.resting.name, n)
+                self.admit(self.resting, trusted=False)
+                self.resting = None
+        elif last.is_on_probation and not last.stays(float(self.weights[-1]), n):
+            LOGGER.info("the member %s leaves; the others predict as well without it (event %d)", last.name, n)
+            self.members, self.resting = self.members[:-1], last
+            self.weights = self.weights[:-1] / self.weights[:-1].sum()
 
     def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
         """Return the combined scores of rows that the mixture has learned, and let the other members learn them.
@@ -85,46 +126,66 @@ class Portfolio:
         said = [member.learn(rows, scores, n_outputs=n_outputs, traced=traced) for member in self.members]
         return combined_scores(said, self.weights, rows.weights, traced=traced)
 
-    def widen(self, expert_at: IntArray, p_v: int) -> None:
-        """Adapt to new features of the experts."""
-        for member in self.members:
-            member.widen(expert_at, p_v)
+    def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
+        """Adapt to new features of the experts, of which `n_features` are not padding."""
+        for member in self.known:
+            member.widen(expert_at, p_v, n_features)
 
     def add_class(self, n_features: int) -> None:
         """Adapt to a new class; `n_features` is the number of expert features, padding excluded."""
-        for member in self.members:
+        for member in self.known:
             member.add_class(n_features)
 
     def copy(self, spare: Portfolio | None = None) -> Portfolio:
         """Return an independent copy; arrays of `spare` may be reused."""
-        old = [None] * len(self.members) if spare is None else spare.members
-        members = [member.copy(before) for member, before in zip(self.members, old, strict=True)]
-        return Portfolio(members, copy_array(self.weights, None if spare is None else spare.weights))
+        old = {} if spare is None else {member.name: member for member in spare.known}
+        members = [member.copy(old.get(member.name)) for member in self.members]
+        resting = self.resting and self.resting.copy(old.get(self.resting.name))
+        return Portfolio(members, copy_array(self.weights, None if spare is None else spare.weights), resting)
 
     def is_finite(self) -> bool:
         """Return whether every number of the members' own is finite."""
-        return all(member.is_finite() for member in self.members)
+        return all(member.is_finite() for member in self.known)
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""
-        own = {name: array for member in self.members for name, array in member.arrays().items()}
+        own = {name: array for member in self.known for name, array in member.arrays().items()}
         return {f"{PREFIX}{name}": array for name, array in {"weights": self.weights, **own}.items()}
 
     @classmethod
     def from_arrays(
-        cls, family: Family, bound: str, arrays: Mapping[str, AnyArray], *, n: int, n_outputs: int, p_v: int
+        cls,
+        family: Family,
+        bound: str,
+        arrays: Mapping[str, AnyArray],
+        *,
+        n: int,
+        n_outputs: int,
+        p_v: int,
+        curved: str = "off",
     ) -> Portfolio:
         """Restore the portfolio of a mixture that has learned n events from the arrays that `arrays` returned.
+
+        There need not be arrays of a curved member; with `curved` "off" there must not be any. It rests where it has no
+        weight.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
         where = f"{PREFIX}weights"
-        weights = array_of(arrays, where, "float64", (len(MEMBERS),), least=0.5 * LEAST_WEIGHT, most=1.0)
+        one = OneExpert.from_arrays(family, bound, arrays, PREFIX, n=n, n_outputs=n_outputs, p_v=p_v)
+        members: list[Member] = [Average(), Latest(), one]
+        if curved != "off" and f"{PREFIX}{Curved.name}.n" in arrays:
+            asked = curved == "on"
+            members.append(
+                Curved.restored(family, bound, arrays, PREFIX, n_outputs=n_outputs, p_v=p_v, is_asked_for=asked)
+            )
+        found = array_of(arrays, where, "float64", (None,), least=0.5 * LEAST_WEIGHT, most=1.0)
+        resting = members.pop() if len(members) > len(found) and members[-1].is_on_probation else None
+        weights = array_of(arrays, where, "float64", (len(members),))
         total = float(weights.sum())
         require(abs(total - 1.0) <= SUM_OFF, f"array {where} adds up to {total}; weights add up to 1")
-        one = OneExpert.from_arrays(family, bound, arrays, PREFIX, n=n, n_outputs=n_outputs, p_v=p_v)
-        return cls([Average(), Latest(), one], weights.copy())
+        return cls(members, weights.copy(), resting)
 
 
 def combined_scores(said: Sequence[Scores], weights: FloatArray, counts: FloatArray, *, traced: bool) -> Scores:
@@ -141,8 +202,8 @@ def combined_scores(said: Sequence[Scores], weights: FloatArray, counts: FloatAr
     combine(
         weights,
         counts,
-        tuple([each.losses for each in said]),
-        tuple([each.predictions for each in said]),
+        np.array([each.losses for each in said]),
+        np.array([each.predictions for each in said]),
         losses,
         predictions,
         shares,
@@ -160,7 +221,7 @@ def combined_scores(said: Sequence[Scores], weights: FloatArray, counts: FloatAr
 
 def score(
     family: Family,
-    members: Sequence[Parameters],
+    members: Sequence[Predictor],
     weights: FloatArray,
     W: FloatArray,
     R: FloatArray,
@@ -173,7 +234,7 @@ def score(
 
     Args:
         family: family of the experts.
-        members: the parameters of each.
+        members: what each predicts by.
         weights: (m,) the weight of each.
         W: (n, p_w) gate features; R: (n, p_v) expert features; Y: targets, if known.
         n_outputs: Q, or the number of classes.
@@ -184,13 +245,12 @@ def score(
     """
     # Made once for all members; an event is predicted in a few microseconds.
     targets = np.full((len(W), family.n_targets(n_outputs)), np.nan) if Y is None else Y
-    found = [
+    found = []
+    for theta, terms in members:
+        seen = R if terms is None else features_of(R, terms)
         # One expert has no gate; in a warm-up its state has expert features in their place.
-        mixture.score(
-            family, theta, R if len(theta.experts) == 1 else W, R, targets, n_outputs=n_outputs, traced=traced
-        )
-        for theta in members
-    ]
+        gate = seen if len(theta.experts) == 1 else W
+        found.append(mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=traced))
     if len(found) == 1:
         return found[0]
     said = [scores for scores, _ in found]

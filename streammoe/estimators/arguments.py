@@ -47,6 +47,7 @@ class RegressorArguments(MixtureOfExperts):
         warmup: int | WarmUp | None = None,
         averaging: str | Averaging | None = "polyak",
         serve: str = "portfolio",
+        curved: str = "auto",
         drift: str | PageHinkley | None = None,
         seed: int = 0,
         standardize: bool = False,
@@ -70,6 +71,7 @@ class RegressorArguments(MixtureOfExperts):
         self.warmup = warmup
         self.averaging = averaging
         self.serve = serve
+        self.curved = curved
         self.drift = drift
         self.seed = seed
         self.standardize = standardize
@@ -104,6 +106,7 @@ class ClassifierArguments(MixtureOfExperts):
         warmup: int | WarmUp | None = None,
         averaging: str | Averaging | None = "polyak",
         serve: str = "portfolio",
+        curved: str = "auto",
         drift: str | PageHinkley | None = None,
         seed: int = 0,
         standardize: bool = False,
@@ -128,6 +131,7 @@ class ClassifierArguments(MixtureOfExperts):
         self.warmup = warmup
         self.averaging = averaging
         self.serve = serve
+        self.curved = curved
         self.drift = drift
         self.seed = seed
         self.standardize = standardize

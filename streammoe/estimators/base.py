@@ -172,14 +172,16 @@ class MixtureOfExperts(base.Estimator):
     @property
     def most_components(self) -> int:
         """Maximum number of components of a predictive distribution: the experts of all members of a portfolio."""
-        return 2 * self.most_experts + 1 if self.options.serve == "portfolio" else self.most_experts
+        options = self.options
+        return 2 * self.most_experts + 1 + options.has_curved if options.serve == "portfolio" else self.most_experts
 
     @property
     def member_weights(self) -> dict[str, float]:
         """How much each member of the portfolio counts in the next prediction; empty where the average predicts alone.
 
         ``average`` and ``latest`` are the mixture by the mean of its parameters and by its current ones; ``one_expert``
-        is a single expert that forgets. The weights add up to 1. During warm-up there is no portfolio yet.
+        is a single expert that forgets; ``curved``, while it takes part, one that sees squares and products of inputs.
+        The weights add up to 1. During warm-up there is no portfolio yet.
         """
         return self.learner.member_weights
 

@@ -89,7 +89,8 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
     def predict_distribution_one(self, x: Mapping[Any, Any]) -> Mixture:
         """Predict the distribution of y at `x`: a mixture of the experts of all members, one during warm-up.
 
-        The members of a portfolio are the averaged mixture, its latest parameters and one expert: 2 K + 1 components.
+        The members of a portfolio are the averaged mixture, its latest parameters and one expert: 2 K + 1 components,
+        and one more while the curved member takes part.
         With ``serve="polyak"`` there are K.
 
         Components have the noise `expert`: they are normal, Student-t or Laplace distributions, for instance.

@@ -23,8 +23,8 @@ LEAST_WEIGHT = 1e-8
 def combine(
     weights: FloatArray,
     counts: FloatArray,
-    losses: tuple[FloatArray, ...],
-    predictions: tuple[FloatArray, ...],
+    losses: FloatArray,
+    predictions: FloatArray,
     served_losses: FloatArray,
     served_predictions: FloatArray,
     shares: FloatArray,
@@ -34,8 +34,8 @@ def combine(
     Args:
         weights: (m,) above 0 that add up to 1; changed in place.
         counts: (n,) how much each row counts; if empty, nothing is learned from the rows.
-        losses: of each member (n,) −log s_i(y|x), NaN where there is no target.
-        predictions: of each member (n, M).
+        losses: (m, n) −log s_i(y|x) of each member, NaN where there is no target.
+        predictions: (m, n, M), likewise.
         served_losses, served_predictions: (n,) and (n, M), written.
         shares: (n, m), written: the weights at each row.
     """
@@ -49,24 +49,24 @@ def combine(
         for q in range(served_predictions.shape[1]):
             total = 0.0
             for j in range(m):
-                total += weights[j] * predictions[j][i, q]
+                total += weights[j] * predictions[j, i, q]
             served_predictions[i, q] = total
-        if math.isnan(losses[0][i]):
+        if math.isnan(losses[0, i]):
             served_losses[i] = np.nan
             continue
         # Of sums of exponentials the largest term is 1, so that no density that vanishes makes 0/0.
-        largest = logs[0] - losses[0][i]
+        largest = logs[0] - losses[0, i]
         for j in range(1, m):
-            largest = max(largest, logs[j] - losses[j][i])
+            largest = max(largest, logs[j] - losses[j, i])
         total = 0.0
         for j in range(m):
-            total += math.exp(logs[j] - losses[j][i] - largest)
+            total += math.exp(logs[j] - losses[j, i] - largest)
         served_losses[i] = -largest - math.log(total)
         if counts.shape[0] == 0:
             continue
         largest = -np.inf
         for j in range(m):
-            logs[j] = DISCOUNT * logs[j] - counts[i] * losses[j][i]
+            logs[j] = DISCOUNT * logs[j] - counts[i] * losses[j, i]
             largest = max(largest, logs[j])
         total = 0.0
         for j in range(m):

@@ -140,6 +140,7 @@ def _portfolio(context: Context, arrays: Mapping[str, AnyArray], candidates: Seq
         n=int(candidates[0].state.n[0]),
         n_outputs=context.targets.n_outputs,
         p_v=context.encoder.expert_width,
+        curved=options.curved if options.has_curved else "off",
     )
 
 

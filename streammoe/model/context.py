@@ -14,6 +14,7 @@ from streammoe.engine.cost import Shape
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job
+from streammoe.engine.members.curved import Curved, terms_of
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.state import MMState, grouping
@@ -121,6 +122,14 @@ class Context:
         if options.serve != "portfolio":
             return None
         return Portfolio.of(self.family, options.bound, state, trusted=trusted)
+
+    def curved(self, state: MMState) -> Curved | None:
+        """Return the member of squares and products that begins with a mixture, if there is to be one."""
+        options, encoder = self.options, self.encoder
+        terms = terms_of(encoder.n_expert_features, encoder.held_features) if options.has_curved else None
+        if terms is None:
+            return None
+        return Curved.beginning(self.family, options.bound, state, terms, is_asked_for=options.curved == "on")
 
     def random_start(self) -> MMState:
         """Return a state of random experts."""

@@ -236,7 +236,7 @@ class Learner:
         context = self.context
         scores, _ = self.score(context.encoder.row(x), None, traced=True)
         served = self.phase.served(context)
-        variances = [theta.variances for theta in served.members]
+        variances = [member.theta.variances for member in served.members]
         within = np.concatenate(variances) if variances else None
         return context.targets.distribution(scores.trace, within, served.encoder.scaler.target_scale)
 
@@ -355,7 +355,10 @@ class Learner:
     def start(self, state: MMState) -> None:
         """Continue from a state that was fitted or given, which predicts as it is until events speak against it."""
         context = self.context
-        self.phase = Mixture(context.candidate(state), context.portfolio(state, trusted=True))
+        portfolio, curved = context.portfolio(state, trusted=True), context.curved(state)
+        if portfolio is not None and curved is not None:
+            portfolio.admit(curved, trusted=False)
+        self.phase = Mixture(context.candidate(state), portfolio)
 
     def set_columns(self, names: Sequence[Any]) -> None:
         """Fix the columns of a model that has none yet, in this order."""

@@ -29,6 +29,7 @@ WRONG_TOGETHER = (
     (MoERegressor, {"warmup": 0, "standardize": True}),
     (MoERegressor, {"warmup": 0, "prior_strength": 0.0}),
     (MoERegressor, {"warmup": 0, "n_experts": "auto"}),
+    (MoERegressor, {"curved": "on", "hold": False}),
     (MoERegressor, {"categorical": ("c", "t"), "timestamps": ("t",)}),
     (MoERegressor, {"expert": Gaussian("full")}),
 )

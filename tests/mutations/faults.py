@@ -20,7 +20,7 @@ AREAS = {
     "expert life": "test_split_merge.py test_expert_life_oracle.py test_living.py",
     "drift": "engine/test_drift.py test_drift_oracle.py test_schedules.py test_drifting_daemon.py",
     "schedules": "test_schedules.py",
-    "portfolio": "test_portfolio.py",
+    "portfolio": "test_portfolio.py test_curved.py",
     "held": "test_held.py",
     "encoder": "unit/test_features.py test_regressor.py property/test_poison.py",
     "estimators": "test_regressor.py test_classifier.py test_predicting.py invariants/*.py",

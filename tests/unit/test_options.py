@@ -221,10 +221,10 @@ def test_old_names_are_those_of_the_objects():
 def test_what_a_checkpoint_does_not_record_is_as_it_was():
     for kind, options in ((MoERegressor, RegressorOptions), (MoEClassifier, ClassifierOptions)):
         described = kind().describe()["model"]["arguments"]
-        assert (described["serve"], described["hold"]) == ("portfolio", True)
-        del described["serve"], described["hold"]
+        assert (described["serve"], described["hold"], described["curved"]) == ("portfolio", True, "auto")
+        del described["serve"], described["hold"], described["curved"]
         earlier = kind(**as_arguments(options, described)).options
-        assert (earlier.serve, earlier.hold) == ("polyak", False)
+        assert (earlier.serve, earlier.hold, earlier.curved) == ("polyak", False, "off")
         assert kind(**as_arguments(options, described | {"hold": True})).options.hold
 
 

@@ -27,6 +27,7 @@ model.kind=classifier model.n_experts=auto model.top_k=2 model.batch_size=8 mode
 model.degree=2 model.gate_degree=2 model.bound=paper model.events_per_coefficient=0.5
 model.prior_strength=0.2 model.seed=1 model.standardize=false model.range_factor=1e9 model.averaging=none
 model.serve=polyak
+model.curved=off
 model.hold=false
 model.drift=page_hinkley model.warmup=30
 model.classes=["0","1","2"] model.max_classes=200 model.max_levels=200
@@ -206,7 +207,7 @@ def test_a_checkpoint_of_a_version_with_more_settings_is_rejected(monkeypatch):
 
 @pytest.mark.usefixtures("here")
 def test_a_model_goes_on_with_the_defaults_that_it_began_with_unless_the_settings_give_others():
-    earlier = ["model.serve=polyak", "model.hold=false"]
+    earlier = ["model.serve=polyak", "model.hold=false", "model.curved=off"]
     digest = run(*earlier).state_digest
     for changed in ([], earlier, earlier[:1], []):
         assert run(*changed).state_digest == digest
@@ -215,7 +216,7 @@ def test_a_model_goes_on_with_the_defaults_that_it_began_with_unless_the_setting
 @pytest.mark.usefixtures("here")
 def test_a_model_with_the_defaults_of_now_is_not_taken_for_one_of_an_earlier_version():
     run()
-    for changed in ("model.serve=polyak", "model.hold=false"):
+    for changed in ("model.serve=polyak", "model.hold=false", "model.curved=off"):
         with pytest.raises(CheckpointError), open_daemon(settings(changed)):
             pass
 

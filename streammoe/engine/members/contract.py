@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple, Self
 
+import numpy as np
+
 from streammoe.engine.mixture import Scores
 from streammoe.experts import Parameters
 from streammoe.kernels.state import MMState
@@ -26,6 +28,23 @@ class Rows(NamedTuple):
     weights: FloatArray
 
 
+class Predictor(NamedTuple):
+    """What a member predicts by."""
+
+    theta: Parameters
+    terms: IntArray | None = None
+    """(P, 2) factors of each feature of its experts; None if it sees the mixture's."""
+
+
+def features_of(R: FloatArray, terms: IntArray) -> FloatArray:
+    """Return products of two features each, (n, P), of rows (n, p_v)."""
+    first, second = terms.T
+    # Unlike an index, `take` returns rows that are contiguous.
+    products: FloatArray = np.take(R, first, axis=1)
+    products *= np.take(R, second, axis=1)
+    return products
+
+
 class Member(ABC):
     """A model that predicts, and learns from each event after that.
 
@@ -35,6 +54,10 @@ class Member(ABC):
 
     name: ClassVar[str]
     """Its name in metrics and checkpoints."""
+    is_on_probation: bool = False
+    """Whether it leaves when `stays` says so."""
+    terms: IntArray | None = None
+    """See `Predictor`."""
 
     @abstractmethod
     def parameters(self, whole: MMState) -> Parameters:
@@ -54,8 +77,16 @@ class Member(ABC):
             UnsoundError: a number is NaN or infinite; discard the member.
         """
 
-    def widen(self, expert_at: IntArray, p_v: int) -> None:  # noqa: B027 - most members hold nothing
-        """Adapt to new features of the experts, see `streammoe.engine.state.widen`."""
+    def stays(self, weight: float, n: int) -> bool:
+        """Return whether it stays, given its weight at a review after n events, of which it may take note."""
+        return True
+
+    def comes_back(self, n: int) -> bool:
+        """Return whether a member that has left may come back after n events."""
+        return True
+
+    def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:  # noqa: B027 - most members hold nothing
+        """Adapt to new features of the experts, of which `n_features` are not padding; see `state.widen`."""
 
     def add_class(self, n_features: int) -> None:  # noqa: B027 - same
         """Adapt to a new class; `n_features` is the number of expert features, padding excluded."""

@@ -57,19 +57,24 @@ class OneExpert(Member):
             n_rows=state.experts.shape[1],
             prior_strength=PRIOR_STRENGTH,
             averaging=None,
-            schedule=Constant(STEP),
+            schedule=Constant(self.step),
         )
         self._alone = Alone(*(getattr(state, name) for name in Alone._fields))
+
+    @property
+    def step(self) -> float:
+        """Size of a step, but for the first ones."""
+        return STEP
 
     def parameters(self, whole: MMState) -> Parameters:
         return Parameters(self.state.gate, self.state.experts, self.state.variances)
 
-    def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
+    def learn(self, rows: Rows, scores: Scores | None, *, n_outputs: int, traced: bool) -> Scores:
         _, R, Y, weights = rows
         n, p = R.shape
         losses, predictions = np.empty(n), np.empty((n, n_outputs))
         variances = np.empty((n if traced else 0, 1, self._alone.variances.shape[1]))
-        arguments = (self._alone, self._options, STEP, weights, R, Y, losses, predictions, variances)
+        arguments = (self._alone, self._options, self.step, weights, R, Y, losses, predictions, variances)
         work = n * p * (p + self._alone.experts.shape[1])
         if mixture.stepped(work, self._family.learn_alone, *arguments) == UNSOUND:
             raise UnsoundError([self.name])
@@ -77,12 +82,12 @@ class OneExpert(Member):
             return Scores(losses, predictions, mixture.no_trace())
         return Scores(losses, predictions, Trace(np.ones((n, 1)), predictions[:, None, :], variances))
 
-    def widen(self, expert_at: IntArray, p_v: int) -> None:
+    def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
         self._continue_with(widen(self.state, np.empty(0, dtype=np.int64), 0, expert_at, p_v))
 
     def add_class(self, n_features: int) -> None:
         # A single expert needs no random numbers.
-        gamma = max(STEP, 1.0 / (int(self.state.n[0]) + 1))
+        gamma = max(self.step, 1.0 / (int(self.state.n[0]) + 1))
         self._continue_with(with_class(self.state, np.random.default_rng(0), n_features, gamma))
 
     def arrays(self) -> Mapping[str, AnyArray]:
@@ -110,11 +115,20 @@ class OneExpert(Member):
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
         place = f"{prefix}{cls.name}"
-        arrays = {**given, **{f"{place}.{name}": array for name, array in _without_gate(given, place).items()}}
-        state = restored_state(arrays, place, family, n_experts=1, n_outputs=n_outputs, p_w=0, p_v=p_v)
+        state = restored_alone(given, place, family, n_outputs=n_outputs, p_v=p_v)
         counted = int(state.n[0])
         require(counted == n, f"array {place}.n counts {counted} events, but the mixture has learned {n}")
         return cls(family, bound, state)
+
+
+def restored_alone(given: Mapping[str, AnyArray], place: str, family: Family, *, n_outputs: int, p_v: int) -> MMState:
+    """Restore the state of a single expert that is saved without gate and average.
+
+    Raises:
+        CheckpointError: an array is missing, has another shape, or holds invalid values.
+    """
+    arrays = {**given, **{f"{place}.{name}": array for name, array in _without_gate(given, place).items()}}
+    return restored_state(arrays, place, family, n_experts=1, n_outputs=n_outputs, p_w=0, p_v=p_v)
 
 
 def _without_gate(arrays: Mapping[str, AnyArray], place: str) -> dict[str, AnyArray]:

@@ -9,9 +9,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from streammoe.engine import mixture
+from streammoe.engine.members.contract import Predictor
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.state import MMState
-from streammoe.experts import Parameters
 from streammoe.features import Encoder
 from streammoe.model.context import Context, Moves
 from streammoe.types import AnyArray, FloatArray
@@ -23,8 +23,8 @@ Change: TypeAlias = Callable[[MMState], MMState]
 class Served(NamedTuple):
     """What predicts, and the encoder for its coordinates."""
 
-    members: Sequence[Parameters]
-    """Parameters of each member; none before anything was learned. The first one is the mixture, or the one expert."""
+    members: Sequence[Predictor]
+    """What each member predicts by; none before anything was learned. The first is the mixture, or the one expert."""
     weights: FloatArray
     """(m,) the weight of each."""
     encoder: Encoder
@@ -32,7 +32,7 @@ class Served(NamedTuple):
     @classmethod
     def alone(cls, state: MMState, encoder: Encoder) -> Served:
         """Return one mixture, which predicts by its average."""
-        return cls([mixture.served_parameters(state)], np.ones(1), encoder)
+        return cls([Predictor(mixture.served_parameters(state))], np.ones(1), encoder)
 
 
 class Phase(ABC):

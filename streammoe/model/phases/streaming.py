@@ -89,6 +89,38 @@ class Streaming(Phase):
             self.portfolio = context.portfolio(self.leader.state)
         return self
 
+    def admit_curved(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
+        """Add the member of squares and products, if there is to be one, which learns the last of these raw rows."""
+        member = context.curved(self.leader.state)
+        if self.portfolio is None or member is None:
+            return
+        last = slice(-member.n_affordable, None)
+        rows = Rows(*context.buffer(context.encoder, X[last], Y[last], weights[last]))
+        try:
+            member.learn(rows, None, n_outputs=context.targets.n_outputs, traced=False)
+        except UnsoundError as error:
+            LOGGER.info("there is no curved member, since its %s would not be finite", error)
+            return
+        self.portfolio.admit(member, trusted=True)
+
+    def next_due(self, context: Context) -> int:
+        due = self.own_due(self.n)
+        return due if self.portfolio is None else min(due, self.portfolio.next_review(self.n))
+
+    def on_due(self, context: Context) -> Streaming:
+        n = self.n
+        if self.portfolio is not None and self.portfolio.next_review(n - 1) == n:
+            self.portfolio.review(n)
+        return self.on_own_due(context) if self.own_due(n - 1) == n else self
+
+    @abstractmethod
+    def own_due(self, n: int) -> int:
+        """Return the next count after n at which something is due to mixtures."""
+
+    @abstractmethod
+    def on_own_due(self, context: Context) -> Streaming:
+        """Do that, and return the phase after it."""
+
     @property
     def n(self) -> int:
         return int(self.leader.state.n[0])
@@ -198,12 +230,12 @@ class Streaming(Phase):
     def served(self, context: Context) -> Served:
         if self.portfolio is None:
             return Served.alone(self.leader.state, context.encoder)
-        return Served(self.portfolio.parameters(self.leader.state), self.portfolio.weights, context.encoder)
+        return Served(self.portfolio.predictors(self.leader.state), self.portfolio.weights, context.encoder)
 
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder
         if self.portfolio is not None:
-            self.portfolio.widen(moves.expert_at, encoder.expert_width)
+            self.portfolio.widen(moves.expert_at, encoder.expert_width, encoder.n_expert_features)
         self.change(
             context,
             lambda state: widen(state, moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width),
@@ -269,10 +301,10 @@ class Mixture(Streaming):
         self.leader = candidate
         self.portfolio = portfolio
 
-    def next_due(self, context: Context) -> int:
-        return next_look(self.n)
+    def own_due(self, n: int) -> int:
+        return next_look(n)
 
-    def on_due(self, context: Context) -> Streaming:
+    def on_own_due(self, context: Context) -> Streaming:
         return self._examined(context) if len(self.leader.state.masses) > 1 else self
 
     def step_mixtures(self, context: Context, steps: Steps, rows: Rows, *, traced: bool) -> mixture.Scores:
@@ -355,12 +387,12 @@ class Race(Streaming):
         """Let the candidate with the smallest total serve."""
         self.leader = self.candidates[int(self.totals.argmin())]
 
-    def next_due(self, context: Context) -> int:
+    def own_due(self, n: int) -> int:
         if self.expert >= 0:
             return self.until
-        return self.until - (self.until - self.n - 1) // CHARGE_EVERY * CHARGE_EVERY
+        return self.until - (self.until - n - 1) // CHARGE_EVERY * CHARGE_EVERY
 
-    def on_due(self, context: Context) -> Streaming:
+    def on_own_due(self, context: Context) -> Streaming:
         """Charge the candidates for the events since the last charge, and decide the race when it is over."""
         n = self.n
         if self.expert < 0:

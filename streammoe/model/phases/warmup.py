@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import cast
 
 import numpy as np
 
@@ -302,6 +301,7 @@ class WarmUp(Phase):
         phase, cost = caught_up(context, phase.begin(context), *(array[search.n :] for array in (X, Y, weights)))
         is_ample = search.n >= warmup.ample_size(context.family, context.shape)
         if options.warmup.size is not None or is_ample or cost <= self.cost + TOLERATED:
+            phase.admit_curved(context, X, Y, weights)
             return phase
         LOGGER.info(
             "warm-up: the mixture fitted to %d events predicts the next %d worse, by %.1f nats; fitting twice as many",
@@ -394,7 +394,7 @@ def caught_up(
         phase, cost = _learned(context, phase, X[rows], Y[rows], weights[rows])
         total += cost
         if rows.stop - start == room:
-            phase = cast("Streaming", phase.on_due(context))
+            phase = phase.on_due(context)
         start = rows.stop
     return phase, total
 

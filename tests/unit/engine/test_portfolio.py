@@ -21,12 +21,11 @@ def combined(losses, counts, weights=(0.5, 0.3, 0.2)):
     trust, rows = np.array(weights), np.array(losses, dtype=float)
     n = len(rows)
     found, predictions, shares = np.empty(n), np.empty((n, 1)), np.empty((n, 3))
-    said = tuple(np.ascontiguousarray(column) for column in rows.T)
     combine(
         trust,
         np.array(counts, dtype=float),
-        said,
-        tuple(np.full((n, 1), i) for i in (1.0, 2.0, 3.0)),
+        np.ascontiguousarray(rows.T),
+        np.stack([np.full((n, 1), i) for i in (1.0, 2.0, 3.0)]),
         found,
         predictions,
         shares,

@@ -80,6 +80,16 @@ def interim():
     return model
 
 
+@cache
+@quiet()
+def curved():
+    """With a member of squares and products."""
+    rows = np.random.default_rng(0).normal(size=(900, 2))
+    model = MoERegressor(2, warmup=WarmUp(400, restarts=1), standardize=True)
+    model.learn_array(rows, (rows**2).sum(axis=1))
+    return model
+
+
 def restored(folder, model, change=lambda arrays: None, /, **metadata):
     """The model after a change to its arrays and to its description."""
     arrays = {name: array.copy() for name, array in model.arrays().items()}
@@ -161,6 +171,14 @@ PORTFOLIO = {
     "an expert without variance": lambda a: a["portfolio.one_expert.variances"].fill(0.0),
     "an expert of other events": lambda a: a["portfolio.one_expert.n"].__iadd__(1),
 }
+CURVED = {
+    "no terms": lambda a: a.pop("portfolio.curved_terms"),
+    "a term of no feature": lambda a: a["portfolio.curved_terms"].__setitem__((3, 1), 99),
+    "too many terms": lambda a: a.update({"portfolio.curved_terms": np.zeros((129, 2), dtype=np.int64)}),
+    "idle for too long": lambda a: a["portfolio.curved_notes"].fill(2),
+    "no coefficients": lambda a: a.pop("portfolio.curved.experts"),
+    "two members": lambda a: a.update({"portfolio.weights": np.full(2, 1 / 2)}),
+}
 INTERIM = {
     "another count": lambda a: a["warmup.interim.n"].__iadd__(1),
     "no totals": lambda a: a.pop("warmup.totals"),
@@ -181,6 +199,7 @@ DAMAGES = {
     "race": (racing, RACE),
     "mixture of a warm-up": (interim, INTERIM),
     "portfolio": (learned, PORTFOLIO),
+    "curved member": (curved, CURVED),
 }
 DESCRIPTIONS = [
     "MoERegressor",

@@ -38,7 +38,7 @@ def names_in(text):
 
 @pytest.fixture(scope="module")
 def models():
-    """Models with all that golden files lack: untouched, racing, grouping, at an interim fit, with a drift test."""
+    """Models with all that golden files lack: untouched, racing, grouping, at an interim fit, testing drift, curved."""
     X = np.random.default_rng(0).normal(size=(410, 2))
     found = [MoERegressor(2, drift="page_hinkley"), MoEClassifier(n_experts=Auto(6), warmup=WarmUp(390, restarts=5))]
     found[1].learn_array(X[:392], (X[:392, 0] > 0).astype(int))  # its fit is in progress
@@ -52,6 +52,9 @@ def models():
         for model, n in ((racing, 80), (grouping, 80), (kind(n_experts=2, warmup=600, standardize=True, **more), 410)):
             model.learn_array(X[:n], target[:n])
             found.append(model)
+    found.append(MoERegressor(2, warmup=WarmUp(400, restarts=1), standardize=True))
+    squares = np.random.default_rng(1).normal(size=(800, 2))
+    found[-1].learn_array(squares, (squares**2).sum(axis=1))
     return found
 
 
@@ -117,7 +120,9 @@ def test_every_array_is_there_with_its_type(contents):
         (pattern,) = (pattern for pattern in patterns if re.fullmatch(pattern, name))
         used.add(pattern)
         said, kind = patterns[pattern], DTYPES[dtype]
-        if name.startswith(("warmup.recursive.", "warmup.interim.", "race.0.", "race.1.", "portfolio.one_expert.")):
+        if name.startswith(
+            ("warmup.recursive.", "warmup.interim.", "race.0.", "race.1.", "portfolio.one_expert.", "portfolio.curved.")
+        ):
             assert name.rpartition(".")[2] in MMState._fields
         elif kind == "F64":
             assert "`" not in said, name

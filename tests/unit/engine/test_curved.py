@@ -1,0 +1,166 @@
+"""The curved member of a portfolio: when it takes part and leaves, and that neither depends on how events were fed."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from streammoe import MoEClassifier, MoERegressor, load
+from streammoe.engine.members.curved import MOST_FEATURES, Curved
+from streammoe.engine.state import UnsoundError
+from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.options import Auto, WarmUp
+
+NAMES = ["a", "b", "c"]
+RNG = np.random.default_rng(2)
+X = RNG.normal(size=(3_600, 3))
+DISTANCE = (X**2).sum(axis=1)
+RING = (DISTANCE > 2.4).astype(int)
+PLANE = X[:, 0] - X[:, 1] + 0.1 * RNG.normal(size=len(X))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr("streammoe.engine.warmup.pace", lambda *_: np.inf)
+
+
+def model_of(kind, **more):
+    return kind(**{"n_experts": 2, "warmup": WarmUp(400, restarts=1), "standardize": True, **more})
+
+
+def learned(kind, y, **more):
+    model = model_of(kind, **more)
+    return model, model.learn_array(X[: len(y)], y)
+
+
+def test_it_is_trusted_where_regions_are_curved():
+    with_it, losses = learned(MoEClassifier, RING)
+    _, without = learned(MoEClassifier, RING, curved="off")
+    assert with_it.member_weights["curved"] > 0.9
+    assert losses[400:].mean() < 0.8 * without[400:].mean()
+
+
+def test_it_leaves_where_it_does_not_help_unless_it_was_asked_for():
+    assert "curved" not in learned(MoERegressor, PLANE)[0].member_weights
+    stays, losses = learned(MoERegressor, PLANE, curved="on")
+    assert 0.0 < stays.member_weights["curved"] < 1e-3
+    never, expected = learned(MoERegressor, PLANE, curved="off")
+    assert losses[2_500:].mean() == pytest.approx(expected[2_500:].mean(), abs=1e-3)
+    assert list(never.member_weights) == ["average", "latest", "one_expert"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"standardize": False}, {"hold": False}, {"n_experts": 1}, {"serve": "polyak"}, {"warmup": WarmUp(200)}],
+    ids=str,
+)
+def test_by_default_it_takes_part_only_where_its_inputs_are_bounded_and_there_are_experts(options):
+    model = model_of(MoERegressor, **options)
+    model.learn_array(X[:500], DISTANCE[:500])
+    assert "curved" not in model.member_weights
+
+
+def test_it_comes_back_where_the_average_is_no_longer_trusted():
+    model, _ = learned(MoERegressor, np.where(X[:, 0] > 0.0, PLANE, X[:, 2])[:2_048])
+    assert "curved" not in model.member_weights
+    for start in range(0, 2_560, 512):
+        rows = slice(start, start + 512)
+        model.learn_array(X[rows], DISTANCE[rows])
+        assert ("curved" in model.member_weights) == (model.n >= 2 * 2_048)
+    assert model.member_weights["curved"] > 0.9
+
+
+def test_with_few_inputs_it_sees_products_with_more_squares_with_many_none():
+    def terms(p):
+        model = model_of(MoERegressor)
+        many = RNG.normal(size=(400, p))
+        model.learn_array(many, many[:, 0])
+        members = model.learner.phase.portfolio.members
+        return None if len(members) == 3 else len(members[3].terms)
+
+    assert (terms(3), terms(12)) == (1 + 3 + 6, 1 + 12 + 12)
+    assert terms(MOST_FEATURES // 2) is None
+
+
+def late(x, i):
+    """Whether an event has the late column; its values are far from those of the others."""
+    return {**x, "late": 1e6 * (i % 7)} if i > 1_500 else x
+
+
+@pytest.mark.parametrize(
+    ("kind", "leaves", "options"),
+    [
+        (MoERegressor, False, {}),
+        (MoEClassifier, False, {"drift": "page_hinkley", "batch_size": 7}),
+        (MoERegressor, True, {"n_experts": Auto(max=2)}),
+        (MoEClassifier, True, {}),
+    ],
+)
+def test_however_events_are_fed_and_wherever_it_is_saved_the_model_is_the_same(
+    kind, leaves, options, tmp_path, monkeypatch
+):
+    if leaves:  # and comes back
+        monkeypatch.setattr("streammoe.engine.members.curved.NEGLIGIBLE", 1.0)
+        monkeypatch.setattr("streammoe.engine.members.curved.GROWTH", 1)
+        monkeypatch.setattr("streammoe.engine.portfolio.TRUSTED", 1.1)
+    y = DISTANCE[:3_200]
+    if kind is MoEClassifier:
+        y = RING[:3_200].copy()
+        y[1_700:][DISTANCE[1_700:3_200] > 6.0] = 2  # a class that comes late
+    events = [late(dict(zip(NAMES, row, strict=True)), i) for i, row in enumerate(X[:3_200].tolist())]
+    one, taking_part = model_of(kind, **options), []
+    for x, target in zip(events, y.tolist(), strict=True):
+        one.learn_one(x, target)
+        taking_part.append("curved" in one.member_weights)
+    changes = [taking for taking, _ in itertools.groupby(taking_part)]
+    assert changes == ([False, True, False, True] if leaves else [False, True])
+    wide = np.column_stack([X[:3_200], 1e6 * (np.arange(3_200) % 7.0)])
+    wide[:1_501, 3] = np.nan
+    other = model_of(kind, **options)
+    cuts = [0, 399, 403, 1_023, 1_025, 1_501, 1_702, 2_048, 2_049, 3_000, 3_200]
+    for at, (start, stop) in enumerate(itertools.pairwise(cuts)):
+        names = NAMES if stop <= 1_501 else [*NAMES, "late"]
+        other.learn_array(wide[start:stop, : len(names)], y[start:stop], feature_names=names)
+        other.save(tmp_path / f"{at}")
+        other = load(tmp_path / f"{at}")
+    assert other.state_digest() == one.state_digest()
+    assert other.member_weights == one.member_weights
+    assert other.is_finite()
+
+
+def test_an_event_is_predicted_alone_as_in_an_array():
+    model, _ = learned(MoERegressor, DISTANCE[:900])
+    assert model.member_weights["curved"] > 0.5
+    several = model.predict_array(X[900:910], feature_names=NAMES)
+    alone = [model.predict_one(dict(zip(NAMES, row, strict=True))) for row in X[900:910].tolist()]
+    assert several.tolist() == alone
+    found = model.predict_distribution_one(dict(zip(NAMES, X[900].tolist(), strict=True)))
+    assert len(found.shares) == 2 * 2 + 2 == model.most_components
+
+
+def test_it_cannot_be_asked_for_without_a_portfolio_or_held_inputs():
+    for other in ({"hold": False}, {"serve": "polyak"}):
+        with pytest.raises(ConfigError):
+            MoERegressor(curved="on", **other)
+
+
+def test_an_event_that_spoils_it_is_rejected_and_leaves_no_trace(monkeypatch):
+    learn, bad = Curved.learn, 700
+
+    def failing(self, rows, scores, **more):
+        if (spoiling == rows.Y).any():
+            raise UnsoundError(["curved"])
+        return learn(self, rows, scores, **more)
+
+    model, twin = (learned(MoERegressor, DISTANCE[:600])[0] for _ in range(2))
+    scaler = model.learner.encoder.scaler
+    spoiling = ((DISTANCE[bad] - scaler.target_center) / scaler.target_scale)[0]
+    monkeypatch.setattr(Curved, "learn", failing)
+    with pytest.raises(InvalidEvent) as rejected:
+        model.learn_array(X[600:900], DISTANCE[600:900])
+    assert (rejected.value.reason, rejected.value.row) == ("poison", bad - 600)
+    assert model.state_digest() == twin.state_digest()
+    assert list(model.learn_rows(X[600:900], DISTANCE[600:900, None]).rejected) == [bad - 600]
+    rest = np.delete(np.arange(600, 900), bad - 600)
+    twin.learn_array(X[rest], DISTANCE[rest])
+    assert model.state_digest() == twin.state_digest()
