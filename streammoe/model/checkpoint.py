@@ -120,13 +120,17 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
     given = {"warmup.rejected": np.zeros(1, dtype=np.int64), "warmup.cost": np.zeros(1), **arrays}
     n_rejected = int(array_of(given, "warmup.rejected", "int64", (1,), least=0.0, most=one.count)[0])
     cost = float(array_of(given, "warmup.cost", "float64", (1,))[0])
+    replay_began = 0
+    if search is not None and "warmup.replay" in arrays:
+        least, most = search.n, one.count
+        replay_began = int(array_of(arrays, "warmup.replay", "int64", (1,), least=float(least), most=most)[0])
     provisional = None
     if "warmup.totals" in arrays:
         candidate = context.candidate(_state(context, arrays, "warmup.interim"))
         n = int(candidate.state.n[0])
         require(n == one.count, f"array warmup.interim.n counts {n} events, but the buffer holds {one.count}")
         provisional = ProvisionalMixture.from_arrays(arrays, candidate, encoder)
-    return WarmUp(one, provisional, search, n_rejected, cost)
+    return WarmUp(one, provisional, search, n_rejected, cost, replay_began)
 
 
 def _portfolio(context: Context, arrays: Mapping[str, AnyArray], candidates: Sequence[Candidate]) -> Portfolio | None:

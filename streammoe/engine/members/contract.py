@@ -54,6 +54,9 @@ class Member(ABC):
             UnsoundError: a number is NaN or infinite; discard the member.
         """
 
+    def count_only(self) -> None:  # noqa: B027 - most members hold nothing
+        """Count an event without learning it."""
+
     def widen(self, expert_at: IntArray, p_v: int) -> None:  # noqa: B027 - most members hold nothing
         """Adapt to new features of the experts, see `streammoe.engine.state.widen`."""
 

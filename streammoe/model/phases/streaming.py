@@ -215,6 +215,12 @@ class Streaming(Phase):
             self.portfolio.add_class(n_features)
         self.change(context, lambda state: with_class(state, rng, n_features, gamma))
 
+    def count_only(self, context: Context) -> None:
+        """Count an event that leaves no finite mixture, without learning it."""
+        self.change(context, lambda state: state._replace(n=state.n + 1))
+        if self.portfolio is not None:
+            self.portfolio.count_only()
+
     @abstractmethod
     def change(self, context: Context, change: Change) -> None:
         """Let each mixture continue from its changed state."""
