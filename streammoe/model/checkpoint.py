@@ -10,6 +10,7 @@ from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.portfolio import PREFIX, Portfolio
+from streammoe.engine.recent import RecentEvents
 from streammoe.engine.state import MMState, restored_state
 from streammoe.engine.warming import OneExpert
 from streammoe.errors import PoisonedModel
@@ -25,7 +26,7 @@ from streammoe.types import AnyArray
 
 MOST_CANDIDATES = 16
 """Maximum number of candidates that a checkpoint may claim."""
-_OWN = ("encoder.", "state.", "warmup.", "race.", "drift.", PREFIX)
+_OWN = ("encoder.", "state.", "warmup.", "race.", "drift.", "recent.", PREFIX)
 """Prefixes of the arrays that make up a model and affect future learning."""
 
 
@@ -55,7 +56,8 @@ def shaping_arrays(learner: Learner) -> dict[str, AnyArray]:
     """Return everything that affects future learning, as named arrays."""
     context = learner.context
     detector = {} if context.detector is None else context.detector.arrays()
-    return {**context.encoder.arrays(), **context.targets.arrays(), **learner.phase.arrays(), **detector}
+    recent = {} if context.recent is None else context.recent.arrays()
+    return {**context.encoder.arrays(), **context.targets.arrays(), **learner.phase.arrays(), **detector, **recent}
 
 
 def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
@@ -71,8 +73,22 @@ def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
     learner.phase = _phase(context, arrays)
     if context.detector is not None:
         context.detector = DriftDetector.from_arrays(arrays)
+    if context.recent is not None:
+        context.recent = _recent(context, arrays)
     unknown = sorted({name for name in arrays if name.startswith(_OWN)} - shaping_arrays(learner).keys())
     require(not unknown, f"there are arrays that such a model does not have: {shown(unknown)}")
+
+
+def _recent(context: Context, arrays: Mapping[str, AnyArray]) -> RecentEvents:
+    encoder, n_outputs = context.encoder, context.targets.n_outputs
+    n_fields = len(encoder.fields)
+    recent = RecentEvents.from_arrays(arrays, n_fields=n_fields, n_targets=context.family.n_targets(n_outputs))
+    X, Y = recent.rows(n_fields)
+    encoder.check_rows(X)
+    if not context.family.is_metric:
+        known = (Y >= 0.0) & (n_outputs > Y) & (np.floor(Y) == Y)
+        require(known.all(), f"array recent.Y holds what is no index of the {n_outputs} classes")
+    return recent
 
 
 def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
@@ -184,5 +200,5 @@ def _may_be_kept(name: str, array: AnyArray) -> bool:
     """Return whether an array may be saved: it is finite, except for missing values in the warm-up buffer."""
     if array.dtype.kind != "f":
         return True
-    spoilt = np.isinf(array) if name == "warmup.X" else ~np.isfinite(array)
+    spoilt = np.isinf(array) if name in {"warmup.X", "recent.X"} else ~np.isfinite(array)
     return not spoilt.any()

@@ -57,15 +57,12 @@ class Replay:
 
     def _learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
         context = self.context
-        before, encoder, detector = (
-            self.phase.copy(),
-            context.encoder.copy(),
-            context.detector and context.detector.copy(),
-        )
+        before, encoder = self.phase.copy(), context.encoder.copy()
+        detector, recent = context.detector and context.detector.copy(), context.recent and context.recent.copy()
         try:
             scores = self.phase.learn(context, X, Y, weights, traced=False)
         except UnsoundError as error:
-            self.phase, context.encoder, context.detector = before, encoder, detector
+            self.phase, context.encoder, context.detector, context.recent = before, encoder, detector, recent
             if len(X) == 1:
                 LOGGER.info("warm-up: an event makes the mixture infinite (%s); it does not learn from it", error)
                 before.count_only(context)

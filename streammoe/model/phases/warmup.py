@@ -355,7 +355,7 @@ class WarmUp(Phase):
         X, Y, _ = self.one.rows()
         encoder.fit_bounds(X[: search.n], Y)
         encoder.scaler, encoder.bounds = still.encoder.scaler, still.encoder.bounds
-        context.detector, context.outliers = still.detector, still.outliers
+        context.detector, context.recent, context.outliers = still.detector, still.recent, still.outliers
         context.reseeds, context.reported = still.reseeds, still.reported
         return replay.phase
 
