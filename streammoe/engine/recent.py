@@ -104,7 +104,7 @@ class RecentEvents:
                 known here, only the shape is checked.
         """
         found = cls()
-        if "recent.losses" not in arrays:
+        if not any(name.startswith("recent.") for name in arrays):
             return found
         losses = array_of(arrays, "recent.losses", "float64", (None,))
         m = len(losses)

@@ -20,7 +20,7 @@ from streammoe.engine.warmup import as_streamed, with_own_prior
 from streammoe.experts import Family, Parameters
 
 ROUNDS = 40
-WORK = 2.5e7
+WORK = 1e8
 """Multiply-adds of a refit, roughly; models for which these are too few for `FEWEST_ROUNDS` are not refitted."""
 FEWEST_ROUNDS = 8
 STARTS = 3
@@ -28,8 +28,11 @@ NATS_PER_PARAMETER = 1.0
 
 
 def rounds(family: Family, shape: Shape, n: int) -> int:
-    """Return how many rounds of EM from each start a refit to n rows may have; 0 if these are too few."""
-    affordable = int(WORK / (STARTS * max(n, 1) * row_cost(family, shape)))
+    """Return how many rounds of EM from the best start a refit to n rows may have; 0 if these are too few.
+
+    From the others there are `FEWEST_ROUNDS`.
+    """
+    affordable = int(WORK / (max(n, 1) * row_cost(family, shape))) - (STARTS - 1) * FEWEST_ROUNDS
     return min(affordable, ROUNDS) if affordable >= FEWEST_ROUNDS else 0
 
 
@@ -55,13 +58,14 @@ def refit(family: Family, candidate: Candidate, buffer: Buffer, n_outputs: int) 
         latest = Parameters(state.gate, state.experts, state.variances)
         fits = []
         for theta in _starts(em, state, n_outputs):
-            score = em.run(theta, most)
+            score = em.run(theta, FEWEST_ROUNDS)
             if np.isfinite(score):
                 fits.append((score, theta))
         now = em.e_step(latest)[0]
         if not fits:
             return None
-        best, theta = max(fits, key=lambda fit: fit[0])
+        _, theta = max(fits, key=lambda fit: fit[0])
+        best = em.run(theta, most - FEWEST_ROUNDS) if most > FEWEST_ROUNDS else em.e_step(theta)[0]
         if not n * (best - now) > NATS_PER_PARAMETER * n_free:
             return None
         found = statistics_at(as_streamed(em), theta)

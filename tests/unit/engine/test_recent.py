@@ -59,6 +59,13 @@ def test_the_change_is_found_among_the_events_before_the_drift(later):
     assert (rows == X[N - len(rows) :]).all()
 
 
+@pytest.mark.parametrize("name", filled(5).arrays())
+def test_a_checkpoint_has_all_of_it_or_nothing(name):
+    arrays = {key: array for key, array in filled(5).arrays().items() if key != name}
+    with pytest.raises(CheckpointError):
+        RecentEvents.from_arrays(arrays, n_fields=2, n_targets=1)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
