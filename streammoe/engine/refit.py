@@ -55,13 +55,12 @@ def refit(family: Family, candidate: Candidate, buffer: Buffer, n_outputs: int) 
     with np.errstate(all="ignore"):  # the result is judged instead
         # The prior does not fade, so it must not draw towards what was true before.
         em = finished(with_own_prior(family, buffer, n_outputs, options))
-        latest = Parameters(state.gate, state.experts, state.variances)
+        now = em.e_step(_latest(state))[0]
         fits = []
         for theta in _starts(em, state, n_outputs):
             score = em.run(theta, FEWEST_ROUNDS)
             if np.isfinite(score):
                 fits.append((score, theta))
-        now = em.e_step(latest)[0]
         if not fits:
             return None
         _, theta = max(fits, key=lambda fit: fit[0])
@@ -72,8 +71,12 @@ def refit(family: Family, candidate: Candidate, buffer: Buffer, n_outputs: int) 
     return found._replace(n=state.n.copy()) if is_sound(found) else None
 
 
+def _latest(state: MMState) -> Parameters:
+    return Parameters(state.gate, state.experts, state.variances)
+
+
 def _starts(em: Em, state: MMState, n_outputs: int) -> list[Parameters]:
-    latest = Parameters(state.gate.copy(), state.experts.copy(), state.variances.copy())
+    latest = _latest(state).copied()
     before = served_parameters(state).copied()
     if not em.family.is_metric:
         return [before, latest]
