@@ -126,6 +126,11 @@ class Portfolio:
         said = [member.learn(rows, scores, n_outputs=n_outputs, traced=traced) for member in self.members]
         return combined_scores(said, self.weights, rows.weights, traced=traced)
 
+    def count_only(self) -> None:
+        """Count an event that the mixture has not learned either."""
+        for member in self.members:
+            member.count_only()
+
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
         """Adapt to new features of the experts, of which `n_features` are not padding."""
         for member in self.known:

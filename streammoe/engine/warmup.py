@@ -52,8 +52,11 @@ MOST_EVENTS = 350.0
 """Events over which a fit is spread, unless its pace is at a limit; at most half as many as it has rows."""
 FEWEST_EVENTS = 20.0
 CATCH_UP = 1.5e7
-"""Multiply-adds of the steps by which the result learns the events in between, all at once; wide models get fewer such
-events than `MOST_EVENTS`, but not fewer than `FEWEST_EVENTS`."""
+"""Multiply-adds of the steps by which the result learns the events in between; wide models get fewer such events than
+`MOST_EVENTS`, but not fewer than `FEWEST_EVENTS`."""
+REPLAY_WORK = 4e6
+FEWEST_REPLAYED = 3
+"""Multiply-adds of those steps that are done at one event, and the least number of steps."""
 LEAST_PACE, LARGEST_PACE = 1.2e7, 1e9
 """Limits of the multiply-adds at each event: 10 and 200 ms, roughly."""
 ROUND_LIMIT = 2.5e7
@@ -87,10 +90,23 @@ def pace(family: Family, shape: Shape, n: int) -> float:
     """Return the multiply-adds of a fit to n rows that are done at each event while it is in progress."""
     of_round = n * row_cost(family, shape)
     work = max(min(of_round * TYPICAL_ROUNDS, WORK_LIMIT), of_round * FEWEST_ROUNDS)
-    K, N, p_w, p_v = shape
-    steps = CATCH_UP / (p_w**2 + K * p_v * (p_v + N))
-    events = max(min(MOST_EVENTS, n / 2, steps), FEWEST_EVENTS)
+    events = max(min(MOST_EVENTS, n / 2, CATCH_UP / step_cost(shape)), FEWEST_EVENTS)
     return float(np.clip(work / events, LEAST_PACE, LARGEST_PACE))
+
+
+def replayed_rows(shape: Shape) -> int:
+    """Return how many of the events that came during a fit its result learns at each event after it.
+
+    >>> [replayed_rows(Shape(4, 1, 11, 11)), replayed_rows(Shape(2, 9, 785, 785))]
+    [6153, 3]
+    """
+    return max(int(REPLAY_WORK / step_cost(shape)), FEWEST_REPLAYED)
+
+
+def step_cost(shape: Shape) -> int:
+    """Estimate the multiply-adds of one step of a mixture."""
+    K, N, p_w, p_v = shape
+    return p_w**2 + K * p_v * (p_v + N)
 
 
 def n_measured(family: Family, shape: Shape) -> int:

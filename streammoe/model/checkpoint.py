@@ -10,6 +10,7 @@ from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.portfolio import PREFIX, Portfolio
+from streammoe.engine.recent import RecentEvents
 from streammoe.engine.state import MMState, restored_state
 from streammoe.engine.warming import OneExpert
 from streammoe.errors import PoisonedModel
@@ -25,7 +26,7 @@ from streammoe.types import AnyArray
 
 MAX_CANDIDATES = 16
 """Maximum number of candidates of a race that a checkpoint may hold."""
-_MODEL_PREFIXES = ("encoder.", "state.", "warmup.", "race.", "drift.", PREFIX)
+_MODEL_PREFIXES = ("encoder.", "state.", "warmup.", "race.", "drift.", "recent.", PREFIX)
 """Prefixes of the arrays that make up a model and affect future learning."""
 
 
@@ -55,7 +56,8 @@ def learning_arrays(learner: Learner) -> dict[str, AnyArray]:
     """Return everything that affects future learning, as named arrays."""
     context = learner.context
     detector = {} if context.detector is None else context.detector.arrays()
-    return {**context.encoder.arrays(), **context.targets.arrays(), **learner.phase.arrays(), **detector}
+    recent = {} if context.recent is None else context.recent.arrays()
+    return {**context.encoder.arrays(), **context.targets.arrays(), **learner.phase.arrays(), **detector, **recent}
 
 
 def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
@@ -71,8 +73,22 @@ def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
     learner.phase = _phase(context, arrays)
     if context.detector is not None:
         context.detector = DriftDetector.from_arrays(arrays)
+    if context.recent is not None:
+        context.recent = _recent(context, arrays)
     unknown = sorted({name for name in arrays if name.startswith(_MODEL_PREFIXES)} - learning_arrays(learner).keys())
     require(not unknown, f"there are arrays that such a model does not have: {shown(unknown)}")
+
+
+def _recent(context: Context, arrays: Mapping[str, AnyArray]) -> RecentEvents:
+    encoder, n_outputs = context.encoder, context.targets.n_outputs
+    n_fields = len(encoder.fields)
+    recent = RecentEvents.from_arrays(arrays, n_fields=n_fields, n_targets=context.family.n_targets(n_outputs))
+    X, Y = recent.rows(n_fields)
+    encoder.check_rows(X)
+    if not context.family.is_metric:
+        known = (Y >= 0.0) & (n_outputs > Y) & (np.floor(Y) == Y)
+        require(known.all(), f"array recent.Y holds what is no index of the {n_outputs} classes")
+    return recent
 
 
 def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
@@ -120,13 +136,17 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
     completed = {"warmup.rejected": np.zeros(1, dtype=np.int64), "warmup.cost": np.zeros(1), **arrays}
     n_rejected = int(array_of(completed, "warmup.rejected", "int64", (1,), least=0.0, most=one.count)[0])
     cost = float(array_of(completed, "warmup.cost", "float64", (1,))[0])
+    replay_began = 0
+    if search is not None and "warmup.replay" in arrays:
+        least, most = search.n, one.count
+        replay_began = int(array_of(arrays, "warmup.replay", "int64", (1,), least=float(least), most=most)[0])
     provisional = None
     if "warmup.totals" in arrays:
         candidate = context.candidate(_state(context, arrays, "warmup.interim"))
         n = int(candidate.state.n[0])
         require(n == one.count, f"array warmup.interim.n counts {n} events, but the buffer holds {one.count}")
         provisional = ProvisionalMixture.from_arrays(arrays, candidate, encoder)
-    return WarmUp(one, provisional, search, n_rejected, cost)
+    return WarmUp(one, provisional, search, n_rejected, cost, replay_began)
 
 
 def _portfolio(context: Context, arrays: Mapping[str, AnyArray], candidates: Sequence[Candidate]) -> Portfolio | None:
@@ -181,5 +201,5 @@ def _may_be_saved(name: str, array: AnyArray) -> bool:
     """Return whether an array may be saved: it is finite, except for missing values in the warm-up buffer."""
     if array.dtype.kind != "f":
         return True
-    invalid = np.isinf(array) if name == "warmup.X" else ~np.isfinite(array)
+    invalid = np.isinf(array) if name in {"warmup.X", "recent.X"} else ~np.isfinite(array)
     return not invalid.any()

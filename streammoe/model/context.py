@@ -17,6 +17,7 @@ from streammoe.engine.jobs import Job
 from streammoe.engine.members.curved import Curved, terms_of
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.portfolio import Portfolio
+from streammoe.engine.recent import RecentEvents
 from streammoe.engine.state import MMState, grouping
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
@@ -49,6 +50,7 @@ class Context:
         family: family of the experts.
         encoder: encoder of events.
         detector: the drift detector, if there is one.
+        recent: the latest events, if the mixture is to be fitted again after a drift.
         reseeds: (2,) number of experts reseeded on trial, and how many of those were kept.
         outliers: (1,) number of events since the warm-up that counted less, since they were far from their expert.
         reported: conditions of experts that were logged already; copies of a model share it.
@@ -61,6 +63,8 @@ class Context:
         self.family = targets.family
         self.encoder = self.new_encoder()
         self.detector = None if options.drift is None else DriftDetector()
+        refits = options.drift is not None and options.serve == "portfolio" and options.batch_size == 1
+        self.recent = RecentEvents() if refits else None
         self.reseeds = np.zeros(2, dtype=np.int64)
         self.outliers = np.zeros(1, dtype=np.int64)
         self.reported: set[tuple[int, str]] = set()
@@ -71,6 +75,7 @@ class Context:
         other.targets = self.targets.copy()
         other.encoder = self.encoder.copy()
         other.detector = self.detector and self.detector.copy()
+        other.recent = self.recent and self.recent.copy()
         other.reseeds = self.reseeds.copy()
         other.outliers = self.outliers.copy()
         return other

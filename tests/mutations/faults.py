@@ -155,7 +155,7 @@ FAULTS = {
     "portfolio": [
         Fault("trust-never-fades", "logs[j] = DISCOUNT * logs[j] - counts", "logs[j] = logs[j] - counts"),
         Fault("trust-without-floor", "max(weights[j] / total, LEAST_WEIGHT)", "weights[j] / total"),
-        Fault("trust-of-unweighted-events", "logs[j] - counts[i] * losses[j][i]", "logs[j] - losses[j][i]"),
+        Fault("trust-of-unweighted-events", "logs[j] - counts[i] * losses[j, i]", "logs[j] - losses[j, i]"),
     ],
     "held": [
         Fault(

@@ -85,6 +85,9 @@ class Member(ABC):
         """Return whether a member that has left may come back after n events."""
         return True
 
+    def count_only(self) -> None:  # noqa: B027 - most members hold nothing
+        """Count an event without learning it."""
+
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:  # noqa: B027 - most members hold nothing
         """Adapt to new features of the experts, of which `n_features` are not padding; see `state.widen`."""
 

@@ -82,6 +82,9 @@ class OneExpert(Member):
             return Scores(losses, predictions, mixture.no_trace())
         return Scores(losses, predictions, Trace(np.ones((n, 1)), predictions[:, None, :], variances))
 
+    def count_only(self) -> None:
+        self.state.n[0] += 1
+
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
         self._continue_with(widen(self.state, np.empty(0, dtype=np.int64), 0, expert_at, p_v))
 

@@ -127,24 +127,6 @@ class ProvisionalMixture:
         self.totals = totals
         return scores
 
-    def catch_up(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
-        """Learn raw rows that came while the mixture was fitted; they do not count towards its lead.
-
-        Raises:
-            UnsoundError: some of them leave it with NaN or infinity; it must be discarded.
-        """
-        if not len(X):
-            return
-        mixture.learn(
-            context.family,
-            *self.candidate,
-            context.options.schedule,
-            *context.encoder.scaled(self.scaler).design(X),
-            (Y - self.scaler.target_center) / self.scaler.target_scale,
-            weights=weights,
-            n_outputs=context.targets.n_outputs,
-        )
-
     def change(self, context: Context, change: Callable[[MMState], MMState]) -> None:
         """Continue from the changed state, which has more columns or classes."""
         self.candidate = context.candidate(change(self.candidate.state))

@@ -7,18 +7,21 @@ resulting mixture against the current one. A race is decided at a fixed count as
 from __future__ import annotations
 
 import logging
+import sys
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
 
-from streammoe.engine import mixture
+from streammoe.engine import mixture, refit
 from streammoe.engine.drift import DriftDetector
+from streammoe.engine.em import Buffer
 from streammoe.engine.members.contract import Rows
 from streammoe.engine.model_selection import Candidate, leading_scores, n_parameters, race_start
 from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.prior_gain import prior_gain
+from streammoe.engine.recent import CAPACITY
 from streammoe.engine.split_merge import Diagnostics, costliest, diagnose, idle, reseeded
 from streammoe.engine.state import (
     MMState,
@@ -35,7 +38,7 @@ from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Change, Phase, Served
 from streammoe.model.phases.provisional import in_units
 from streammoe.schedules import Steps
-from streammoe.types import AnyArray, FloatArray
+from streammoe.types import AnyArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
 FIRST_LOOK = 2048
@@ -46,6 +49,8 @@ CHARGE_EVERY = 100
 """Number of events after which candidates are charged for what they gained by the division of the prior."""
 AT_ONCE = 4096
 """Maximum number of rows to be learned twice because of a drift."""
+REFITS_AFTER = (64, 192)
+"""Events after a drift at which the mixture is fitted again, to more events than when the drift was found."""
 SHORTEST_TRIAL, LONGEST_TRIAL = 1024, 8192
 """Bounds on the length of a trial, which is a quarter of the events learned."""
 
@@ -59,6 +64,14 @@ def next_look(n: int) -> int:
     if n >= LOOK_EVERY:
         return (n // LOOK_EVERY + 1) * LOOK_EVERY
     return max(FIRST_LOOK, 1 << n.bit_length())
+
+
+def events_to_refit(context: Context, n: int) -> int:
+    """Return the number of events from n until the next refit after the last drift; far beyond any stream if none."""
+    drift = context.detector and context.detector.last
+    if not drift or context.recent is None:
+        return sys.maxsize
+    return next((drift.n + after - n for after in REFITS_AFTER if drift.n + after > n), sys.maxsize)
 
 
 def handicap(context: Context) -> float:
@@ -130,21 +143,35 @@ class Streaming(Phase):
     ) -> mixture.Scores:
         encoder = context.encoder
         scaler = encoder.scaler
-        rows = Rows(*encoder.design(encoder.hold(X, Y)), (Y - scaler.target_center) / scaler.target_scale, weights)
+        held = encoder.hold(X, Y)
+        rows = Rows(*encoder.design(held), (Y - scaler.target_center) / scaler.target_scale, weights)
         if context.detector is None:
             scores = self._step(context, context.options.schedule, rows, traced=traced)
         else:
-            scores = self._learn_with_detector(context, context.detector, rows, traced=traced)
+            scores = self._learn_with_detector(context, context.detector, (held, Y), rows, traced=traced)
         context.outliers += scores.outliers
         return in_units(scores, scaler)
 
     def _learn_with_detector(
-        self, context: Context, detector: DriftDetector, rows: Rows, *, traced: bool
+        self,
+        context: Context,
+        detector: DriftDetector,
+        raw: tuple[FloatArray, FloatArray],
+        rows: Rows,
+        *,
+        traced: bool,
     ) -> mixture.Scores:
         """Learn rows in pieces and pass their losses to the detector; after a drift, step sizes and average restart.
 
         The step sizes of a piece are fixed before it is learned, but a drift may be detected within it. A piece is
         learned as if there were none, which is nearly always right; else it is undone, and learned up to the drift.
+
+        Args:
+            context: context of the model.
+            detector: its detector.
+            raw: the rows that `recent` keeps: X held to what was seen before each of them, and Y.
+            rows: the rows.
+            traced: whether to record each expert's part.
         """
 
         def learn(start: int, stop: int, steps: Steps) -> mixture.Scores:
@@ -152,11 +179,11 @@ class Streaming(Phase):
 
         n_rows = len(rows.Y)
         targets = np.flatnonzero(~np.isnan(rows.Y[:, 0]))
-        if len(targets) <= detector.to_come:
+        if len(targets) < min(detector.to_come, events_to_refit(context, self.n)):
             n = self.n
             scores = learn(0, n_rows, context.steps)
-            if detector.take(scores.losses[targets], n) is not None:
-                self.restart_average()
+            detector.take(scores.losses[targets], n)
+            self._keep(context, *raw, rows.weights, scores, targets)
             return scores
         runs = []
         start = 0
@@ -166,10 +193,14 @@ class Streaming(Phase):
             stop = min(start + AT_ONCE, n_rows)
             if len(ahead) >= detector.to_come and not hurried:
                 stop = min(stop, int(ahead[detector.to_come - 1]) + 1)
-            learned = ahead[: np.searchsorted(ahead, stop)]
             n, steps = self.n, context.steps
-            # If a block ends before the last event, step sizes may have to change before that.
-            before = self.copy() if len(learned) > detector.to_come else None
+            until_refit = events_to_refit(context, n)
+            if len(ahead) >= until_refit:
+                stop = min(stop, int(ahead[until_refit - 1]) + 1)
+            learned = ahead[: np.searchsorted(ahead, stop)]
+            # If a block ends before the last row, step sizes may have to change before that.
+            ends_early = len(learned) >= detector.to_come and int(learned[detector.to_come - 1]) + 1 < stop
+            before = self.copy() if ends_early else None
             try:
                 scores = learn(start, stop, steps)
             except UnsoundError:
@@ -180,15 +211,46 @@ class Streaming(Phase):
                 hurried = False
                 continue
             drift = detector.take(scores.losses[learned - start], n)
-            if drift is not None and before is not None and drift.n < n + len(learned):
-                self.restore(before)
-                stop = int(learned[drift.n - n - 1]) + 1
-                scores = learn(start, stop, steps)
             if drift is not None:
-                self.restart_average()
+                last = int(learned[drift.n - n - 1]) + 1
+                if before is not None and last < stop:
+                    self.restore(before)
+                    learned, stop = learned[: drift.n - n], last
+                    scores = learn(start, stop, steps)
+            part = slice(start, stop)
+            self._keep(context, raw[0][part], raw[1][part], rows.weights[part], scores, learned - start)
+            if drift is not None or len(learned) == until_refit:
+                refitted = self.refit(context)
+                if drift is not None and not refitted:
+                    self.restart_average()
             runs.append(scores)
             start = stop
         return mixture.joined(runs)
+
+    def _keep(
+        self,
+        context: Context,
+        X: FloatArray,
+        Y: FloatArray,
+        weights: FloatArray,
+        scores: mixture.Scores,
+        learned: IntArray,
+    ) -> None:
+        """Keep the learned rows among these, which a refit after a drift may need."""
+        recent = context.recent
+        if recent is None:
+            return
+        if refit.rounds(context.family, context.shape, CAPACITY):
+            recent.add(X[learned], Y[learned], weights[learned], scores.losses[learned])
+        else:
+            recent.clear()
+
+    def refit(self, context: Context) -> bool:
+        """Continue from a fit to the events since the last drift if that explains them clearly better, and return so.
+
+        A race of several mixtures goes on as it is.
+        """
+        return False
 
     def _step(self, context: Context, steps: Steps, rows: Rows, *, traced: bool) -> mixture.Scores:
         """Learn rows, and return their scores from before they were learned.
@@ -246,6 +308,12 @@ class Streaming(Phase):
         if self.portfolio is not None:
             self.portfolio.add_class(n_features)
         self.change(context, lambda state: with_class(state, rng, n_features, gamma))
+
+    def count_only(self, context: Context) -> None:
+        """Count an event that leaves no finite mixture, without learning it."""
+        self.change(context, lambda state: state._replace(n=state.n + 1))
+        if self.portfolio is not None:
+            self.portfolio.count_only()
 
     @abstractmethod
     def change(self, context: Context, change: Change) -> None:
@@ -328,6 +396,23 @@ class Mixture(Streaming):
 
     def restore(self, copied: Mixture) -> None:
         self.leader, self.portfolio = copied.leader, copied.portfolio
+
+    def refit(self, context: Context) -> bool:
+        drift = context.detector and context.detector.last
+        if context.recent is None or not drift:
+            return False
+        encoder = context.encoder
+        X, Y, weights = context.recent.since_change(drift, self.n, len(encoder.fields))
+        if not len(X):
+            return False
+        scaler = encoder.scaler
+        buffer = Buffer(*encoder.design(X), (Y - scaler.target_center) / scaler.target_scale, weights)
+        state = refit.refit(context.family, self.leader, buffer, context.targets.n_outputs)
+        if state is None:
+            return False
+        self.leader = context.candidate(state)
+        LOGGER.info("fitted again to the %d events since the drift (event %d)", len(X), self.n)
+        return True
 
     def restart_average(self) -> None:
         self.leader = self.leader._replace(state=restart_average(self.leader.state))

@@ -15,7 +15,8 @@ from streammoe.kernels.state import Trace
 from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Phase, Served
 from streammoe.model.phases.provisional import ProvisionalMixture, in_units, next_fit
-from streammoe.model.phases.search import Search
+from streammoe.model.phases.replay import Replay, cost_after
+from streammoe.model.phases.search import Found, Search
 from streammoe.model.phases.streaming import Mixture, Race, Streaming
 from streammoe.scaling import Scaler, wider_scaler
 from streammoe.types import AnyArray, FloatArray
@@ -88,6 +89,9 @@ class WarmUp(Phase):
         provisional: the provisional mixture, if any.
         search: the fit in progress, if any: of the first mixture or of a provisional one. The events that come in the
             meantime are buffered, and learned by the result.
+        replay_began: count of events at which the fit had ended and its result began to learn those events; 0 before.
+        replay: the result, which has learned some of them. None if it has to be derived from the fit again, after a
+            restart or with new columns or classes.
         n_rejected: number of rows of the last fit that predicted worse than what served; 0 if there is none.
         cost: −log-likelihood of the events since `search` began, each predicted before it was learned.
     """
@@ -99,12 +103,16 @@ class WarmUp(Phase):
         search: Search | None = None,
         n_rejected: int = 0,
         cost: float = 0.0,
+        replay_began: int = 0,
+        replay: Replay | None = None,
     ) -> None:
         self.one = one
         self.provisional = provisional
         self.search = search
         self.n_rejected = n_rejected
         self.cost = cost
+        self.replay_began = replay_began
+        self.replay = replay
 
     @property
     def n(self) -> int:
@@ -121,12 +129,16 @@ class WarmUp(Phase):
         self.refits = False
         self._begin_due(context, self._size(context))
         search = self.search
-        if search is not None and search.advance(self.n):
-            if search.is_brief:
-                self._take_provisional(context, search)
-            elif (phase := self._ended(context, search)) is not None:
-                return phase
-            self.search = None
+        if search is not None:
+            if not self.replay_began and search.advance(self.n):
+                self.replay_began = self.n
+            replay = self._replayed(context, search)
+            if replay is not None and replay.n == self.one.count:
+                self.search, self.replay, self.replay_began = None, None, 0
+                if search.is_brief:
+                    self._take_provisional(search, replay)
+                elif (phase := self._ended(context, search, replay)) is not None:
+                    return phase
         if context.options.standardize and self.n in RESCALED_AT:
             self._rescale(context)
         return self
@@ -139,7 +151,7 @@ class WarmUp(Phase):
         one = in_units(self.one.learn(X, R, Y, weights, traced=traced), encoder.scaler)
         scores = self._learn_provisional(context, X, Y, weights, one, traced=traced)
         if self.search is not None:
-            self.cost += cost_of(scores, weights)
+            self.cost = cost_after(self.cost, scores, weights)
         return scores
 
     def _learn_provisional(
@@ -177,6 +189,7 @@ class WarmUp(Phase):
 
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder
+        self._replay_again()
         self.one.widen(len(encoder.fields), moves.expert_at, encoder.expert_width)
         if self.one.scaler is not None:
             self.one.scaler = wider_scaler(self.one.scaler, len(encoder.feature_names))
@@ -188,6 +201,7 @@ class WarmUp(Phase):
 
     def add_class(self, context: Context, rng: np.random.Generator) -> None:
         n_features, gamma = context.encoder.n_expert_features, context.steps(self.n + 1)
+        self._replay_again()
         self.one.add_class(rng, n_features)
         if self.provisional is not None:
             self.provisional.change(context, lambda state: with_class(state, rng, n_features, gamma))
@@ -198,11 +212,14 @@ class WarmUp(Phase):
         if self.search is not None or self.n_rejected:
             arrays["warmup.rejected"] = np.array([self.n_rejected], dtype=np.int64)
             arrays["warmup.cost"] = np.array([self.cost])
+        if self.replay_began:
+            arrays["warmup.replay"] = np.array([self.replay_began], dtype=np.int64)
         return arrays
 
     def copy(self, spare: Phase | None = None) -> WarmUp:
         provisional = self.provisional and self.provisional.copy()
-        return WarmUp(self.one.copy(), provisional, self.search, self.n_rejected, self.cost)
+        replay = self.replay and self.replay.copy(spare.replay if isinstance(spare, WarmUp) else None)
+        return WarmUp(self.one.copy(), provisional, self.search, self.n_rejected, self.cost, self.replay_began, replay)
 
     def is_finite(self) -> bool:
         return is_finite(self.one.recursive)
@@ -240,55 +257,55 @@ class WarmUp(Phase):
             self._begin(Search.of(context, self.one, is_brief=True))
 
     def _begin(self, search: Search) -> None:
-        self.search = search
+        self.search, self.replay, self.replay_began = search, None, 0
         self.cost = 0.0
         self.refits = True
 
-    def _size(self, context: Context) -> int:
-        """Return the number of events to fit at the end: by default twice as many as in a fit that was rejected."""
-        size = context.options.warmup.size
-        if size is not None:
-            return size
-        ample = warmup.ample_size(context.family, context.shape)
-        return max(min(2 * self.n_rejected, ample), warmup.default_size(context.family, context.shape))
+    def _replay_again(self) -> None:
+        """Let the result of the fit, if there is one, learn from the first row on: columns or classes have changed."""
+        if self.replay_began:
+            self.replay, self.replay_began = None, self.n
 
-    def _take_provisional(self, context: Context, search: Search) -> None:
-        """Let the mixture that was found learn the events since, and predict while it does better."""
-        try:
-            found = search.result(context)
-            candidate = context.candidate(found.entrants[0].state)
-            provisional = ProvisionalMixture.after(self.provisional, candidate, found.scaler)
-            provisional.catch_up(context, *(array[search.n :] for array in self.one.rows()))
-        except UnsoundError as error:
-            self.provisional = None
-            LOGGER.info("warm-up: the fit to %d events did not converge to finite parameters (%s)", search.n, error)
-            return
-        self.provisional = provisional
-        LOGGER.info("warm-up: fitted a mixture to %d events; it predicts while it does better", search.n)
+    def _replayed(self, context: Context, search: Search) -> Replay | None:
+        """Let the result of the fit, if it has ended, learn the rows that are due now."""
+        if not self.replay_began:
+            return None
+        replay = self.replay
+        if replay is None:
+            if not search.advance(self.n):  # of a restored model nothing is done; an altered one may claim too much
+                self.replay_began = 0
+                return None
+            try:
+                found = search.result(context)
+            except UnsoundError as error:
+                self.provisional, self.search, self.replay_began = None, None, 0
+                LOGGER.info("warm-up: the fit to %d events did not converge to finite parameters (%s)", search.n, error)
+                return None
+            replay = self.replay = self._new_replay(context, search, found)
+        at_each = warmup.replayed_rows(context.shape)
+        due = search.n + at_each * (self.n - self.replay_began + 1)
+        replay.learn(self.one, min(due, self.one.count), alone=search.is_brief)
+        self.refits = self.refits or replay.n < self.one.count
+        return replay
 
-    def _ended(self, context: Context, search: Search) -> Streaming | None:
-        """Return the mixture that was found, or a race of several, which have learned the events since by steps.
-
-        A buffer of default size may be small for many parameters. If what was found then predicts those events clearly
-        worse than what has served, return None: the warm-up goes on, and what was found is its provisional mixture.
-        """
-        options = context.options
-        encoder = context.encoder
-        before = (encoder.scaler, encoder.bounds, encoder.target_bounds)
-        detector, outliers = context.detector and context.detector.copy(), context.outliers.copy()
-        found = search.result(context)
+    def _new_replay(self, context: Context, search: Search, found: Found) -> Replay:
+        """Return the phase of what was found, a mixture or a race of several, in a context with its scales."""
+        still = context.copy()
+        encoder, options, entrants = still.encoder, context.options, found.entrants
         encoder.scaler = found.scaler
-        X, Y, weights = self.one.rows()
-        encoder.fit_bounds(X[: search.n], Y)
-        entrants = found.entrants
+        if search.is_brief:
+            still.detector = None
+            return Replay(still, Mixture(still.candidate(entrants[0].state)), search.n)
+        X, Y, _ = self.one.rows()
+        encoder.fit_bounds(X[: search.n], Y[: search.n])
         phase: Streaming
         if len(entrants) == 1:
-            phase = Mixture(context.candidate(entrants[0].state))
+            phase = Mixture(still.candidate(entrants[0].state))
             if options.is_choosing:
                 K = len(phase.leader.state.masses)
                 LOGGER.info("warm-up: of 1 to %d experts, only %d can be fitted", options.most_experts, K)
         else:
-            candidates = [context.candidate(entrant.state) for entrant in entrants]
+            candidates = [still.candidate(entrant.state) for entrant in entrants]
             totals = np.array([entrant.total for entrant in entrants])
             until = search.n + model_selection.race_length(search.n)
             LOGGER.info(
@@ -298,22 +315,50 @@ class WarmUp(Phase):
                 until,
             )
             phase = Race(candidates, totals, until)
-        phase, cost = caught_up(context, phase.begin(context), *(array[search.n :] for array in (X, Y, weights)))
+        return Replay(still, phase.begin(still), search.n)
+
+    def _size(self, context: Context) -> int:
+        """Return the number of events to fit at the end: by default twice as many as in a fit that was rejected."""
+        size = context.options.warmup.size
+        if size is not None:
+            return size
+        ample = warmup.ample_size(context.family, context.shape)
+        return max(min(2 * self.n_rejected, ample), warmup.default_size(context.family, context.shape))
+
+    def _take_provisional(self, search: Search, replay: Replay) -> None:
+        """Let the mixture that was found, and has learned the events since, predict while it does better."""
+        scaler = replay.context.encoder.scaler
+        self.provisional = ProvisionalMixture.after(self.provisional, replay.phase.leader, scaler)
+        LOGGER.info("warm-up: fitted a mixture to %d events; it predicts while it does better", search.n)
+
+    def _ended(self, context: Context, search: Search, replay: Replay) -> Streaming | None:
+        """Return the mixture that was found, or a race of several, which have learned the events since by steps.
+
+        A buffer of default size may be small for many parameters. If what was found then predicts those events clearly
+        worse than what has served, return None: the warm-up goes on, and what was found is its provisional mixture.
+        """
+        still, cost = replay.context, replay.cost
         is_ample = search.n >= warmup.ample_size(context.family, context.shape)
-        if options.warmup.size is not None or is_ample or cost <= self.cost + TOLERATED:
-            phase.admit_curved(context, X, Y, weights)
-            return phase
-        LOGGER.info(
-            "warm-up: the mixture fitted to %d events predicts the next %d worse, by %.1f nats; fitting twice as many",
-            search.n,
-            self.n - search.n,
-            cost - self.cost,
-        )
-        encoder.scaler, encoder.bounds, encoder.target_bounds = before
-        context.detector, context.outliers = detector, outliers
-        self.provisional = ProvisionalMixture(phase.leader, found.scaler, np.array([cost, self.cost]))
-        self.n_rejected = search.n
-        return None
+        if context.options.warmup.size is None and not is_ample and cost > self.cost + TOLERATED:
+            LOGGER.info(
+                "warm-up: the mixture fitted to %d events predicts the next %d worse, by %.1f nats; fitting twice as "
+                "many",
+                search.n,
+                self.n - search.n,
+                cost - self.cost,
+            )
+            totals = np.array([cost, self.cost])
+            self.provisional = ProvisionalMixture(replay.phase.leader, still.encoder.scaler, totals)
+            self.n_rejected = search.n
+            return None
+        encoder = context.encoder
+        X, Y, weights = self.one.rows()
+        encoder.fit_bounds(X[: search.n], Y)
+        encoder.scaler, encoder.bounds = still.encoder.scaler, still.encoder.bounds
+        context.detector, context.recent, context.outliers = still.detector, still.recent, still.outliers
+        context.reseeds, context.reported = still.reseeds, still.reported
+        replay.phase.admit_curved(context, X, Y, weights)
+        return replay.phase
 
 
 class Gathering(WarmUp):
@@ -373,47 +418,3 @@ def empty_buffer(context: Context) -> OneExpert:
 def _has_provisional(context: Context) -> bool:
     """Return whether mixtures are fitted before the end: not one expert, nor before their number is selected."""
     return context.options.most_experts > 1 and not context.options.is_choosing
-
-
-def cost_of(scores: mixture.Scores, weights: FloatArray) -> float:
-    """Return the weighted sum of losses, summed one by one; rows without target cost nothing."""
-    return float(sum((weights * np.where(np.isnan(scores.losses), 0.0, scores.losses)).tolist()))
-
-
-def caught_up(
-    context: Context, phase: Streaming, X: FloatArray, Y: FloatArray, weights: FloatArray
-) -> tuple[Streaming, float]:
-    """Let a phase learn rows as if they came now, and return the phase after them, and their cost.
-
-    A row that would leave it with NaN or infinity, although one expert could learn it, is only counted.
-    """
-    start, total = 0, 0.0
-    while start < len(X):
-        room = phase.next_due(context) - phase.n
-        rows = slice(start, min(start + room, len(X)))
-        phase, cost = _learned(context, phase, X[rows], Y[rows], weights[rows])
-        total += cost
-        if rows.stop - start == room:
-            phase = phase.on_due(context)
-        start = rows.stop
-    return phase, total
-
-
-def _learned(
-    context: Context, phase: Streaming, X: FloatArray, Y: FloatArray, weights: FloatArray
-) -> tuple[Streaming, float]:
-    before, detector = phase.copy(), context.detector and context.detector.copy()
-    try:
-        scores = phase.learn(context, X, Y, weights, traced=False)
-    except UnsoundError as error:
-        context.detector = detector
-        if len(X) == 1:
-            LOGGER.info("warm-up: an event makes the mixture infinite (%s); it does not learn from it", error)
-            before.change(context, lambda state: state._replace(n=state.n + 1))
-            return before, 0.0
-        middle, total = len(X) // 2, 0.0
-        for half in (slice(0, middle), slice(middle, None)):
-            before, cost = _learned(context, before, X[half], Y[half], weights[half])
-            total += cost
-        return before, total
-    return phase, cost_of(scores, weights)

@@ -1,0 +1,119 @@
+"""The latest learned events as rows, from which a mixture is fitted again after a drift."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from streammoe.checked import array_of, require
+from streammoe.engine.drift import Drift
+from streammoe.types import AnyArray, FloatArray
+
+CAPACITY = 512
+"""Largest number of events kept."""
+
+
+class RecentEvents:
+    """Rows of learned events in order, NaN where missing, with targets, weights and the losses of what served.
+
+    Numbers are held to what was seen before each event, as the mixture learned them.
+    """
+
+    def __init__(self) -> None:
+        self._arrays = {
+            "X": np.empty((0, 0)),
+            "Y": np.empty((0, 0)),
+            "weights": np.empty(0),
+            "losses": np.empty(0),
+        }
+        """The last `count` rows up to `_end` are in use."""
+        self.count = 0
+        self._end = 0
+
+    def add(self, X: FloatArray, Y: FloatArray, weights: FloatArray, losses: FloatArray) -> None:
+        """Add learned rows, and drop the oldest beyond `CAPACITY`."""
+        new = {name: array[-CAPACITY:] for name, array in zip(self._arrays, (X, Y, weights, losses), strict=True)}
+        n, width = len(new["losses"]), X.shape[1]
+        fits = self._end + n <= len(self._arrays["losses"]) and width == self._arrays["X"].shape[1]
+        if not fits:
+            self._move(width, Y.shape[1])
+        for name, array in new.items():
+            self._arrays[name][self._end : self._end + n] = array
+        self._end += n
+        self.count = min(self.count + n, CAPACITY)
+
+    def _move(self, width: int, n_targets: int) -> None:
+        """Move the rows to the beginning of arrays with room for as many again, and for late columns."""
+        before = self._in_use()
+        for name, shape in (("X", (width,)), ("Y", (n_targets,)), ("weights", ()), ("losses", ())):
+            self._arrays[name] = np.full((2 * CAPACITY, *shape), np.nan)
+            if self.count:
+                old = before[name]
+                self._arrays[name][(slice(self.count), *map(slice, old.shape[1:]))] = old
+        self._end = self.count
+
+    def _in_use(self) -> dict[str, FloatArray]:
+        used = slice(self._end - self.count, self._end)
+        return {name: array[used] for name, array in self._arrays.items()}
+
+    def clear(self) -> None:
+        """Drop all rows."""
+        self.count = 0
+
+    def rows(self, n_fields: int) -> tuple[FloatArray, FloatArray]:
+        """Return copies of X, with so many columns, and Y."""
+        X, Y, _, _ = self._in_use().values()
+        wide = np.full((self.count, n_fields), np.nan)
+        wide[:, : X.shape[1]] = X
+        return wide, Y.copy()
+
+    def since_change(self, drift: Drift, n: int, n_fields: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return X, Y and weights of the rows since the change that led to a drift; `n` events are learned by now.
+
+        It began where the sum of losses above the middle of those before and after is the least.
+        """
+        X, Y = self.rows(n_fields)
+        weights, losses = self._in_use()["weights"], self._in_use()["losses"]
+        by_then = losses[: max(self.count - (n - drift.n), 0)]
+        reach = drift.after - drift.before
+        above = np.clip(by_then - 0.5 * (drift.before + drift.after), -reach, reach)
+        first = int(np.concatenate([[0.0], np.cumsum(above)]).argmin())
+        return X[first:], Y[first:], weights[first:].copy()
+
+    def copy(self) -> RecentEvents:
+        """Return an independent copy."""
+        other = RecentEvents()
+        other._arrays = {name: array.copy() for name, array in self._in_use().items()}
+        other.count = other._end = self.count
+        return other
+
+    def __deepcopy__(self, memo: dict[int, object]) -> RecentEvents:
+        return self.copy()
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """Return the whole state as named arrays."""
+        return {f"recent.{name}": array.copy() for name, array in self._in_use().items()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, AnyArray], *, n_fields: int, n_targets: int) -> RecentEvents:
+        """Restore the events from the arrays that `arrays` returned; there are none in older checkpoints.
+
+        Raises:
+            CheckpointError: an array is missing, has another shape, or holds invalid values. Of X, whose meaning is not
+                known here, only the shape is checked.
+        """
+        found = cls()
+        if not any(name.startswith("recent.") for name in arrays):
+            return found
+        losses = array_of(arrays, "recent.losses", "float64", (None,))
+        m = len(losses)
+        require(m <= CAPACITY, f"array recent.losses holds {m} events; {CAPACITY} is the most")
+        X = array_of(arrays, "recent.X", "float64", (m, None), finite=False)
+        require(X.shape[1] <= n_fields, f"array recent.X has {X.shape[1]} columns; the model has {n_fields} fields")
+        require(not np.isinf(X).any(), "array recent.X holds infinities")
+        Y = array_of(arrays, "recent.Y", "float64", (m, n_targets if m else None))
+        weights = array_of(arrays, "recent.weights", "float64", (m,), least=0.0)
+        if m:
+            found.add(X, Y, weights, losses)
+        return found

@@ -1,0 +1,69 @@
+"""What a refit finds after a change, and where it leaves the mixture as it is."""
+
+import numpy as np
+
+from streammoe import MoEClassifier, MoERegressor
+from streammoe.engine import refit
+from streammoe.engine.cost import Shape
+from streammoe.engine.em import Buffer
+from streammoe.engine.mixture import score, served_parameters
+from streammoe.experts import families
+from tests.unit.estimators.models import LABELS, STREAMS, trained
+
+SHIFT = np.array([4.0, 1.5, 0.0, -2.0])
+"""Of the level, and of the slopes of the three inputs."""
+
+
+def rows(model, n, *, shift=SHIFT, seed=9):
+    """New rows in the coordinates of a model; numbers are shifted alike for all experts."""
+    X, y = STREAMS[type(model)](n, seed)
+    if isinstance(model, MoERegressor):
+        targets = (y + shift[0] + X @ shift[1:])[:, None]
+    else:
+        targets = np.array([[LABELS.index(label)] for label in y.tolist()], dtype=np.float64)
+    return Buffer(*model.learner.encoder.design(X), targets, np.ones(n))
+
+
+def refitted(model, buffer):
+    context, leader = model.learner.context, model.learner.phase.leader
+    return refit.refit(context.family, leader, buffer, context.targets.n_outputs)
+
+
+def test_experts_that_moved_together_are_found_from_as_many_rows_as_determine_the_move():
+    model = trained(MoERegressor, 600)
+    before = served_parameters(model.learner.state).experts
+    state = refitted(model, rows(model, 120))
+    assert state.n[0] == model.n
+    for expert, old in zip(state.average_experts[:, 0, :4], before[:, 0, :4], strict=True):
+        np.testing.assert_allclose(expert, old + SHIFT, atol=0.2)
+    # Far from what was true before, so that the prior must have moved as well.
+    assert np.sqrt(state.average_variances).max() < 0.3
+
+
+def test_a_mixture_that_explains_the_rows_is_left_as_it_is():
+    model = trained(MoERegressor, 600)
+    found = rows(model, 200)
+    phase = model.learner.phase
+    phase.leader = model.learner.context.candidate(refitted(model, found))
+    assert refitted(model, found) is None
+
+
+def test_experts_of_classes_are_fitted_from_those_before_and_after():
+    model = trained(MoEClassifier, 600, classes=LABELS)
+    swapped = rows(model, 300)
+    swapped = swapped._replace(Y=(swapped.Y + 1.0) % 3.0)
+    state = refitted(model, swapped)
+    learner = model.learner
+    losses = [
+        score(learner.context.family, served_parameters(each), *swapped[:3], n_outputs=3)[0].losses.mean()
+        for each in (learner.state, state)
+    ]
+    assert losses[1] < losses[0] - 1.0
+
+
+def test_too_few_rows_and_too_wide_models_are_not_fitted():
+    model = trained(MoERegressor, 600)
+    assert refitted(model, rows(model, 10)) is None
+    family = families()["gaussian"]
+    assert refit.rounds(family, Shape(4, 1, 11, 11), 512) == refit.ROUNDS
+    assert refit.rounds(family, Shape(4, 1, 101, 101), 512) == 0

@@ -1,0 +1,121 @@
+"""After a drift the mixture is fitted again to the events since, and nothing depends on cuts or restarts."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
+from streammoe.engine import drift as engine_drift
+from streammoe.engine.drift import Drift
+from streammoe.errors import CheckpointError
+from streammoe.model import checkpoint
+from streammoe.options import WarmUp
+from tests.unit.estimators.models import ESTIMATORS, LABELS, NAMES, OUTPUTS, STREAMS, dicts, same, trained
+
+CHANGE, N = 2000, 2600
+WATCHED = {"drift": "page_hinkley", "warmup": WarmUp(100, restarts=1)}
+
+
+def changing(kind, n=N):
+    """A stream whose targets change: all numbers by ten deviations, and each label for another."""
+    X, y = STREAMS[kind](n)
+    after = np.arange(n) >= CHANGE
+    if kind is MoEClassifier:
+        others = dict(zip(LABELS, np.roll(LABELS, 1), strict=True))
+        return X, np.where(after, [others[label] for label in y.tolist()], y)
+    return X, y + 10.0 * np.std(y, axis=0) * (after if y.ndim == 1 else after[:, None])
+
+
+def started(kind, **more):
+    model = trained(kind, 0, **WATCHED, **more)
+    model.set_columns(NAMES)
+    return model
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_shift_by_ten_deviations_is_followed_within_300_events(seed):
+    """Without a refit, one expert takes all events that the others no longer explain, and they never come back."""
+    X, y = STREAMS[MoERegressor](N + 400, seed)
+    model, calm = started(MoERegressor), started(MoERegressor)
+    steady = calm.learn_array(X, y)
+    losses = model.learn_array(X, np.where(np.arange(len(y)) < CHANGE, y, y + 10.0 * y.std()))
+    assert (losses - steady)[CHANGE + 300 :].mean() < np.log(1.1)
+    assert (model.drifts, calm.drifts) == (1, 0)
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_it_is_the_same_event_by_event_in_batches_and_over_restarts(kind, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(engine_drift, "THRESHOLD", 8.0)  # classes are harder to predict, so a change shows less
+    X, y = changing(kind)
+    whole, pieces, single = (started(kind) for _ in range(3))
+    with caplog.at_level(logging.INFO):
+        whole.learn_array(X, y)
+    assert whole.drifts
+    assert [record for record in caplog.records if record.msg.startswith("fitted again")]
+    drift = whole.last_drift.n
+    events = zip(dicts(X), dicts(y, OUTPUTS) if kind is MoEMultiTargetRegressor else y.tolist(), strict=True)
+    for i, event in enumerate(events):
+        single.learn_one(*event)
+        if i in (CHANGE, drift - 2, drift - 1, drift, drift + 62, drift + 63, drift + 64, drift + 191):
+            single.save(tmp_path / "single.safetensors")
+            single = load(tmp_path / "single.safetensors")
+    for rows in np.split(np.arange(N), np.flatnonzero(np.random.default_rng(1).random(N) < 0.02)):
+        pieces.learn_array(X[rows], y[rows])
+    assert same(whole, single)
+    assert same(whole, pieces)
+
+
+def test_events_without_target_are_predicted_alike_in_any_batch():
+    """Also those right after the event at which the mixture is fitted again."""
+    X, y = changing(MoERegressor)
+    y[np.random.default_rng(2).random(N) < 0.5] = np.nan
+    X, y = np.tile(X, (2, 1)), np.concatenate([y[:CHANGE], y[:CHANGE], y[CHANGE:], y[CHANGE:]])
+    whole, single = started(MoERegressor), started(MoERegressor)
+    together = whole.learn_rows(X, y[:, None]).predictions
+    alone = [single.learn_rows(X[[i]], y[[i], None]).predictions[0] for i in range(len(X))]
+    assert whole.drifts
+    assert same(whole, single)
+    assert together.tobytes() == np.array(alone).tobytes()
+
+
+def test_what_the_steps_explain_as_well_is_not_fitted_again():
+    X, y = changing(MoERegressor)
+    model = started(MoERegressor)
+    model.learn_array(X[:CHANGE], y[:CHANGE])
+    before = model.state_digest()
+    context = model.learner.context
+    context.detector.__dict__["_counts"][2:] = 1, CHANGE - 100
+    context.detector.__dict__["_last"][:] = Drift(0, 0.0, 1.0)[1:]
+    context.recent.rows(3)
+    digest = model.state_digest()
+    assert digest != before
+    assert not model.learner.phase.refit(context)
+    assert model.state_digest() == digest
+
+
+def test_nothing_is_kept_where_no_refit_follows():
+    for more in ({"serve": "polyak"}, {"batch_size": 8}, {"drift": None}):
+        arrays = trained(n=200, **{**WATCHED, **more}).arrays()
+        assert not [name for name in arrays if name.startswith("recent.")]
+
+
+def test_older_checkpoints_have_no_recent_events_and_go_on():
+    X, y = changing(MoERegressor)
+    model, older = started(MoERegressor), started(MoERegressor)
+    model.learn_array(X[:300], y[:300])
+    arrays = {name: array for name, array in model.arrays().items() if not name.startswith("recent.")}
+    older = trained(MoERegressor, 0, **WATCHED)
+    checkpoint.restore(older.learner, arrays)
+    older.learn_array(X[300:], y[300:])
+    assert older.drifts
+
+
+@pytest.mark.parametrize(("name", "value"), [("recent.X", 1e60), ("recent.Y", 7.0), ("recent.Y", 0.5)])
+def test_recent_events_that_the_model_cannot_have_learned_are_rejected(name, value):
+    arrays = trained(MoEClassifier, 200, **WATCHED).arrays()
+    assert len(arrays["recent.losses"]) == 100
+    with pytest.raises(CheckpointError):
+        checkpoint.restore(
+            trained(MoEClassifier, 0, **WATCHED).learner, {**arrays, name: np.full_like(arrays[name], value)}
+        )
