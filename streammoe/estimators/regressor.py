@@ -114,11 +114,13 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         Raises:
             InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
         """
-        learn_array(self.learner, table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
+        learn_array(
+            self.learner, table_of(self.learner.encoder, X), np.asarray(y), None if w is None else np.asarray(w)
+        )
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """Predict each row of a frame by the regression function, with the frame's index."""
-        return series_like(X, self.learner.predict(table_of(self, X)))
+        return series_like(X, self.learner.predict(table_of(self.learner.encoder, X)))
 
     # -- Continuing from given statistics --------------------------------------------------------------------------
 
