@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from streammoe.kernels.features import CATEGORICAL, NUMERIC, TIMESTAMP
-from streammoe.text import listed, shown
+from streammoe.text import counted, listed, shown
 
 ColumnKind = Literal["number", "boolean", "category", "time"]
 
@@ -123,6 +123,6 @@ def described(found: Mapping[Any, ColumnKind]) -> str:
         names = [name if isinstance(name, str) else str(name) for name, held in found.items() if held == kind]
         if names:
             some = [shown(name)[1:-1] for name in names[:MOST_SHOWN]]
-            some += [f"{len(names) - MOST_SHOWN} others"] if len(names) > MOST_SHOWN else []
+            some += [counted(len(names) - MOST_SHOWN, "other")] if len(names) > MOST_SHOWN else []
             parts.append(f"{words} in {listed(some, 'and')}")
     return "; ".join(parts)

@@ -243,10 +243,10 @@ class Encoder:
         unseen = [name for name in event if name not in index]
         for name in unseen:
             check_name(name)
-        found = {name: self.fixed.kind_of(name, event[name]) for name in unseen if not is_missing(event[name])}
-        unseen = sorted((name for name, kind in found.items() if kind is not None), key=str)
         if not unseen and not self.levels:
             return NO_NEWS
+        found = {name: self.fixed.kind_of(name, event[name]) for name in unseen if not is_missing(event[name])}
+        unseen = sorted((name for name, kind in found.items() if kind is not None), key=str)
         levels = []
         for name in (*self.levels, *(name for name in unseen if found[name] == "category")):
             if name in event and not is_missing(event[name]):

@@ -35,9 +35,9 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
 
     Examples:
     --------
-    >>> from river import datasets, metrics, preprocessing
+    >>> from river import datasets, metrics
     >>> from streammoe import MoEClassifier
-    >>> model = preprocessing.StandardScaler() | MoEClassifier(n_experts=2, warmup=300)
+    >>> model = MoEClassifier(n_experts=2, warmup=300)
     >>> metric = metrics.Accuracy()
     >>> for x, y in datasets.Phishing():
     ...     metric.update(y, model.predict_one(x))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -156,6 +156,7 @@ _TYPES: dict[Kind, Any] = {
     "time": float | str | None,
     "text": Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)] | int | float | bool | None,
 }
+_NOTHING: Any = Literal[""] | None
 _MOST_NULLS = 64  # unknown names that have only been null; each new one compiles another parser
 
 
@@ -168,11 +169,12 @@ def _reader(
     Args:
         slots: the values to read.
         known: if given, a record with other names is rejected,
-        nulls: unless they are listed here and null; if `known` is not given, a record with others here.
+        nulls: unless they are listed here and null or an empty text; if `known` is not given, a record with other values
+            under these names.
     """
     if known is None and not all(map(_is_plain, nulls)):
         return _reject
-    others: dict[str, Any] = dict.fromkeys(known or (), msgspec.Raw) | dict.fromkeys(nulls, None)
+    others: dict[str, Any] = dict.fromkeys(known or (), msgspec.Raw) | dict.fromkeys(nulls, _NOTHING)
     taken = {slot.name for slot in slots}
     named = [(slot.name, _TYPES[slot.kind]) for slot in slots]
     named += [(name, others[name]) for name in sorted(others) if name not in taken and _is_plain(name)]
