@@ -169,7 +169,7 @@ def _reader(
     Args:
         slots: the values to read.
         known: if given, a record with other names is rejected,
-        nulls: unless they are listed here and null or an empty text; if `known` is not given, a record with other values
+        nulls: unless they are listed here and null or an empty text; without `known`, a record with other values
             under these names.
     """
     if known is None and not all(map(_is_plain, nulls)):
