@@ -1,8 +1,9 @@
 """Does a mixture classify real images as well as River's classifiers, predicting each event before it is learned?
 
 River's ImageSegments, 2,310 events of 18 inputs and 7 classes, in River's order. River's learners follow a
-StandardScaler. All take one event at a time. Speeds are the best of a few runs in turn. A mixture starts after its warm-up, whose fit
-is one long event; before that a single expert predicts, or a mixture fitted to the first few hundred events.
+StandardScaler. All take one event at a time. Speeds are the best of a few runs in turn. A mixture starts after its
+warm-up, whose fit is one long event; before that a single expert predicts, or a mixture fitted to the first few hundred
+events.
 """
 
 from __future__ import annotations
