@@ -174,6 +174,9 @@ def file_options(command: Command) -> Command:
             click.option(
                 "--timestamp", "--timestamps", "timestamps", metavar="A,B,…", help="Columns that contain times."
             ),
+            click.option(
+                "--numeric", metavar="A,B,…", help="Columns of numbers; of others the first value decides the kind."
+            ),
             click.option("--weight", metavar="COLUMN", help="Column with the weight of each event."),
             *_model_options(),
         )

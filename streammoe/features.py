@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.checked import as_json, list_of, names_of, require
+from streammoe.columns import CODES, KINDS, NUMBER, ColumnKind, Fixed
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.kernels.features import (
     CATEGORICAL,
@@ -24,7 +25,14 @@ from streammoe.kernels.features import (
 )
 from streammoe.layout import CYCLES, NO_NEWS, Layout, News, padded, plan_of, restored_entries
 from streammoe.ranges import Bounds, Scales
-from streammoe.scaling import Scaler, identity_scaler, moments, restored_scaler, wider_scaler
+from streammoe.scaling import (
+    Scaler,
+    come_from_a_running_scaler,
+    identity_scaler,
+    moments,
+    restored_scaler,
+    wider_scaler,
+)
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 from streammoe.values import check_name, is_missing, level, not_a_mapping, quantity, seconds
@@ -59,6 +67,7 @@ class Encoder:
         range_factor: factor of the range rule for numeric fields and targets; 0 disables it.
         categorical: names of the fields that hold categories.
         timestamps: names of the fields that hold times.
+        numeric: names of the fields that hold numbers; of fields in none of the three the first value decides.
         max_levels: maximum number of levels of a field that become columns.
         holds: whether inputs and predictions are held to what was seen.
     """
@@ -70,8 +79,9 @@ class Encoder:
         degree: int,
         gate_degree: int,
         range_factor: float,
-        categorical: Sequence[Any] = (),
-        timestamps: Sequence[Any] = (),
+        categorical: Iterable[Any] = (),
+        timestamps: Iterable[Any] = (),
+        numeric: Iterable[Any] = (),
         max_levels: int = 64,
         holds: bool = False,
     ) -> None:
@@ -79,20 +89,23 @@ class Encoder:
         self.degree = degree
         self.gate_degree = gate_degree
         self.range_factor = range_factor
-        self.categorical = frozenset(categorical)
-        self.timestamps = frozenset(timestamps)
+        self.fixed = Fixed(frozenset(categorical), frozenset(timestamps), frozenset(numeric))
         self.max_levels = max_levels
         self.holds = holds
         self.limit = float(min(ABSOLUTE_LIMIT, 1e150 ** (1.0 / max(degree, gate_degree, 1))))
         """Largest absolute value of a number whose highest power is still in range."""
         self.fields: list[Any] = []
         self.kinds: list[int] = []
+        self.awaited: list[Any] = []
+        """Names of columns that join the fields with their first value, in the order of the names."""
         self.levels: dict[Any, dict[str, int]] = {}
         """Codes of the levels of each categorical field."""
         self.feature_names: list[Any] = []
         """Names of the columns: ``x`` of a numeric field, ``color=red``, ``t:day_sin``, …"""
         self.unplaced: dict[Any, int] = {}
         """Number of events learned, by field, whose level has no column; not saved in checkpoints."""
+        self.mixed: set[Any] = set()
+        """Fields taken for categories by their first value that hold numbers too; not saved in checkpoints."""
         self.scaler = identity_scaler(0, n_outputs)
         self.scales = Scales.blank(0)
         self.target_scales = Scales.blank(n_outputs)
@@ -119,7 +132,7 @@ class Encoder:
     def copy(self) -> Encoder:
         """Return an independent copy."""
         other = copy.copy(self)
-        for name in ("fields", "kinds", "feature_names", "unplaced", "_index", "_entries"):
+        for name in ("fields", "kinds", "awaited", "feature_names", "unplaced", "mixed", "_index", "_entries"):
             setattr(other, name, getattr(self, name).copy())
         other.scales, other.target_scales = self.scales.copied(), self.target_scales.copied()
         other.bounds, other.target_bounds = self.bounds.copied(), self.target_bounds.copied()
@@ -144,7 +157,7 @@ class Encoder:
             setattr(other, name, type(getattr(self, name))())
         other.scales, other.bounds, other.scaler = Scales.blank(0), Bounds.blank(0), identity_scaler(0, self.n_outputs)
         entries = [(self.fields[j], text) for j, text in self._entries[:n_entries]]
-        other._append(entries)  # noqa: SLF001 - of the same class
+        other._append(entries, dict(zip(self.fields, self.kinds, strict=True)))  # noqa: SLF001 - of the same class
         return other
 
     @property
@@ -161,7 +174,7 @@ class Encoder:
 
     def widths_with(self, news: News) -> tuple[int, int]:
         """Return p_w and p_v, the numbers of gate and expert features, with `news` added."""
-        kinds = [self._kind(name) for name in news.fields]
+        kinds = self._kinds_of(news)
         numeric = kinds.count(NUMERIC)
         columns = numeric + len(CYCLES) * kinds.count(TIMESTAMP) + len(news.levels)
         gate = self.n_gate_features + columns + (self.gate_degree - 1) * numeric
@@ -169,16 +182,35 @@ class Encoder:
 
     # -- Fields and levels -----------------------------------------------------------------------------------------
 
-    def set_columns(self, names: Iterable[Any]) -> None:
+    def kind_of(self, name: Any, value: object) -> ColumnKind | None:
+        """Return what a field holds, or what this first value makes it hold; None if nothing decides yet."""
+        j = self._index.get(name)
+        return self.fixed.kind_of(name, value) if j is None else KINDS[self.kinds[j]]
+
+    def is_categorical(self, name: Any) -> bool:
+        """Return whether a field holds categories, or will."""
+        j = self._index.get(name)
+        return name in self.fixed.categorical if j is None else self.kinds[j] == CATEGORICAL
+
+    def set_columns(
+        self, names: Iterable[Any], kinds: Iterable[ColumnKind] | None = None, awaited: Iterable[Any] = ()
+    ) -> None:
         """Fix the fields of an encoder that has none, in this order; categorical ones have no levels yet.
+
+        Args:
+            names: of the fields.
+            kinds: what they hold; by default what settings say, and numbers otherwise.
+            awaited: names of further columns, which become fields with their first value.
 
         Raises:
             InvalidEvent: a name is neither a string nor an integer.
         """
-        names = list(names)
-        for name in names:
+        names, awaited = list(names), list(awaited)
+        for name in (*names, *awaited):
             check_name(name, place="names")
-        self._append([(name, None) for name in names])
+        news = News(tuple(names), kinds=() if kinds is None else tuple(kinds))
+        self._append([(name, None) for name in names], dict(zip(names, self._kinds_of(news), strict=True)))
+        self.awaited = sorted(awaited, key=str)
 
     def set_features(self, names: Iterable[Any]) -> None:
         """Fix fields and levels of an encoder that has none, so that these are its `feature_names`.
@@ -189,17 +221,18 @@ class Encoder:
         wanted = list(names)
         for name in wanted:
             check_name(name, place="feature_names")
-        categorical = {f"{field}=": field for field in self.categorical}
-        timestamps = {f"{field}:{CYCLES[0]}": field for field in self.timestamps}
+        categorical = {f"{field}=": field for field in self.fixed.categorical}
+        timestamps = {f"{field}:{CYCLES[0]}": field for field in self.fixed.timestamps}
         at = 0
         while at < len(wanted):
             name = wanted[at]
             # If there are fields "a" and "a=b", then "a=b=c" is a level of the latter.
             prefix = max((p for p in categorical if isinstance(name, str) and name.startswith(p)), key=len, default="")
             if prefix:
-                self._append([(categorical[prefix], name[len(prefix) :])])
+                self._append([(categorical[prefix], name[len(prefix) :])], {categorical[prefix]: CATEGORICAL})
             else:
-                self._append([(timestamps.get(name, name), None)])
+                kind = TIMESTAMP if name in timestamps else NUMERIC
+                self._append([(timestamps.get(name, name), None)], {timestamps.get(name, name): kind})
             at = max(at + 1, len(self.feature_names))
         if self.feature_names != wanted or len(set(wanted)) < len(wanted):
             msg = (
@@ -218,17 +251,17 @@ class Encoder:
         unseen = [name for name in event if name not in index]
         for name in unseen:
             check_name(name)
-        unseen = [name for name in unseen if not is_missing(event[name])]
         if not unseen and not self.levels:
             return NO_NEWS
-        unseen.sort(key=str)
+        found = {name: self.fixed.kind_of(name, event[name]) for name in unseen if not is_missing(event[name])}
+        unseen = sorted((name for name, kind in found.items() if kind is not None), key=str)
         levels = []
-        for name in (*self.levels, *(name for name in unseen if name in self.categorical)):
+        for name in (*self.levels, *(name for name in unseen if found[name] == "category")):
             if name in event and not is_missing(event[name]):
                 text, known = level(event[name], name), self.levels.get(name, {})
                 if text not in known and len(known) < self.max_levels:
                     levels.append((name, text))
-        return News(tuple(unseen), tuple(levels))
+        return News(tuple(unseen), tuple(levels), tuple(kind for name in unseen if (kind := found[name])))
 
     def arrivals(
         self, texts: Mapping[Any, Sequence[str | None]], learned: BoolArray | None = None
@@ -262,6 +295,7 @@ class Encoder:
             if name not in self.levels or text in before or len(before) >= self.max_levels:
                 raise ValueError(f"{name!s}: cannot add level {text!r} to {before!r}; add what `arrivals` returns")
         self._append(new)
+        self._notice_mixed(new)
 
     def codes(self, field: int, texts: Sequence[str | None]) -> FloatArray:
         """Return the codes of a field's levels, (n,): −1 for a level without a column, NaN for ``None``."""
@@ -291,7 +325,7 @@ class Encoder:
         codes: dict[tuple[Any, str], float] = {}
         if news:
             index = {**index, **{name: len(index) + j for j, name in enumerate(news.fields)}}
-            kinds = [*kinds, *map(self._kind, news.fields)]
+            kinds = [*kinds, *self._kinds_of(news)]
             for name, text in news.levels:
                 codes[name, text] = len(self.levels.get(name, ())) + sum(field == name for field, _ in codes)
         row = [np.nan] * len(kinds)
@@ -344,7 +378,8 @@ class Encoder:
             held: list[tuple[Any, str | None]] = [entry for entry in news.levels if entry[0] in self._index]
             for field in news.fields:
                 held += [(field, None), *((name, text) for name, text in news.levels if name == field)]
-            self._append(held)
+            self._append(held, dict(zip(news.fields, self._kinds_of(news), strict=True)))
+            self._notice_mixed(news.levels)
         self.scales, self.target_scales = scales, target_scales
 
     def screen(self, X: FloatArray, Y: FloatArray) -> IntArray:
@@ -429,6 +464,10 @@ class Encoder:
             scaler = scaler._replace(target_center=target_means, target_scale=target_scales)
         self.scaler = scaler
 
+    def is_scaled_before(self, X: FloatArray) -> bool:
+        """Return whether the numbers in the first rows of a stream show a scaler in front of the model."""
+        return come_from_a_running_scaler(np.take(X, self._plan.numeric[:, 0], axis=1))
+
     def fit_bounds(self, X: FloatArray, Y: FloatArray, *, joining: bool = False) -> None:
         """Hold to the range of buffered rows from now on; with `joining`, to what was seen before as well."""
         if self.holds:
@@ -470,6 +509,8 @@ class Encoder:
         }
         if self.holds:
             arrays |= self.bounds.arrays("encoder.bounds") | self.target_bounds.arrays("encoder.target_bounds")
+        if self.awaited:
+            arrays["encoder.awaited"] = as_json(self.awaited)
         if any(kind != NUMERIC for kind in self.kinds):
             arrays["encoder.kinds"] = as_json([KIND_NAMES[kind] for kind in self.kinds])
             arrays["encoder.plan"] = as_json(self._entries)
@@ -479,18 +520,24 @@ class Encoder:
         """Restore a new encoder from what `arrays` returned; if kinds are missing, all fields are numeric.
 
         Raises:
-            CheckpointError: the kind of a field contradicts `categorical` and `timestamps`, or the arrays are invalid.
+            CheckpointError: the kind of a field contradicts settings, or the arrays are invalid.
         """
         names = names_of(arrays, "encoder.columns", (str, int))
         kinds = list_of(arrays, "encoder.kinds") if "encoder.kinds" in arrays else ["numeric"] * len(names)
         known = len(kinds) == len(names) and all(kind in KIND_NAMES.values() for kind in kinds)
         require(known, f"encoder.kinds holds {shown(kinds)} for {len(names)} fields")
-        for name, kind in zip(names, kinds, strict=True):
-            if KIND_NAMES[self._kind(name)] != kind:
-                msg = f"{name!s}: is {kind} in the checkpoint and {KIND_NAMES[self._kind(name)]} here; make them agree"
+        codes = [_CODES_BY_NAME[kind] for kind in kinds]
+        for name, code in zip(names, codes, strict=True):
+            fixed = self.fixed.kind(name)
+            if fixed is not None and CODES[fixed] != code:
+                here = KIND_NAMES[CODES[fixed]]
+                msg = f"{name!s}: is {KIND_NAMES[code]} in the checkpoint and {here} here; make them agree"
                 raise CheckpointError(msg)
         plan = list_of(arrays, "encoder.plan") if "encoder.plan" in arrays else [[j, None] for j in range(len(names))]
-        self._append(restored_entries(names, [self._kind(name) for name in names], plan, self.max_levels))
+        self._append(restored_entries(names, codes, plan, self.max_levels), dict(zip(names, codes, strict=True)))
+        self.awaited = names_of(arrays, "encoder.awaited", (str, int)) if "encoder.awaited" in arrays else []
+        both = [name for name in self.awaited if name in self._index]
+        require(not both, f"encoder.awaited holds {shown(both)}, which are fields already")
         F, Q = len(self.fields), self.n_outputs
         self.scaler = restored_scaler(arrays, "encoder", len(self.feature_names), Q)
         self.scales = Scales.restored(arrays, "encoder.largest", F)
@@ -517,14 +564,28 @@ class Encoder:
 
     # -- Internals -------------------------------------------------------------------------------------------------
 
-    def _kind(self, name: Any) -> int:
-        return CATEGORICAL if name in self.categorical else TIMESTAMP if name in self.timestamps else NUMERIC
+    def _kinds_of(self, news: News) -> list[int]:
+        """Return the kinds of new fields."""
+        kinds = news.kinds or [self.fixed.kind(name) or "number" for name in news.fields]
+        return [CODES[kind] for kind in kinds]
+
+    def _notice_mixed(self, levels: Iterable[tuple[Any, str]]) -> None:
+        """Warn once of each field that its first value made one of categories, and that holds numbers too."""
+        for name, text in levels:
+            if name not in self.fixed.categorical and name not in self.mixed and NUMBER.fullmatch(text):
+                self.mixed.add(name)
+                LOGGER.warning(
+                    "%s: its first value made it a column of categories, and %s is one of them now; name it in "
+                    "categorical if that is meant, or in numeric and start over",
+                    name,
+                    shown(text),
+                )
 
     def _kinds_with(self, news: News) -> IntArray:
         """Return the kinds of all fields, new ones included, (F + new fields,)."""
         if not news.fields:
             return self._plan.kinds
-        return np.array([*self.kinds, *map(self._kind, news.fields)], dtype=np.int64)
+        return np.array([*self.kinds, *self._kinds_of(news)], dtype=np.int64)
 
     def _screen(
         self,
@@ -556,16 +617,19 @@ class Encoder:
         )
         return out
 
-    def _append(self, entries: Sequence[tuple[Any, str | None]]) -> None:
-        """Append fields, (name, None), and levels, (name, text), in this order."""
+    def _append(self, entries: Sequence[tuple[Any, str | None]], kinds: Mapping[Any, int] | None = None) -> None:
+        """Append fields, (name, None), of these kinds, and levels, (name, text), in this order."""
         if not entries:
             return
+        kinds = kinds or {}
         for name, text in entries:
             j = self._index.get(name)
             if j is None:
                 j = self._index[name] = len(self.fields)
                 self.fields.append(name)
-                self.kinds.append(self._kind(name))
+                self.kinds.append(kinds[name])
+                if name in self.awaited:
+                    self.awaited.remove(name)
                 self._entries.append((j, None))
                 if self.kinds[j] == CATEGORICAL:
                     self.levels[name] = {}
@@ -585,3 +649,4 @@ class Encoder:
 
 
 KIND_NAMES = {NUMERIC: "numeric", CATEGORICAL: "categorical", TIMESTAMP: "timestamp"}
+_CODES_BY_NAME = {name: code for code, name in KIND_NAMES.items()}

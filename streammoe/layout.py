@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from streammoe.checked import require
+from streammoe.columns import ColumnKind
 from streammoe.kernels.features import CATEGORICAL, EARLIEST, LATEST, NUMERIC, TIMESTAMP
 from streammoe.text import shown
 from streammoe.types import FloatArray, IntArray
@@ -37,6 +38,8 @@ class News(NamedTuple):
     """Names of new fields, ordered by name."""
     levels: tuple[tuple[Any, str], ...] = ()
     """(field, text) of new levels, in the order of the fields."""
+    kinds: tuple[ColumnKind, ...] = ()
+    """What each new field holds; if left out, what settings say, and numbers otherwise."""
 
     def __bool__(self) -> bool:
         return bool(self.fields or self.levels)

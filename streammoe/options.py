@@ -239,8 +239,8 @@ class Options(Section):
     standardize: bool = option(
         True,
         "Scale features and target by their mean and deviation during warm-up.",
-        more="These are then frozen. In a pipeline behind a scaler, leave it off; labels are not scaled.",
-        in_python=False,
+        more="These are then frozen. Labels are not scaled. With `warmup` 0 there is nothing to take them from, and "
+        "nothing is scaled.",
     )
     range_factor: float = option(
         1e6,
@@ -320,8 +320,7 @@ class Options(Section):
     @classmethod
     def _is_long_enough(cls, warmup: WarmUp, info: ValidationInfo) -> WarmUp:
         starts_at_once = warmup.size == 0
-        needs = {"standardize": True, "prior_strength": 0.0}
-        needing = [f"{name} = {shown(value)}" for name, value in needs.items() if info.data.get(name) == value]
+        needing = ["prior_strength = 0.0"] if info.data.get("prior_strength") == 0.0 else []
         needing += ["n_experts = 'auto'"] if isinstance(info.data.get("n_experts"), Auto) else []
         if starts_at_once and needing:
             raise ValueError(f"must be above 0, since {' and '.join(needing)} cannot do without a warm-up")
@@ -457,7 +456,7 @@ class FeatureOptions(Section):
     categorical: Annotated[tuple[Any, ...], BeforeValidator(_names)] = option(
         (),
         "Features that are categories: text, truth values or numbers.",
-        more="Each level is a column of 0 and 1.",
+        more="Each level is a column of 0 and 1. Of features in none of these lists the first value decides.",
         in_python=None,
     )
     timestamps: Annotated[tuple[Any, ...], BeforeValidator(_names)] = option(
@@ -466,12 +465,19 @@ class FeatureOptions(Section):
         more="Each becomes sin and cos of the time of day, of the week and of the year.",
         in_python=None,
     )
+    numeric: Annotated[tuple[Any, ...], BeforeValidator(_names)] = option(
+        (),
+        "Features that are numbers, whatever their first value is; truth values are 1 and 0, datetimes seconds.",
+        more="Events with other values are rejected.",
+        in_python=None,
+    )
 
-    @field_validator("timestamps")
+    @field_validator("timestamps", "numeric")
     @classmethod
     def _are_other_features(cls, names: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
-        if both := [name for name in info.data.get("categorical", ()) if name in names]:
-            raise ValueError(f"must not hold {both!r}, which categorical names too")
+        for other in ("categorical", "timestamps"):
+            if both := [name for name in info.data.get(other, ()) if name in names and other != info.field_name]:
+                raise ValueError(f"must not hold {both!r}, which {other} names too")
         return names
 
 

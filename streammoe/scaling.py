@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -72,6 +73,25 @@ def moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     deviations = np.sqrt(np.where(present, (kept - means) ** 2, 0.0).sum(axis=0) / counts)
     plain = np.sqrt(np.where(present, (values - means) ** 2, 0.0).sum(axis=0) / counts)
     return means, _usable(np.maximum(deviations, LEAST_SCALE * plain), means)
+
+
+def come_from_a_running_scaler(values: FloatArray) -> bool:
+    """Return whether the first rows of a stream show a scaler in front that learns as it goes, as River's do.
+
+    Its first event makes every column 0, whatever it was. Where a column then changes for the first time, after k equal
+    values, a standard scaler makes of it ±√k; one by least and largest values fills the range from 0 to 1. All columns
+    with fractions must show that; whole numbers, such as flags, may begin like this by themselves.
+    """
+    shows = 0
+    for column in values.T:
+        if np.isnan(column).any() or 2 * np.count_nonzero(column % 1.0) < len(column):
+            continue
+        at = int(np.argmax(column != column[0]))
+        is_standard = math.isclose(abs(column[at]), math.sqrt(at), rel_tol=1e-6)
+        if column[0] != 0.0 or not (is_standard or (column.min() == 0.0 and column.max() == 1.0)):
+            return False
+        shows += 1
+    return shows > 0
 
 
 def _usable(deviations: FloatArray, means: FloatArray) -> FloatArray:

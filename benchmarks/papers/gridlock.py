@@ -102,8 +102,8 @@ def of_run(task: Task, seed: int) -> dict[str, Fits | None]:
     if start is not None:
         found[SPECTRAL] = fits(truth, start.experts[:, 0, 1:], start.gate[:, 1:])
     for name, model in (
-        (WARMUP, learners.one_pass(X, y, task.k, warmup=task.n)),
-        (STREAMED, learners.one_pass(X, y, task.k)),
+        (WARMUP, learners.one_pass(X, y, task.k, warmup=task.n, standardize=False)),
+        (STREAMED, learners.one_pass(X, y, task.k, standardize=False)),
     ):
         parameters = model.parameters(averaged=True)
         found[name] = fits(truth, parameters["experts"][:, 0, 1:], parameters["gate"][:, 1:])

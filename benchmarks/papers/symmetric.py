@@ -160,7 +160,7 @@ def of_instance(seed: int) -> Found:
             likelihoods[i, j] = [log_likelihood(task, theta) for theta in climbed]
             tried[i, j] = [distances(task, theta) for theta in climbed]
     likelihoods[~np.isfinite(likelihoods)] = -np.inf
-    parameters = learners.one_pass(task.X, task.y).parameters(averaged=True)
+    parameters = learners.one_pass(task.X, task.y, standardize=False).parameters(averaged=True)
     experts, gate = parameters["experts"][:, 0, 1:], parameters["gate"][0, 1:]
     half = 0.5 * (experts[0] - experts[1])
     sign = 1.0 if half @ task.slopes > 0.0 else -1.0

@@ -3,10 +3,12 @@
 The demonstrations compare the daemon with simple baselines on the same events.
 
 Regression uses River's TrumpApproval: 1,001 days of approval ratings by five pollsters and the date, from which the
-average computed by FiveThirtyEight is predicted. The relation drifts, so the daemon learns with constant steps.
+average computed by FiveThirtyEight is predicted. The relation drifts.
 
 Classification uses River's ImageSegments: 2,310 patches of outdoor pictures with 18 measurements each, which show one
-of seven classes (sky, grass, brick, ...). Nothing drifts, so the default steps shrink.
+of seven classes (sky, grass, brick, ...). Nothing drifts.
+
+The daemon learns both with the default settings of its model.
 """
 
 from __future__ import annotations
@@ -52,10 +54,6 @@ class Task(NamedTuple):
     """Name of the data file."""
     target: str
     classify: bool
-    model: str
-    """Lines of the section ``[model]``."""
-    learner: str
-    """Name of the model in the table."""
     events: Callable[[], Events]
     baselines: Callable[[], dict[str, Any]]
 
@@ -76,7 +74,7 @@ block_bytes = 4096
 target = "{target}"
 
 [model]
-{model}
+kind = "{kind}"  # all else by default
 
 [checkpoint]
 dir = {state}
@@ -87,15 +85,8 @@ path = {dead_letters}
 [metrics]
 port = {port}
 """
-_REGRESSION = """\
-n_experts = 2
-warmup = 200
-schedule = { kind = "constant", gamma = 0.05 }  # the relation drifts: the last 20 days or so count
-averaging = "none\""""
-_CLASSIFICATION = """\
-kind = "classifier"
-n_experts = 2
-warmup = 300  # a single expert predicts meanwhile"""
+OURS = "streammoe"
+"""Name of the model in the table."""
 
 
 class Files(NamedTuple):
@@ -155,7 +146,7 @@ def run_demo(folder: Path, *, port: int | None, on_batch: ProgressListener, clas
         # The window of the scores is longer than this stream, so it covers every error.
         averages = running.daemon.scores.averages
         values = averages["hits"].window if classify else averages["squared_error"].window
-        rows = [_summarize(task, task.learner, values, summary.events_per_second)]
+        rows = [_summarize(task, OURS, values, summary.events_per_second)]
         for name, model in task.baselines().items():
             if not stop.requested:
                 rows.append(_run_baseline(task, name, model, events))
@@ -220,7 +211,7 @@ def _render_config(files: Files, task: Task, port: int) -> str:
         config=files.config,
         data=json.dumps(str(files.data)),
         target=task.target,
-        model=task.model,
+        kind="classifier" if task.classify else "regressor",
         state=json.dumps(str(files.state)),
         dead_letters=json.dumps(str(files.dead_letters)),
         port=port,
@@ -294,12 +285,8 @@ def _make_classifiers() -> dict[str, Any]:
     }
 
 
-REGRESSION = Task(
-    "trump-approval.csv", "five_thirty_eight", False, _REGRESSION, "streammoe, 2 experts", _load_polls, _make_regressors
-)
-CLASSIFICATION = Task(
-    "image-segments.csv", "category", True, _CLASSIFICATION, "streammoe, 2 experts", _load_segments, _make_classifiers
-)
+REGRESSION = Task("trump-approval.csv", "five_thirty_eight", False, _load_polls, _make_regressors)
+CLASSIFICATION = Task("image-segments.csv", "category", True, _load_segments, _make_classifiers)
 
 
 def _run_baseline(task: Task, name: str, model: Any, events: Events) -> Row:

@@ -80,6 +80,7 @@ def schema_of(settings: Settings) -> Schema:
         weight=schema.weight,
         categorical=frozenset(schema.categorical),
         timestamps=frozenset(schema.timestamps),
+        numeric=frozenset(schema.numeric),
         late_columns=schema.late_columns,
         max_columns=schema.max_columns,
     )
@@ -113,6 +114,7 @@ def empty_model(settings: Settings) -> MixtureOfExperts:
         **{name: getattr(settings.model, name) for name in type(settings.model).model_fields},
         "categorical": schema.categorical,
         "timestamps": schema.timestamps,
+        "numeric": schema.numeric,
     }
     arguments = {name: value for name, value in values.items() if name in parameters}
     if estimator is MoEMultiTargetRegressor:

@@ -27,7 +27,7 @@ from streammoe.settings import MODELS, Settings, change_policy, learning_default
 from streammoe.text import printable, shown
 
 LOGGER = logging.getLogger("streammoe.assembly")
-SCHEMA_ARGUMENTS = {"categorical", "timestamps"}
+SCHEMA_ARGUMENTS = {"categorical", "timestamps", "numeric"}
 """Arguments of a model that are settings in ``[schema]``."""
 
 
@@ -76,8 +76,8 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
         yield "the model has not learned any event, so it has no features"
     elif not all(isinstance(name, str) for name in fields):
         yield f"its features are {fields!r}, but names in records are strings"
-    elif schema.features is not None and set(fields) != set(schema.features):
-        yield f"schema.features is {sorted(schema.features)!r}, but the model has {sorted(fields)!r}"
+    elif schema.features is not None and {*fields, *model.awaited} != set(schema.features):
+        yield f"schema.features is {sorted(schema.features)!r}, but the model has {sorted([*fields, *model.awaited])!r}"
     elif both := sorted(schema.others & set(fields)):
         yield f"its features include {', '.join(map(repr, both))}, which the settings use for something else"
     if not model.is_classifier and model.output_names != like.output_names:
@@ -246,7 +246,8 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
     taken = sorted(schema.others.intersection(fields))
     require(not taken, f"its model has features that its settings exclude: {shown(taken)}")
     require(all(isinstance(name, str) for name in fields), "its model has features whose names are not strings")
-    listed = not fields or schema.features is None or sorted(fields) == sorted(schema.features)
+    known = [*fields, *model.awaited]
+    listed = not fields or schema.features is None or sorted(map(str, known)) == sorted(schema.features)
     require(listed, f"its model has other features than schema.features lists: {shown(fields)}")
     outputs = model.output_names
     if model.is_classifier:

@@ -50,11 +50,12 @@ class RegressorArguments(MixtureOfExperts):
         curved: str = "auto",
         drift: str | PageHinkley | None = None,
         seed: int = 0,
-        standardize: bool = False,
+        standardize: bool = True,
         range_factor: float = 1e6,
         hold: bool = True,
         categorical: Sequence[Any] | None = None,
         timestamps: Sequence[Any] | None = None,
+        numeric: Sequence[Any] | None = None,
         max_levels: int = 64,
         top_k: int | None = None,
         batch_size: int = 1,
@@ -79,6 +80,7 @@ class RegressorArguments(MixtureOfExperts):
         self.hold = hold
         self.categorical = without_empty(categorical)
         self.timestamps = without_empty(timestamps)
+        self.numeric = without_empty(numeric)
         self.max_levels = max_levels
         self.top_k = top_k
         self.batch_size = batch_size
@@ -109,11 +111,12 @@ class ClassifierArguments(MixtureOfExperts):
         curved: str = "auto",
         drift: str | PageHinkley | None = None,
         seed: int = 0,
-        standardize: bool = False,
+        standardize: bool = True,
         range_factor: float = 1e6,
         hold: bool = True,
         categorical: Sequence[Any] | None = None,
         timestamps: Sequence[Any] | None = None,
+        numeric: Sequence[Any] | None = None,
         max_levels: int = 64,
         top_k: int | None = None,
         batch_size: int = 1,
@@ -139,6 +142,7 @@ class ClassifierArguments(MixtureOfExperts):
         self.hold = hold
         self.categorical = without_empty(categorical)
         self.timestamps = without_empty(timestamps)
+        self.numeric = without_empty(numeric)
         self.max_levels = max_levels
         self.top_k = top_k
         self.batch_size = batch_size

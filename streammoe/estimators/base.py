@@ -10,10 +10,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from river import base
 
+from streammoe.columns import KINDS, ColumnKind
 from streammoe.distributions import Gaussian
 from streammoe.engine.drift import Drift
 from streammoe.errors import ConfigError
 from streammoe.fields import Change
+from streammoe.layout import News
 from streammoe.model import checkpoint, learn_rows
 from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
@@ -35,11 +37,13 @@ class MixtureOfExperts(base.Estimator):
     """Whether there may be more than one output; None if that does not matter."""
     categorical: Sequence[Any] | None
     timestamps: Sequence[Any] | None
+    numeric: Sequence[Any] | None
 
     def __init__(self) -> None:
         """Check the arguments, which a subclass has set as attributes of their names."""
         self._check()
-        features = FeatureOptions(categorical=tuple(self.categorical or ()), timestamps=tuple(self.timestamps or ()))
+        given = {name: tuple(getattr(self, name) or ()) for name in FeatureOptions.model_fields}
+        features = FeatureOptions(**given)
         self.learner = Learner(self.options, features, self._new_targets())
 
     def _check(self) -> None:
@@ -108,13 +112,28 @@ class MixtureOfExperts(base.Estimator):
 
     # -- Rows of a stream ----------------------------------------------------------------------------------------------
 
-    def introduce(self, names: Sequence[Any], row: FloatArray, targets: Any) -> None:
+    def introduce(
+        self,
+        names: Sequence[Any],
+        row: FloatArray,
+        targets: Any,
+        *,
+        kinds: Sequence[ColumnKind] | None = None,
+        awaited: Sequence[Any] = (),
+    ) -> None:
         """Fix the fields to those of the first event, (1, F) with its target; nothing is learned.
+
+        Args:
+            names: of the fields.
+            row: their values.
+            targets: as in `learn_rows`.
+            kinds: what the fields hold; by default what the arguments say, and numbers otherwise.
+            awaited: names of columns without a value in this event, which join with their first one (`learn_wider`).
 
         Raises:
             InvalidEvent: there is no field, a value is out of range, or the label is invalid; nothing was changed.
         """
-        learn_rows.introduce(self.learner, names, row, targets)
+        learn_rows.introduce(self.learner, names, row, targets, kinds, awaited)
 
     def learn_rows(
         self,
@@ -146,6 +165,7 @@ class MixtureOfExperts(base.Estimator):
         w: FloatArray,
         *,
         texts: Mapping[Any, Sequence[str | None]],
+        kinds: Sequence[ColumnKind] = (),
         traced: bool = False,
     ) -> Outcome:
         """Learn one event that brings new fields; if it is not learned, they are not added.
@@ -154,8 +174,10 @@ class MixtureOfExperts(base.Estimator):
             names: names of the new fields, in order.
             X: (1, F + new).
             targets, w, texts, traced: as in `learn_rows`.
+            kinds: what the new fields hold; by default what the arguments say, and numbers otherwise.
         """
-        return learn_rows.learn_wider(self.learner, names, Events(X, texts, targets, w), traced=traced)
+        news = News(tuple(names), kinds=tuple(kinds))
+        return learn_rows.learn_wider(self.learner, news, Events(X, texts, targets, w), traced=traced)
 
     # -- Looking inside ------------------------------------------------------------------------------------------------
 
@@ -199,6 +221,16 @@ class MixtureOfExperts(base.Estimator):
     def fields(self) -> list[Any]:
         """Names of the fields of events, in the order of raw rows; without categories and times, `feature_names`."""
         return list(self.learner.encoder.fields)
+
+    @property
+    def column_kinds(self) -> dict[Any, ColumnKind]:
+        """What each field holds: ``"number"``, ``"category"`` or ``"time"``; truth values are numbers."""
+        return {name: KINDS[kind] for name, kind in zip(self.fields, self.learner.encoder.kinds, strict=True)}
+
+    @property
+    def awaited(self) -> list[Any]:
+        """Names of columns that join `fields` with their first value."""
+        return list(self.learner.encoder.awaited)
 
     @property
     def feature_names(self) -> list[Any]:

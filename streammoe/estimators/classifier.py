@@ -35,9 +35,9 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
 
     Examples:
     --------
-    >>> from river import datasets, metrics, preprocessing
+    >>> from river import datasets, metrics
     >>> from streammoe import MoEClassifier
-    >>> model = preprocessing.StandardScaler() | MoEClassifier(n_experts=2, warmup=300)
+    >>> model = MoEClassifier(n_experts=2, warmup=300)
     >>> metric = metrics.Accuracy()
     >>> for x, y in datasets.Phishing():
     ...     metric.update(y, model.predict_one(x))
@@ -115,15 +115,17 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
         Raises:
             InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
         """
-        learn_array(self.learner, table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
+        learn_array(
+            self.learner, table_of(self.learner.encoder, X), np.asarray(y), None if w is None else np.asarray(w)
+        )
 
     def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """Predict the probability of each label for each row of a frame, with the frame's index."""
-        return frame_like(X, self.learner.predict(table_of(self, X)), self.output_names)
+        return frame_like(X, self.learner.predict(table_of(self.learner.encoder, X)), self.output_names)
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """Predict the likeliest label for each row of a frame, with the frame's index."""
-        return series_like(X, likeliest(self.output_names, self.learner.predict(table_of(self, X))))
+        return series_like(X, likeliest(self.output_names, self.learner.predict(table_of(self.learner.encoder, X))))
 
     # -- Continuing from given statistics ------------------------------------------------------------------------------
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streammoe.columns import ColumnKind
 from streammoe.errors import InvalidEvent
+from streammoe.features import Encoder
 from streammoe.model.tables import Table
 from streammoe.text import shown
 from streammoe.types import AnyArray
@@ -18,15 +20,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Kinds(Protocol):
-    """The features that are not numeric."""
-
-    categorical: Sequence[Any] | None
-    timestamps: Sequence[Any] | None
-
-
-def table_of(kinds: Kinds, X: pd.DataFrame) -> Table:
+def table_of(encoder: Encoder, X: pd.DataFrame) -> Table:
     """Convert a frame to a table; times become seconds since 1970, categories their levels.
+
+    The first value of a column that the encoder does not know decides what it holds, as in `learn_one`.
 
     Raises:
         InvalidEvent: a column or a value is of the wrong type, or a number is missing or not finite.
@@ -41,24 +38,30 @@ def table_of(kinds: Kinds, X: pd.DataFrame) -> Table:
         raise InvalidEvent(msg, reason="wrong_shape")
     rows = np.zeros((len(X), len(names)))
     texts: dict[Any, list[str]] = {}
+    kinds: dict[Any, ColumnKind] = {}
     for j, name in enumerate(names):
         column = X[name]
-        kind = column.dtype
-        if name in (kinds.categorical or ()):
+        dtype = column.dtype
+        holds_numbers = isinstance(dtype, np.dtype) and dtype.kind in "fiub"
+        first = column.iloc[0] if len(column) else None
+        kind = encoder.kind_of(name, first)
+        if kind is not None:
+            kinds[name] = kind
+        if kind == "category":
             texts[name] = [level(value, name) for value in column.tolist()]
-        elif name in (kinds.timestamps or ()):
+        elif kind == "time":
             rows[:, j] = [seconds(value, name) for value in column.tolist()]
-        elif isinstance(kind, np.dtype) and kind.kind in "fiub":
+        elif holds_numbers:
             rows[:, j] = column.to_numpy(dtype=np.float64)
-        else:
-            msg = f"X: the column {name!r} is of type {kind}; it must hold numbers; convert it, or omit it"
+        elif len(column):
+            msg = f"X: the column {name!r} is of type {dtype}; it must hold numbers; convert it, or omit it"
             raise InvalidEvent(msg, reason="wrong_type", feature=name)
     bad = np.argwhere(~np.isfinite(rows))
     if bad.size:
         row, j = map(int, bad[0])
         msg = f"row {row}: {names[j]!s} is {rows[row, j]}, not a finite number; drop or fill the row"
         raise InvalidEvent(msg, reason="not_finite", feature=names[j], row=row)
-    return Table(rows, names, texts)
+    return Table(rows, names, texts, kinds)
 
 
 def check_frame(frame: object, what: str) -> None:

@@ -127,11 +127,11 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         check_frame(y, "y")
         names = self.learner.targets.names_in(y.columns)
         weights = None if w is None else np.asarray(w)
-        learn_array(self.learner, table_of(self, X), y[names].to_numpy(), weights, names)
+        learn_array(self.learner, table_of(self.learner.encoder, X), y[names].to_numpy(), weights, names)
 
     def predict_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """Predict each row of a frame by the regression function: one column per output, with the frame's index."""
-        return frame_like(X, self.learner.predict(table_of(self, X)), self.output_names)
+        return frame_like(X, self.learner.predict(table_of(self.learner.encoder, X)), self.output_names)
 
     # -- Continuing from given statistics ------------------------------------------------------------------------------
 

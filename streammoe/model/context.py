@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from streammoe.bounds import MAX_BUFFER_BYTES, MAX_STATE_BYTES, buffer_bytes, model_bytes
+from streammoe.columns import ColumnKind
 from streammoe.engine import em, mixture, warmup
 from streammoe.engine.cost import Shape
 from streammoe.engine.drift import DriftDetector
@@ -33,6 +35,13 @@ DESIGN_COST = 10
 """Rough multiply-adds per feature when expanding rows."""
 
 
+SCALER_SHOWS = 30
+"""Number of events after which a scaler in front of the model is noticed."""
+SCALED = (-1, "scaled")
+"""The entry of `Context.reported` that says so."""
+LOGGER = logging.getLogger("streammoe.estimators")
+
+
 class Moves(NamedTuple):
     """New indexes of the features of gate and experts after new columns, see `Encoder.moved`."""
 
@@ -53,7 +62,7 @@ class Context:
         recent: the latest events, if the mixture is to be fitted again after a drift.
         reseeds: (2,) number of experts reseeded on trial, and how many of those were kept.
         outliers: (1,) number of events since the warm-up that counted less, since they were far from their expert.
-        reported: conditions of experts that were logged already; copies of a model share it.
+        reported: conditions of experts, and of the inputs, that were logged already; copies of a model share it.
     """
 
     def __init__(self, options: Options, features: FeatureOptions, targets: Targets) -> None:
@@ -158,6 +167,13 @@ class Context:
         targets = Y if self.family.is_metric else np.zeros_like(Y)
         standardize = self.options.standardize
         interruptible(SCALER_COST * (X.size + Y.size), encoder.fit_scaler, X, targets, standardize=standardize)
+        if len(X) >= SCALER_SHOWS and SCALED not in self.reported and encoder.is_scaled_before(X):
+            self.reported.add(SCALED)
+            LOGGER.warning(
+                "the inputs come from a scaler that learns as it goes: leave it out, %s; behind it the first events "
+                "are on other scales than later ones",
+                "since the model scales them itself" if standardize else "and set standardize instead",
+            )
 
     def buffer(self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
         """Convert raw rows to a buffer for batch fits, in the coordinates of an encoder."""
@@ -185,8 +201,8 @@ class Context:
 
     # -- Columns -------------------------------------------------------------------------------------------------------
 
-    def new_encoder(self, columns: Sequence[Any] = ()) -> Encoder:
-        """Return an encoder of these fields that has seen no event."""
+    def new_encoder(self, columns: Sequence[Any] = (), kinds: Sequence[ColumnKind] | None = None) -> Encoder:
+        """Return an encoder of these fields that has seen no event; see `Encoder.set_columns`."""
         options = self.options
         encoder = Encoder(
             n_outputs=self.family.n_targets(self.targets.n_outputs),
@@ -195,10 +211,11 @@ class Context:
             range_factor=options.range_factor,
             categorical=self.features.categorical,
             timestamps=self.features.timestamps,
+            numeric=self.features.numeric,
             max_levels=options.max_levels,
             holds=options.hold,
         )
-        encoder.set_columns(columns)
+        encoder.set_columns(columns, kinds)
         return encoder
 
     def moves(self, layout: Layout) -> Moves:

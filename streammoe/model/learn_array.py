@@ -116,10 +116,13 @@ def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> 
     events = Events(rows, {name: texts[name] for name in fields if name in texts}, targets, weights)
     # The levels of the first event are added together with its fields.
     arrivals = encoder.arrivals(events.part(slice(0, 1)).texts)
+    kinds = tuple(table.kinds.get(name) or encoder.fixed.kind(name) or "number" for name in unseen)
+    news = News(tuple(unseen), arrivals[0][1] if arrivals else (), kinds)
     try:
         if novel.any():
             learner.targets.check_room(raw_targets, novel)
-        learner.take(rows, targets, News(tuple(unseen), arrivals[0][1] if arrivals else ()))
+        learner.take(rows, targets, news)
+        learner.report(news)
     except InvalidEvent as error:
         raise InvalidEvent(
             f"row {error.row}: {error}", reason=error.reason, feature=error.feature, row=error.row

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streammoe.columns import ColumnKind
 from streammoe.engine import mixture
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
@@ -37,7 +38,14 @@ class Outcome(NamedTuple):
     """(n, K) the mixture's gate at these rows; with a portfolio the trace holds the experts of all members."""
 
 
-def introduce(learner: Learner, names: Sequence[Any], row: FloatArray, targets: Any) -> None:
+def introduce(
+    learner: Learner,
+    names: Sequence[Any],
+    row: FloatArray,
+    targets: Any,
+    kinds: Sequence[ColumnKind] | None = None,
+    awaited: Sequence[Any] = (),
+) -> None:
     """Fix the fields to those of the first event, (1, F) with its target; nothing is learned.
 
     Raises:
@@ -48,11 +56,11 @@ def introduce(learner: Learner, names: Sequence[Any], row: FloatArray, targets: 
     target, _, rejected = learner.targets.read(targets, 1)
     if rejected:
         raise rejected[0]
-    if problem := learner.context.excess(News(tuple(names))):
+    if problem := learner.context.excess(News(tuple(names), kinds=() if kinds is None else tuple(kinds))):
         raise InvalidEvent(problem, reason="too_many_columns")
-    trial = learner.context.new_encoder(names)
+    trial = learner.context.new_encoder(names, kinds)
     trial.take(row, target)
-    learner.set_columns(names)
+    learner.set_columns(names, kinds, awaited)
 
 
 def learn_rows(learner: Learner, events: Events, *, traced: bool) -> Outcome:
@@ -65,10 +73,10 @@ def learn_rows(learner: Learner, events: Events, *, traced: bool) -> Outcome:
     return _joined(pieces) if len(pieces) > 1 else pieces[0][1]
 
 
-def learn_wider(learner: Learner, names: Sequence[Any], event: Events, *, traced: bool) -> Outcome:
+def learn_wider(learner: Learner, news: News, event: Events, *, traced: bool) -> Outcome:
     """Learn one event that brings new fields; if it is not learned, they are not added."""
     try:
-        return learner.undo.call(learner, 1, _learn_wider, names, event, traced)
+        return learner.undo.call(learner, 1, _learn_wider, news, event, traced)
     except UnsoundError as error:
         target, _, _ = learner.targets.read(event.targets, 1)
         return _none_used(learner, target, {0: poison_error(error)})
@@ -156,17 +164,18 @@ def _learn_screened(learner: Learner, events: Events, rejected: dict[int, Invali
     return Outcome(rejected, used & ~np.isnan(Y[:, 0]), Y, losses, predictions, scores.trace, scores.gates)
 
 
-def _learn_wider(learner: Learner, names: Sequence[Any], event: Events, traced: bool) -> Outcome:
+def _learn_wider(learner: Learner, news: News, event: Events, traced: bool) -> Outcome:
     """Learn one event that brings new fields, unless it would make a parameter non-finite."""
     encoder = learner.encoder
     X, texts, targets, weights = event
+    names = news.fields
     Y, novel, rejected = learner.targets.read(targets, 1)
     if rejected or weights[0] == 0.0 or np.isnan(Y[0, 0]):
         known = {name: column for name, column in texts.items() if name not in names}
         return _learn_run(learner, event._replace(X=X[:, : len(encoder.fields)], texts=known), traced)
     arrivals = encoder.arrivals({name: texts[name] for name in (*encoder.fields, *names) if name in texts})
     try:
-        learner.take(X, Y, News(tuple(names), arrivals[0][1] if arrivals else ()))
+        learner.take(X, Y, news._replace(levels=arrivals[0][1] if arrivals else ()))
     except InvalidEvent as error:
         return _none_used(learner, Y, {0: error})
     if novel[0]:

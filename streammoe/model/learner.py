@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streammoe.columns import ColumnKind, described
 from streammoe.engine import mixture, portfolio
 from streammoe.engine.drift import Drift
 from streammoe.engine.split_merge import diagnose
@@ -30,6 +32,10 @@ from streammoe.options import ClassifierOptions, FeatureOptions, Options
 from streammoe.text import shown
 from streammoe.types import FloatArray
 from streammoe.values import check_name, not_a_mapping
+
+LOGGER = logging.getLogger("streammoe.estimators")
+MOST_REPORTED = 100
+"""Number of columns after which new ones are not logged any more."""
 
 
 class Snapshot(NamedTuple):
@@ -100,6 +106,7 @@ class Learner:
     def _learn_event(self, row: FloatArray, target: FloatArray, news: News, weight: float, new_label: Any) -> None:
         """Learn one event as a row, unless that is undone."""
         self.take(row, target, news)
+        self.report(news)
         if new_label is not None:
             target = np.array([[self.admit(new_label)]])
         self.learn(row, target, np.array([weight]))
@@ -171,6 +178,17 @@ class Learner:
         layout = context.encoder.layout
         context.encoder.take(rows, ranged, news)
         self._widen(layout)
+
+    def report(self, news: News) -> None:
+        """Log what the first columns hold, or later ones; the first hundred columns, so that the log does not fill."""
+        fields = self.encoder.fields
+        if news.fields and len(fields) - len(news.fields) < MOST_REPORTED:
+            before = len(fields) - len(news.fields)
+            LOGGER.info(
+                "%s by their first values: %s",
+                "more columns" if before else "columns",
+                described(dict(zip(news.fields, news.kinds, strict=True))),
+            )
 
     def admit(self, label: Any) -> float:
         """Add a new label and return its index."""
@@ -360,17 +378,19 @@ class Learner:
             portfolio.admit(curved, trusted=False)
         self.phase = Mixture(context.candidate(state), portfolio)
 
-    def set_columns(self, names: Sequence[Any]) -> None:
-        """Fix the columns of a model that has none yet, in this order."""
+    def set_columns(
+        self, names: Sequence[Any], kinds: Sequence[ColumnKind] | None = None, awaited: Sequence[Any] = ()
+    ) -> None:
+        """Fix the columns of a model that has none yet, in this order; see `Encoder.set_columns`."""
         encoder = self.encoder
         if encoder.fields:
             raise ConfigError(f"set_columns: the model already has columns: {encoder.fields!r}")
         names = names_in(names, "set_columns")
         for name in names:
             check_name(name, place="set_columns")
-        if problem := self.context.excess(News(tuple(names))):
+        if problem := self.context.excess(News(tuple(names), kinds=() if kinds is None else tuple(kinds))):
             raise ConfigError(problem)
-        encoder.set_columns(names)
+        encoder.set_columns(names, kinds, awaited)
         self.undo.forget()
 
     def set_targets(self, names: Sequence[Any]) -> None:

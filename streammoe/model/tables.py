@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from streammoe.columns import ColumnKind
 from streammoe.errors import InvalidEvent
 from streammoe.features import Encoder
 from streammoe.model.checks import finite_array, names_in, rectangle
@@ -27,14 +28,16 @@ class Table(NamedTuple):
     """Names of the P columns."""
     texts: Texts
     """Levels of the columns that hold categories as such."""
+    kinds: Mapping[Any, ColumnKind] = {}
+    """What columns hold, where values or settings say so; those of an array are numbers otherwise."""
 
     def part(self, piece: slice) -> Table:
         """Return a slice of rows."""
-        return Table(self.rows[piece], self.names, _part(self.texts, piece))
+        return Table(self.rows[piece], self.names, _part(self.texts, piece), self.kinds)
 
     def select(self, indexes: IntArray) -> Table:
         """Return the rows with these indexes."""
-        return Table(self.rows[indexes], self.names, _select(self.texts, indexes))
+        return Table(self.rows[indexes], self.names, _select(self.texts, indexes), self.kinds)
 
     def ordered(self, fields: Sequence[Any]) -> FloatArray:
         """Return rows in the order of `fields`; a field without column is NaN (missing), other columns are omitted."""
@@ -97,7 +100,7 @@ def ordered_rows(
     levels = {
         name: [level(value, name) for value in rows[:, at].tolist()]
         for at, name in enumerate(fields)
-        if name not in table.texts and name in encoder.categorical and name in table.names
+        if name not in table.texts and encoder.is_categorical(name) and name in table.names
     }
     return rows, {**levels, **table.texts}
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from streammoe.columns import ColumnKind, Fixed, described
 from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
@@ -35,10 +36,17 @@ class Schema(NamedTuple):
     weight: str | None = None
     categorical: frozenset[str] = frozenset()
     timestamps: frozenset[str] = frozenset()
+    numeric: frozenset[str] = frozenset()
+    """Columns that hold numbers; of those in none of the three the first value decides."""
     late_columns: bool = False
     max_columns: int = 256
     """Maximum number of features where records name their fields: a first record with more is rejected, and late
     columns join up to this number."""
+
+    @property
+    def fixed(self) -> Fixed:
+        """Columns whose kind settings fix."""
+        return Fixed(self.categorical, self.timestamps, self.numeric)
 
     @property
     def others(self) -> set[str]:
@@ -103,7 +111,7 @@ class Pipeline:
         ledger = _Ledger(batch)
         if not len(batch):
             if batch.columns is not None:
-                require_targets(batch.origin, batch.columns, self._roles(()))
+                require_targets(batch.origin, batch.columns, self._roles({}))
             return ledger.to_result()
         if self._is_pretrained:
             self._compare_columns(batch)
@@ -123,22 +131,21 @@ class Pipeline:
         """Learn a batch of records, changing only the model and the ledger."""
         learned: list[_LearnedRows] = []
         rest = batch if self.model.fields else self._find_columns(batch, ledger)
-        ignored = self.schema.others if self._takes_columns() else None
         while True:
-            decoded = decoder(batch.format).decode(rest, self._roles(self.model.fields), ignored)
+            ignored = self.schema.others if self._takes_columns() else None
+            decoded = decoder(batch.format).decode(rest, self.roles(), ignored, self._awaited())
             learned += self._learn(rest, decoded, ledger)
             if decoded.first_new is None:
                 break
             at, values = decoded.first_new
             learned.append(self._learn_wider(rest, at, values, ledger))
             rest = rest.tail(at + 1)
-            if not self._takes_columns():
+            if ignored is not None and not self._takes_columns():
                 LOGGER.warning(
                     "%s: there are now %d columns, as many as schema.max_columns allows; later ones are ignored",
                     batch.origin,
                     len(self.model.fields),
                 )
-                ignored = None
         if ignored is None:
             self._warn_of_unknown(batch)
         return learned
@@ -163,21 +170,26 @@ class Pipeline:
 
     def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> _LearnedRows:
         """Learn the i-th record, which has values for new columns."""
-        names = sorted(values)[: self.schema.max_columns - len(self.model.fields)]
+        names = sorted(values)
+        if self.schema.features is None:
+            names = names[: self.schema.max_columns - len(self.model.fields)]
         fields = [*self.model.fields, *names]
-        decode = decoder(batch.format)
-        row = to_row(decode.names(batch, i), self._roles(fields), text=_is_text(batch))
+        decode, text = decoder(batch.format), _is_text(batch)
+        # Decoding has found a kind for each of them.
+        kinds = {name: kind for name in names if (kind := self._roles({}).first_kind(name, values[name], text=text))}
+        row = to_row(decode.names(batch, i), self._roles({**self.model.column_kinds, **kinds}), text=text)
         before = self._before()
         outcome = self.model.learn_wider(
             names,
             np.array([row.x]),
             self._targets(row),
             np.array([row.weight]),
-            texts={fields[j]: [text] for j, text in row.texts.items()},
+            texts={fields[j]: [level] for j, level in row.texts.items()},
+            kinds=[kinds[name] for name in names],
             traced=self.predictions is not None,
         )
         if outcome.learned[0]:
-            LOGGER.info("%s: %s joined the columns", batch.origin, ", ".join(map(repr, names)))
+            LOGGER.info("%s: more columns by their first values: %s", batch.origin, described(kinds))
         labels = [row.label] if self._is_classifier else None
         at = len(ledger.batch) - len(batch) + i
         return _LearnedRows(np.array([at]), outcome, before, labels)
@@ -280,16 +292,26 @@ class Pipeline:
     def _is_classifier(self) -> bool:
         return self.model.is_classifier
 
-    def _roles(self, fields: Sequence[str]) -> FieldRoles:
-        """Return what to read from records with these features."""
+    def _awaited(self) -> frozenset[str]:
+        """Return the columns that join with their first value."""
+        is_full = self.schema.features is None and len(self.model.fields) >= self.schema.max_columns
+        return frozenset() if is_full else frozenset(self.model.awaited)
+
+    def roles(self) -> FieldRoles:
+        """Return what to read from records as the model is now."""
+        return self._roles(self.model.column_kinds)
+
+    def _roles(self, kinds: Mapping[str, ColumnKind]) -> FieldRoles:
+        """Return what to read from records with these features, in order."""
         schema = self.schema
         return FieldRoles(
-            tuple(fields),
+            tuple(kinds),
             () if self._is_classifier else schema.targets,
             schema.targets[0] if self._is_classifier else None,
             schema.weight,
-            schema.categorical,
-            schema.timestamps,
+            schema.categorical.union(name for name, kind in kinds.items() if kind == "category"),
+            schema.timestamps.union(name for name, kind in kinds.items() if kind == "time"),
+            schema.numeric,
         )
 
     def _targets(self, row: Row) -> FloatArray | list[str | None]:
@@ -323,7 +345,7 @@ class Pipeline:
             fields = decoder(batch.format).names(batch, 0)
         except InvalidEvent:
             return  # already rejected
-        unknown = sorted(fields.keys() - {*self.model.fields, *self.schema.others, *self._unknown})
+        unknown = sorted(fields.keys() - {*self.model.fields, *self.model.awaited, *self.schema.others, *self._unknown})
         if unknown and self.model.fields:
             self._unknown.update(unknown[:MAX_WARNED_FIELDS])
             LOGGER.warning(
@@ -335,30 +357,46 @@ class Pipeline:
     def _find_columns(self, batch: Batch, ledger: _Ledger) -> Batch:
         """Take the columns from the first good record, and return the rest of the batch from that record on.
 
-        All records before it are rejected and leave no trace in the model. Going record by record makes the result
+        Its values decide what columns hold whose kind no setting fixes; those without a value there are awaited. All
+        records before it are rejected and leave no trace in the model. Going record by record makes the result
         independent of where the stream was cut.
         """
-        if self.schema.features is not None:
-            self.model.set_columns(sorted(self.schema.features))
+        features = self.schema.features
+        if features is not None and all(map(self.schema.fixed.kind, features)):
+            self.model.set_columns(sorted(features))
             return batch
-        decode = decoder(batch.format)
+        decode, text = decoder(batch.format), _is_text(batch)
         # A header without the target or with too many columns must be an error before it shapes the model.
-        decode.decode(batch.tail(len(batch)), self._roles(()))
-        if batch.columns is not None and (problem := self._describe_excess(set(batch.columns) - self.schema.others)):
+        decode.decode(batch.tail(len(batch)), self._roles({}))
+        open_columns = batch.columns if features is None else None
+        if open_columns is not None and (problem := self._describe_excess(set(open_columns) - self.schema.others)):
             raise SourceError(f"{batch.origin} has {problem}")
         for i in range(len(batch)):
             stage = "decode"
             try:
                 values = decode.names(batch, i)
-                columns = sorted(values.keys() - self.schema.others)
-                if problem := self._describe_excess(columns):
+                columns = sorted(values.keys() - self.schema.others if features is None else features)
+                if features is None and (problem := self._describe_excess(columns)):
                     raise InvalidEvent(f"the record has {problem}", reason="too_many_columns")
-                row = to_row(values, self._roles(columns), text=_is_text(batch))
+                roles = self._roles({})
+                kinds = {
+                    name: kind
+                    for name in columns
+                    if (kind := roles.first_kind(name, values.get(name), text=text)) is not None
+                }
+                row = to_row(values, self._roles(kinds), text=text)
                 stage = "validate"
-                self.model.introduce(columns, np.array([row.x]), self._targets(row))
+                self.model.introduce(
+                    list(kinds),
+                    np.array([row.x]),
+                    self._targets(row),
+                    kinds=list(kinds.values()),
+                    awaited=[name for name in columns if name not in kinds],
+                )
             except InvalidEvent as error:
                 ledger.reject(i, stage, error.reason, str(error))
             else:
+                LOGGER.info("%s: columns by their first values: %s", batch.origin, described(kinds))
                 return batch.tail(i)
         return batch.tail(len(batch))
 

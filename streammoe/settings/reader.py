@@ -222,7 +222,7 @@ class _Reader:
         if schema is not None:
             taken = {"target": schema.targets, "weight": (schema.weight,)}
             if schema.features == "*":  # a list of features may include the key
-                taken |= {"categorical": schema.categorical, "timestamps": schema.timestamps}
+                taken |= {name: getattr(schema, name) for name in ("categorical", "timestamps", "numeric")}
             self.problems += [
                 self._broken(("labels", "key"), f"must not be a column that schema.{name} names", key)
                 for name, columns in taken.items()

@@ -75,6 +75,7 @@ class Schema(Section):
     """The column with the weight of an event; ``None`` gives all the same weight."""
     categorical: Columns = ()
     timestamps: Columns = ()
+    numeric: Columns = ()
     late_columns: bool = False
     max_columns: int = option(
         256,
@@ -90,7 +91,7 @@ class Schema(Section):
         """Target columns, one for each output."""
         return (self.target,) if isinstance(self.target, str) else self.target
 
-    @field_validator("features", "ignore", "weight", "categorical", "timestamps")
+    @field_validator("features", "ignore", "weight", "categorical", "timestamps", "numeric")
     @classmethod
     def _disjoint(cls, value: str | tuple[str, ...] | None, info: ValidationInfo) -> str | tuple[str, ...] | None:
         """Reject columns with more than one meaning."""
@@ -107,7 +108,7 @@ class Schema(Section):
             if both:
                 raise ValueError(f"must not contain what schema.{other} {_NAMES_TOO[other]} ({', '.join(both)})")
         features = info.data.get("features", "*")
-        if info.field_name in {"categorical", "timestamps"} and features != "*":
+        if info.field_name in {"categorical", "timestamps", "numeric"} and features != "*":
             others = [name for name in names if name not in features]
             if others:
                 raise ValueError(f"must name features only; schema.features does not list {', '.join(others)}")
@@ -127,9 +128,16 @@ _MUST_NOT_HOLD = {
     "weight": ("features", "ignore"),
     "categorical": ("ignore", "weight"),
     "timestamps": ("ignore", "weight", "categorical"),
+    "numeric": ("ignore", "weight", "categorical", "timestamps"),
 }
 """For each setting, those that must not name the same column."""
-_NAMES_TOO = {"features": "lists too", "ignore": "lists too", "categorical": "lists too", "weight": "names"}
+_NAMES_TOO = {
+    "features": "lists too",
+    "ignore": "lists too",
+    "categorical": "lists too",
+    "timestamps": "lists too",
+    "weight": "names",
+}
 
 
 class Classifier(ClassifierOptions):

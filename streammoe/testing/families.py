@@ -76,7 +76,7 @@ class FamilyContract(ABC):
                 return X, np.abs(X[:, 0]) + 0.3 * rng.normal(size=n)
 
             def make_model(self, bound, seed, **arguments):
-                return MoERegressor(3, bound=bound, seed=seed, **arguments)
+                return MoERegressor(3, bound=bound, seed=seed, standardize=False, **arguments)
 
             def from_parameters(self, parameters, feature_names, **arguments):
                 return MoERegressor.from_parameters(parameters, feature_names=feature_names, **arguments)

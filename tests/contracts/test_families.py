@@ -49,7 +49,7 @@ class Ours(FamilyContract):
         return ARGUMENTS.get(self.family.name, {})
 
     def make_model(self, bound, seed, **arguments):
-        return self.kind(3, bound=bound, seed=seed, **self.arguments, **arguments)
+        return self.kind(3, bound=bound, seed=seed, standardize=False, **self.arguments, **arguments)
 
     def from_parameters(self, parameters, feature_names, **arguments):
         return self.kind.from_parameters(parameters, feature_names=feature_names, **self.arguments, **arguments)

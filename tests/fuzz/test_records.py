@@ -31,8 +31,8 @@ def losing_the_last(reader):
     return batch and replace(batch, block=batch.block[: batch.ends[-2]], ends=batch.ends[:-1])
 
 
-def leaving_a_trace(self, batch, wanted, ignore=None):
-    decoded = DECODE(self, batch, wanted, ignore)
+def leaving_a_trace(self, batch, wanted, *names):
+    decoded = DECODE(self, batch, wanted, *names)
     return decoded._replace(X=decoded.X + len(decoded.rejected))
 
 

@@ -1,8 +1,10 @@
 """Of the estimators: arguments, events that are rejected, checkpoints that hold no model, batch fits and mixtures."""
 
 import math
+from itertools import islice
 
 import numpy as np
+from river import datasets, preprocessing
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, schedules
 from streammoe.distributions import Gaussian, GaussianMixture, Laplace, StudentT, StudentTMixture
@@ -26,7 +28,6 @@ WRONG = {
     MoEClassifier: {"classes": ("a", "a"), "max_classes": 2.5},
 }
 WRONG_TOGETHER = (
-    (MoERegressor, {"warmup": 0, "standardize": True}),
     (MoERegressor, {"warmup": 0, "prior_strength": 0.0}),
     (MoERegressor, {"warmup": 0, "n_experts": "auto"}),
     (MoERegressor, {"curved": "on", "hold": False}),
@@ -69,6 +70,13 @@ def poisoned(_):
     model.learn_one({"x0": 9e49, "x1": 1.0}, 1.0, w=1e6)
 
 
+def scaled_before(_):
+    """Learn what a scaler that learns as it goes makes of the first events."""
+    model = preprocessing.StandardScaler() | MoERegressor(1, warmup=40)
+    for x, y in islice(datasets.TrumpApproval(), 40):
+        model.learn_one(x, y)
+
+
 def learning(*xs, y=1.0, kind=MoERegressor, **arguments):
     """Learn events one after the other, the last of which is rejected."""
 
@@ -95,6 +103,8 @@ X, Y = np.arange(8.0).reshape(4, 2), np.arange(4.0)
 TWENTY = test_batch.rows(20)
 
 CASES = {
+    # Columns
+    "a scaler in front": scaled_before,
     # Arguments
     **dict(constructed()),
     "Auto, fewer than two": lambda _: Auto(1),

@@ -51,7 +51,7 @@ CASES = {
     "a record of too few cells": case(b"1", columns=("a", "y")),
     "a record with unpaired quotes": case(b'1,"2', columns=("a", "y")),
     "a record that is not UTF-8": case(b"\xff,2", columns=("a", "y")),
-    "text that is no number": case({"a": "x", "y": 1}),
+    "text that is no number": case(GOOD, {"a": "x", "y": 1}),
     "a number that is not finite": case(b'{"a": NaN, "y": 1}'),
     "a number that is too large": case(b'{"a": 1e400, "y": 1}'),
     "a number out of range": case(GOOD, {"a": 1, "y": -1e60}),
@@ -71,6 +71,9 @@ CASES = {
     "no room for a late column": case(
         GOOD, {**GOOD, "b": 1}, {**GOOD, "c": 1}, schema=Schema(("y",), late_columns=True, max_columns=2)
     ),
+    "columns of all kinds": case({"a": 1.0, "b": True, "c": "red", "t": "2026-01-31", "late": None, "y": 2.0}),
+    "a column that is late and wrong": case({"a": 1.0, "b": None, "y": 2.0}, {"a": 1.0, "b": "NA", "y": 2.0}),
+    "a column decided by a broken record": case({"a": "broken", "y": 1.0}, {"a": 2.5, "y": 1.0}),
     "a late column": case(GOOD, {**GOOD, "b": 1}, schema=Schema(("y",), late_columns=True)),
     "a column that is ignored": case(GOOD, {**GOOD, "b": 1}),
     "a label without a key": joined({"y": 1}),

@@ -23,6 +23,7 @@ AREAS = {
     "portfolio": "test_portfolio.py test_curved.py",
     "held": "test_held.py",
     "encoder": "unit/test_features.py test_regressor.py property/test_poison.py",
+    "columns": "unit/test_columns.py",
     "estimators": "test_regressor.py test_classifier.py test_predicting.py invariants/*.py",
     "poison": "invariants/*.py test_undo.py test_poison.py test_poisoned_batch.py",
     "distributions": "test_distributions.py",
@@ -179,12 +180,27 @@ FAULTS = {
         Fault("rejected-widens-range", "elif learns:\n            for j", "if learns:\n            for j"),
         Fault(
             "late-column-not-judged",
-            "*map(self._kind, news.fields)], dtype",
+            "*self._kinds_of(news)], dtype",
             "*[CATEGORICAL for _ in news.fields]], dtype",
         ),
         Fault(
             "predictions-not-bounded", "np.minimum(np.maximum(X, self._plan.lowest), self._plan.highest)", "X.copy()"
         ),
+    ],
+    "columns": [
+        Fault("marker-is-a-category", "or text.lower() in MARKERS or", "or"),
+        Fault("empty-text-is-a-category", "    if not plain:\n        return None", "    if not plain:\n        pass"),
+        Fault(
+            "awaited-columns-not-saved",
+            "        if self.awaited:\n            arrays",
+            "        if not self.fields:\n            arrays",
+        ),
+        Fault(
+            "first-value-over-a-setting",
+            "return self.kind(name) or kind_of(value, text=text)",
+            "return kind_of(value, text=text)",
+        ),
+        Fault("standard-scaler-not-noticed", "math.isclose(abs(column[at]), math.sqrt(at), rel_tol=1e-6)", "False"),
     ],
     "estimators": [
         Fault("weight-zero-learned", "Y[counts[start:] == 0.0] = np.nan", "Y[counts[start:] < 0.0] = np.nan"),

@@ -57,7 +57,7 @@ def weight_of(averaging, rate, gamma, forgets):
     ("kind", "family", "given"), CASES, ids=["default", "limited", "no average", "constant", "several", "classes"]
 )
 def test_steps_iterates_and_the_average_are_those_of_the_reference(kind, family, given):
-    model = kind(**{**BASE, **given})
+    model = kind(**{**BASE, "standardize": False, **given})
     begin, count = (WARMUP, 300) if model.drift is None else (CHANGE - 50, CHANGE + 400)
     X, y = stream(kind, count)
     model.learn_array(X[:WARMUP], y[:WARMUP])

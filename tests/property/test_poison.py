@@ -110,7 +110,7 @@ def test_an_event_is_learned_whole_or_leaves_no_trace(kind, data, arguments):
 
 def test_values_whose_squares_vanish_do_no_harm():
     for degree, tiny in ((2, 1e-78), (1, 1e-155), (2, 1e-155)):
-        model = MoERegressor(1, degree=degree, warmup=3)
+        model = MoERegressor(1, degree=degree, warmup=3, standardize=False)
         for value in (0.0, 0.0, tiny, 1.0, 2.0, 1000.0):
             model.learn_one({"a": value}, value)
             assert model.is_finite()

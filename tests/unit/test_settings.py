@@ -222,7 +222,6 @@ RULES: dict[str, list[str]] = {
     ],
     "labels.key=id schema.target=['z','id']": ["labels.key"],
     # Settings that do not go together with the kind of the model or its noise
-    "model.warmup=0": ["model.warmup"],
     "model.standardize=false model.prior_strength=0 model.warmup=0": ["model.warmup"],
     "model.kind=classifier model.expert.covariance=full": ["model.expert"],
     "model.kind=classifier model.expert=laplace": ["model.expert"],

@@ -21,7 +21,7 @@ FLAGS = """
 source.path=data*.csv source.format=csv source.block_bytes=8192 source.block_rows=100 source.max_record_bytes=5000
 source.delimiter=; source.header=["a","b","y"] source.follow=true source.on_truncate=restart
 schema.target=a schema.features=["a"] schema.ignore=["a"] schema.weight=a schema.categorical=["a"]
-schema.timestamps=["a"] schema.late_columns=true schema.max_columns=7
+schema.timestamps=["a"] schema.numeric=["a"] schema.late_columns=true schema.max_columns=7
 labels.key=id labels.max_pending=5 labels.expire_events=5 labels.expire_seconds=5.0
 model.kind=classifier model.n_experts=auto model.top_k=2 model.batch_size=8 model.reseed=auto
 model.degree=2 model.gate_degree=2 model.bound=paper model.events_per_coefficient=0.5

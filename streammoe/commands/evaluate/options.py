@@ -12,8 +12,8 @@ from streammoe.options import CHOICES
 from streammoe.settings import parsed
 
 SECTIONS = ("source", "schema", "model")
-LISTS = ("features", "ignore", "categorical", "timestamps", "header", "classes")
-SCHEMA = ("features", "ignore", "categorical", "timestamps", "weight")
+LISTS = ("features", "ignore", "categorical", "timestamps", "numeric", "header", "classes")
+SCHEMA = ("features", "ignore", "categorical", "timestamps", "numeric", "weight")
 CSV = ("delimiter", "decimal", "header")
 
 

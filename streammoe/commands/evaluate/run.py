@@ -20,7 +20,7 @@ from streammoe.daemon.model import compile_kernels, model_from, schema_of
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.estimators import MixtureOfExperts
-from streammoe.pipeline.decoders import FieldRoles, decoder
+from streammoe.pipeline.decoders import decoder
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
 from streammoe.pipeline.scores import MIN_PROBABILITY, ClassificationScores, PrequentialScores
 from streammoe.ports import Batch, Predictions, PredictionSink, Source
@@ -178,16 +178,9 @@ class _Run:
         """Return the events of a batch that our model has learned."""
         # Records rejected for their features are in `bad`, whichever fields are decoded here.
         uses_features = any(each.looks for each in self.peers)
-        fields, schema = tuple(self.pipeline.model.fields) if uses_features else (), self.schema
-        classify = self.evaluation.classify
-        roles = FieldRoles(
-            fields,
-            () if classify else schema.targets,
-            schema.targets[0] if classify else None,
-            schema.weight,
-            schema.categorical,
-            schema.timestamps,
-        )
+        roles = self.pipeline.roles()
+        roles = roles if uses_features else roles._replace(fields=())
+        fields = roles.fields
         decoded = decoder(batch.format).decode(batch, roles)
         learned = ~bad[decoded.rows] & (decoded.weights > 0.0)
         if decoded.labels is None:

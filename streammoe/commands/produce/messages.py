@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from streammoe.columns import BOOLEANS
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.pipeline.decoders import decoder
-from streammoe.pipeline.decoders.values import BOOLEANS, seconds
+from streammoe.pipeline.decoders.values import seconds
 from streammoe.ports import Batch, Message
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")

@@ -26,14 +26,18 @@ class ArrowDecoder:
     def names(self, batch: Batch, i: int) -> Values:
         return {name: _to_python(column.slice(i, 1))[0] for name, column in _columns(batch).items()}
 
-    def decode(self, batch: Batch, roles: FieldRoles, ignore: Collection[str] | None = None) -> DecodedBatch:
+    def decode(
+        self,
+        batch: Batch,
+        roles: FieldRoles,
+        ignore: Collection[str] | None = None,
+        awaited: Collection[str] = (),
+    ) -> DecodedBatch:
         columns = _columns(batch)
         require_targets(batch.origin, tuple(columns), roles)
         sheet = Sheet(len(batch), roles)
-        new: list[str] = []
-        if ignore is not None:
-            unknown = sorted(columns.keys() - set(ignore) - {slot.name for slot in sheet.slots})
-            new = [name for name in unknown if columns[name].null_count < len(batch)]
+        candidates = sheet.candidates(columns, ignore, awaited)
+        new = [name for name in candidates if columns[name].null_count < len(batch)]
         for start, stop in growing_runs(len(batch)) if new else [(0, len(batch))]:
             n = stop - start
             run = {name: column.slice(start, n) for name, column in columns.items()}

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
+from streammoe.columns import BOOLEANS
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.pipeline.decoders.arrow import floats_of, texts_of, times_of, valid_of
 from streammoe.pipeline.decoders.rows import (
@@ -24,7 +25,7 @@ from streammoe.pipeline.decoders.rows import (
     require_targets,
     text_of,
 )
-from streammoe.pipeline.decoders.values import BOOLEANS, CommaText
+from streammoe.pipeline.decoders.values import CommaText
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.types import AnyArray, IntArray
 
@@ -53,13 +54,17 @@ class CsvDecoder:
             raise malformed(record, f"has {len(fields)} values; it must have one for each of {len(columns)} columns")
         return dict(zip(columns, map(CommaText, fields) if batch.decimal == "," else fields, strict=True))
 
-    def decode(self, batch: Batch, roles: FieldRoles, ignore: Collection[str] | None = None) -> DecodedBatch:
+    def decode(
+        self,
+        batch: Batch,
+        roles: FieldRoles,
+        ignore: Collection[str] | None = None,
+        awaited: Collection[str] = (),
+    ) -> DecodedBatch:
         header = _columns(batch)
         require_targets(batch.origin, header, roles)
         sheet = Sheet(len(batch), roles)
-        new: tuple[str, ...] = ()
-        if ignore is not None:
-            new = tuple(sorted(set(header).difference(ignore, (slot.name for slot in sheet.slots))))
+        new = tuple(sheet.candidates(header, ignore, awaited))
         runs = list(growing_runs(len(batch)))[::-1] if new else [(0, len(batch))]
         while runs and sheet.new is None:
             start, stop = runs.pop()

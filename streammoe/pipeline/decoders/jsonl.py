@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -41,10 +41,16 @@ class JsonlDecoder:
     def names(self, batch: Batch, i: int) -> Values:
         return object_of(readable(batch, i))
 
-    def decode(self, batch: Batch, roles: FieldRoles, ignore: Collection[str] | None = None) -> DecodedBatch:
+    def decode(
+        self,
+        batch: Batch,
+        roles: FieldRoles,
+        ignore: Collection[str] | None = None,
+        awaited: Collection[str] = (),
+    ) -> DecodedBatch:
         sheet = Sheet(len(batch), roles)
         known = None if ignore is None else frozenset(ignore).union(slot.name for slot in sheet.slots)
-        nulls: frozenset[str] = frozenset()
+        nulls = frozenset(awaited) if known is None else frozenset[str]()
         read = _reader(sheet.slots, known, nulls)
         ascii_only = batch.block.isascii()
         rows: list[Sequence[Any]] = []
@@ -62,12 +68,11 @@ class JsonlDecoder:
             try:
                 values = self.names(batch, i)
                 sheet.put(i, values, text=False)
-                if known is not None and not values.keys() <= known:
-                    new = {name: value for name, value in values.items() if name not in known}
+                if new := {name: values[name] for name in sheet.candidates(values, ignore, awaited)}:
                     if new_values := sheet.check_new(i, new, text=False):
                         sheet.new = (i, new_values)
                         break
-                    if not new.keys() <= nulls and len(nulls) < _MOST_NULLS:
+                    if known is not None and not new.keys() <= nulls and len(nulls) < _MOST_NULLS:
                         nulls = nulls.union(new)
                         read = _reader(sheet.slots, known, nulls)
             except InvalidEvent as error:
@@ -151,6 +156,7 @@ _TYPES: dict[Kind, Any] = {
     "time": float | str | None,
     "text": Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)] | int | float | bool | None,
 }
+_NOTHING: Any = Literal[""] | None
 _MOST_NULLS = 64  # unknown names that have only been null; each new one compiles another parser
 
 
@@ -163,9 +169,12 @@ def _reader(
     Args:
         slots: the values to read.
         known: if given, a record with other names is rejected,
-        nulls: unless they are listed here and null.
+        nulls: unless they are listed here and null or an empty text; without `known`, a record with other values
+            under these names.
     """
-    others = {} if known is None else dict.fromkeys(known, msgspec.Raw) | dict.fromkeys(nulls, None)
+    if known is None and not all(map(_is_plain, nulls)):
+        return _reject
+    others: dict[str, Any] = dict.fromkeys(known or (), msgspec.Raw) | dict.fromkeys(nulls, _NOTHING)
     taken = {slot.name for slot in slots}
     named = [(slot.name, _TYPES[slot.kind]) for slot in slots]
     named += [(name, others[name]) for name in sorted(others) if name not in taken and _is_plain(name)]

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from streammoe.columns import ColumnKind, Fixed
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.model.checks import LARGEST_WEIGHT
-from streammoe.pipeline.decoders.values import READERS, Kind, label, some_of
+from streammoe.pipeline.decoders.values import READ_AS, READERS, Kind, first_kind, label, some_of
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.text import shown
 from streammoe.types import BoolArray, FloatArray, IntArray
@@ -42,10 +43,17 @@ class FieldRoles(NamedTuple):
     """Names of features that are texts, including late columns."""
     timestamps: frozenset[str] = frozenset()
     """Names of features that are times, including late columns."""
+    numeric: frozenset[str] = frozenset()
+    """Names of late columns that are numbers; of others in none of these sets the first value decides."""
 
     def kind(self, field: str) -> Kind:
         """Return how to read a feature."""
         return "text" if field in self.categorical else "time" if field in self.timestamps else "number"
+
+    def first_kind(self, field: str, value: object, *, text: bool) -> ColumnKind | None:
+        """Return what a late column holds whose first value is this one; None if that is missing."""
+        fixed = Fixed(self.categorical, self.timestamps, self.numeric).kind(field)
+        return fixed or first_kind(value, text)
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -98,7 +106,13 @@ class Decoder(Protocol):
         """Return the i-th record as names and raw values; raise `InvalidEvent` if the record is ``malformed``."""
         ...
 
-    def decode(self, batch: Batch, roles: FieldRoles, ignore: Collection[str] | None = None) -> DecodedBatch:
+    def decode(
+        self,
+        batch: Batch,
+        roles: FieldRoles,
+        ignore: Collection[str] | None = None,
+        awaited: Collection[str] = (),
+    ) -> DecodedBatch:
         """Decode the records of `batch`.
 
         Args:
@@ -108,7 +122,8 @@ class Decoder(Protocol):
                 first good record with a non-null value under a name that neither has a role nor is listed here, so that
                 the caller can widen its model and continue with ``batch.tail``. Records without target or with weight
                 0 do not stop it, since they add no columns. A record whose new values cannot be read as
-                ``roles.kind`` says is rejected.
+                ``roles.first_kind`` says is rejected.
+            awaited: if `ignore` is not given: the only names that may become columns.
 
         Raises:
             SourceError: the header lacks a target.
@@ -195,6 +210,15 @@ class Sheet:
             except InvalidEvent as error:
                 self.reject(int(i), error)
 
+    def candidates(self, names: Iterable[str], ignore: Collection[str] | None, awaited: Collection[str]) -> list[str]:
+        """Return those of the names that may become columns, see `Decoder.decode`, in order."""
+        if ignore is None and not awaited:
+            return []
+        slots = {slot.name for slot in self.slots}
+        return sorted(
+            name for name in names if name not in slots and (name in awaited if ignore is None else name not in ignore)
+        )
+
     def check_new(self, i: int, values: Mapping[str, object], *, text: bool) -> Values:
         """Return the new values of a stored record without missing ones; none if the record will not be learned.
 
@@ -203,7 +227,10 @@ class Sheet:
         """
         new_values: Values = {}
         for name in sorted(values):
-            taken = READERS[self.roles.kind(name)](name, values[name], text)
+            kind = self.roles.first_kind(name, values[name], text=text)
+            if kind is None:
+                continue
+            taken = READERS[READ_AS[kind]](name, values[name], text)
             if taken is not None and taken == taken:  # noqa: PLR0124 - false for NaN, that is, missing
                 new_values[name] = values[name]
         return new_values if new_values and self._is_learned(i) else {}

@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
+from streammoe.columns import BOOLEANS, NOT_FINITE, NUMBER, ColumnKind, kind_of
 from streammoe.errors import InvalidEvent
 from streammoe.text import shown
 from streammoe.values import as_text
@@ -76,14 +77,14 @@ def number(name: str, value: object, text: bool) -> float:
         if isinstance(value, TooLarge):
             _reject(name, value, "number", "out_of_range")
         written = value.with_point() if isinstance(value, CommaText) else value
-        if text and _NUMBER.fullmatch(written):
+        if text and NUMBER.fullmatch(written):
             read = float(written)
             if math.isinf(read):
                 _reject(name, TooLarge(value), "number", "out_of_range")
             return read
         if text and (truth := BOOLEANS.get(value.lower())) is not None:
             return truth
-        _reject(name, value, "number", "not_finite" if _NOT_FINITE.fullmatch(value) else "wrong_type")
+        _reject(name, value, "number", "not_finite" if NOT_FINITE.fullmatch(value) else "wrong_type")
     if not isinstance(value, bool | int | float | Decimal):
         _reject(name, value, "number", "wrong_type")
     try:
@@ -115,11 +116,11 @@ def seconds(name: str, value: object, text: bool) -> float:
         return number(name, value, text)
     if not isinstance(value, str):
         _reject(name, value, "time", "wrong_type")
-    if text and (not value or _NUMBER.fullmatch(value.with_point() if isinstance(value, CommaText) else value)):
+    if text and (not value or NUMBER.fullmatch(value.with_point() if isinstance(value, CommaText) else value)):
         return number(name, value, text)
     match = TIME.fullmatch(value.strip(" \t") if text else value)
     if match is None:
-        _reject(name, value, "time", "not_finite" if _NOT_FINITE.fullmatch(value) else "wrong_type")
+        _reject(name, value, "time", "not_finite" if NOT_FINITE.fullmatch(value) else "wrong_type")
     year, month, day, hour, minute, second, fraction, sign, hours, minutes = match.groups()
     try:
         days = date(int(year), int(month), int(day)).toordinal() - _EPOCH
@@ -171,13 +172,25 @@ READERS: dict[Kind, Callable[[str, object, bool], float | str | None]] = {
     "time": seconds,
     "text": label,
 }
+READ_AS: dict[ColumnKind, Kind] = {"number": "number", "boolean": "number", "time": "time", "category": "text"}
+"""How the values of a column are read."""
 
-# Texts that Arrow's csv reader accepts as finite numbers, and float() reads to the same bits.
-_NUMBER = re.compile(r"[ \t]*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*")
+
+def first_kind(value: object, text: bool) -> ColumnKind | None:
+    """Return what a column holds whose first value is this raw one, see `kind_of`; None if it is missing.
+
+    >>> first_kind("1.5", text=True), first_kind(CommaText("1,5"), text=True), first_kind(CommaText("1.5"), text=True)
+    ('number', 'number', 'number')
+    """
+    if isinstance(value, TooLarge | Unreadable):
+        return "number"
+    found = kind_of(str(value) if isinstance(value, CommaText) else value, text=text)
+    if found == "category" and isinstance(value, CommaText):
+        return kind_of(value.with_point(), text=text)
+    return found
+
+
 _COMMA = re.compile(r"[ \t]*[+-]?[0-9]+,[0-9]+(?:[eE][+-]?[0-9]+)?[ \t]*")
-_NOT_FINITE = re.compile(r"\s*[+-]?(?:nan(?:\(\w*\))?|inf(?:inity)?)\s*", re.IGNORECASE)
-BOOLEANS = {"true": 1.0, "false": 0.0}
-"""Booleans in text formats, in lower case."""
 TIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)"
     r"(?:[Tt ]([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:[.,](\d{1,9}))?)?"

@@ -120,7 +120,7 @@ REFUSALS = {
     "array weight below 0": array(ROWS, np.ones(3), "out_of_range", "w", 2, w=np.array([1.0, 1.0, -1.0])),
     "array weights text": array(ROWS, np.ones(3), "wrong_type", "w", w=np.array(["1"] * 3)),
     "array, too few weights": array(ROWS, np.ones(3), "wrong_shape", "w", w=np.ones(2)),
-    "frame of text": frame(["x", "y"], "wrong_type"),
+    "frame of text": frame(["1", "2"], "wrong_type"),
     "frame of nullable numbers": frame(pd.array([1, 2], dtype="Int64"), "wrong_type"),
     "frame with NaN": frame([1.0, math.nan], "not_finite", 1),
     "frame, names twice": Refusal(

@@ -39,7 +39,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr(assembly, "compile_kernels", lambda settings=None: None)
     Path("config.toml").write_text(f"""
         source = {{ kind = "file", path = "*.csv", block_bytes = {100 * RECORD} }}
-        schema.target = "y"
+        schema = {{ target = "y", numeric = ["b"] }}
         model = {{ n_experts = 1, warmup = 50 }}
         checkpoint = {{ dir = "state", every_events = 100, every_seconds = 1e9 }}
         metrics.enabled = false

@@ -53,7 +53,7 @@ def test_rows_of_tables_become_letters_that_can_be_read_again():
 
 
 def test_columns_are_those_of_the_first_good_record_in_the_order_of_names():
-    bad = [{"q": 1, **FAR}, {"q": 1, "y": 1e60}, {"q": "x", "y": 1}, {"y": 1}, b"{"]
+    bad = [{"q": 1, **FAR}, {"q": 1, "y": 1e60}, {"q": [1], "y": 1}, {"y": 1}, b"{"]
     for sizes in ([1], ()):
         line = pipeline("regressor")
         result = run(line, [*bad, {"y": 1, "b": 2, "a": 3}, good(0, d=1.0)], "jsonl", sizes)
@@ -65,7 +65,9 @@ def test_columns_are_those_of_the_first_good_record_in_the_order_of_names():
 def test_listed_features_are_used_and_no_others_and_ignored_fields_may_hold_anything():
     line = pipeline("regressor", schema={"features": ("b", "missing", "a")})
     run(line, [{"e": "text", "a": 1, "b": 2, "y": 3}])
-    assert line.model.feature_names == ["a", "b", "missing"]
+    assert (line.model.feature_names, line.model.awaited) == (["a", "b"], ["missing"])
+    run(line, [{"e": "text", "a": 1, "b": 2, "missing": 5, "y": 3}])
+    assert (line.model.feature_names, line.model.awaited) == (["a", "b", "missing"], [])
     for late, columns in ((False, ["a"]), (True, ["a", "k"])):
         line = pipeline("regressor", schema={"ignore": ("id", "note"), "late_columns": late})
         records = [{"id": "x-1", "a": 1, "note": [1], "y": 3}, {"id": math.nan, "a": 1, "k": 1, "note": "x", "y": 3}]

@@ -1,0 +1,128 @@
+"""What a column holds: numbers, truth values, categories or times, decided by its first value unless a setting says so.
+
+The rule is the same in Python, in `streammoe evaluate` and in the daemon. One value decides, so that nothing depends on
+how a stream is cut; what is decided is part of the model. Where a text could be a number, it is never a category: such
+a column is one of numbers, and the record is accepted or rejected as a number is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from datetime import date
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from streammoe.kernels.features import CATEGORICAL, NUMERIC, TIMESTAMP
+from streammoe.text import counted, listed, shown
+
+ColumnKind = Literal["number", "boolean", "category", "time"]
+
+CODES: Mapping[ColumnKind, int] = {
+    "number": NUMERIC,
+    "boolean": NUMERIC,
+    "category": CATEGORICAL,
+    "time": TIMESTAMP,
+}
+"""The kinds of fields that kernels know: a truth value is the number 1 or 0."""
+KINDS: Mapping[int, ColumnKind] = {NUMERIC: "number", CATEGORICAL: "category", TIMESTAMP: "time"}
+"""What each of those is called here."""
+
+# Texts that Arrow's csv reader accepts as finite numbers, and float() reads to the same bits.
+NUMBER = re.compile(r"[ \t]*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*")
+NOT_FINITE = re.compile(r"\s*[+-]?(?:nan(?:\(\w*\))?|inf(?:inity)?)\s*", re.IGNORECASE)
+BOOLEANS = {"true": 1.0, "false": 0.0}
+"""Truth values in formats that write everything as text, in lower case."""
+MARKERS = frozenset({"na", "n/a", "#n/a", "null", "?", "-", "."})
+"""Texts that usually stand for a number that is missing, in lower case."""
+_ALMOST = re.compile(
+    r"[+-]?\d{1,3}(?:[ ,'_]\d{3})+(?:\.\d+)?|[+-]?\d+,\d+(?:[eE][+-]?\d+)?|[+-]?\d{1,3}(?:\.\d{3})+,\d+"
+)
+"""Numbers with separators of thousands or a decimal comma, which are not accepted, but meant as numbers."""
+_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[Tt ]\d\d.*)?", re.ASCII)
+MOST_SHOWN = 10
+"""Maximum number of columns of a kind that a message lists."""
+
+
+def kind_of(value: object, *, text: bool = False) -> ColumnKind | None:
+    """Return what a column holds whose first value is this one; None if a value is missing or an empty text.
+
+    A value of any other type makes it a column of numbers, as which the value is rejected.
+
+    Args:
+        value: the value; not NaN.
+        text: whether the format writes everything as text, as csv does. In others a text is never a truth value.
+
+    >>> [kind_of(value, text=True) for value in ("3.5", "TRUE", "2026-01-31", "red", "")]
+    ['number', 'boolean', 'time', 'category', None]
+    >>> kind_of(True), kind_of(7), kind_of("red"), kind_of(date(2026, 1, 31)), kind_of(None), kind_of("true")
+    ('boolean', 'number', 'category', 'time', None, 'category')
+    >>> kind_of("12"), kind_of("1,5"), kind_of("NA"), kind_of(b"red")  # to be rejected
+    ('number', 'number', 'number', 'number')
+    """
+    if isinstance(value, bool | np.bool_):
+        return "boolean"
+    if isinstance(value, date | np.datetime64):
+        return "time"
+    if not isinstance(value, str):
+        return None if value is None else "number"
+    plain = str(value).strip()
+    if not plain:
+        return None
+    if _is_meant_as_number(plain):
+        return "number"
+    if text and plain.lower() in BOOLEANS:
+        return "boolean"
+    return "time" if _TIME.fullmatch(plain) else "category"
+
+
+def _is_meant_as_number(text: str) -> bool:
+    """Return whether a text is a number, or what is written where a number is missing or not finite."""
+    return bool(
+        NUMBER.fullmatch(text) or NOT_FINITE.fullmatch(text) or text.lower() in MARKERS or _ALMOST.fullmatch(text)
+    )
+
+
+class Fixed(NamedTuple):
+    """The columns whose kind settings fix."""
+
+    categorical: Collection[Any] = frozenset()
+    timestamps: Collection[Any] = frozenset()
+    numeric: Collection[Any] = frozenset()
+
+    def kind(self, name: object) -> ColumnKind | None:
+        """Return the kind that a column must have; None if its first value decides."""
+        if name in self.categorical:
+            return "category"
+        if name in self.timestamps:
+            return "time"
+        return "number" if name in self.numeric else None
+
+    def kind_of(self, name: object, value: object, *, text: bool = False) -> ColumnKind | None:
+        """Return the kind of a column with this first value; None if neither a setting nor the value decides."""
+        return self.kind(name) or kind_of(value, text=text)
+
+
+_WORDS: Mapping[ColumnKind, str] = {
+    "number": "numbers",
+    "boolean": "truth values",
+    "category": "categories",
+    "time": "times",
+}
+
+
+def described(found: Mapping[Any, ColumnKind]) -> str:
+    """Describe what columns hold.
+
+    >>> described({"a": "number", "c": "category", "d": "number"})
+    'numbers in a and d; categories in c'
+    """
+    parts = []
+    for kind, words in _WORDS.items():
+        names = [name if isinstance(name, str) else str(name) for name, held in found.items() if held == kind]
+        if names:
+            some = [shown(name)[1:-1] for name in names[:MOST_SHOWN]]
+            some += [counted(len(names) - MOST_SHOWN, "other")] if len(names) > MOST_SHOWN else []
+            parts.append(f"{words} in {listed(some, 'and')}")
+    return "; ".join(parts)

@@ -1,0 +1,238 @@
+"""What columns hold is found by their first values, alike in Python, in frames and in records of any format."""
+
+import logging
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import islice
+
+import numpy as np
+import pandas as pd
+import pytest
+from river import datasets, preprocessing
+
+from streammoe import InvalidEvent, MoEClassifier, MoERegressor, load
+from streammoe.columns import kind_of
+from streammoe.errors import CheckpointError
+from streammoe.model.checkpoint import restore
+from streammoe.options import WarmUp
+from streammoe.pipeline.decoders.values import CommaText, TooLarge, Unreadable, first_kind
+from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.scores import PrequentialScores
+from tests.pairs import pairwise_cases
+from tests.unit.pipeline.streams import run
+
+KINDS = {"categorical": ("c", "d"), "timestamps": ("t", "u")}
+QUICK = {"n_experts": 2, "warmup": WarmUp(30, restarts=1)}
+N = 60
+
+
+def event(i):
+    """Return an event in which some columns have their first value late, and a flag and a time now and then none."""
+    held = {
+        "a": round(math.sin(3 * i), 4),
+        "b": i % 3 == 0 if i % 7 else None,
+        "c": "red" if i % 3 else "green",
+        "d": ("north", "south")[i % 2] if i > 4 else None,
+        "e": 0.25 * i if i > 9 else None,
+        "t": datetime.fromtimestamp(1.7e9 + 1800 * i, UTC).isoformat() if i % 5 else None,
+        "u": "2026-01-31" if i > 30 else None,
+    }
+    return {**held, "y": round(2 * held["a"] + (i % 3 == 0), 4)}
+
+
+EVENTS = [event(i) for i in range(N)]
+
+
+def without_missing(held):
+    return {name: value for name, value in held.items() if value is not None and name != "y"}
+
+
+def learned(model, events):
+    for held in events:
+        model.learn_one(without_missing(held), held["y"])
+    return model
+
+
+def pipeline(**schema):
+    fixed = {name: frozenset(names) for name, names in schema.items() if name in {"categorical", "numeric"}}
+    return Pipeline(MoERegressor(**QUICK), Schema(("y",), **{**schema, **fixed}), PrequentialScores(1))
+
+
+# --- the rule -------------------------------------------------------------------------------------------------------
+
+FOUND = {
+    "number": [0, 1.5, Decimal(1), np.int8(3), np.float32(1), "1", " -1.5e3 ", "007", TooLarge("1e400")],
+    "boolean": [True, np.False_],
+    "category": ["red", "yes", "A12", "10-20", "12:30", "2026-01-31 to 2026-02-28", "ü"],
+    "time": [datetime(2026, 1, 31, tzinfo=UTC), date(2026, 1, 31), np.datetime64("2026-01-31"), "2026-01-31T12:00Z"],
+    None: [None, "", "  "],
+}
+TO_BE_REJECTED = ["NA", "n/a", "NULL", "?", "-", "nan", "-Infinity", "1,5", "1,234.5", "1.234,5", "1 000", b"x", [1]]
+"""Nothing that is meant as a number becomes a category, nor does what no kind can hold."""
+
+
+def test_a_value_has_one_kind_and_what_is_meant_as_a_number_is_one():
+    for kind, values in FOUND.items():
+        for value in values:
+            assert kind_of(value) == kind, value
+    for value in [*TO_BE_REJECTED, Unreadable("a list"), CommaText("1,5"), CommaText("1.5")]:
+        for text in (False, True):
+            assert first_kind(value, text) == "number", value
+    for word in ("true", "False"):
+        assert (kind_of(word, text=True), kind_of(word)) == ("boolean", "category")
+
+
+@pytest.mark.parametrize("value", TO_BE_REJECTED)
+def test_what_is_rejected_decides_nothing(value):
+    model = MoERegressor(**QUICK)
+    with pytest.raises(InvalidEvent):
+        model.learn_one({"a": 1.0, "x": value}, 1.0)
+    assert not model.fields
+    model.learn_one({"a": 1.0, "x": "red"}, 1.0)
+    assert model.column_kinds == {"a": "number", "x": "category"}
+
+
+# --- the same everywhere --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "case",
+    pairwise_cases(
+        format=["jsonl", "csv", "arrow"], sizes=[(), (1,), (7, 1, 20)], stop=[None, 3, 12, 40], listed=[False, True]
+    ),
+)
+def test_any_cut_any_format_and_a_resume_give_the_model_whose_kinds_were_given(case, tmp_path):
+    expected = learned(MoERegressor(**QUICK, **KINDS, numeric=("a", "b", "e")), EVENTS)
+    schema = {"features": tuple("abcdetu")} if case["listed"] else {}
+    line, stop = pipeline(**schema), case["stop"] or 0
+    run(line, EVENTS[:stop], case["format"], case["sizes"])
+    if stop:
+        line.model.save(tmp_path / "model")
+        resumed = load(tmp_path / "model")
+        assert resumed.awaited == line.model.awaited
+        line = Pipeline(resumed, line.schema, line.scores)
+    assert run(line, EVENTS[stop:], case["format"], case["sizes"]).outcomes["learned"] == N - stop
+    assert line.model.state_digest() == expected.state_digest()
+    assert line.model.column_kinds == {name: expected.column_kinds[name] for name in line.model.fields}
+
+
+def test_events_and_frames_find_what_records_find():
+    expected = learned(MoERegressor(**QUICK, **KINDS), EVENTS)
+    assert learned(MoERegressor(**QUICK), EVENTS).state_digest() == expected.state_digest()
+    moments = pd.date_range("2026-01-31", periods=N - 31, freq="h")
+    given = [without_missing(held) for held in EVENTS[31:]]
+    frame = pd.DataFrame(given).assign(s=moments)[["a", "c", "d", "e", "s", "u"]]
+    one, many = MoERegressor(**QUICK), MoERegressor(**QUICK)
+    targets = [held["y"] for held in EVENTS[31:]]
+    for x, y in zip(frame.to_dict("records"), targets, strict=True):
+        one.learn_one(x, y)
+    many.learn_many(frame, pd.Series(targets))
+    assert list(many.column_kinds.values()) == ["number", "category", "category", "number", "time", "time"]
+    assert many.state_digest() == one.state_digest()
+    assert many.predict_many(frame).tolist() == [one.predict_one(x) for x in frame.to_dict("records")]
+
+
+def test_a_setting_decides_before_any_value():
+    model = MoERegressor(numeric=("a", "d"), categorical=("z",), timestamps=("t",))
+    model.learn_one({"z": 10115, "t": 0.0, "d": date(2026, 1, 31)}, 1.0)
+    with pytest.raises(InvalidEvent) as rejected:
+        model.learn_one({"a": "red"}, 1.0)
+    assert (rejected.value.reason, rejected.value.feature) == ("wrong_type", "a")
+    assert model.column_kinds == {"d": "number", "t": "time", "z": "category"}
+    line = pipeline(categorical=("z",), numeric=("a",))
+    records = [{"a": "red", "z": "7", "y": 1.0}, {"a": "1.5", "z": "7", "y": 1.0}]
+    assert run(line, records, "csv").letters == [(0, "wrong_type", "decode")]
+    assert line.model.column_kinds == {"a": "number", "z": "category"}
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+def test_a_later_value_of_another_kind_is_rejected_where_it_is(format):
+    line = pipeline()
+    events = [{"a": 0.5, "c": "x", "y": 1.0}, {"a": "x", "c": "y", "y": 1.0}, {"a": 1.5, "c": "1", "y": 1.0}]
+    assert run(line, events, format).letters == [(1, "wrong_type", "decode")]
+    assert line.model.feature_names == ["a", "c=x", "c=1"]
+
+
+def test_a_column_that_never_has_a_value_costs_nothing_and_is_not_warned_of(caplog):
+    line = pipeline()
+    with caplog.at_level(logging.WARNING):
+        events = [{"a": 1.0 * i, "q": None, "y": 1.0 * i} for i in range(20)]
+        assert run(line, events, "arrow").outcomes["learned"] == 20
+    assert (line.model.fields, line.model.awaited, caplog.records) == (["a"], ["q"], [])
+
+
+def test_a_record_without_any_value_determines_no_columns():
+    line = pipeline()
+    records = [{"a": None, "b": "", "y": 1.0}, {"a": 1.0, "b": None, "y": 1.0}]
+    assert run(line, records, "csv").letters == [(0, "no_features", "validate")]
+    assert (line.model.fields, line.model.awaited) == (["a"], ["b"])
+
+
+def test_checkpoints_are_checked_for_columns_that_wait():
+    model = learned(MoERegressor(**QUICK), EVENTS[:3])
+    arrays = model.arrays()
+    for names in (b'["a"]', b"[[1]]", b'"q"'):
+        with pytest.raises(CheckpointError):
+            restore(MoERegressor(**QUICK).learner, {**arrays, "encoder.awaited": np.frombuffer(names, np.uint8)})
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+def said(caplog, level):
+    return [record for record in caplog.records if record.levelno == level and "first value" in record.message]
+
+
+def test_what_was_found_is_logged_once_for_a_set_of_columns_and_not_for_thousands(caplog):
+    with caplog.at_level(logging.INFO):
+        learned(MoERegressor(**QUICK), EVENTS[:4])
+    assert len(said(caplog, logging.INFO)) == 2  # the columns of the first event, and a time with the second
+    caplog.clear()
+    model = MoERegressor(**QUICK)
+    with caplog.at_level(logging.INFO):
+        for i in range(150):
+            model.learn_one({f"x{i}": 1.0}, 1.0)
+    assert len(said(caplog, logging.INFO)) == 100
+
+
+def test_numbers_among_categories_that_the_first_value_made_are_warned_of_once(caplog):
+    first_bad, given = MoERegressor(**QUICK), MoERegressor(**QUICK, categorical=("c",))
+    with caplog.at_level(logging.WARNING):
+        for model in (first_bad, given):
+            for value in ("broken", "1.5", "2.5", "red"):
+                model.learn_one({"c": value}, 1.0)
+    assert len(said(caplog, logging.WARNING)) == 1
+
+
+# --- a scaler in front ----------------------------------------------------------------------------------------------
+
+
+def warned(caplog, model, events):
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        for x, y in events:
+            model.learn_one(x, y)
+    return [record for record in caplog.records if "scaler" in record.message]
+
+
+@pytest.mark.parametrize("scaler", [preprocessing.StandardScaler, preprocessing.MinMaxScaler])
+def test_a_scaler_in_front_is_noticed_once(scaler, caplog):
+    for data, estimator in ((datasets.TrumpApproval, MoERegressor), (datasets.ImageSegments, MoEClassifier)):
+        for standardize in (True, False):
+            model = scaler() | estimator(1, warmup=40, standardize=standardize)
+            assert len(warned(caplog, model, islice(data(), 50))) == 1
+            model = estimator(1, warmup=40, standardize=standardize)
+            assert not warned(caplog, model, islice(data(), 50))
+
+
+def test_inputs_that_begin_with_zeros_or_have_unit_scales_are_not_taken_for_scaled(caplog):
+    rng = np.random.default_rng(0)
+    walk = np.concatenate([np.zeros((1, 3)), np.cumsum(rng.normal(size=(99, 3)), axis=0)])
+    unit = rng.uniform(size=(100, 3))
+    unit[0] = 0.0
+    flags = rng.integers(0, 2, size=(100, 3)).astype(float)
+    flags[:2] = [[0.0] * 3, [1.0] * 3]
+    for rows in (walk, unit, flags, rng.normal(size=(100, 3)), np.zeros((100, 3))):
+        events = [(dict(zip("abc", row, strict=True)), sum(row)) for row in rows.tolist()]
+        assert not warned(caplog, MoERegressor(1, warmup=40), events)
