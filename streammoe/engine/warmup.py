@@ -98,7 +98,7 @@ def replayed_rows(shape: Shape) -> int:
     """Return how many of the events that came during a fit its result learns at each event after it.
 
     >>> [replayed_rows(Shape(4, 1, 11, 11)), replayed_rows(Shape(2, 9, 785, 785))]
-    [6153, 3]
+    [6163, 3]
     """
     return max(int(REPLAY_WORK / step_cost(shape)), FEWEST_REPLAYED)
 

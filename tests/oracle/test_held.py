@@ -8,7 +8,7 @@ from streammoe.options import WarmUp
 
 WARMUP, N, SETTLED = 350, 1_000, 300
 NAMES = ["a", "b", "c", "d", "e"]
-BRIEF = {"n_experts": 2, "warmup": WarmUp(WARMUP, restarts=1)}
+BRIEF = {"n_experts": 2, "warmup": WarmUp(WARMUP, restarts=1), "curved": "off"}  # which needs `hold`
 
 
 class Literal:

@@ -30,7 +30,7 @@ def refitted(model, buffer):
 
 
 def test_experts_that_moved_together_are_found_from_as_many_rows_as_determine_the_move():
-    model = trained(MoERegressor, 600)
+    model = trained(MoERegressor, 600, standardize=False)
     before = served_parameters(model.learner.state).experts
     state = refitted(model, rows(model, 120))
     assert state.n[0] == model.n
@@ -41,7 +41,7 @@ def test_experts_that_moved_together_are_found_from_as_many_rows_as_determine_th
 
 
 def test_a_mixture_that_explains_the_rows_is_left_as_it_is():
-    model = trained(MoERegressor, 600)
+    model = trained(MoERegressor, 600, standardize=False)
     found = rows(model, 200)
     phase = model.learner.phase
     phase.leader = model.learner.context.candidate(refitted(model, found))
@@ -62,7 +62,7 @@ def test_experts_of_classes_are_fitted_from_those_before_and_after():
 
 
 def test_too_few_rows_and_too_wide_models_are_not_fitted():
-    model = trained(MoERegressor, 600)
+    model = trained(MoERegressor, 600, standardize=False)
     assert refitted(model, rows(model, 10)) is None
     family = families()["gaussian"]
     assert refit.rounds(family, Shape(4, 1, 11, 11), 512) == refit.ROUNDS

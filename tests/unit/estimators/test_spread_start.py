@@ -142,7 +142,7 @@ def test_events_that_come_during_the_fit_are_learned_as_if_it_had_taken_no_time(
 
 def test_an_event_that_the_new_mixture_cannot_learn_is_only_counted(tmp_path, caplog):
     events = pairs(MoEClassifier, N)
-    wide = {"degree": 3, "range_factor": 0.0, "prior_strength": 0.0}
+    wide = {"degree": 3, "range_factor": 0.0, "prior_strength": 0.0, "standardize": False}
     model = trained(MoEClassifier, 0, **SLOW, **wide)
     for x, y in events[: WARM + 5]:
         model.learn_one(x, y)

@@ -10,6 +10,8 @@ from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, asse
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
 from streammoe.distributions import Gaussian
+from streammoe.engine import warmup
+from streammoe.engine.cost import row_cost
 from streammoe.engine.state import MMState
 from streammoe.mm import IncrementalMM
 from streammoe.options import Auto, WarmUp
@@ -38,7 +40,7 @@ def names_in(text):
 
 @pytest.fixture(scope="module")
 def models():
-    """Models with all that golden files lack: untouched, racing, grouping, at an interim fit, testing drift, curved."""
+    """Models with all that golden files lack, such as a race, groups, fits in progress, and every member."""
     X = np.random.default_rng(0).normal(size=(410, 2))
     found = [MoERegressor(2, drift="page_hinkley"), MoEClassifier(n_experts=Auto(6), warmup=WarmUp(390, restarts=5))]
     found[1].learn_array(X[:392], (X[:392, 0] > 0).astype(int))  # its fit is in progress
@@ -55,6 +57,14 @@ def models():
     found.append(MoERegressor(2, warmup=WarmUp(400, restarts=1), standardize=True))
     squares = np.random.default_rng(1).normal(size=(800, 2))
     found[-1].learn_array(squares, (squares**2).sum(axis=1))
+    found.append(MoERegressor(2, warmup=WarmUp(40, restarts=1)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warmup, "REPLAY_WORK", 0.0)
+        patch.setattr(warmup, "pace", lambda family, shape, n: 30.0 * n * row_cost(family, shape))
+        for x in X:
+            if "warmup.replay" in found[-1].arrays():
+                break
+            found[-1].learn_one({"a": x[0], "b": x[1]}, x[0])
     return found
 
 
