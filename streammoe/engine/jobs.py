@@ -29,7 +29,7 @@ def run_job(job: Job[T]) -> T:
                 return result
 
 
-class Progress(Generic[T]):
+class StepwiseJob(Generic[T]):
     """A job that runs in steps.
 
     The job must be deterministic, so that copies of a model can share it: a step that ran for one copy is not repeated

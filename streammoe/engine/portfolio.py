@@ -33,7 +33,7 @@ REVIEW_EVERY = 1024
 """Members on probation are reviewed at multiples of this number of events."""
 TRUSTED = 0.5
 """Weight of the average from which on it is trusted."""
-SUM_OFF = 1e-9
+SUM_TOLERANCE = 1e-9
 """Tolerance for the sum of the weights in a checkpoint."""
 
 
@@ -52,17 +52,17 @@ class Portfolio:
         self.resting = resting
 
     @classmethod
-    def of(cls, family: Family, bound: str, whole: MMState, *, trusted: bool = False) -> Portfolio:
+    def of(cls, family: Family, bound: str, mixture_state: MMState, *, trusted: bool = False) -> Portfolio:
         """Return the portfolio that begins with a mixture.
 
         Args:
             family: family of the experts.
             bound: the curvature bound.
-            whole: state of the mixture.
-            trusted: whether its average predicts all but alone until events show that another member is better. By
+            mixture_state: state of the mixture.
+            trusted: whether its average has almost all the weight until events show that another member is better. By
                 default weights are equal.
         """
-        members = [Average(), Latest(), OneExpert.of(family, bound, whole)]
+        members = [Average(), Latest(), OneExpert.of(family, bound, mixture_state)]
         others = LEAST_WEIGHT if trusted else 1.0 / len(members)
         weights = np.full(len(members), others)
         weights[0] = 1.0 - others * (len(members) - 1)
@@ -74,9 +74,9 @@ class Portfolio:
         names = [member.name for member in self.members]
         return dict(zip(names, self.weights.tolist(), strict=True))
 
-    def predictors(self, whole: MMState) -> list[Predictor]:
+    def predictors(self, mixture_state: MMState) -> list[Predictor]:
         """Return what each member predicts by, given the state of the mixture."""
-        return [Predictor(member.parameters(whole), member.terms) for member in self.members]
+        return [Predictor(member.parameters(mixture_state), member.terms) for member in self.members]
 
     def admit(self, member: Member, *, trusted: bool) -> None:
         """Add a member, which counts as much as others do in the mean, or unless `trusted` hardly at all."""
@@ -98,7 +98,7 @@ class Portfolio:
     def review(self, n: int) -> None:
         """Let the last member go if it is on probation and its weight is negligible, or try it again if that may help.
 
-        It may where the average, which is the best where nothing moves, is not trusted.
+        It may where the average, which is the best on a stationary stream, is not trusted.
         """
         last = self.members[-1]
         if self.resting is not None:
@@ -123,8 +123,8 @@ class Portfolio:
         Raises:
             UnsoundError: some of them leave a member with NaN or infinity; discard the portfolio.
         """
-        said = [member.learn(rows, scores, n_outputs=n_outputs, traced=traced) for member in self.members]
-        return combined_scores(said, self.weights, rows.weights, traced=traced)
+        member_scores = [member.learn(rows, scores, n_outputs=n_outputs, traced=traced) for member in self.members]
+        return combined_scores(member_scores, self.weights, rows.weights, traced=traced)
 
     def count_only(self) -> None:
         """Count an event that the mixture has not learned either."""
@@ -189,39 +189,41 @@ class Portfolio:
         resting = members.pop() if len(members) > len(found) and members[-1].is_on_probation else None
         weights = array_of(arrays, where, "float64", (len(members),))
         total = float(weights.sum())
-        require(abs(total - 1.0) <= SUM_OFF, f"array {where} adds up to {total}; weights add up to 1")
+        require(abs(total - 1.0) <= SUM_TOLERANCE, f"array {where} adds up to {total}; weights add up to 1")
         return cls(members, weights.copy(), resting)
 
 
-def combined_scores(said: Sequence[Scores], weights: FloatArray, counts: FloatArray, *, traced: bool) -> Scores:
-    """Combine the members' scores of rows; `weights` learn from rows with a target. The first one counts outliers.
+def combined_scores(
+    member_scores: Sequence[Scores], weights: FloatArray, event_weights: FloatArray, *, traced: bool
+) -> Scores:
+    """Combine the members' scores of rows, and update `weights` by rows with a target; outliers are the first member's.
 
     Args:
-        said: what each member said.
-        weights: (m,) changed in place, unless `counts` is empty.
-        counts: (n,) how much each row counts; empty if the rows are not learned.
+        member_scores: what each member said.
+        weights: (m,) changed in place, unless `event_weights` is empty.
+        event_weights: (n,) how much each row counts; empty if the rows are not learned.
         traced: whether the members have recorded their experts' parts.
     """
-    n, M = said[0].predictions.shape
-    losses, predictions, shares = np.empty(n), np.empty((n, M)), np.empty((n, len(said)))
+    n, M = member_scores[0].predictions.shape
+    losses, predictions, shares = np.empty(n), np.empty((n, M)), np.empty((n, len(member_scores)))
     combine(
         weights,
-        counts,
-        np.array([each.losses for each in said]),
-        np.array([each.predictions for each in said]),
+        event_weights,
+        np.array([each.losses for each in member_scores]),
+        np.array([each.predictions for each in member_scores]),
         losses,
         predictions,
         shares,
     )
-    outliers = said[0].outliers
+    outliers = member_scores[0].outliers
     if not traced:
         return Scores(losses, predictions, mixture.no_trace(), outliers)
     trace = Trace(
-        np.concatenate([shares[:, [i]] * each.trace.shares for i, each in enumerate(said)], axis=1),
-        np.concatenate([each.trace.means for each in said], axis=1),
-        np.concatenate([each.trace.variances for each in said], axis=1),
+        np.concatenate([shares[:, [i]] * each.trace.shares for i, each in enumerate(member_scores)], axis=1),
+        np.concatenate([each.trace.means for each in member_scores], axis=1),
+        np.concatenate([each.trace.variances for each in member_scores], axis=1),
     )
-    return Scores(losses, predictions, trace, outliers, gate=said[0].trace.shares)
+    return Scores(losses, predictions, trace, outliers, gate=member_scores[0].trace.shares)
 
 
 def score(
@@ -258,5 +260,5 @@ def score(
         found.append(mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=traced))
     if len(found) == 1:
         return found[0]
-    said = [scores for scores, _ in found]
-    return combined_scores(said, weights, np.empty(0), traced=traced), found[0][1]
+    member_scores = [scores for scores, _ in found]
+    return combined_scores(member_scores, weights, np.empty(0), traced=traced), found[0][1]

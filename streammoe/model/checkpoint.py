@@ -12,7 +12,7 @@ from streammoe.engine.model_selection import Candidate
 from streammoe.engine.portfolio import PREFIX, Portfolio
 from streammoe.engine.recent import RecentEvents
 from streammoe.engine.state import MMState, restored_state
-from streammoe.engine.warming import OneExpert
+from streammoe.engine.warmup_buffer import WarmUpBuffer
 from streammoe.errors import PoisonedModel
 from streammoe.model.context import Context
 from streammoe.model.learner import Learner
@@ -121,7 +121,7 @@ def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
 
 def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
     encoder = context.encoder
-    one = OneExpert.from_arrays(
+    one = WarmUpBuffer.from_arrays(
         context.family,
         arrays,
         n_outputs=context.targets.n_outputs,

@@ -69,7 +69,7 @@ class Ours(FamilyContract):
         return X, Y if n_targets > 1 else Y[:, 0]
 
 
-@pytest.mark.slow  # every bound and all that an event may bring; the classes below compare a part of it
+@pytest.mark.slow
 class TestGaussian(Ours):
     family = families()["gaussian"]
 
@@ -86,6 +86,7 @@ class TestGaussianWithoutTails(Ours):
         return Algorithm2(parameters, bound=bound, prior_strength=prior_strength, top_k=top_k)
 
 
+@pytest.mark.slow
 class TestGaussianFullWithoutTails(TestGaussianWithoutTails):
     family = family_of(Gaussian("full", tail=math.inf))
     kind = MoEMultiTargetRegressor
@@ -94,12 +95,14 @@ class TestGaussianFullWithoutTails(TestGaussianWithoutTails):
         return super().make_events(n, seed, n_targets=3)
 
 
+@pytest.mark.slow
 class TestLaplace(Ours):
     family = families()["laplace"]
     bounds = ("adaptive",)
     """Those of the gate are TestGaussian's matter."""
 
 
+@pytest.mark.slow
 class TestGaussianFull(Ours):
     family = families()["gaussian_full"]
     kind = MoEMultiTargetRegressor
@@ -109,6 +112,7 @@ class TestGaussianFull(Ours):
         return super().make_events(n, seed, n_targets=3)
 
 
+@pytest.mark.slow
 class TestStudentT(TestGaussianFull):
     family = families()["student_t"]
 

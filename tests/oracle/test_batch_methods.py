@@ -11,6 +11,8 @@ from streammoe.testing.literal import curvature_bound
 from tests.pairs import pairwise_cases
 from tests.unit.cases import HEAVY, Case, problem, random_theta, responsibilities
 
+pytestmark = pytest.mark.slow
+
 p = 3
 KINDS = [Case("gaussian", 3), Case("gaussian_full", 3), Case("student_t", 3), Case("laplace", 1)]
 KINDS += [Case("categorical", 2), Case("categorical", 5)]

@@ -11,6 +11,8 @@ from streammoe.options import Exponential, PageHinkley, WarmUp
 from streammoe.testing.literal import ALGORITHMS
 from tests.oracle.drift import Steps
 
+pytestmark = pytest.mark.slow
+
 CHANGE, WARMUP = 900, 100
 BASE = {"n_experts": 2, "warmup": WarmUp(WARMUP, restarts=1), "drift": PageHinkley(50)}
 BASE |= {"serve": "polyak", "hold": False}

@@ -1,4 +1,4 @@
-"""The averaged parameters of the mixture: the best where nothing moves, since noise cancels; they never forget."""
+"""The averaged parameters of the mixture: the best on a stationary stream, since noise cancels; they never forget."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Average(Member):
 
     name = "average"
 
-    def parameters(self, whole: MMState) -> Parameters:
-        return served_parameters(whole)
+    def parameters(self, mixture_state: MMState) -> Parameters:
+        return served_parameters(mixture_state)
 
     def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
         return scores

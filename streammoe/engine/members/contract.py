@@ -1,8 +1,7 @@
 """The contract of the members of a portfolio.
 
-A new one is a file here and an entry in `streammoe.engine.portfolio.new_members`. What it holds, it derives from the
-mixture when a portfolio begins, and changes by events alone, one at a time, so that it does not depend on how they
-were grouped into batches.
+A new one is a file here, and `Portfolio.of` and `Portfolio.from_arrays` create it. Its state begins with that of the
+mixture, and changes by events alone, one at a time, so that it does not depend on how they were grouped into batches.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ def features_of(R: FloatArray, terms: IntArray) -> FloatArray:
 class Member(ABC):
     """A model that predicts, and learns from each event after that.
 
-    What a member holds of its own, beyond the mixture that all share, is named `arrays`; one without anything inherits
-    all but the first two methods.
+    `arrays` returns what a member holds beyond the mixture that all share; a member without state implements only
+    `parameters` and `learn`.
     """
 
     name: ClassVar[str]
@@ -60,8 +59,8 @@ class Member(ABC):
     """See `Predictor`."""
 
     @abstractmethod
-    def parameters(self, whole: MMState) -> Parameters:
-        """Return the parameters that predict now; `whole` is the state of the mixture."""
+    def parameters(self, mixture_state: MMState) -> Parameters:
+        """Return the parameters that predict now; `mixture_state` is the state of the mixture."""
 
     @abstractmethod
     def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:

@@ -108,15 +108,17 @@ class Curved(OneExpert):
         return AT_ONCE // len(self.terms) ** 2
 
     @classmethod
-    def beginning(cls, family: Family, bound: str, whole: MMState, terms: IntArray, *, is_asked_for: bool) -> Curved:
+    def beginning(
+        cls, family: Family, bound: str, mixture_state: MMState, terms: IntArray, *, is_asked_for: bool
+    ) -> Curved:
         """Return the expert that has learned nothing, and predicts like the prior of a mixture."""
         first, second = terms.T
         is_linear = first == 0
-        experts = np.zeros((len(whole.prior_experts), len(terms)))
-        experts[:, is_linear] = whole.prior_experts[:, second[is_linear]]
+        experts = np.zeros((len(mixture_state.prior_experts), len(terms)))
+        experts[:, is_linear] = mixture_state.prior_experts[:, second[is_linear]]
         gram = np.ones(len(terms))
-        gram[is_linear] = whole.prior_expert_gram[second[is_linear]]
-        variances = whole.prior_variances
+        gram[is_linear] = mixture_state.prior_expert_gram[second[is_linear]]
+        variances = mixture_state.prior_variances
         state = state_at(
             gate=np.empty((0, 0)),
             experts=experts[None],

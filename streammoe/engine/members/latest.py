@@ -1,4 +1,4 @@
-"""The raw iterate of the mixture: noisier than its average, but it follows a stream that moves."""
+"""The raw iterate of the mixture: noisier than its average, but it follows a stream that drifts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Latest(Member):
 
     name = "latest"
 
-    def parameters(self, whole: MMState) -> Parameters:
-        return Parameters(whole.gate, whole.experts, whole.variances)
+    def parameters(self, mixture_state: MMState) -> Parameters:
+        return Parameters(mixture_state.gate, mixture_state.experts, mixture_state.variances)
 
     def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
         if scores.latest is None:

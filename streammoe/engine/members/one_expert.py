@@ -66,7 +66,7 @@ class OneExpert(Member):
         """Size of a step, but for the first ones."""
         return STEP
 
-    def parameters(self, whole: MMState) -> Parameters:
+    def parameters(self, mixture_state: MMState) -> Parameters:
         return Parameters(self.state.gate, self.state.experts, self.state.variances)
 
     def learn(self, rows: Rows, scores: Scores | None, *, n_outputs: int, traced: bool) -> Scores:
@@ -104,9 +104,9 @@ class OneExpert(Member):
         return is_finite(self.state)
 
     @classmethod
-    def of(cls, family: Family, bound: str, whole: MMState) -> OneExpert:
-        """Return the expert with the statistics of all experts of a mixture."""
-        return cls(family, bound, merged(whole))
+    def of(cls, family: Family, bound: str, mixture_state: MMState) -> OneExpert:
+        """Merge the experts of a mixture into one."""
+        return cls(family, bound, merged(mixture_state))
 
     @classmethod
     def from_arrays(
@@ -135,32 +135,32 @@ def restored_alone(given: Mapping[str, AnyArray], place: str, family: Family, *,
 
 
 def _without_gate(arrays: Mapping[str, AnyArray], place: str) -> dict[str, AnyArray]:
-    """Return the parts of a state that a single expert has no use for."""
+    """Return placeholders for the parts of a state that a single expert lacks."""
     parts = {name: np.empty((0, 0)) for name in ("gate", "gate_gram", "gate_inverse", "average_gate")}
     own = {f"average_{name}": arrays.get(f"{place}.{name}") for name in ("experts", "variances")}
     found = {name: array for name, array in own.items() if array is not None}
     return {**parts, **found, "n_average": np.zeros(1, dtype=np.int64), "prior_gate_gram": np.empty(0)}
 
 
-def merged(whole: MMState) -> MMState:
+def merged(mixture_state: MMState) -> MMState:
     """Return the state of one expert whose statistics are the sums of those of a mixture's experts.
 
     Responsibilities add up to 1, so these are the statistics of one expert that has learned the same events: with
     normal experts exactly, as far as steps were the same. Coefficients of classes do not add up; these begin with the
     prior's, which after a fit are those of one expert fitted to the same events.
     """
-    grams = whole.decay[0] * whole.expert_grams
-    mass = whole.masses.sum()
+    grams = mixture_state.decay[0] * mixture_state.expert_grams
+    mass = mixture_state.masses.sum()
     gram = grams.sum(axis=0)
-    variances: FloatArray = np.einsum("k,k...->...", whole.masses / mass, whole.variances)
+    variances: FloatArray = np.einsum("k,k...->...", mixture_state.masses / mass, mixture_state.variances)
     if not variances.size:
-        expert = whole.prior_experts
+        expert = mixture_state.prior_experts
     else:
         inverse = np.empty_like(gram)
         invert_spd(gram, inverse, np.empty_like(gram))
-        pull = np.einsum("kqi,kij->qj", whole.experts, grams, optimize=False)
+        pull = np.einsum("kqi,kij->qj", mixture_state.experts, grams, optimize=False)
         expert = np.einsum("qi,ij->qj", pull, inverse, optimize=False)
-        apart = whole.experts - expert
+        apart = mixture_state.experts - expert
         spread = np.einsum("kqi,kij,kcj->qc", apart, grams, apart, optimize=False) / mass
         # Only rounding can make this negative: Gram matrices of extreme values are not quite positive.
         own = np.diagonal(spread)
@@ -171,9 +171,9 @@ def merged(whole: MMState) -> MMState:
     prior = Prior(
         PRIOR_STRENGTH,
         np.empty(0),
-        whole.prior_expert_gram,
-        whole.prior_experts,
-        whole.prior_variances,
+        mixture_state.prior_expert_gram,
+        mixture_state.prior_experts,
+        mixture_state.prior_variances,
         0.0,
     )
     return state_at(
@@ -184,6 +184,6 @@ def merged(whole: MMState) -> MMState:
         gate_gram=np.empty((0, 0)),
         expert_grams=gram[None],
         prior=prior,
-        n=int(whole.n[0]),
-        prior_weight=float(whole.prior_weight[0]),
+        n=int(mixture_state.n[0]),
+        prior_weight=float(mixture_state.prior_weight[0]),
     )

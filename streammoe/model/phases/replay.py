@@ -8,7 +8,7 @@ import numpy as np
 
 from streammoe.engine import mixture
 from streammoe.engine.state import UnsoundError
-from streammoe.engine.warming import OneExpert
+from streammoe.engine.warmup_buffer import WarmUpBuffer
 from streammoe.model.context import Context
 from streammoe.model.phases.streaming import Streaming
 from streammoe.types import FloatArray
@@ -35,7 +35,7 @@ class Replay:
         self.n = n
         self.cost = cost
 
-    def learn(self, one: OneExpert, until: int, *, alone: bool) -> None:
+    def learn(self, one: WarmUpBuffer, until: int, *, alone: bool) -> None:
         """Learn the buffered rows up to number `until`.
 
         A row that would leave the phase with NaN or infinity, although one expert could learn it, is only counted.

@@ -1,7 +1,7 @@
-"""The fit to the first rows of a warm-up, a few pieces of which are done at each of the events that follow.
+"""The fit to the first rows of a warm-up, which runs in steps at the events that follow.
 
 It is a function of these rows, the options and the seed, so a checkpoint holds only which rows they are; after a
-restart it is done again up to where it was.
+restart it runs again up to where it was.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 
 from streammoe.checked import array_of, require
 from streammoe.engine import model_selection, warmup
-from streammoe.engine.jobs import Job, Progress
+from streammoe.engine.jobs import Job, StepwiseJob
 from streammoe.engine.model_selection import Entrant
 from streammoe.engine.state import MMState, UnsoundError, copy_state, widen, with_class
-from streammoe.engine.warming import OneExpert
+from streammoe.engine.warmup_buffer import WarmUpBuffer
 from streammoe.model.context import DESIGN_COST, SCALER_COST, Context
 from streammoe.model.phases.provisional import RESTARTS
 from streammoe.outliers import winsorised
@@ -45,35 +45,35 @@ class Found(NamedTuple):
 
 
 class Search:
-    """A fit to the first rows of a buffer, which is done bit by bit.
+    """A fit to the first rows of a buffer, which runs in steps.
 
     Attributes:
         n: number of these rows.
         is_brief: whether it is the brief fit of a provisional mixture.
     """
 
-    def __init__(self, still: Context, rows: Rows, *, is_brief: bool) -> None:
-        """Prepare the fit of a context that does not change any more to rows that do not either."""
+    def __init__(self, frozen: Context, rows: Rows, *, is_brief: bool) -> None:
+        """Prepare a fit of a frozen context to frozen rows."""
         self.n = len(rows.X)
         self.is_brief = is_brief
-        self._still = still
+        self._frozen = frozen
         self._rows = rows
-        self._pace = warmup.pace(still.family, still.shape, self.n)
-        self._progress = Progress(self._job)
+        self._pace = warmup.pace(frozen.family, frozen.shape, self.n)
+        self._progress = StepwiseJob(self._job)
 
     @classmethod
-    def of(cls, context: Context, one: OneExpert, *, is_brief: bool) -> Search:
+    def of(cls, context: Context, one: WarmUpBuffer, *, is_brief: bool) -> Search:
         """Begin a fit to all the rows that are buffered now."""
         return cls(context.copy(), Rows(*one.rows()), is_brief=is_brief)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Search:
-        return self  # nothing in it changes but how much is done
+        return self  # immutable except for its progress
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self._still, self._rows, self.is_brief)
+        return _restored, (self._frozen, self._rows, self.is_brief)
 
     def advance(self, n: int) -> bool:
-        """Do what is due by the n-th event; return whether that was the end.
+        """Run the steps due by the n-th event; return whether the fit has ended.
 
         Raises:
             FitCancelled: a stop was requested.
@@ -81,23 +81,23 @@ class Search:
         return self._progress.advance((n - self.n + 1) * self._pace)
 
     def result(self, context: Context) -> Found:
-        """Return what was found, with the columns and classes that have been added since.
+        """Return the fitted states, with the columns and classes that have been added since.
 
         Raises:
-            UnsoundError: nothing finite, by a brief fit.
+            UnsoundError: a brief fit found no finite parameters.
         """
         found = self._progress.result()
         scaler = wider_scaler(found.scaler, len(context.encoder.feature_names))
-        entrants = [Entrant(self._grown(context, entrant.state), entrant.total) for entrant in found.entrants]
+        entrants = [Entrant(self._widened(context, entrant.state), entrant.total) for entrant in found.entrants]
         return Found(scaler, entrants)
 
-    def _grown(self, context: Context, state: MMState) -> MMState:
-        encoder, layout = context.encoder, self._still.encoder.layout
+    def _widened(self, context: Context, state: MMState) -> MMState:
+        encoder, layout = context.encoder, self._frozen.encoder.layout
         state = copy_state(state)
         if layout != encoder.layout:
             moves = context.moves(layout)
             state = widen(state, moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width)
-        for index in range(self._still.targets.n_outputs, context.targets.n_outputs):
+        for index in range(self._frozen.targets.n_outputs, context.targets.n_outputs):
             rng = np.random.default_rng((context.options.seed, index))
             state = with_class(state, rng, encoder.n_expert_features, context.steps(self.n + 1))
         return state
@@ -106,12 +106,12 @@ class Search:
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return what identifies the fit, given the buffer, as named arrays."""
-        counts = [self.n, self._still.encoder.n_entries, self._still.targets.n_outputs, self.is_brief]
+        counts = [self.n, self._frozen.encoder.n_entries, self._frozen.targets.n_outputs, self.is_brief]
         return {"warmup.search": np.array(counts, dtype=np.int64)}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, AnyArray], context: Context, one: OneExpert) -> Search | None:
-        """Return the fit that a checkpoint describes, if any, of which nothing is done yet.
+    def from_arrays(cls, arrays: Mapping[str, AnyArray], context: Context, one: WarmUpBuffer) -> Search | None:
+        """Return the fit that a checkpoint describes, if any, which has not made a step yet.
 
         Raises:
             CheckpointError: there can be no such fit to this buffer.
@@ -124,29 +124,37 @@ class Search:
         require(possible, f"array warmup.search holds {n, n_entries, is_brief}, which does not fit the buffer")
         known = context.targets.n_outputs
         fixed = context.family.is_metric and n_outputs == known
-        require(fixed or (not context.family.is_metric and 0 < n_outputs <= known), "array warmup.search: outputs")
+        require(
+            fixed or (not context.family.is_metric and 0 < n_outputs <= known),
+            f"array warmup.search holds {n_outputs} outputs or classes, but the model has {known}",
+        )
         X, Y, weights = (array[:n] for array in one.rows())
-        require(fixed or bool((n_outputs > Y).all()), "array warmup.search: there are more classes in its rows")
-        still = context.copy()
-        still.encoder = encoder.before(n_entries)
-        still.targets = still.targets.before(n_outputs)
-        F = len(still.encoder.fields)
-        require(bool(np.isnan(X[:, F:]).all()), "array warmup.search: there are more columns in its rows")
+        require(
+            fixed or bool((n_outputs > Y).all()),
+            f"array warmup.search holds {n_outputs} classes, but there are more in its rows",
+        )
+        frozen = context.copy()
+        frozen.encoder = encoder.before(n_entries)
+        frozen.targets = frozen.targets.before(n_outputs)
+        F = len(frozen.encoder.fields)
+        require(
+            bool(np.isnan(X[:, F:]).all()), f"array warmup.search holds {F} columns, but there are more in its rows"
+        )
         rows = np.ascontiguousarray(X[:, :F])
-        still.encoder.check_rows(rows)
-        return cls(still, Rows(rows, Y, weights), is_brief=bool(is_brief))
+        frozen.encoder.check_rows(rows)
+        return cls(frozen, Rows(rows, Y, weights), is_brief=bool(is_brief))
 
     # -- The fit -------------------------------------------------------------------------------------------------------
 
     def _job(self) -> Job[Found]:
         X, Y, weights = self._rows
         if self.is_brief:
-            return _brief_fit(self._still.copy(), X, Y, weights)
-        return _fit(self._still.copy(), X, Y, weights)
+            return _brief_fit(self._frozen.copy(), X, Y, weights)
+        return _fit(self._frozen.copy(), X, Y, weights)
 
 
-def _restored(still: Context, rows: Rows, is_brief: bool) -> Search:
-    return Search(still, rows, is_brief=is_brief)
+def _restored(frozen: Context, rows: Rows, is_brief: bool) -> Search:
+    return Search(frozen, rows, is_brief=is_brief)
 
 
 def _brief_fit(context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> Job[Found]:
@@ -164,7 +172,7 @@ def _brief_fit(context: Context, X: FloatArray, Y: FloatArray, weights: FloatArr
 
 
 def _fit(context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> Job[Found]:
-    """Fit these rows; if nothing finite comes of it, fit them without outliers, and return random experts at last."""
+    """Fit these rows; if that does not converge, fit them without outliers, and else return random experts."""
     try:
         return (yield from _fit_once(context, X, Y, weights))
     except UnsoundError as error:

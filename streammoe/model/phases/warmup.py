@@ -9,7 +9,7 @@ import numpy as np
 
 from streammoe.engine import mixture, model_selection, warmup
 from streammoe.engine.state import UnsoundError, is_finite, widen, with_class
-from streammoe.engine.warming import RESCALED_AT, OneExpert, next_rescaling
+from streammoe.engine.warmup_buffer import RESCALED_AT, WarmUpBuffer, next_rescaling
 from streammoe.features import Encoder
 from streammoe.kernels.state import Trace
 from streammoe.model.context import Context, Moves
@@ -98,7 +98,7 @@ class WarmUp(Phase):
 
     def __init__(
         self,
-        one: OneExpert,
+        one: WarmUpBuffer,
         provisional: ProvisionalMixture | None = None,
         search: Search | None = None,
         n_rejected: int = 0,
@@ -290,22 +290,22 @@ class WarmUp(Phase):
 
     def _new_replay(self, context: Context, search: Search, found: Found) -> Replay:
         """Return the phase of what was found, a mixture or a race of several, in a context with its scales."""
-        still = context.copy()
-        encoder, options, entrants = still.encoder, context.options, found.entrants
+        own = context.copy()
+        encoder, options, entrants = own.encoder, context.options, found.entrants
         encoder.scaler = found.scaler
         if search.is_brief:
-            still.detector = None
-            return Replay(still, Mixture(still.candidate(entrants[0].state)), search.n)
+            own.detector = None
+            return Replay(own, Mixture(own.candidate(entrants[0].state)), search.n)
         X, Y, _ = self.one.rows()
         encoder.fit_bounds(X[: search.n], Y[: search.n])
         phase: Streaming
         if len(entrants) == 1:
-            phase = Mixture(still.candidate(entrants[0].state))
+            phase = Mixture(own.candidate(entrants[0].state))
             if options.is_choosing:
                 K = len(phase.leader.state.masses)
                 LOGGER.info("warm-up: of 1 to %d experts, only %d can be fitted", options.most_experts, K)
         else:
-            candidates = [still.candidate(entrant.state) for entrant in entrants]
+            candidates = [own.candidate(entrant.state) for entrant in entrants]
             totals = np.array([entrant.total for entrant in entrants])
             until = search.n + model_selection.race_length(search.n)
             LOGGER.info(
@@ -315,7 +315,7 @@ class WarmUp(Phase):
                 until,
             )
             phase = Race(candidates, totals, until)
-        return Replay(still, phase.begin(still), search.n)
+        return Replay(own, phase.begin(own), search.n)
 
     def _size(self, context: Context) -> int:
         """Return the number of events to fit at the end: by default twice as many as in a fit that was rejected."""
@@ -337,7 +337,7 @@ class WarmUp(Phase):
         A buffer of default size may be small for many parameters. If what was found then predicts those events clearly
         worse than what has served, return None: the warm-up goes on, and what was found is its provisional mixture.
         """
-        still, cost = replay.context, replay.cost
+        own, cost = replay.context, replay.cost
         is_ample = search.n >= warmup.ample_size(context.family, context.shape)
         if context.options.warmup.size is None and not is_ample and cost > self.cost + TOLERATED:
             LOGGER.info(
@@ -348,15 +348,15 @@ class WarmUp(Phase):
                 cost - self.cost,
             )
             totals = np.array([cost, self.cost])
-            self.provisional = ProvisionalMixture(replay.phase.leader, still.encoder.scaler, totals)
+            self.provisional = ProvisionalMixture(replay.phase.leader, own.encoder.scaler, totals)
             self.n_rejected = search.n
             return None
         encoder = context.encoder
         X, Y, weights = self.one.rows()
         encoder.fit_bounds(X[: search.n], Y)
-        encoder.scaler, encoder.bounds = still.encoder.scaler, still.encoder.bounds
-        context.detector, context.recent, context.outliers = still.detector, still.recent, still.outliers
-        context.reseeds, context.reported = still.reseeds, still.reported
+        encoder.scaler, encoder.bounds = own.encoder.scaler, own.encoder.bounds
+        context.detector, context.recent, context.outliers = own.detector, own.recent, own.outliers
+        context.reseeds, context.reported = own.reseeds, own.reported
         replay.phase.admit_curved(context, X, Y, weights)
         return replay.phase
 
@@ -368,7 +368,7 @@ class Gathering(WarmUp):
         before: the phase that serves in the meantime, if there is a mixture.
     """
 
-    def __init__(self, one: OneExpert, before: Streaming | None = None) -> None:
+    def __init__(self, one: WarmUpBuffer, before: Streaming | None = None) -> None:
         super().__init__(one)
         self.before = before
         self._follow()
@@ -410,9 +410,9 @@ def scaler_of(context: Context, X: FloatArray, Y: FloatArray) -> Scaler:
     return encoder.scaler
 
 
-def empty_buffer(context: Context) -> OneExpert:
+def empty_buffer(context: Context) -> WarmUpBuffer:
     """Return the one expert of a new warm-up, with its empty buffer."""
-    return OneExpert(context.family, context.targets.n_outputs, context.encoder.expert_width)
+    return WarmUpBuffer(context.family, context.targets.n_outputs, context.encoder.expert_width)
 
 
 def _has_provisional(context: Context) -> bool:

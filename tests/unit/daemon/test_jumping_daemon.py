@@ -11,6 +11,8 @@ from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ModelJumped
 from streammoe.persistence import CheckpointStore
 
+pytestmark = pytest.mark.slow
+
 WINDOW = 100
 """Events of a window, instead of 500."""
 GOOD, BAD = 12 * WINDOW, 4 * WINDOW

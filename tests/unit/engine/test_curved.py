@@ -87,6 +87,7 @@ def late(x, i):
     return {**x, "late": 1e6 * (i % 7)} if i > 1_500 else x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "leaves", "options"),
     [

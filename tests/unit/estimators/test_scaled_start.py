@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, load
-from streammoe.engine import warming
+from streammoe.engine import warmup_buffer
 from streammoe.errors import CheckpointError
 from streammoe.model import checkpoint
 from streammoe.model.phases import warmup
@@ -51,7 +51,7 @@ def test_it_is_the_same_event_by_event_and_over_a_restart(case, tmp_path):
 
 def test_a_checkpoint_without_scales_goes_on_without_them_until_the_next_are_taken(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(warming, "RESCALED_AT", ())
+        patched.setattr(warmup_buffer, "RESCALED_AT", ())
         patched.setattr(warmup, "RESCALED_AT", ())
         old = trained(n=40, warmup=200, standardize=True)
     assert "warmup.scaling" not in old.arrays()

@@ -11,7 +11,7 @@ from streammoe import MoEClassifier, MoERegressor, load
 from streammoe.engine import mixture, warmup
 from streammoe.engine.cost import row_cost
 from streammoe.engine.interruption import FitCancelled, cancellable
-from streammoe.engine.jobs import Progress
+from streammoe.engine.jobs import StepwiseJob
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import CheckpointError
 from streammoe.model import checkpoint
@@ -248,10 +248,10 @@ def test_whether_a_job_has_ended_depends_on_the_work_asked_for_alone():
         yield 3.0
         return "found"
 
-    ahead = Progress(job)
+    ahead = StepwiseJob(job)
     assert ahead.advance(100.0)
     for work in (0.0, 1.0, 2.0, 3.0, 5.0, 5.5):
-        fresh = Progress(job)
+        fresh = StepwiseJob(job)
         assert fresh.advance(work) == ahead.advance(work) == (work > 5.0)
     assert ahead.result() == "found"
 
@@ -266,7 +266,7 @@ def test_an_interrupted_job_begins_again_and_one_without_a_result_says_so():
             raise KeyboardInterrupt
         raise UnsoundError(["masses"])
 
-    progress = Progress(job)
+    progress = StepwiseJob(job)
     with pytest.raises(KeyboardInterrupt):
         progress.advance(5.0)
     assert progress.advance(5.0)

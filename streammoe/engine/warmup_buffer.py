@@ -31,7 +31,7 @@ def next_rescaling(n: int) -> int:
     return next((count for count in RESCALED_AT if count > n), sys.maxsize)
 
 
-class OneExpert:
+class WarmUpBuffer:
     """Raw rows buffered for the batch fit (NaN = missing), and a recursive fit of one expert to them.
 
     Attributes:
@@ -130,13 +130,13 @@ class OneExpert:
     def learn_again(self, scaler: Scaler, R: FloatArray) -> None:
         """Repeat the recursive fit with features of the buffered rows, (count, p_v), that the scaler has scaled."""
         X, Y, weights = self.rows()
-        again = OneExpert(self.family, self.n_outputs, R.shape[1])
+        again = WarmUpBuffer(self.family, self.n_outputs, R.shape[1])
         again.scaler = scaler
         again.learn(X, R, Y, weights, traced=False)
         self.recursive = again.recursive
         self.n_scaling, self.scaler = self.count, scaler
 
-    def copy(self, spare: MMState | None = None) -> OneExpert:
+    def copy(self, spare: MMState | None = None) -> WarmUpBuffer:
         """Return a copy to restore later; it shares the buffer, whose first `count` rows never change."""
         other = copy.copy(self)
         other.recursive = copy_state(self.recursive, spare)
@@ -171,7 +171,7 @@ class OneExpert:
     @classmethod
     def from_arrays(
         cls, family: Family, arrays: Mapping[str, AnyArray], *, n_outputs: int, n_fields: int, p_v: int
-    ) -> OneExpert:
+    ) -> WarmUpBuffer:
         """Restore a warm-up from the arrays that `arrays` returned, for a model of these sizes; p_v includes padding.
 
         Raises:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe.engine.warming import OneExpert
+from streammoe.engine.warmup_buffer import WarmUpBuffer
 from tests.unit.cases import Case, draw, same_bits
 
 P = 3
@@ -14,7 +14,7 @@ def learn(warm_up, R, Y, weights=None):
 
 
 def new(case):
-    return OneExpert(case.family, case.n_outputs, P)
+    return WarmUpBuffer(case.family, case.n_outputs, P)
 
 
 @pytest.mark.parametrize("case", [Case("laplace", 1), Case("categorical", 3)], ids=str)
@@ -36,5 +36,5 @@ def test_the_buffer_keeps_rows_with_a_target_and_their_weights(case):
     assert same_bits(arrays.values(), parts.arrays().values())
     # Version 0.1 knew no weights.
     del arrays["warmup.weights"]
-    old = OneExpert.from_arrays(case.family, arrays, n_outputs=case.n_outputs, n_fields=P - 1, p_v=P)
+    old = WarmUpBuffer.from_arrays(case.family, arrays, n_outputs=case.n_outputs, n_fields=P - 1, p_v=P)
     assert old.rows()[2].tolist() == [1.0] * 99
