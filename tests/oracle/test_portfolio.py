@@ -81,7 +81,7 @@ def literal(case, start, model):
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=() if name == "gaussian 1" else pytest.mark.slow) for name in FAMILIES]
+    "family", [pytest.param(name, marks=() if name == "gaussian" else pytest.mark.slow) for name in FAMILIES]
 )
 def test_predictions_losses_and_weights_are_those_of_the_formulas(family):
     case = Case(3, 4, "adaptive", next(iter(STEPS)), prior=0.5, weighted=True, **FAMILIES[family])
