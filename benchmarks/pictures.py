@@ -49,8 +49,13 @@ STEPS: dict[str, dict[str, Any]] = {
 FOLLOWING: dict[str, dict[str, Any]] = {
     "default": drift.CHOICES["portfolio (default)"],
     "constant 0.01, averaging none": drift.CHOICES["constant 0.01, none"],
-    'drift="page_hinkley", averaging="decay"': drift.CHOICES["adaptive, power 0.6, decay"],
+    'drift="page_hinkley"': drift.CHOICES["adaptive, portfolio"],
 }
+CHANGES: dict[str, Callable[[int, int], drift.Changing]] = {
+    "it changes at once": drift.abrupt,
+    "it changes slowly": drift.gradual,
+}
+MEMBERS = ("average", "latest", "one_expert", "curved")
 MIXTURES: dict[str, tuple[Make, int]] = {
     "two experts": (tasks.two_experts, 2),
     "four experts, full gate": (tasks.full_gate, 4),
@@ -163,7 +168,7 @@ def change(seeds: int, events: int) -> Picture:
     """Plot the error around an abrupt change of the experts."""
     figure = Figure(figsize=(8.0, 3.8), layout="constrained")
     panel = figure.subplots()
-    figure.suptitle("After a change the default hardly follows; the detector restarts the steps", fontsize=11)
+    figure.suptitle("After a change another member serves, until the mixture has followed; the detector refits it", fontsize=11)
     window = min(drift.WINDOW, max(events // 40, 1))
     streams = [drift.abrupt(seed, events) for seed in range(seeds)]
     rows = []
@@ -208,12 +213,50 @@ def choice(seeds: int, events: int) -> Picture:
     return Picture(figure, table(["stream", "n_experts", "log-loss", "above the right number's"], rows))
 
 
+def trust(seeds: int, events: int) -> Picture:
+    """Plot who is trusted while a relation changes at once, and while it changes slowly."""
+    figure, panels = _panels("Who is trusted: the average while nothing changes, the others while it is wrong")
+    rows = []
+    step = max(events // 200, 1)
+    for panel, (title, make) in zip(panels, CHANGES.items(), strict=True):
+        streams = [make(seed, events) for seed in range(seeds)]
+        runs = []
+        for stream in streams:
+            model, weights = MoERegressor(2), []
+            for start in range(0, events, step):
+                model.learn_array(stream.X[start : start + step], stream.y[start : start + step])
+                weights.append([model.member_weights.get(name, 0.0) for name in MEMBERS])
+            runs.append(weights)
+        means = np.array(runs).mean(axis=0)
+        at = np.minimum(np.arange(1, len(means) + 1) * step, events)
+        served = means.sum(axis=1) > 0.0
+        panel.stackplot(
+            at[served], means[served].T, labels=MEMBERS, colors=[line["color"] for line in LINES], alpha=0.8
+        )
+        for place in (streams[0].begins, streams[0].ends):
+            panel.axvline(place, color="0.2", linewidth=1.0, linestyle=":")
+        panel.set(title=title, xlabel="events (the relation changes at or between dotted lines)", xlim=(0, events))
+        panel.set(ylim=(0.0, 1.0))
+        _plain(panel, "x", range(0, events + 1, max(events // 4, 1)))
+        for name, place in (
+            ("before", streams[0].begins),
+            ("after 500 more", streams[0].begins + 500),
+            ("at the end", events),
+        ):
+            shares = means[min(place // step, len(means)) - 1]
+            rows.append([title, f"{name}: event {place:,}", *(f"{share:.2f}" for share in shares)])
+    panels[0].set_ylabel("weight in the prediction")
+    panels[0].legend(fontsize=8, loc="lower left")
+    return Picture(figure, table(["relation", "", *MEMBERS], rows))
+
+
 PICTURES: dict[str, Callable[[int, int], Picture]] = {
     "startup": startup,
     "steps": steps,
     "prior": prior,
     "drift": change,
     "choice": choice,
+    "trust": trust,
 }
 
 
