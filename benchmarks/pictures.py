@@ -168,7 +168,8 @@ def change(seeds: int, events: int) -> Picture:
     """Plot the error around an abrupt change of the experts."""
     figure = Figure(figsize=(8.0, 3.8), layout="constrained")
     panel = figure.subplots()
-    figure.suptitle("After a change another member serves, until the mixture has followed; the detector refits it", fontsize=11)
+    title = "After a change another member serves, until the mixture has followed; the detector refits it"
+    figure.suptitle(title, fontsize=11)
     window = min(drift.WINDOW, max(events // 40, 1))
     streams = [drift.abrupt(seed, events) for seed in range(seeds)]
     rows = []
