@@ -5,10 +5,13 @@ import pytest
 from scipy.special import log_softmax
 
 from streammoe import MoEClassifier, MoERegressor, schedules
+from streammoe.engine.em import Buffer, statistics_at
+from streammoe.engine.jobs import run_job
+from streammoe.engine.warmup import with_own_prior
 from streammoe.kernels.groups import Group, settle_gate
 from streammoe.kernels.shared import step_gate
 from streammoe.options import WarmUp
-from tests.unit.cases import Case, options, random_state
+from tests.unit.cases import Case, options, random_state, random_theta
 
 P = 3
 
@@ -85,3 +88,20 @@ def test_a_separable_gate_and_far_inputs_stay_finite_and_are_learned(schedule, b
     classes = MoEClassifier(2, **given)
     classes.learn_array(X, sides.astype(int))
     assert classes.is_finite()
+
+
+@pytest.mark.parametrize(("seed", "scale"), [(2, 3.0), (3, 3.0), (14, 10.0)])
+def test_a_step_of_a_whole_gate_that_would_overshoot_is_shortened_until_it_gains(seed, scale):
+    case, rng = Case("gaussian", 1), np.random.default_rng(seed)
+    W = np.column_stack([np.ones(25), scale * rng.normal(size=(25, 1))])
+    buffer = Buffer(W, W, 3.0 * rng.normal(size=(25, 1)), np.ones(25))
+    em = run_job(with_own_prior(case.family, buffer, 1, options(case, 3, 0.01, "sharp")))
+    theta = random_theta(case, 3, 2, seed)
+    theta = theta._replace(gate=scale * theta.gate)
+    _, tau = em.e_step(theta)
+
+    def explained(gate):
+        return float((tau * log_softmax(np.column_stack([W @ gate.T, np.zeros(25)]), axis=1)).sum())
+
+    before = theta.gate.copy()
+    assert explained(statistics_at(em, theta).gate) > explained(before)
