@@ -174,7 +174,6 @@ FAULTS = {
         Fault("levels-one-too-few", "len(known) > self.max_levels", "len(known) >= self.max_levels"),
         Fault("scale-from-clipped-only", "np.maximum(deviations, LEAST_SCALE * plain)", "deviations"),
         Fault("unknown-scale-judges", "return scale > 0.0 and size", "return size"),
-        Fault("scale-falls", "return max(scale, median)", "return median"),
         Fault("zeros-have-a-unit", "if size > 0.0:  # a zero", "if size >= 0.0:  # a zero"),
         Fault("range-judges-predictions", "ruled = learns and factor > 0.0", "ruled = factor > 0.0"),
         Fault("rejected-widens-range", "elif learns:\n            for j", "if learns:\n            for j"),

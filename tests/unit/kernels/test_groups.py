@@ -57,12 +57,14 @@ def test_a_heavy_event_far_out_does_no_more_harm_than_without_groups():
     assert errors[1] < 1.5 * errors[0] + 0.02, errors
 
 
-def test_an_event_far_out_ends_the_group_before_it():
+@pytest.mark.parametrize(("scale", "weight"), [(1e6, 1.0), (100.0, 1e6)])
+def test_an_event_far_out_or_of_great_weight_ends_the_group_before_it(scale, weight):
     whole, cut = regressor(range_factor=0.0), regressor(range_factor=0.0)
-    rows = np.concatenate([X[100:103], X[103:104] * 1e6, X[104:140]])
-    whole.learn_array(rows, Y[100:140])
+    rows, weights = np.concatenate([X[100:103], X[103:104] * scale, X[104:140]]), np.ones(40)
+    weights[3] = weight
+    whole.learn_array(rows, Y[100:140], w=weights)
     for i, row in enumerate(rows):
-        cut.learn_array(row[None], Y[100 + i : 101 + i])
+        cut.learn_array(row[None], Y[100 + i : 101 + i], w=weights[i : i + 1])
         assert cut.n == 101 + i
         assert cut.parameters()["n"] == (100 if i < 3 else 104 + 8 * ((i - 3) // 8))
     assert cut.state_digest() == whole.state_digest()
