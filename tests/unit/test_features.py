@@ -189,6 +189,11 @@ def test_valid_data_of_any_unit_is_in_range_and_what_is_absurd_is_not():
         )
 
 
+def test_zeros_between_values_do_not_hide_their_unit():
+    values = np.append(np.tile([0.0, 0.0, 1.0], BLOCK), 1e30)
+    assert encoder(["a"]).screen(values[:, None], np.ones((len(values), 1)))[-1] == 0
+
+
 def test_ranges_of_earlier_versions_go_on_from_the_largest_values_that_they_held():
     arrays = encoder(["a", "b"]).arrays() | {"encoder.largest": np.array([0.0, 2.0])}
     made = encoder()
