@@ -332,7 +332,12 @@ class Machine:
         self.name_targets()
         kept = []
         classes = self.kind is MoEClassifier
-        columns = {"weight": "w", "categorical": frozenset("z"), "timestamps": frozenset("t")}
+        columns = {
+            "weight": "w",
+            "categorical": frozenset("z"),
+            "timestamps": frozenset("t"),
+            "numeric": frozenset("a"),
+        }
         schema = Schema(self.configuration.targets, **columns, late_columns=True)
         scores = ClassificationScores() if classes else PrequentialScores(len(self.configuration.targets))
         pipeline = Pipeline(
