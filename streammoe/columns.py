@@ -1,4 +1,4 @@
-"""What a column holds: numbers, truth values, categories or times, decided by its first value unless a setting says so.
+"""Kinds of columns: numbers, truth values, categories or times, by the first value unless a setting says otherwise.
 
 The rule is the same in Python, in `streammoe evaluate` and in the daemon. One value decides, so that nothing depends on
 how a stream is cut; what is decided is part of the model. Where a text could be a number, it is never a category: such
@@ -27,7 +27,7 @@ CODES: Mapping[ColumnKind, int] = {
 }
 """The kinds of fields that kernels know: a truth value is the number 1 or 0."""
 KINDS: Mapping[int, ColumnKind] = {NUMERIC: "number", CATEGORICAL: "category", TIMESTAMP: "time"}
-"""What each of those is called here."""
+"""The kinds of those fields."""
 
 # Texts that Arrow's csv reader accepts as finite numbers, and float() reads to the same bits.
 NUMBER = re.compile(r"[ \t]*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*")

@@ -28,7 +28,7 @@ class Rows(NamedTuple):
 
 
 class Predictor(NamedTuple):
-    """What a member predicts by."""
+    """The parameters and features by which a member predicts."""
 
     theta: Parameters
     terms: IntArray | None = None
