@@ -21,7 +21,7 @@ from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.testing.batches import batch_of
 
-SCHEMA = Schema(("y",), ignore=("id",), weight="w")
+SCHEMA = Schema(("y",), ignore=("id",), weight="w", numeric=frozenset("a"))
 KEYS = st.integers(0, 6)
 KINDS = st.sampled_from(
     ["features", "features", "label", "label", "complete", "no key", "malformed", "bad features", "0"]
@@ -53,7 +53,7 @@ class Daemonlike:
     def __init__(self, limits):
         self.limits = limits
         self.join = LabelJoin("id", SCHEMA, limits)
-        self.pipeline = Pipeline(MoERegressor(2, warmup=WarmUp(8, restarts=1)), SCHEMA, PrequentialScores())
+        self.pipeline = Pipeline(MoERegressor(2, warmup=WarmUp(8, restarts=1), numeric=("a",)), SCHEMA, PrequentialScores())
         self.outcomes = Counter()
         self.letters = []
         self.passed = []
