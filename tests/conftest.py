@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import logging
+import re
 
 import hypothesis
 import pytest
@@ -10,26 +11,42 @@ hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 
-class OnlyWithMarker:
-    """Leaves files out of which nothing can be asked for, which saves their imports in each worker.
+MARK_OF_WHOLE_FILE = re.compile(
+    r"^(pytestmark = pytest\.mark|\s+item\.add_marker\(pytest\.mark)\.(slow|exhaustive)\b", re.MULTILINE
+)
 
-    For `-m "slow and not exhaustive"` those in which, and in whose folder's conftest, the word "slow" does not occur.
+
+class OnlyWhatCanBeSelected:
+    """Leaves files out from which the markers that are asked for select nothing, which saves their imports.
+
+    For `-m "slow and not exhaustive"` those in which, and in whose folder's conftest, the word "slow" does not occur;
+    for `-m "not slow and not exhaustive"` those that are marked as a whole, by themselves or by that conftest.
     """
 
-    def __init__(self, marker):
-        self.marker = marker
+    def __init__(self, expression):
+        self.leaves_slow_out = expression.startswith("not slow")
+        self.marker = expression.partition(" ")[0]
 
     def pytest_ignore_collect(self, collection_path):
         if collection_path.is_dir() or collection_path.suffix != ".py":
             return None
-        sources = [path for path in (collection_path, collection_path.with_name("conftest.py")) if path.exists()]
-        return None if any(self.marker in path.read_text(encoding="utf-8") for path in sources) else True
+        paths = [path for path in (collection_path, collection_path.with_name("conftest.py")) if path.exists()]
+        sources = [path.read_text(encoding="utf-8") for path in paths]
+        if self.leaves_slow_out:
+            return True if any(map(MARK_OF_WHOLE_FILE.search, sources)) else None
+        return None if any(self.marker in source for source in sources) else True
 
 
 def pytest_configure(config):
-    marker = config.getoption("markexpr").partition(" ")[0]
-    if marker in {"slow", "exhaustive"}:
-        config.pluginmanager.register(OnlyWithMarker(marker))
+    expression = config.getoption("markexpr")
+    if expression.startswith(("slow", "exhaustive", "not slow")):
+        config.pluginmanager.register(OnlyWhatCanBeSelected(expression))
+
+
+def pytest_ignore_collect(collection_path):
+    """Import no helpers of tests just to find that they have no doctests."""
+    is_helper = collection_path.suffix == ".py" and not collection_path.name.startswith("test_")
+    return True if is_helper and ">>>" not in collection_path.read_text(encoding="utf-8") else None
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 
 ROOT = Path(__file__).parents[2]
 PATHS = [path for folder in ("streammoe", "connectors/streammoe_connectors") for path in (ROOT / folder).rglob("*.py")]
-TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in PATHS}
 NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_field_defaults", "_make"}
 OF_LIBRARIES = {
     "os._exit",
@@ -26,6 +26,12 @@ OF_LIBRARIES = {
 }
 """Private names of others, where they offer no public one."""
 ESTIMATORS = {"MixtureOfExperts", "MoERegressor", "MoEMultiTargetRegressor", "MoEClassifier"}
+
+
+@cache
+def trees():
+    """Syntax trees of all files by path; read once they are asked for, not by each worker that collects."""
+    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in PATHS}
 
 
 def defined_in(tree):
@@ -53,7 +59,7 @@ def foreign_names(tree):
 
 def test_no_file_reads_private_names_of_another():
     found = defaultdict(set)
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for name in foreign_names(tree):
             found[name].add(path)
     assert found.keys() == OF_LIBRARIES, {name: found[name] for name in found.keys() - OF_LIBRARIES}
@@ -68,7 +74,7 @@ def test_no_code_asks_which_estimator_a_model_is():
     """Except for `batch.check`, which is handed anything."""
     asked = {
         path
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         if node.func.id in {"isinstance", "issubclass"}
