@@ -117,6 +117,7 @@ class TestStudentT(TestGaussianFull):
     family = families()["student_t"]
 
 
+@pytest.mark.slow
 class TestCategorical(Ours):
     family = families()["categorical"]
     kind = MoEClassifier

@@ -40,9 +40,17 @@ def case_of(*, family, bound, steps, K, inputs, degrees, weighted, per_coefficie
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", pairwise_cases(**OPTIONS))
 def test_iterates_are_those_of_the_literal_algorithm(options):
     case = case_of(**options)
+    agreement = run(case, 150)
+    assert agreement.holds(case), agreement
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_iterates_with_defaults_are_those_of_the_literal_algorithm(family):
+    case = case_of(**{name: values[0] for name, values in OPTIONS.items()} | {"family": family})
     agreement = run(case, 150)
     assert agreement.holds(case), agreement
 

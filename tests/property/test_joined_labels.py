@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -53,7 +54,9 @@ class Daemonlike:
     def __init__(self, limits):
         self.limits = limits
         self.join = LabelJoin("id", SCHEMA, limits)
-        self.pipeline = Pipeline(MoERegressor(2, warmup=WarmUp(8, restarts=1), numeric=("a",)), SCHEMA, PrequentialScores())
+        self.pipeline = Pipeline(
+            MoERegressor(2, warmup=WarmUp(8, restarts=1), numeric=("a",)), SCHEMA, PrequentialScores()
+        )
         self.outcomes = Counter()
         self.letters = []
         self.passed = []
@@ -145,6 +148,7 @@ def test_where_batches_are_cut_and_runs_interrupted_leaves_no_trace(stream, limi
         assert array.tobytes() == parts.join.arrays()[name].tobytes(), name
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(stream=STREAM, limits=LIMITS)
 def test_what_passes_is_what_the_plain_model_says_and_every_event_counts_once(stream, limits):

@@ -74,6 +74,7 @@ def plain_loop(rows, model, target, text=False):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "model", "target", "options"),
     [

@@ -44,6 +44,7 @@ def test_a_shift_by_ten_deviations_is_followed_within_300_events(seed):
     assert (model.drifts, calm.drifts) == (1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_it_is_the_same_event_by_event_in_batches_and_over_restarts(kind, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(engine_drift, "THRESHOLD", 8.0)  # classes are harder to predict, so a change shows less
@@ -66,6 +67,7 @@ def test_it_is_the_same_event_by_event_in_batches_and_over_restarts(kind, tmp_pa
     assert same(whole, pieces)
 
 
+@pytest.mark.slow
 def test_events_without_target_are_predicted_alike_in_any_batch():
     """Also those right after the event at which the mixture is fitted again."""
     X, y = changing(MoERegressor)

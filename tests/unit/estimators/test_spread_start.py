@@ -56,6 +56,7 @@ def events_of(kind, *, late=False):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     pairwise_cases(

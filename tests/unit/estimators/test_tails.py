@@ -178,6 +178,7 @@ def test_predictions_have_the_tails_of_their_experts():
     assert found[1] > 40.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", [2.0, 3.0])
 def test_the_joint_density_has_mass_1_and_its_samples_and_moments_are_its_own(tail):
     covariance = np.array([[2.0, 0.6], [0.6, 0.5]])
@@ -199,6 +200,7 @@ def test_the_joint_density_has_mass_1_and_its_samples_and_moments_are_its_own(ta
         assert np.mean(squares <= times * edge) == pytest.approx(expected, abs=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", [2.0, 4.0])
 def test_a_marginal_differs_from_that_of_the_joint_law_by_less_than_its_docstring_says(tail):
     joint = MultivariateGaussianMixture([1.0], np.zeros((1, 2)), np.ones((1, 2)), tail=tail)
