@@ -525,7 +525,9 @@ class Daemon:
         if not self._outcomes["learned"] and not processed.outcomes["learned"] and processed.outcomes["predicted_only"]:
             LOGGER.warning("no record so far has a target, so nothing has been learned; is schema.target right?")
         if was_warming_up and not self.model.is_warming_up:
-            LOGGER.info("warm-up is over; learning by steps from here (%d events so far)", self.model.n)
+            # The batch may have gone on.
+            n = self.model.learner.context.warmed_up_at
+            LOGGER.info("warm-up is over; learning by steps from here (%d events so far)", n)
         self._report_drifts(self.model.drifts - drifts, batch)
         self._position = batch.end
         self._unsaved += len(batch) + batch.skipped

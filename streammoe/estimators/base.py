@@ -13,6 +13,10 @@ from river import base
 from streammoe.columns import KINDS, ColumnKind
 from streammoe.distributions import Gaussian
 from streammoe.engine.drift import Drift
+from streammoe.engine.members.average import Average
+from streammoe.engine.members.curved import Curved
+from streammoe.engine.members.latest import Latest
+from streammoe.engine.members.one_expert import OneExpert
 from streammoe.errors import ConfigError
 from streammoe.fields import Change
 from streammoe.layout import News
@@ -21,7 +25,7 @@ from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
 from streammoe.model.learner import Learner
 from streammoe.model.parameters import parameters_of
-from streammoe.model.tables import Events, table_of_array
+from streammoe.model.tables import Events, Table, table_of_array
 from streammoe.model.targets import Targets
 from streammoe.noise import Noise
 from streammoe.options import CHOICES, FeatureOptions, Options, as_arguments, checked
@@ -108,7 +112,11 @@ class MixtureOfExperts(base.Estimator):
         self, X: AnyArray, y: AnyArray, *, feature_names: Sequence[Any] | None = None
     ) -> FloatArray:
         """Return log s(y|x) of each row, (n,), in the target's own units; nothing is learned."""
-        return self.learner.log_likelihood(table_of_array(X, feature_names, self.learner.encoder.fields), y)
+        return self.learner.log_likelihood(self._table(X, feature_names), y)
+
+    def _table(self, X: AnyArray, feature_names: Sequence[Any] | None) -> Table:
+        """Convert an array to predict from."""
+        return table_of_array(X, feature_names, self.learner.encoder.fields, known=True)
 
     # -- Rows of a stream ----------------------------------------------------------------------------------------------
 
@@ -196,6 +204,14 @@ class MixtureOfExperts(base.Estimator):
         """Maximum number of components of a predictive distribution: the experts of all members of a portfolio."""
         options = self.options
         return 2 * self.most_experts + 1 + options.has_curved if options.serve == "portfolio" else self.most_experts
+
+    @property
+    def member_names(self) -> tuple[str, ...]:
+        """Names of all members that the portfolio may have; none where the average predicts alone."""
+        options = self.options
+        if options.serve != "portfolio":
+            return ()
+        return (Average.name, Latest.name, OneExpert.name, *((Curved.name,) if options.has_curved else ()))
 
     @property
     def member_weights(self) -> dict[str, float]:

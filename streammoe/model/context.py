@@ -62,6 +62,7 @@ class Context:
         recent: the latest events, if the mixture is to be fitted again after a drift.
         reseeds: (2,) number of experts reseeded on trial, and how many of those were kept.
         outliers: (1,) number of events since the warm-up that counted less, since they were far from their expert.
+        warmed_up_at: number of events learned when the warm-up was over, where this process has seen that.
         reported: conditions of experts, and of the inputs, that were logged already; copies of a model share it.
     """
 
@@ -76,6 +77,7 @@ class Context:
         self.recent = RecentEvents() if refits else None
         self.reseeds = np.zeros(2, dtype=np.int64)
         self.outliers = np.zeros(1, dtype=np.int64)
+        self.warmed_up_at = 0
         self.reported: set[tuple[int, str]] = set()
 
     def copy(self) -> Context:

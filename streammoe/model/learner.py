@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.columns import ColumnKind, described
+from streammoe.columns import ColumnKind, described, not_found
 from streammoe.engine import mixture, portfolio
 from streammoe.engine.drift import Drift
 from streammoe.engine.split_merge import diagnose
@@ -34,6 +34,10 @@ from streammoe.types import FloatArray
 from streammoe.values import check_name, not_a_mapping
 
 LOGGER = logging.getLogger("streammoe.estimators")
+SETTLED_AT = 100
+"""Number of events after which a column that only settings name is noticed."""
+NOT_FOUND = (-1, "not found")
+"""The entry of `Context.reported` that says so."""
 MOST_REPORTED = 100
 """Number of columns after which new ones are not logged any more."""
 
@@ -102,6 +106,19 @@ class Learner:
             raise
         except UnsoundError as error:
             raise poison_error(error) from None
+        if self.n == SETTLED_AT:
+            self.warn_of_not_found()
+
+    def warn_of_not_found(self) -> None:
+        """Warn once of names in the arguments that no event had a value of."""
+        context, encoder = self.context, self.context.encoder
+        if NOT_FOUND in context.reported:
+            return
+        columns = [*encoder.fields, *encoder.awaited]
+        unseen = {name: set(given) - set(columns) for name, given in encoder.fixed._asdict().items()}
+        if any(unseen.values()):
+            context.reported.add(NOT_FOUND)
+            LOGGER.warning("%s", not_found({name: names for name, names in unseen.items() if names}, columns))
 
     def _learn_event(self, row: FloatArray, target: FloatArray, news: News, weight: float, new_label: Any) -> None:
         """Learn one event as a row, unless that is undone."""
@@ -135,6 +152,8 @@ class Learner:
             runs.append(self._with_held(phase.learn(context, X[rows], Y[rows], weights[rows], traced=traced), Y[rows]))
             if stop > 0 and learned[stop - 1] >= before + room:
                 self.phase = phase.on_due(context).begin(context)
+                if phase.leader is None and self.phase.leader is not None:
+                    context.warmed_up_at = self.phase.n
                 if phase.refits:
                     self.undo.expire()
                 before = int(learned[stop - 1])

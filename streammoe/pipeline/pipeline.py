@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.columns import ColumnKind, Fixed, described
+from streammoe.columns import ColumnKind, Fixed, described, not_found
 from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
@@ -24,6 +26,10 @@ from streammoe.types import BoolArray, FloatArray
 LOGGER = logging.getLogger("streammoe.pipeline")
 MAX_WARNED_FIELDS = 100
 """Maximum number of ignored fields to warn of; a producer that makes up names must fill neither memory nor log."""
+
+
+SETTLED_AT = 100
+"""Number of records after which a name in the settings that none of them had is noticed."""
 
 
 class Schema(NamedTuple):
@@ -96,6 +102,10 @@ class Pipeline:
         self.scores = scores
         self.predictions = predictions
         self._unknown: set[str] = set()
+        self._unsettled = SETTLED_AT
+        """Number of records to examine for names in the settings."""
+        self._seen = {*model.fields, *model.awaited} if model.n else set[str]()
+        """Those of these names that they, or records of earlier runs, had so far."""
 
     def process(self, batch: Batch) -> BatchResult:
         """Learn a batch strictly in order.
@@ -148,6 +158,8 @@ class Pipeline:
                 )
         if ignored is None:
             self._warn_of_unknown(batch)
+        if self._unsettled:
+            self._warn_of_not_found(batch)
         return learned
 
     def _learn(self, batch: Batch, decoded: DecodedBatch, ledger: _Ledger) -> list[_LearnedRows]:
@@ -338,21 +350,52 @@ class Pipeline:
             return
 
     def _warn_of_unknown(self, batch: Batch) -> None:
-        """Warn once of each ignored field; only one record per batch is examined, to save time."""
-        if self.schema.features is not None or len(self._unknown) >= MAX_WARNED_FIELDS:
+        """Warn once of each field that is ignored."""
+        if self.schema.features is not None or len(self._unknown) >= MAX_WARNED_FIELDS or not self.model.fields:
             return
-        try:
-            fields = decoder(batch.format).names(batch, 0)
-        except InvalidEvent:
-            return  # already rejected
-        unknown = sorted(fields.keys() - {*self.model.fields, *self.model.awaited, *self.schema.others, *self._unknown})
-        if unknown and self.model.fields:
-            self._unknown.update(unknown[:MAX_WARNED_FIELDS])
+        known = {*self.model.fields, *self.model.awaited, *self.schema.others, *self._unknown}
+        unknown = sorted(decoder(batch.format).names_beyond(batch, known, MAX_WARNED_FIELDS - len(self._unknown)))
+        if unknown:
+            self._unknown.update(unknown)
             LOGGER.warning(
                 "%s: ignoring %s, which the first good record did not have; set schema.late_columns = true to add them",
                 batch.origin,
                 some_of(unknown),
             )
+
+    def _warn_of_not_found(self, batch: Batch) -> None:
+        """Warn once of names in the settings that none of the first records has; a header decides at once."""
+        schema, decode = self.schema, decoder(batch.format)
+        named: Mapping[str, Collection[str]] = {
+            "features": schema.features or (),
+            "ignore": schema.ignore,
+            "weight": (schema.weight,) if schema.weight else (),
+            **schema.fixed._asdict(),
+        }
+        every = set[str]().union(*named.values()) - self._seen
+        names: Collection[str] = ()
+        if batch.format == "jsonl":
+            for i in range(len(batch) if every else 0):
+                with suppress(InvalidEvent):
+                    names = decode.names(batch, i).keys()
+                    self._seen |= every & names
+                    # Half of an event, which waits for its label, may lack what comes with that.
+                    self._unsettled -= schema.targets[0] in names
+                if not self._unsettled:
+                    break
+        else:
+            names = decode.names_beyond(batch, (), sys.maxsize)
+            self._seen |= every & names
+            self._unsettled = 0
+        unseen = {f"schema.{name}": set(each) - self._seen for name, each in named.items()}
+        if self._unsettled and any(unseen.values()):
+            return
+        self._unsettled = 0
+        if any(unseen.values()):
+            message = not_found(
+                {name: each for name, each in unseen.items() if each}, sorted({*self.model.fields, *names} - every)
+            )
+            LOGGER.warning("%s: %s", batch.origin, message)
 
     def _find_columns(self, batch: Batch, ledger: _Ledger) -> Batch:
         """Take the columns from the first good record, and return the rest of the batch from that record on.

@@ -156,6 +156,14 @@ CASES = {
         name: lambda _, refusal=refusal, name=name: refusal.call(trained(refusal.kind, 10 if name in LATER else 0))
         for name, refusal in REFUSALS.items()
     },
+    "a number in quotes": learning({"a": "12.5"}),
+    "a number with separators of thousands": learning({"a": "1,234,567.5"}),
+    "a number with one comma": learning({"a": "1,234"}),
+    "a number with a decimal comma": learning({"a": "0,5"}),
+    "a target in quotes": learning({"a": 1.0}, y="12.5"),
+    "names that no event has": learning(
+        *[{"color": "red", "size": 1.5}] * 100, n_experts=1, categorical=("colour",), timestamps=("when",)
+    ),
     "an event with too many features": learning(wide(1000), degree=20),
     "a warm-up too long for its features": learning(wide(100), warmup=10**7),
     "more levels than get a column": learning(
