@@ -131,9 +131,8 @@ class Fixed(NamedTuple):
 def not_found(unseen: Mapping[str, Collection[Any]], columns: Collection[Any]) -> str:
     """Return a message about names in settings that are none of the columns.
 
-    >>> not_found({"categorical": ["colour"], "weight": ["w"]}, ["color", "size", "y"])
-    "categorical names 'colour' (did you mean 'color'?) and weight names 'w', which no event so far had; the columns are \
-'color', 'size' and 'y'"
+    >>> print(not_found({"categorical": ["colour"]}, ["color", "y"]))
+    categorical names 'colour' (did you mean 'color'?), which no event so far had; the columns are 'color' and 'y'
     """
     texts = {str(name).lower(): name for name in columns}
     parts = []

@@ -387,15 +387,14 @@ class Pipeline:
             names = decode.names_beyond(batch, (), sys.maxsize)
             self._seen |= every & names
             self._unsettled = 0
-        unseen = {f"schema.{name}": set(each) - self._seen for name, each in named.items()}
-        if self._unsettled and any(unseen.values()):
+        found = {f"schema.{name}": set(each) - self._seen for name, each in named.items()}
+        unseen = {name: each for name, each in found.items() if each}
+        if self._unsettled and unseen:
             return
         self._unsettled = 0
-        if any(unseen.values()):
-            message = not_found(
-                {name: each for name, each in unseen.items() if each}, sorted({*self.model.fields, *names} - every)
-            )
-            LOGGER.warning("%s: %s", batch.origin, message)
+        if unseen:
+            columns = {*self.model.fields, *names}.difference(*unseen.values())
+            LOGGER.warning("%s: %s", batch.origin, not_found(unseen, sorted(columns)))
 
     def _find_columns(self, batch: Batch, ledger: _Ledger) -> Batch:
         """Take the columns from the first good record, and return the rest of the batch from that record on.
