@@ -80,10 +80,16 @@ def schema_of(settings: Settings) -> Schema:
         weight=schema.weight,
         categorical=frozenset(schema.categorical),
         timestamps=frozenset(schema.timestamps),
-        numeric=frozenset(schema.numeric),
+        numeric=frozenset((*schema.numeric, *_lagged_inputs(settings))),
         late_columns=schema.late_columns,
         max_columns=schema.max_columns,
     )
+
+
+def _lagged_inputs(settings: Settings) -> tuple[str, ...]:
+    """Return the inputs whose lags are features, which must be numbers."""
+    lags = settings.model.lags if isinstance(settings.model, RegressorOptions) else None
+    return () if lags is None else lags.inputs
 
 
 def _ignored_key(settings: Settings) -> tuple[str, ...]:

@@ -48,6 +48,10 @@ class MixtureOfExperts(base.Estimator):
         self._check()
         given = {name: tuple(getattr(self, name) or ()) for name in FeatureOptions.model_fields}
         features = FeatureOptions(**given)
+        lags = getattr(self.options, "lags", None)
+        for name in (*features.categorical, *features.timestamps) if lags is not None else ():
+            if name in lags.inputs:
+                raise ConfigError(f"lags.inputs: must be numbers, and {name!r} is named as another kind of feature")
         self.learner = Learner(self.options, features, self._new_targets())
 
     def _check(self) -> None:
@@ -105,7 +109,7 @@ class MixtureOfExperts(base.Estimator):
             InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row`` and nothing was
                 learned.
         """
-        table = table_of_array(X, feature_names, self.learner.encoder.fields)
+        table = table_of_array(X, feature_names, self.learner.encoder.own_fields)
         return learn_array(self.learner, table, y, w)
 
     def log_likelihood_array(
@@ -116,7 +120,7 @@ class MixtureOfExperts(base.Estimator):
 
     def _table(self, X: AnyArray, feature_names: Sequence[Any] | None) -> Table:
         """Convert an array to predict from."""
-        return table_of_array(X, feature_names, self.learner.encoder.fields, known=True)
+        return table_of_array(X, feature_names, self.learner.encoder.own_fields, known=True)
 
     # -- Rows of a stream ----------------------------------------------------------------------------------------------
 
@@ -236,12 +240,14 @@ class MixtureOfExperts(base.Estimator):
     @property
     def fields(self) -> list[Any]:
         """Names of the fields of events, in the order of raw rows; without categories and times, `feature_names`."""
-        return list(self.learner.encoder.fields)
+        return self.learner.encoder.own_fields
 
     @property
     def column_kinds(self) -> dict[Any, ColumnKind]:
         """What each field holds: ``"number"``, ``"category"`` or ``"time"``; truth values are numbers."""
-        return {name: KINDS[kind] for name, kind in zip(self.fields, self.learner.encoder.kinds, strict=True)}
+        encoder = self.learner.encoder
+        kinds = encoder.kinds[len(encoder.lagged) :]
+        return {name: KINDS[kind] for name, kind in zip(self.fields, kinds, strict=True)}
 
     @property
     def awaited(self) -> list[Any]:

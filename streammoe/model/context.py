@@ -24,6 +24,7 @@ from streammoe.engine.state import MMState, grouping
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
 from streammoe.layout import Layout, News
+from streammoe.model.lags import LagMemory, lag_names
 from streammoe.model.targets import Targets
 from streammoe.options import FeatureOptions, Options
 from streammoe.schedules import Restarted, Steps
@@ -58,6 +59,7 @@ class Context:
         targets: format of the targets.
         family: family of the experts.
         encoder: encoder of events.
+        lags: the memory of the last events, if they are features of the next one.
         detector: the drift detector, if there is one.
         recent: the latest events, if the mixture is to be fitted again after a drift.
         reseeds: (2,) number of experts reseeded on trial, and how many of those were kept.
@@ -71,6 +73,8 @@ class Context:
         self.features = features
         self.targets = targets
         self.family = targets.family
+        lags = getattr(options, "lags", None)
+        self.lags = None if lags is None else LagMemory(lags)
         self.encoder = self.new_encoder()
         self.detector = None if options.drift is None else DriftDetector()
         refits = options.drift is not None and options.serve == "portfolio" and options.batch_size == 1
@@ -85,6 +89,7 @@ class Context:
         other = copy.copy(self)
         other.targets = self.targets.copy()
         other.encoder = self.encoder.copy()
+        other.lags = self.lags and self.lags.copy()
         other.detector = self.detector and self.detector.copy()
         other.recent = self.recent and self.recent.copy()
         other.reseeds = self.reseeds.copy()
@@ -201,6 +206,16 @@ class Context:
             brief=brief,
         )
 
+    # -- Lags ----------------------------------------------------------------------------------------------------------
+
+    def with_last(self, X: FloatArray) -> FloatArray:
+        """Return raw rows to be predicted with the lags of the next event."""
+        return X if self.lags is None else self.lags.shown(X)
+
+    def with_lags(self, X: FloatArray, Y: FloatArray) -> FloatArray:
+        """Return raw rows to be learned with their lags, and remember them."""
+        return X if self.lags is None else self.lags.taken(X, Y, [*map(self.encoder.index_of, self.lags.lags.inputs)])
+
     # -- Columns -------------------------------------------------------------------------------------------------------
 
     def new_encoder(self, columns: Sequence[Any] = (), kinds: Sequence[ColumnKind] | None = None) -> Encoder:
@@ -213,7 +228,8 @@ class Context:
             range_factor=options.range_factor,
             categorical=self.features.categorical,
             timestamps=self.features.timestamps,
-            numeric=self.features.numeric,
+            numeric=(*self.features.numeric, *(self.lags.lags.inputs if self.lags else ())),
+            lagged=lag_names(self.lags and self.lags.lags, self.targets.lagged_names),
             max_levels=options.max_levels,
             holds=options.hold,
         )

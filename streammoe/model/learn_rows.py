@@ -59,22 +59,24 @@ def introduce(
     if problem := learner.context.excess(News(tuple(names), kinds=() if kinds is None else tuple(kinds))):
         raise InvalidEvent(problem, reason="too_many_columns")
     trial = learner.context.new_encoder(names, kinds)
-    trial.take(row, target)
+    trial.take(trial.padded_with_lags(row), target)
     learner.set_columns(names, kinds, awaited)
 
 
 def learn_rows(learner: Learner, events: Events, *, traced: bool) -> Outcome:
     """Learn rows in the model's own order of fields, and reject those that cannot be used."""
-    fields = learner.encoder.fields
+    fields = learner.encoder.own_fields
     if events.X.shape[1] != len(fields):
         msg = f"X: got {events.X.shape[1]} columns; the model has {len(fields)} fields"
         raise InvalidEvent(msg, reason="wrong_shape")
+    events = events._replace(X=learner.encoder.padded_with_lags(events.X))
     pieces = _learn_apart(learner, events, 0, traced=traced)
     return _joined(pieces) if len(pieces) > 1 else pieces[0][1]
 
 
 def learn_wider(learner: Learner, news: News, event: Events, *, traced: bool) -> Outcome:
     """Learn one event that brings new fields; if it is not learned, they are not added."""
+    event = event._replace(X=learner.encoder.padded_with_lags(event.X))
     try:
         return learner.undo.call(learner, 1, _learn_wider, news, event, traced)
     except UnsoundError as error:

@@ -137,6 +137,7 @@ class Learner:
             UnsoundError: some of them leave the model with NaN or infinity; it must be discarded.
         """
         context = self.context
+        X = context.with_lags(X, Y)
         context.encoder.notice_unplaced(X, Y)
         phase = self.phase = self.phase.begin(context)
         if len(X) < phase.next_due(context) - phase.n:
@@ -200,7 +201,7 @@ class Learner:
 
     def report(self, news: News) -> None:
         """Log what the first columns hold, or later ones; the first hundred columns, so that the log does not fill."""
-        fields = self.encoder.fields
+        fields = self.encoder.own_fields
         if news.fields and len(fields) - len(news.fields) < MOST_REPORTED:
             before = len(fields) - len(news.fields)
             LOGGER.info(
@@ -234,6 +235,14 @@ class Learner:
 
     # -- Predicting ----------------------------------------------------------------------------------------------------
 
+    def _row(self, x: Mapping[Any, Any]) -> FloatArray:
+        """Encode an event that is to be predicted."""
+        return self.context.with_last(self.encoder.row(x))
+
+    def _rows(self, table: Table) -> FloatArray:
+        """Encode rows that are to be predicted; all have the same lags."""
+        return self.context.with_last(raw_rows(table, self.encoder))
+
     def score(self, X: FloatArray, Y: FloatArray | None, *, traced: bool = False) -> tuple[mixture.Scores, FloatArray]:
         """Score raw rows, and return their responsibilities, or without targets the gate's probabilities."""
         context = self.context
@@ -265,13 +274,13 @@ class Learner:
     def predict_one(self, x: Mapping[Any, Any]) -> Any:
         """Predict one event, in the form of the targets."""
         context = self.context
-        scores, _ = self.score(context.encoder.row(x), None)
+        scores, _ = self.score(self._row(x), None)
         return context.targets.one(scores.predictions)
 
     def distribution(self, x: Mapping[Any, Any]) -> Any:
         """Return the distribution of the targets of an event, which are numbers."""
         context = self.context
-        scores, _ = self.score(context.encoder.row(x), None, traced=True)
+        scores, _ = self.score(self._row(x), None, traced=True)
         served = self.phase.served(context)
         variances = [member.theta.variances for member in served.members]
         within = np.concatenate(variances) if variances else None
@@ -279,7 +288,7 @@ class Learner:
 
     def predict(self, table: Table) -> Any:
         """Predict the rows of a table, in the form of the targets."""
-        scores, _ = self.score(raw_rows(table, self.encoder), None)
+        scores, _ = self.score(self._rows(table), None)
         return self.targets.many(scores.predictions)
 
     def log_likelihood(self, table: Table, y: Any) -> FloatArray:
@@ -289,19 +298,19 @@ class Learner:
         if rejected:
             raise rejected[min(rejected)]
         Y[novel] = np.nan
-        scores, _ = self.score(raw_rows(table, self.encoder), Y)
+        scores, _ = self.score(self._rows(table), Y)
         # A class that the model has never encountered has no probability.
         return np.where(novel, -np.inf, -scores.losses)
 
     def gate(self, x: Mapping[Any, Any]) -> FloatArray:
         """Return the gate's probabilities (K,); NaN before there is a mixture."""
-        _, shares = self.score(self.encoder.row(x), None)
+        _, shares = self.score(self._row(x), None)
         return self._of_mixture(shares)
 
     def responsibilities(self, x: Mapping[Any, Any], y: Any) -> FloatArray:
         """Return τ_k of an event (K,), [MM] eq. 15; NaN before there is a mixture."""
         target = self.targets.read_known(y)
-        _, tau = self.score(self.encoder.row(x), target)
+        _, tau = self.score(self._row(x), target)
         return self._of_mixture(tau)
 
     def _of_mixture(self, values: FloatArray) -> FloatArray:
@@ -402,8 +411,8 @@ class Learner:
     ) -> None:
         """Fix the columns of a model that has none yet, in this order; see `Encoder.set_columns`."""
         encoder = self.encoder
-        if encoder.fields:
-            raise ConfigError(f"set_columns: the model already has columns: {encoder.fields!r}")
+        if encoder.own_fields:
+            raise ConfigError(f"set_columns: the model already has columns: {encoder.own_fields!r}")
         names = names_in(names, "set_columns")
         for name in names:
             check_name(name, place="set_columns")
@@ -415,7 +424,7 @@ class Learner:
     def set_targets(self, names: Sequence[Any]) -> None:
         """Fix the outputs of a model that has none yet, in the given order."""
         self.targets.fix(names)
-        self.context.encoder = self.context.new_encoder(self.encoder.fields)
+        self.context.encoder = self.context.new_encoder(self.encoder.own_fields)
         self.undo.forget()
 
     @contextmanager
