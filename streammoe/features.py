@@ -47,6 +47,8 @@ INPUT_PACE = 1e-4
 TARGET_PACE = 0.1
 """The same of targets: predictions must follow a shift at once."""
 NO_TARGETS = np.empty((0, 1))
+NO_LAG = math.inf
+"""A lag that is known to be missing, where NaN is one that is yet to be filled in."""
 UNPLACED = -1.0
 """The code of a level without a column."""
 
@@ -159,7 +161,7 @@ class Encoder:
         return self._index.get(name)
 
     def padded_with_lags(self, X: FloatArray) -> FloatArray:
-        """Return rows of all other fields with the lags, which are missing."""
+        """Return rows of all other fields with the lags, which are yet to be filled in."""
         return np.hstack([np.full((len(X), len(self.lagged)), np.nan), X]) if self.lagged else X
 
     def check_not_lagged(self, names: Iterable[Any]) -> None:
@@ -368,7 +370,8 @@ class Encoder:
             if kind == NUMERIC and type(value) is float and value - value == 0.0:
                 row[j] = value
             elif is_missing(value):
-                continue
+                if j < len(self.lagged):
+                    row[j] = NO_LAG
             elif kind == NUMERIC:
                 row[j] = quantity(value, name)
             elif kind == CATEGORICAL:
@@ -627,6 +630,9 @@ class Encoder:
     ) -> tuple[IntArray, int]:
         """Return a verdict for each row, and the number of rejected rows; the given scales are changed in place."""
         verdicts = np.empty(len(X), dtype=np.int64)
+        if self.lagged:  # they were judged as targets and inputs
+            kinds = kinds.copy()
+            kinds[: len(self.lagged)] = CATEGORICAL
         n_rejected = screen_rows(X, Y, kinds, *scales, *target_scales, self.range_factor, self.limit, verdicts)
         return verdicts, n_rejected
 

@@ -414,7 +414,7 @@ class RegressorOptions(Options):
     lags: Lags | None = option(
         None,
         "Number of last targets that are features of the next event; off unless set.",
-        more="`Lags(3, inputs=(\"temp\",))`: the last three targets and values of `temp`. Only events that were learned "
+        more='`Lags(3, inputs=("temp",))`: the last three targets and values of `temp`. Only events that were learned '
         "count (docs/learning.md).",
         sample=3,
     )

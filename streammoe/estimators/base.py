@@ -242,6 +242,19 @@ class MixtureOfExperts(base.Estimator):
         """Names of the fields of events, in the order of raw rows; without categories and times, `feature_names`."""
         return self.learner.encoder.own_fields
 
+    def lags_of_next(self) -> dict[str, float | None]:
+        """Return the lags that the next event sees, by the names of these features; None where one is missing.
+
+        Where a target becomes known only after later events were predicted, add them to the event before it is
+        predicted, and learn the event with them: what an event itself holds comes before what the model remembers.
+        """
+        context = self.learner.context
+        if context.lags is None:
+            return {}
+        values = context.lags.latest(context.targets.n_outputs).tolist()
+        names = self.learner.encoder.lagged
+        return {name: None if value != value else value for name, value in zip(names, values, strict=True)}  # noqa: PLR0124
+
     @property
     def column_kinds(self) -> dict[Any, ColumnKind]:
         """What each field holds: ``"number"``, ``"category"`` or ``"time"``; truth values are numbers."""

@@ -210,7 +210,7 @@ class Context:
 
     def with_last(self, X: FloatArray) -> FloatArray:
         """Return raw rows to be predicted with the lags of the next event."""
-        return X if self.lags is None else self.lags.shown(X)
+        return X if self.lags is None else self.lags.shown(X, self.targets.n_outputs)
 
     def with_lags(self, X: FloatArray, Y: FloatArray) -> FloatArray:
         """Return raw rows to be learned with their lags, and remember them."""

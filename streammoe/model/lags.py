@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.checked import array_of
+from streammoe.features import NO_LAG
 from streammoe.options import Lags
 from streammoe.types import AnyArray, FloatArray
 
@@ -50,9 +51,15 @@ class LagMemory:
         other._past = self._past  # never changed, only replaced
         return other
 
-    def shown(self, X: FloatArray) -> FloatArray:
+    def shown(self, X: FloatArray, n_targets: int) -> FloatArray:
         """Return rows that are to be predicted, with the lags of the next event where they have none of their own."""
-        return X if self._past is None else _with_lags(X, np.tile(self._past[::-1].T.ravel(), (len(X), 1)))
+        return _with_lags(X, np.tile(self.latest(n_targets), (len(X), 1)))
+
+    def latest(self, n_targets: int) -> FloatArray:
+        """Return the lags of the next event, in the order of their names."""
+        if self._past is None:
+            return np.full(self.lags.size * (n_targets + len(self.lags.inputs)), np.nan)
+        return self._past[::-1].T.ravel()
 
     def taken(self, X: FloatArray, Y: FloatArray, inputs: Sequence[int | None]) -> FloatArray:
         """Return rows with their lags, each of the events learned before it, and remember those that are learned.
@@ -94,5 +101,6 @@ def _with_lags(X: FloatArray, lags: FloatArray) -> FloatArray:
     width = lags.shape[1]
     filled = X.copy()
     own = ~np.isnan(X[:, :width]).all(axis=1)
-    filled[:, :width] = np.where(own[:, None], X[:, :width], lags)
+    found = np.where(own[:, None], X[:, :width], lags)
+    filled[:, :width] = np.where(found == NO_LAG, np.nan, found)
     return filled

@@ -9,7 +9,7 @@ import numpy as np
 
 from streammoe.columns import MOST_SHOWN, ColumnKind
 from streammoe.errors import InvalidEvent
-from streammoe.features import Encoder
+from streammoe.features import NO_LAG, Encoder
 from streammoe.model.checks import finite_array, names_in, rectangle
 from streammoe.text import counted, listed, shown
 from streammoe.types import AnyArray, FloatArray, IntArray
@@ -122,6 +122,9 @@ def ordered_rows(
 ) -> tuple[FloatArray, dict[Any, Sequence[str | None]]]:
     """Return rows in the order of `fields`, and the levels of all categories, which a table may hold as numbers."""
     rows = table.ordered(fields)
+    for at, name in enumerate(encoder.lagged):
+        if name in table.names:
+            rows[np.isnan(rows[:, at]), at] = NO_LAG
     levels = {
         name: [level(value, name) for value in rows[:, at].tolist()]
         for at, name in enumerate(fields)
