@@ -49,8 +49,9 @@ class MixtureOfExperts(base.Estimator):
         given = {name: tuple(getattr(self, name) or ()) for name in FeatureOptions.model_fields}
         features = FeatureOptions(**given)
         lags = getattr(self.options, "lags", None)
-        for name in (*features.categorical, *features.timestamps) if lags is not None else ():
-            if name in lags.inputs:
+        inputs = () if lags is None else lags.inputs
+        for name in (*features.categorical, *features.timestamps):
+            if name in inputs:
                 raise ConfigError(f"lags.inputs: must be numbers, and {name!r} is named as another kind of feature")
         self.learner = Learner(self.options, features, self._new_targets())
 

@@ -24,7 +24,7 @@ from streammoe.engine.state import MMState, grouping
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
 from streammoe.layout import Layout, News
-from streammoe.model.lags import LagMemory, lag_names
+from streammoe.model.lags import LagMemory
 from streammoe.model.targets import Targets
 from streammoe.options import FeatureOptions, Options
 from streammoe.schedules import Restarted, Steps
@@ -229,7 +229,7 @@ class Context:
             categorical=self.features.categorical,
             timestamps=self.features.timestamps,
             numeric=(*self.features.numeric, *(self.lags.lags.inputs if self.lags else ())),
-            lagged=lag_names(self.lags and self.lags.lags, self.targets.lagged_names),
+            lagged=() if self.lags is None else self.lags.names(self.targets.lagged_names),
             max_levels=options.max_levels,
             holds=options.hold,
         )

@@ -21,17 +21,6 @@ PREFIX = "lags."
 """Prefix of the names of its array."""
 
 
-def lag_names(lags: Lags | None, targets: Sequence[Any]) -> list[str]:
-    """Return the names of the features, the latest event first; none where there are no lags.
-
-    >>> lag_names(Lags(2, ("temp",)), ["y"])
-    ['y:lag1', 'y:lag2', 'temp:lag1', 'temp:lag2']
-    """
-    if lags is None:
-        return []
-    return [f"{name!s}:lag{i}" for name in (*targets, *lags.inputs) for i in range(1, lags.size + 1)]
-
-
 class LagMemory:
     """The memory of the last events.
 
@@ -44,6 +33,14 @@ class LagMemory:
         self._past: FloatArray | None = None
         """(size, targets + inputs) of the last events learned, the latest last; NaN where there is none. None before
         the first one."""
+
+    def names(self, targets: Sequence[Any]) -> list[str]:
+        """Return the names of the features, the latest event first.
+
+        >>> LagMemory(Lags(2, ("temp",))).names(["y"])
+        ['y:lag1', 'y:lag2', 'temp:lag1', 'temp:lag2']
+        """
+        return [f"{name!s}:lag{i}" for name in (*targets, *self.lags.inputs) for i in range(1, self.lags.size + 1)]
 
     def copy(self) -> LagMemory:
         """Return an independent copy."""
@@ -100,7 +97,7 @@ def _with_lags(X: FloatArray, lags: FloatArray) -> FloatArray:
     """Return rows with these lags as their first fields, except in rows that have one of their own."""
     width = lags.shape[1]
     filled = X.copy()
-    own = ~np.isnan(X[:, :width]).all(axis=1)
-    found = np.where(own[:, None], X[:, :width], lags)
+    own = ~np.isnan(X[:, :width]).all(axis=1, keepdims=True)
+    found = np.where(own, X[:, :width], lags)
     filled[:, :width] = np.where(found == NO_LAG, np.nan, found)
     return filled
