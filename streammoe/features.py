@@ -160,9 +160,11 @@ class Encoder:
         """Return the place of a field in raw rows; None if there is no such field yet."""
         return self._index.get(name)
 
-    def padded_with_lags(self, X: FloatArray) -> FloatArray:
-        """Return rows of all other fields with the lags, which are yet to be filled in."""
-        return np.hstack([np.full((len(X), len(self.lagged)), np.nan), X]) if self.lagged else X
+    def padded_with_lags(self, X: FloatArray, lags: FloatArray | None = None) -> FloatArray:
+        """Return rows of all other fields with these lags, (n, L); by default they are yet to be filled in."""
+        if not self.lagged:
+            return X
+        return np.hstack([np.full((len(X), len(self.lagged)), np.nan) if lags is None else lags, X])
 
     def check_not_lagged(self, names: Iterable[Any]) -> None:
         """Raise `InvalidEvent` if a new field has the name of a lag."""

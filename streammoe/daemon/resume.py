@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, restoring, table_of
 from streammoe.daemon.guards import last_good_generation
-from streammoe.daemon.model import empty_model, model_from, schema_of
+from streammoe.daemon.model import empty_model, model_from, n_lags, schema_of
 from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
@@ -333,7 +333,7 @@ def labels_of(settings: Settings, checkpoint: Checkpoint | None) -> LabelJoin | 
     if labels.key is None:
         return None
     limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
-    joining = LabelJoin(labels.key, schema_of(settings), limits)
+    joining = LabelJoin(labels.key, schema_of(settings), limits, n_lags(settings))
     if checkpoint is not None:
         with restoring(settings.checkpoint.dir):
             joining.restore(checkpoint.arrays)

@@ -156,6 +156,7 @@ class MixtureOfExperts(base.Estimator):
         *,
         texts: Mapping[Any, Sequence[str | None]] | None = None,
         traced: bool = False,
+        lags: FloatArray | None = None,
     ) -> Outcome:
         """Learn rows in the model's own field order; rows that cannot be used are rejected individually.
 
@@ -166,9 +167,10 @@ class MixtureOfExperts(base.Estimator):
             w: (n,) in [0, 1e6]; an event of weight 0 is not learned.
             texts: (n,) levels of each categorical field by its name, None where missing; X does not contain them.
             traced: whether to record each expert's part.
+            lags: (n, L) lags that rows were predicted with earlier, NaN in those that were not (`Outcome.lags`).
         """
         counts = np.ones(len(X)) if w is None else w
-        return learn_rows.learn_rows(self.learner, Events(X, texts or {}, targets, counts), traced=traced)
+        return learn_rows.learn_rows(self.learner, Events(X, texts or {}, targets, counts), traced=traced, lags=lags)
 
     def learn_wider(
         self,
@@ -180,17 +182,18 @@ class MixtureOfExperts(base.Estimator):
         texts: Mapping[Any, Sequence[str | None]],
         kinds: Sequence[ColumnKind] = (),
         traced: bool = False,
+        lags: FloatArray | None = None,
     ) -> Outcome:
         """Learn one event that brings new fields; if it is not learned, they are not added.
 
         Args:
             names: names of the new fields, in order.
             X: (1, F + new).
-            targets, w, texts, traced: as in `learn_rows`.
+            targets, w, texts, traced, lags: as in `learn_rows`.
             kinds: what the new fields hold; by default what the arguments say, and numbers otherwise.
         """
         news = News(tuple(names), kinds=tuple(kinds))
-        return learn_rows.learn_wider(self.learner, news, Events(X, texts, targets, w), traced=traced)
+        return learn_rows.learn_wider(self.learner, news, Events(X, texts, targets, w), traced=traced, lags=lags)
 
     # -- Looking inside ------------------------------------------------------------------------------------------------
 

@@ -78,6 +78,11 @@ class LagMemory:
             self._past = events[-size:].copy()
         return _with_lags(X, lagged.transpose(0, 2, 1).reshape(len(X), -1))
 
+    def seen(self, X: FloatArray, Y: FloatArray, inputs: Sequence[int | None]) -> FloatArray:
+        """Return the lags that rows see, as `taken` gives them, infinite where missing; nothing is remembered."""
+        found = self.copy().taken(X, Y, inputs)[:, : len(self.latest(Y.shape[1]))]
+        return np.where(np.isnan(found), NO_LAG, found)
+
     def arrays(self) -> dict[str, AnyArray]:
         """Return the memory as an array of a checkpoint."""
         return {} if self._past is None else {f"{PREFIX}past": self._past}

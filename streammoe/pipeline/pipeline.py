@@ -21,7 +21,7 @@ from streammoe.pipeline.decoders.values import some_of
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, Location, Predictions, PredictionSink
 from streammoe.quantiles import mixture_intervals
-from streammoe.types import BoolArray, FloatArray
+from streammoe.types import BoolArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.pipeline")
 MAX_WARNED_FIELDS = 100
@@ -72,6 +72,25 @@ class BatchResult(NamedTuple):
     """(n,) which records were rejected."""
     losses: FloatArray
     """Prequential losses of the learned events, in order."""
+    lags: Mapping[int, FloatArray] = {}
+    """The lags that records without a target were predicted with, by index; see `Batch.lags`."""
+
+
+def joined_results(results: Sequence[BatchResult]) -> BatchResult:
+    """Return the outcome of the parts of a batch; their records have no common numbers, so it leaves out the lags."""
+    if len(results) == 1:
+        return results[0]
+    outcomes, reasons = Counter[str](), Counter[str]()
+    for each in results:
+        outcomes.update(each.outcomes)
+        reasons.update(each.reasons)
+    return BatchResult(
+        outcomes,
+        reasons,
+        [letter for each in results for letter in each.letters],
+        np.concatenate([each.bad for each in results]),
+        np.concatenate([each.losses for each in results]),
+    )
 
 
 class PredictionWriter(NamedTuple):
@@ -177,6 +196,7 @@ class Pipeline:
             decoded.weights,
             texts={fields[j]: texts for j, texts in decoded.texts.items()},
             traced=self.predictions is not None,
+            lags=self._lags(batch, decoded.rows),
         )
         return [_LearnedRows(first + decoded.rows, outcome, before, decoded.labels)]
 
@@ -199,12 +219,23 @@ class Pipeline:
             texts={fields[j]: [level] for j, level in row.texts.items()},
             kinds=[kinds[name] for name in names],
             traced=self.predictions is not None,
+            lags=self._lags(batch, np.array([i])),
         )
         if outcome.learned[0]:
             LOGGER.info("%s: more columns by their first values: %s", batch.origin, described(kinds))
         labels = [row.label] if self._is_classifier else None
         at = len(ledger.batch) - len(batch) + i
         return _LearnedRows(np.array([at]), outcome, before, labels)
+
+    def _lags(self, batch: Batch, rows: IntArray) -> FloatArray | None:
+        """Return the lags that events were predicted with earlier, (n, L), NaN for those that were not."""
+        if not batch.lags:
+            return None
+        lags = np.full((len(rows), len(next(iter(batch.lags.values())))), np.nan)
+        for at, i in enumerate(rows.tolist()):
+            if i in batch.lags:
+                lags[at] = batch.lags[i]
+        return lags
 
     def _report(
         self, ledger: _Ledger, rows: Any, outcome: Outcome, before: _ModelBefore, labels: Sequence[str | None] | None
@@ -218,6 +249,8 @@ class Pipeline:
             ledger.reject(int(rows[at]), stage, error.reason, str(error))
         used = np.ones(len(rows), np.bool_)
         used[list(outcome.rejected)] = False
+        if outcome.lags is not None:
+            ledger.lags.update((int(rows[at]), outcome.lags[at]) for at in np.flatnonzero(used & ~learned))
         ledger.learned += int(learned.sum())
         ledger.used += int(used.sum())
         if self.predictions is not None and used.any():
@@ -485,6 +518,7 @@ class _Ledger:
         self.learned = 0
         self.used = 0
         self.losses: list[FloatArray] = []
+        self.lags: dict[int, FloatArray] = {}
         self._letters: dict[int, DeadLetter] = {}
 
     def reject(self, i: int, stage: str, reason: str, detail: str) -> None:
@@ -523,7 +557,7 @@ class _Ledger:
             skipped=self.batch.skipped,
         )
         losses = np.concatenate(self.losses) if self.losses else np.zeros(0)
-        return BatchResult(outcomes, Counter(letter.reason for letter in letters), letters, bad, losses)
+        return BatchResult(outcomes, Counter(letter.reason for letter in letters), letters, bad, losses, self.lags)
 
 
 def _padded(values: FloatArray, size: int) -> FloatArray:

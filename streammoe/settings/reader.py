@@ -234,13 +234,11 @@ class _Reader:
             rule = f"must be omitted if a source has the format {formats[0]!r}; only JSON Lines can be joined"
             self.problems.append(self._broken(("labels", "key"), rule, key))
 
-    def _check_lags(self, *, model: Model | None, schema: Schema | None, labels: Labels | None, **_: object) -> None:
-        """Check that the inputs with lags are numbers, and that targets come with their features."""
+    def _check_lags(self, *, model: Model | None, schema: Schema | None, **_: object) -> None:
+        """Check that the inputs with lags are numbers."""
         lags = model.lags if isinstance(model, RegressorOptions) else None
         if lags is None or schema is None:
             return
-        if labels is not None and labels.key is not None:
-            self.problems.append(self._broken(("labels", "key"), "must be omitted if model.lags is set", labels.key))
         for kind in ("categorical", "timestamps"):
             if both := sorted(set(getattr(schema, kind)).intersection(lags.inputs)):
                 rule = f"must be numbers, and {both[0]!r} is in schema.{kind}"
