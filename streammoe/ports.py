@@ -104,8 +104,8 @@ class Batch:
     decimal: str = "."
     """Decimal mark of numbers in csv."""
     lags: Mapping[int, FloatArray] = field(default_factory=dict)
-    """The lags that events were predicted with earlier, by index, where a model has such features and targets come late;
-    in the order of their names, infinite where one was missing."""
+    """The lags that events were predicted with earlier, by index, where a model has such features and targets come
+    late; in the order of their names, infinite where one was missing."""
     caveat: str = ""
     """Why the source cannot vouch for the content yet; part of the message if too many records are rejected."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.checked import array_of
+from streammoe.checked import array_of, require
 from streammoe.features import NO_LAG
 from streammoe.options import Lags
 from streammoe.types import AnyArray, FloatArray
@@ -96,6 +96,7 @@ class LagMemory:
         if f"{PREFIX}past" in arrays:
             shape = (self.lags.size, n_targets + len(self.lags.inputs))
             self._past = array_of(arrays, f"{PREFIX}past", "float64", shape, finite=False).copy()
+            require(not np.isinf(self._past).any(), f"array {PREFIX}past holds infinity")
 
 
 def _with_lags(X: FloatArray, lags: FloatArray) -> FloatArray:
