@@ -101,7 +101,7 @@ def configurations():
         "schedule": schedules.constant(0.999999),
     }
     for name, more in (
-        ("gaussian", {"n_experts": 2, "warmup": 40, "drift": "page_hinkley", "reseed": "auto"}),
+        ("gaussian", {"n_experts": 2, "warmup": 40, "drift": "page_hinkley", "reseed": "auto", "lags": 2}),
         ("gaussian", {"n_experts": "auto", "warmup": 40, "drift": "page_hinkley"}),
         ("several, full", {"n_experts": 2, "warmup": 150}),
         ("classifier", {"n_experts": 2, "warmup": 40}),
