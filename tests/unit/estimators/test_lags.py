@@ -48,6 +48,13 @@ def by_hand(events, targets, learned, size, inputs):
     return found, order
 
 
+def same_arrays(model, plain):
+    mine, theirs = model.arrays(), plain.arrays()
+    for name in mine.keys() | theirs.keys():
+        if not name.startswith(NOT_JUDGED):
+            np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+
+
 CASES = pairwise_cases(
     outputs=[1, 2],
     lags=[1, 3, Lags(2, ("b",)), Lags(2, ("b", "late"))],
@@ -80,10 +87,21 @@ def test_a_model_with_lags_is_the_model_whose_events_hold_them(case):
         plain.learn_one(with_lags, y, w=weight)
     assert model.feature_names == plain.feature_names
     assert model.fields == ["a", "b", "late"]
-    mine, theirs = model.arrays(), plain.arrays()
-    for name in mine.keys() | theirs.keys():
-        if not name.startswith(NOT_JUDGED):
-            np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+    same_arrays(model, plain)
+
+
+def test_a_poisonous_event_is_forgotten():
+    """It is found unsound after it was remembered."""
+    model, twin = (MoERegressor(2, warmup=0, degree=3, range_factor=0.0, hold=False, lags=2) for _ in range(2))
+    for i in range(20):
+        x, y = {"a": math.sin(i)}, math.cos(i)
+        if i == 10:
+            with pytest.raises(InvalidEvent) as rejected:
+                model.learn_one({"a": 9e49}, 7.0, w=1e6)
+            assert rejected.value.reason == "poison"
+        model.learn_one(x, y)
+        twin.learn_one(x, y)
+    assert model.state_digest() == twin.state_digest()
 
 
 @pytest.mark.parametrize("cut", [0, 1, 90])
@@ -138,6 +156,11 @@ def test_an_event_is_learned_late_with_the_lags_that_its_prediction_saw(delay):
         assert [x["y:lag1"], x["y:lag2"]] == [targets[i] if i >= 0 else None for i in (known, known - 1)]
     frames.learn_many(pd.DataFrame(seen), pd.Series(targets))
     assert frames.state_digest() == late.state_digest()
+    plain = MoERegressor(**QUICK)
+    plain.set_columns(late.feature_names)
+    for x, y in zip(seen, targets, strict=True):
+        plain.learn_one(x, y)
+    same_arrays(late, plain)
 
 
 def test_lags_explain_what_inputs_do_not():
