@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         TooManyBadRecords,
     )
     from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
-    from streammoe.options import Auto, Decay, Exponential, PageHinkley, Polyak, WarmUp
+    from streammoe.options import Auto, Decay, Exponential, Lags, PageHinkley, Polyak, WarmUp
 
     __version__: str
 
@@ -28,6 +28,7 @@ __all__ = [
     "Exponential",
     "Gaussian",
     "InvalidEvent",
+    "Lags",
     "Laplace",
     "MoEClassifier",
     "MoEMultiTargetRegressor",
@@ -47,7 +48,7 @@ __all__ = [
 _ESTIMATORS = {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"}
 _MODULES = {"mm", "schedules"}
 _NOISES = {"Gaussian", "Laplace", "StudentT"}
-_OPTIONS = {"Auto", "Decay", "Exponential", "PageHinkley", "Polyak", "WarmUp"}
+_OPTIONS = {"Auto", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak", "WarmUp"}
 
 
 if not TYPE_CHECKING:  # type checkers would take any name for one that exists

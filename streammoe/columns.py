@@ -7,6 +7,7 @@ a column is one of numbers, and the record is accepted or rejected as a number i
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Mapping
 from datetime import date
@@ -40,6 +41,10 @@ _ALMOST = re.compile(
     r"[+-]?\d{1,3}(?:[ ,'_]\d{3})+(?:\.\d+)?|[+-]?\d+,\d+(?:[eE][+-]?\d+)?|[+-]?\d{1,3}(?:\.\d{3})+,\d+"
 )
 """Numbers with separators of thousands or a decimal comma, which are not accepted, but meant as numbers."""
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:[ ,'_]\d{3})+(?:\.\d+)?|[+-]?\d{1,3}(?:\.\d{3})+,\d+")
+_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+IN_QUOTES = "write it without quotes"
+"""What `repair_of` says of a text that is a number."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[Tt ]\d\d.*)?", re.ASCII)
 MOST_SHOWN = 10
 """Maximum number of columns of a kind that a message lists."""
@@ -84,6 +89,25 @@ def _is_meant_as_number(text: str) -> bool:
     )
 
 
+def repair_of(text: str) -> str:
+    """Return how to write a text that was meant as a number so that it is one; nothing if it was not.
+
+    >>> [repair_of(text) for text in ("12.5", "1'234.5", "0,5", "1,234", "red", "NA")]  # doctest: +NORMALIZE_WHITESPACE
+    ['write it without quotes', 'remove the separators of thousands', 'write the decimal mark as a point',
+     'remove the comma if it separates thousands, write a point if it is the decimal mark', '', '']
+    """
+    plain = text.strip()
+    if NUMBER.fullmatch(plain):
+        return IN_QUOTES
+    if not _ALMOST.fullmatch(plain):
+        return ""
+    if not _THOUSANDS.fullmatch(plain):
+        return "write the decimal mark as a point"
+    if plain.count(",") == 1 and _COMMA.fullmatch(plain):
+        return "remove the comma if it separates thousands, write a point if it is the decimal mark"
+    return "remove the separators of thousands"
+
+
 class Fixed(NamedTuple):
     """The columns whose kind settings fix."""
 
@@ -102,6 +126,28 @@ class Fixed(NamedTuple):
     def kind_of(self, name: object, value: object, *, text: bool = False) -> ColumnKind | None:
         """Return the kind of a column with this first value; None if neither a setting nor the value decides."""
         return self.kind(name) or kind_of(value, text=text)
+
+
+def not_found(unseen: Mapping[str, Collection[Any]], columns: Collection[Any]) -> str:
+    """Return a message about names in settings that are none of the columns.
+
+    >>> print(not_found({"categorical": ["colour"]}, ["color", "y"]))
+    categorical names 'colour' (did you mean 'color'?), which no event so far had; the columns are 'color' and 'y'
+    """
+    texts = {str(name).lower(): name for name in columns}
+    parts = []
+    for setting, names in unseen.items():
+        some = []
+        for name in sorted(names, key=str)[:MOST_SHOWN]:
+            near = difflib.get_close_matches(str(name).lower(), texts, n=2)
+            hint = f" (did you mean {listed([shown(texts[each]) for each in near], 'or')}?)" if near else ""
+            some.append(f"{shown(name)}{hint}")
+        some += [counted(len(names) - MOST_SHOWN, "other")] if len(names) > MOST_SHOWN else []
+        parts.append(f"{setting} names {listed(some, 'and')}")
+    known = [shown(name) for name in list(columns)[:MOST_SHOWN]]
+    known += [counted(len(columns) - MOST_SHOWN, "other")] if len(columns) > MOST_SHOWN else []
+    there = f"the columns are {listed(known, 'and')}" if known else "there are no columns"
+    return f"{listed(parts, 'and')}, which no event so far had; {there}"
 
 
 _WORDS: Mapping[ColumnKind, str] = {

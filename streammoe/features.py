@@ -47,6 +47,8 @@ INPUT_PACE = 1e-4
 TARGET_PACE = 0.1
 """The same of targets: predictions must follow a shift at once."""
 NO_TARGETS = np.empty((0, 1))
+NO_LAG = math.inf
+"""A lag that is known to be missing, where NaN is one that is yet to be filled in."""
 UNPLACED = -1.0
 """The code of a level without a column."""
 
@@ -70,6 +72,7 @@ class Encoder:
         numeric: names of the fields that hold numbers; of fields in none of the three the first value decides.
         max_levels: maximum number of levels of a field that become columns.
         holds: whether inputs and predictions are held to what was seen.
+        lagged: names of the first fields, numbers that come from earlier events (`streammoe.model.lags`).
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Encoder:
         numeric: Iterable[Any] = (),
         max_levels: int = 64,
         holds: bool = False,
+        lagged: Sequence[str] = (),
     ) -> None:
         self.n_outputs = n_outputs
         self.degree = degree
@@ -116,6 +120,8 @@ class Encoder:
         """Fields, with ``None``, and levels in order of appearance, which determines the columns."""
         self._plan = plan_of([], [], self.limit)
         self._measure()
+        self.lagged = tuple(lagged)
+        self._append([(name, None) for name in self.lagged], dict.fromkeys(self.lagged, NUMERIC))
 
     def _measure(self) -> None:
         """Compute the numbers of features from the columns."""
@@ -144,6 +150,28 @@ class Encoder:
         other = copy.copy(self)
         other.scaler = scaler
         return other
+
+    @property
+    def own_fields(self) -> list[Any]:
+        """Names of the fields that events hold: all but the lags."""
+        return self.fields[len(self.lagged) :]
+
+    def index_of(self, name: Any) -> int | None:
+        """Return the place of a field in raw rows; None if there is no such field yet."""
+        return self._index.get(name)
+
+    def padded_with_lags(self, X: FloatArray, lags: FloatArray | None = None) -> FloatArray:
+        """Return rows of all other fields with these lags, (n, L); by default they are yet to be filled in."""
+        if not self.lagged:
+            return X
+        return np.hstack([np.full((len(X), len(self.lagged)), np.nan) if lags is None else lags, X])
+
+    def check_not_lagged(self, names: Iterable[Any]) -> None:
+        """Raise `InvalidEvent` if a new field has the name of a lag."""
+        for name in names:
+            if name in self.lagged:
+                msg = f"{name!s}: is the name of a lag, which the model itself makes; rename the column, or ignore it"
+                raise InvalidEvent(msg, reason="wrong_type", feature=name)
 
     @property
     def n_entries(self) -> int:
@@ -208,6 +236,7 @@ class Encoder:
         names, awaited = list(names), list(awaited)
         for name in (*names, *awaited):
             check_name(name, place="names")
+        self.check_not_lagged((*names, *awaited))
         news = News(tuple(names), kinds=() if kinds is None else tuple(kinds))
         self._append([(name, None) for name in names], dict(zip(names, self._kinds_of(news), strict=True)))
         self.awaited = sorted(awaited, key=str)
@@ -223,7 +252,7 @@ class Encoder:
             check_name(name, place="feature_names")
         categorical = {f"{field}=": field for field in self.fixed.categorical}
         timestamps = {f"{field}:{CYCLES[0]}": field for field in self.fixed.timestamps}
-        at = 0
+        at = len(self.lagged)
         while at < len(wanted):
             name = wanted[at]
             # If there are fields "a" and "a=b", then "a=b=c" is a level of the latter.
@@ -343,7 +372,8 @@ class Encoder:
             if kind == NUMERIC and type(value) is float and value - value == 0.0:
                 row[j] = value
             elif is_missing(value):
-                continue
+                if j < len(self.lagged):
+                    row[j] = NO_LAG
             elif kind == NUMERIC:
                 row[j] = quantity(value, name)
             elif kind == CATEGORICAL:
@@ -365,6 +395,7 @@ class Encoder:
         Raises:
             InvalidEvent: a value is out of range; ``row`` is the index of the first such row. Nothing was changed.
         """
+        self.check_not_lagged(news.fields)
         scales, target_scales = self.scales, self.target_scales
         if news or len(rows) > 1:  # a single row that is rejected changes nothing
             scales, target_scales = scales.wider(len(news.fields)), target_scales.copied()
@@ -534,7 +565,11 @@ class Encoder:
                 msg = f"{name!s}: is {KIND_NAMES[code]} in the checkpoint and {here} here; make them agree"
                 raise CheckpointError(msg)
         plan = list_of(arrays, "encoder.plan") if "encoder.plan" in arrays else [[j, None] for j in range(len(names))]
-        self._append(restored_entries(names, codes, plan, self.max_levels), dict(zip(names, codes, strict=True)))
+        first = len(self.lagged)
+        have = (*names[:first],) == self.lagged and not any(code != NUMERIC for code in codes[:first])
+        require(have, f"encoder.columns begins with {shown(names[:first])} and not with the lags {shown(self.lagged)}")
+        entries = restored_entries(names, codes, plan, self.max_levels)
+        self._append(entries[first:], dict(zip(names, codes, strict=True)))
         self.awaited = names_of(arrays, "encoder.awaited", (str, int)) if "encoder.awaited" in arrays else []
         both = [name for name in self.awaited if name in self._index]
         require(not both, f"encoder.awaited holds {shown(both)}, which are fields already")
@@ -597,6 +632,9 @@ class Encoder:
     ) -> tuple[IntArray, int]:
         """Return a verdict for each row, and the number of rejected rows; the given scales are changed in place."""
         verdicts = np.empty(len(X), dtype=np.int64)
+        if self.lagged:  # they were judged as targets and inputs
+            kinds = kinds.copy()
+            kinds[: len(self.lagged)] = CATEGORICAL
         n_rejected = screen_rows(X, Y, kinds, *scales, *target_scales, self.range_factor, self.limit, verdicts)
         return verdicts, n_rejected
 

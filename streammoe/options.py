@@ -104,6 +104,30 @@ class WarmUp:
     restarts: int = option(5, "Number of starts of the fit, of which the best wins.", ge=1, le=1_000)
 
 
+def _names(value: object) -> object:
+    if value is None:
+        return ()
+    if not isinstance(value, tuple | list) or not all(map(_is_name, value)):
+        raise ValueError("must be a list of feature names")
+    if repeated := sorted({name for name in value if value.count(name) > 1}, key=str):
+        raise ValueError(f"must name each feature once, but repeats {', '.join(map(str, repeated))}")
+    return tuple(value)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) or (type(value) is int and -(2**63) <= value < 2**63)
+
+
+@part
+class Lags:
+    """The targets of the last events, and where wanted their inputs, as features of the next one."""
+
+    size: int = option(1, "Number of events.", ge=1, le=1_000)
+    inputs: Annotated[tuple[Any, ...], BeforeValidator(_names)] = option(
+        (), "Inputs, numbers, whose values in those events are features, too."
+    )
+
+
 Averaging: TypeAlias = Polyak | Decay | Exponential
 
 NUMBER: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=1, le=1_000)], config=ConfigDict(strict=True))
@@ -114,6 +138,7 @@ CHOICES: Mapping[str, Choice] = {
     "drift": Choice({"page_hinkley": PageHinkley}, none="off"),
     "warmup": Choice({"": WarmUp}, number=lambda size: read_object(WarmUp, {"size": size}), defaults_to_none=True),
     "schedule": Choice(SCHEDULES, defaults_to_none=True),
+    "lags": Choice({"": Lags}, none="off", number=lambda size: read_object(Lags, {"size": size}) if size else None),
 }
 """By the name of the option."""
 
@@ -140,20 +165,6 @@ def is_too_few(max_classes: object, classes: object) -> bool:
     default = ClassifierOptions.model_fields["max_classes"].default
     is_limit = isinstance(max_classes, int) and max_classes != default
     return is_limit and isinstance(classes, list | tuple) and cast("int", max_classes) < len(classes)
-
-
-def _names(value: object) -> object:
-    if value is None:
-        return ()
-    if not isinstance(value, tuple | list) or not all(map(_is_name, value)):
-        raise ValueError("must be a list of feature names")
-    if repeated := sorted({name for name in value if value.count(name) > 1}, key=str):
-        raise ValueError(f"must name each feature once, but repeats {', '.join(map(str, repeated))}")
-    return tuple(value)
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) or (type(value) is int and -(2**63) <= value < 2**63)
 
 
 def _schedule_option(default: Power) -> Any:
@@ -398,6 +409,14 @@ class RegressorOptions(Options):
         Gaussian(),
         f"Noise of the experts; {_heavy_tailed()} are for many outliers.",
         in_python="gaussian",
+    )
+
+    lags: Lags | None = option(
+        None,
+        "Number of last targets that are features of the next event; off unless set.",
+        more='`Lags(3, inputs=("temp",))`: the last three targets and values of `temp`. Only events that were learned '
+        "count (docs/learning.md).",
+        sample=3,
     )
 
     @field_validator("expert")

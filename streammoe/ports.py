@@ -103,6 +103,9 @@ class Batch:
     """Separates two values of csv."""
     decimal: str = "."
     """Decimal mark of numbers in csv."""
+    lags: Mapping[int, FloatArray] = field(default_factory=dict)
+    """The lags that events were predicted with earlier, by index, where a model has such features and targets come
+    late; in the order of their names, infinite where one was missing."""
     caveat: str = ""
     """Why the source cannot vouch for the content yet; part of the message if too many records are rejected."""
 
@@ -131,6 +134,7 @@ class Batch:
             timestamps=None if self.timestamps is None else self.timestamps[first:],
             keys=None if self.keys is None else self.keys[first:],
             unreadable={i - first: bad for i, bad in self.unreadable.items() if i >= first},
+            lags={i - first: lags for i, lags in self.lags.items() if i >= first},
         )
         if self.table is not None:
             return replace(rest, table=self.table.slice(first))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from streammoe.columns import IN_QUOTES, repair_of
 from streammoe.errors import InvalidEvent
 from streammoe.text import shown
 
@@ -23,20 +24,25 @@ NO_TARGET = "an event without a target can be predicted, but not learned"
 
 
 def is_missing(value: object) -> bool:
-    """Return whether a feature has no value: None, NaN or pandas' NaT, as if its key were left out.
+    """Return whether a feature has no value: None, NaN, NaT or pandas' NA, as if its key were left out.
 
-    >>> [is_missing(value) for value in (None, float("nan"), Decimal("NaN"), 0.0, "")]
-    [True, True, True, False, False]
+    >>> [is_missing(value) for value in (None, float("nan"), Decimal("NaN"), np.datetime64("NaT"), 0.0, "")]
+    [True, True, True, True, False, False]
     """
+    if value is None:
+        return True
+    if isinstance(value, float | np.floating | datetime):
+        return value != value  # noqa: PLR0124 - of these, only NaN and NaT differ from themselves
     if isinstance(value, Decimal):
         return value.is_nan()
-    # Of these, only NaN and NaT differ from themselves.
-    return value is None or (isinstance(value, float | np.floating | datetime) and value != value)  # noqa: PLR0124
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
+    return type(value).__name__ == "NAType"  # comparing pandas' NA gives NA; importing it takes a second
 
 
 def quantity(value: object, name: object) -> float:
     """Convert the value of a numeric feature to a float: a number, or a datetime or date as seconds since 1970."""
-    return seconds(value, name) if isinstance(value, date) else number(value, name)
+    return seconds(value, name) if isinstance(value, date | np.datetime64) else number(value, name)
 
 
 def number(value: object, name: object, advice: str = NO_VALUE) -> float:
@@ -55,6 +61,8 @@ def number(value: object, name: object, advice: str = NO_VALUE) -> float:
             problem, reason = "is not a finite number", "not_finite"
     else:
         problem, reason = f"is {type_in_words(value)}, not a number", "wrong_type"
+        if isinstance(value, str) and (repair := repair_of(value)):
+            advice = f"{repair} and convert it with float()" if repair != IN_QUOTES else "convert it with float()"
     raise _invalid(name, value, f"{problem}; {advice}", reason)
 
 
@@ -107,6 +115,9 @@ def seconds(value: object, name: object) -> float:
         return number(_since_1970(value), name)
     if isinstance(value, date):
         return _since_1970(datetime(value.year, value.month, value.day, tzinfo=UTC))
+    if isinstance(value, np.datetime64) and not np.isnat(value):
+        # As a datetime gives it: rounded once, from whole microseconds.
+        return int(value.astype("datetime64[us]").astype(np.int64)) / 1_000_000
     if isinstance(value, bool | np.bool_) or not isinstance(value, float | int | Decimal | np.floating | np.integer):
         raise _not_a_time(name, value, f"is {type_in_words(value)}")
     return number(value, name)

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,12 +21,12 @@ from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.server import Health
 from streammoe.daemon.signals import StopFlag
-from streammoe.engine.interruption import FitCancelled, cancellable
+from streammoe.engine.interruption import FitCancelled, cancellable, uncancellable
 from streammoe.errors import ModelJumped, RetriableCheckpointError, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with
-from streammoe.pipeline.pipeline import BatchResult, Pipeline, reject_all
+from streammoe.pipeline.pipeline import BatchResult, Pipeline, joined_results, reject_all
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, DeadLetterSink, Position, Source
 from streammoe.settings import Settings
@@ -525,7 +526,9 @@ class Daemon:
         if not self._outcomes["learned"] and not processed.outcomes["learned"] and processed.outcomes["predicted_only"]:
             LOGGER.warning("no record so far has a target, so nothing has been learned; is schema.target right?")
         if was_warming_up and not self.model.is_warming_up:
-            LOGGER.info("warm-up is over; learning by steps from here (%d events so far)", self.model.n)
+            # The batch may have gone on.
+            n = self.model.learner.context.warmed_up_at
+            LOGGER.info("warm-up is over; learning by steps from here (%d events so far)", n)
         self._report_drifts(self.model.drifts - drifts, batch)
         self._position = batch.end
         self._unsaved += len(batch) + batch.skipped
@@ -630,8 +633,13 @@ class Daemon:
         if self._labels is None:
             return self._pipeline.process(batch)
         before = self._labels.copy() if self.model.is_warming_up else None
+        results: list[BatchResult] = []
         try:
-            return self._labels.settle(self._pipeline.process(self._labels.join(batch)))
+            for part in self._labels.parts(batch):
+                # Only the first part can be given up as if the batch had never come.
+                with uncancellable() if results else nullcontext():
+                    results.append(self._labels.settle(self._pipeline.process(part)))
+            return joined_results(results)
         except FitCancelled:
             self._labels = before
             raise

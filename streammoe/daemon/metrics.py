@@ -140,7 +140,7 @@ class Metrics:
         self._reseeds = (0, 0)
         self._outliers = 0
         self._members: tuple[str, ...] = ()
-        """Members of the portfolio whose weights were shown last; one of them may have left since."""
+        """Members of the portfolio whose weights are shown."""
         self._status = SourceStatus(ready=False, connected=False)
         self._gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self._checkpoint_at)
         for outcome in OUTCOMES:
@@ -227,9 +227,12 @@ class Metrics:
         self._counter("streammoe_outliers_total").inc(max(model.n_outliers - self._outliers, 0))
         self._outliers = model.n_outliers
         weights = model.member_weights
-        for member in (*weights, *(member for member in self._members if member not in weights)):
+        if (
+            weights
+        ):  # a member that takes no part counts 0, whether it has left, has yet to join or left in an earlier run
+            self._members = model.member_names
+        for member in self._members:
             self._gauge("streammoe_member_weight", member).set(weights.get(member, 0.0))
-        self._members = (*weights,)
         drift = model.last_drift
         self._gauge("streammoe_drift_last_event").set(0 if drift is None else drift.n)
         self._gauge("streammoe_convergence_residual").set(model.convergence_residual)

@@ -15,7 +15,7 @@ from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTarget
 from streammoe.experts import families, family_of
 from streammoe.experts.elliptical import Elliptical
 from streammoe.kernels.compile import compile_seconds
-from streammoe.options import RegressorOptions, WarmUp
+from streammoe.options import Lags, RegressorOptions, WarmUp
 from streammoe.pipeline.pipeline import Schema
 from streammoe.settings import Settings
 
@@ -80,10 +80,26 @@ def schema_of(settings: Settings) -> Schema:
         weight=schema.weight,
         categorical=frozenset(schema.categorical),
         timestamps=frozenset(schema.timestamps),
-        numeric=frozenset(schema.numeric),
+        numeric=frozenset((*schema.numeric, *_lagged_inputs(settings))),
         late_columns=schema.late_columns,
         max_columns=schema.max_columns,
     )
+
+
+def n_lags(settings: Settings) -> int:
+    """Return the number of lags that are features of a model."""
+    lags = _lags(settings)
+    return 0 if lags is None else lags.size * (len(settings.schema.targets) + len(lags.inputs))
+
+
+def _lags(settings: Settings) -> Lags | None:
+    return settings.model.lags if isinstance(settings.model, RegressorOptions) else None
+
+
+def _lagged_inputs(settings: Settings) -> tuple[str, ...]:
+    """Return the inputs whose lags are features, which must be numbers."""
+    lags = _lags(settings)
+    return () if lags is None else lags.inputs
 
 
 def _ignored_key(settings: Settings) -> tuple[str, ...]:

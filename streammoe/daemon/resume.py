@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, restoring, table_of
 from streammoe.daemon.guards import last_good_generation
-from streammoe.daemon.model import empty_model, model_from, schema_of
+from streammoe.daemon.model import empty_model, model_from, n_lags, schema_of
 from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
@@ -147,7 +147,10 @@ def check_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
 
 def is_blank(checkpoint: Checkpoint) -> bool:
     """Return whether nothing had been read when a checkpoint was written; its settings then need not be kept."""
-    return checkpoint.metadata["n"] == 0 and not any(checkpoint.metadata["counters"]["outcomes"].values())
+    # Features that wait for their label have no outcome yet.
+    waiting = len(checkpoint.arrays.get("labels.ends", ()))
+    counted = any(checkpoint.metadata["counters"]["outcomes"].values())
+    return checkpoint.metadata["n"] == 0 and not counted and not waiting
 
 
 def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts:
@@ -333,7 +336,7 @@ def labels_of(settings: Settings, checkpoint: Checkpoint | None) -> LabelJoin | 
     if labels.key is None:
         return None
     limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
-    joining = LabelJoin(labels.key, schema_of(settings), limits)
+    joining = LabelJoin(labels.key, schema_of(settings), limits, n_lags(settings))
     if checkpoint is not None:
         with restoring(settings.checkpoint.dir):
             joining.restore(checkpoint.arrays)

@@ -20,6 +20,7 @@ from streammoe.options import (
     Auto,
     Averaging,
     ClassifierOptions,
+    Lags,
     PageHinkley,
     RegressorOptions,
     WarmUp,
@@ -60,6 +61,7 @@ class RegressorArguments(MixtureOfExperts):
         top_k: int | None = None,
         batch_size: int = 1,
         reseed: str = "off",
+        lags: int | str | Lags | None = None,
     ) -> None:
         self.n_experts = n_experts
         self.degree = degree
@@ -85,6 +87,7 @@ class RegressorArguments(MixtureOfExperts):
         self.top_k = top_k
         self.batch_size = batch_size
         self.reseed = reseed
+        self.lags = lags
         super().__init__()
 
 

@@ -13,6 +13,10 @@ from river import base
 from streammoe.columns import KINDS, ColumnKind
 from streammoe.distributions import Gaussian
 from streammoe.engine.drift import Drift
+from streammoe.engine.members.average import Average
+from streammoe.engine.members.curved import Curved
+from streammoe.engine.members.latest import Latest
+from streammoe.engine.members.one_expert import OneExpert
 from streammoe.errors import ConfigError
 from streammoe.fields import Change
 from streammoe.layout import News
@@ -21,7 +25,7 @@ from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
 from streammoe.model.learner import Learner
 from streammoe.model.parameters import parameters_of
-from streammoe.model.tables import Events, table_of_array
+from streammoe.model.tables import Events, Table, table_of_array
 from streammoe.model.targets import Targets
 from streammoe.noise import Noise
 from streammoe.options import CHOICES, FeatureOptions, Options, as_arguments, checked
@@ -44,6 +48,11 @@ class MixtureOfExperts(base.Estimator):
         self._check()
         given = {name: tuple(getattr(self, name) or ()) for name in FeatureOptions.model_fields}
         features = FeatureOptions(**given)
+        lags = getattr(self.options, "lags", None)
+        inputs = () if lags is None else lags.inputs
+        for name in (*features.categorical, *features.timestamps):
+            if name in inputs:
+                raise ConfigError(f"lags.inputs: must be numbers, and {name!r} is named as another kind of feature")
         self.learner = Learner(self.options, features, self._new_targets())
 
     def _check(self) -> None:
@@ -101,14 +110,18 @@ class MixtureOfExperts(base.Estimator):
             InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row`` and nothing was
                 learned.
         """
-        table = table_of_array(X, feature_names, self.learner.encoder.fields)
+        table = table_of_array(X, feature_names, self.learner.encoder.own_fields)
         return learn_array(self.learner, table, y, w)
 
     def log_likelihood_array(
         self, X: AnyArray, y: AnyArray, *, feature_names: Sequence[Any] | None = None
     ) -> FloatArray:
         """Return log s(y|x) of each row, (n,), in the target's own units; nothing is learned."""
-        return self.learner.log_likelihood(table_of_array(X, feature_names, self.learner.encoder.fields), y)
+        return self.learner.log_likelihood(self._table(X, feature_names), y)
+
+    def _table(self, X: AnyArray, feature_names: Sequence[Any] | None) -> Table:
+        """Convert an array to predict from."""
+        return table_of_array(X, feature_names, self.learner.encoder.own_fields, known=True)
 
     # -- Rows of a stream ----------------------------------------------------------------------------------------------
 
@@ -143,6 +156,7 @@ class MixtureOfExperts(base.Estimator):
         *,
         texts: Mapping[Any, Sequence[str | None]] | None = None,
         traced: bool = False,
+        lags: FloatArray | None = None,
     ) -> Outcome:
         """Learn rows in the model's own field order; rows that cannot be used are rejected individually.
 
@@ -153,9 +167,10 @@ class MixtureOfExperts(base.Estimator):
             w: (n,) in [0, 1e6]; an event of weight 0 is not learned.
             texts: (n,) levels of each categorical field by its name, None where missing; X does not contain them.
             traced: whether to record each expert's part.
+            lags: (n, L) lags that rows were predicted with earlier, NaN in those that were not (`Outcome.lags`).
         """
         counts = np.ones(len(X)) if w is None else w
-        return learn_rows.learn_rows(self.learner, Events(X, texts or {}, targets, counts), traced=traced)
+        return learn_rows.learn_rows(self.learner, Events(X, texts or {}, targets, counts), traced=traced, lags=lags)
 
     def learn_wider(
         self,
@@ -167,17 +182,18 @@ class MixtureOfExperts(base.Estimator):
         texts: Mapping[Any, Sequence[str | None]],
         kinds: Sequence[ColumnKind] = (),
         traced: bool = False,
+        lags: FloatArray | None = None,
     ) -> Outcome:
         """Learn one event that brings new fields; if it is not learned, they are not added.
 
         Args:
             names: names of the new fields, in order.
             X: (1, F + new).
-            targets, w, texts, traced: as in `learn_rows`.
+            targets, w, texts, traced, lags: as in `learn_rows`.
             kinds: what the new fields hold; by default what the arguments say, and numbers otherwise.
         """
         news = News(tuple(names), kinds=tuple(kinds))
-        return learn_rows.learn_wider(self.learner, news, Events(X, texts, targets, w), traced=traced)
+        return learn_rows.learn_wider(self.learner, news, Events(X, texts, targets, w), traced=traced, lags=lags)
 
     # -- Looking inside ------------------------------------------------------------------------------------------------
 
@@ -196,6 +212,14 @@ class MixtureOfExperts(base.Estimator):
         """Maximum number of components of a predictive distribution: the experts of all members of a portfolio."""
         options = self.options
         return 2 * self.most_experts + 1 + options.has_curved if options.serve == "portfolio" else self.most_experts
+
+    @property
+    def member_names(self) -> tuple[str, ...]:
+        """Names of all members that the portfolio may have; none where the average predicts alone."""
+        options = self.options
+        if options.serve != "portfolio":
+            return ()
+        return (Average.name, Latest.name, OneExpert.name, *((Curved.name,) if options.has_curved else ()))
 
     @property
     def member_weights(self) -> dict[str, float]:
@@ -220,12 +244,27 @@ class MixtureOfExperts(base.Estimator):
     @property
     def fields(self) -> list[Any]:
         """Names of the fields of events, in the order of raw rows; without categories and times, `feature_names`."""
-        return list(self.learner.encoder.fields)
+        return self.learner.encoder.own_fields
+
+    def lags_of_next(self) -> dict[str, float | None]:
+        """Return the lags that the next event sees, by the names of these features; None where one is missing.
+
+        Where a target becomes known only after later events were predicted, add them to the event before it is
+        predicted, and learn the event with them: what an event itself holds comes before what the model remembers.
+        """
+        context = self.learner.context
+        if context.lags is None:
+            return {}
+        values = context.lags.latest(context.targets.n_outputs).tolist()
+        names = self.learner.encoder.lagged
+        return {name: None if value != value else value for name, value in zip(names, values, strict=True)}  # noqa: PLR0124
 
     @property
     def column_kinds(self) -> dict[Any, ColumnKind]:
         """What each field holds: ``"number"``, ``"category"`` or ``"time"``; truth values are numbers."""
-        return {name: KINDS[kind] for name, kind in zip(self.fields, self.learner.encoder.kinds, strict=True)}
+        encoder = self.learner.encoder
+        kinds = encoder.kinds[len(encoder.lagged) :]
+        return {name: KINDS[kind] for name, kind in zip(self.fields, kinds, strict=True)}
 
     @property
     def awaited(self) -> list[Any]:

@@ -14,7 +14,6 @@ from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.experts import families
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
-from streammoe.model.tables import table_of_array
 from streammoe.model.targets import ClassTarget, Label, likeliest
 from streammoe.options import ClassifierOptions, FeatureOptions, WarmUp, documented
 from streammoe.types import AnyArray, FloatArray
@@ -102,7 +101,7 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
 
     def predict_proba_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
         """Predict the probability of each of `class_labels` for each row of X (n, P), shape (n, M)."""
-        probabilities: FloatArray = self.learner.predict(table_of_array(X, feature_names, self.learner.encoder.fields))
+        probabilities: FloatArray = self.learner.predict(self._table(X, feature_names))
         return probabilities
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> AnyArray:

@@ -14,19 +14,20 @@ from streammoe.features import Encoder
 from streammoe.model.tables import Table
 from streammoe.text import shown
 from streammoe.types import AnyArray
-from streammoe.values import check_name, level, seconds, type_in_words
+from streammoe.values import check_name, is_missing, level, quantity, seconds, type_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def table_of(encoder: Encoder, X: pd.DataFrame) -> Table:
-    """Convert a frame to a table; times become seconds since 1970, categories their levels.
+    """Convert a frame to a table; times become seconds since 1970, categories their levels, missing values NaN or None.
 
     The first value of a column that the encoder does not know decides what it holds, as in `learn_one`.
 
     Raises:
-        InvalidEvent: a column or a value is of the wrong type, or a number is missing or not finite.
+        InvalidEvent: a name or a value is of the wrong type, or a number is not finite; ``row`` is the index of the
+            first such row.
     """
     check_frame(X, "X")
     names = list(X.columns)
@@ -36,32 +37,41 @@ def table_of(encoder: Encoder, X: pd.DataFrame) -> Table:
     if twice:
         msg = f"X: the columns {twice!r} occur more than once; give each column a unique name"
         raise InvalidEvent(msg, reason="wrong_shape")
-    rows = np.zeros((len(X), len(names)))
-    texts: dict[Any, list[str]] = {}
+    rows = np.full((len(X), len(names)), np.nan)
+    texts: dict[Any, list[str | None]] = {}
     kinds: dict[Any, ColumnKind] = {}
+    errors: list[InvalidEvent] = []
     for j, name in enumerate(names):
-        column = X[name]
-        dtype = column.dtype
-        holds_numbers = isinstance(dtype, np.dtype) and dtype.kind in "fiub"
-        first = column.iloc[0] if len(column) else None
-        kind = encoder.kind_of(name, first)
-        if kind is not None:
-            kinds[name] = kind
+        values = _values(X[name])
+        kind = encoder.kind_of(name, next((value for value in values if not is_missing(value)), None))
+        if kind is None:  # there is no value
+            continue
+        kinds[name] = kind
         if kind == "category":
-            texts[name] = [level(value, name) for value in column.tolist()]
-        elif kind == "time":
-            rows[:, j] = [seconds(value, name) for value in column.tolist()]
-        elif holds_numbers:
-            rows[:, j] = column.to_numpy(dtype=np.float64)
-        elif len(column):
-            msg = f"X: the column {name!r} is of type {dtype}; it must hold numbers; convert it, or omit it"
-            raise InvalidEvent(msg, reason="wrong_type", feature=name)
-    bad = np.argwhere(~np.isfinite(rows))
-    if bad.size:
-        row, j = map(int, bad[0])
-        msg = f"row {row}: {names[j]!s} is {rows[row, j]}, not a finite number; drop or fill the row"
-        raise InvalidEvent(msg, reason="not_finite", feature=names[j], row=row)
+            values = X[name].tolist()  # whole numbers as such, however large
+            texts[name] = [None] * len(X)
+        column: Any = texts[name] if kind == "category" else rows[:, j]
+        if kind != "category" and isinstance(values, np.ndarray) and not np.isinf(values).any():
+            column[:] = values
+            continue
+        read = level if kind == "category" else seconds if kind == "time" else quantity
+        try:
+            for i, value in enumerate(values):
+                if not is_missing(value):
+                    column[i] = read(value, name)
+        except InvalidEvent as error:
+            errors.append(InvalidEvent(f"row {i}: {error}", reason=error.reason, feature=name, row=i))
+    if errors:
+        raise min(errors, key=lambda error: error.row or 0)
     return Table(rows, names, texts, kinds)
+
+
+def _values(column: pd.Series) -> AnyArray | list[Any]:
+    """Return the values of a column: an array of float64 if its type allows only numbers, else as they are in dicts."""
+    dtype = column.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind in "fiu":
+        return column.to_numpy(dtype=np.float64)
+    return column.tolist()
 
 
 def check_frame(frame: object, what: str) -> None:

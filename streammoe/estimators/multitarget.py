@@ -15,7 +15,6 @@ from streammoe.estimators.frames import check_frame, frame_like, table_of
 from streammoe.experts import family_of
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
-from streammoe.model.tables import table_of_array
 from streammoe.model.targets import VectorTarget
 from streammoe.options import (
     FeatureOptions,
@@ -114,7 +113,7 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
         """Predict each row of X (n, P) by the regression function, shape (n, Q)."""
-        predictions: FloatArray = self.learner.predict(table_of_array(X, feature_names, self.learner.encoder.fields))
+        predictions: FloatArray = self.learner.predict(self._table(X, feature_names))
         return predictions
 
     def learn_many(self, X: pd.DataFrame, y: pd.DataFrame, w: AnyArray | None = None) -> None:

@@ -14,7 +14,6 @@ from streammoe.estimators.frames import series_like, table_of
 from streammoe.experts import family_of
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
-from streammoe.model.tables import table_of_array
 from streammoe.model.targets import ScalarTarget
 from streammoe.options import (
     FeatureOptions,
@@ -67,6 +66,7 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         yield {"n_experts": 3, "warmup": 0}
         yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1), "expert": "student_t"}
         yield {"n_experts": 2, "warmup": 0, "expert": "laplace"}
+        yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1), "lags": 2}
 
     def _new_targets(self) -> ScalarTarget:
         return ScalarTarget(family_of(cast("RegressorOptions", self.options).expert))
@@ -106,7 +106,7 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
         """Predict each row of X (n, P) by the regression function, shape (n,)."""
-        predictions: FloatArray = self.learner.predict(table_of_array(X, feature_names, self.learner.encoder.fields))
+        predictions: FloatArray = self.learner.predict(self._table(X, feature_names))
         return predictions
 
     def learn_many(self, X: pd.DataFrame, y: pd.Series, w: AnyArray | None = None) -> None:

@@ -14,6 +14,7 @@ from streammoe.engine.recent import RecentEvents
 from streammoe.engine.state import MMState, restored_state
 from streammoe.engine.warmup_buffer import WarmUpBuffer
 from streammoe.errors import PoisonedModel
+from streammoe.model import lags
 from streammoe.model.context import Context
 from streammoe.model.learner import Learner
 from streammoe.model.phases.contract import Phase
@@ -26,7 +27,7 @@ from streammoe.types import AnyArray
 
 MAX_CANDIDATES = 16
 """Maximum number of candidates of a race that a checkpoint may hold."""
-_MODEL_PREFIXES = ("encoder.", "state.", "warmup.", "race.", "drift.", "recent.", PREFIX)
+_MODEL_PREFIXES = ("encoder.", "state.", "warmup.", "race.", "drift.", "recent.", PREFIX, lags.PREFIX)
 """Prefixes of the arrays that make up a model and affect future learning."""
 
 
@@ -57,7 +58,15 @@ def learning_arrays(learner: Learner) -> dict[str, AnyArray]:
     context = learner.context
     detector = {} if context.detector is None else context.detector.arrays()
     recent = {} if context.recent is None else context.recent.arrays()
-    return {**context.encoder.arrays(), **context.targets.arrays(), **learner.phase.arrays(), **detector, **recent}
+    last = {} if context.lags is None else context.lags.arrays()
+    return {
+        **context.encoder.arrays(),
+        **context.targets.arrays(),
+        **learner.phase.arrays(),
+        **detector,
+        **recent,
+        **last,
+    }
 
 
 def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
@@ -70,6 +79,8 @@ def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
     context.targets.restore(arrays)
     context.encoder = context.new_encoder()
     context.encoder.restore(arrays)
+    if context.lags is not None:
+        context.lags.restore(arrays, context.family.n_targets(context.targets.n_outputs))
     learner.phase = _phase(context, arrays)
     if context.detector is not None:
         context.detector = DriftDetector.from_arrays(arrays)
@@ -201,5 +212,5 @@ def _may_be_saved(name: str, array: AnyArray) -> bool:
     """Return whether an array may be saved: it is finite, except for missing values in the warm-up buffer."""
     if array.dtype.kind != "f":
         return True
-    invalid = np.isinf(array) if name in {"warmup.X", "recent.X"} else ~np.isfinite(array)
+    invalid = np.isinf(array) if name in {"warmup.X", "recent.X", f"{lags.PREFIX}past"} else ~np.isfinite(array)
     return not invalid.any()

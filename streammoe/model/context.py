@@ -24,6 +24,7 @@ from streammoe.engine.state import MMState, grouping
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
 from streammoe.layout import Layout, News
+from streammoe.model.lags import LagMemory
 from streammoe.model.targets import Targets
 from streammoe.options import FeatureOptions, Options
 from streammoe.schedules import Restarted, Steps
@@ -58,10 +59,12 @@ class Context:
         targets: format of the targets.
         family: family of the experts.
         encoder: encoder of events.
+        lags: the memory of the last events, if they are features of the next one.
         detector: the drift detector, if there is one.
         recent: the latest events, if the mixture is to be fitted again after a drift.
         reseeds: (2,) number of experts reseeded on trial, and how many of those were kept.
         outliers: (1,) number of events since the warm-up that counted less, since they were far from their expert.
+        warmed_up_at: number of events learned when the warm-up was over, where this process has seen that.
         reported: conditions of experts, and of the inputs, that were logged already; copies of a model share it.
     """
 
@@ -70,12 +73,15 @@ class Context:
         self.features = features
         self.targets = targets
         self.family = targets.family
+        lags = getattr(options, "lags", None)
+        self.lags = None if lags is None else LagMemory(lags)
         self.encoder = self.new_encoder()
         self.detector = None if options.drift is None else DriftDetector()
         refits = options.drift is not None and options.serve == "portfolio" and options.batch_size == 1
         self.recent = RecentEvents() if refits else None
         self.reseeds = np.zeros(2, dtype=np.int64)
         self.outliers = np.zeros(1, dtype=np.int64)
+        self.warmed_up_at = 0
         self.reported: set[tuple[int, str]] = set()
 
     def copy(self) -> Context:
@@ -83,6 +89,7 @@ class Context:
         other = copy.copy(self)
         other.targets = self.targets.copy()
         other.encoder = self.encoder.copy()
+        other.lags = self.lags and self.lags.copy()
         other.detector = self.detector and self.detector.copy()
         other.recent = self.recent and self.recent.copy()
         other.reseeds = self.reseeds.copy()
@@ -199,6 +206,16 @@ class Context:
             brief=brief,
         )
 
+    # -- Lags ----------------------------------------------------------------------------------------------------------
+
+    def with_last(self, X: FloatArray) -> FloatArray:
+        """Return raw rows to be predicted with the lags of the next event."""
+        return X if self.lags is None else self.lags.shown(X, self.targets.n_outputs)
+
+    def with_lags(self, X: FloatArray, Y: FloatArray) -> FloatArray:
+        """Return raw rows to be learned with their lags, and remember them."""
+        return X if self.lags is None else self.lags.taken(X, Y, [*map(self.encoder.index_of, self.lags.lags.inputs)])
+
     # -- Columns -------------------------------------------------------------------------------------------------------
 
     def new_encoder(self, columns: Sequence[Any] = (), kinds: Sequence[ColumnKind] | None = None) -> Encoder:
@@ -211,7 +228,8 @@ class Context:
             range_factor=options.range_factor,
             categorical=self.features.categorical,
             timestamps=self.features.timestamps,
-            numeric=self.features.numeric,
+            numeric=(*self.features.numeric, *(self.lags.lags.inputs if self.lags else ())),
+            lagged=() if self.lags is None else self.lags.names(self.targets.lagged_names),
             max_levels=options.max_levels,
             holds=options.hold,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.layout import News
 from streammoe.model.checks import event_weights
-from streammoe.model.learner import Learner
+from streammoe.model.learner import SETTLED_AT, Learner
 from streammoe.model.tables import Events, Table, ordered_rows
 from streammoe.model.undo import poison_error
 from streammoe.text import shown
@@ -43,11 +44,20 @@ def learn_array(
     if not targets.is_fixed:
         with learner.outputs(targets.default_names(y, n) if names is None else names):
             return learn_array(learner, table, y, weights)
-    weights = event_weights(weights, n)
+    weights, before = event_weights(weights, n), learner.n
+    losses = _learn_weighted(learner, table, y, weights)
+    if before < SETTLED_AT <= learner.n:
+        learner.warn_of_not_found()
+    return losses
+
+
+def _learn_weighted(learner: Learner, table: Table, y: Any, weights: FloatArray) -> FloatArray:
+    """Learn the rows of a table except those of weight 0."""
+    n = len(table.rows)
     if weights.all():
         return _learn_all(learner, table, y, weights)
     # Like `learn_one`, validate events of weight 0, but do not learn them.
-    _read_targets(learner, targets.check_array(y, n), n)
+    _read_targets(learner, learner.targets.check_array(y, n), n)
     used = np.flatnonzero(weights)
     losses = np.full(n, np.nan)
     if used.size:
@@ -81,6 +91,8 @@ def _learn_all(learner: Learner, table: Table, y: Any, weights: FloatArray) -> F
         part = table.part(piece)
         return learner.undo.call(learner, len(part.rows), _learn_rows, part, targets, weights[piece])
 
+    if len(starts := _starts(learner, table)) > 1:
+        return _learn_pieces(learner, table, y, weights, starts)
     try:
         return learn(slice(None))
     except UnsoundError as error:
@@ -101,6 +113,33 @@ def _learn_all(learner: Learner, table: Table, y: Any, weights: FloatArray) -> F
     raise poison_error(cause, start)
 
 
+def _starts(learner: Learner, table: Table) -> list[int]:
+    """Return the rows at which a table is cut so that it equals a loop: the first, and those where columns join."""
+    known = set(learner.encoder.fields)
+    firsts = {table.first_value(name) for name in table.names if name not in known}
+    return sorted({0, *firsts} - {len(table.rows)} if len(table.rows) else {0})
+
+
+def _learn_pieces(learner: Learner, table: Table, y: Any, weights: FloatArray, starts: Sequence[int]) -> FloatArray:
+    """Learn a table piece by piece, or nothing of it."""
+    before = learner.snapshot()
+    losses = []
+    try:
+        learner.targets.check_array(y, len(table.rows))
+        for start, stop in pairwise([*starts, len(table.rows)]):
+            piece = slice(start, stop)
+            losses.append(_learn_all(learner, table.part(piece), y[piece], weights[piece]))
+    except BaseException as error:
+        learner.undo.forget()
+        learner.restore(before)
+        if isinstance(error, InvalidEvent) and error.row is not None:
+            at = start + error.row
+            msg = str(error).replace(f"row {error.row}", f"row {at}", 1)
+            raise InvalidEvent(msg, reason=error.reason, feature=error.feature, row=at) from None
+        raise
+    return np.concatenate(losses)
+
+
 def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> FloatArray:
     """Learn rows of weights above 0."""
     n = len(table.rows)
@@ -110,7 +149,8 @@ def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> 
         return np.empty(0)
     encoder = learner.encoder
     known = set(encoder.fields)
-    unseen = sorted((name for name in table.names if name not in known), key=str)
+    # Others have no value in these rows.
+    unseen = sorted((name for name in table.names if name not in known and not table.first_value(name)), key=str)
     fields = [*encoder.fields, *unseen]
     rows, texts = ordered_rows(table, fields, encoder)
     events = Events(rows, {name: texts[name] for name in fields if name in texts}, targets, weights)

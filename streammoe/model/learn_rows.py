@@ -13,6 +13,7 @@ from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.kernels.state import Trace
 from streammoe.layout import News
+from streammoe.model.lags import LagMemory
 from streammoe.model.learner import Learner
 from streammoe.model.tables import Events, Table, raw_rows
 from streammoe.model.undo import poison_error
@@ -36,6 +37,8 @@ class Outcome(NamedTuple):
     """Each expert's part in the rows that were not rejected, in order; empty unless requested."""
     gate: FloatArray
     """(n, K) the mixture's gate at these rows; with a portfolio the trace holds the experts of all members."""
+    lags: FloatArray | None = None
+    """(n, L) the lags that these rows saw, infinite where missing, in a model that has such features."""
 
 
 def introduce(
@@ -59,27 +62,50 @@ def introduce(
     if problem := learner.context.excess(News(tuple(names), kinds=() if kinds is None else tuple(kinds))):
         raise InvalidEvent(problem, reason="too_many_columns")
     trial = learner.context.new_encoder(names, kinds)
-    trial.take(row, target)
+    trial.take(trial.padded_with_lags(row), target)
     learner.set_columns(names, kinds, awaited)
 
 
-def learn_rows(learner: Learner, events: Events, *, traced: bool) -> Outcome:
-    """Learn rows in the model's own order of fields, and reject those that cannot be used."""
-    fields = learner.encoder.fields
+def learn_rows(learner: Learner, events: Events, *, traced: bool, lags: FloatArray | None = None) -> Outcome:
+    """Learn rows in the model's own order of fields, and reject those that cannot be used.
+
+    Args:
+        learner: the model.
+        events: the rows, without lags.
+        traced: whether to record each expert's part.
+        lags: (n, L) lags that rows were predicted with earlier, NaN in those that were not; see `Outcome.lags`.
+    """
+    fields = learner.encoder.own_fields
     if events.X.shape[1] != len(fields):
         msg = f"X: got {events.X.shape[1]} columns; the model has {len(fields)} fields"
         raise InvalidEvent(msg, reason="wrong_shape")
+    events = events._replace(X=learner.encoder.padded_with_lags(events.X, lags))
+    before = learner.context.lags and learner.context.lags.copy()
     pieces = _learn_apart(learner, events, 0, traced=traced)
-    return _joined(pieces) if len(pieces) > 1 else pieces[0][1]
+    return _with_lags(learner, before, events.X, _joined(pieces) if len(pieces) > 1 else pieces[0][1])
 
 
-def learn_wider(learner: Learner, news: News, event: Events, *, traced: bool) -> Outcome:
+def learn_wider(
+    learner: Learner, news: News, event: Events, *, traced: bool, lags: FloatArray | None = None
+) -> Outcome:
     """Learn one event that brings new fields; if it is not learned, they are not added."""
+    event = event._replace(X=learner.encoder.padded_with_lags(event.X, lags))
+    before = learner.context.lags and learner.context.lags.copy()
     try:
-        return learner.undo.call(learner, 1, _learn_wider, news, event, traced)
+        return _with_lags(learner, before, event.X, learner.undo.call(learner, 1, _learn_wider, news, event, traced))
     except UnsoundError as error:
         target, _, _ = learner.targets.read(event.targets, 1)
         return _none_used(learner, target, {0: poison_error(error)})
+
+
+def _with_lags(learner: Learner, before: LagMemory | None, X: FloatArray, outcome: Outcome) -> Outcome:
+    """Say which lags rows saw, given the memory before them."""
+    if before is None:
+        return outcome
+    learned = np.where(outcome.learned[:, None], outcome.targets, np.nan)
+    fields = [learner.encoder.index_of(name) for name in before.lags.inputs]
+    inputs = [field if field is not None and field < X.shape[1] else None for field in fields]
+    return outcome._replace(lags=before.seen(X, learned, inputs))
 
 
 def _learn_apart(learner: Learner, events: Events, first: int, *, traced: bool) -> list[tuple[int, Outcome]]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.columns import ColumnKind, described
+from streammoe.columns import ColumnKind, described, not_found
 from streammoe.engine import mixture, portfolio
 from streammoe.engine.drift import Drift
 from streammoe.engine.split_merge import diagnose
@@ -34,6 +34,10 @@ from streammoe.types import FloatArray
 from streammoe.values import check_name, not_a_mapping
 
 LOGGER = logging.getLogger("streammoe.estimators")
+SETTLED_AT = 100
+"""Number of events after which a column that only settings name is noticed."""
+NOT_FOUND = (-1, "not found")
+"""The entry of `Context.reported` that says so."""
 MOST_REPORTED = 100
 """Number of columns after which new ones are not logged any more."""
 
@@ -102,6 +106,19 @@ class Learner:
             raise
         except UnsoundError as error:
             raise poison_error(error) from None
+        if self.n == SETTLED_AT:
+            self.warn_of_not_found()
+
+    def warn_of_not_found(self) -> None:
+        """Warn once of names in the arguments that no event had a value of."""
+        context, encoder = self.context, self.context.encoder
+        if NOT_FOUND in context.reported:
+            return
+        columns = [*encoder.fields, *encoder.awaited]
+        unseen = {name: set(given) - set(columns) for name, given in encoder.fixed._asdict().items()}
+        if any(unseen.values()):
+            context.reported.add(NOT_FOUND)
+            LOGGER.warning("%s", not_found({name: names for name, names in unseen.items() if names}, columns))
 
     def _learn_event(self, row: FloatArray, target: FloatArray, news: News, weight: float, new_label: Any) -> None:
         """Learn one event as a row, unless that is undone."""
@@ -120,6 +137,7 @@ class Learner:
             UnsoundError: some of them leave the model with NaN or infinity; it must be discarded.
         """
         context = self.context
+        X = context.with_lags(X, Y)
         context.encoder.notice_unplaced(X, Y)
         phase = self.phase = self.phase.begin(context)
         if len(X) < phase.next_due(context) - phase.n:
@@ -135,6 +153,8 @@ class Learner:
             runs.append(self._with_held(phase.learn(context, X[rows], Y[rows], weights[rows], traced=traced), Y[rows]))
             if stop > 0 and learned[stop - 1] >= before + room:
                 self.phase = phase.on_due(context).begin(context)
+                if phase.leader is None and self.phase.leader is not None:
+                    context.warmed_up_at = self.phase.n
                 if phase.refits:
                     self.undo.expire()
                 before = int(learned[stop - 1])
@@ -181,7 +201,7 @@ class Learner:
 
     def report(self, news: News) -> None:
         """Log what the first columns hold, or later ones; the first hundred columns, so that the log does not fill."""
-        fields = self.encoder.fields
+        fields = self.encoder.own_fields
         if news.fields and len(fields) - len(news.fields) < MOST_REPORTED:
             before = len(fields) - len(news.fields)
             LOGGER.info(
@@ -215,6 +235,14 @@ class Learner:
 
     # -- Predicting ----------------------------------------------------------------------------------------------------
 
+    def _row(self, x: Mapping[Any, Any]) -> FloatArray:
+        """Encode an event that is to be predicted."""
+        return self.context.with_last(self.encoder.row(x))
+
+    def _rows(self, table: Table) -> FloatArray:
+        """Encode rows that are to be predicted; all have the same lags."""
+        return self.context.with_last(raw_rows(table, self.encoder))
+
     def score(self, X: FloatArray, Y: FloatArray | None, *, traced: bool = False) -> tuple[mixture.Scores, FloatArray]:
         """Score raw rows, and return their responsibilities, or without targets the gate's probabilities."""
         context = self.context
@@ -246,13 +274,13 @@ class Learner:
     def predict_one(self, x: Mapping[Any, Any]) -> Any:
         """Predict one event, in the form of the targets."""
         context = self.context
-        scores, _ = self.score(context.encoder.row(x), None)
+        scores, _ = self.score(self._row(x), None)
         return context.targets.one(scores.predictions)
 
     def distribution(self, x: Mapping[Any, Any]) -> Any:
         """Return the distribution of the targets of an event, which are numbers."""
         context = self.context
-        scores, _ = self.score(context.encoder.row(x), None, traced=True)
+        scores, _ = self.score(self._row(x), None, traced=True)
         served = self.phase.served(context)
         variances = [member.theta.variances for member in served.members]
         within = np.concatenate(variances) if variances else None
@@ -260,7 +288,7 @@ class Learner:
 
     def predict(self, table: Table) -> Any:
         """Predict the rows of a table, in the form of the targets."""
-        scores, _ = self.score(raw_rows(table, self.encoder), None)
+        scores, _ = self.score(self._rows(table), None)
         return self.targets.many(scores.predictions)
 
     def log_likelihood(self, table: Table, y: Any) -> FloatArray:
@@ -270,19 +298,19 @@ class Learner:
         if rejected:
             raise rejected[min(rejected)]
         Y[novel] = np.nan
-        scores, _ = self.score(raw_rows(table, self.encoder), Y)
+        scores, _ = self.score(self._rows(table), Y)
         # A class that the model has never encountered has no probability.
         return np.where(novel, -np.inf, -scores.losses)
 
     def gate(self, x: Mapping[Any, Any]) -> FloatArray:
         """Return the gate's probabilities (K,); NaN before there is a mixture."""
-        _, shares = self.score(self.encoder.row(x), None)
+        _, shares = self.score(self._row(x), None)
         return self._of_mixture(shares)
 
     def responsibilities(self, x: Mapping[Any, Any], y: Any) -> FloatArray:
         """Return τ_k of an event (K,), [MM] eq. 15; NaN before there is a mixture."""
         target = self.targets.read_known(y)
-        _, tau = self.score(self.encoder.row(x), target)
+        _, tau = self.score(self._row(x), target)
         return self._of_mixture(tau)
 
     def _of_mixture(self, values: FloatArray) -> FloatArray:
@@ -383,8 +411,8 @@ class Learner:
     ) -> None:
         """Fix the columns of a model that has none yet, in this order; see `Encoder.set_columns`."""
         encoder = self.encoder
-        if encoder.fields:
-            raise ConfigError(f"set_columns: the model already has columns: {encoder.fields!r}")
+        if encoder.own_fields:
+            raise ConfigError(f"set_columns: the model already has columns: {encoder.own_fields!r}")
         names = names_in(names, "set_columns")
         for name in names:
             check_name(name, place="set_columns")
@@ -396,7 +424,7 @@ class Learner:
     def set_targets(self, names: Sequence[Any]) -> None:
         """Fix the outputs of a model that has none yet, in the given order."""
         self.targets.fix(names)
-        self.context.encoder = self.context.new_encoder(self.encoder.fields)
+        self.context.encoder = self.context.new_encoder(self.encoder.own_fields)
         self.undo.forget()
 
     @contextmanager

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from streammoe.columns import ColumnKind
+from streammoe.columns import MOST_SHOWN, ColumnKind
 from streammoe.errors import InvalidEvent
-from streammoe.features import Encoder
+from streammoe.features import NO_LAG, Encoder
 from streammoe.model.checks import finite_array, names_in, rectangle
-from streammoe.text import counted
+from streammoe.text import counted, listed, shown
 from streammoe.types import AnyArray, FloatArray, IntArray
 from streammoe.values import check_name, level, type_in_words
 
@@ -30,6 +30,14 @@ class Table(NamedTuple):
     """Levels of the columns that hold categories as such."""
     kinds: Mapping[Any, ColumnKind] = {}
     """What columns hold, where values or settings say so; those of an array are numbers otherwise."""
+
+    def first_value(self, name: Any) -> int:
+        """Return the index of the first row with a value in a column; n if there is none."""
+        column = self.texts.get(name)
+        if column is not None:
+            return next((i for i, text in enumerate(column) if text is not None), len(column))
+        present = ~np.isnan(self.rows[:, self.names.index(name)])
+        return int(np.argmax(present)) if present.any() else len(present)
 
     def part(self, piece: slice) -> Table:
         """Return a slice of rows."""
@@ -71,8 +79,16 @@ class Events(NamedTuple):
         return Events(self.X[indexes], _select(self.texts, indexes), self.targets[indexes], self.weights[indexes])
 
 
-def table_of_array(X: AnyArray, feature_names: Sequence[Any] | None, fields: Sequence[Any]) -> Table:
+def table_of_array(
+    X: AnyArray, feature_names: Sequence[Any] | None, fields: Sequence[Any], *, known: bool = False
+) -> Table:
     """Convert an array to a table; by default, as many columns as the model has fields are those fields.
+
+    Args:
+        X: the array.
+        feature_names: names of its columns.
+        fields: names of the model's fields.
+        known: whether there may be no other columns than those, unless they have names.
 
     Raises:
         InvalidEvent: its shape is not (n, P), it holds anything but finite numbers, or the names do not fit.
@@ -83,6 +99,15 @@ def table_of_array(X: AnyArray, feature_names: Sequence[Any] | None, fields: Seq
         msg = f"X: got {got}; it must be (n, P), one row for each event"
         raise InvalidEvent(msg, reason="wrong_shape")
     width = np.shape(X)[1]
+    if known and feature_names is None and fields and width != len(fields):
+        own = listed([shown(name) for name in fields[:MOST_SHOWN]], "and") + (
+            ", ..." if len(fields) > MOST_SHOWN else ""
+        )
+        msg = (
+            f"X: got {counted(width, 'column')}; the model has {counted(len(fields), 'field')}, {own}; give "
+            "feature_names to predict from some of them"
+        )
+        raise InvalidEvent(msg, reason="wrong_shape")
     names = _default_names(width, fields) if feature_names is None else names_in(feature_names, "feature_names")
     for name in names:
         check_name(name, place="feature_names")
@@ -97,6 +122,9 @@ def ordered_rows(
 ) -> tuple[FloatArray, dict[Any, Sequence[str | None]]]:
     """Return rows in the order of `fields`, and the levels of all categories, which a table may hold as numbers."""
     rows = table.ordered(fields)
+    for at, name in enumerate(encoder.lagged):
+        if name in table.names:
+            rows[np.isnan(rows[:, at]), at] = NO_LAG
     levels = {
         name: [level(value, name) for value in rows[:, at].tolist()]
         for at, name in enumerate(fields)

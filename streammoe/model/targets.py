@@ -43,6 +43,11 @@ class Targets(ABC):
         self.names: list[Any] = []
         self.is_fixed = True
 
+    @property
+    def lagged_names(self) -> list[Any]:
+        """Names of the outputs in those of lags."""
+        return self.names
+
     def copy(self) -> Targets:
         """Return an independent copy."""
         return self
@@ -148,6 +153,11 @@ class ScalarTarget(Targets):
 
     def __init__(self, family: Family) -> None:
         super().__init__(family, 1, 1)
+
+    @property
+    def lagged_names(self) -> list[Any]:
+        """The one target has no name of its own."""
+        return ["y"]
 
     def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
         # The first test succeeds for nearly every value.

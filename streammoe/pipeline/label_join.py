@@ -10,7 +10,7 @@ import copy
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
@@ -27,7 +27,7 @@ from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, TooLarge, label
 from streammoe.pipeline.pipeline import BatchResult, Schema
 from streammoe.ports import Batch, Location, Unreadable
 from streammoe.text import shown
-from streammoe.types import AnyArray, IntArray
+from streammoe.types import AnyArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.joining")
 NO_KEY = "no_key"
@@ -61,6 +61,8 @@ class _WaitingRecord:
     """Stream time when it arrived."""
     rejected: bool = False
     """Whether the pipeline has rejected it, so that it is already counted."""
+    lags: FloatArray | None = None
+    """The lags that it was predicted with, see `Batch.lags`."""
 
 
 class LabelJoin:
@@ -78,10 +80,12 @@ class LabelJoin:
         key: the field that both records hold.
         schema: the roles of the other fields.
         limits: of the buffer.
+        n_lags: number of lags that a prediction sees; its event is learned with the same ones.
     """
 
-    def __init__(self, key: str, schema: Schema, limits: Limits) -> None:
+    def __init__(self, key: str, schema: Schema, limits: Limits, n_lags: int = 0) -> None:
         self.key = key
+        self.n_lags = n_lags
         self.limits = limits
         self._others = {key, *schema.others}
         self._features = None if schema.features is None else set(schema.features) - {key}
@@ -96,14 +100,27 @@ class LabelJoin:
         """Features that passed in the latest batch, each with its index in the joined batch."""
         self._expired: list[_WaitingRecord] = []  # records that expired in the latest batch
         self._warned = False
+        self._n_taken = 0  # records of the latest batch that were joined
 
     @property
     def pending(self) -> int:
         """Number of events that wait for their other half, without rejected ones."""
         return len(self._waiting) - self._rejected
 
+    def parts(self, batch: Batch) -> Iterator[Batch]:
+        """Yield the events of a batch, in one part unless there are lags; call `settle` before the next part.
+
+        Which lags a prediction sees is known once its part was processed. A label whose features have passed in a part
+        therefore begins the next one.
+        """
+        while True:
+            yield self.join(batch)
+            if self._n_taken == len(batch):
+                return
+            batch = replace(batch.tail(self._n_taken), skipped=0)
+
     def join(self, batch: Batch) -> Batch:
-        """Return the events of a batch, maybe none; call `settle` before the next batch.
+        """Return the events of a batch, maybe none; call `settle` before the next batch. With lags, see `parts`.
 
         Raises:
             SourceError: the records are not JSON Lines.
@@ -121,6 +138,7 @@ class LabelJoin:
                 batch.origin,
             )
         self._passed, self._expired = [], []
+        self._n_taken = len(batch)
         if batch.too_long:
             self._advance_time(_UNKNOWN if batch.timestamps is None else int(batch.timestamps[0]))
             return batch
@@ -145,6 +163,8 @@ class LabelJoin:
         for waiting in rejected:
             waiting.rejected = True
             self._rejected += self._waiting.get(waiting.key) is waiting
+        for at, waiting in self._passed:
+            waiting.lags = processed.lags.get(at)
         outcomes = processed.outcomes.copy()
         outcomes["predicted_only"] -= len(self._passed) - len(rejected)
         outcomes["expired"] = sum(not waiting.rejected for waiting in self._expired)
@@ -154,7 +174,10 @@ class LabelJoin:
     def arrays(self) -> dict[str, AnyArray]:
         """Return the buffer as arrays for a checkpoint."""
         waiting = self._waiting.values()
+        nothing = np.full(self.n_lags, np.nan)
+        lags = [nothing if each.lags is None else each.lags for each in waiting]
         return {
+            **({"labels.lags": np.array(lags).reshape(-1, self.n_lags)} if self.n_lags else {}),
             "labels.records": np.frombuffer(b"".join([each.record for each in waiting]), np.uint8),
             "labels.ends": np.cumsum([len(each.record) for each in waiting], dtype=np.int64),
             "labels.numbers": np.array([each.number for each in waiting], np.int64),
@@ -176,6 +199,9 @@ class LabelJoin:
         numbers = array_of(arrays, "labels.numbers", "int64", each, least=0.0, most=LARGEST_COUNT)
         times = array_of(arrays, "labels.times", "int64", each, least=_UNKNOWN)
         rejected = array_of(arrays, "labels.refused", "bool", each)
+        lags = None
+        if self.n_lags:
+            lags = array_of(arrays, "labels.lags", "float64", (len(ends), self.n_lags), finite=False)
         self._seen, self._now = array_of(arrays, "labels.clock", "int64", (2,), least=_UNKNOWN).tolist()
         require(is_count(self._seen), f"array labels.clock counts {self._seen} records")
         require(
@@ -199,6 +225,8 @@ class LabelJoin:
             waiting = _WaitingRecord(
                 str(key), record, is_label, bytes(location), record_key, number, time, was_rejected
             )
+            if lags is not None and not np.isnan(lags[len(self._waiting)]).any():
+                waiting.lags = lags[len(self._waiting)].copy()
             self._waiting[waiting.key] = waiting
         self._rejected = int(rejected.sum())
 
@@ -207,7 +235,11 @@ class LabelJoin:
         ascii_only = batch.block.isascii()
         waiting = self._waiting
         times = None if batch.timestamps is None else batch.timestamps.tolist()
+        first = self._seen
         for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
+            if self.n_lags and i not in batch.unreadable and self._completes(batch.block[start:stop], after=first):
+                self._n_taken = i
+                break
             self._advance_time(_UNKNOWN if times is None else times[i])
             if i in batch.unreadable:
                 joined.reject(i, batch.unreadable[i])
@@ -250,6 +282,15 @@ class LabelJoin:
                 self._buffer(features, other)
                 self._passed.append((joined.take(i, record), features))
         return joined.batch()
+
+    def _completes(self, record: bytes, *, after: int) -> bool:
+        """Whether a record is the label of waiting features that came after the first so many records."""
+        try:
+            value, is_label = self._read(record)
+            other = self._waiting.get(str(label(self.key, value, text=False)))
+        except InvalidEvent:
+            return False
+        return is_label and other is not None and not other.is_label and other.number > after
 
     def _advance_time(self, time: int) -> None:
         """Advance the stream by one record with its timestamp, and expire records that have waited too long."""
@@ -375,6 +416,11 @@ class _JoinedRecords:
             timestamps=None if batch.timestamps is None else batch.timestamps[np.array(rows, np.int64)],
             keys=self._keys(),
             unreadable=self._unreadable,
+            lags={
+                i: features.lags
+                for i, features in enumerate(origins)
+                if features is not None and features.lags is not None
+            },
         )
 
     def _keys(self) -> Sequence[bytes | None] | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.columns import ColumnKind, Fixed, described
+from streammoe.columns import ColumnKind, Fixed, described, not_found
 from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
@@ -19,11 +21,15 @@ from streammoe.pipeline.decoders.values import some_of
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, Location, Predictions, PredictionSink
 from streammoe.quantiles import mixture_intervals
-from streammoe.types import BoolArray, FloatArray
+from streammoe.types import BoolArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.pipeline")
 MAX_WARNED_FIELDS = 100
 """Maximum number of ignored fields to warn of; a producer that makes up names must fill neither memory nor log."""
+
+
+SETTLED_AT = 100
+"""Number of records after which a name in the settings that none of them had is noticed."""
 
 
 class Schema(NamedTuple):
@@ -66,6 +72,25 @@ class BatchResult(NamedTuple):
     """(n,) which records were rejected."""
     losses: FloatArray
     """Prequential losses of the learned events, in order."""
+    lags: Mapping[int, FloatArray] = {}
+    """The lags that records without a target were predicted with, by index; see `Batch.lags`."""
+
+
+def joined_results(results: Sequence[BatchResult]) -> BatchResult:
+    """Return the outcome of the parts of a batch; their records have no common numbers, so it leaves out the lags."""
+    if len(results) == 1:
+        return results[0]
+    outcomes, reasons = Counter[str](), Counter[str]()
+    for each in results:
+        outcomes.update(each.outcomes)
+        reasons.update(each.reasons)
+    return BatchResult(
+        outcomes,
+        reasons,
+        [letter for each in results for letter in each.letters],
+        np.concatenate([each.bad for each in results]),
+        np.concatenate([each.losses for each in results]),
+    )
 
 
 class PredictionWriter(NamedTuple):
@@ -96,6 +121,10 @@ class Pipeline:
         self.scores = scores
         self.predictions = predictions
         self._unknown: set[str] = set()
+        self._unsettled = SETTLED_AT
+        """Number of records to examine for names in the settings."""
+        self._seen = {*model.fields, *model.awaited} if model.n else set[str]()
+        """Those of these names that they, or records of earlier runs, had so far."""
 
     def process(self, batch: Batch) -> BatchResult:
         """Learn a batch strictly in order.
@@ -148,6 +177,8 @@ class Pipeline:
                 )
         if ignored is None:
             self._warn_of_unknown(batch)
+        if self._unsettled:
+            self._warn_of_not_found(batch)
         return learned
 
     def _learn(self, batch: Batch, decoded: DecodedBatch, ledger: _Ledger) -> list[_LearnedRows]:
@@ -165,6 +196,7 @@ class Pipeline:
             decoded.weights,
             texts={fields[j]: texts for j, texts in decoded.texts.items()},
             traced=self.predictions is not None,
+            lags=self._lags(batch, decoded.rows),
         )
         return [_LearnedRows(first + decoded.rows, outcome, before, decoded.labels)]
 
@@ -187,12 +219,23 @@ class Pipeline:
             texts={fields[j]: [level] for j, level in row.texts.items()},
             kinds=[kinds[name] for name in names],
             traced=self.predictions is not None,
+            lags=self._lags(batch, np.array([i])),
         )
         if outcome.learned[0]:
             LOGGER.info("%s: more columns by their first values: %s", batch.origin, described(kinds))
         labels = [row.label] if self._is_classifier else None
         at = len(ledger.batch) - len(batch) + i
         return _LearnedRows(np.array([at]), outcome, before, labels)
+
+    def _lags(self, batch: Batch, rows: IntArray) -> FloatArray | None:
+        """Return the lags that events were predicted with earlier, (n, L), NaN for those that were not."""
+        if not batch.lags:
+            return None
+        lags = np.full((len(rows), len(next(iter(batch.lags.values())))), np.nan)
+        for at, i in enumerate(rows.tolist()):
+            if i in batch.lags:
+                lags[at] = batch.lags[i]
+        return lags
 
     def _report(
         self, ledger: _Ledger, rows: Any, outcome: Outcome, before: _ModelBefore, labels: Sequence[str | None] | None
@@ -206,6 +249,8 @@ class Pipeline:
             ledger.reject(int(rows[at]), stage, error.reason, str(error))
         used = np.ones(len(rows), np.bool_)
         used[list(outcome.rejected)] = False
+        if outcome.lags is not None:
+            ledger.lags.update((int(rows[at]), outcome.lags[at]) for at in np.flatnonzero(used & ~learned))
         ledger.learned += int(learned.sum())
         ledger.used += int(used.sum())
         if self.predictions is not None and used.any():
@@ -338,21 +383,51 @@ class Pipeline:
             return
 
     def _warn_of_unknown(self, batch: Batch) -> None:
-        """Warn once of each ignored field; only one record per batch is examined, to save time."""
-        if self.schema.features is not None or len(self._unknown) >= MAX_WARNED_FIELDS:
+        """Warn once of each field that is ignored."""
+        if self.schema.features is not None or len(self._unknown) >= MAX_WARNED_FIELDS or not self.model.fields:
             return
-        try:
-            fields = decoder(batch.format).names(batch, 0)
-        except InvalidEvent:
-            return  # already rejected
-        unknown = sorted(fields.keys() - {*self.model.fields, *self.model.awaited, *self.schema.others, *self._unknown})
-        if unknown and self.model.fields:
-            self._unknown.update(unknown[:MAX_WARNED_FIELDS])
+        known = {*self.model.fields, *self.model.awaited, *self.schema.others, *self._unknown}
+        unknown = sorted(decoder(batch.format).names_beyond(batch, known, MAX_WARNED_FIELDS - len(self._unknown)))
+        if unknown:
+            self._unknown.update(unknown)
             LOGGER.warning(
                 "%s: ignoring %s, which the first good record did not have; set schema.late_columns = true to add them",
                 batch.origin,
                 some_of(unknown),
             )
+
+    def _warn_of_not_found(self, batch: Batch) -> None:
+        """Warn once of names in the settings that none of the first records has; a header decides at once."""
+        schema, decode = self.schema, decoder(batch.format)
+        named: Mapping[str, Collection[str]] = {
+            "features": schema.features or (),
+            "ignore": schema.ignore,
+            "weight": (schema.weight,) if schema.weight else (),
+            **schema.fixed._asdict(),
+        }
+        every = set[str]().union(*named.values()) - self._seen
+        names: Collection[str] = ()
+        if batch.format == "jsonl":
+            for i in range(len(batch) if every else 0):
+                with suppress(InvalidEvent):
+                    names = decode.names(batch, i).keys()
+                    self._seen |= every & names
+                    # Half of an event, which waits for its label, may lack what comes with that.
+                    self._unsettled -= schema.targets[0] in names
+                if not self._unsettled:
+                    break
+        else:
+            names = decode.names_beyond(batch, (), sys.maxsize)
+            self._seen |= every & names
+            self._unsettled = 0
+        found = {f"schema.{name}": set(each) - self._seen for name, each in named.items()}
+        unseen = {name: each for name, each in found.items() if each}
+        if self._unsettled and unseen:
+            return
+        self._unsettled = 0
+        if unseen:
+            columns = {*self.model.fields, *names}.difference(*unseen.values())
+            LOGGER.warning("%s: %s", batch.origin, not_found(unseen, sorted(columns)))
 
     def _find_columns(self, batch: Batch, ledger: _Ledger) -> Batch:
         """Take the columns from the first good record, and return the rest of the batch from that record on.
@@ -443,6 +518,7 @@ class _Ledger:
         self.learned = 0
         self.used = 0
         self.losses: list[FloatArray] = []
+        self.lags: dict[int, FloatArray] = {}
         self._letters: dict[int, DeadLetter] = {}
 
     def reject(self, i: int, stage: str, reason: str, detail: str) -> None:
@@ -481,7 +557,7 @@ class _Ledger:
             skipped=self.batch.skipped,
         )
         losses = np.concatenate(self.losses) if self.losses else np.zeros(0)
-        return BatchResult(outcomes, Counter(letter.reason for letter in letters), letters, bad, losses)
+        return BatchResult(outcomes, Counter(letter.reason for letter in letters), letters, bad, losses, self.lags)
 
 
 def _padded(values: FloatArray, size: int) -> FloatArray:

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from streammoe.errors import ConfigError
 from streammoe.fields import Section, errors_of, rule_of, shown
-from streammoe.options import CHOICES, RENAMED, SEVERAL
+from streammoe.options import CHOICES, RENAMED, SEVERAL, RegressorOptions
 from streammoe.secrets import HIDDEN, is_secret, masked
 from streammoe.settings.sections import (
     MODELS,
@@ -199,6 +199,7 @@ class _Reader:
         read["model"] = self._model(tables.pop("model"), target)
         read |= {name: self._checked((name,), sections[name], table) for name, table in tables.items()}
         self._check_labels(**read)
+        self._check_lags(**read)
         if self.problems:
             raise ConfigError(*self.problems)
         return Settings(**read)
@@ -232,6 +233,16 @@ class _Reader:
         if formats:
             rule = f"must be omitted if a source has the format {formats[0]!r}; only JSON Lines can be joined"
             self.problems.append(self._broken(("labels", "key"), rule, key))
+
+    def _check_lags(self, *, model: Model | None, schema: Schema | None, **_: object) -> None:
+        """Check that the inputs with lags are numbers."""
+        lags = model.lags if isinstance(model, RegressorOptions) else None
+        if lags is None or schema is None:
+            return
+        for kind in ("categorical", "timestamps"):
+            if both := sorted(set(getattr(schema, kind)).intersection(lags.inputs)):
+                rule = f"must be numbers, and {both[0]!r} is in schema.{kind}"
+                self.problems.append(self._broken(("model", "lags", "inputs"), rule, list(lags.inputs)))
 
     def _sources(self, models: Mapping[str, type[BaseModel]], tables: Any) -> tuple[BaseModel | None, ...]:
         """Check the tables of one source, or of several that are read one after the other."""

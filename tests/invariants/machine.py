@@ -195,7 +195,7 @@ class Machine:
         """Feed events; a frame or an array as far as it can hold them."""
         while held:
             piece, at, way = held, step.at, step.what
-            if way in {"many", "array"}:
+            if way == "array":
                 piece = held[: same_columns(held)]
                 if not piece:
                     piece, way = held[:1], "one"
@@ -263,8 +263,7 @@ class Machine:
             if disturbance == "weight 0":
                 learn(whole)
                 return Said()
-            # A column of texts among numbers is no single row's fault.
-            self.tried(disturbance, lambda: learn(whole), None if disturbance in {"a=text", "t=text"} else at)
+            self.tried(disturbance, lambda: learn(whole), at)
         learn(held)
         return Said()
 

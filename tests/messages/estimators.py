@@ -9,7 +9,7 @@ from river import datasets, preprocessing
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, schedules
 from streammoe.distributions import Gaussian, GaussianMixture, Laplace, StudentT, StudentTMixture
 from streammoe.features import Encoder
-from streammoe.options import Auto, Exponential, PageHinkley, WarmUp
+from streammoe.options import Auto, Exponential, Lags, PageHinkley, WarmUp
 from streammoe.schedules import Constant, Power
 from tests.unit import test_batch, test_distributions
 from tests.unit.estimators.damages import DAMAGES, learned, outputs, quiet, restored
@@ -156,6 +156,18 @@ CASES = {
         name: lambda _, refusal=refusal, name=name: refusal.call(trained(refusal.kind, 10 if name in LATER else 0))
         for name, refusal in REFUSALS.items()
     },
+    "lags, too many": lambda _: MoERegressor(lags=1001),
+    "lags, no such thing": lambda _: MoERegressor(lags="many"),
+    "lags of a category": lambda _: MoERegressor(lags=Lags(1, ("c",)), categorical=("c",)),
+    "a column named as a lag": lambda _: MoERegressor(lags=1).set_columns(["a", "y:lag1"]),
+    "a number in quotes": learning({"a": "12.5"}),
+    "a number with separators of thousands": learning({"a": "1,234,567.5"}),
+    "a number with one comma": learning({"a": "1,234"}),
+    "a number with a decimal comma": learning({"a": "0,5"}),
+    "a target in quotes": learning({"a": 1.0}, y="12.5"),
+    "names that no event has": learning(
+        *[{"color": "red", "size": 1.5}] * 100, n_experts=1, categorical=("colour",), timestamps=("when",)
+    ),
     "an event with too many features": learning(wide(1000), degree=20),
     "a warm-up too long for its features": learning(wide(100), warmup=10**7),
     "more levels than get a column": learning(

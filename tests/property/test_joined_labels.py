@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streammoe.estimators import MoERegressor
-from streammoe.options import WarmUp
+from streammoe.options import Lags, WarmUp
 from streammoe.persistence import decode, encode
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_arrays
 from streammoe.pipeline.pipeline import Pipeline, Schema
@@ -51,29 +51,29 @@ def part_of(records, times, start, stop):
 class Daemonlike:
     """Pipeline and buffer, and what a checkpoint would hold of both."""
 
-    def __init__(self, limits):
+    def __init__(self, limits, lags=None):
         self.limits = limits
-        self.join = LabelJoin("id", SCHEMA, limits)
-        self.pipeline = Pipeline(
-            MoERegressor(2, warmup=WarmUp(8, restarts=1), numeric=("a",)), SCHEMA, PrequentialScores()
-        )
+        self.n_lags = 0 if lags is None else lags.size * (1 + len(lags.inputs))
+        self.join = LabelJoin("id", SCHEMA, limits, self.n_lags)
+        model = MoERegressor(2, warmup=WarmUp(8, restarts=1), numeric=("a",), lags=lags)
+        self.pipeline = Pipeline(model, SCHEMA, PrequentialScores())
         self.outcomes = Counter()
         self.letters = []
         self.passed = []
 
     def take(self, batch):
-        joined = self.join.join(batch)
-        self.passed += [(joined.location(i)["row"], joined.keys[i], joined.record(i)) for i in range(len(joined))]
-        processed = self.join.settle(self.pipeline.process(joined))
-        self.outcomes.update(processed.outcomes)
-        self.letters += processed.letters
+        for joined in self.join.parts(batch):
+            self.passed += [(joined.location(i)["row"], joined.keys[i], joined.record(i)) for i in range(len(joined))]
+            processed = self.join.settle(self.pipeline.process(joined))
+            self.outcomes.update(processed.outcomes)
+            self.letters += processed.letters
 
     def restart(self):
         model = self.pipeline.model
         kept = decode(encode({**model.arrays(), **self.join.arrays()}, model.describe()), "memory")
         model = MoERegressor.from_checkpoint(kept.arrays, kept.metadata["model"])
         self.pipeline = Pipeline(model, SCHEMA, self.pipeline.scores)
-        self.join = LabelJoin("id", SCHEMA, self.limits)
+        self.join = LabelJoin("id", SCHEMA, self.limits, self.n_lags)
         self.join.restore(label_arrays(kept.arrays))
 
     def found(self):
@@ -127,15 +127,21 @@ def written(stream):
 
 
 @settings(max_examples=30)
-@given(stream=STREAM, limits=LIMITS, cuts=st.lists(st.tuples(st.integers(0, 120), st.booleans()), max_size=12))
+@given(
+    stream=STREAM,
+    limits=LIMITS,
+    cuts=st.lists(st.tuples(st.integers(0, 120), st.booleans()), max_size=12),
+    lags=st.sampled_from([None, Lags(2, ("a",))]),
+)
 @example(
     stream=[("bad features", 1, 1), ("label", 1, 1), ("features", 1, 1), ("features", 1, 0)],
     limits=Limits(1_000),
     cuts=[(1, True), (2, False), (3, True)],
+    lags=Lags(1),
 )
-def test_where_batches_are_cut_and_runs_interrupted_leaves_no_trace(stream, limits, cuts):
+def test_where_batches_are_cut_and_runs_interrupted_leaves_no_trace(stream, limits, cuts, lags):
     records, times = written(stream)
-    whole, parts = Daemonlike(limits), Daemonlike(limits)
+    whole, parts = Daemonlike(limits, lags), Daemonlike(limits, lags)
     whole.take(part_of(records, times, 0, len(records)))
     restarts = {at for at, restart in cuts if restart}
     edges = sorted({0, len(records), *(at for at, _ in cuts if at < len(records))})

@@ -133,6 +133,76 @@ def test_events_and_frames_find_what_records_find():
     assert many.predict_many(frame).tolist() == [one.predict_one(x) for x in frame.to_dict("records")]
 
 
+def test_a_frame_is_learned_like_its_rows_whatever_is_missing_and_whatever_its_types():
+    n = 120
+    rng = np.random.default_rng(0)
+    moments = pd.Series(pd.date_range("2026-01-01", periods=n, freq="97min")).mask(rng.random(n) < 0.3)
+    frame = pd.DataFrame(
+        {
+            "a": rng.normal(size=n),
+            "late": [None] * 70 + rng.normal(size=n - 70).tolist(),
+            "text": [None, *rng.choice(["r", "g"], size=n - 1)],
+            "Int64": pd.array([None, *range(n - 1)], dtype="Int64"),
+            "boolean": pd.array([True, None] * (n // 2), dtype="boolean"),
+            "string": pd.array(["u", None] * (n // 2), dtype="string"),
+            "Float64": pd.array([pd.NA, *rng.normal(size=n - 1)], dtype="Float64"),
+            "moments": moments,
+            "zones": moments.dt.tz_localize("Europe/Paris"),
+            "bool": rng.normal(size=n) > 0.0,
+            "category": pd.Categorical(rng.choice(["x", "y"], size=n)),
+            "codes": rng.integers(2**60, 2**60 + 3, size=n),
+            "objects": [Decimal(i) if i % 3 else None for i in range(n)],
+            "never": [None] * n,
+        }
+    )
+    y = pd.Series(rng.normal(size=n))
+    one, arrays, many = (MoERegressor(**QUICK, categorical=("codes",)) for _ in range(3))
+    rows = frame.to_dict("records")
+    for x, target in zip(rows, y, strict=True):
+        one.learn_one(x, target)
+        arrays.learn_one({**x, "moments": x["moments"].to_datetime64()}, target)
+    many.learn_many(frame, y)
+    assert many.fields == one.fields
+    assert many.state_digest() == one.state_digest() == arrays.state_digest()
+    assert many.predict_many(frame).tolist() == [one.predict_one(x) for x in rows]
+    cut = MoERegressor(**QUICK, categorical=("codes",))
+    for piece in (slice(0, 1), slice(1, 90), slice(90, n)):
+        cut.learn_many(frame[piece], y[piece])
+    assert cut.state_digest() == one.state_digest()
+
+
+def test_a_frame_is_learned_whole_or_not_at_all_even_where_columns_join_before_the_bad_row():
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0], "b": [None, 1.0, 2.0, 1e60], "c": [None, None, "x", "y"]})
+    model = MoERegressor(**QUICK)
+    model.learn_one({"a": 0.5}, 1.0)
+    before = model.state_digest()
+    with pytest.raises(InvalidEvent) as rejected:
+        model.learn_many(frame, pd.Series([1.0, 2.0, 3.0, 4.0]))
+    assert (rejected.value.row, rejected.value.reason) == (3, "out_of_range")
+    assert (model.state_digest(), model.fields) == (before, ["a"])
+    model.learn_many(frame[:3], pd.Series([1.0, 2.0, 3.0]))
+    assert model.fields == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("way", ["one", "array", "frame"])
+def test_names_in_the_arguments_that_no_event_has_are_warned_of_once(caplog, way):
+    X = np.random.default_rng(0).normal(size=(150, 2))
+    model = MoERegressor(**QUICK, categorical=("colour",), numeric=("x0",), timestamps=("when",))
+    for piece in (slice(0, 60), slice(60, 150)):
+        with caplog.at_level(logging.WARNING):
+            if way == "one":
+                for row in X[piece]:
+                    model.learn_one({"x0": row[0], "color": row[1]}, row[0])
+            elif way == "array":
+                model.learn_array(X[piece], X[piece, 0], feature_names=["x0", "color"])
+            else:
+                model.learn_many(pd.DataFrame(X[piece], columns=["x0", "color"]), pd.Series(X[piece, 0]))
+        assert len(caplog.records) == (piece.start > 0)
+    assert "'colour' (did you mean 'color'?)" in caplog.text
+    assert "timestamps" in caplog.text
+    assert "numeric" not in caplog.text
+
+
 def test_a_setting_decides_before_any_value():
     model = MoERegressor(numeric=("a", "d"), categorical=("z",), timestamps=("t",))
     model.learn_one({"z": 10115, "t": 0.0, "d": date(2026, 1, 31)}, 1.0)

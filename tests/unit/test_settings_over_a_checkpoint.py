@@ -28,7 +28,7 @@ model.degree=2 model.gate_degree=2 model.bound=paper model.events_per_coefficien
 model.prior_strength=0.2 model.seed=1 model.standardize=false model.range_factor=1e9 model.averaging=none
 model.serve=polyak
 model.curved=off
-model.hold=false
+model.hold=false model.lags=2
 model.drift=page_hinkley model.warmup=30
 model.classes=["0","1","2"] model.max_classes=200 model.max_levels=200
 model.schedule.alpha=0.7 model.schedule.gamma0=0.9 model.schedule.offset=1.0

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from streammoe_connectors.formats.records import MAX_BLOCK_BYTES, Dialect
+
+WITHOUT_DIALECT = {"jsonl": "JSON Lines", "parquet": "Parquet files"}
+"""The formats in which csv settings have no meaning."""
+_BY_EXTENSION = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 
 
 class CsvSettings(BaseModel):
@@ -37,6 +42,19 @@ class CsvSettings(BaseModel):
             raise ValueError('must be true, or name every column once, such as ["a", "b", "y"]')
         return header
 
+    @field_validator("format", check_fields=False)
+    @classmethod
+    def _check_dialect(cls, format: str, info: ValidationInfo) -> str:
+        known = format
+        if format == "auto":
+            suffixes = Path(str(info.data.get("path", "")).lower()).suffixes
+            known = next((_BY_EXTENSION[suffix] for suffix in suffixes[-2:] if suffix in _BY_EXTENSION), "csv")
+        given = {"delimiter": ",", "decimal": ".", "header": True}
+        name = next((name for name, default in given.items() if info.data.get(name, default) != default), None)
+        if name is not None and known in WITHOUT_DIALECT:
+            raise ValueError(f"must be csv if source.{name} is set, which {WITHOUT_DIALECT[known]} do not have")
+        return format
+
     @property
     def dialect(self) -> Dialect:
         """The dialect, for readers of records."""
@@ -59,7 +77,7 @@ class FileSettings(CsvSettings):
 
     kind: Literal["file"]
     path: str = Field(min_length=1)
-    format: Literal["auto", "csv", "jsonl", "parquet"] = "auto"
+    format: Literal["auto", "csv", "jsonl", "parquet"] = Field(default="auto", validate_default=True)
     block_bytes: int = Field(default=1 << 20, ge=4096, le=MAX_BLOCK_BYTES)
     block_rows: int = Field(default=1 << 14, ge=1, le=1 << 20)
     max_record_bytes: int = Field(default=1 << 20, ge=1, le=MAX_BLOCK_BYTES)

@@ -26,6 +26,9 @@ class ArrowDecoder:
     def names(self, batch: Batch, i: int) -> Values:
         return {name: _to_python(column.slice(i, 1))[0] for name, column in _columns(batch).items()}
 
+    def names_beyond(self, batch: Batch, known: Collection[str], most: int) -> set[str]:
+        return set(sorted(_columns(batch).keys() - known)[:most])
+
     def decode(
         self,
         batch: Batch,

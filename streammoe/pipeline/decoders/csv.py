@@ -54,6 +54,9 @@ class CsvDecoder:
             raise malformed(record, f"has {len(fields)} values; it must have one for each of {len(columns)} columns")
         return dict(zip(columns, map(CommaText, fields) if batch.decimal == "," else fields, strict=True))
 
+    def names_beyond(self, batch: Batch, known: Collection[str], most: int) -> set[str]:
+        return set(sorted(set(_columns(batch)) - set(known))[:most])
+
     def decode(
         self,
         batch: Batch,

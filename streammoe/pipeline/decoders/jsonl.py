@@ -41,6 +41,29 @@ class JsonlDecoder:
     def names(self, batch: Batch, i: int) -> Values:
         return object_of(readable(batch, i))
 
+    def names_beyond(self, batch: Batch, known: Collection[str], most: int) -> set[str]:
+        found: set[str] = set()
+        ascii_only = batch.block.isascii()
+        read = _reader((), frozenset(known), frozenset())
+        for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
+            record = batch.block[start:stop]
+            if is_for_parser(record, ascii_only=ascii_only):
+                try:
+                    read(record)
+                    continue
+                except msgspec.MsgspecError:
+                    pass  # it has a name more, or is for the exact path
+            try:
+                new = self.names(batch, i).keys() - known - found
+            except InvalidEvent:
+                continue  # already rejected
+            if new:
+                found |= set(sorted(new)[: most - len(found)])
+                if len(found) >= most:
+                    break
+                read = _reader((), frozenset(known) | found, frozenset())
+        return found
+
     def decode(
         self,
         batch: Batch,

@@ -106,6 +106,10 @@ class Decoder(Protocol):
         """Return the i-th record as names and raw values; raise `InvalidEvent` if the record is ``malformed``."""
         ...
 
+    def names_beyond(self, batch: Batch, known: Collection[str], most: int) -> set[str]:
+        """Return names of fields that are not known, in all readable records; at most about so many."""
+        ...
+
     def decode(
         self,
         batch: Batch,

@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-from streammoe.columns import BOOLEANS, NOT_FINITE, NUMBER, ColumnKind, kind_of
+from streammoe.columns import BOOLEANS, IN_QUOTES, NOT_FINITE, NUMBER, ColumnKind, kind_of, repair_of
 from streammoe.errors import InvalidEvent
 from streammoe.text import shown
 from streammoe.values import as_text
@@ -223,10 +223,11 @@ def _reject(name: str, value: object, kind: Kind, reason: str) -> NoReturn:
     message = f"field {name!r} is {shown(value)}; it {_RULES[kind, reason]}"
     if kind == "number" and isinstance(value, CommaText) and "." in value:
         message += ' (numbers cannot contain a point while source.decimal is ",")'
-    elif kind == "number" and isinstance(value, str) and _COMMA.fullmatch(value):
-        message += (
-            ' (if the comma is the decimal mark, set source.decimal to ",", for streammoe evaluate and fit --decimal ,)'
-        )
+    elif kind == "number" and reason == "wrong_type" and isinstance(value, str) and (repair := repair_of(value)):
+        where = ", or list the column in schema.categorical if it holds categories" if repair == IN_QUOTES else ""
+        if _COMMA.fullmatch(value):
+            where = '; in csv, source.decimal = "," (for streammoe evaluate and fit --decimal ,) reads decimal commas'
+        message += f" ({repair}{where})"
     raise InvalidEvent(message, reason=reason, feature=name)
 
 

@@ -120,9 +120,10 @@ REFUSALS = {
     "array weight below 0": array(ROWS, np.ones(3), "out_of_range", "w", 2, w=np.array([1.0, 1.0, -1.0])),
     "array weights text": array(ROWS, np.ones(3), "wrong_type", "w", w=np.array(["1"] * 3)),
     "array, too few weights": array(ROWS, np.ones(3), "wrong_shape", "w", w=np.ones(2)),
-    "frame of text": frame(["1", "2"], "wrong_type"),
-    "frame of nullable numbers": frame(pd.array([1, 2], dtype="Int64"), "wrong_type"),
-    "frame with NaN": frame([1.0, math.nan], "not_finite", 1),
+    "frame of text": frame(["1", "2"], "wrong_type", 0),
+    "frame with infinity": frame([1.0, math.inf], "not_finite", 1),
+    "frame with text among objects": frame([1, "1,5"], "wrong_type", 1),
+    "asked array of another width": Refusal(MoERegressor, lambda m: m.predict_array(np.ones((2, 3))), "wrong_shape"),
     "frame, names twice": Refusal(
         MoERegressor, lambda m: m.learn_many(FRAME.set_axis(["a", "a"], axis=1), SERIES), "wrong_shape"
     ),
@@ -166,5 +167,6 @@ LATER = {
     "outputs one of two",
     "outputs one more",
     "frame, other outputs",
+    "asked array of another width",
 }
 """Sound first events, or first events that are too few for it."""

@@ -72,11 +72,13 @@ def models():
 def contents(models, tmp_path_factory):
     """Arrays and metadata of golden files, of a daemon's with predictions, and of models saved from Python."""
     folder = tmp_path_factory.mktemp("daemon")
-    (folder / "data.jsonl").write_text('{"a": 1, "b": null, "y": 2}\n')
+    (folder / "data.jsonl").write_text('{"id": 1, "a": 1, "b": null}\n{"id": 1, "y": 2}\n{"id": 2, "a": 3}\n')
     files = {"source": "data.jsonl", "predictions": "rows.jsonl"}
     tables = {
         **{name: {"kind": "file", "path": str(folder / file)} for name, file in files.items()},
         "schema": {"target": "y"},
+        "labels": {"key": "id"},
+        "model": {"lags": 1},
         "checkpoint": {"dir": str(folder)},
         "metrics": {"enabled": False},
     }

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 from streammoe.errors import SourceError
+from streammoe.estimators import MoERegressor
+from streammoe.options import Lags, WarmUp
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with
-from streammoe.pipeline.pipeline import PredictionWriter, Schema
+from streammoe.pipeline.pipeline import Pipeline, PredictionWriter, Schema
+from streammoe.pipeline.scores import PrequentialScores
 from streammoe.ports import Unreadable
 from streammoe.testing import batches
 from tests.unit.pipeline import streams
@@ -199,3 +202,36 @@ def test_the_digest_is_that_of_model_and_what_waits():
     assert digest != model.state_digest()
     joined(join, [LABEL])
     assert digest_with(model, join.arrays()) != digest
+
+
+# --- lags -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delay", [1, 3, 40])
+@pytest.mark.parametrize("size", [1, 7, 200])
+def test_a_late_event_is_learned_with_the_lags_that_its_prediction_saw(delay, size):
+    """Labels come after so many more features; the reference holds each event back by itself."""
+    arguments = {"n_experts": 2, "warmup": WarmUp(30, restarts=1), "lags": Lags(2, ("a",)), "numeric": ("a",)}
+    targets = [round(math.sin(i) + math.cos(i * i), 3) for i in range(90)]
+    events = [{"a": round(math.cos(3 * i), 3)} for i in range(90)]
+    reference, seen, predicted = MoERegressor(**arguments), [], []
+    records = []
+    for i in range(90 + delay):
+        if i < 90:
+            seen.append({**events[i], **reference.lags_of_next()})
+            predicted.append(reference.predict_one(seen[i]))
+            records.append({"id": i, **events[i], **({"y": None} if i % 2 else {})})
+        if i >= delay:
+            reference.learn_one(seen[i - delay], targets[i - delay])
+            records.append({"id": i - delay, "y": targets[i - delay]})
+    written = []
+    schema = Schema(("y",), ignore=("id",), numeric=frozenset("a"))
+    writer = PredictionWriter(SimpleNamespace(write=written.append), 0.0, gate=False)
+    line = Pipeline(MoERegressor(**arguments), schema, PrequentialScores(), writer)
+    join = LabelJoin("id", schema, PLENTY, 4)
+    for start in range(0, len(records), size):
+        for part in join.parts(batch_of(records[start : start + size], start)):
+            assert not join.settle(line.process(part)).letters
+    assert line.model.state_digest() == reference.state_digest()
+    ahead = np.concatenate([rows.predictions[np.isnan(rows.targets)] for rows in written])
+    assert ahead.tolist() == predicted

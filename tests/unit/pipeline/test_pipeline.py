@@ -22,6 +22,8 @@ from tests.unit.pipeline.streams import (
 FAR = {"a": 1e60, "b": 1, "y": 1}
 """Out of range."""
 
+NO_NAMES = {"weight": None, "categorical": frozenset(), "timestamps": frozenset()}
+
 
 def good(i, **more):
     return {"a": math.sin(3 * i), "b": math.cos(5 * i), "y": math.cos(i), **more}
@@ -132,8 +134,46 @@ def test_a_first_record_with_too_many_fields_makes_no_columns():
 
 def test_unknown_names_fill_neither_memory_nor_log(caplog):
     changing = [good(i, **{f"n{i}": 1, f"m{i}": 1}) for i in range(300)]
-    line = pipeline("regressor")
+    line = pipeline("regressor", schema=NO_NAMES)
     run(line, [good(0), *changing, good(1, **{f"k{i}": 1 for i in range(9_999)})], "jsonl", [1])
     assert len(caplog.records) == 50
     assert max(map(len, caplog.messages)) < 600
     assert len(line._unknown) < 1000
+
+
+def test_a_field_that_appears_anywhere_in_a_batch_is_warned_of_once(caplog):
+    events = [
+        good(i, w=1.0, **({"late": i} if i in {17, 40} else {}), **({"later": 0} if i == 33 else {})) for i in range(50)
+    ]
+    for sizes in ((), (20,)):
+        caplog.clear()
+        run(pipeline("regressor", schema=NO_NAMES), [b"{", *events], "jsonl", sizes)
+        ignored = [message for message in caplog.messages if "ignoring" in message]
+        assert sum(message.count("'late'") for message in ignored) == 1
+        assert sum(message.count("'later'") for message in ignored) == 1
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl", "arrow"])
+def test_names_in_the_settings_that_no_record_has_are_warned_of_once(caplog, format):
+    schema = {"ignore": ("ID",), "weight": "wt", "categorical": frozenset({"c", "colour"}), "timestamps": frozenset()}
+    events = [good(i, c="x", id=i, color="red") for i in range(130)]
+    line = pipeline("regressor", categorical=("c",), timestamps=(), schema=schema)
+    run(line, events[:60], format, [20])
+    assert len(caplog.records) == (format != "jsonl")
+    run(line, events[60:], format, [20])
+    (message,) = caplog.messages
+    for name in ("schema.ignore names 'ID'", "'id'", "'wt'", "'colour' (did you mean 'color'?)"):
+        assert name in message
+    caplog.clear()
+    run(
+        pipeline("regressor", categorical=("c",), timestamps=(), schema={**schema, "ignore": ("id",), "weight": "c"}),
+        [{**each, "colour": 1} if i == 99 else each for i, each in enumerate(events)],
+        "jsonl",
+    )
+    assert not [message for message in caplog.messages if "schema." in message and "late_columns" not in message]
+
+
+def test_labels_that_come_late_bring_names_late(caplog):
+    line = pipeline("regressor", schema=NO_NAMES | {"weight": "w"})
+    run(line, [*({"a": 1.0, "b": 1.0} for _ in range(300)), *(good(i, w=1) for i in range(100))], "jsonl", [50])
+    assert not caplog.records

@@ -20,11 +20,13 @@ from tests.unit.connectors.reading import append, drain, read, records, source, 
 WRONG = [
     *({"path": ""}, {"format": "xml"}, {"block_bytes": 4095}, {"max_record_bytes": 0}, {"block_rows": 0}),
     *({"unknown": 1}, {"on_truncate": "restart"}, {"follow": True, "on_truncate": "ignore"}),
+    *({"delimiter": ";", "path": path} for path in ("x.jsonl", "x.ndjson.gz", "x.parquet")),
     *({"follow": True, "path": "*.csv.gz"}, {"follow": True, "format": "parquet"}),
 ]
 WRONG_DIALECTS = [
     *({"delimiter": ";;"}, {"delimiter": "."}, {"decimal": ";"}),
     *({"header": header} for header in (False, [], ["a", "a"], "a")),
+    *({"format": "jsonl", name: value} for name, value in (("delimiter", ";"), ("decimal", ","), ("header", ["a"]))),
 ]
 
 

@@ -1,0 +1,109 @@
+"""Lags: the targets, and where wanted inputs, of the last events learned, as features of the next one.
+
+They are the first fields of a model, so that what comes later moves none of them. What is learned fills them in its own
+order, so that an event sees only events that were learned before it; an event that is not learned (rejected, without
+target, of weight 0) leaves no trace in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from streammoe.checked import array_of, require
+from streammoe.features import NO_LAG
+from streammoe.options import Lags
+from streammoe.types import AnyArray, FloatArray
+
+PREFIX = "lags."
+"""Prefix of the names of its array."""
+
+
+class LagMemory:
+    """The memory of the last events.
+
+    Args:
+        lags: what to remember.
+    """
+
+    def __init__(self, lags: Lags) -> None:
+        self.lags = lags
+        self._past: FloatArray | None = None
+        """(size, targets + inputs) of the last events learned, the latest last; NaN where there is none. None before
+        the first one."""
+
+    def names(self, targets: Sequence[Any]) -> list[str]:
+        """Return the names of the features, the latest event first.
+
+        >>> LagMemory(Lags(2, ("temp",))).names(["y"])
+        ['y:lag1', 'y:lag2', 'temp:lag1', 'temp:lag2']
+        """
+        return [f"{name!s}:lag{i}" for name in (*targets, *self.lags.inputs) for i in range(1, self.lags.size + 1)]
+
+    def copy(self) -> LagMemory:
+        """Return an independent copy."""
+        other = LagMemory(self.lags)
+        other._past = self._past  # never changed, only replaced
+        return other
+
+    def shown(self, X: FloatArray, n_targets: int) -> FloatArray:
+        """Return rows that are to be predicted, with the lags of the next event where they have none of their own."""
+        return _with_lags(X, np.tile(self.latest(n_targets), (len(X), 1)))
+
+    def latest(self, n_targets: int) -> FloatArray:
+        """Return the lags of the next event, in the order of their names."""
+        if self._past is None:
+            return np.full(self.lags.size * (n_targets + len(self.lags.inputs)), np.nan)
+        return self._past[::-1].T.ravel()
+
+    def taken(self, X: FloatArray, Y: FloatArray, inputs: Sequence[int | None]) -> FloatArray:
+        """Return rows with their lags, each of the events learned before it, and remember those that are learned.
+
+        Args:
+            X: (n, F) raw rows; those that have a lag already keep theirs.
+            Y: (n, Q) targets, NaN in rows that are only predicted.
+            inputs: the field of each input that is remembered; None if there is none yet.
+        """
+        size, learned = self.lags.size, ~np.isnan(Y[:, 0])
+        columns = [np.full(len(X), np.nan) if field is None else X[:, field] for field in inputs]
+        sources = np.column_stack([Y, *columns])
+        past = np.full((size, sources.shape[1]), np.nan) if self._past is None else self._past
+        events = np.concatenate([past, sources[learned]])
+        # Row i sees the `size` events that end before the first one learned at i or after it.
+        ends = size + np.cumsum(learned) - learned
+        lagged = events[ends[:, None] - np.arange(1, size + 1)]
+        if learned.any():
+            self._past = events[-size:].copy()
+        return _with_lags(X, lagged.transpose(0, 2, 1).reshape(len(X), -1))
+
+    def seen(self, X: FloatArray, Y: FloatArray, inputs: Sequence[int | None]) -> FloatArray:
+        """Return the lags that rows see, as `taken` gives them, infinite where missing; nothing is remembered."""
+        found = self.copy().taken(X, Y, inputs)[:, : len(self.latest(Y.shape[1]))]
+        return np.where(np.isnan(found), NO_LAG, found)
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """Return the memory as an array of a checkpoint."""
+        return {} if self._past is None else {f"{PREFIX}past": self._past}
+
+    def restore(self, arrays: Mapping[str, AnyArray], n_targets: int) -> None:
+        """Restore what `arrays` returned.
+
+        Raises:
+            CheckpointError: it is invalid.
+        """
+        if f"{PREFIX}past" in arrays:
+            shape = (self.lags.size, n_targets + len(self.lags.inputs))
+            self._past = array_of(arrays, f"{PREFIX}past", "float64", shape, finite=False).copy()
+            require(not np.isinf(self._past).any(), f"array {PREFIX}past holds infinity")
+
+
+def _with_lags(X: FloatArray, lags: FloatArray) -> FloatArray:
+    """Return rows with these lags as their first fields, except in rows that have one of their own."""
+    width = lags.shape[1]
+    filled = X.copy()
+    own = ~np.isnan(X[:, :width]).all(axis=1, keepdims=True)
+    found = np.where(own, X[:, :width], lags)
+    filled[:, :width] = np.where(found == NO_LAG, np.nan, found)
+    return filled

@@ -1,0 +1,192 @@
+"""Lags: the last targets and inputs as features, as if they had been written into each event by hand."""
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from streammoe import ConfigError, InvalidEvent, Lags, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
+from tests.pairs import pairwise_cases
+from tests.unit.estimators.models import QUICK
+
+N = 150
+NOT_JUDGED = ("encoder.largest", "lags.")
+"""Arrays that differ: lags are not judged by ranges of their own, and a memory has no place without them."""
+
+
+def stream(n=N, outputs=1):
+    """A second-order process that an input drives; the input is missing now and then."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2))
+    Y = np.zeros((n, outputs))
+    for t in range(n):
+        last, before = (Y[t - i] if t >= i else 0.0 for i in (1, 2))
+        Y[t] = 0.9 * last - 0.4 * before + X[t, 0] + 0.2 * rng.normal(size=outputs)
+    events = [{"a": a, "b": b} for a, b in X.tolist()]
+    for t in range(7, n, 10):
+        del events[t]["b"]
+    targets = Y[:, 0].tolist() if outputs == 1 else [dict(zip("uv", row, strict=True)) for row in Y.tolist()]
+    return events, targets
+
+
+def by_hand(events, targets, learned, size, inputs):
+    """Write the lags into each event, one event and one lag at a time."""
+    past, found = [], []
+    for x, y, counts in zip(events, targets, learned, strict=True):
+        lagged = {}
+        values = y if isinstance(y, dict) else {"y": y}
+        for i in range(1, size + 1):
+            then = past[-i] if len(past) >= i else {}
+            lagged |= {f"{name}:lag{i}": then.get(name) for name in (*values, *inputs)}
+        found.append({**lagged, **x})
+        if counts:
+            past.append({**values, **{name: x.get(name) for name in inputs}})
+    order = [f"{name}:lag{i}" for name in (*values, *inputs) for i in range(1, size + 1)]
+    return found, order
+
+
+def same_arrays(model, plain):
+    mine, theirs = model.arrays(), plain.arrays()
+    for name in mine.keys() | theirs.keys():
+        if not name.startswith(NOT_JUDGED):
+            np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+
+
+CASES = pairwise_cases(
+    outputs=[1, 2],
+    lags=[1, 3, Lags(2, ("b",)), Lags(2, ("b", "late"))],
+    degree=[1, 2],
+    n_experts=[2, 1],
+    weights=[True, False],
+)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_model_with_lags_is_the_model_whose_events_hold_them(case):
+    outputs, lags, degree, n_experts, weights = case.values()
+    kind = MoERegressor if outputs == 1 else MoEMultiTargetRegressor
+    events, targets = stream(outputs=outputs)
+    for t in range(40, N):
+        events[t]["late"] = float(t % 7)
+    w = [float(t % 5) if weights else 1.0 for t in range(N)]
+    arguments = {**QUICK, "n_experts": n_experts, "degree": degree}
+    model = kind(**arguments, lags=lags)
+    size, inputs = (lags, ()) if isinstance(lags, int) else (lags.size, lags.inputs)
+    written, order = by_hand(events, targets, w, size, inputs)
+    plain = kind(**arguments)
+    if outputs == 2:
+        plain.set_targets(["u", "v"])
+    plain.set_columns([*order, "a", "b"])
+    for x, with_lags, y, weight in zip(events, written, targets, w, strict=True):
+        if outputs == 1 or model.n:
+            assert model.predict_one(x) == plain.predict_one(with_lags)
+        model.learn_one(x, y, w=weight)
+        plain.learn_one(with_lags, y, w=weight)
+    assert model.feature_names == plain.feature_names
+    assert model.fields == ["a", "b", "late"]
+    same_arrays(model, plain)
+
+
+def test_a_poisonous_event_is_forgotten():
+    """It is found unsound after it was remembered."""
+    model, twin = (MoERegressor(2, warmup=0, degree=3, range_factor=0.0, hold=False, lags=2) for _ in range(2))
+    for i in range(20):
+        x, y = {"a": math.sin(i)}, math.cos(i)
+        if i == 10:
+            with pytest.raises(InvalidEvent) as rejected:
+                model.learn_one({"a": 9e49}, 7.0, w=1e6)
+            assert rejected.value.reason == "poison"
+        model.learn_one(x, y)
+        twin.learn_one(x, y)
+    assert model.state_digest() == twin.state_digest()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 90])
+def test_every_way_to_learn_and_every_copy_remember_the_same(cut, tmp_path):
+    events, targets = stream()
+    one = MoERegressor(**QUICK, lags=Lags(3, ("b",)))
+    for x, y in zip(events[:cut], targets[:cut], strict=True):
+        one.learn_one(x, y)
+    one.save(tmp_path / "model")
+    copies = [load(tmp_path / "model"), copy.deepcopy(one), pickle.loads(pickle.dumps(one))]
+    for x, y in zip(events[cut:], targets[cut:], strict=True):
+        one.learn_one(x, y)
+    for each in copies:
+        each.learn_many(pd.DataFrame(events[cut:], columns=["a", "b"]), pd.Series(targets[cut:]))
+        assert each.state_digest() == one.state_digest()
+        assert each.predict_one({"a": 1.0}) == one.predict_one({"a": 1.0})
+
+
+def test_what_is_not_learned_is_not_remembered():
+    events, targets = stream()
+    model, twin = (MoERegressor(**QUICK, lags=2) for _ in range(2))
+    for t, (x, y) in enumerate(zip(events, targets, strict=True)):
+        for bad in ({**x, "a": math.inf}, {**x, "y:lag1": "much"}):
+            with pytest.raises(InvalidEvent):
+                model.learn_one(bad, y)
+        with pytest.raises(InvalidEvent):
+            model.learn_one(x, math.nan)
+        model.learn_one(x, 1e3, w=0.0)
+        if t:
+            X = np.array([[x["a"], x.get("b", math.nan)]] * 3)
+            model.learn_rows(np.vstack([X[:1], [[1e60, 1.0]]]), np.array([[math.nan], [5.0]]))
+        model.learn_one(x, y)
+        twin.learn_one(x, y)
+        assert model.lags_of_next() == {"y:lag1": y, "y:lag2": targets[t - 1] if t else None}
+    assert model.state_digest() == twin.state_digest()
+
+
+@pytest.mark.parametrize("delay", [1, 4, 100])
+def test_an_event_is_learned_late_with_the_lags_that_its_prediction_saw(delay):
+    """So the lags are those of the last targets that were known, whatever was learned in between."""
+    events, targets = stream()
+    late, frames = (MoERegressor(**QUICK, lags=Lags(2, ("b",))) for _ in range(2))
+    seen = []
+    for t in range(N + delay):
+        if t < N:
+            seen.append({**events[t], **late.lags_of_next()})
+            assert late.predict_one(seen[t]) == late.predict_one(events[t])
+        if t >= delay:
+            late.learn_one(seen[t - delay], targets[t - delay])
+    for t, x in enumerate(seen):
+        known = t - delay - 1
+        assert [x["y:lag1"], x["y:lag2"]] == [targets[i] if i >= 0 else None for i in (known, known - 1)]
+    frames.learn_many(pd.DataFrame(seen), pd.Series(targets))
+    assert frames.state_digest() == late.state_digest()
+    plain = MoERegressor(**QUICK)
+    plain.set_columns(late.feature_names)
+    for x, y in zip(seen, targets, strict=True):
+        plain.learn_one(x, y)
+    same_arrays(late, plain)
+
+
+def test_lags_explain_what_inputs_do_not():
+    events, targets = stream(2000)
+
+    def error(**arguments):
+        model = MoERegressor(**QUICK, **arguments)
+        errors = []
+        for x, y in zip(events, targets, strict=True):
+            errors.append(model.predict_one(x) - y)
+            model.learn_one(x, y)
+        return np.std(errors[500:])
+
+    assert error(lags=2) < 0.23
+    assert error() > 0.6
+
+
+def test_a_column_must_not_have_the_name_of_a_lag_and_inputs_must_be_numbers():
+    model = MoERegressor(lags=1)
+    with pytest.raises(InvalidEvent):
+        model.set_columns(["a", "y:lag1"])
+    with pytest.raises(ConfigError):
+        MoERegressor(lags=Lags(1, ("c",)), categorical=("c",))
+    with pytest.raises(InvalidEvent):
+        MoERegressor(lags=Lags(1, ("c",))).learn_one({"c": "red"}, 1.0)
+    with pytest.raises(TypeError):
+        MoEClassifier(lags=1)
+    assert MoERegressor(lags=0).lags_of_next() == MoERegressor(lags="off").lags_of_next() == {}
+    assert MoERegressor(lags=0).options.lags is None
