@@ -137,13 +137,27 @@ class Context:
             return None
         return Portfolio.of(self.family, options.bound, state, trusted=trusted)
 
+    def curved_terms(self) -> IntArray | None:
+        """Return the features of the member of squares and products; None if there is nothing to multiply.
+
+        A late column that has no scale would make products that are enormous.
+        """
+        options, encoder = self.options, self.encoder
+        curved = encoder.held_features
+        if options.standardize:
+            curved = curved[encoder.scaler.scale[curved - 1] != 1.0]
+        return terms_of(encoder.n_expert_features, curved) if options.has_curved else None
+
     def curved(self, state: MMState) -> Curved | None:
         """Return the member of squares and products that begins with a mixture, if there is to be one."""
-        options, encoder = self.options, self.encoder
-        terms = terms_of(encoder.n_expert_features, encoder.held_features) if options.has_curved else None
+        options, terms = self.options, self.curved_terms()
         if terms is None:
             return None
         return Curved.beginning(self.family, options.bound, state, terms, is_asked_for=options.curved == "on")
+
+    def awaits_curved(self, portfolio: Portfolio) -> bool:
+        """Return whether there is to be a member of squares and products, but never was one."""
+        return self.options.has_curved and not any(isinstance(member, Curved) for member in portfolio.known)
 
     def random_start(self) -> MMState:
         """Return a state of random experts."""
@@ -176,11 +190,33 @@ class Context:
             )
 
     def buffer(self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
-        """Convert raw rows to a buffer for batch fits, in the coordinates of an encoder."""
+        """Convert raw rows to a buffer for batch fits, in the coordinates of an encoder.
+
+        Rows whose target is out of range, or taken for an error, have no weight; nor do they have a target there.
+        """
         scaler = encoder.scaler
+        X, plausible = encoder.plausible(X, Y) if self.family.is_metric else (encoder.plausible(X, Y)[0], Y)
         W, R = interruptible(DESIGN_COST * len(X) * encoder.expert_width, encoder.design, encoder.hold(X))
         targets = (Y - scaler.target_center) / scaler.target_scale
+        left_out = np.isnan(plausible).any(axis=1)
+        if self.doubts_targets:
+            left_out |= encoder.far_out(Y)
+        if left_out.any():
+            targets[left_out] = 0.0
+            weights = np.where(left_out, 0.0, weights)
         return em.Buffer(W, R, targets, np.ascontiguousarray(weights))
+
+    @property
+    def doubts_targets(self) -> bool:
+        """Whether targets far out are taken for errors: not by experts that take each at face value."""
+        return self.options.hold and self.family.is_metric and not self.family.is_exact
+
+    def believed(self, Y: FloatArray, weights: FloatArray) -> FloatArray:
+        """Return the weights of rows to be learned, 0 where a target is taken for an error."""
+        if not self.doubts_targets:
+            return weights
+        errors = self.encoder.errors(Y)
+        return np.where(errors, 0.0, weights) if errors.any() else weights
 
     def fit(self, buffer: em.Buffer, n_experts: int, *, restarts: int, brief: bool = False) -> Job[MMState]:
         """Fit a mixture to buffered rows.
