@@ -473,7 +473,7 @@ class Encoder:
     def fit_scaler(self, X: FloatArray, Y: FloatArray, *, standardize: bool) -> None:
         """Freeze means, and with `standardize` the scales, of the numeric fields in the warm-up buffer."""
         self.fit_bounds(X, Y)
-        X, Y = self.plausible(X, Y)
+        X, Y = self.plausible_inputs(X), self.plausible_targets(Y)
         fields, columns = self._plan.numeric.T
         # What is held cannot be far out later either.
         means, scales = moments(np.take(self.hold(X), fields, axis=1))
@@ -500,27 +500,25 @@ class Encoder:
                 self.target_bounds = before.joined(self.target_bounds)
 
     def _bounds_of_inputs(self, X: FloatArray) -> Bounds:
-        return Bounds.around(self._plausible_inputs(X), self._plan.numeric[:, 0], codes=True)
+        return Bounds.around(self.plausible_inputs(X), self._plan.numeric[:, 0], codes=True)
 
     def fit_target_bounds(self, Y: FloatArray) -> None:
         """Hold predictions to the range of buffered targets from now on."""
         if self.holds:
-            self.target_bounds = Bounds.around(self._plausible_targets(Y), np.arange(Y.shape[1]), share=MAX_ERROR_SHARE)
+            self.target_bounds = Bounds.around(self.plausible_targets(Y), np.arange(Y.shape[1]), share=MAX_ERROR_SHARE)
             self.doubts = np.zeros(Y.shape[1])
 
-    def plausible(self, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def plausible_inputs(self, X: FloatArray) -> FloatArray:
         """Return buffered rows with NaN for numbers that would be out of range if they came now.
 
-        The range rule judges no value before it knows the scale of the column.
+        When they came, the scale of the column may not have been known.
         """
-        return self._plausible_inputs(X), self._plausible_targets(Y)
-
-    def _plausible_inputs(self, X: FloatArray) -> FloatArray:
         numeric = np.zeros(X.shape[1], dtype=np.bool_)
         numeric[self._plan.numeric[:, 0]] = True
         return np.where(numeric & out_of_range(X, self.range_factor), np.nan, X)
 
-    def _plausible_targets(self, Y: FloatArray) -> FloatArray:
+    def plausible_targets(self, Y: FloatArray) -> FloatArray:
+        """Return buffered targets that are numbers, likewise."""
         return np.where(out_of_range(Y, self.range_factor), np.nan, Y)
 
     def far_out(self, Y: FloatArray) -> BoolArray:

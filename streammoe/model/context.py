@@ -27,7 +27,7 @@ from streammoe.layout import Layout, News
 from streammoe.model.targets import Targets
 from streammoe.options import FeatureOptions, Options
 from streammoe.schedules import Restarted, Steps
-from streammoe.types import FloatArray, IntArray
+from streammoe.types import BoolArray, FloatArray, IntArray
 
 SCALER_COST = 100
 """Rough multiply-adds per value when fitting scales, which need quantiles."""
@@ -37,6 +37,8 @@ DESIGN_COST = 10
 
 SCALER_SHOWS = 30
 """Number of events after which a scaler in front of the model is noticed."""
+DISBELIEF = 1e-9
+"""What remains of the weight of an event whose target is taken for an error; a weight of 0 would mark no event."""
 SCALED = (-1, "scaled")
 """The entry of `Context.reported` that says so."""
 LOGGER = logging.getLogger("streammoe.estimators")
@@ -195,16 +197,21 @@ class Context:
         Rows whose target is out of range, or taken for an error, have no weight; nor do they have a target there.
         """
         scaler = encoder.scaler
-        X, plausible = encoder.plausible(X, Y) if self.family.is_metric else (encoder.plausible(X, Y)[0], Y)
-        W, R = interruptible(DESIGN_COST * len(X) * encoder.expert_width, encoder.design, encoder.hold(X))
+        left_out = self.left_out(encoder, Y)
+        X = encoder.hold(encoder.plausible_inputs(X))
+        W, R = interruptible(DESIGN_COST * len(X) * encoder.expert_width, encoder.design, X)
         targets = (Y - scaler.target_center) / scaler.target_scale
-        left_out = np.isnan(plausible).any(axis=1)
-        if self.doubts_targets:
-            left_out |= encoder.far_out(Y)
         if left_out.any():
             targets[left_out] = 0.0
             weights = np.where(left_out, 0.0, weights)
         return em.Buffer(W, R, targets, np.ascontiguousarray(weights))
+
+    def left_out(self, encoder: Encoder, Y: FloatArray) -> BoolArray:
+        """Return which of the buffered rows, (n,), a fit leaves out for their target."""
+        left_out = np.zeros(len(Y), dtype=np.bool_)
+        if self.family.is_metric:
+            left_out[np.isnan(encoder.plausible_targets(Y)).any(axis=1)] = True
+        return left_out | encoder.far_out(Y) if self.doubts_targets else left_out
 
     @property
     def doubts_targets(self) -> bool:
@@ -212,11 +219,11 @@ class Context:
         return self.options.hold and self.family.is_metric and not self.family.is_exact
 
     def believed(self, Y: FloatArray, weights: FloatArray) -> FloatArray:
-        """Return the weights of rows to be learned, 0 where a target is taken for an error."""
+        """Return the weights of rows to be learned, next to none where a target is taken for an error."""
         if not self.doubts_targets:
             return weights
         errors = self.encoder.errors(Y)
-        return np.where(errors, 0.0, weights) if errors.any() else weights
+        return np.where(errors, DISBELIEF * weights, weights) if errors.any() else weights
 
     def fit(self, buffer: em.Buffer, n_experts: int, *, restarts: int, brief: bool = False) -> Job[MMState]:
         """Fit a mixture to buffered rows.

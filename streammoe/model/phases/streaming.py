@@ -110,8 +110,9 @@ class Streaming(Phase):
         if member is None:
             if context.options.curved == "on":
                 LOGGER.warning(
-                    "curved: no input has had enough values for squares yet, or there are too many; the member joins "
-                    "when some have"
+                    "curved: no input has a known range and scale yet, or there are too many features (%d); the member "
+                    "joins as soon as it can",
+                    context.encoder.n_expert_features,
                 )
             return
         last = slice(-member.n_affordable, None)

@@ -235,9 +235,9 @@ class WarmUp(Phase):
         """Scale what the one expert sees by the moments of the buffered rows, and let it learn these again."""
         X, Y, weights = self.one.rows()
         scaler = scaler_of(context, X, Y)
-        rows, targets = context.encoder.plausible(X, Y)
+        rows = context.encoder.plausible_inputs(X)
         if context.family.is_metric:
-            absurd = np.isnan(targets)
+            absurd = np.isnan(context.encoder.plausible_targets(Y))
             weights = np.where(absurd.any(axis=1), 0.0, weights)
             Y = np.where(absurd, scaler.target_center, Y)
         try:
@@ -305,6 +305,10 @@ class WarmUp(Phase):
             encoder.fit_target_bounds(Y[: search.n])
             return Replay(own, Mixture(own.candidate(entrants[0].state)), search.n)
         encoder.fit_bounds(X[: search.n], Y[: search.n])
+        if left_out := int(context.left_out(encoder, Y[: search.n]).sum()):
+            LOGGER.warning(
+                "warm-up: %d of %d events have targets far out, and were left out of the fit", left_out, search.n
+            )
         phase: Streaming
         if len(entrants) == 1:
             phase = Mixture(own.candidate(entrants[0].state))
