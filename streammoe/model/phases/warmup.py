@@ -364,8 +364,8 @@ class WarmUp(Phase):
             return None
         encoder = context.encoder
         X, Y, weights = self.one.rows()
-        encoder.fit_bounds(X[: search.n], Y)
-        encoder.scaler, encoder.bounds, encoder.doubts = own.encoder.scaler, own.encoder.bounds, own.encoder.doubts
+        encoder.scaler, encoder.bounds = own.encoder.scaler, own.encoder.bounds
+        encoder.target_bounds, encoder.doubts = own.encoder.target_bounds, own.encoder.doubts
         context.detector, context.recent, context.outliers = own.detector, own.recent, own.outliers
         context.reseeds, context.reported = own.reseeds, own.reported
         replay.phase.admit_curved(context, X, Y, weights)
