@@ -64,6 +64,7 @@ class Context:
         recent: the latest events, if the mixture is to be fitted again after a drift.
         reseeds: (2,) number of experts reseeded on trial, and how many of those were kept.
         outliers: (1,) number of events since the warm-up that counted less, since they were far from their expert.
+        is_replay: whether it is that of a replay, which no member joins.
         reported: conditions of experts, and of the inputs, that were logged already; copies of a model share it.
     """
 
@@ -79,6 +80,7 @@ class Context:
         self.reseeds = np.zeros(2, dtype=np.int64)
         self.outliers = np.zeros(1, dtype=np.int64)
         self.reported: set[tuple[int, str]] = set()
+        self.is_replay = False
 
     def copy(self) -> Context:
         """Return an independent copy."""
@@ -159,7 +161,9 @@ class Context:
 
     def awaits_curved(self, portfolio: Portfolio) -> bool:
         """Return whether there is to be a member of squares and products, but never was one."""
-        return self.options.has_curved and not any(isinstance(member, Curved) for member in portfolio.known)
+        if self.is_replay or not self.options.has_curved:
+            return False
+        return not any(isinstance(member, Curved) for member in portfolio.known)
 
     def random_start(self) -> MMState:
         """Return a state of random experts."""

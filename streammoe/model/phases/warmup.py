@@ -297,6 +297,7 @@ class WarmUp(Phase):
     def _new_replay(self, context: Context, search: Search, found: Found) -> Replay:
         """Return the phase of what was found, a mixture or a race of several, in a context with its scales."""
         own = context.copy()
+        own.is_replay = True
         encoder, options, entrants = own.encoder, context.options, found.entrants
         encoder.scaler = found.scaler
         X, Y, _ = self.one.rows()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoERegressor, load
+from streammoe.engine.cost import row_cost
 from streammoe.engine.members.curved import MOST_FEATURES, Curved
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
@@ -92,6 +93,15 @@ def test_which_columns_it_multiplies_does_not_depend_on_the_order_of_events(firs
     model.learn_array(rows, DISTANCE[:400])
     multiplied = {tuple(term) for term in model.learner.phase.portfolio.members[3].terms.tolist() if term[0] > 0}
     assert multiplied == {(1, 1), (1, 3), (3, 3)}
+
+
+def test_it_joins_once_where_events_of_the_fit_are_learned_past_a_review(monkeypatch):
+    monkeypatch.setattr("streammoe.engine.warmup.pace", lambda family, shape, n: 10.0 * n * row_cost(family, shape))
+    model = model_of(MoERegressor, warmup=WarmUp(1_000, restarts=1))
+    for start in range(0, 2_000, 20):
+        model.learn_array(X[start : start + 20], DISTANCE[start : start + 20])
+    portfolio = model.learner.phase.portfolio
+    assert [member.name for member in portfolio.known] == ["average", "latest", "one_expert", "curved"]
 
 
 @pytest.mark.parametrize("warmup", [0, 60])
