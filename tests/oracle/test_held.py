@@ -132,13 +132,15 @@ def test_predictions_are_held_to_the_targets_before_them(kind):
     assert all(bound.low < -5.0 and bound.high < 2.0 for bound in bounds)
 
 
-@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
-def test_arrays_events_rows_and_cuts_agree_bit_for_bit(kind, tmp_path):
+@pytest.mark.parametrize(("kind", "more"), [(MoERegressor, {}), (MoERegressor, {"batch_size": 7}), (MoEClassifier, {})])
+def test_arrays_events_rows_and_cuts_agree_bit_for_bit(kind, more, tmp_path):
     X, y = stream(kind)
+    if kind is MoERegressor:  # absurd, single errors, and some more in a row than are taken for errors
+        y[[5, 20]], y[400:800:90], y[900:915] = 1e12, -1e4, 1e5
     events = [dict(zip(NAMES, row, strict=True)) for row in X.tolist()]
-    whole, single, cut = (kind(**BRIEF) for _ in range(3))
+    whole, single, cut = (kind(**BRIEF, **more) for _ in range(3))
     whole.learn_array(X, y, feature_names=NAMES)
-    rows = kind(**BRIEF)
+    rows = kind(**BRIEF, **more)
     rows.set_columns(NAMES)
     targets = [str(each) for each in y] if kind is MoEClassifier else y[:, None]
     if kind is MoERegressor:
