@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.checked import as_json, list_of, names_of, require
+from streammoe.checked import array_of, as_json, list_of, names_of, require
 from streammoe.columns import CODES, KINDS, NUMBER, ColumnKind, Fixed
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.kernels.features import (
     CATEGORICAL,
+    FAR,
+    FEW,
     NUMERIC,
+    PATIENCE,
     SETTLED,
     TIMESTAMP,
     expand_rows,
@@ -24,7 +27,8 @@ from streammoe.kernels.features import (
     screen_rows,
 )
 from streammoe.layout import CYCLES, NO_NEWS, Layout, News, padded, plan_of, restored_entries
-from streammoe.ranges import Bounds, Scales
+from streammoe.outliers import MAX_ERROR_SHARE
+from streammoe.ranges import Bounds, Scales, out_of_range
 from streammoe.scaling import (
     Scaler,
     come_from_a_running_scaler,
@@ -49,6 +53,7 @@ TARGET_PACE = 0.1
 NO_TARGETS = np.empty((0, 1))
 NO_LAG = math.inf
 """A lag that is known to be missing, where NaN is one that is yet to be filled in."""
+UNASKED = np.empty(0, dtype=np.bool_)
 UNPLACED = -1.0
 """The code of a level without a column."""
 
@@ -115,6 +120,8 @@ class Encoder:
         self.target_scales = Scales.blank(n_outputs)
         self.bounds = Bounds.blank(0)
         self.target_bounds = Bounds.blank(n_outputs)
+        self.doubts = np.zeros(n_outputs)
+        """(Q,) how many targets far out there were of late; see `kernels.features.hold_predictions`."""
         self._index: dict[Any, int] = {}
         self._entries: list[tuple[int, str | None]] = []
         """Fields, with ``None``, and levels in order of appearance, which determines the columns."""
@@ -142,6 +149,7 @@ class Encoder:
             setattr(other, name, getattr(self, name).copy())
         other.scales, other.target_scales = self.scales.copied(), self.target_scales.copied()
         other.bounds, other.target_bounds = self.bounds.copied(), self.target_bounds.copied()
+        other.doubts = self.doubts.copy()
         other.levels = {name: codes.copy() for name, codes in self.levels.items()}
         return other  # scaler and plan are never changed, only replaced
 
@@ -455,7 +463,19 @@ class Encoder:
     def hold_predictions(self, predictions: FloatArray, Y: FloatArray | None = None) -> None:
         """Hold predictions of numbers, (n, Q), in place to the targets seen before them; targets move the bounds."""
         if self.holds:
-            hold_predictions(predictions, NO_TARGETS if Y is None else Y, *self.target_bounds, MARGIN, TARGET_PACE)
+            targets = NO_TARGETS if Y is None else Y
+            hold_predictions(predictions, targets, *self.target_bounds, self.doubts, MARGIN, TARGET_PACE, UNASKED)
+
+    def errors(self, Y: FloatArray) -> BoolArray:
+        """Return which of the rows to be learned, (n,), have a target that is taken for an error, being far out."""
+        errors = np.zeros(len(Y), dtype=np.bool_)
+        low, high, _, _ = self.target_bounds
+        reach = FAR * (high - low)
+        # Bounds only widen, so what they are after the rows before it matters for a target that is far out now.
+        if self.holds and ((low - reach > Y) | (high + reach < Y)).any():
+            moved, doubts = self.target_bounds.copied(), self.doubts.copy()
+            hold_predictions(np.zeros(Y.shape), Y, *moved, doubts, MARGIN, TARGET_PACE, errors)
+        return errors
 
     def notice_unplaced(self, X: FloatArray, Y: FloatArray) -> None:
         """Count rows to be learned whose level has no column because the field is full; warn once for each field."""
@@ -484,14 +504,16 @@ class Encoder:
     def fit_scaler(self, X: FloatArray, Y: FloatArray, *, standardize: bool) -> None:
         """Freeze means, and with `standardize` the scales, of the numeric fields in the warm-up buffer."""
         self.fit_bounds(X, Y)
+        X, Y = self.plausible_inputs(X), self.plausible_targets(Y)
         fields, columns = self._plan.numeric.T
-        means, scales = moments(np.take(X, fields, axis=1))
+        # What is held cannot be far out later either.
+        means, scales = moments(np.take(self.hold(X), fields, axis=1))
         scaler = identity_scaler(len(self.feature_names), Y.shape[1])
         scaler.fill[columns] = means
         if standardize:
             scaler.center[columns] = means
             scaler.scale[columns] = scales
-            target_means, target_scales = moments(Y)
+            target_means, target_scales = moments(Y, MAX_ERROR_SHARE)
             scaler = scaler._replace(target_center=target_means, target_scale=target_scales)
         self.scaler = scaler
 
@@ -502,10 +524,41 @@ class Encoder:
     def fit_bounds(self, X: FloatArray, Y: FloatArray, *, joining: bool = False) -> None:
         """Hold to the range of buffered rows from now on; with `joining`, to what was seen before as well."""
         if self.holds:
-            outputs = np.arange(Y.shape[1])
-            bounds, target_bounds = Bounds.around(X, self._plan.numeric[:, 0]), Bounds.around(Y, outputs)
+            bounds, before = self._bounds_of_inputs(X), self.target_bounds
             self.bounds = self.bounds.joined(bounds) if joining else bounds
-            self.target_bounds = self.target_bounds.joined(target_bounds) if joining else target_bounds
+            self.fit_target_bounds(Y)
+            if joining:
+                self.target_bounds = before.joined(self.target_bounds)
+
+    def _bounds_of_inputs(self, X: FloatArray) -> Bounds:
+        return Bounds.around(self.plausible_inputs(X), self._plan.numeric[:, 0], codes=True)
+
+    def fit_target_bounds(self, Y: FloatArray) -> None:
+        """Hold predictions to the range of buffered targets from now on."""
+        if self.holds:
+            self.target_bounds = Bounds.around(self.plausible_targets(Y), np.arange(Y.shape[1]), share=MAX_ERROR_SHARE)
+            self.doubts = np.zeros(Y.shape[1])
+
+    def plausible_inputs(self, X: FloatArray) -> FloatArray:
+        """Return buffered rows with NaN for numbers that would be out of range if they came now.
+
+        When they came, the scale of the column may not have been known.
+        """
+        numeric = np.zeros(X.shape[1], dtype=np.bool_)
+        numeric[self._plan.numeric[:, 0]] = True
+        return np.where(numeric & out_of_range(X, self.range_factor), np.nan, X)
+
+    def plausible_targets(self, Y: FloatArray) -> FloatArray:
+        """Return buffered targets that are numbers, likewise."""
+        return np.where(out_of_range(Y, self.range_factor), np.nan, Y)
+
+    def far_out(self, Y: FloatArray) -> BoolArray:
+        """Return which of the buffered rows, (n,), have a target far beyond the bounds, of which it does not count."""
+        low, high, _, seen = self.target_bounds
+        reach = np.where(seen > FEW, FAR * (high - low), math.inf)
+        far = np.zeros(len(Y), dtype=np.bool_)
+        far[((low - reach > Y) | (high + reach < Y)).any(axis=1)] = True
+        return far
 
     def ranges(self) -> dict[str, AnyArray]:
         """Return copies of what inputs and predictions are held to, for a model that continues elsewhere."""
@@ -540,6 +593,8 @@ class Encoder:
         }
         if self.holds:
             arrays |= self.bounds.arrays("encoder.bounds") | self.target_bounds.arrays("encoder.target_bounds")
+            if self.doubts.any():
+                arrays["encoder.doubts"] = self.doubts
         if self.awaited:
             arrays["encoder.awaited"] = as_json(self.awaited)
         if any(kind != NUMERIC for kind in self.kinds):
@@ -580,6 +635,9 @@ class Encoder:
         if self.holds:
             self.bounds = Bounds.restored(arrays, "encoder.bounds", F)
             self.target_bounds = Bounds.restored(arrays, "encoder.target_bounds", Q)
+            # Older checkpoints have none.
+            given = {"encoder.doubts": np.zeros(Q), **arrays}
+            self.doubts = array_of(given, "encoder.doubts", "float64", (Q,), least=0.0, most=PATIENCE + 1.0).copy()
 
     def check_rows(self, X: FloatArray) -> None:
         """Check that this encoder could have accepted the raw rows of a checkpoint, (n, F).

@@ -13,12 +13,23 @@ deviations of normal numbers."""
 MAX_OUTLIER_SHARE = 0.01
 """Most values, as a part of all, that are taken for errors; more of them are the other half of what a column holds."""
 
+MAX_ERROR_SHARE = 0.025
+"""The same of targets, of which only few are known when an error may already have come several times in a row."""
 
-def winsorised(values: FloatArray) -> FloatArray:
+MAX_CODE_SHARE = 0.25
+"""The same of inputs that are all equal, on either side: a code such as −99999 for what is missing."""
+
+
+def winsorised(values: FloatArray, *, share: float = MAX_OUTLIER_SHARE, codes: bool = False) -> FloatArray:
     """Move the few values of each column, (n, p), that are far out to the edge; else return the same bits.
 
     NaN stays NaN. The median deviation is that of the values that differ from the median, so that columns which are
     mostly one value, as categories and counts are, keep the others.
+
+    Args:
+        values: the columns.
+        share: the part of all values that may be taken for errors.
+        codes: whether equal ones may be more.
 
     >>> winsorised(np.array([[0.0], [1.0], [2.0], [3.0], [1e9]])).ravel().tolist()
     [0.0, 1.0, 2.0, 3.0, 32.0]
@@ -34,7 +45,23 @@ def winsorised(values: FloatArray) -> FloatArray:
         if not deviations.size:
             continue
         reach = MAX_DEVIATIONS * np.median(deviations)
-        if np.count_nonzero(deviations > reach) <= max(1.0, MAX_OUTLIER_SHARE * known.size):
+        outer = known[np.abs(known - middle) > reach]
+        most = max(1.0, share * known.size)
+        if outer.size > most and codes:
+            outer = _without_codes(outer, middle, MAX_CODE_SHARE * known.size)
+        if outer.size <= most:
             column[column > middle + reach] = middle + reach
             column[column < middle - reach] = middle - reach
     return clipped
+
+
+def _without_codes(outer: FloatArray, middle: float, most: float) -> FloatArray:
+    """Return values far out without the commonest on either side of the middle, unless these are more than `most`."""
+    rest = []
+    n_codes = 0
+    for side in (outer[outer < middle], outer[outer > middle]):
+        found, counts = np.unique(side, return_counts=True)
+        code = found[counts.argmax()] if side.size else np.nan
+        n_codes += int(counts.max(initial=0))
+        rest.append(side[side != code])
+    return outer if n_codes > most else np.concatenate(rest)

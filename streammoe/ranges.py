@@ -9,12 +9,18 @@ import numpy as np
 
 from streammoe.checked import array_of, require
 from streammoe.kernels.features import BLOCK, SETTLED
-from streammoe.outliers import winsorised
-from streammoe.types import AnyArray, FloatArray, IntArray
+from streammoe.outliers import MAX_OUTLIER_SHARE, winsorised
+from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
 ABSURD = 10.0
 """A buffered value does not count towards the bounds if it is this many times farther from the edge to which outliers
 are clipped than the edge is from the median."""
+
+
+ENOUGH = 100
+ENOUGH_SHARE = 0.25
+"""Number of buffered values, other than the most common one, and their share of all, that settle the bounds of a
+column; as many as settle it later do as well."""
 
 
 class Scales(NamedTuple):
@@ -68,6 +74,25 @@ class Scales(NamedTuple):
         ).copied()
 
 
+def out_of_range(values: FloatArray, factor: float) -> BoolArray:
+    """Return which numbers of buffered columns, (n, C), are out of range by the scale of their column; none if 0.
+
+    The scale is that of `Scales`, except that fewer numbers than a block has are all judged by their median.
+    """
+    sizes = np.abs(values)
+    found = np.zeros(values.shape, dtype=np.bool_)
+    if factor <= 0.0:
+        return found
+    for j, column in enumerate(sizes.T):
+        known = column[column > 0.0]
+        if not known.size or known.max() <= factor * known.min():
+            continue
+        blocks = known[: known.size // BLOCK * BLOCK].reshape(-1, BLOCK)
+        scale = float(np.median(blocks, axis=1).max()) if len(blocks) else float(np.median(known))
+        found[:, j] = column > factor * scale
+    return found
+
+
 class Bounds(NamedTuple):
     """The bounds to which values of C columns are clipped; `kernels.features.hold_rows` updates them."""
 
@@ -76,9 +101,9 @@ class Bounds(NamedTuple):
     high: FloatArray
     """(C,) upper bound, likewise."""
     first: FloatArray
-    """(C,) first value."""
+    """(C,) first value, or of a buffer the most common one."""
     seen: IntArray
-    """(C,) 0 before the first value; then 1 + the number of values that differ from the first, at most 1 + SETTLED."""
+    """(C,) 0 before the first value; then 1 + the number of values that differ from `first`, at most 1 + SETTLED."""
 
     @classmethod
     def blank(cls, n_columns: int) -> Bounds:
@@ -86,21 +111,26 @@ class Bounds(NamedTuple):
         return cls(np.zeros(n_columns), np.zeros(n_columns), np.zeros(n_columns), np.zeros(n_columns, dtype=np.int64))
 
     @classmethod
-    def around(cls, values: FloatArray, columns: IntArray) -> Bounds:
+    def around(
+        cls, values: FloatArray, columns: IntArray, *, share: float = MAX_OUTLIER_SHARE, codes: bool = False
+    ) -> Bounds:
         """Return the bounds of the given columns of buffered rows, (n, C) with NaN where missing; others are blank.
 
-        Values that are `ABSURD` do not count.
+        Values that are `ABSURD` do not count; `share` and `codes` are as in `winsorised`.
         """
         bounds = cls.blank(values.shape[1])
-        edges = winsorised(values)
+        edges = winsorised(values, share=share, codes=codes)
         for j in columns.tolist():
             known = ~np.isnan(values[:, j])
             column, edge = values[known, j], edges[known, j]
             if not column.size:
                 continue
             kept = column[np.abs(column - edge) <= ABSURD * np.abs(edge - np.median(column))]
-            bounds.low[j], bounds.high[j], bounds.first[j] = kept.min(), kept.max(), kept[0]
-            bounds.seen[j] = min(1 + int(np.count_nonzero(kept != kept[0])), 1 + SETTLED)
+            found, counts = np.unique(kept, return_counts=True)
+            bounds.low[j], bounds.high[j], bounds.first[j] = found[0], found[-1], found[counts.argmax()]
+            others = kept.size - int(counts.max())
+            is_settled = others >= max(ENOUGH, ENOUGH_SHARE * kept.size)
+            bounds.seen[j] = 1 + (SETTLED if is_settled else min(others, SETTLED))
         return bounds
 
     def copied(self) -> Bounds:

@@ -10,7 +10,7 @@ import numpy as np
 
 from streammoe.checked import array_of, require
 from streammoe.kernels.linalg import VANISHED
-from streammoe.outliers import winsorised
+from streammoe.outliers import MAX_OUTLIER_SHARE, winsorised
 from streammoe.types import AnyArray, FloatArray
 
 LEAST_SCALE = 1e-3
@@ -59,8 +59,8 @@ def restored_scaler(arrays: Mapping[str, AnyArray], prefix: str, n_columns: int,
     return scaler
 
 
-def moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return means and usable scales of columns; NaN is missing.
+def moments(values: FloatArray, share: float = MAX_OUTLIER_SHARE) -> tuple[FloatArray, FloatArray]:
+    """Return means and usable scales of columns; NaN is missing, and `share` as in `winsorised`.
 
     They are never updated, so one absurd value must not determine them: columns are winsorized. But if outliers turn
     out to be regular values, they must not become a million times larger than the rest; so no scale is below a
@@ -68,7 +68,7 @@ def moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     """
     present = ~np.isnan(values)
     counts = np.maximum(present.sum(axis=0), 1)
-    kept = winsorised(values)
+    kept = winsorised(values, share=share)
     means = np.where(present, kept, 0.0).sum(axis=0) / counts
     deviations = np.sqrt(np.where(present, (kept - means) ** 2, 0.0).sum(axis=0) / counts)
     plain = np.sqrt(np.where(present, (values - means) ** 2, 0.0).sum(axis=0) / counts)

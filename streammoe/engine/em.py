@@ -23,7 +23,7 @@ from streammoe.kernels.batch import (
 )
 from streammoe.kernels.linalg import VANISHED
 from streammoe.kernels.state import LearningOptions, Prior
-from streammoe.outliers import winsorised
+from streammoe.outliers import MAX_ERROR_SHARE, winsorised
 from streammoe.types import BoolArray, FloatArray
 
 TOLERANCE = 1e-7
@@ -65,7 +65,7 @@ def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: Le
     The prior does not fade, so a single absurd value in the buffer must not affect it: columns are winsorized first.
     """
     W, R, weights = winsorised(buffer.W), winsorised(buffer.R), buffer.weights
-    Y = winsorised(buffer.Y) if family.is_metric else buffer.Y
+    Y = winsorised(buffer.Y, share=MAX_ERROR_SHARE) if family.is_metric else buffer.Y
     prior = family.unit_prior(options.prior_strength, W.shape[1], R.shape[1], n_outputs)
     squares = np.mean(R * R, axis=0)
     gate_squares = np.mean(W * W, axis=0)

@@ -84,9 +84,9 @@ class Portfolio:
         self.members = (*self.members, member)
         self.weights = np.append((1.0 - share) * self.weights, share)
 
-    def next_review(self, n: int) -> int:
-        """Return the next count after n at which members are reviewed."""
-        if not any(member.is_on_probation for member in self.known):
+    def next_review(self, n: int, *, awaits_another: bool = False) -> int:
+        """Return the next count after n at which members are reviewed, or another may join."""
+        if not awaits_another and not any(member.is_on_probation for member in self.known):
             return sys.maxsize
         return (n // REVIEW_EVERY + 1) * REVIEW_EVERY
 
@@ -95,15 +95,21 @@ class Portfolio:
         """The members, and the one that has left."""
         return self.members if self.resting is None else (*self.members, self.resting)
 
-    def review(self, n: int) -> None:
+    def review(self, n: int, terms: IntArray | None = None) -> None:
         """Let the last member go if it is on probation and its weight is negligible, or try it again if that may help.
 
         It may where the average, which is the best on a stationary stream, is not trusted.
+
+        Args:
+            n: number of events learned.
+            terms: features that a member which comes back may see, see `Member.see`.
         """
         last = self.members[-1]
         if self.resting is not None:
             if self.weights[0] < TRUSTED and self.resting.comes_back(n):
                 LOGGER.info("the member %s predicts again, on trial (event %d)", self.resting.name, n)
+                if terms is not None:
+                    self.resting.see(terms)
                 self.admit(self.resting, trusted=False)
                 self.resting = None
         elif last.is_on_probation and not last.stays(float(self.weights[-1]), n):

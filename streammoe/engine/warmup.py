@@ -22,7 +22,7 @@ from streammoe.engine.starts import cluster_starts, gate_first_starts, random_st
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.state import LearningOptions
-from streammoe.outliers import winsorised
+from streammoe.outliers import MAX_ERROR_SHARE, winsorised
 from streammoe.types import FloatArray, IntArray
 
 GATE_STARTS_PER_RESTART = 4
@@ -165,13 +165,14 @@ def with_own_prior(family: Family, buffer: Buffer, n_outputs: int, options: Lear
 
 
 def without_outliers(em: Em) -> Em:
-    """Return EM without rows whose target is absurd, for a search by experts with tails; `em` itself if there are none.
+    """Return EM without rows of no weight, and without rows whose target is absurd, for a search by experts with tails.
 
-    Such experts give these rows hardly any weight, unless a start has put one of them there.
+    Such experts give these rows hardly any weight, unless a start has put one of them there. If there are no such rows,
+    `em` itself is returned.
     """
-    if not em.family.has_tails:
-        return em
-    kept = (winsorised(em.buffer.Y) == em.buffer.Y).all(axis=1)
+    kept = em.buffer.weights > 0.0
+    if em.family.has_tails:
+        kept &= (winsorised(em.buffer.Y, share=MAX_ERROR_SHARE) == em.buffer.Y).all(axis=1)
     return em if kept.all() else em._replace(buffer=em.buffer.rows(kept))
 
 

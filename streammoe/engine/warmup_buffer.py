@@ -127,12 +127,17 @@ class WarmUpBuffer:
     def _scaled(self, Y: FloatArray) -> FloatArray:
         return Y if self.scaler is None else (Y - self.scaler.target_center) / self.scaler.target_scale
 
-    def learn_again(self, scaler: Scaler, R: FloatArray) -> None:
-        """Repeat the recursive fit with features of the buffered rows, (count, p_v), that the scaler has scaled."""
-        X, Y, weights = self.rows()
+    def learn_again(self, scaler: Scaler, R: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
+        """Repeat the recursive fit with other features, targets and weights of the buffered rows.
+
+        Args:
+            scaler: scaler of the features, and of the targets.
+            R: (count, p_v) features.
+            Y: (count, Q) targets; weights: (count,).
+        """
         again = WarmUpBuffer(self.family, self.n_outputs, R.shape[1])
         again.scaler = scaler
-        again.learn(X, R, Y, weights, traced=False)
+        again.learn(self.X[: self.count], R, Y, weights, traced=False)
         self.recursive = again.recursive
         self.n_scaling, self.scaler = self.count, scaler
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from streammoe.kernels.compile import inline, jit, part
-from streammoe.types import FloatArray, IntArray
+from streammoe.types import BoolArray, FloatArray, IntArray
 
 NUMERIC, CATEGORICAL, TIMESTAMP = 0, 1, 2
 """Kinds of fields: a number; the code of a level; seconds since 1970-01-01 UTC."""
@@ -15,6 +15,12 @@ SETTLED = 300
 """Number of values, other than the first and those equal to it, after which the bounds of a column hold."""
 FEW = 10
 """The same for targets, to which predictions are held."""
+FAR = 5.0
+"""How far beyond the bounds of targets one is far out, in widths of their range."""
+PATIENCE = 10.0
+"""Most doubts for which a target far out is taken for an error: as many in a row."""
+RELIEF = 0.015
+"""By how much a target that is not far out lowers doubts: about that share of targets may be errors for long."""
 DAY = 86_400.0
 WEEK = 7.0 * DAY
 YEAR = 365.2425 * DAY
@@ -279,6 +285,18 @@ def hold_rows(
                 _widen(x, j, low, high, first, seen, pace)
 
 
+@part
+def _doubts(y: float, q: int, low: FloatArray, high: FloatArray, seen: IntArray, doubts: FloatArray) -> bool:
+    """Judge a target, which moves the doubts about its column; return whether it is taken for an error."""
+    reach = FAR * (high[q] - low[q])
+    if seen[q] <= FEW or low[q] - reach <= y <= high[q] + reach:
+        doubts[q] = max(doubts[q] - RELIEF, 0.0)
+        return False
+    doubts[q] = min(doubts[q] + 1.0, PATIENCE + 1.0)
+    is_error: bool = doubts[q] <= PATIENCE
+    return is_error
+
+
 @jit
 def hold_predictions(
     predictions: FloatArray,
@@ -287,16 +305,28 @@ def hold_predictions(
     high: FloatArray,
     first: FloatArray,
     seen: IntArray,
+    doubts: FloatArray,
     margin: float,
     pace: float,
+    errors: BoolArray,
 ) -> None:
     """Hold the predictions of each row, (n, Q), to the bounds of the targets, which the row's own then moves.
 
-    Arguments are as in `hold_rows`; bounds hold from more than FEW targets on.
+    Arguments are as in `hold_rows`; bounds hold from more than FEW targets on. Targets that are taken for errors move
+    nothing.
+
+    Args:
+        doubts: (Q,) how many targets far out there were of late, each less by RELIEF for every other target since.
+        errors: (n,) written where a target of the row is taken for an error; or (0,).
     """
     for i in range(predictions.shape[0]):
         for q in range(predictions.shape[1]):
             if seen[q] > FEW:
                 predictions[i, q] = _held(predictions[i, q], q, low, high, margin)
-            if Y.shape[0] > 0:
+            if Y.shape[0] == 0 or math.isnan(Y[i, q]):
+                continue
+            if _doubts(Y[i, q], q, low, high, seen, doubts):
+                if errors.shape[0] > 0:
+                    errors[i] = True
+            else:
                 _widen(Y[i, q], q, low, high, first, seen, pace)

@@ -28,7 +28,7 @@ from streammoe.model.lags import LagMemory
 from streammoe.model.targets import Targets
 from streammoe.options import FeatureOptions, Options
 from streammoe.schedules import Restarted, Steps
-from streammoe.types import FloatArray, IntArray
+from streammoe.types import BoolArray, FloatArray, IntArray
 
 SCALER_COST = 100
 """Rough multiply-adds per value when fitting scales, which need quantiles."""
@@ -38,6 +38,8 @@ DESIGN_COST = 10
 
 SCALER_SHOWS = 30
 """Number of events after which a scaler in front of the model is noticed."""
+DISBELIEF = 1e-9
+"""What remains of the weight of an event whose target is taken for an error; a weight of 0 would mark no event."""
 SCALED = (-1, "scaled")
 """The entry of `Context.reported` that says so."""
 LOGGER = logging.getLogger("streammoe.estimators")
@@ -65,6 +67,7 @@ class Context:
         reseeds: (2,) number of experts reseeded on trial, and how many of those were kept.
         outliers: (1,) number of events since the warm-up that counted less, since they were far from their expert.
         warmed_up_at: number of events learned when the warm-up was over, where this process has seen that.
+        is_replay: whether it is that of a replay, which no member joins.
         reported: conditions of experts, and of the inputs, that were logged already; copies of a model share it.
     """
 
@@ -83,6 +86,7 @@ class Context:
         self.outliers = np.zeros(1, dtype=np.int64)
         self.warmed_up_at = 0
         self.reported: set[tuple[int, str]] = set()
+        self.is_replay = False
 
     def copy(self) -> Context:
         """Return an independent copy."""
@@ -144,13 +148,29 @@ class Context:
             return None
         return Portfolio.of(self.family, options.bound, state, trusted=trusted)
 
+    def curved_terms(self) -> IntArray | None:
+        """Return the features of the member of squares and products; None if there is nothing to multiply.
+
+        A late column that has no scale would make products that are enormous.
+        """
+        options, encoder = self.options, self.encoder
+        curved = encoder.held_features
+        if options.standardize:
+            curved = curved[encoder.scaler.scale[curved - 1] != 1.0]
+        return terms_of(encoder.n_expert_features, curved) if options.has_curved else None
+
     def curved(self, state: MMState) -> Curved | None:
         """Return the member of squares and products that begins with a mixture, if there is to be one."""
-        options, encoder = self.options, self.encoder
-        terms = terms_of(encoder.n_expert_features, encoder.held_features) if options.has_curved else None
+        options, terms = self.options, self.curved_terms()
         if terms is None:
             return None
         return Curved.beginning(self.family, options.bound, state, terms, is_asked_for=options.curved == "on")
+
+    def awaits_curved(self, portfolio: Portfolio) -> bool:
+        """Return whether there is to be a member of squares and products, but never was one."""
+        if self.is_replay or not self.options.has_curved:
+            return False
+        return not any(isinstance(member, Curved) for member in portfolio.known)
 
     def random_start(self) -> MMState:
         """Return a state of random experts."""
@@ -183,11 +203,38 @@ class Context:
             )
 
     def buffer(self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
-        """Convert raw rows to a buffer for batch fits, in the coordinates of an encoder."""
+        """Convert raw rows to a buffer for batch fits, in the coordinates of an encoder.
+
+        Rows whose target is out of range, or taken for an error, have no weight; nor do they have a target there.
+        """
         scaler = encoder.scaler
-        W, R = interruptible(DESIGN_COST * len(X) * encoder.expert_width, encoder.design, encoder.hold(X))
+        left_out = self.left_out(encoder, Y)
+        X = encoder.hold(encoder.plausible_inputs(X))
+        W, R = interruptible(DESIGN_COST * len(X) * encoder.expert_width, encoder.design, X)
         targets = (Y - scaler.target_center) / scaler.target_scale
+        if left_out.any():
+            targets[left_out] = 0.0
+            weights = np.where(left_out, 0.0, weights)
         return em.Buffer(W, R, targets, np.ascontiguousarray(weights))
+
+    def left_out(self, encoder: Encoder, Y: FloatArray) -> BoolArray:
+        """Return which of the buffered rows, (n,), a fit leaves out for their target."""
+        left_out = np.zeros(len(Y), dtype=np.bool_)
+        if self.family.is_metric:
+            left_out[np.isnan(encoder.plausible_targets(Y)).any(axis=1)] = True
+        return left_out | encoder.far_out(Y) if self.doubts_targets else left_out
+
+    @property
+    def doubts_targets(self) -> bool:
+        """Whether targets far out are taken for errors: not by experts that take each at face value."""
+        return self.options.hold and self.family.is_metric and not self.family.is_exact
+
+    def believed(self, Y: FloatArray, weights: FloatArray) -> FloatArray:
+        """Return the weights of rows to be learned, next to none where a target is taken for an error."""
+        if not self.doubts_targets:
+            return weights
+        errors = self.encoder.errors(Y)
+        return np.where(errors, DISBELIEF * weights, weights) if errors.any() else weights
 
     def fit(self, buffer: em.Buffer, n_experts: int, *, restarts: int, brief: bool = False) -> Job[MMState]:
         """Fit a mixture to buffered rows.

@@ -45,6 +45,18 @@ def constructed():
         yield f"{kind.__name__}, {text}", lambda _, kind=kind, given=given: kind(**given)
 
 
+def far_out(_):
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    y = X[:, 0].copy()
+    y[[3, 50]] = 1e10, -99_999.0
+    MoERegressor(2, warmup=WarmUp(200, restarts=1)).learn_array(X, y)
+
+
+def curved_too_early(_):
+    X = np.random.default_rng(0).normal(size=(1_100, 2))
+    MoERegressor(2, warmup=WarmUp(60, restarts=1), curved="on").learn_array(X, X[:, 0])
+
+
 def reseeding(_):
     model = MoERegressor(2, warmup=WarmUp(40, restarts=1))
     with quiet():
@@ -105,6 +117,8 @@ TWENTY = test_batch.rows(20)
 CASES = {
     # Columns
     "a scaler in front": scaled_before,
+    "targets far out in a warm-up": far_out,
+    "squares asked for too early": curved_too_early,
     # Arguments
     **dict(constructed()),
     "Auto, fewer than two": lambda _: Auto(1),

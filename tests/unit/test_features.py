@@ -228,14 +228,14 @@ def test_arrivals_say_where_an_array_has_to_be_cut():
 
 
 def test_numbers_that_vary_have_mean_0_and_deviation_1():
-    names = ["c", "t", "a", "gaps", "constant", "rounding", "absent", "far"]
+    names = ["c", "t", "a", "gaps", "constant", "rounding", "absent", "far", "absurd"]
     made = encoder(names, categorical=("c",), timestamps=("t",))
     made.append_levels([("c", "red")])
     rng, n = np.random.default_rng(0), 400
     X = np.column_stack([np.zeros(n), 1e9 + np.arange(n), rng.normal(5.0, 0.01, n), rng.normal(-300.0, 40.0, n)])
     X[::7, 3] = np.nan
-    far = np.append(np.arange(n - 1) % 2, 1e12)
-    X = np.column_stack([X, np.full(n, 0.1), 1e9 + 1e-7 * np.arange(n), np.full(n, np.nan), far])
+    far, absurd = np.append(np.arange(n - 1) % 2, 1e5), np.append(1e12, np.arange(n - 1) % 2)
+    X = np.column_stack([X, np.full(n, 0.1), 1e9 + 1e-7 * np.arange(n), np.full(n, np.nan), far, absurd])
     Y = rng.normal(7.0, 3.0, size=(n, 1))
     before = dict(zip(made.feature_names, made.design(X)[1].T[1:].copy(), strict=False))
     made.fit_scaler(X, Y, standardize=True)
@@ -249,6 +249,8 @@ def test_numbers_that_vary_have_mean_0_and_deviation_1():
     at = made.feature_names.index("far")
     assert made.scaler.center[at] < 10.0, "one absurd value must not shape the column"
     assert made.scaler.scale[at] == pytest.approx(1e-3 * (far - made.scaler.center[at]).std(), rel=0.1)
+    at = made.feature_names.index("absurd")
+    assert made.scaler.scale[at] == pytest.approx(0.5, rel=0.01), "one that would be out of range is none"
     for name in ("c=red", *(f"t:{part}" for part in CYCLES)):
         assert after[name].tobytes() == before[name].tobytes()
     assert (made.scaler.target_center[0], made.scaler.target_scale[0]) == pytest.approx((Y.mean(), Y.std()))

@@ -13,9 +13,38 @@ IDLE = 1e-6 * RNG.normal(size=(400, 1))  # a sensor that is mostly idle, but for
 IDLE[::20] += 100.0
 
 
-def test_columns_without_single_values_far_out_keep_their_bits():
-    for values in (RNG.normal(size=(2000, 3)), RNG.uniform(size=(2000, 3)), RNG.laplace(size=(2000, 3)), RARE, IDLE):
-        assert winsorised(values).tobytes() == values.tobytes()
+MONEY = np.where(RNG.random((2000, 1)) < 0.8, 0.0, np.round(np.exp(6.0 + RNG.normal(size=(2000, 1)))))
+TIERS = np.where(RNG.random((2000, 1)) < 0.7, RNG.normal(size=(2000, 1)), 1000.0)
+HONEST = (
+    RNG.normal(size=(2000, 3)),
+    RNG.uniform(size=(2000, 3)),
+    RNG.laplace(size=(2000, 3)),
+    RARE,
+    IDLE,
+    MONEY,
+    TIERS,
+)
+
+
+@pytest.mark.parametrize("codes", [False, True])
+def test_columns_without_single_values_far_out_keep_their_bits(codes):
+    for values in HONEST:
+        assert winsorised(values, codes=codes).tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("share", [0.04, 0.2])
+def test_codes_are_moved_to_the_edge_though_they_are_many(share):
+    values = RNG.normal(size=(1000, 1))
+    draws = RNG.random(1000)
+    is_code = draws < share
+    values[is_code, 0] = np.where(draws[is_code] < 0.5 * share, -99_999.0, 9_999.0)
+    values[5] = 1e5  # besides them, a single error
+    found = winsorised(values, codes=True)
+    others = ~is_code & (np.arange(1000) != 5)
+    assert found[others].tobytes() == values[others].tobytes()
+    assert np.abs(found).max() < 50.0
+    assert len(np.unique(found[is_code])) == 2, "what a code says is kept"
+    assert winsorised(values).tobytes() == values.tobytes(), "unless many may be codes, they are a part of the column"
 
 
 @pytest.mark.parametrize("absurd", [-99999.0, 1e30])

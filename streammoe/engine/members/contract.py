@@ -90,6 +90,9 @@ class Member(ABC):
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:  # noqa: B027 - most members hold nothing
         """Adapt to new features of the experts, of which `n_features` are not padding; see `state.widen`."""
 
+    def see(self, terms: IntArray) -> None:  # noqa: B027 - same
+        """See these products of two features, (P, 2), besides those that it sees."""
+
     def add_class(self, n_features: int) -> None:  # noqa: B027 - same
         """Adapt to a new class; `n_features` is the number of expert features, padding excluded."""
 

@@ -87,11 +87,17 @@ class Curved(OneExpert):
 
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
         """See new features as they are; their values have not been scaled, so their products might be enormous."""
+        self.terms = expert_at[self.terms]
+        self.see(linear(np.setdiff1d(np.arange(n_features), expert_at)))
+
+    def see(self, terms: IntArray) -> None:
         before = len(self.terms)
-        new = np.setdiff1d(np.arange(n_features), expert_at)[: MOST_FEATURES - before]
-        self.terms = np.concatenate([expert_at[self.terms], linear(new)])
-        state = self.state
-        self._continue_with(widen(state, np.empty(0, dtype=np.int64), 0, np.arange(before), before + len(new)))
+        known = set(map(tuple, self.terms.tolist()))
+        new = [term for term in terms.tolist() if tuple(term) not in known][: MOST_FEATURES - before]
+        if new:
+            self.terms = np.concatenate([self.terms, np.array(new, dtype=np.int64)])
+            at = np.arange(before)
+            self._continue_with(widen(self.state, np.empty(0, dtype=np.int64), 0, at, before + len(new)))
 
     def arrays(self) -> Mapping[str, AnyArray]:
         return {**super().arrays(), f"{self.name}_terms": self.terms, f"{self.name}_notes": self._notes}

@@ -70,6 +70,8 @@ class Replay:
             for half in (slice(0, middle), slice(middle, None)):
                 self._learn(X[half], Y[half], weights[half])
             return
+        if context.family.is_metric:
+            context.encoder.hold_predictions(scores.predictions, Y)
         self.cost = cost_after(self.cost, scores, weights)
 
     def copy(self, spare: Replay | None = None) -> Replay:

@@ -105,7 +105,15 @@ class Streaming(Phase):
     def admit_curved(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
         """Add the member of squares and products, if there is to be one, which learns the last of these raw rows."""
         member = context.curved(self.leader.state)
-        if self.portfolio is None or member is None:
+        if self.portfolio is None:
+            return
+        if member is None:
+            if context.options.curved == "on":
+                LOGGER.warning(
+                    "curved: no input has a known range and scale yet, or there are too many features (%d); the member "
+                    "joins as soon as it can",
+                    context.encoder.n_expert_features,
+                )
             return
         last = slice(-member.n_affordable, None)
         rows = Rows(*context.buffer(context.encoder, X[last], Y[last], weights[last]))
@@ -117,13 +125,22 @@ class Streaming(Phase):
         self.portfolio.admit(member, trusted=True)
 
     def next_due(self, context: Context) -> int:
-        due = self.own_due(self.n)
-        return due if self.portfolio is None else min(due, self.portfolio.next_review(self.n))
+        return min(self.own_due(self.n), self._next_review(context, self.n))
+
+    def _next_review(self, context: Context, n: int) -> int:
+        portfolio = self.portfolio
+        if portfolio is None:
+            return sys.maxsize
+        return portfolio.next_review(n, awaits_another=context.awaits_curved(portfolio))
 
     def on_due(self, context: Context) -> Streaming:
         n = self.n
-        if self.portfolio is not None and self.portfolio.next_review(n - 1) == n:
-            self.portfolio.review(n)
+        if self.portfolio is not None and self._next_review(context, n - 1) == n:
+            member = context.curved(self.leader.state) if context.awaits_curved(self.portfolio) else None
+            self.portfolio.review(n, context.curved_terms())
+            if member is not None:
+                LOGGER.info("the member %s joins, on trial (event %d)", member.name, n)
+                self.portfolio.admit(member, trusted=False)
         return self.on_own_due(context) if self.own_due(n - 1) == n else self
 
     @abstractmethod
@@ -144,6 +161,7 @@ class Streaming(Phase):
         encoder = context.encoder
         scaler = encoder.scaler
         held = encoder.hold(X, Y)
+        weights = context.believed(Y, weights)
         rows = Rows(*encoder.design(held), (Y - scaler.target_center) / scaler.target_scale, weights)
         if context.detector is None:
             scores = self._step(context, context.options.schedule, rows, traced=traced)

@@ -149,7 +149,8 @@ class WarmUp(Phase):
         encoder = self._encoder_of_one(context)
         _, R = encoder.design(X)
         one = in_units(self.one.learn(X, R, Y, weights, traced=traced), encoder.scaler)
-        scores = self._learn_provisional(context, X, Y, weights, one, traced=traced)
+        believed = weights if self.provisional is None else context.believed(Y, weights)
+        scores = self._learn_provisional(context, X, Y, believed, one, traced=traced)
         if self.search is not None:
             self.cost = cost_after(self.cost, scores, weights)
         return scores
@@ -232,10 +233,15 @@ class WarmUp(Phase):
 
     def _rescale(self, context: Context) -> None:
         """Scale what the one expert sees by the moments of the buffered rows, and let it learn these again."""
-        X, Y, _ = self.one.rows()
+        X, Y, weights = self.one.rows()
         scaler = scaler_of(context, X, Y)
+        rows = context.encoder.plausible_inputs(X)
+        if context.family.is_metric:
+            absurd = np.isnan(context.encoder.plausible_targets(Y))
+            weights = np.where(absurd.any(axis=1), 0.0, weights)
+            Y = np.where(absurd, scaler.target_center, Y)
         try:
-            self.one.learn_again(scaler, context.encoder.scaled(scaler).design(X)[1])
+            self.one.learn_again(scaler, context.encoder.scaled(scaler).design(rows)[1], Y, weights)
         except UnsoundError as error:
             LOGGER.info("warm-up: inputs keep their scale, since with another %s would not be finite", error)
 
@@ -291,13 +297,19 @@ class WarmUp(Phase):
     def _new_replay(self, context: Context, search: Search, found: Found) -> Replay:
         """Return the phase of what was found, a mixture or a race of several, in a context with its scales."""
         own = context.copy()
+        own.is_replay = True
         encoder, options, entrants = own.encoder, context.options, found.entrants
         encoder.scaler = found.scaler
+        X, Y, _ = self.one.rows()
         if search.is_brief:
             own.detector = None
+            encoder.fit_target_bounds(Y[: search.n])
             return Replay(own, Mixture(own.candidate(entrants[0].state)), search.n)
-        X, Y, _ = self.one.rows()
         encoder.fit_bounds(X[: search.n], Y[: search.n])
+        if left_out := int(context.left_out(encoder, Y[: search.n]).sum()):
+            LOGGER.warning(
+                "warm-up: %d of %d events have targets far out, and were left out of the fit", left_out, search.n
+            )
         phase: Streaming
         if len(entrants) == 1:
             phase = Mixture(own.candidate(entrants[0].state))
@@ -353,8 +365,8 @@ class WarmUp(Phase):
             return None
         encoder = context.encoder
         X, Y, weights = self.one.rows()
-        encoder.fit_bounds(X[: search.n], Y)
         encoder.scaler, encoder.bounds = own.encoder.scaler, own.encoder.bounds
+        encoder.target_bounds, encoder.doubts = own.encoder.target_bounds, own.encoder.doubts
         context.detector, context.recent, context.outliers = own.detector, own.recent, own.outliers
         context.reseeds, context.reported = own.reseeds, own.reported
         replay.phase.admit_curved(context, X, Y, weights)

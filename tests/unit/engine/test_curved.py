@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoERegressor, load
+from streammoe.engine.cost import row_cost
 from streammoe.engine.members.curved import MOST_FEATURES, Curved
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
@@ -51,7 +52,7 @@ def test_it_leaves_where_it_does_not_help_unless_it_was_asked_for():
 
 @pytest.mark.parametrize(
     "options",
-    [{"standardize": False}, {"hold": False}, {"n_experts": 1}, {"serve": "polyak"}, {"warmup": WarmUp(200)}],
+    [{"standardize": False}, {"hold": False}, {"n_experts": 1}, {"serve": "polyak"}, {"warmup": WarmUp(90)}],
     ids=str,
 )
 def test_by_default_it_takes_part_only_where_its_inputs_are_bounded_and_there_are_experts(options):
@@ -80,6 +81,53 @@ def test_with_few_inputs_it_sees_products_with_more_squares_with_many_none():
 
     assert (terms(3), terms(12)) == (1 + 3 + 6, 1 + 12 + 12)
     assert terms(MOST_FEATURES // 2) is None
+
+
+@pytest.mark.parametrize("first", [0.0, 0.5])
+def test_which_columns_it_multiplies_does_not_depend_on_the_order_of_events(first):
+    rows = X[:400].copy()
+    rows[RNG.permutation(400)[:200], 0] = 0.0
+    rows[:, 1] = np.where(np.arange(400) < 50, rows[:, 1], 0.0)  # too few values to know its range
+    rows[0, 0] = first
+    model = model_of(MoERegressor)
+    model.learn_array(rows, DISTANCE[:400])
+    multiplied = {tuple(term) for term in model.learner.phase.portfolio.members[3].terms.tolist() if term[0] > 0}
+    assert multiplied == {(1, 1), (1, 3), (3, 3)}
+
+
+def test_it_joins_once_where_events_of_the_fit_are_learned_past_a_review(monkeypatch):
+    monkeypatch.setattr("streammoe.engine.warmup.pace", lambda family, shape, n: 10.0 * n * row_cost(family, shape))
+    model = model_of(MoERegressor, warmup=WarmUp(1_000, restarts=1))
+    for start in range(0, 2_000, 20):
+        model.learn_array(X[start : start + 20], DISTANCE[start : start + 20])
+    portfolio = model.learner.phase.portfolio
+    assert [member.name for member in portfolio.known] == ["average", "latest", "one_expert", "curved"]
+
+
+@pytest.mark.parametrize("warmup", [0, 60])
+def test_asked_for_before_ranges_are_known_it_joins_as_soon_as_they_are(warmup):
+    model = model_of(MoERegressor, warmup=WarmUp(warmup, restarts=1), curved="on")
+    plain = model_of(MoERegressor, warmup=WarmUp(warmup, restarts=1), curved="off")
+    losses = [each.learn_array(X, DISTANCE) for each in (model, plain)]
+    if warmup:
+        assert model.member_weights["curved"] > 0.5
+        assert losses[0][1_500:].mean() < losses[1][1_500:].mean() - 0.1
+    else:  # inputs have no scale, and might be anything
+        assert "curved" not in model.member_weights
+
+
+def test_when_it_comes_back_it_multiplies_columns_that_have_settled_in_the_meantime():
+    rows, moved = X[:2_048].copy(), X.copy()
+    rows[100:400, 2] = rows[0, 2]  # settles after the warm-up
+    rows[400:, 2] *= rows[:99, 2].std()
+    model, _ = learned(MoERegressor, np.where(X[:, 0] > 0.0, PLANE, X[:, 1])[:1])
+    model.learn_array(rows[1:], np.where(X[:, 0] > 0.0, PLANE, X[:, 1])[1:2_048])
+    resting = model.learner.phase.portfolio.resting
+    assert resting is not None
+    assert [3, 3] not in resting.terms.tolist()
+    model.learn_array(moved[:2_560], DISTANCE[:2_560])
+    assert [3, 3] in model.learner.phase.portfolio.members[3].terms.tolist()
+    assert model.member_weights["curved"] > 0.5
 
 
 def late(x, i):

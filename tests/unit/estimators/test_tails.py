@@ -51,7 +51,12 @@ def test_without_outliers_the_parameters_are_those_of_plain_experts_bit_for_bit(
     start.learn_array(X[:300], Y[:300])
     parameters = start.parameters()
     parameters["variances"] *= 50.0  # each expert explains every event
-    given = {"feature_names": start.feature_names, "batch_size": batch_size, "schedule": schedules.constant(0.001)}
+    given = {
+        "feature_names": start.feature_names,
+        "batch_size": batch_size,
+        "schedule": schedules.constant(0.001),
+        "curved": "off",
+    }
     models.append(
         tuple(
             type(start).from_parameters(parameters, expert=Gaussian(covariance, tail), **given) for tail in (PLAIN, 6.0)
@@ -62,6 +67,70 @@ def test_without_outliers_the_parameters_are_those_of_plain_experts_bit_for_bit(
         assert pair[0].state_digest() == pair[1].state_digest()
         np.testing.assert_allclose(losses[1] - losses[0], constant, atol=1e-13)
         assert pair[1].n_outliers == 0
+
+
+def line(n, seed):
+    """One input, and a target that is that and a little noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 1))
+    return X, X[:, 0] + 0.1 * rng.normal(size=n)
+
+
+@pytest.mark.parametrize("expert", ["gaussian", "student_t"])
+@pytest.mark.parametrize("share", [0.0005, 0.005, 0.01])
+def test_a_code_in_place_of_many_targets_leaves_means_right_though_experts_are_to_spare(share, expert):
+    X, y = line(5_000, 0)
+    wrong = np.where(np.random.default_rng(4).random(5_000) < share, -99_999.0, y)
+    twin, model = (MoERegressor(4, expert=expert, warmup=WarmUp(400, restarts=1)) for _ in range(2))
+    twin.learn_array(X, y)
+    model.learn_array(X, wrong)
+    T, t = line(1_000, 1)
+    assert rmse(model.predict_array(T), t) < 1.02 * rmse(twin.predict_array(T), t)
+
+
+def test_a_rare_region_of_enormous_targets_is_learned():
+    X = np.random.default_rng(0).normal(size=(6_000, 1))
+    far = X[:, 0] > 1.645
+    y = np.where(far, 1_000.0 * X[:, 0], X[:, 0]) + 0.1 * np.random.default_rng(1).normal(size=6_000)
+    model, free = of(6.0), of(6.0, hold=False)
+    late = np.where(np.arange(6_000) < 2_000, X[:, 0], y)
+    for targets in (y, late):
+        for each in (model, free):
+            each.learn_array(X, targets)
+        assert rmse(model.predict_array(X[4_000:]), y[4_000:]) < 0.3 * y[4_000:].std()
+
+
+@pytest.mark.parametrize(("at", "absurd"), [(0, 1e10), (5, 1e10), (20, 1e30)])
+@pytest.mark.parametrize("expert", ["gaussian", "student_t", Gaussian(tail=PLAIN)], ids=str)
+def test_an_absurd_target_before_ranges_are_judged_leaves_scales_and_intervals_of_the_twin(at, absurd, expert):
+    X, y = line(1_200, 0)
+    wrong = y.copy()
+    wrong[at] = absurd
+    twin, model = (MoERegressor(2, expert=expert, warmup=WarmUp(400, restarts=1)) for _ in range(2))
+    widths, means = [], []
+    for each, targets in ((twin, y), (model, wrong)):
+        for start, stop in ((0, 350), (350, 1_200)):  # one expert predicts, then the mixture
+            each.learn_array(X[start:stop], targets[start:stop])
+            found = each.predict_distribution_one({"x0": 0.3})
+            widths.append(found.quantile(0.95) - found.quantile(0.05))
+            means.append(each.predict_one({"x0": 0.3}))
+    np.testing.assert_allclose(widths[2:], widths[:2], rtol=0.1)
+    np.testing.assert_allclose(means[2:], means[:2], atol=0.03)
+    scalers = [each.learner.encoder.scaler for each in (twin, model)]
+    np.testing.assert_allclose(scalers[1].target_scale, scalers[0].target_scale, rtol=0.01)
+
+
+@pytest.mark.parametrize(("share", "code"), [(0.0, 1e10), (0.0, 1e30), (0.005, -99_999.0), (0.15, -99_999.0)])
+def test_a_code_in_place_of_an_input_leaves_the_others_their_effect(share, code):
+    X, y = line(4_000, 0)
+    wrong = np.random.default_rng(4).random(4_000) < share
+    wrong[20] = True
+    X[wrong] = code
+    model = MoERegressor(2, warmup=WarmUp(400, restarts=1))
+    model.learn_array(X, y)
+    T, t = line(1_000, 1)
+    usual = np.abs(T[:, 0]) < 2.0  # next to the edge, the code is not far
+    assert rmse(model.predict_array(T[usual]), t[usual]) < 0.105
 
 
 @pytest.mark.parametrize("rows", [[1_000], list(range(2_000, 2_010)), list(range(500, 6_000, 2_000))], ids=str)
