@@ -274,6 +274,13 @@ class Options(Section):
         "`standardize` and `hold`, leaves when its weight has been negligible for a thousand events, and comes back "
         "where the average is no longer trusted.",
     )
+    refits: bool = option(
+        True,
+        "Fit the mixture again to the first 2, 4 and 8 times the events of the warm-up.",
+        more="What is found predicts along with the other members of the portfolio while it helps. The fits are spread "
+        "over the events that follow, and the events are part of each checkpoint meanwhile. Models that cost much are "
+        "fitted to fewer events, or not at all.",
+    )
     drift: PageHinkley | None = option(
         None,
         '"page_hinkley": restart steps and average when the loss has risen (docs/drift.md).',
@@ -336,6 +343,11 @@ class Options(Section):
         if self.curved == "auto":
             return self.serve == "portfolio" and self.standardize and self.hold and self.most_experts > 1
         return self.serve == "portfolio" and self.curved == "on"
+
+    @property
+    def has_refits(self) -> bool:
+        """Whether the mixture is fitted again to more events than those of the warm-up."""
+        return self.refits and self.serve == "portfolio" and self.most_experts > 1
 
     @property
     def is_choosing(self) -> bool:
@@ -567,7 +579,7 @@ PLAIN = CHOICES["expert"].table(Gaussian(tail=math.inf))
 """What a checkpoint holds of Gaussian experts without tails."""
 
 
-EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False, "curved": "off"}
+EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False, "curved": "off", "refits": False}
 """Earlier defaults of options: the values of models whose checkpoints do not record them."""
 
 

@@ -48,6 +48,7 @@ class RegressorArguments(MixtureOfExperts):
         averaging: str | Averaging | None = "polyak",
         serve: str = "portfolio",
         curved: str = "auto",
+        refits: bool = True,
         drift: str | PageHinkley | None = None,
         seed: int = 0,
         standardize: bool = True,
@@ -73,6 +74,7 @@ class RegressorArguments(MixtureOfExperts):
         self.averaging = averaging
         self.serve = serve
         self.curved = curved
+        self.refits = refits
         self.drift = drift
         self.seed = seed
         self.standardize = standardize
@@ -109,6 +111,7 @@ class ClassifierArguments(MixtureOfExperts):
         averaging: str | Averaging | None = "polyak",
         serve: str = "portfolio",
         curved: str = "auto",
+        refits: bool = True,
         drift: str | PageHinkley | None = None,
         seed: int = 0,
         standardize: bool = True,
@@ -135,6 +138,7 @@ class ClassifierArguments(MixtureOfExperts):
         self.averaging = averaging
         self.serve = serve
         self.curved = curved
+        self.refits = refits
         self.drift = drift
         self.seed = seed
         self.standardize = standardize

@@ -18,6 +18,12 @@ from streammoe.kernels.state import MMState
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 
+NEGLIGIBLE = 1e-3
+"""A member of less weight does not matter."""
+PATIENCE = 2
+"""Number of reviews in a row at which the weight of a member on probation is negligible when it leaves."""
+
+
 class Rows(NamedTuple):
     """Rows in the coordinates of a model, as `mixture.learn` takes them."""
 
@@ -55,6 +61,8 @@ class Member(ABC):
     """Its name in metrics and checkpoints."""
     is_on_probation: bool = False
     """Whether it leaves when `stays` says so."""
+    rests: bool = False
+    """Whether it may come back after it has left."""
     terms: IntArray | None = None
     """See `Predictor`."""
 
@@ -87,8 +95,10 @@ class Member(ABC):
     def count_only(self) -> None:  # noqa: B027 - most members hold nothing
         """Count an event without learning it."""
 
-    def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:  # noqa: B027 - most members hold nothing
-        """Adapt to new features of the experts, of which `n_features` are not padding; see `state.widen`."""
+    def widen(  # noqa: B027 - most members hold nothing
+        self, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v: int, n_features: int
+    ) -> None:
+        """Adapt to new features, of which `n_features` of the experts are not padding; see `state.widen`."""
 
     def add_class(self, n_features: int) -> None:  # noqa: B027 - same
         """Adapt to a new class; `n_features` is the number of expert features, padding excluded."""

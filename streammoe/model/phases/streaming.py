@@ -17,6 +17,7 @@ import numpy as np
 from streammoe.engine import mixture, refit
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.em import Buffer
+from streammoe.engine.growing import FACTOR, GrowingRows, GrownFit
 from streammoe.engine.members.contract import Rows
 from streammoe.engine.model_selection import Candidate, leading_scores, n_parameters, race_start
 from streammoe.engine.portfolio import Portfolio
@@ -116,15 +117,69 @@ class Streaming(Phase):
             return
         self.portfolio.admit(member, trusted=True)
 
+    def begin_growing(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, base: int) -> None:
+        """Keep these raw rows, of which the first `base` were fitted, for further fits, if there are to be any."""
+        if self.portfolio is None or not context.options.has_refits:
+            return
+        rows = GrowingRows(base)
+        rows.add(context.encoder.hold(X), Y, weights)
+        if rows.affords(context.family, context.shape, FACTOR * base):
+            self.portfolio.growing = rows
+
     def next_due(self, context: Context) -> int:
-        due = self.own_due(self.n)
-        return due if self.portfolio is None else min(due, self.portfolio.next_review(self.n))
+        n = self.n
+        due = self.own_due(n)
+        if self.portfolio is None:
+            return due
+        rows = self.portfolio.growing
+        return min(due, self.portfolio.next_review(n), sys.maxsize if rows is None else rows.next_due(n))
 
     def on_due(self, context: Context) -> Streaming:
-        n = self.n
-        if self.portfolio is not None and self.portfolio.next_review(n - 1) == n:
-            self.portfolio.review(n)
+        n, portfolio = self.n, self.portfolio
+        self.refits = False
+        if portfolio is not None and portfolio.next_review(n - 1) == n:
+            portfolio.review(n)
+        if portfolio is not None and portfolio.growing is not None and portfolio.growing.next_due(n - 1) == n:
+            self._grow(context, portfolio, portfolio.growing)
         return self.on_own_due(context) if self.own_due(n - 1) == n else self
+
+    def _grow(self, context: Context, portfolio: Portfolio, rows: GrowingRows) -> None:
+        """Begin the fit that is due, or run steps of the one in progress; when it has ended, its result predicts."""
+        n, family, shape = self.n, context.family, context.shape
+        if not rows.began:
+            if not self._may_refit:
+                rows.skip()
+            else:
+                best = portfolio.best_mixture
+                rows.begin(n, mixture.served_parameters(self.leader.state) if best is None else best.theta)
+            rows.is_last = not rows.affords(family, shape, FACTOR * rows.fitted)
+        elif self._grown(context, rows).advance(n - rows.began):
+            try:
+                portfolio.take_refitted(family, self._grown(context, rows).result())
+                LOGGER.info("fitted again to %d events (event %d)", rows.fitted, n)
+            except UnsoundError as error:
+                LOGGER.info("the fit to %d events did not converge to finite parameters (%s)", rows.fitted, error)
+            rows.end()
+        if rows.is_last and not rows.began:
+            portfolio.growing = None
+
+    def _grown(self, context: Context, rows: GrowingRows) -> GrownFit:
+        """Return the fit in progress, which is made again after a restart."""
+        if rows.fit is None and rows.start is not None:
+            encoder = context.encoder
+            X, Y, weights = rows.to_fit(len(encoder.fields))
+            scaler = encoder.scaler
+            buffer = Buffer(*encoder.design(X), (Y - scaler.target_center) / scaler.target_scale, weights)
+            options = context.learning_options(len(rows.start.experts))
+            rows.fit = GrownFit(context.family, buffer, rows.start, context.targets.n_outputs, options)
+            self.refits = True
+        assert rows.fit is not None
+        return rows.fit
+
+    @property
+    def _may_refit(self) -> bool:
+        """Whether there is a single mixture of several experts."""
+        return False
 
     @abstractmethod
     def own_due(self, n: int) -> int:
@@ -150,6 +205,12 @@ class Streaming(Phase):
         else:
             scores = self._learn_with_detector(context, context.detector, (held, Y), rows, traced=traced)
         context.outliers += scores.outliers
+        if self.portfolio is not None and self.portfolio.growing is not None:
+            kept = ~np.isnan(Y[:, 0])
+            every = kept.all()
+            self.portfolio.growing.add(
+                held if every else held[kept], Y if every else Y[kept], weights if every else weights[kept]
+            )
         return in_units(scores, scaler)
 
     def _learn_with_detector(
@@ -219,6 +280,8 @@ class Streaming(Phase):
                     scores = learn(start, stop, steps)
             part = slice(start, stop)
             self._keep(context, raw[0][part], raw[1][part], rows.weights[part], scores, learned - start)
+            if drift is not None and self.portfolio is not None:
+                self.portfolio.growing = None  # what was true of these rows has changed
             if drift is not None or len(learned) == until_refit:
                 refitted = self.refit(context)
                 if drift is not None and not refitted:
@@ -297,7 +360,8 @@ class Streaming(Phase):
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder
         if self.portfolio is not None:
-            self.portfolio.widen(moves.expert_at, encoder.expert_width, encoder.n_expert_features)
+            widths = (moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width)
+            self.portfolio.widen(*widths, encoder.n_expert_features)
         self.change(
             context,
             lambda state: widen(state, moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width),
@@ -368,6 +432,10 @@ class Mixture(Streaming):
     def __init__(self, candidate: Candidate, portfolio: Portfolio | None = None) -> None:
         self.leader = candidate
         self.portfolio = portfolio
+
+    @property
+    def _may_refit(self) -> bool:
+        return len(self.leader.state.masses) > 1
 
     def own_due(self, n: int) -> int:
         return next_look(n)
