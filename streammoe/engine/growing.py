@@ -24,11 +24,15 @@ from streammoe.types import AnyArray, FloatArray, IntArray
 
 FACTOR = 2
 """Each fit is to so many times the rows of the one before it."""
-MOST = 8
+MOST = 16
 """The last fit is to at most so many times the rows of the first one."""
+TELLING = 4
+"""A fit to so many times the rows of the first one shows whether more of them help."""
 ROUNDS = 8
 """Rounds of EM of a fit."""
-ROUND_LIMIT = 1e8
+ENOUGH = 0.5
+"""Nats that a round must gain for another one to follow."""
+ROUND_LIMIT = 2e8
 """Most multiply-adds of a round; models for which a row costs more are fitted to fewer rows."""
 MOST_BYTES = 1 << 23
 """Most bytes of rows; they are part of each checkpoint."""
@@ -89,7 +93,7 @@ def fitted(
     """
     em: Em = yield from with_own_prior(family, buffer, n_outputs, options)
     theta = start.copied()
-    score = yield from em.rounds(theta, ROUNDS)
+    score = yield from em.rounds(theta, ROUNDS, ENOUGH / len(buffer.R))
     unsound = [name for name, array in theta._asdict().items() if not np.isfinite(array).all()]
     if unsound or not np.isfinite(score):
         raise UnsoundError(unsound or ["likelihood"])
@@ -152,6 +156,11 @@ class GrowingRows:
         wide = np.full((self.count, n_fields), np.nan)
         wide[:, : X.shape[1]] = X
         return wide
+
+    @property
+    def has_been_tried(self) -> bool:
+        """Whether there was a fit to so many rows that it would have shown whether more of them help."""
+        return self.fitted >= TELLING * self.base
 
     # -- When fits begin and end ---------------------------------------------------------------------------------------
 

@@ -158,6 +158,8 @@ class Portfolio:
         self.weights = left / left.sum()
         if member.rests:
             self.resting = member
+        elif self.growing is not None and self.growing.has_been_tried:
+            self.growing = None  # where fits to more rows have not helped, the next one hardly will
 
     def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
         """Return the combined scores of rows that the mixture has learned, and let the other members learn them.
@@ -189,12 +191,11 @@ class Portfolio:
     def add_class(self, n_features: int) -> None:
         """Adapt to a new class; `n_features` is the number of expert features, padding excluded.
 
-        What was fitted without that class leaves.
+        What was fitted without that class leaves, and no fit follows.
         """
-        if self.growing is not None:
-            self.growing.end()
         if self._refitted_at is not None:
             self._remove(self._refitted_at)
+        self.growing = None
         for member in self.known:
             member.add_class(n_features)
 

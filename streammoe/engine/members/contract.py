@@ -18,12 +18,6 @@ from streammoe.kernels.state import MMState
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 
-NEGLIGIBLE = 1e-3
-"""A member of less weight does not matter."""
-PATIENCE = 2
-"""Number of reviews in a row at which the weight of a member on probation is negligible when it leaves."""
-
-
 class Rows(NamedTuple):
     """Rows in the coordinates of a model, as `mixture.learn` takes them."""
 
