@@ -42,9 +42,9 @@ def test_it_is_trusted_where_regions_are_curved():
 
 def test_it_leaves_where_it_does_not_help_unless_it_was_asked_for():
     assert "curved" not in learned(MoERegressor, PLANE)[0].member_weights
-    stays, losses = learned(MoERegressor, PLANE, curved="on")
+    stays, losses = learned(MoERegressor, PLANE, curved="on", refits=False)
     assert 0.0 < stays.member_weights["curved"] < 1e-3
-    never, expected = learned(MoERegressor, PLANE, curved="off")
+    never, expected = learned(MoERegressor, PLANE, curved="off", refits=False)
     assert losses[2_500:].mean() == pytest.approx(expected[2_500:].mean(), abs=1e-3)
     assert list(never.member_weights) == ["average", "latest", "one_expert"]
 
@@ -130,7 +130,7 @@ def test_however_events_are_fed_and_wherever_it_is_saved_the_model_is_the_same(
 
 
 def test_an_event_is_predicted_alone_as_in_an_array():
-    model, _ = learned(MoERegressor, DISTANCE[:900])
+    model, _ = learned(MoERegressor, DISTANCE[:900], refits=False)
     assert model.member_weights["curved"] > 0.5
     several = model.predict_array(X[900:910], feature_names=NAMES)
     alone = [model.predict_one(dict(zip(NAMES, row, strict=True))) for row in X[900:910].tolist()]
