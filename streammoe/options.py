@@ -276,7 +276,7 @@ class Options(Section):
     )
     refits: bool = option(
         True,
-        "Fit the mixture again to the first 2, 4 and 8 times the events of the warm-up.",
+        "Fit the mixture again to the first 2, 4, 8 and 16 times the events of the warm-up.",
         more="What is found predicts along with the other members of the portfolio while it helps. The fits are spread "
         "over the events that follow, and the events are part of each checkpoint meanwhile. Models that cost much are "
         "fitted to fewer events, or not at all.",

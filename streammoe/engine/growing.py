@@ -1,7 +1,8 @@
 """The first rows of a stream, to which the mixture is fitted again whenever they have doubled, up to a bound.
 
-A fit is a few rounds of EM, from what predicts best when it begins. It runs in steps between the events that follow, as
-a function of the rows and its start, so a checkpoint holds only these; after a restart it runs again up to where it was.
+A fit is a few rounds of EM, from what predicts best when it begins. It runs in steps between the events that follow. It
+is a function of the rows and its start, so a checkpoint holds only these; after a restart it runs again up to where it
+was.
 """
 
 from __future__ import annotations

@@ -71,7 +71,11 @@ class Refitted(Member):
 
     def arrays(self) -> Mapping[str, AnyArray]:
         arrays = {f"{self.name}.{name}": array for name, array in self.theta._asdict().items()}
-        return {**arrays, f"{self.name}_idle": np.array([self._idle], dtype=np.int64), f"{self.name}_gain": np.array([self._gain])}
+        return {
+            **arrays,
+            f"{self.name}_idle": np.array([self._idle], dtype=np.int64),
+            f"{self.name}_gain": np.array([self._gain]),
+        }
 
     def copy(self, spare: Member | None = None) -> Refitted:
         return Refitted(self._family, self.theta, self._idle, self._gain)
@@ -81,7 +85,15 @@ class Refitted(Member):
 
     @classmethod
     def from_arrays(
-        cls, family: Family, given: Mapping[str, AnyArray], prefix: str, *, most: int, n_outputs: int, p_w: int, p_v: int
+        cls,
+        family: Family,
+        given: Mapping[str, AnyArray],
+        prefix: str,
+        *,
+        most: int,
+        n_outputs: int,
+        p_w: int,
+        p_v: int,
     ) -> Refitted:
         """Restore a mixture of at most so many experts from the arrays that `arrays` returned, with a prefix.
 

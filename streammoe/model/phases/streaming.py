@@ -35,6 +35,7 @@ from streammoe.engine.state import (
     widen,
     with_class,
 )
+from streammoe.experts import Parameters
 from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Change, Phase, Served
 from streammoe.model.phases.provisional import in_units
@@ -146,16 +147,16 @@ class Streaming(Phase):
     def _grow(self, context: Context, portfolio: Portfolio, rows: GrowingRows) -> None:
         """Begin the fit that is due, or run steps of the one in progress; when it has ended, its result predicts."""
         n, family, shape = self.n, context.family, context.shape
-        if not rows.began:
+        if rows.start is None:
             if not self._may_refit:
                 rows.skip()
             else:
                 best = portfolio.best_mixture
                 rows.begin(n, mixture.served_parameters(self.leader.state) if best is None else best.theta)
             rows.is_last = not rows.affords(family, shape, FACTOR * rows.fitted)
-        elif self._grown(context, rows).advance(n - rows.began):
+        elif (fit := self._grown(context, rows, rows.start)).advance(n - rows.began):
             try:
-                portfolio.take_refitted(family, self._grown(context, rows).result())
+                portfolio.take_refitted(family, fit.result())
                 LOGGER.info("fitted again to %d events (event %d)", rows.fitted, n)
             except UnsoundError as error:
                 LOGGER.info("the fit to %d events did not converge to finite parameters (%s)", rows.fitted, error)
@@ -163,17 +164,16 @@ class Streaming(Phase):
         if rows.is_last and not rows.began:
             portfolio.growing = None
 
-    def _grown(self, context: Context, rows: GrowingRows) -> GrownFit:
+    def _grown(self, context: Context, rows: GrowingRows, start: Parameters) -> GrownFit:
         """Return the fit in progress, which is made again after a restart."""
-        if rows.fit is None and rows.start is not None:
+        if rows.fit is None:
             encoder = context.encoder
             X, Y, weights = rows.to_fit(len(encoder.fields))
             scaler = encoder.scaler
             buffer = Buffer(*encoder.design(X), (Y - scaler.target_center) / scaler.target_scale, weights)
-            options = context.learning_options(len(rows.start.experts))
-            rows.fit = GrownFit(context.family, buffer, rows.start, context.targets.n_outputs, options)
+            options = context.learning_options(len(start.experts))
+            rows.fit = GrownFit(context.family, buffer, start, context.targets.n_outputs, options)
             self.refits = True
-        assert rows.fit is not None
         return rows.fit
 
     @property
