@@ -282,10 +282,11 @@ class Options(Section):
         "fitted to fewer events, or not at all.",
     )
     drift: PageHinkley | None = option(
-        None,
+        PageHinkley(),
         '"page_hinkley": restart steps and average when the loss has risen (docs/drift.md).',
         more="`PageHinkley(restart=200)`: after a drift, steps are those after so many events; the fewer, the larger. "
         "`None`: nothing is tested.",
+        in_python="page_hinkley",
     )
     warmup: WarmUp = option(
         WarmUp(),
@@ -579,7 +580,7 @@ PLAIN = CHOICES["expert"].table(Gaussian(tail=math.inf))
 """What a checkpoint holds of Gaussian experts without tails."""
 
 
-EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False, "curved": "off", "refits": False}
+EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False, "curved": "off", "refits": False, "drift": None}
 """Earlier defaults of options: the values of models whose checkpoints do not record them."""
 
 
@@ -589,7 +590,10 @@ def is_earlier(options: type[Options], name: str, had: object, wanted: object) -
     Such a model keeps the earlier default, since the settings may merely leave the option out.
     """
     field = options.model_fields.get(name)
-    return field is not None and name in EARLIER and had == EARLIER[name] and wanted == field.default
+    if field is None or name not in EARLIER:
+        return False
+    default = CHOICES[name].table(field.default) if name in CHOICES else field.default
+    return bool(had == EARLIER[name] and wanted == default)
 
 
 def current_names(said: Mapping[str, Any]) -> dict[str, Any]:

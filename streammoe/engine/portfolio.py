@@ -145,6 +145,13 @@ class Portfolio:
             self.admit(resting, trusted=False)
             self.resting = None
 
+    def begin_again(self) -> None:
+        """After a drift, forget the rows of what was true before, and try the member that has left again."""
+        self.growing = None
+        if self.resting is not None:
+            self.admit(self.resting, trusted=False)
+            self.resting = None
+
     @property
     def _trust_in_average(self) -> float:
         """The weight of those members that are the best on a stationary stream."""

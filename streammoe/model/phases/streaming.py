@@ -281,7 +281,7 @@ class Streaming(Phase):
             part = slice(start, stop)
             self._keep(context, raw[0][part], raw[1][part], rows.weights[part], scores, learned - start)
             if drift is not None and self.portfolio is not None:
-                self.portfolio.growing = None  # what was true of these rows has changed
+                self.portfolio.begin_again()
             if drift is not None or len(learned) == until_refit:
                 refitted = self.refit(context)
                 if drift is not None and not refitted:

@@ -61,12 +61,20 @@ def test_by_default_it_takes_part_only_where_its_inputs_are_bounded_and_there_ar
 
 
 def test_it_comes_back_where_the_average_is_no_longer_trusted():
-    model, _ = learned(MoERegressor, np.where(X[:, 0] > 0.0, PLANE, X[:, 2])[:2_048])
+    model, _ = learned(MoERegressor, np.where(X[:, 0] > 0.0, PLANE, X[:, 2])[:2_048], drift=None)
     assert "curved" not in model.member_weights
     for start in range(0, 2_560, 512):
         rows = slice(start, start + 512)
         model.learn_array(X[rows], DISTANCE[rows])
         assert ("curved" in model.member_weights) == (model.n >= 2 * 2_048)
+    assert model.member_weights["curved"] > 0.9
+
+
+def test_it_comes_back_after_a_drift():
+    model, _ = learned(MoERegressor, np.where(X[:, 0] > 0.0, PLANE, X[:, 2])[:2_048])
+    assert "curved" not in model.member_weights
+    model.learn_array(X[:1_000], DISTANCE[:1_000])
+    assert model.drifts
     assert model.member_weights["curved"] > 0.9
 
 
