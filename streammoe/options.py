@@ -285,11 +285,19 @@ class Options(Section):
         "`standardize` and `hold`, leaves when its weight has been negligible for a thousand events, and comes back "
         "where the average is no longer trusted.",
     )
+    refits: bool = option(
+        True,
+        "Fit the mixture again to the first 2, 4, 8 and 16 times the events of the warm-up.",
+        more="What is found predicts along with the other members of the portfolio while it helps. The fits are spread "
+        "over the events that follow, and the events are part of each checkpoint meanwhile. Models that cost much are "
+        "fitted to fewer events, or not at all.",
+    )
     drift: PageHinkley | None = option(
-        None,
+        PageHinkley(),
         '"page_hinkley": restart steps and average when the loss has risen (docs/drift.md).',
         more="`PageHinkley(restart=200)`: after a drift, steps are those after so many events; the fewer, the larger. "
         "`None`: nothing is tested.",
+        in_python="page_hinkley",
     )
     warmup: WarmUp = option(
         WarmUp(),
@@ -347,6 +355,11 @@ class Options(Section):
         if self.curved == "auto":
             return self.serve == "portfolio" and self.standardize and self.hold and self.most_experts > 1
         return self.serve == "portfolio" and self.curved == "on"
+
+    @property
+    def has_refits(self) -> bool:
+        """Whether the mixture is fitted again to more events than those of the warm-up."""
+        return self.refits and self.serve == "portfolio" and self.most_experts > 1
 
     @property
     def is_choosing(self) -> bool:
@@ -586,7 +599,7 @@ PLAIN = CHOICES["expert"].table(Gaussian(tail=math.inf))
 """What a checkpoint holds of Gaussian experts without tails."""
 
 
-EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False, "curved": "off"}
+EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False, "curved": "off", "refits": False, "drift": None}
 """Earlier defaults of options: the values of models whose checkpoints do not record them."""
 
 
@@ -596,7 +609,10 @@ def is_earlier(options: type[Options], name: str, had: object, wanted: object) -
     Such a model keeps the earlier default, since the settings may merely leave the option out.
     """
     field = options.model_fields.get(name)
-    return field is not None and name in EARLIER and had == EARLIER[name] and wanted == field.default
+    if field is None or name not in EARLIER:
+        return False
+    default = CHOICES[name].table(field.default) if name in CHOICES else field.default
+    return bool(had == EARLIER[name] and wanted == default)
 
 
 def current_names(said: Mapping[str, Any]) -> dict[str, Any]:

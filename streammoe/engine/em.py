@@ -162,12 +162,12 @@ class Em(NamedTuple):
         """Run rounds in place until the gain per event is below `TOLERANCE`; return the penalized log-likelihood."""
         return run_job(self.rounds(theta, rounds))
 
-    def rounds(self, theta: Parameters, rounds: int) -> Job[float]:
-        """Run rounds as `run` does, in pieces."""
+    def rounds(self, theta: Parameters, rounds: int, tolerance: float = TOLERANCE) -> Job[float]:
+        """Run rounds as `run` does, in pieces, until the gain per event is below a tolerance."""
         best = -np.inf
         for _ in range(rounds):
             total, tau = self.e_step(theta)
-            if not total - best > TOLERANCE:
+            if not total - best > tolerance:
                 yield self.work(len(theta.experts))
                 return max(total, best)
             best = total

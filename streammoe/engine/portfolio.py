@@ -13,15 +13,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from streammoe.checked import array_of, require
-from streammoe.engine import mixture
+from streammoe.engine import growing, mixture
+from streammoe.engine.growing import GrowingRows
 from streammoe.engine.members.average import Average
 from streammoe.engine.members.contract import Member, Predictor, Rows, features_of
 from streammoe.engine.members.curved import Curved
 from streammoe.engine.members.latest import Latest
 from streammoe.engine.members.one_expert import OneExpert
+from streammoe.engine.members.refitted import Refitted
 from streammoe.engine.mixture import Scores
 from streammoe.engine.state import MMState, copy_array
-from streammoe.experts import Family
+from streammoe.experts import Family, Parameters
 from streammoe.kernels.portfolio import LEAST_WEIGHT, combine
 from streammoe.kernels.state import Trace
 from streammoe.types import AnyArray, FloatArray, IntArray
@@ -31,6 +33,8 @@ PREFIX = "portfolio."
 """Prefix of the names of its arrays."""
 REVIEW_EVERY = 1024
 """Members on probation are reviewed at multiples of this number of events."""
+N_PERMANENT = 3
+"""Number of members that never leave, which come first."""
 TRUSTED = 0.5
 """Weight of the average from which on it is trusted."""
 SUM_TOLERANCE = 1e-9
@@ -44,12 +48,20 @@ class Portfolio:
         members: the members.
         weights: (m,) the weight of each member's density in the next prediction; they add up to 1.
         resting: the member that has left and may come back, if any; it learns nothing.
+        growing: the rows to which the mixture will be fitted again, if any.
     """
 
-    def __init__(self, members: Sequence[Member], weights: FloatArray, resting: Member | None = None) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        weights: FloatArray,
+        resting: Member | None = None,
+        rows: GrowingRows | None = None,
+    ) -> None:
         self.members = tuple(members)
         self.weights = weights
         self.resting = resting
+        self.growing = rows
 
     @classmethod
     def of(cls, family: Family, bound: str, mixture_state: MMState, *, trusted: bool = False) -> Portfolio:
@@ -80,9 +92,31 @@ class Portfolio:
 
     def admit(self, member: Member, *, trusted: bool) -> None:
         """Add a member, which counts as much as others do in the mean, or unless `trusted` hardly at all."""
-        share = 1.0 / (len(self.members) + 1) if trusted else LEAST_WEIGHT
-        self.members = (*self.members, member)
-        self.weights = np.append((1.0 - share) * self.weights, share)
+        self._insert(len(self.members), member, 1.0 / (len(self.members) + 1) if trusted else LEAST_WEIGHT)
+
+    def _insert(self, at: int, member: Member, share: float) -> None:
+        self.members = (*self.members[:at], member, *self.members[at:])
+        self.weights = np.insert((1.0 - share) * self.weights, at, share)
+
+    def take_refitted(self, family: Family, theta: Parameters) -> None:
+        """Let the mixture as it was fitted again predict, with the weight of the fit before, or hardly any at first."""
+        member, at = Refitted(family, theta), self._refitted_at
+        if at is None:
+            self._insert(N_PERMANENT, member, LEAST_WEIGHT)
+        else:
+            self.members = (*self.members[:at], member, *self.members[at + 1 :])
+
+    @property
+    def _refitted_at(self) -> int | None:
+        at = N_PERMANENT
+        return at if len(self.members) > at and isinstance(self.members[at], Refitted) else None
+
+    @property
+    def best_mixture(self) -> Refitted | None:
+        """The mixture as it was fitted again, if it is trusted more than the one that learns by steps."""
+        at = self._refitted_at
+        member = None if at is None or self.weights[at] <= self.weights[:2].sum() else self.members[at]
+        return member if isinstance(member, Refitted) else None
 
     def next_review(self, n: int, *, awaits_another: bool = False) -> int:
         """Return the next count after n at which members are reviewed, or another may join."""
@@ -96,7 +130,7 @@ class Portfolio:
         return self.members if self.resting is None else (*self.members, self.resting)
 
     def review(self, n: int, terms: IntArray | None = None) -> None:
-        """Let the last member go if it is on probation and its weight is negligible, or try it again if that may help.
+        """Let members on probation go if their weights are negligible, or try one again if that may help.
 
         It may where the average, which is the best on a stationary stream, is not trusted.
 
@@ -104,18 +138,44 @@ class Portfolio:
             n: number of events learned.
             terms: features that a member which comes back may see, see `Member.see`.
         """
-        last = self.members[-1]
+        resting = self.resting
+        for at in reversed(range(N_PERMANENT, len(self.members))):
+            member = self.members[at]
+            if member.is_on_probation and not member.stays(float(self.weights[at]), n):
+                LOGGER.info("the member %s leaves; the others predict as well without it (event %d)", member.name, n)
+                self._remove(at)
+        if resting is not None and self._trust_in_average < TRUSTED and resting.comes_back(n):
+            LOGGER.info("the member %s predicts again, on trial (event %d)", resting.name, n)
+            self._try_again(terms)
+
+    def begin_again(self, terms: IntArray | None = None) -> None:
+        """After a drift, forget the rows of what was true before, and try the member that has left again."""
+        self.growing = None
+        self._try_again(terms)
+
+    def _try_again(self, terms: IntArray | None) -> None:
+        """Let the member that has left, if any, predict on trial; it may see these features, see `Member.see`."""
         if self.resting is not None:
-            if self.weights[0] < TRUSTED and self.resting.comes_back(n):
-                LOGGER.info("the member %s predicts again, on trial (event %d)", self.resting.name, n)
-                if terms is not None:
-                    self.resting.see(terms)
-                self.admit(self.resting, trusted=False)
-                self.resting = None
-        elif last.is_on_probation and not last.stays(float(self.weights[-1]), n):
-            LOGGER.info("the member %s leaves; the others predict as well without it (event %d)", last.name, n)
-            self.members, self.resting = self.members[:-1], last
-            self.weights = self.weights[:-1] / self.weights[:-1].sum()
+            if terms is not None:
+                self.resting.see(terms)
+            self.admit(self.resting, trusted=False)
+            self.resting = None
+
+    @property
+    def _trust_in_average(self) -> float:
+        """The weight of those members that are the best on a stationary stream."""
+        at = self._refitted_at
+        return float(self.weights[0] + (0.0 if at is None else self.weights[at]))
+
+    def _remove(self, at: int) -> None:
+        member = self.members[at]
+        self.members = (*self.members[:at], *self.members[at + 1 :])
+        left = np.delete(self.weights, at)
+        self.weights = left / left.sum()
+        if member.rests:
+            self.resting = member
+        elif self.growing is not None and self.growing.has_been_tried:
+            self.growing = None  # where fits to more rows have not helped, the next one hardly will
 
     def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
         """Return the combined scores of rows that the mixture has learned, and let the other members learn them.
@@ -137,13 +197,21 @@ class Portfolio:
         for member in self.members:
             member.count_only()
 
-    def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
-        """Adapt to new features of the experts, of which `n_features` are not padding."""
+    def widen(self, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v: int, n_features: int) -> None:
+        """Adapt to new features, of which `n_features` of the experts are not padding; a fit in progress is left."""
+        if self.growing is not None:
+            self.growing.end()
         for member in self.known:
-            member.widen(expert_at, p_v, n_features)
+            member.widen(gate_at, p_w, expert_at, p_v, n_features)
 
     def add_class(self, n_features: int) -> None:
-        """Adapt to a new class; `n_features` is the number of expert features, padding excluded."""
+        """Adapt to a new class; `n_features` is the number of expert features, padding excluded.
+
+        What was fitted without that class leaves, and no fit follows.
+        """
+        if self._refitted_at is not None:
+            self._remove(self._refitted_at)
+        self.growing = None
         for member in self.known:
             member.add_class(n_features)
 
@@ -152,7 +220,8 @@ class Portfolio:
         old = {} if spare is None else {member.name: member for member in spare.known}
         members = [member.copy(old.get(member.name)) for member in self.members]
         resting = self.resting and self.resting.copy(old.get(self.resting.name))
-        return Portfolio(members, copy_array(self.weights, None if spare is None else spare.weights), resting)
+        weights = copy_array(self.weights, None if spare is None else spare.weights)
+        return Portfolio(members, weights, resting, self.growing and self.growing.copy())
 
     def is_finite(self) -> bool:
         """Return whether every number of the members' own is finite."""
@@ -161,6 +230,7 @@ class Portfolio:
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""
         own = {name: array for member in self.known for name, array in member.arrays().items()}
+        own |= {} if self.growing is None else self.growing.arrays()
         return {f"{PREFIX}{name}": array for name, array in {"weights": self.weights, **own}.items()}
 
     @classmethod
@@ -172,13 +242,16 @@ class Portfolio:
         *,
         n: int,
         n_outputs: int,
+        p_w: int,
         p_v: int,
+        most_experts: int,
         curved: str = "off",
+        refits: bool = False,
     ) -> Portfolio:
         """Restore the portfolio of a mixture that has learned n events from the arrays that `arrays` returned.
 
         There need not be arrays of a curved member; with `curved` "off" there must not be any. It rests where it has no
-        weight.
+        weight. The same holds for those of refits.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
@@ -186,17 +259,24 @@ class Portfolio:
         where = f"{PREFIX}weights"
         one = OneExpert.from_arrays(family, bound, arrays, PREFIX, n=n, n_outputs=n_outputs, p_v=p_v)
         members: list[Member] = [Average(), Latest(), one]
+        sizes = {"n_outputs": n_outputs, "p_w": p_w, "p_v": p_v}
+        if refits and f"{PREFIX}{Refitted.name}.experts" in arrays:
+            members.append(Refitted.from_arrays(family, arrays, PREFIX, most=most_experts, **sizes))
+        rows = None
+        if refits and f"{PREFIX}{growing.NAME}.counts" in arrays:
+            rows = GrowingRows.from_arrays(arrays, PREFIX, family, n=n, most_experts=most_experts, **sizes)
         if curved != "off" and f"{PREFIX}{Curved.name}.n" in arrays:
             asked = curved == "on"
             members.append(
                 Curved.restored(family, bound, arrays, PREFIX, n_outputs=n_outputs, p_v=p_v, is_asked_for=asked)
             )
         found = array_of(arrays, where, "float64", (None,), least=0.5 * LEAST_WEIGHT, most=1.0)
-        resting = members.pop() if len(members) > len(found) and members[-1].is_on_probation else None
+        may_rest = members[-1].rests and members[-1].is_on_probation
+        resting = members.pop() if may_rest and len(members) > len(found) else None
         weights = array_of(arrays, where, "float64", (len(members),))
         total = float(weights.sum())
         require(abs(total - 1.0) <= SUM_TOLERANCE, f"array {where} adds up to {total}; weights add up to 1")
-        return cls(members, weights.copy(), resting)
+        return cls(members, weights.copy(), resting, rows)
 
 
 def combined_scores(

@@ -152,8 +152,7 @@ def restored_state(
         CheckpointError: an array is missing, has another shape, or holds invalid values.
     """
     K, N, V = n_experts, family.n_rows(n_outputs), family.n_variances(n_outputs)
-    # (K, Q) or (K, Q, Q). Determined with a single output, since Q is not validated yet.
-    variances = (K, *[V] * (family.variances_of(np.ones(1), 1).ndim - 1))
+    variances = _variances_shape(family, K, n_outputs)
     shapes: dict[str, tuple[int, ...]] = {
         "n": (1,),
         "n_average": (1,),
@@ -199,10 +198,31 @@ def restored_state(
     require(state.decay[0] > 0.0, f"array {prefix}.decay is 0; it is a product of numbers above 0")
     require(state.masses.sum() > 0.0, f"array {prefix}.masses is all 0; some expert answers for each event")
     for name in ("variances", "average_variances"):
-        array = getattr(state, name)
-        own = np.diagonal(array, axis1=-2, axis2=-1) if array.ndim == 3 else array
-        require((own > 0.0).all(), f"array {prefix}.{name} holds variances that are not above 0")
+        _check_variances(getattr(state, name), f"{prefix}.{name}")
     return state
+
+
+def checked_variances(
+    arrays: Mapping[str, AnyArray], name: str, family: Family, *, n_experts: int, n_outputs: int
+) -> FloatArray:
+    """Return the variances of so many experts, an array of a checkpoint.
+
+    Raises:
+        CheckpointError: it is missing, has another shape, or holds invalid values.
+    """
+    variances = array_of(arrays, name, "float64", _variances_shape(family, n_experts, n_outputs))
+    _check_variances(variances, name)
+    return variances
+
+
+def _variances_shape(family: Family, n_experts: int, n_outputs: int) -> tuple[int, ...]:
+    """Return (K, Q) or (K, Q, Q). Determined with a single output, since Q is not validated yet."""
+    return (n_experts, *[family.n_variances(n_outputs)] * (family.variances_of(np.ones(1), 1).ndim - 1))
+
+
+def _check_variances(variances: FloatArray, name: str) -> None:
+    own = np.diagonal(variances, axis1=-2, axis2=-1) if variances.ndim == 3 else variances
+    require((own > 0.0).all(), f"array {name} holds variances that are not above 0")
 
 
 def _check_group(state: MMState, where: str, n_classes: int | None) -> None:
@@ -226,6 +246,13 @@ def is_finite(state: MMState) -> bool:
     return all(bool(np.isfinite(array).all()) for array in state)
 
 
+def moved(old: FloatArray, at: IntArray, p: int) -> FloatArray:
+    """Return an array whose last axis has length p, with the entries before at these indexes and 0 at the others."""
+    wide = np.zeros((*old.shape[:-1], p))
+    wide[..., at] = old[..., : len(at)]
+    return wide
+
+
 def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v: int) -> MMState:
     """Return the state with more features: old ones move to `gate_at` and `expert_at`, new ones start at the prior.
 
@@ -238,11 +265,6 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
     weight = max(float(state.prior_weight[0]), 1.0 / (1.0 + float(state.n[0])))
     new_gate = np.setdiff1d(np.arange(p_w), gate_at)
     new_expert = np.setdiff1d(np.arange(p_v), expert_at)
-
-    def vectors(old: AnyArray, at: IntArray, p: int) -> AnyArray:
-        wide = np.zeros((*old.shape[:-1], p))
-        wide[..., at] = old[..., : len(at)]
-        return wide
 
     def matrix(old: AnyArray, at: IntArray, new: IntArray, p: int, entry: float) -> AnyArray:
         wide = np.zeros((p, p))
@@ -259,22 +281,22 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
         if not len(old):
             return old
         w, r, rest = np.split(old, [state.gate.shape[1], state.gate.shape[1] + state.experts.shape[2]], axis=1)
-        return np.column_stack([vectors(w, gate_at, p_w), vectors(r, expert_at, p_v), rest])
+        return np.column_stack([moved(w, gate_at, p_w), moved(r, expert_at, p_v), rest])
 
     gram = weight / decay
     share = gram / K
     widened = state._replace(
-        gate=vectors(state.gate, gate_at, p_w),
+        gate=moved(state.gate, gate_at, p_w),
         gate_gram=matrix(state.gate_gram, gate_at, new_gate, p_w, gram),
         gate_inverse=matrix(state.gate_inverse, gate_at, new_gate, p_w, 1.0 / gram),
-        experts=vectors(state.experts, expert_at, p_v),
+        experts=moved(state.experts, expert_at, p_v),
         expert_grams=np.stack([matrix(old, expert_at, new_expert, p_v, share) for old in state.expert_grams]),
         expert_inverses=np.stack(
             [matrix(old, expert_at, new_expert, p_v, 1.0 / share) for old in state.expert_inverses]
         ),
         prior_gate_gram=ones_at(state.prior_gate_gram, gate_at, p_w),
         prior_expert_gram=ones_at(state.prior_expert_gram, expert_at, p_v),
-        prior_experts=vectors(state.prior_experts, expert_at, p_v),
+        prior_experts=moved(state.prior_experts, expert_at, p_v),
         group=group(state.group),
     )
     return restart_average(widened)

@@ -49,7 +49,8 @@ class RegressorArguments(MixtureOfExperts):
         averaging: str | Averaging | None = "polyak",
         serve: str = "portfolio",
         curved: str = "auto",
-        drift: str | PageHinkley | None = None,
+        refits: bool = True,
+        drift: str | PageHinkley | None = "page_hinkley",
         seed: int = 0,
         standardize: bool = True,
         range_factor: float = 1e6,
@@ -75,6 +76,7 @@ class RegressorArguments(MixtureOfExperts):
         self.averaging = averaging
         self.serve = serve
         self.curved = curved
+        self.refits = refits
         self.drift = drift
         self.seed = seed
         self.standardize = standardize
@@ -112,7 +114,8 @@ class ClassifierArguments(MixtureOfExperts):
         averaging: str | Averaging | None = "polyak",
         serve: str = "portfolio",
         curved: str = "auto",
-        drift: str | PageHinkley | None = None,
+        refits: bool = True,
+        drift: str | PageHinkley | None = "page_hinkley",
         seed: int = 0,
         standardize: bool = True,
         range_factor: float = 1e6,
@@ -138,6 +141,7 @@ class ClassifierArguments(MixtureOfExperts):
         self.averaging = averaging
         self.serve = serve
         self.curved = curved
+        self.refits = refits
         self.drift = drift
         self.seed = seed
         self.standardize = standardize

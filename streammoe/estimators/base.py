@@ -211,7 +211,8 @@ class MixtureOfExperts(base.Estimator):
     def most_components(self) -> int:
         """Maximum number of components of a predictive distribution: the experts of all members of a portfolio."""
         options = self.options
-        return 2 * self.most_experts + 1 + options.has_curved if options.serve == "portfolio" else self.most_experts
+        K = self.most_experts
+        return (2 + options.has_refits) * K + 1 + options.has_curved if options.serve == "portfolio" else K
 
     @property
     def member_names(self) -> tuple[str, ...]:
@@ -226,7 +227,8 @@ class MixtureOfExperts(base.Estimator):
         """How much each member of the portfolio counts in the next prediction; empty where the average predicts alone.
 
         ``average`` and ``latest`` are the mixture by the mean of its parameters and by its current ones; ``one_expert``
-        is a single expert that forgets; ``curved``, while it takes part, one that sees squares and products of inputs.
+        is a single expert that forgets; ``curved``, while it takes part, one that sees squares and products of inputs;
+        ``refitted``, likewise, the mixture as it was fitted again to more events.
         The weights add up to 1. During warm-up there is no portfolio yet.
         """
         return self.learner.member_weights

@@ -164,15 +164,25 @@ def _portfolio(context: Context, arrays: Mapping[str, AnyArray], candidates: Seq
     options = context.options
     if options.serve != "portfolio":
         return None
-    return Portfolio.from_arrays(
+    portfolio = Portfolio.from_arrays(
         context.family,
         options.bound,
         arrays,
         n=int(candidates[0].state.n[0]),
         n_outputs=context.targets.n_outputs,
+        p_w=context.encoder.gate_width,
         p_v=context.encoder.expert_width,
+        most_experts=options.most_experts,
         curved=options.curved if options.has_curved else "off",
+        refits=options.has_refits,
     )
+    if portfolio.growing is not None:
+        encoder = context.encoder
+        width = arrays[f"{PREFIX}growing.X"].shape[1]
+        n_fields = len(encoder.fields)
+        require(width <= n_fields, f"array {PREFIX}growing.X has {width} columns; the model has {n_fields} fields")
+        encoder.check_rows(portfolio.growing.inputs(n_fields))
+    return portfolio
 
 
 def _state(context: Context, arrays: Mapping[str, AnyArray], prefix: str) -> MMState:
@@ -212,5 +222,6 @@ def _may_be_saved(name: str, array: AnyArray) -> bool:
     """Return whether an array may be saved: it is finite, except for missing values in the warm-up buffer."""
     if array.dtype.kind != "f":
         return True
-    invalid = np.isinf(array) if name in {"warmup.X", "recent.X", f"{lags.PREFIX}past"} else ~np.isfinite(array)
+    may_be_missing = {"warmup.X", "recent.X", f"{lags.PREFIX}past", f"{PREFIX}growing.X"}
+    invalid = np.isinf(array) if name in may_be_missing else ~np.isfinite(array)
     return not invalid.any()

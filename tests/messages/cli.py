@@ -128,7 +128,7 @@ CASES = {
     "run config.toml --from-model other.model, again": _call(*_RUN, "--from-model", "other.model", before=_RUN),
     **{
         f"run config.toml --set {flag}, again": _call(*_RUN, "--set", flag, before=_RUN)
-        for flag in ("model.drift=page_hinkley", "model.averaging=none", "model.max_levels=9", "schema.weight=b")
+        for flag in ("model.drift=off", "model.averaging=none", "model.max_levels=9", "schema.weight=b")
     },
     "run config.toml --set model.n_experts=2, again": _call(*_RUN, "--set", "model.n_experts=2", before=_RUN),
     "rollback state, with one checkpoint": _call("rollback", "state", before=_RUN),

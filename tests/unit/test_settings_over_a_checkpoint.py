@@ -27,9 +27,9 @@ model.kind=classifier model.n_experts=auto model.top_k=2 model.batch_size=8 mode
 model.degree=2 model.gate_degree=2 model.bound=paper model.events_per_coefficient=0.5
 model.prior_strength=0.2 model.seed=1 model.standardize=false model.range_factor=1e9 model.averaging=none
 model.serve=polyak
-model.curved=off
+model.curved=off model.refits=false
 model.hold=false model.lags=2
-model.drift=page_hinkley model.warmup=30
+model.drift=off model.warmup=30
 model.classes=["0","1","2"] model.max_classes=200 model.max_levels=200
 model.schedule.alpha=0.7 model.schedule.gamma0=0.9 model.schedule.offset=1.0
 checkpoint.dir=other checkpoint.every_events=7 checkpoint.every_seconds=7.0 checkpoint.keep=7

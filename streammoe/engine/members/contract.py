@@ -55,6 +55,8 @@ class Member(ABC):
     """Its name in metrics and checkpoints."""
     is_on_probation: bool = False
     """Whether it leaves when `stays` says so."""
+    rests: bool = False
+    """Whether it may come back after it has left."""
     terms: IntArray | None = None
     """See `Predictor`."""
 
@@ -87,8 +89,10 @@ class Member(ABC):
     def count_only(self) -> None:  # noqa: B027 - most members hold nothing
         """Count an event without learning it."""
 
-    def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:  # noqa: B027 - most members hold nothing
-        """Adapt to new features of the experts, of which `n_features` are not padding; see `state.widen`."""
+    def widen(  # noqa: B027 - most members hold nothing
+        self, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v: int, n_features: int
+    ) -> None:
+        """Adapt to new features, of which `n_features` of the experts are not padding; see `state.widen`."""
 
     def see(self, terms: IntArray) -> None:  # noqa: B027 - same
         """See these products of two features, (P, 2), besides those that it sees."""

@@ -52,6 +52,7 @@ class Curved(OneExpert):
     """
 
     name = "curved"
+    rests = True
     terms: IntArray
 
     def __init__(
@@ -85,7 +86,7 @@ class Curved(OneExpert):
     def comes_back(self, n: int) -> bool:
         return n >= GROWTH * int(self._notes[1])
 
-    def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
+    def widen(self, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v: int, n_features: int) -> None:
         """See new features as they are; their values have not been scaled, so their products might be enormous."""
         self.terms = expert_at[self.terms]
         self.see(linear(np.setdiff1d(np.arange(n_features), expert_at)))

@@ -85,7 +85,7 @@ class OneExpert(Member):
     def count_only(self) -> None:
         self.state.n[0] += 1
 
-    def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
+    def widen(self, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v: int, n_features: int) -> None:
         self._continue_with(widen(self.state, np.empty(0, dtype=np.int64), 0, expert_at, p_v))
 
     def add_class(self, n_features: int) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from streammoe.engine import mixture, refit
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.em import Buffer
+from streammoe.engine.growing import FACTOR, GrowingRows, GrownFit
 from streammoe.engine.members.contract import Rows
 from streammoe.engine.model_selection import Candidate, leading_scores, n_parameters, race_start
 from streammoe.engine.portfolio import Portfolio
@@ -34,6 +35,7 @@ from streammoe.engine.state import (
     widen,
     with_class,
 )
+from streammoe.experts import Parameters
 from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Change, Phase, Served
 from streammoe.model.phases.provisional import in_units
@@ -124,8 +126,25 @@ class Streaming(Phase):
             return
         self.portfolio.admit(member, trusted=True)
 
+    def begin_growing(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, base: int) -> None:
+        """Keep these raw rows, of which the first `base` were fitted, for further fits, if there are to be any."""
+        if self.portfolio is None or not context.options.has_refits:
+            return
+        encoder = context.encoder
+        left_out = context.left_out(encoder, Y)
+        rows = GrowingRows(base)
+        rows.add(
+            encoder.hold(encoder.plausible_inputs(X)),
+            np.where(left_out[:, None], encoder.scaler.target_center, Y) if left_out.any() else Y,
+            np.where(left_out, 0.0, weights),
+        )
+        if rows.affords(context.family, context.shape, FACTOR * base):
+            self.portfolio.growing = rows
+
     def next_due(self, context: Context) -> int:
-        return min(self.own_due(self.n), self._next_review(context, self.n))
+        due = min(self.own_due(self.n), self._next_review(context, self.n))
+        rows = None if self.portfolio is None else self.portfolio.growing
+        return due if rows is None else min(due, rows.next_due(self.n))
 
     def _next_review(self, context: Context, n: int) -> int:
         portfolio = self.portfolio
@@ -134,14 +153,54 @@ class Streaming(Phase):
         return portfolio.next_review(n, awaits_another=context.awaits_curved(portfolio))
 
     def on_due(self, context: Context) -> Streaming:
-        n = self.n
-        if self.portfolio is not None and self._next_review(context, n - 1) == n:
-            member = context.curved(self.leader.state) if context.awaits_curved(self.portfolio) else None
-            self.portfolio.review(n, context.curved_terms())
+        n, portfolio = self.n, self.portfolio
+        self.refits = False
+        if portfolio is not None and self._next_review(context, n - 1) == n:
+            member = context.curved(self.leader.state) if context.awaits_curved(portfolio) else None
+            portfolio.review(n, context.curved_terms())
             if member is not None:
                 LOGGER.info("the member %s joins, on trial (event %d)", member.name, n)
-                self.portfolio.admit(member, trusted=False)
+                portfolio.admit(member, trusted=False)
+        if portfolio is not None and portfolio.growing is not None and portfolio.growing.next_due(n - 1) == n:
+            self._grow(context, portfolio, portfolio.growing)
         return self.on_own_due(context) if self.own_due(n - 1) == n else self
+
+    def _grow(self, context: Context, portfolio: Portfolio, rows: GrowingRows) -> None:
+        """Begin the fit that is due, or run steps of the one in progress; when it has ended, its result predicts."""
+        n, family, shape = self.n, context.family, context.shape
+        if rows.start is None:
+            if not self._may_refit:
+                rows.skip()
+            else:
+                best = portfolio.best_mixture
+                rows.begin(n, mixture.served_parameters(self.leader.state) if best is None else best.theta)
+            rows.is_last = not rows.affords(family, shape, FACTOR * rows.fitted)
+        elif (fit := self._grown(context, rows, rows.start)).advance(n - rows.began):
+            try:
+                portfolio.take_refitted(family, fit.result())
+                LOGGER.info("fitted again to %d events (event %d)", rows.fitted, n)
+            except UnsoundError as error:
+                LOGGER.info("the fit to %d events did not converge to finite parameters (%s)", rows.fitted, error)
+            rows.end()
+        if rows.is_last and not rows.began:
+            portfolio.growing = None
+
+    def _grown(self, context: Context, rows: GrowingRows, start: Parameters) -> GrownFit:
+        """Return the fit in progress, which is made again after a restart."""
+        if rows.fit is None:
+            encoder = context.encoder
+            X, Y, weights = rows.to_fit(len(encoder.fields))
+            scaler = encoder.scaler
+            buffer = Buffer(*encoder.design(X), (Y - scaler.target_center) / scaler.target_scale, weights)
+            options = context.learning_options(len(start.experts))
+            rows.fit = GrownFit(context.family, buffer, start, context.targets.n_outputs, options)
+            self.refits = True
+        return rows.fit
+
+    @property
+    def _may_refit(self) -> bool:
+        """Whether there is a single mixture of several experts."""
+        return False
 
     @abstractmethod
     def own_due(self, n: int) -> int:
@@ -168,6 +227,12 @@ class Streaming(Phase):
         else:
             scores = self._learn_with_detector(context, context.detector, (held, Y), rows, traced=traced)
         context.outliers += scores.outliers
+        if self.portfolio is not None and self.portfolio.growing is not None:
+            kept = ~np.isnan(Y[:, 0])
+            every = kept.all()
+            self.portfolio.growing.add(
+                held if every else held[kept], Y if every else Y[kept], weights if every else weights[kept]
+            )
         return in_units(scores, scaler)
 
     def _learn_with_detector(
@@ -237,6 +302,8 @@ class Streaming(Phase):
                     scores = learn(start, stop, steps)
             part = slice(start, stop)
             self._keep(context, raw[0][part], raw[1][part], rows.weights[part], scores, learned - start)
+            if drift is not None and self.portfolio is not None:
+                self.portfolio.begin_again(context.curved_terms())
             if drift is not None or len(learned) == until_refit:
                 refitted = self.refit(context)
                 if drift is not None and not refitted:
@@ -315,7 +382,8 @@ class Streaming(Phase):
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder
         if self.portfolio is not None:
-            self.portfolio.widen(moves.expert_at, encoder.expert_width, encoder.n_expert_features)
+            widths = (moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width)
+            self.portfolio.widen(*widths, encoder.n_expert_features)
         self.change(
             context,
             lambda state: widen(state, moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width),
@@ -386,6 +454,10 @@ class Mixture(Streaming):
     def __init__(self, candidate: Candidate, portfolio: Portfolio | None = None) -> None:
         self.leader = candidate
         self.portfolio = portfolio
+
+    @property
+    def _may_refit(self) -> bool:
+        return len(self.leader.state.masses) > 1
 
     def own_due(self, n: int) -> int:
         return next_look(n)

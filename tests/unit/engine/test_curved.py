@@ -43,9 +43,9 @@ def test_it_is_trusted_where_regions_are_curved():
 
 def test_it_leaves_where_it_does_not_help_unless_it_was_asked_for():
     assert "curved" not in learned(MoERegressor, PLANE)[0].member_weights
-    stays, losses = learned(MoERegressor, PLANE, curved="on")
+    stays, losses = learned(MoERegressor, PLANE, curved="on", refits=False)
     assert 0.0 < stays.member_weights["curved"] < 1e-3
-    never, expected = learned(MoERegressor, PLANE, curved="off")
+    never, expected = learned(MoERegressor, PLANE, curved="off", refits=False)
     assert losses[2_500:].mean() == pytest.approx(expected[2_500:].mean(), abs=1e-3)
     assert list(never.member_weights) == ["average", "latest", "one_expert"]
 
@@ -62,12 +62,20 @@ def test_by_default_it_takes_part_only_where_its_inputs_are_bounded_and_there_ar
 
 
 def test_it_comes_back_where_the_average_is_no_longer_trusted():
-    model, _ = learned(MoERegressor, np.where(X[:, 0] > 0.0, PLANE, X[:, 2])[:2_048])
+    model, _ = learned(MoERegressor, np.where(X[:, 0] > 0.0, PLANE, X[:, 2])[:2_048], drift=None)
     assert "curved" not in model.member_weights
     for start in range(0, 2_560, 512):
         rows = slice(start, start + 512)
         model.learn_array(X[rows], DISTANCE[rows])
         assert ("curved" in model.member_weights) == (model.n >= 2 * 2_048)
+    assert model.member_weights["curved"] > 0.9
+
+
+def test_it_comes_back_after_a_drift():
+    model, _ = learned(MoERegressor, np.where(X[:, 0] > 0.0, PLANE, X[:, 2])[:2_048])
+    assert "curved" not in model.member_weights
+    model.learn_array(X[:1_000], DISTANCE[:1_000])
+    assert model.drifts
     assert model.member_weights["curved"] > 0.9
 
 
@@ -178,7 +186,7 @@ def test_however_events_are_fed_and_wherever_it_is_saved_the_model_is_the_same(
 
 
 def test_an_event_is_predicted_alone_as_in_an_array():
-    model, _ = learned(MoERegressor, DISTANCE[:900])
+    model, _ = learned(MoERegressor, DISTANCE[:900], refits=False)
     assert model.member_weights["curved"] > 0.5
     several = model.predict_array(X[900:910], feature_names=NAMES)
     alone = [model.predict_one(dict(zip(NAMES, row, strict=True))) for row in X[900:910].tolist()]

@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
 from streammoe.distributions import Gaussian
 from streammoe.options import Auto, WarmUp
 from streammoe.persistence import encode
@@ -87,6 +87,16 @@ def curved():
     rows = np.random.default_rng(0).normal(size=(900, 2))
     model = MoERegressor(2, warmup=WarmUp(400, restarts=1), standardize=True)
     model.learn_array(rows, (rows**2).sum(axis=1))
+    return model
+
+
+@cache
+@quiet()
+def growing():
+    """Amid a fit to more events, with a member from the fit before."""
+    model = MoERegressor(2, warmup=WarmUp(50, restarts=1), schedule=schedules.constant(0.05), curved="off")
+    rows = np.random.default_rng(0).normal(size=(205, 2))
+    model.learn_array(rows, np.abs(rows[:, 0]))
     return model
 
 
@@ -179,6 +189,26 @@ CURVED = {
     "no coefficients": lambda a: a.pop("portfolio.curved.experts"),
     "two members": lambda a: a.update({"portfolio.weights": np.full(2, 1 / 2)}),
 }
+GROWING = {
+    "of a third expert": lambda a: a.update({"portfolio.refitted.experts": np.ones((3, 1, 4))}),
+    "without coefficients": lambda a: a.pop("portfolio.refitted.experts"),
+    "without a gate": lambda a: a.pop("portfolio.refitted.gate"),
+    "without variance": lambda a: a["portfolio.refitted.variances"].fill(0.0),
+    "idle for too long": lambda a: a["portfolio.refitted_idle"].fill(2),
+    "gain NaN": lambda a: a["portfolio.refitted_gain"].fill(np.nan),
+    "no counts": lambda a: a.pop("portfolio.growing.counts"),
+    "fitted to rows that are not there": lambda a: a["portfolio.growing.counts"].__setitem__(1, 999),
+    "begun in the future": lambda a: a["portfolio.growing.counts"].__setitem__(2, 999),
+    "more rows than events": lambda a: a["state.n"].fill(100),
+    "no first fit": lambda a: a["portfolio.growing.counts"].__setitem__(0, 0),
+    "no start": lambda a: a.pop("portfolio.growing.start.gate"),
+    "a start without variance": lambda a: a["portfolio.growing.start.variances"].fill(0.0),
+    "inputs out of range": lambda a: a["portfolio.growing.X"].fill(1e60),
+    "inputs endless": lambda a: a["portfolio.growing.X"].fill(np.inf),
+    "too wide": lambda a: a.update({"portfolio.growing.X": np.zeros((205, 9))}),
+    "targets of fewer rows": lambda a: a.update({"portfolio.growing.Y": np.zeros((5, 1))}),
+    "negative weights": lambda a: a["portfolio.growing.weights"].fill(-1.0),
+}
 INTERIM = {
     "another count": lambda a: a["warmup.interim.n"].__iadd__(1),
     "no totals": lambda a: a.pop("warmup.totals"),
@@ -200,6 +230,7 @@ DAMAGES = {
     "mixture of a warm-up": (interim, INTERIM),
     "portfolio": (learned, PORTFOLIO),
     "curved member": (curved, CURVED),
+    "more fits": (growing, GROWING),
 }
 DESCRIPTIONS = [
     "MoERegressor",

@@ -16,7 +16,7 @@ Y = SIDE * np.where(X[:, 0] > 0.0, 2.0 * X[:, 1], -X[:, 1]) + 0.1 * RNG.normal(s
 
 
 def learned(n):
-    model = MoERegressor(2, warmup=WarmUp(100, restarts=1), drift=PageHinkley(50), curved="off")
+    model = MoERegressor(2, warmup=WarmUp(100, restarts=1), drift=PageHinkley(50), curved="off", refits=False)
     model.learn_array(X[:n], Y[:n])
     return model
 

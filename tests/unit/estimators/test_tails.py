@@ -40,8 +40,8 @@ def test_without_outliers_the_parameters_are_those_of_plain_experts_bit_for_bit(
     Y = 0.02 * Y + np.random.default_rng(1).normal(size=Y.shape)  # no event is beyond the tail of any expert
     constant = Gaussian().shape(Q)[1]
     assert 1e-12 < constant < 1e-9
-    # The last bits of losses differ, and so would the weights of a portfolio.
-    alone = {"batch_size": batch_size, "serve": "polyak"}
+    # The last bits of losses differ, and so would the weights of a portfolio and the state of a detector.
+    alone = {"batch_size": batch_size, "serve": "polyak", "drift": None}
     plain, tailed = (of(tail, Q, covariance, n_experts=1, **alone) for tail in (PLAIN, 6.0))
     models = [(plain, tailed)]
     for model in models[0]:
@@ -56,6 +56,7 @@ def test_without_outliers_the_parameters_are_those_of_plain_experts_bit_for_bit(
         "batch_size": batch_size,
         "schedule": schedules.constant(0.001),
         "curved": "off",
+        "drift": None,
     }
     models.append(
         tuple(

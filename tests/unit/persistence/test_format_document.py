@@ -57,6 +57,8 @@ def models():
     found.append(MoERegressor(2, warmup=WarmUp(400, restarts=1), standardize=True))
     squares = np.random.default_rng(1).normal(size=(800, 2))
     found[-1].learn_array(squares, (squares**2).sum(axis=1))
+    found.append(MoERegressor(2, warmup=WarmUp(50, restarts=1)))
+    found[-1].learn_array(X[:205], np.abs(X[:205, 0]))  # with a refitted member, and amid the next fit
     found.append(MoERegressor(2, warmup=WarmUp(40, restarts=1)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warmup, "REPLAY_WORK", 0.0)

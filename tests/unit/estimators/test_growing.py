@@ -1,0 +1,158 @@
+"""The mixture is fitted again to more events while that helps, and nothing depends on cuts or restarts."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
+from streammoe.engine import growing
+from tests.unit.estimators.models import ESTIMATORS, NAMES, OUTPUTS, STREAMS, WARM, dicts, same, trained
+
+N = 2_600
+NOISY = {"schedule": schedules.constant(0.05)}
+"""Steps so long that a fit is always better."""
+
+
+def started(kind, **more):
+    model = trained(kind, 0, **more)
+    model.set_columns(NAMES)
+    return model
+
+
+def rows_of(model):
+    return model.learner.phase.portfolio.growing
+
+
+def learned(n, **more):
+    X, y = STREAMS[MoERegressor](n)
+    model = started(MoERegressor, **more)
+    return model, model.learn_array(X, y)
+
+
+def test_where_steps_are_noisy_the_fits_predict():
+    with_fits, losses = learned(N, **NOISY)
+    _, without = learned(N, **NOISY, refits=False)
+    assert with_fits.member_weights["refitted"] > 0.9
+    assert losses[16 * WARM :].mean() < without[16 * WARM :].mean() - 0.02
+
+
+def test_fits_are_to_2_4_8_and_16_times_the_rows_of_the_first():
+    sizes = []
+    model = started(MoERegressor, **NOISY)
+    X, y = STREAMS[MoERegressor](N)
+    for i in range(N):
+        model.learn_array(X[[i]], y[[i]])
+        rows = rows_of(model) if not model.is_warming_up else None
+        if rows is not None and rows.began and (not sizes or sizes[-1] != rows.fitted):
+            sizes.append(rows.fitted)
+    assert sizes == [2 * WARM, 4 * WARM, 8 * WARM, 16 * WARM]
+    assert rows_of(model) is None
+
+
+def test_where_fits_do_not_help_they_end_and_the_rows_are_given_up():
+    model, _ = learned(8_192)
+    assert "refitted" not in model.member_weights
+    assert rows_of(model) is None
+
+
+@pytest.mark.parametrize(("name", "value"), [("ROUND_LIMIT", 1.0), ("MOST_BYTES", 8 * 5 * 3 * WARM)])
+def test_models_that_cost_much_are_fitted_to_fewer_rows(name, value, monkeypatch):
+    monkeypatch.setattr(growing, name, value)
+    model, _ = learned(4 * WARM, **NOISY)
+    assert rows_of(model) is None
+    assert ("refitted" in model.member_weights) == (name == "MOST_BYTES")
+
+
+def test_nothing_is_kept_where_no_fit_follows():
+    for more in ({"serve": "polyak"}, {"refits": False}, {"n_experts": 1}):
+        arrays = learned(2 * WARM + 5, **more)[0].arrays()
+        assert not [name for name in arrays if "growing" in name or "refitted" in name]
+
+
+def test_a_drift_gives_up_the_rows():
+    X, y = STREAMS[MoERegressor](N)
+    after = np.arange(N) >= 2_000
+    model = started(MoERegressor, drift="page_hinkley", **NOISY)
+    for part in (slice(0, 1_000), slice(1_000, N)):
+        model.learn_array(X[part], (y + 30.0 * after)[part])
+    assert model.drifts
+    assert rows_of(model) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [(kind, NOISY) for kind in ESTIMATORS]
+    + [(MoERegressor, {"drift": "page_hinkley"}), (MoEClassifier, {**NOISY, "batch_size": 7})],
+    ids=str,
+)
+def test_it_is_the_same_event_by_event_in_batches_and_over_restarts(kind, more, tmp_path):
+    X, y = STREAMS[kind](1_300)
+    whole, pieces, single = (started(kind, **more) for _ in range(3))
+    whole.learn_array(X, y)
+    events = list(zip(dicts(X), dicts(y, OUTPUTS) if kind is MoEMultiTargetRegressor else y.tolist(), strict=True))
+    amid = 0
+    for i, event in enumerate(events):
+        single.learn_one(*event)
+        if i % 97 == 0 or i in (2 * WARM - 1, 2 * WARM, 4 * WARM + 16, 4 * WARM + 17):
+            amid += not single.is_warming_up and rows_of(single) is not None and rows_of(single).began > 0
+            single.save(tmp_path / "model.safetensors")
+            single = load(tmp_path / "model.safetensors")
+    assert amid
+    for rows in np.split(np.arange(len(X)), np.flatnonzero(np.random.default_rng(1).random(len(X)) < 0.02)):
+        pieces.learn_array(X[rows], y[rows])
+    assert same(whole, single)
+    assert same(whole, pieces)
+
+
+def test_a_late_column_ends_the_fit_in_progress_and_joins(tmp_path):
+    X, y = STREAMS[MoERegressor](1_300)
+    late = 2 * WARM + 5
+    wide = np.column_stack([X, 0.1 * X[:, 0] ** 2])
+    whole, single = started(MoERegressor, **NOISY), started(MoERegressor, **NOISY)
+    whole.learn_array(X[:late], y[:late])
+    assert rows_of(whole).began
+    for i, (row, target) in enumerate(zip(wide, y.tolist(), strict=True)):
+        single.learn_one(dict(zip([*NAMES, "late"] if i >= late else NAMES, row.tolist(), strict=False)), target)
+        if i == late:
+            assert not rows_of(single).began
+        if i in (late - 1, late + 20, 700):
+            single.save(tmp_path / "model.safetensors")
+            single = load(tmp_path / "model.safetensors")
+    whole.learn_array(wide[late:], y[late:], feature_names=[*NAMES, "late"])
+    assert same(whole, single)
+    assert single.member_weights["refitted"] > 0.5
+
+
+def test_events_without_target_are_left_out():
+    X, y = STREAMS[MoERegressor](1_300)
+    y[np.random.default_rng(3).random(len(y)) < 0.3] = np.nan
+    whole, single = started(MoERegressor, **NOISY), started(MoERegressor, **NOISY)
+    together = whole.learn_rows(X, y[:, None]).predictions
+    alone = [single.learn_rows(X[[i]], y[[i], None]).predictions[0] for i in range(len(X))]
+    assert "refitted" in whole.member_weights
+    assert same(whole, single)
+    assert together.tobytes() == np.array(alone).tobytes()
+
+
+def test_a_class_that_comes_late_ends_the_fits():
+    X, y = STREAMS[MoEClassifier](900)
+    y = np.where(np.arange(len(y)) < 500, y, np.where(y == "no", "new", y)).astype(object)
+    model = started(MoEClassifier, **NOISY)
+    model.learn_array(X[:500], y[:500])
+    assert rows_of(model) is not None
+    assert "refitted" in model.member_weights
+    model.learn_array(X[500:], y[500:])
+    assert rows_of(model) is None
+    assert sum(model.member_weights.values()) == pytest.approx(1.0)
+
+
+def test_copies_go_on_by_themselves_amid_a_fit():
+    X, y = STREAMS[MoERegressor](1_000)
+    model, _ = learned(2 * WARM + 5, **NOISY)
+    twins = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    for each in (model, *twins):
+        each.learn_array(X[2 * WARM + 5 :], y[2 * WARM + 5 :])
+    assert all(same(model, twin) for twin in twins)
+    assert "refitted" in model.member_weights
