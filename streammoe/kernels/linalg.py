@@ -197,29 +197,30 @@ def _cholesky_upper(matrix: FloatArray, scale: FloatArray, damping: float, facto
 @inline
 def _subtract_outers(factor: FloatArray, k: int, start: int, stop: int) -> None:
     """Subtract what rows k to k + 3 explain of rows `start` to `stop`, one after the other, in one sweep."""
-    f0, f1, f2, f3 = factor[k], factor[k + 1], factor[k + 2], factor[k + 3]
     for i in range(start, stop):
-        row = factor[i]
-        w0, w1, w2, w3 = f0[i], f1[i], f2[i], f3[i]
-        for j in range(i, row.shape[0]):
+        row = factor[i, i:]
+        f0, f1, f2, f3 = factor[k, i:], factor[k + 1, i:], factor[k + 2, i:], factor[k + 3, i:]
+        w0, w1, w2, w3 = f0[0], f1[0], f2[0], f3[0]
+        for j in range(row.shape[0]):
             row[j] = row[j] - w0 * f0[j] - w1 * f1[j] - w2 * f2[j] - w3 * f3[j]
 
 
 @inline
 def _finish_row(factor: FloatArray, k: int, first: int, smallest: float) -> bool:
     """Subtract what rows `first` to k explain of row k, and divide it by its root; False where the pivot vanishes."""
-    p = factor.shape[0]
+    row = factor[k, k:]
     for i in range(first, k):
-        weight = factor[i, k]
-        for j in range(k, p):
-            factor[k, j] -= weight * factor[i, j]
-    pivot = factor[k, k]
+        other = factor[i, k:]
+        weight = other[0]
+        for j in range(row.shape[0]):
+            row[j] -= weight * other[j]
+    pivot = row[0]
     if not pivot > smallest:
         return False
     root = math.sqrt(pivot)
-    factor[k, k] = root
-    for j in range(k + 1, p):
-        factor[k, j] /= root
+    row[0] = root
+    for j in range(1, row.shape[0]):
+        row[j] /= root
     return True
 
 
@@ -273,15 +274,19 @@ def _invert_columns(factor: FloatArray, first: int, stop: int, row: FloatArray) 
         blocked = stop - (stop - 1 - i) % 4
         for k in range(i + 1, blocked, 4):
             w0, w1, w2, w3 = factor[i, k], factor[i, k + 1], factor[i, k + 2], factor[i, k + 3]
-            f0, f1, f2, f3 = factor[k], factor[k + 1], factor[k + 2], factor[k + 3]
             if k >= first:
-                row[k] += w0 * f0[k]
+                row[k] += w0 * factor[k, k]
             if k + 1 >= first:
-                row[k + 1] = row[k + 1] + w0 * f0[k + 1] + w1 * f1[k + 1]
+                row[k + 1] = row[k + 1] + w0 * factor[k, k + 1] + w1 * factor[k + 1, k + 1]
             if k + 2 >= first:
-                row[k + 2] = row[k + 2] + w0 * f0[k + 2] + w1 * f1[k + 2] + w2 * f2[k + 2]
-            for j in range(max(k + 3, first), stop):
-                row[j] = row[j] + w0 * f0[j] + w1 * f1[j] + w2 * f2[j] + w3 * f3[j]
+                row[k + 2] = (
+                    row[k + 2] + w0 * factor[k, k + 2] + w1 * factor[k + 1, k + 2] + w2 * factor[k + 2, k + 2]
+                )
+            at = max(k + 3, first)
+            rest = row[at:stop]
+            f0, f1, f2, f3 = factor[k, at:], factor[k + 1, at:], factor[k + 2, at:], factor[k + 3, at:]
+            for j in range(rest.shape[0]):
+                rest[j] = rest[j] + w0 * f0[j] + w1 * f1[j] + w2 * f2[j] + w3 * f3[j]
         for k in range(blocked, stop):
             weight = factor[i, k]
             for j in range(max(k, first), stop):
