@@ -279,9 +279,7 @@ def _invert_columns(factor: FloatArray, first: int, stop: int, row: FloatArray) 
             if k + 1 >= first:
                 row[k + 1] = row[k + 1] + w0 * factor[k, k + 1] + w1 * factor[k + 1, k + 1]
             if k + 2 >= first:
-                row[k + 2] = (
-                    row[k + 2] + w0 * factor[k, k + 2] + w1 * factor[k + 1, k + 2] + w2 * factor[k + 2, k + 2]
-                )
+                row[k + 2] = row[k + 2] + w0 * factor[k, k + 2] + w1 * factor[k + 1, k + 2] + w2 * factor[k + 2, k + 2]
             at = max(k + 3, first)
             rest = row[at:stop]
             f0, f1, f2, f3 = factor[k, at:], factor[k + 1, at:], factor[k + 2, at:], factor[k + 3, at:]

@@ -57,6 +57,10 @@ def models():
     found.append(MoERegressor(2, warmup=WarmUp(400, restarts=1), standardize=True))
     squares = np.random.default_rng(1).normal(size=(800, 2))
     found[-1].learn_array(squares, (squares**2).sum(axis=1))
+    found.append(MoERegressor(2, warmup=WarmUp(40, restarts=1), standardize=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warmup, "relearned_rows", lambda shape: 2)
+        found[-1].learn_array(X[:17], X[:17, 0])  # it learns again on another scale
     found.append(MoERegressor(2, warmup=WarmUp(40, restarts=1)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warmup, "REPLAY_WORK", 0.0)
