@@ -265,7 +265,8 @@ def _settle_each(em: Em, theta: Parameters, tau: FloatArray) -> Job[FloatArray]:
         grams.append(interruptible(em.work(K) / (K + 1), family.settle, one, share, options, own, R, Y)[0])
         yield em.work(K) / (K + 1)
     # One expert alone divides by the rows and its own share of the prior.
-    return np.stack(grams) * ((n + share.strength) / (n + prior.strength))
+    found: FloatArray = np.stack(grams) * ((n + share.strength) / (n + prior.strength))
+    return found
 
 
 def _settled(em: Em, theta: Parameters, tau: FloatArray, shares: FloatArray, expert_grams: FloatArray) -> MMState:

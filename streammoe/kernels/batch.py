@@ -155,7 +155,7 @@ def errors_of(theta: FloatArray, R: FloatArray, Y: FloatArray, q: int, i: int, o
 
     Four at once, since a sum by itself waits at every addition; each is what it is alone.
     """
-    count = min(R.shape[0] - i, 4)
+    count: int = min(R.shape[0] - i, 4)
     if count < 4:
         for at in range(count):
             out[at] = error_of(theta, R[i + at], Y[i + at, q])
@@ -203,7 +203,7 @@ def logits_of(coefficients: FloatArray, X: FloatArray, i: int, out: FloatArray) 
 
     Four at once, as in `errors_of`.
     """
-    count = min(X.shape[0] - i, 4)
+    count: int = min(X.shape[0] - i, 4)
     for k in range(coefficients.shape[0]):
         theta = coefficients[k]
         if count < 4:
