@@ -58,7 +58,7 @@ FEWEST_REPLAYED = 3
 """Multiply-adds of those steps that are done at one event, and the least number of steps."""
 RESCALE_WORK = 2.5e8
 """Multiply-adds by which the one expert learns buffered events again, on another scale, at one event."""
-ROWS_PER_REFRESH = 5
+ROWS_PER_REFRESH = 3
 """How many of those events there are, at least, for each time that its Gram matrix is inverted."""
 LEAST_PACE, LARGEST_PACE = 1.2e7, 1e9
 """Limits of the multiply-adds at each event: 10 and 200 ms, roughly."""
@@ -110,7 +110,7 @@ def relearned_rows(shape: Shape) -> int:
     """Return how many buffered events the one expert of a warm-up learns again at an event when its scale has changed.
 
     >>> [relearned_rows(Shape(2, 9, p, p)) for p in (11, 201, 785)]
-    [610351, 279, 5]
+    [444181, 174, 3]
     """
     _, N, _, p_v = shape
     return max(int(RESCALE_WORK / (step_cost(Shape(1, N, p_v, p_v)) + p_v**3 / (2 * ROWS_PER_REFRESH))), 1)
