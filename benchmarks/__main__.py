@@ -18,6 +18,7 @@ from benchmarks.report import machine
 NAMES = (
     "kernel_speed",
     "shortcuts",
+    "longest_call",
     "outliers",
     "image_segments",
     "daemon_throughput",

@@ -231,18 +231,59 @@ class Em(NamedTuple):
 
 def statistics_at(em: Em, theta: Parameters) -> MMState:
     """Return the state at s_0: the average of S̄ over the buffer at θ, with the prior as `prior.strength` more rows."""
-    family, (W, R, Y, weights), prior, options = em
-    n = len(W)
-    total = n + prior.strength
+    return run_job(statistics(em, theta))
+
+
+def statistics(em: Em, theta: Parameters) -> Job[MMState]:
+    """Return the state as `statistics_at` does, in pieces: in a large round, one for each expert and the gate."""
     K = len(theta.experts)
     _, tau = em.e_step(theta)
-    tau *= weights[:, None]
-    shares = np.empty((n, K))
-    softmax_rows(theta.gate, W, K - 1, shares)
+    tau *= em.buffer.weights[:, None]
+    shares = np.empty_like(tau)
+    softmax_rows(theta.gate, em.buffer.W, K - 1, shares)
+    if em.work(K) <= PIECE:
+        expert_grams = em.family.settle(theta, em.prior, em.options, tau, em.buffer.R, em.buffer.Y)
+        state = _settled(em, theta, tau, shares, expert_grams)
+        yield em.work(K)
+        return state
+    work = em.work(K) / (K + 1)
+    expert_grams = yield from _settle_each(em, theta, tau)
+    state = interruptible(work, _settled, em, theta, tau, shares, expert_grams)
+    yield work
+    return state
+
+
+def _settle_each(em: Em, theta: Parameters, tau: FloatArray) -> Job[FloatArray]:
+    """Return what the family's `settle` does, one expert after the other."""
+    family, (_, R, Y, _), prior, options = em
+    n, K = tau.shape
+    share = prior._replace(strength=prior.strength / K)
+    grams = []
+    for k in range(K):
+        one = Parameters(theta.gate[:0], theta.experts[k : k + 1], theta.variances[k : k + 1])
+        own = np.ascontiguousarray(tau[:, k : k + 1])
+        grams.append(interruptible(em.work(K) / (K + 1), family.settle, one, share, options, own, R, Y)[0])
+        yield em.work(K) / (K + 1)
+    # One expert alone divides by the rows and its own share of the prior.
+    found: FloatArray = np.stack(grams) * ((n + share.strength) / (n + prior.strength))
+    return found
+
+
+def _settled(em: Em, theta: Parameters, tau: FloatArray, shares: FloatArray, expert_grams: FloatArray) -> MMState:
+    """Take the gate's step, and return the state; the experts' step has been taken.
+
+    Args:
+        em: the rows and the prior.
+        theta: changed in place.
+        tau: (n, K) responsibilities times weights, and `shares`, (n, K), the gate's, both before any step.
+        expert_grams: (K, p_v, p_v)
+    """
+    _, (W, _, _, weights), prior, options = em
+    n, K = tau.shape
+    total = n + prior.strength
     curvatures = np.ones(n)
     if options.adaptive and K > 1:
         gate_bends(shares, options.bound_share, curvatures)
-    expert_grams = family.settle(theta, prior, options, tau, R, Y)
     gate_gram = np.empty((W.shape[1], W.shape[1]))
     collect_gram(W, curvatures * weights, prior.strength, prior.gate_gram, total, gate_gram)
     pushes = np.ascontiguousarray((shares * weights[:, None] - tau)[:, :-1])

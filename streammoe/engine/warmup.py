@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.engine.cost import Shape, row_cost
-from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics_at
-from streammoe.engine.interruption import interruptible
+from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics
 from streammoe.engine.jobs import Job
 from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts, spectral_starts
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
@@ -57,6 +56,10 @@ CATCH_UP = 1.5e7
 REPLAY_WORK = 4e6
 FEWEST_REPLAYED = 3
 """Multiply-adds of those steps that are done at one event, and the least number of steps."""
+RESCALE_WORK = 2.5e8
+"""Multiply-adds by which the one expert learns buffered events again, on another scale, at one event."""
+ROWS_PER_REFRESH = 3
+"""How many of those events there are, at least, for each time that its Gram matrix is inverted."""
 LEAST_PACE, LARGEST_PACE = 1.2e7, 1e9
 """Limits of the multiply-adds at each event: 10 and 200 ms, roughly."""
 ROUND_LIMIT = 2.5e7
@@ -101,6 +104,16 @@ def replayed_rows(shape: Shape) -> int:
     [6163, 3]
     """
     return max(int(REPLAY_WORK / step_cost(shape)), FEWEST_REPLAYED)
+
+
+def relearned_rows(shape: Shape) -> int:
+    """Return how many buffered events the one expert of a warm-up learns again at an event when its scale has changed.
+
+    >>> [relearned_rows(Shape(2, 9, p, p)) for p in (11, 201, 785)]
+    [444181, 174, 3]
+    """
+    _, N, _, p_v = shape
+    return max(int(RESCALE_WORK / (step_cost(Shape(1, N, p_v, p_v)) + p_v**3 / (2 * ROWS_PER_REFRESH))), 1)
 
 
 def step_cost(shape: Shape) -> int:
@@ -148,8 +161,7 @@ def fit(
     """
     em = yield from with_own_prior(family, buffer, n_outputs, options)
     theta = yield from _search(without_outliers(em), n_experts, restarts, np.random.default_rng(seed), brief=brief)
-    state = interruptible(em.work(n_experts), statistics_at, as_streamed(em), theta)
-    yield em.work(n_experts)
+    state = yield from statistics(as_streamed(em), theta)
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
     return state

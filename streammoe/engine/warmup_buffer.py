@@ -127,19 +127,16 @@ class WarmUpBuffer:
     def _scaled(self, Y: FloatArray) -> FloatArray:
         return Y if self.scaler is None else (Y - self.scaler.target_center) / self.scaler.target_scale
 
-    def learn_again(self, scaler: Scaler, R: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
-        """Repeat the recursive fit with other features, targets and weights of the buffered rows.
-
-        Args:
-            scaler: scaler of the features, and of the targets.
-            R: (count, p_v) features.
-            Y: (count, Q) targets; weights: (count,).
-        """
-        again = WarmUpBuffer(self.family, self.n_outputs, R.shape[1])
+    def blank(self, scaler: Scaler, p_v: int) -> WarmUpBuffer:
+        """Return an empty buffer for a fit of the same kind to rows that this scaler scales."""
+        again = WarmUpBuffer(self.family, self.n_outputs, p_v)
         again.scaler = scaler
-        again.learn(self.X[: self.count], R, Y, weights, traced=False)
+        return again
+
+    def take_over(self, again: WarmUpBuffer, n_scaling: int) -> None:
+        """Continue with another fit to all the buffered rows, scaled by the moments of the first `n_scaling`."""
         self.recursive = again.recursive
-        self.n_scaling, self.scaler = self.count, scaler
+        self.n_scaling, self.scaler = n_scaling, again.scaler
 
     def copy(self, spare: MMState | None = None) -> WarmUpBuffer:
         """Return a copy to restore later; it shares the buffer, whose first `count` rows never change."""

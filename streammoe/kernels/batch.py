@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from streammoe.kernels.compile import jit, part
-from streammoe.kernels.linalg import add_outer, add_product, invert_spd
+from streammoe.kernels.compile import inline, jit, part
+from streammoe.kernels.linalg import add_outers_in_turn, add_product, invert_spd
 from streammoe.kernels.softmax import adaptive_weight, bound_mix, gate_bend, softmax
 from streammoe.types import FloatArray
 
@@ -39,22 +39,23 @@ def fit_linear(
     inverse = np.empty((p, p))
     scratch = np.empty((p, p))
     pull = np.empty(p)
+    weights = np.empty(R.shape[0])
+    errors = np.empty(4)
     for k in range(K):
         gram[:, :] = 0.0
         for j in range(p):
             gram[j, j] = share * prior_gram[j]
         for i in range(R.shape[0]):
-            add_outer(gram, R[i], tau[i, k])
+            weights[i] = tau[i, k]
+        add_outers_in_turn(gram, R, weights, True)
         invert_spd(gram, inverse, scratch)
         for q in range(Q):
             theta = experts[k, q]
             # Correcting the old coefficients keeps the rounding of an ill-conditioned inverse out of what fits already.
             for j in range(p):
                 pull[j] = share * prior_gram[j] * (prior_experts[q, j] - theta[j])
-            for i in range(R.shape[0]):
-                weight = tau[i, k] * error_of(theta, R[i], Y[i, q])
-                for j in range(p):
-                    pull[j] += weight * R[i, j]
+            for i in range(0, R.shape[0], 4):
+                add_pulls(theta, R, Y, q, i, weights, errors, pull)
             add_product(inverse, pull, theta)
 
 
@@ -78,6 +79,7 @@ def fit_variances(
     """
     K, Q, p = experts.shape
     share = prior_strength / K
+    errors = np.empty(4)
     for k in range(K):
         mass = share
         for i in range(R.shape[0]):
@@ -88,9 +90,9 @@ def fit_variances(
             for j in range(p):
                 apart = theta[j] - prior_experts[q, j]
                 total += share * prior_gram[j] * apart * apart
-            for i in range(R.shape[0]):
-                error = error_of(theta, R[i], Y[i, q])
-                total += trusted[i, k] * error * error
+            for i in range(0, R.shape[0], 4):
+                for at in range(errors_of(theta, R, Y, q, i, errors)):
+                    total += trusted[i + at, k] * errors[at] * errors[at]
             variances[k, q] = max(total / mass, variance_floor * prior_variances[q])
 
 
@@ -147,6 +149,112 @@ def error_of(theta: FloatArray, r: FloatArray, y: float) -> float:
     return y - mean
 
 
+@part
+def errors_of(theta: FloatArray, R: FloatArray, Y: FloatArray, q: int, i: int, out: FloatArray) -> int:
+    """Write `error_of` rows i to i + 3, as far as there are so many, to `out`, and return how many there are.
+
+    Four at once, since a sum by itself waits at every addition; each is what it is alone.
+    """
+    count: int = min(R.shape[0] - i, 4)
+    if count < 4:
+        for at in range(count):
+            out[at] = error_of(theta, R[i + at], Y[i + at, q])
+        return count
+    r0, r1, r2, r3 = R[i], R[i + 1], R[i + 2], R[i + 3]
+    t0, t1, t2, t3 = 0.0, 0.0, 0.0, 0.0
+    for j in range(theta.shape[0]):
+        t0 += theta[j] * r0[j]
+        t1 += theta[j] * r1[j]
+        t2 += theta[j] * r2[j]
+        t3 += theta[j] * r3[j]
+    out[0], out[1], out[2], out[3] = Y[i, q] - t0, Y[i + 1, q] - t1, Y[i + 2, q] - t2, Y[i + 3, q] - t3
+    return 4
+
+
+@part
+def add_pulls(
+    theta: FloatArray,
+    R: FloatArray,
+    Y: FloatArray,
+    q: int,
+    i: int,
+    weights: FloatArray,
+    errors: FloatArray,
+    pull: FloatArray,
+) -> None:
+    """Add weight · error · r of rows i to i + 3, one after the other, to `pull`; `errors`: scratch."""
+    count = errors_of(theta, R, Y, q, i, errors)
+    for at in range(count):
+        errors[at] *= weights[i + at]
+    if count == 4:
+        r0, r1, r2, r3 = R[i], R[i + 1], R[i + 2], R[i + 3]
+        e0, e1, e2, e3 = errors[0], errors[1], errors[2], errors[3]
+        for j in range(pull.shape[0]):
+            pull[j] = pull[j] + e0 * r0[j] + e1 * r1[j] + e2 * r2[j] + e3 * r3[j]
+        return
+    for at in range(count):
+        for j in range(pull.shape[0]):
+            pull[j] += errors[at] * R[i + at, j]
+
+
+@part
+def logits_of(coefficients: FloatArray, X: FloatArray, i: int, out: FloatArray) -> int:
+    """Write C x of rows i to i + 3, as far as there are so many, to `out`, (4, N); return how many there are.
+
+    Four at once, as in `errors_of`.
+    """
+    count: int = min(X.shape[0] - i, 4)
+    for k in range(coefficients.shape[0]):
+        theta = coefficients[k]
+        if count < 4:
+            for at in range(count):
+                out[at, k] = -error_of(theta, X[i + at], 0.0)
+            continue
+        x0, x1, x2, x3 = X[i], X[i + 1], X[i + 2], X[i + 3]
+        t0, t1, t2, t3 = 0.0, 0.0, 0.0, 0.0
+        for j in range(theta.shape[0]):
+            t0 += theta[j] * x0[j]
+            t1 += theta[j] * x1[j]
+            t2 += theta[j] * x2[j]
+            t3 += theta[j] * x3[j]
+        out[0, k], out[1, k], out[2, k], out[3, k] = t0, t1, t2, t3
+    return count
+
+
+@part
+def add_softmax_curvature(
+    hessian: FloatArray, X: FloatArray, i: int, count: int, weights: FloatArray, shares: FloatArray
+) -> None:
+    """Add the curvature of rows i to i + `count` − 1, at most four, to the lower triangle of `hessian`, (N p, N p).
+
+    Args:
+        weights: (4,) of these rows.
+        shares: (4, N+1) their probabilities, the reference's last.
+    """
+    p = X.shape[1]
+    for k in range(shares.shape[1] - 1):
+        for m in range(k + 1):
+            same = 1.0 if k == m else 0.0
+            if count < 4:
+                for at in range(count):
+                    bend = weights[at] * shares[at, k] * (same - shares[at, m])
+                    for j in range(p):
+                        scaled = bend * X[i + at, j]
+                        for c in range(j + 1 if m == k else p):
+                            hessian[k * p + j, m * p + c] += scaled * X[i + at, c]
+                continue
+            b0 = weights[0] * shares[0, k] * (same - shares[0, m])
+            b1 = weights[1] * shares[1, k] * (same - shares[1, m])
+            b2 = weights[2] * shares[2, k] * (same - shares[2, m])
+            b3 = weights[3] * shares[3, k] * (same - shares[3, m])
+            x0, x1, x2, x3 = X[i], X[i + 1], X[i + 2], X[i + 3]
+            for j in range(p):
+                a0, a1, a2, a3 = b0 * x0[j], b1 * x1[j], b2 * x2[j], b3 * x3[j]
+                row = hessian[k * p + j, m * p : (m + 1) * p]
+                for c in range(j + 1 if m == k else p):
+                    row[c] = row[c] + a0 * x0[c] + a1 * x1[c] + a2 * x2[c] + a3 * x3[c]
+
+
 @jit
 def prior_quadratic(
     coefficients: FloatArray, target: FloatArray, gram: FloatArray, curvature: tuple[float, float]
@@ -180,16 +288,19 @@ def softmax_objective(
     """Σ_i Σ_k targets_ik log softmax_k(C x_i), with the prior; the reference logit stands at index `reference`."""
     free = coefficients.shape[0]
     logits = np.empty(free + 1)
+    found = np.empty((4, free))
     total = -0.5 * prior_strength * prior_quadratic(coefficients, prior_target, prior_gram, curvature)
-    for i in range(X.shape[0]):
-        weight = targets[i, reference]
-        for k in range(free):
-            at = k if k < reference else k + 1
-            logits[at] = -error_of(coefficients[k], X[i], 0.0)
-            total += targets[i, at] * logits[at]
-            weight += targets[i, at]
-        logits[reference] = 0.0
-        total -= weight * softmax(logits)
+    for first in range(0, X.shape[0], 4):
+        for row in range(logits_of(coefficients, X, first, found)):
+            i = first + row
+            weight = targets[i, reference]
+            for k in range(free):
+                at = k if k < reference else k + 1
+                logits[at] = found[row, k]
+                total += targets[i, at] * logits[at]
+                weight += targets[i, at]
+            logits[reference] = 0.0
+            total -= weight * softmax(logits)
     return total
 
 
@@ -230,11 +341,24 @@ def fit_softmax(
     gradient = np.empty((free, p))
     move = np.empty((free, p))
     trial = np.empty((free, p))
-    shares = np.empty(free + 1)
+    shares = np.empty((4, free + 1))
+    logits = np.empty((4, free))
+    weights = np.empty(4)
     mix = bound_mix(curvature, free)
+    if not newton:
+        # The same in all rounds.
+        masses = np.empty(X.shape[0])
+        for i in range(X.shape[0]):
+            masses[i] = mass_of(targets[i], free, reference)
+        hessian[:, :] = 0.0
+        for j in range(p):
+            hessian[j, j] = prior_strength * prior_gram[j]
+        add_outers_in_turn(hessian, X, masses, True)
+        invert_spd(hessian, inverse, scratch)
     old = softmax_objective(coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
     for _ in range(rounds):
-        hessian[:, :] = 0.0
+        if newton:
+            hessian[:, :] = 0.0
         for j in range(p):
             column = 0.0
             for k in range(free):
@@ -246,32 +370,24 @@ def fit_softmax(
                 if newton:
                     for m in range(free):
                         hessian[k * p + j, m * p + j] = weight * ((k == m) - mix) / curvature[0]
-            if not newton:
-                hessian[j, j] = weight
-        for i in range(X.shape[0]):
-            x = X[i]
-            weight = targets[i, reference]
-            for k in range(free):
-                at = k if k < reference else k + 1
-                weight += targets[i, at]
-                shares[k] = -error_of(coefficients[k], x, 0.0)
-            shares[free] = 0.0
-            softmax(shares)
-            for k in range(free):
-                at = k if k < reference else k + 1
-                push = targets[i, at] - weight * shares[k]
-                for j in range(p):
-                    gradient[k, j] += push * x[j]
-                if newton:
-                    for m in range(k + 1):
-                        bend = weight * shares[k] * ((k == m) - shares[m])
-                        for j in range(p):
-                            scaled = bend * x[j]
-                            for c in range(p):
-                                hessian[k * p + j, m * p + c] += scaled * x[c]
-            if not newton:
-                add_outer(hessian, x, weight)
-        invert_spd(hessian, inverse, scratch)
+        for first in range(0, X.shape[0], 4):
+            count = logits_of(coefficients, X, first, logits)
+            for row in range(count):
+                i = first + row
+                weight = weights[row] = mass_of(targets[i], free, reference)
+                for k in range(free):
+                    shares[row, k] = logits[row, k]
+                shares[row, free] = 0.0
+                softmax(shares[row])
+                for k in range(free):
+                    at = k if k < reference else k + 1
+                    push = targets[i, at] - weight * shares[row, k]
+                    for j in range(p):
+                        gradient[k, j] += push * X[i, j]
+            if newton:
+                add_softmax_curvature(hessian, X, first, count, weights, shares)
+        if newton:
+            invert_spd(hessian, inverse, scratch)
         move[:, :] = 0.0
         if newton:
             add_product(inverse, gradient.ravel(), move.ravel())
@@ -301,6 +417,15 @@ def fit_softmax(
         if new - old <= SETTLED * abs(new):
             return
         old = new
+
+
+@inline
+def mass_of(targets: FloatArray, free: int, reference: int) -> float:
+    """The sum of a row's soft targets, the reference's first."""
+    total: float = targets[reference]
+    for k in range(free):
+        total += targets[k if k < reference else k + 1]
+    return total
 
 
 @jit
@@ -375,8 +500,7 @@ def collect_gram(
     gram[:, :] = 0.0
     for j in range(gram.shape[0]):
         gram[j, j] = prior_weight * prior_gram[j] / total
-    for i in range(X.shape[0]):
-        add_outer(gram, X[i], weights[i] / total)
+    add_outers_in_turn(gram, X, weights / total, False)
 
 
 @jit

@@ -16,6 +16,10 @@ from streammoe.types import FloatArray
 VANISHED = 1e-100
 """A diagonal entry below this has nothing left to say, and its inverse would overflow with the next events."""
 
+TILE = 16
+COLUMNS = 64
+"""How many rows, and columns, large matrices are worked on at a time, so that they stay in the cache."""
+
 
 @inline
 def dot(a: FloatArray, b: FloatArray) -> float:
@@ -67,6 +71,30 @@ def add_outer(matrix: FloatArray, vector: FloatArray, weight: float) -> None:
 
 
 @part
+def add_outers_in_turn(matrix: FloatArray, rows: FloatArray, weights: FloatArray, lower: bool) -> None:
+    """Do `add_outer` for each of some rows, (n, p), with its weight; `lower`: in the lower triangle alone.
+
+    Four rows a sweep, each of them added by itself as in single calls, whose result this is bit for bit.
+    """
+    n, p = rows.shape
+    blocked = n - n % 4
+    for first in range(0, p, TILE):
+        for at in range(0, blocked, 4):
+            r0, r1, r2, r3 = rows[at], rows[at + 1], rows[at + 2], rows[at + 3]
+            w0, w1, w2, w3 = weights[at], weights[at + 1], weights[at + 2], weights[at + 3]
+            for i in range(first, min(first + TILE, p)):
+                row = matrix[i]
+                a0, a1, a2, a3 = w0 * r0[i], w1 * r1[i], w2 * r2[i], w3 * r3[i]
+                for j in range(i + 1 if lower else p):
+                    row[j] = row[j] + a0 * r0[j] + a1 * r1[j] + a2 * r2[j] + a3 * r3[j]
+        for at in range(blocked, n):
+            for i in range(first, min(first + TILE, p)):
+                scaled = weights[at] * rows[at, i]
+                for j in range(i + 1 if lower else p):
+                    matrix[i, j] += scaled * rows[at, j]
+
+
+@part
 def add_product(matrix: FloatArray, vector: FloatArray, out: FloatArray) -> None:
     """``out += matrix @ vector`` for a symmetric matrix."""
     for j in range(vector.shape[0]):
@@ -95,11 +123,7 @@ def invert_spd(matrix: FloatArray, out: FloatArray, factor: FloatArray) -> bool:
     for i in range(p):
         for j in range(p):
             out[i, j] = 0.0
-    for k in range(p):
-        for i in range(k + 1):
-            weight = factor[k, i]
-            for j in range(i + 1):
-                out[i, j] += weight * factor[k, j]
+    _add_gram_lower(factor, out)
     for i in range(p):
         for j in range(i + 1):
             value = out[i, j] * scale[i] * scale[j]
@@ -154,19 +178,79 @@ def _cholesky_upper(matrix: FloatArray, scale: FloatArray, damping: float, facto
         # A feature that has always been 0, or as good as, stands apart; any inverse will do, and 1 is a harmless one.
         factor[i, i] = factor[i, i] + damping if matrix[i, i] > VANISHED else 1.0
     smallest = 4e-16 * p
-    for k in range(p):
-        pivot = factor[k, k]
-        if not pivot > smallest:
-            return False
-        root = math.sqrt(pivot)
-        factor[k, k] = root
-        for j in range(k + 1, p):
-            factor[k, j] /= root
-        for i in range(k + 1, p):
-            weight = factor[k, i]
-            for j in range(i, p):
-                factor[i, j] -= weight * factor[k, j]
+    for first in range(0, p, TILE):
+        stop = min(first + TILE, p)
+        for k in range(0, first, 4):
+            _subtract_outers(factor, k, first, stop)
+        inner = stop - (stop - first) % 4
+        for k in range(first, inner, 4):
+            for at in range(k, k + 4):
+                if not _finish_row(factor, at, k, smallest):
+                    return False
+            _subtract_outers(factor, k, k + 4, stop)
+        for k in range(inner, stop):
+            if not _finish_row(factor, k, inner, smallest):
+                return False
     return True
+
+
+@inline
+def _subtract_outers(factor: FloatArray, k: int, start: int, stop: int) -> None:
+    """Subtract what rows k to k + 3 explain of rows `start` to `stop`, one after the other, in one sweep."""
+    for i in range(start, stop):
+        row = factor[i, i:]
+        f0, f1, f2, f3 = factor[k, i:], factor[k + 1, i:], factor[k + 2, i:], factor[k + 3, i:]
+        w0, w1, w2, w3 = f0[0], f1[0], f2[0], f3[0]
+        for j in range(row.shape[0]):
+            row[j] = row[j] - w0 * f0[j] - w1 * f1[j] - w2 * f2[j] - w3 * f3[j]
+
+
+@inline
+def _finish_row(factor: FloatArray, k: int, first: int, smallest: float) -> bool:
+    """Subtract what rows `first` to k explain of row k, and divide it by its root; False where the pivot vanishes."""
+    row = factor[k, k:]
+    for i in range(first, k):
+        other = factor[i, k:]
+        weight = other[0]
+        for j in range(row.shape[0]):
+            row[j] -= weight * other[j]
+    pivot = row[0]
+    if not pivot > smallest:
+        return False
+    root = math.sqrt(pivot)
+    row[0] = root
+    for j in range(1, row.shape[0]):
+        row[j] /= root
+    return True
+
+
+@part
+def _add_gram_lower(rows: FloatArray, out: FloatArray) -> None:
+    """Add Σ_k row_k row_kᵀ of the rows of a lower triangular matrix to the lower triangle of `out`."""
+    p = rows.shape[0]
+    blocked = p - p % 4
+    for first in range(0, p, TILE):
+        stop = min(first + TILE, p)
+        for k in range(first, blocked, 4):
+            r0, r1, r2, r3 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
+            for i in range(first, min(k + 1, stop)):
+                row = out[i]
+                w0, w1, w2, w3 = r0[i], r1[i], r2[i], r3[i]
+                for j in range(i + 1):
+                    row[j] = row[j] + w0 * r0[j] + w1 * r1[j] + w2 * r2[j] + w3 * r3[j]
+            for i in range(k + 1, min(k + 4, stop)):
+                for at in range(i, k + 4):
+                    _add_row(rows, at, i, out)
+        for k in range(blocked, p):
+            for i in range(first, min(k + 1, stop)):
+                _add_row(rows, k, i, out)
+
+
+@inline
+def _add_row(rows: FloatArray, k: int, i: int, out: FloatArray) -> None:
+    weight = rows[k, i]
+    for j in range(i + 1):
+        out[i, j] += weight * rows[k, j]
 
 
 @allocating
@@ -174,14 +258,38 @@ def _invert_upper(factor: FloatArray) -> None:
     """Replace an upper triangular matrix by its inverse, in place, row by row from the bottom."""
     p = factor.shape[0]
     row = np.empty(p)
-    for i in range(p - 1, -1, -1):
+    # By columns from the right, since row i of the factor is needed up to them.
+    for first in range((p - 1) // COLUMNS * COLUMNS, -1, -COLUMNS):
+        _invert_columns(factor, first, min(first + COLUMNS, p), row)
+
+
+@part
+def _invert_columns(factor: FloatArray, first: int, stop: int, row: FloatArray) -> None:
+    """Replace columns `first` to `stop` of an upper triangular matrix by those of its inverse; `row` is scratch."""
+    for i in range(stop - 1, -1, -1):
+        start = max(i, first)
         diagonal = 1.0 / factor[i, i]
-        for j in range(i, p):
+        for j in range(start, stop):
             row[j] = 0.0
-        for k in range(i + 1, p):
+        blocked = stop - (stop - 1 - i) % 4
+        for k in range(i + 1, blocked, 4):
+            w0, w1, w2, w3 = factor[i, k], factor[i, k + 1], factor[i, k + 2], factor[i, k + 3]
+            if k >= first:
+                row[k] += w0 * factor[k, k]
+            if k + 1 >= first:
+                row[k + 1] = row[k + 1] + w0 * factor[k, k + 1] + w1 * factor[k + 1, k + 1]
+            if k + 2 >= first:
+                row[k + 2] = row[k + 2] + w0 * factor[k, k + 2] + w1 * factor[k + 1, k + 2] + w2 * factor[k + 2, k + 2]
+            at = max(k + 3, first)
+            rest = row[at:stop]
+            f0, f1, f2, f3 = factor[k, at:], factor[k + 1, at:], factor[k + 2, at:], factor[k + 3, at:]
+            for j in range(rest.shape[0]):
+                rest[j] = rest[j] + w0 * f0[j] + w1 * f1[j] + w2 * f2[j] + w3 * f3[j]
+        for k in range(blocked, stop):
             weight = factor[i, k]
-            for j in range(k, p):
+            for j in range(max(k, first), stop):
                 row[j] += weight * factor[k, j]
-        for j in range(i + 1, p):
+        for j in range(max(i + 1, first), stop):
             factor[i, j] = -row[j] * diagonal
-        factor[i, i] = diagonal
+        if i >= first:
+            factor[i, i] = diagonal

@@ -19,9 +19,10 @@ from streammoe.model.context import Context
 from streammoe.model.learner import Learner
 from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.provisional import ProvisionalMixture
+from streammoe.model.phases.rescaling import Rescaling, scaler_of
 from streammoe.model.phases.search import Search
 from streammoe.model.phases.streaming import Mixture, Race
-from streammoe.model.phases.warmup import Empty, WarmUp, scaler_of
+from streammoe.model.phases.warmup import Empty, WarmUp
 from streammoe.text import shown
 from streammoe.types import AnyArray
 
@@ -157,7 +158,12 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
         n = int(candidate.state.n[0])
         require(n == one.count, f"array warmup.interim.n counts {n} events, but the buffer holds {one.count}")
         provisional = ProvisionalMixture.from_arrays(arrays, candidate, encoder)
-    return WarmUp(one, provisional, search, n_rejected, cost, replay_began)
+    rescaling = None
+    if "warmup.rescaling" in arrays:
+        n_scaling, began = array_of(arrays, "warmup.rescaling", "int64", (2,), least=1.0, most=one.count).tolist()
+        require(n_scaling <= began, f"array warmup.rescaling holds {n_scaling} rows, but began with {began}")
+        rescaling = Rescaling(n_scaling, began)
+    return WarmUp(one, provisional, search, n_rejected, cost, replay_began, rescaling=rescaling)
 
 
 def _portfolio(context: Context, arrays: Mapping[str, AnyArray], candidates: Sequence[Candidate]) -> Portfolio | None:

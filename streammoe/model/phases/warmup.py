@@ -10,15 +10,15 @@ import numpy as np
 from streammoe.engine import mixture, model_selection, warmup
 from streammoe.engine.state import UnsoundError, is_finite, widen, with_class
 from streammoe.engine.warmup_buffer import RESCALED_AT, WarmUpBuffer, next_rescaling
-from streammoe.features import Encoder
 from streammoe.kernels.state import Trace
 from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Phase, Served
 from streammoe.model.phases.provisional import ProvisionalMixture, in_units, next_fit
 from streammoe.model.phases.replay import Replay, cost_after
+from streammoe.model.phases.rescaling import Rescaling, encoder_of
 from streammoe.model.phases.search import Found, Search
 from streammoe.model.phases.streaming import Mixture, Race, Streaming
-from streammoe.scaling import Scaler, wider_scaler
+from streammoe.scaling import wider_scaler
 from streammoe.types import AnyArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
@@ -94,6 +94,7 @@ class WarmUp(Phase):
             restart or with new columns or classes.
         n_rejected: number of rows of the last fit that predicted worse than what served; 0 if there is none.
         cost: −log-likelihood of the events since `search` began, each predicted before it was learned.
+        rescaling: the one expert on another scale while it learns the buffered rows again, if it does.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class WarmUp(Phase):
         cost: float = 0.0,
         replay_began: int = 0,
         replay: Replay | None = None,
+        rescaling: Rescaling | None = None,
     ) -> None:
         self.one = one
         self.provisional = provisional
@@ -113,6 +115,7 @@ class WarmUp(Phase):
         self.cost = cost
         self.replay_began = replay_began
         self.replay = replay
+        self.rescaling = rescaling
 
     @property
     def n(self) -> int:
@@ -120,7 +123,7 @@ class WarmUp(Phase):
 
     def next_due(self, context: Context) -> int:
         n, size = self.n, self._size(context)
-        if self.search is not None or n >= size:
+        if self.search is not None or self.rescaling is not None or n >= size:
             return n + 1
         rescaling = next_rescaling(n) if context.options.standardize else size
         return min(rescaling, next_fit(n, size) if _has_provisional(context) else size)
@@ -139,14 +142,14 @@ class WarmUp(Phase):
                     self._take_provisional(search, replay)
                 elif (phase := self._ended(context, search, replay)) is not None:
                     return phase
-        if context.options.standardize and self.n in RESCALED_AT:
+        if context.options.standardize:
             self._rescale(context)
         return self
 
     def learn(
         self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
     ) -> mixture.Scores:
-        encoder = self._encoder_of_one(context)
+        encoder = encoder_of(context, self.one)
         _, R = encoder.design(X)
         one = in_units(self.one.learn(X, R, Y, weights, traced=traced), encoder.scaler)
         believed = weights if self.provisional is None else context.believed(Y, weights)
@@ -186,11 +189,11 @@ class WarmUp(Phase):
         provisional = self.provisional
         if provisional is not None and provisional.leads:
             return Served.alone(provisional.candidate.state, context.encoder.scaled(provisional.scaler))
-        return Served.alone(self.one.recursive, self._encoder_of_one(context))
+        return Served.alone(self.one.recursive, encoder_of(context, self.one))
 
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder
-        self._replay_again()
+        self._catch_up_again()
         self.one.widen(len(encoder.fields), moves.expert_at, encoder.expert_width)
         if self.one.scaler is not None:
             self.one.scaler = wider_scaler(self.one.scaler, len(encoder.feature_names))
@@ -202,7 +205,7 @@ class WarmUp(Phase):
 
     def add_class(self, context: Context, rng: np.random.Generator) -> None:
         n_features, gamma = context.encoder.n_expert_features, context.steps(self.n + 1)
-        self._replay_again()
+        self._catch_up_again()
         self.one.add_class(rng, n_features)
         if self.provisional is not None:
             self.provisional.change(context, lambda state: with_class(state, rng, n_features, gamma))
@@ -215,34 +218,35 @@ class WarmUp(Phase):
             arrays["warmup.cost"] = np.array([self.cost])
         if self.replay_began:
             arrays["warmup.replay"] = np.array([self.replay_began], dtype=np.int64)
+        if self.rescaling is not None:
+            arrays["warmup.rescaling"] = np.array([self.rescaling.n_scaling, self.rescaling.began], dtype=np.int64)
         return arrays
 
     def copy(self, spare: Phase | None = None) -> WarmUp:
         provisional = self.provisional and self.provisional.copy()
         replay = self.replay and self.replay.copy(spare.replay if isinstance(spare, WarmUp) else None)
-        return WarmUp(self.one.copy(), provisional, self.search, self.n_rejected, self.cost, self.replay_began, replay)
+        counts = (self.n_rejected, self.cost, self.replay_began)
+        rescaling = self.rescaling and self.rescaling.copy()
+        return WarmUp(self.one.copy(), provisional, self.search, *counts, replay, rescaling)
 
     def is_finite(self) -> bool:
         return is_finite(self.one.recursive)
 
     # -- Scales of the one expert --------------------------------------------------------------------------------------
 
-    def _encoder_of_one(self, context: Context) -> Encoder:
-        """Return the encoder that gives the one expert its features."""
-        return context.encoder if self.one.scaler is None else context.encoder.scaled(self.one.scaler)
-
     def _rescale(self, context: Context) -> None:
         """Scale what the one expert sees by the moments of the buffered rows, and let it learn these again."""
-        X, Y, weights = self.one.rows()
-        scaler = scaler_of(context, X, Y)
-        rows = context.encoder.plausible_inputs(X)
-        if context.family.is_metric:
-            absurd = np.isnan(context.encoder.plausible_targets(Y))
-            weights = np.where(absurd.any(axis=1), 0.0, weights)
-            Y = np.where(absurd, scaler.target_center, Y)
+        if self.rescaling is None:
+            if self.n not in RESCALED_AT:
+                return
+            self.rescaling = Rescaling(self.n, self.n)
         try:
-            self.one.learn_again(scaler, context.encoder.scaled(scaler).design(rows)[1], Y, weights)
+            if self.rescaling.learn(context, self.one):
+                self.rescaling = None
+            else:
+                self.refits = True
         except UnsoundError as error:
+            self.rescaling = None
             LOGGER.info("warm-up: inputs keep their scale, since with another %s would not be finite", error)
 
     # -- Fits ----------------------------------------------------------------------------------------------------------
@@ -267,10 +271,12 @@ class WarmUp(Phase):
         self.cost = 0.0
         self.refits = True
 
-    def _replay_again(self) -> None:
-        """Let the result of the fit, if there is one, learn from the first row on: columns or classes have changed."""
+    def _catch_up_again(self) -> None:
+        """Let what catches up with the buffer, if anything does, begin again: columns or classes have changed."""
         if self.replay_began:
             self.replay, self.replay_began = None, self.n
+        if self.rescaling is not None:
+            self.rescaling = self.rescaling.restarted(self.n)
 
     def _replayed(self, context: Context, search: Search) -> Replay | None:
         """Let the result of the fit, if it has ended, learn the rows that are due now."""
@@ -414,13 +420,6 @@ class Gathering(WarmUp):
 
     def copy(self, spare: Phase | None = None) -> Gathering:
         return Gathering(self.one.copy(), self.before and self.before.copy())
-
-
-def scaler_of(context: Context, X: FloatArray, Y: FloatArray) -> Scaler:
-    """Return the scaler by the moments of raw rows."""
-    encoder = context.encoder.copy()
-    context.fit_scaler(encoder, X, Y)
-    return encoder.scaler
 
 
 def empty_buffer(context: Context) -> WarmUpBuffer:

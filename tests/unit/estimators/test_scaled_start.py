@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, load
+from streammoe.engine import warmup as fits
 from streammoe.engine import warmup_buffer
 from streammoe.errors import CheckpointError
 from streammoe.model import checkpoint
@@ -27,9 +28,14 @@ def test_units_and_offsets_of_inputs_do_not_matter_soon():
     assert moved[8:].mean() < losses(X * UNITS + OFFSETS, y, standardize=False)[8:].mean()
 
 
-@pytest.mark.parametrize("case", pairwise_cases(kind=ESTIMATORS, standardize=(True, False), late=(True, False)))
-def test_it_is_the_same_event_by_event_and_over_a_restart(case, tmp_path):
-    kind, standardize, late = case.values()
+@pytest.mark.parametrize(
+    "case",
+    pairwise_cases(kind=ESTIMATORS, standardize=(True, False), late=(True, False), at_each=(None, 2, 5)),
+)
+def test_it_is_the_same_event_by_event_and_over_a_restart(case, tmp_path, monkeypatch):
+    kind, standardize, late, at_each = case.values()
+    if at_each is not None:  # as wide models learn them again
+        monkeypatch.setattr(fits, "relearned_rows", lambda shape: at_each)
     whole, single, cut = (trained(kind, 0, standardize=standardize, warmup=200) for _ in range(3))
     events = pairs(kind, N)
     if late:  # a column that appears while the scales are still being taken
@@ -47,6 +53,37 @@ def test_it_is_the_same_event_by_event_and_over_a_restart(case, tmp_path):
         Y = np.array([[y[name] for name in OUTPUTS] if isinstance(y, dict) else y for _, y in events])
         whole.learn_array(X, Y, feature_names=NAMES)
         assert same(single, whole)
+
+
+def test_events_are_learned_again_so_many_at_each_event_and_the_fit_ends_as_if_at_once(monkeypatch):
+    whole, model = (trained(n=0, warmup=200, standardize=True) for _ in range(2))
+    events = pairs(type(model), N)[:23]
+    for x, y in events:
+        whole.learn_one(x, y)
+    monkeypatch.setattr(fits, "relearned_rows", lambda shape: 4)
+    learned = []
+    learn = warmup_buffer.learn
+
+    def counted(*arguments, **options):
+        learned.append(len(arguments[5]))
+        return learn(*arguments, **options)
+
+    monkeypatch.setattr(warmup_buffer, "learn", counted)
+    scalings = []
+    for x, y in events:
+        model.learn_one(x, y)
+        scalings.append(model.arrays().get("warmup.rescaling", np.zeros(2)).tolist())
+    assert max(learned) <= 4
+    assert scalings[15:] == [[16, 16]] * 4 + [[0, 0]] * 4
+    assert same(model, whole)
+
+
+@pytest.mark.parametrize("claimed", [[0, 40], [8, 41], [33, 32], [-1, -1]])
+def test_a_checkpoint_whose_new_scale_does_not_suit_its_buffer_is_rejected(claimed):
+    model = trained(n=40, warmup=200, standardize=True)
+    arrays = {**model.arrays(), "warmup.rescaling": np.array(claimed)}
+    with pytest.raises(CheckpointError):
+        checkpoint.restore(trained(n=0, warmup=200, standardize=True).learner, arrays)
 
 
 def test_a_checkpoint_without_scales_goes_on_without_them_until_the_next_are_taken(tmp_path, monkeypatch):

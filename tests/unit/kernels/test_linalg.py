@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe.kernels.linalg import invert_spd, solve_spd
+from streammoe.kernels.linalg import add_outers_in_turn, invert_spd, solve_spd
 
 
 def spd(p, seed=0, rows=None):
@@ -19,7 +19,7 @@ def inverse_of(matrix):
     return out, sound
 
 
-@pytest.mark.parametrize("p", [1, 3, 13, 60])
+@pytest.mark.parametrize("p", [1, 3, 13, 60, 131])
 def test_inverses_and_solutions_are_the_dense_ones(p):
     matrix = spd(p, p)
     inverse, sound = inverse_of(matrix)
@@ -33,6 +33,20 @@ def test_inverses_and_solutions_are_the_dense_ones(p):
     scales = 1.0 / np.sqrt(np.diagonal(wild))
     expected = np.linalg.solve(wild * np.outer(scales, scales), (rows * scales).T).T * scales
     np.testing.assert_allclose(solved, expected, rtol=1e-9, atol=1e-12 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize(("n", "p"), [(1, 3), (6, 5), (8, 17)])
+def test_rows_added_four_at_a_time_are_added_one_by_one(n, p, lower):
+    rng = np.random.default_rng(n)
+    rows, weights, found = rng.normal(size=(n, p)), rng.random(n), spd(p)
+    expected = found.copy()
+    for row, weight in zip(rows, weights, strict=True):
+        expected += np.outer(weight * row, row)
+    if lower:
+        expected = np.where(np.tri(p) > 0, expected, found)
+    add_outers_in_turn(found, rows, weights, lower)
+    assert (found == expected).all()
 
 
 def test_features_of_very_different_size_cost_no_accuracy():

@@ -59,6 +59,10 @@ def models():
     found[-1].learn_array(squares, (squares**2).sum(axis=1))
     found.append(MoERegressor(2, warmup=WarmUp(50, restarts=1)))
     found[-1].learn_array(X[:205], np.abs(X[:205, 0]))  # with a refitted member, and amid the next fit
+    found.append(MoERegressor(2, warmup=WarmUp(40, restarts=1), standardize=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warmup, "relearned_rows", lambda shape: 2)
+        found[-1].learn_array(X[:17], X[:17, 0])  # it learns again on another scale
     found.append(MoERegressor(2, warmup=WarmUp(40, restarts=1)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warmup, "REPLAY_WORK", 0.0)

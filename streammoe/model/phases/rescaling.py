@@ -1,0 +1,94 @@
+"""Another scale for the one expert of a warm-up: it learns the buffered rows again, so many at each event.
+
+All at once would be a call of seconds for hundreds of inputs. What it has learned is a function of the buffer and of
+the number of events since it began, so a checkpoint holds none of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streammoe.engine import warmup
+from streammoe.engine.warmup_buffer import WarmUpBuffer
+from streammoe.features import Encoder
+from streammoe.model.context import Context
+from streammoe.scaling import Scaler
+from streammoe.types import FloatArray
+
+
+class Rescaling:
+    """The one expert on another scale, which catches up with the buffer.
+
+    Attributes:
+        n_scaling: number of buffered rows whose moments are the scale.
+        began: count of events at which it begins with the first row.
+    """
+
+    def __init__(self, n_scaling: int, began: int) -> None:
+        self.n_scaling = n_scaling
+        self.began = began
+        self._again: WarmUpBuffer | None = None
+        self._first: tuple[FloatArray, ...] = ()
+        """The rows that set the scale, as they are learned."""
+
+    def learn(self, context: Context, one: WarmUpBuffer) -> bool:
+        """Learn the rows that are due now; return whether these are all, and `one` continues on the new scale.
+
+        Raises:
+            UnsoundError: some of them leave it with NaN or infinity.
+        """
+        if self._again is None:
+            X, Y, _ = one.rows()
+            scaler = scaler_of(context, X[: self.n_scaling], Y[: self.n_scaling])
+            self._again = one.blank(scaler, context.encoder.expert_width)
+            self._first = _judged(context, one, self.n_scaling, scaler.target_center)
+        again = self._again
+        due = min(warmup.relearned_rows(context.shape) * (one.count - self.began + 1), one.count)
+        for X, Y, weights in self._parts(one, slice(again.count, due)):
+            again.learn(X, encoder_of(context, again).design(X)[1], Y, weights, traced=False)
+        if due < one.count:
+            return False
+        one.take_over(again, self.n_scaling)
+        return True
+
+    def _parts(self, one: WarmUpBuffer, rows: slice) -> list[tuple[FloatArray, ...]]:
+        """Return X, Y and weights of buffered rows, in two parts: of those that set the scale, and of later ones.
+
+        When the former came, the range of columns was not known, so absurd inputs and targets among them are left out.
+        """
+        at = self.n_scaling
+        first = tuple(array[rows.start : min(rows.stop, at)] for array in self._first)
+        later = tuple(array[max(rows.start, at) : rows.stop] for array in one.rows())
+        return [part for part in (first, later) if len(part[0])]
+
+    def restarted(self, n: int) -> Rescaling:
+        """Return one that begins again with the first row at n events, since columns or classes have changed."""
+        return Rescaling(self.n_scaling, n)
+
+    def copy(self) -> Rescaling:
+        """Return an independent copy."""
+        other = Rescaling(self.n_scaling, self.began)
+        other._again, other._first = self._again and self._again.copy(), self._first
+        return other
+
+
+def _judged(context: Context, one: WarmUpBuffer, n: int, center: FloatArray) -> tuple[FloatArray, ...]:
+    encoder = context.encoder
+    X, Y, weights = (array[:n] for array in one.rows())
+    if context.family.is_metric:
+        absurd = np.isnan(encoder.plausible_targets(Y))
+        weights = np.where(absurd.any(axis=1), 0.0, weights)
+        Y = np.where(absurd, center, Y)
+    return encoder.plausible_inputs(X), Y, weights
+
+
+def scaler_of(context: Context, X: FloatArray, Y: FloatArray) -> Scaler:
+    """Return the scaler by the moments of raw rows."""
+    encoder = context.encoder.copy()
+    context.fit_scaler(encoder, X, Y)
+    return encoder.scaler
+
+
+def encoder_of(context: Context, one: WarmUpBuffer) -> Encoder:
+    """Return the encoder that gives the one expert its features."""
+    return context.encoder if one.scaler is None else context.encoder.scaled(one.scaler)
