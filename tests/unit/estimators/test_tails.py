@@ -121,6 +121,17 @@ def test_an_absurd_target_before_ranges_are_judged_leaves_scales_and_intervals_o
     np.testing.assert_allclose(scalers[1].target_scale, scalers[0].target_scale, rtol=0.01)
 
 
+def test_the_one_expert_of_a_warm_up_is_fitted_again_without_an_absurd_target():
+    X = np.random.default_rng(0).normal(size=(12, 1))
+    wrong = 10.0 * X[:, 0]
+    wrong[5] = 1e30
+    twin, model = MoERegressor(2), MoERegressor(2)
+    twin.learn_array(X, 10.0 * X[:, 0])
+    model.learn_array(X, wrong)
+    for x in (-1.0, 0.0, 1.0):
+        assert model.predict_one({"x0": x}) == pytest.approx(twin.predict_one({"x0": x}), abs=0.15)
+
+
 @pytest.mark.parametrize(("share", "code"), [(0.0, 1e10), (0.0, 1e30), (0.005, -99_999.0), (0.15, -99_999.0)])
 def test_a_code_in_place_of_an_input_leaves_the_others_their_effect(share, code):
     X, y = line(4_000, 0)
