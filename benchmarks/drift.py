@@ -116,16 +116,16 @@ AVERAGES: dict[str, dict[str, Any]] = {
 }
 """Averages that predict alone."""
 CHOICES: dict[str, dict[str, Any]] = {
-    "portfolio (default)": {},
+    "portfolio": {},
     "portfolio, decay": {"averaging": "decay"},
     "portfolio, constant 0.003": {"schedule": SLOW},
-    "adaptive, portfolio": WATCHED,
+    "adaptive, portfolio (default)": WATCHED,
     "adaptive, portfolio, decay": {**WATCHED, "averaging": "decay"},
     **{name: {**arguments, "serve": "polyak"} for name, arguments in AVERAGES.items()},
 }
 DRAWN = (
-    "portfolio (default)",
-    "adaptive, portfolio",
+    "portfolio",
+    "adaptive, portfolio (default)",
     "power 0.6, polyak",
     "constant 0.01, none",
     "adaptive, power 0.6, decay",
@@ -157,7 +157,7 @@ class Measured(NamedTuple):
 
 def run(stream: Changing, **arguments: Any) -> Run:
     """Predict and learn a stream with two experts."""
-    model = MoERegressor(n_experts=2, **arguments)
+    model = MoERegressor(n_experts=2, **{"drift": None, **arguments})
     model.set_columns([f"x{j}" for j in range(stream.X.shape[1])])
     predictions = model.learn_rows(stream.X, stream.y[:, None]).predictions[:, 0]
     return Run((stream.y - predictions) ** 2, (stream.y - stream.truth) ** 2, model.drifts)
@@ -291,7 +291,7 @@ def cost(n: int = 200_000, repeats: int = 3) -> str:
     rows = []
     for name, size in (("one array", n), ("batches of 256", 256)):
         speeds = []
-        for arguments in ({}, WATCHED):
+        for arguments in ({"drift": None}, WATCHED):
             best = 0.0
             for _ in range(repeats):
                 model = MoERegressor(n_experts=2, **arguments)

@@ -47,9 +47,9 @@ STEPS: dict[str, dict[str, Any]] = {
     "constant 0.01, raw": {"schedule": schedules.constant(0.01), "averaging": None, "serve": "polyak"},
 }
 FOLLOWING: dict[str, dict[str, Any]] = {
-    "default": drift.CHOICES["portfolio (default)"],
+    "drift off": drift.CHOICES["portfolio"],
     "constant 0.01, averaging none": drift.CHOICES["constant 0.01, none"],
-    'drift="page_hinkley"': drift.CHOICES["adaptive, portfolio"],
+    "default": drift.CHOICES["adaptive, portfolio (default)"],
 }
 CHANGES: dict[str, Callable[[int, int], drift.Changing]] = {
     "it changes at once": drift.abrupt,

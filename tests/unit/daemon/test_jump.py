@@ -105,7 +105,7 @@ def test_no_alarm_on_any_task_nor_at_the_end_of_a_warm_up(estimator, task, argum
     ("n", "arguments", "expected"),
     [
         (8_000, {"schedule": schedules.constant(0.03), "averaging": None, "serve": "polyak"}, 0),
-        (16_000, {"serve": "polyak"}, 1),
+        (16_000, {"serve": "polyak", "drift": None}, 1),
         (16_000, {}, 0),
     ],
     ids=["constant steps", "average of shrinking steps", "portfolio"],

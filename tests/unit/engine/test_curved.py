@@ -74,7 +74,7 @@ def test_it_comes_back_where_the_average_is_no_longer_trusted():
 def test_it_comes_back_after_a_drift():
     model, _ = learned(MoERegressor, np.where(X[:, 0] > 0.0, PLANE, X[:, 2])[:2_048])
     assert "curved" not in model.member_weights
-    model.learn_array(X[:1_000], DISTANCE[:1_000])
+    model.learn_array(X[:600], DISTANCE[:600])
     assert model.drifts
     assert model.member_weights["curved"] > 0.9
 
