@@ -21,12 +21,12 @@ from streammoe.kernels.features import (
     PATIENCE,
     SETTLED,
     TIMESTAMP,
+    clip_rows,
     expand_rows,
     hold_predictions,
-    hold_rows,
     screen_rows,
 )
-from streammoe.layout import CYCLES, NO_NEWS, Layout, News, padded, plan_of, restored_entries
+from streammoe.layout import CYCLES, NO_ADDITIONS, Additions, Layout, padded, plan_of, restored_entries
 from streammoe.outliers import MAX_ERROR_SHARE
 from streammoe.ranges import Bounds, Scales, out_of_range
 from streammoe.scaling import (
@@ -208,11 +208,11 @@ class Encoder:
         held: IntArray = 1 + columns[self.bounds.seen[fields] > SETTLED]
         return held
 
-    def widths_with(self, news: News) -> tuple[int, int]:
-        """Return p_w and p_v, the numbers of gate and expert features, with `news` added."""
-        kinds = self._kinds_of(news)
+    def widths_with(self, additions: Additions) -> tuple[int, int]:
+        """Return p_w and p_v, the numbers of gate and expert features, with `additions` added."""
+        kinds = self._kinds_of(additions)
         numeric = kinds.count(NUMERIC)
-        columns = numeric + len(CYCLES) * kinds.count(TIMESTAMP) + len(news.levels)
+        columns = numeric + len(CYCLES) * kinds.count(TIMESTAMP) + len(additions.levels)
         gate = self.n_gate_features + columns + (self.gate_degree - 1) * numeric
         return gate, self.n_expert_features + columns + (self.degree - 1) * numeric
 
@@ -245,8 +245,8 @@ class Encoder:
         for name in (*names, *awaited):
             check_name(name, place="names")
         self.check_not_lagged((*names, *awaited))
-        news = News(tuple(names), kinds=() if kinds is None else tuple(kinds))
-        self._append([(name, None) for name in names], dict(zip(names, self._kinds_of(news), strict=True)))
+        additions = Additions(tuple(names), kinds=() if kinds is None else tuple(kinds))
+        self._append([(name, None) for name in names], dict(zip(names, self._kinds_of(additions), strict=True)))
         self.awaited = sorted(awaited, key=str)
 
     def set_features(self, names: Iterable[Any]) -> None:
@@ -278,7 +278,7 @@ class Encoder:
             )
             raise ConfigError(msg)
 
-    def news(self, event: Mapping[Any, object]) -> News:
+    def additions(self, event: Mapping[Any, object]) -> Additions:
         """Return the fields and levels of `event` that learning it would add.
 
         Raises:
@@ -289,7 +289,7 @@ class Encoder:
         for name in unseen:
             check_name(name)
         if not unseen and not self.levels:
-            return NO_NEWS
+            return NO_ADDITIONS
         found = {name: self.fixed.kind_of(name, event[name]) for name in unseen if not is_missing(event[name])}
         unseen = sorted((name for name, kind in found.items() if kind is not None), key=str)
         levels = []
@@ -298,7 +298,7 @@ class Encoder:
                 text, known = level(event[name], name), self.levels.get(name, {})
                 if text not in known and len(known) < self.max_levels:
                     levels.append((name, text))
-        return News(tuple(unseen), tuple(levels), tuple(kind for name in unseen if (kind := found[name])))
+        return Additions(tuple(unseen), tuple(levels), tuple(kind for name in unseen if (kind := found[name])))
 
     def arrivals(
         self, texts: Mapping[Any, Sequence[str | None]], learned: BoolArray | None = None
@@ -350,7 +350,7 @@ class Encoder:
 
     # -- Events to raw rows ----------------------------------------------------------------------------------------
 
-    def row(self, event: Mapping[Any, object], news: News = NO_NEWS) -> FloatArray:
+    def row(self, event: Mapping[Any, object], additions: Additions = NO_ADDITIONS) -> FloatArray:
         """Encode one event as a raw row (1, F), or (1, F + new fields) with the codes that new levels will get.
 
         Other names are ignored; other levels become −1.
@@ -360,10 +360,10 @@ class Encoder:
         """
         index, kinds = self._index, self.kinds
         codes: dict[tuple[Any, str], float] = {}
-        if news:
-            index = {**index, **{name: len(index) + j for j, name in enumerate(news.fields)}}
-            kinds = [*kinds, *self._kinds_of(news)]
-            for name, text in news.levels:
+        if additions:
+            index = {**index, **{name: len(index) + j for j, name in enumerate(additions.fields)}}
+            kinds = [*kinds, *self._kinds_of(additions)]
+            for name, text in additions.levels:
                 codes[name, text] = len(self.levels.get(name, ())) + sum(field == name for field, _ in codes)
         row = [np.nan] * len(kinds)
         try:
@@ -392,45 +392,47 @@ class Encoder:
                 row[j] = seconds(value, name)
         return np.array([row])
 
-    def take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
+    def take(self, rows: FloatArray, targets: FloatArray, additions: Additions = NO_ADDITIONS) -> None:
         """Take rows into the ranges, and add their new fields and levels: all or nothing.
 
         Args:
             rows: (n, F + new fields).
             targets: (n, Q).
-            news: the new fields and levels.
+            additions: the new fields and levels.
 
         Raises:
             InvalidEvent: a value is out of range; ``row`` is the index of the first such row. Nothing was changed.
         """
-        self.check_not_lagged(news.fields)
+        self.check_not_lagged(additions.fields)
         scales, target_scales = self.scales, self.target_scales
-        if news or len(rows) > 1:  # a single row that is rejected changes nothing
-            scales, target_scales = scales.wider(len(news.fields)), target_scales.copied()
-        verdicts, n_rejected = self._screen(rows, targets, self._kinds_with(news), scales, target_scales)
+        if additions or len(rows) > 1:  # a single row that is rejected changes nothing
+            scales, target_scales = scales.widened(len(additions.fields)), target_scales.copied()
+        verdicts, n_rejected = self._screen(rows, targets, self._kinds_with(additions), scales, target_scales)
         if n_rejected:
             at = int(np.argmax(verdicts >= 0))
-            error = self.out_of_range(rows[at], targets[at], int(verdicts[at]), news)
+            error = self.out_of_range(rows[at], targets[at], int(verdicts[at]), additions)
             error.row = at
             raise error
-        if news:
-            held: list[tuple[Any, str | None]] = [entry for entry in news.levels if entry[0] in self._index]
-            for field in news.fields:
-                held += [(field, None), *((name, text) for name, text in news.levels if name == field)]
-            self._append(held, dict(zip(news.fields, self._kinds_of(news), strict=True)))
-            self._notice_mixed(news.levels)
+        if additions:
+            held: list[tuple[Any, str | None]] = [entry for entry in additions.levels if entry[0] in self._index]
+            for field in additions.fields:
+                held += [(field, None), *((name, text) for name, text in additions.levels if name == field)]
+            self._append(held, dict(zip(additions.fields, self._kinds_of(additions), strict=True)))
+            self._notice_mixed(additions.levels)
         self.scales, self.target_scales = scales, target_scales
 
     def screen(self, X: FloatArray, Y: FloatArray) -> IntArray:
         """Return −1 for each raw row in range, else the offending field; accepted rows are taken into the ranges."""
         return self._screen(X, Y, self._plan.kinds, self.scales, self.target_scales)[0]
 
-    def out_of_range(self, row: FloatArray, target: FloatArray, verdict: int, news: News = NO_NEWS) -> InvalidEvent:
+    def out_of_range(
+        self, row: FloatArray, target: FloatArray, verdict: int, additions: Additions = NO_ADDITIONS
+    ) -> InvalidEvent:
         """Return the error for a raw row that `screen` rejected."""
-        names = [*self.fields, *news.fields, *["target"] * len(target)]
-        scales = np.concatenate([self.scales.scales, np.zeros(len(news.fields)), self.target_scales.scales])
+        names = [*self.fields, *additions.fields, *["target"] * len(target)]
+        scales = np.concatenate([self.scales.scales, np.zeros(len(additions.fields)), self.target_scales.scales])
         name, value, scale = names[verdict], float(np.concatenate([row, target])[verdict]), float(scales[verdict])
-        if verdict < len(row) and self._kinds_with(news)[verdict] == TIMESTAMP:
+        if verdict < len(row) and self._kinds_with(additions)[verdict] == TIMESTAMP:
             rule = "a time is in seconds since 1970-01-01 UTC, in the years 1 to 9999; divide milliseconds by 1000"
             return InvalidEvent(f"{name!s}: {value:g} is out of range: {rule}", reason="out_of_range", feature=name)
         rule = (
@@ -457,7 +459,7 @@ class Encoder:
         if not self.holds:
             return X
         held = X.copy()
-        hold_rows(X, NO_TARGETS if Y is None else Y, self._plan.numeric, *self.bounds, MARGIN, INPUT_PACE, held)
+        clip_rows(X, NO_TARGETS if Y is None else Y, self._plan.numeric, *self.bounds, MARGIN, INPUT_PACE, held)
         return held
 
     def hold_predictions(self, predictions: FloatArray, Y: FloatArray | None = None) -> None:
@@ -525,18 +527,18 @@ class Encoder:
         """Hold to the range of buffered rows from now on; with `joining`, to what was seen before as well."""
         if self.holds:
             bounds, before = self._bounds_of_inputs(X), self.target_bounds
-            self.bounds = self.bounds.joined(bounds) if joining else bounds
+            self.bounds = self.bounds.union(bounds) if joining else bounds
             self.fit_target_bounds(Y)
             if joining:
-                self.target_bounds = before.joined(self.target_bounds)
+                self.target_bounds = before.union(self.target_bounds)
 
     def _bounds_of_inputs(self, X: FloatArray) -> Bounds:
-        return Bounds.around(self.plausible_inputs(X), self._plan.numeric[:, 0], codes=True)
+        return Bounds.of(self.plausible_inputs(X), self._plan.numeric[:, 0], codes=True)
 
     def fit_target_bounds(self, Y: FloatArray) -> None:
         """Hold predictions to the range of buffered targets from now on."""
         if self.holds:
-            self.target_bounds = Bounds.around(self.plausible_targets(Y), np.arange(Y.shape[1]), share=MAX_ERROR_SHARE)
+            self.target_bounds = Bounds.of(self.plausible_targets(Y), np.arange(Y.shape[1]), share=MAX_ERROR_SHARE)
             self.doubts = np.zeros(Y.shape[1])
 
     def plausible_inputs(self, X: FloatArray) -> FloatArray:
@@ -657,9 +659,9 @@ class Encoder:
 
     # -- Internals -------------------------------------------------------------------------------------------------
 
-    def _kinds_of(self, news: News) -> list[int]:
+    def _kinds_of(self, additions: Additions) -> list[int]:
         """Return the kinds of new fields."""
-        kinds = news.kinds or [self.fixed.kind(name) or "number" for name in news.fields]
+        kinds = additions.kinds or [self.fixed.kind(name) or "number" for name in additions.fields]
         return [CODES[kind] for kind in kinds]
 
     def _notice_mixed(self, levels: Iterable[tuple[Any, str]]) -> None:
@@ -674,11 +676,11 @@ class Encoder:
                     shown(text),
                 )
 
-    def _kinds_with(self, news: News) -> IntArray:
+    def _kinds_with(self, additions: Additions) -> IntArray:
         """Return the kinds of all fields, new ones included, (F + new fields,)."""
-        if not news.fields:
+        if not additions.fields:
             return self._plan.kinds
-        return np.array([*self.kinds, *self._kinds_of(news)], dtype=np.int64)
+        return np.array([*self.kinds, *self._kinds_of(additions)], dtype=np.int64)
 
     def _screen(
         self,
@@ -740,7 +742,7 @@ class Encoder:
         self._plan = plan_of(self.kinds, self._entries, self.limit)
         self._measure()
         more = len(self.fields) - len(self.scales.scales)
-        self.scales, self.bounds = self.scales.wider(more), self.bounds.wider(more)
+        self.scales, self.bounds = self.scales.widened(more), self.bounds.widened(more)
         self.scaler = wider_scaler(self.scaler, len(self.feature_names))
 
 

@@ -31,7 +31,7 @@ def padded(n_features: int) -> int:
     return -(-n_features // LANES) * LANES
 
 
-class News(NamedTuple):
+class Additions(NamedTuple):
     """New fields and levels of an event, which an encoder does not have yet; falsy if there are none."""
 
     fields: tuple[Any, ...] = ()
@@ -45,7 +45,7 @@ class News(NamedTuple):
         return bool(self.fields or self.levels)
 
 
-NO_NEWS = News()
+NO_ADDITIONS = Additions()
 
 
 class Layout(NamedTuple):

@@ -42,7 +42,7 @@ class Scales(NamedTuple):
         """Return an independent copy."""
         return Scales(self.scales.copy(), self.blocks.copy(), self.filled.copy())
 
-    def wider(self, more: int) -> Scales:
+    def widened(self, more: int) -> Scales:
         """Return an independent copy with `more` additional columns."""
         new = Scales.blank(more)
         return Scales(
@@ -94,7 +94,7 @@ def out_of_range(values: FloatArray, factor: float) -> BoolArray:
 
 
 class Bounds(NamedTuple):
-    """The bounds to which values of C columns are clipped; `kernels.features.hold_rows` updates them."""
+    """The bounds to which values of C columns are clipped; `kernels.features.clip_rows` updates them."""
 
     low: FloatArray
     """(C,) lower bound: the smallest value, except that single values far out move it only a little."""
@@ -111,7 +111,7 @@ class Bounds(NamedTuple):
         return cls(np.zeros(n_columns), np.zeros(n_columns), np.zeros(n_columns), np.zeros(n_columns, dtype=np.int64))
 
     @classmethod
-    def around(
+    def of(
         cls, values: FloatArray, columns: IntArray, *, share: float = MAX_OUTLIER_SHARE, codes: bool = False
     ) -> Bounds:
         """Return the bounds of the given columns of buffered rows, (n, C) with NaN where missing; others are blank.
@@ -137,7 +137,7 @@ class Bounds(NamedTuple):
         """Return an independent copy."""
         return Bounds(self.low.copy(), self.high.copy(), self.first.copy(), self.seen.copy())
 
-    def wider(self, more: int) -> Bounds:
+    def widened(self, more: int) -> Bounds:
         """Return an independent copy with `more` additional columns."""
         new = Bounds.blank(more)
         return Bounds(
@@ -147,7 +147,7 @@ class Bounds(NamedTuple):
             np.concatenate([self.seen, new.seen]),
         )
 
-    def joined(self, other: Bounds) -> Bounds:
+    def union(self, other: Bounds) -> Bounds:
         """Return the bounds that contain both."""
         old, new = self.seen > 0, other.seen > 0
         return Bounds(

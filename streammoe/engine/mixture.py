@@ -44,7 +44,7 @@ class Scores(NamedTuple):
         return self.trace.shares if self.gate is None else self.gate
 
 
-def joined(runs: Sequence[Scores]) -> Scores:
+def concatenated(runs: Sequence[Scores]) -> Scores:
     """Concatenate the scores of consecutive rows; a class that a run did not know yet has probability 0 in it."""
     if len(runs) == 1:
         return runs[0]

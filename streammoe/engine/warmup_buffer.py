@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from streammoe.checked import array_of, require
-from streammoe.engine.mixture import Scores, joined, learn, learning_options, new_residual, random_start
+from streammoe.engine.mixture import Scores, concatenated, learn, learning_options, new_residual, random_start
 from streammoe.engine.state import MMState, copy_state, restored_state, state_arrays, widen, with_class
 from streammoe.experts import Family
 from streammoe.scaling import Scaler
@@ -79,7 +79,7 @@ class WarmUpBuffer:
             self._expect(np.median(np.abs(first - np.median(first, axis=0)), axis=0))
         if cut < len(Y):
             scores.append(self._learn(X[cut:], R[cut:], Y[cut:], weights[cut:], traced=traced))
-        return joined(scores)
+        return concatenated(scores)
 
     def _expect(self, sizes: FloatArray) -> None:
         """Raise the scale of errors to at least these sizes, (Q,): with one too small, all events would be outliers.

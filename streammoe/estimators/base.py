@@ -19,7 +19,7 @@ from streammoe.engine.members.latest import Latest
 from streammoe.engine.members.one_expert import OneExpert
 from streammoe.errors import ConfigError
 from streammoe.fields import Change
-from streammoe.layout import News
+from streammoe.layout import Additions
 from streammoe.model import checkpoint, learn_rows
 from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
@@ -192,8 +192,8 @@ class MixtureOfExperts(base.Estimator):
             targets, w, texts, traced, lags: as in `learn_rows`.
             kinds: what the new fields hold; by default what the arguments say, and numbers otherwise.
         """
-        news = News(tuple(names), kinds=tuple(kinds))
-        return learn_rows.learn_wider(self.learner, news, Events(X, texts, targets, w), traced=traced, lags=lags)
+        additions = Additions(tuple(names), kinds=tuple(kinds))
+        return learn_rows.learn_wider(self.learner, additions, Events(X, texts, targets, w), traced=traced, lags=lags)
 
     # -- Looking inside ------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from streammoe.kernels.batch import (
     softmax_gradient,
     softmax_rows,
 )
-from streammoe.kernels.state import Alone, LearningOptions, MMState, Prior
+from streammoe.kernels.state import LearningOptions, MMState, Prior, SingleExpert
 from streammoe.schedules import Power
 from streammoe.types import FloatArray
 
@@ -38,8 +38,8 @@ class Categorical(Family):
     def learn_rows(self, state: MMState, *others: Any) -> int:
         return int(categorical.learn_rows((), state, *others))
 
-    def learn_alone(self, state: Alone, *others: Any) -> int:
-        return int(categorical.learn_alone((), state, *others))
+    def learn_single(self, state: SingleExpert, *others: Any) -> int:
+        return int(categorical.learn_single((), state, *others))
 
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
         categorical.score_rows((), gate, experts, *others)

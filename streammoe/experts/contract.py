@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from streammoe.distributions import ExpertNoise, Gaussian
-from streammoe.kernels.state import VARIANCE_FLOOR, Alone, LearningOptions, MMState, Prior
+from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior, SingleExpert
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
 
@@ -68,8 +68,8 @@ class Family(ABC):
         """Call the hot loop that `streammoe.kernels.loop` makes of the family's noise, without its first argument."""
 
     @abstractmethod
-    def learn_alone(self, state: Alone, *others: Any) -> int:
-        """Call the loop of a single expert that `streammoe.kernels.alone` makes, without its first argument."""
+    def learn_single(self, state: SingleExpert, *others: Any) -> int:
+        """Call the loop of a single expert that `streammoe.kernels.single_expert` makes, without its first argument."""
 
     @abstractmethod
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:

@@ -17,7 +17,7 @@ from streammoe.experts.contract import Family, Parameters
 from streammoe.kernels import gaussian
 from streammoe.kernels.batch import collect_errors, collect_gram, fit_linear, fit_variances
 from streammoe.kernels.linalg import VANISHED
-from streammoe.kernels.state import Alone, LearningOptions, MMState, Prior
+from streammoe.kernels.state import LearningOptions, MMState, Prior, SingleExpert
 from streammoe.schedules import Power
 from streammoe.types import FloatArray
 
@@ -55,8 +55,8 @@ class Gaussian(Family):
         found: int = self.kernels.learn_rows(self._shape(state.experts) if shape is None else shape, state, *others)
         return found
 
-    def learn_alone(self, state: Alone, *others: Any) -> int:
-        found: int = self.kernels.learn_alone(self._shape(state.experts), state, *others)
+    def learn_single(self, state: SingleExpert, *others: Any) -> int:
+        found: int = self.kernels.learn_single(self._shape(state.experts), state, *others)
         return found
 
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:

@@ -13,11 +13,11 @@ import math
 
 import numpy as np
 
-from streammoe.kernels.alone import alone
 from streammoe.kernels.compile import allocating, hook, inline, jit
 from streammoe.kernels.groups import Group, settle_softmax
 from streammoe.kernels.linalg import VANISHED, dot
 from streammoe.kernels.loop import Noise, Shape, loop
+from streammoe.kernels.single_expert import single_expert
 from streammoe.kernels.softmax import adaptive_weight, residual_of_softmax, softmax, step_softmax
 from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray
@@ -249,7 +249,7 @@ CATEGORICAL = Noise(
     log_constant, scratch_rows, evaluate, trust, step_experts, settle_expert, top_up, residual_of_expert
 )
 learn_rows, score_rows = loop(CATEGORICAL, __name__)
-learn_alone = alone(CATEGORICAL, __name__)
+learn_single = single_expert(CATEGORICAL, __name__)
 
 
 @jit

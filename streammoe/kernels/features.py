@@ -248,7 +248,7 @@ def _widen(x: float, j: int, low: FloatArray, high: FloatArray, first: FloatArra
 
 
 @jit
-def hold_rows(
+def clip_rows(
     X: FloatArray,
     Y: FloatArray,
     numeric: IntArray,
@@ -312,7 +312,7 @@ def hold_predictions(
 ) -> None:
     """Hold the predictions of each row, (n, Q), to the bounds of the targets, which the row's own then moves.
 
-    Arguments are as in `hold_rows`; bounds hold from more than FEW targets on. Targets that are taken for errors move
+    Arguments are as in `clip_rows`; bounds hold from more than FEW targets on. Targets that are taken for errors move
     nothing.
 
     Args:

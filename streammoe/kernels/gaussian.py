@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 
-from streammoe.kernels.alone import alone
 from streammoe.kernels.compile import inline
 from streammoe.kernels.elliptical import elliptical, irls_weight_rows
 from streammoe.kernels.linear import LOG_2PI
 from streammoe.kernels.loop import Shape, loop
+from streammoe.kernels.single_expert import single_expert
 
 
 @inline
@@ -44,5 +44,5 @@ def log_constant(shape: Shape, Q: int) -> float:
 
 NOISE = elliptical(energy, irls_weight, log_constant, is_outlier)
 learn_rows, score_rows = loop(NOISE, __name__)
-learn_alone = alone(NOISE, __name__)
+learn_single = single_expert(NOISE, __name__)
 trusted_rows = irls_weight_rows(irls_weight, __name__)

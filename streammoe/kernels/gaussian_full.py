@@ -10,13 +10,13 @@ import math
 
 import numpy as np
 
-from streammoe.kernels.alone import alone
 from streammoe.kernels.compile import hook, inline, jit
 from streammoe.kernels.elliptical import NEGLIGIBLE
 from streammoe.kernels.gaussian import energy, irls_weight, is_outlier, log_constant
 from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
 from streammoe.kernels.linear import Spread, linear_noise, shares_and_means
 from streammoe.kernels.loop import Shape, loop
+from streammoe.kernels.single_expert import single_expert
 from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray
 
@@ -216,7 +216,7 @@ def _residual(
 
 NOISE = linear_noise(log_constant, scratch_rows, evaluate, trust, _step_experts, Spread(_settle, _top_up, _residual))
 learn_rows, score_rows = loop(NOISE, __name__)
-learn_alone = alone(NOISE, __name__)
+learn_single = single_expert(NOISE, __name__)
 
 
 @jit

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 
-from streammoe.kernels.alone import alone
 from streammoe.kernels.compile import inline
 from streammoe.kernels.elliptical import elliptical, irls_weight_rows
 from streammoe.kernels.loop import Shape, loop
+from streammoe.kernels.single_expert import single_expert
 
 TIP = 0.1
 """δ, half the width of the tip in units of b. The density at 0 is 5 % lower than Laplace's, outside 0.2 % higher."""
@@ -43,5 +43,5 @@ def log_constant(shape: Shape, Q: int) -> float:  # noqa: ARG001 - same
 
 NOISE = elliptical(energy, irls_weight, log_constant)
 learn_rows, score_rows = loop(NOISE, __name__)
-learn_alone = alone(NOISE, __name__)
+learn_single = single_expert(NOISE, __name__)
 trusted_rows = irls_weight_rows(irls_weight, __name__)

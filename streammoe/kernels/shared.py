@@ -9,7 +9,7 @@ import numpy as np
 from streammoe.kernels.compile import allocating, inline
 from streammoe.kernels.linalg import add_outer, add_product, invert_spd
 from streammoe.kernels.softmax import gate_bend, residual_of_softmax, shorten_step, step_softmax
-from streammoe.kernels.state import Alone, LearningOptions, MMState, Trace
+from streammoe.kernels.state import LearningOptions, MMState, SingleExpert, Trace
 from streammoe.types import FloatArray
 
 REFRESH_BELOW = 0.5
@@ -126,7 +126,7 @@ def refresh_gate(state: MMState, missing: float) -> None:
 
 
 @allocating
-def refresh_expert(state: MMState | Alone, k: int, share: float) -> None:
+def refresh_expert(state: MMState | SingleExpert, k: int, share: float) -> None:
     """Rebuild an expert's inverse from its Gram matrix, after adding `share` of the prior's statistics.
 
     Solving again moves each row of coefficients by share · (Υ_0 − Υ) Λ R⁺⁻¹, whatever the curvature: it cancels.
@@ -207,7 +207,7 @@ def step_size(state: MMState, options: LearningOptions, gamma: float) -> float:
 
 
 @inline
-def finish_step(state: MMState | Alone, gamma: float, decay: float) -> None:
+def finish_step(state: MMState | SingleExpert, gamma: float, decay: float) -> None:
     """Count an event: the weight of all before it has shrunk by 1 − γ."""
     state.n[0] += 1
     state.decay[0] = decay
@@ -215,7 +215,7 @@ def finish_step(state: MMState | Alone, gamma: float, decay: float) -> None:
 
 
 @inline
-def topped_up(state: MMState | Alone, options: LearningOptions, gamma: float) -> float:
+def topped_up(state: MMState | SingleExpert, options: LearningOptions, gamma: float) -> float:
     """The weight of the prior after a refresh: s pseudo-events among the 1/γ that a step spans."""
     weight: float = max(state.prior_weight[0], options.prior_strength * gamma)
     return weight

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from streammoe.kernels.compile import jit, part
-from streammoe.kernels.state import Alone, MMState
+from streammoe.kernels.state import MMState, SingleExpert
 from streammoe.types import FloatArray
 
 LARGEST_PREDICTION = 1e100
@@ -57,7 +57,7 @@ def is_sound_after(state: MMState, Y: FloatArray, losses: FloatArray, prediction
 
 
 @part
-def is_alone_sound_after(state: Alone, Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bool:
+def is_expert_sound_after(state: SingleExpert, Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bool:
     """Like `is_sound_after`, for a single expert."""
     return (
         _are_sound(Y, losses, predictions)

@@ -57,7 +57,7 @@ class MMState(NamedTuple):
     its own. It is one array, since each further one of the state slows all steps down."""
 
 
-class Alone(NamedTuple):
+class SingleExpert(NamedTuple):
     """The part of an `MMState` of one expert that a step needs where there is neither gate, average nor group."""
 
     n: IntArray

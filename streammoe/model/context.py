@@ -23,7 +23,7 @@ from streammoe.engine.recent import RecentEvents
 from streammoe.engine.state import MMState, grouping
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
-from streammoe.layout import Layout, News
+from streammoe.layout import Additions, Layout
 from streammoe.model.lags import LagMemory
 from streammoe.model.targets import Targets
 from streammoe.options import FeatureOptions, Options
@@ -292,10 +292,10 @@ class Context:
         """Return targets for range checks: class indexes are exempt, but NaN still means "no target"."""
         return targets if self.family.is_metric else 0.0 * targets
 
-    def excess(self, news: News) -> str | None:
+    def excess(self, additions: Additions) -> str | None:
         """Return an error message if the model would become too large with these fields and levels."""
         options = self.options
-        K, (p_w, p_v) = options.most_experts, self.encoder.widths_with(news)
+        K, (p_w, p_v) = options.most_experts, self.encoder.widths_with(additions)
         members = 1 if options.serve == "portfolio" else 0
         size = model_bytes(K + members, self.family.n_rows(self.targets.most_outputs), p_w, p_v)
         if size > MAX_STATE_BYTES:

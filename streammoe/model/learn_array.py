@@ -10,7 +10,7 @@ import numpy as np
 
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
-from streammoe.layout import News
+from streammoe.layout import Additions
 from streammoe.model.checks import event_weights
 from streammoe.model.learner import SETTLED_AT, Learner
 from streammoe.model.tables import Events, Table, ordered_rows
@@ -157,12 +157,12 @@ def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> 
     # The levels of the first event are added together with its fields.
     arrivals = encoder.arrivals(events.part(slice(0, 1)).texts)
     kinds = tuple(table.kinds.get(name) or encoder.fixed.kind(name) or "number" for name in unseen)
-    news = News(tuple(unseen), arrivals[0][1] if arrivals else (), kinds)
+    additions = Additions(tuple(unseen), arrivals[0][1] if arrivals else (), kinds)
     try:
         if novel.any():
             learner.targets.check_room(raw_targets, novel)
-        learner.take(rows, targets, news)
-        learner.report(news)
+        learner.take(rows, targets, additions)
+        learner.report(additions)
     except InvalidEvent as error:
         raise InvalidEvent(
             f"row {error.row}: {error}", reason=error.reason, feature=error.feature, row=error.row

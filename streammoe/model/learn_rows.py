@@ -12,7 +12,7 @@ from streammoe.engine import mixture
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.kernels.state import Trace
-from streammoe.layout import News
+from streammoe.layout import Additions
 from streammoe.model.lags import LagMemory
 from streammoe.model.learner import Learner
 from streammoe.model.tables import Events, Table, raw_rows
@@ -59,7 +59,7 @@ def introduce(
     target, _, rejected = learner.targets.read(targets, 1)
     if rejected:
         raise rejected[0]
-    if problem := learner.context.excess(News(tuple(names), kinds=() if kinds is None else tuple(kinds))):
+    if problem := learner.context.excess(Additions(tuple(names), kinds=() if kinds is None else tuple(kinds))):
         raise InvalidEvent(problem, reason="too_many_columns")
     trial = learner.context.new_encoder(names, kinds)
     trial.take(trial.padded_with_lags(row), target)
@@ -86,13 +86,15 @@ def learn_rows(learner: Learner, events: Events, *, traced: bool, lags: FloatArr
 
 
 def learn_wider(
-    learner: Learner, news: News, event: Events, *, traced: bool, lags: FloatArray | None = None
+    learner: Learner, additions: Additions, event: Events, *, traced: bool, lags: FloatArray | None = None
 ) -> Outcome:
     """Learn one event that brings new fields; if it is not learned, they are not added."""
     event = event._replace(X=learner.encoder.padded_with_lags(event.X, lags))
     before = learner.context.lags and learner.context.lags.copy()
     try:
-        return _with_lags(learner, before, event.X, learner.undo.call(learner, 1, _learn_wider, news, event, traced))
+        return _with_lags(
+            learner, before, event.X, learner.undo.call(learner, 1, _learn_wider, additions, event, traced)
+        )
     except UnsoundError as error:
         target, _, _ = learner.targets.read(event.targets, 1)
         return _none_used(learner, target, {0: poison_error(error)})
@@ -190,18 +192,18 @@ def _learn_screened(learner: Learner, events: Events, rejected: dict[int, Invali
     return Outcome(rejected, used & ~np.isnan(Y[:, 0]), Y, losses, predictions, scores.trace, scores.gates)
 
 
-def _learn_wider(learner: Learner, news: News, event: Events, traced: bool) -> Outcome:
+def _learn_wider(learner: Learner, additions: Additions, event: Events, traced: bool) -> Outcome:
     """Learn one event that brings new fields, unless it would make a parameter non-finite."""
     encoder = learner.encoder
     X, texts, targets, weights = event
-    names = news.fields
+    names = additions.fields
     Y, novel, rejected = learner.targets.read(targets, 1)
     if rejected or weights[0] == 0.0 or np.isnan(Y[0, 0]):
         known = {name: column for name, column in texts.items() if name not in names}
         return _learn_run(learner, event._replace(X=X[:, : len(encoder.fields)], texts=known), traced)
     arrivals = encoder.arrivals({name: texts[name] for name in (*encoder.fields, *names) if name in texts})
     try:
-        learner.take(X, Y, news._replace(levels=arrivals[0][1] if arrivals else ()))
+        learner.take(X, Y, additions._replace(levels=arrivals[0][1] if arrivals else ()))
     except InvalidEvent as error:
         return _none_used(learner, Y, {0: error})
     if novel[0]:
@@ -223,7 +225,7 @@ def _used(Y: FloatArray, scores: mixture.Scores) -> Outcome:
 def _joined(pieces: Sequence[tuple[int, Outcome]]) -> Outcome:
     """Join the outcomes of consecutive runs of rows, each with the index of its first row."""
     outcomes = [outcome for _, outcome in pieces]
-    scores = mixture.joined(
+    scores = mixture.concatenated(
         [mixture.Scores(each.losses, each.predictions, each.trace, gate=each.gate) for each in outcomes]
     )
     rejected = {start + at: error for start, outcome in pieces for at, error in outcome.rejected.items()}

@@ -18,7 +18,7 @@ from streammoe.engine.state import MMState, UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.features import Encoder
 from streammoe.kernels.shared import limited_step
-from streammoe.layout import NO_NEWS, Layout, News
+from streammoe.layout import NO_ADDITIONS, Additions, Layout
 from streammoe.model.checks import event_weight, is_whole, names_in
 from streammoe.model.context import Context
 from streammoe.model.phases.contract import Phase
@@ -95,12 +95,12 @@ class Learner:
         weight = 1.0 if type(w) is float and w == 1.0 else event_weight(w)
         if not isinstance(x, dict | Mapping):
             raise not_a_mapping(x)
-        news = context.encoder.news(x)
-        row = context.encoder.row(x, news)
+        additions = context.encoder.additions(x)
+        row = context.encoder.row(x, additions)
         if weight == 0.0:
             return
         try:
-            self.undo.call(self, 1, Learner._learn_event, row, target, news, weight, new_label, shared=False)
+            self.undo.call(self, 1, Learner._learn_event, row, target, additions, weight, new_label, shared=False)
         except InvalidEvent as error:
             error.row = None  # an event by itself has no index
             raise
@@ -120,10 +120,12 @@ class Learner:
             context.reported.add(NOT_FOUND)
             LOGGER.warning("%s", not_found({name: names for name, names in unseen.items() if names}, columns))
 
-    def _learn_event(self, row: FloatArray, target: FloatArray, news: News, weight: float, new_label: Any) -> None:
+    def _learn_event(
+        self, row: FloatArray, target: FloatArray, additions: Additions, weight: float, new_label: Any
+    ) -> None:
         """Learn one event as a row, unless that is undone."""
-        self.take(row, target, news)
-        self.report(news)
+        self.take(row, target, additions)
+        self.report(additions)
         if new_label is not None:
             target = np.array([[self.admit(new_label)]])
         self.learn(row, target, np.array([weight]))
@@ -159,7 +161,7 @@ class Learner:
                     self.undo.expire()
                 before = int(learned[stop - 1])
             if stop == len(X):
-                return mixture.joined(runs)
+                return mixture.concatenated(runs)
             start = stop
 
     def learn_events(self, events: Events, *, traced: bool = False) -> mixture.Scores:
@@ -180,9 +182,9 @@ class Learner:
                 field = encoder.fields.index(name)
                 X[piece, field] = encoder.codes(field, column[piece])
             runs.append(self.learn(X[piece], Y[piece], weights[piece], traced=traced))
-        return mixture.joined(runs)
+        return mixture.concatenated(runs)
 
-    def take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
+    def take(self, rows: FloatArray, targets: FloatArray, additions: Additions = NO_ADDITIONS) -> None:
         """Widen the ranges by rows, and make room for the columns that they bring.
 
         Raises:
@@ -190,24 +192,24 @@ class Learner:
         """
         context = self.context
         ranged = targets if context.family.is_metric else context.ranged(targets)
-        if not news:
+        if not additions:
             context.encoder.take(rows, ranged)
             return
-        if problem := context.excess(news):
+        if problem := context.excess(additions):
             raise InvalidEvent(problem, reason="too_many_columns", row=0)
         layout = context.encoder.layout
-        context.encoder.take(rows, ranged, news)
+        context.encoder.take(rows, ranged, additions)
         self._widen(layout)
 
-    def report(self, news: News) -> None:
+    def report(self, additions: Additions) -> None:
         """Log what the first columns hold, or later ones; the first hundred columns, so that the log does not fill."""
         fields = self.encoder.own_fields
-        if news.fields and len(fields) - len(news.fields) < MOST_REPORTED:
-            before = len(fields) - len(news.fields)
+        if additions.fields and len(fields) - len(additions.fields) < MOST_REPORTED:
+            before = len(fields) - len(additions.fields)
             LOGGER.info(
                 "%s by their first values: %s",
                 "more columns" if before else "columns",
-                described(dict(zip(news.fields, news.kinds, strict=True))),
+                described(dict(zip(additions.fields, additions.kinds, strict=True))),
             )
 
     def admit(self, label: Any) -> float:
@@ -224,7 +226,7 @@ class Learner:
 
     def _append(self, levels: Sequence[tuple[Any, str]]) -> None:
         if levels:
-            if problem := self.context.excess(News((), tuple(levels))):
+            if problem := self.context.excess(Additions((), tuple(levels))):
                 raise ConfigError(problem)
             layout = self.context.encoder.layout
             self.context.encoder.append_levels(levels)
@@ -416,7 +418,7 @@ class Learner:
         names = names_in(names, "set_columns")
         for name in names:
             check_name(name, place="set_columns")
-        if problem := self.context.excess(News(tuple(names), kinds=() if kinds is None else tuple(kinds))):
+        if problem := self.context.excess(Additions(tuple(names), kinds=() if kinds is None else tuple(kinds))):
             raise ConfigError(problem)
         encoder.set_columns(names, kinds, awaited)
         self.undo.forget()

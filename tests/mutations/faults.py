@@ -179,8 +179,8 @@ FAULTS = {
         Fault("rejected-widens-range", "elif learns:\n            for j", "if learns:\n            for j"),
         Fault(
             "late-column-not-judged",
-            "*self._kinds_of(news)], dtype",
-            "*[CATEGORICAL for _ in news.fields]], dtype",
+            "*self._kinds_of(additions)], dtype",
+            "*[CATEGORICAL for _ in additions.fields]], dtype",
         ),
         Fault(
             "predictions-not-bounded", "np.minimum(np.maximum(X, self._plan.lowest), self._plan.highest)", "X.copy()"

@@ -27,9 +27,9 @@ def encoder(columns=(), *, degree=1, gate_degree=1, range_factor=1e6, **kinds):
 
 def take(into, event, target=0.0):
     """What learning does with an event before it reaches the kernels."""
-    news = into.news(event)
-    row = into.row(event, news)
-    into.take(row, np.array([[target]]), news)
+    additions = into.additions(event)
+    row = into.row(event, additions)
+    into.take(row, np.array([[target]]), additions)
     return row[0]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine import mixture
 from streammoe.engine.members.contract import Member, Rows, features_of
-from streammoe.engine.members.one_expert import PRIOR_STRENGTH, STEP, OneExpert, restored_alone
+from streammoe.engine.members.one_expert import PRIOR_STRENGTH, STEP, OneExpert, restored_expert
 from streammoe.engine.mixture import Scores
 from streammoe.engine.state import MMState, copy_state, state_at, widen
 from streammoe.experts import Family
@@ -74,7 +74,7 @@ class Curved(OneExpert):
             W, R, Y, weights = (array[start : start + ROWS_AT_ONCE] for array in rows)
             seen = Rows(W, features_of(R, self.terms), Y, weights)
             runs.append(super().learn(seen, scores, n_outputs=n_outputs, traced=traced))
-        return mixture.joined(runs)
+        return mixture.concatenated(runs)
 
     def stays(self, weight: float, n: int) -> bool:
         idle, left = self._notes.tolist()
@@ -163,7 +163,7 @@ class Curved(OneExpert):
         )
         notes = array_of(given, f"{place}_notes", "int64", (2,), least=0, most=LARGEST_COUNT)
         require(notes[0] < PATIENCE, f"array {place}_notes holds {notes[0]} reviews, but it leaves at {PATIENCE}")
-        state = restored_alone(given, place, family, n_outputs=n_outputs, p_v=len(terms))
+        state = restored_expert(given, place, family, n_outputs=n_outputs, p_v=len(terms))
         return cls(family, bound, state, terms.copy(), is_asked_for=is_asked_for, notes=notes.copy())
 
 

@@ -23,7 +23,7 @@ from streammoe.engine.state import (
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.linalg import invert_spd
 from streammoe.kernels.loop import UNSOUND
-from streammoe.kernels.state import Alone, Prior, Trace
+from streammoe.kernels.state import Prior, SingleExpert, Trace
 from streammoe.schedules import Constant
 from streammoe.types import AnyArray, FloatArray, IntArray
 
@@ -59,7 +59,7 @@ class OneExpert(Member):
             averaging=None,
             schedule=Constant(self.step),
         )
-        self._alone = Alone(*(getattr(state, name) for name in Alone._fields))
+        self._expert = SingleExpert(*(getattr(state, name) for name in SingleExpert._fields))
 
     @property
     def step(self) -> float:
@@ -73,10 +73,10 @@ class OneExpert(Member):
         _, R, Y, weights = rows
         n, p = R.shape
         losses, predictions = np.empty(n), np.empty((n, n_outputs))
-        variances = np.empty((n if traced else 0, 1, self._alone.variances.shape[1]))
-        arguments = (self._alone, self._options, self.step, weights, R, Y, losses, predictions, variances)
-        work = n * p * (p + self._alone.experts.shape[1])
-        if mixture.stepped(work, self._family.learn_alone, *arguments) == UNSOUND:
+        variances = np.empty((n if traced else 0, 1, self._expert.variances.shape[1]))
+        arguments = (self._expert, self._options, self.step, weights, R, Y, losses, predictions, variances)
+        work = n * p * (p + self._expert.experts.shape[1])
+        if mixture.stepped(work, self._family.learn_single, *arguments) == UNSOUND:
             raise UnsoundError([self.name])
         if not traced:
             return Scores(losses, predictions, mixture.no_trace())
@@ -94,7 +94,7 @@ class OneExpert(Member):
         self._continue_with(with_class(self.state, np.random.default_rng(0), n_features, gamma))
 
     def arrays(self) -> Mapping[str, AnyArray]:
-        return {f"{self.name}.{name}": array for name, array in self._alone._asdict().items()}
+        return {f"{self.name}.{name}": array for name, array in self._expert._asdict().items()}
 
     def copy(self, spare: Member | None = None) -> OneExpert:
         old = spare.state if isinstance(spare, OneExpert) else None
@@ -118,13 +118,13 @@ class OneExpert(Member):
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
         place = f"{prefix}{cls.name}"
-        state = restored_alone(given, place, family, n_outputs=n_outputs, p_v=p_v)
+        state = restored_expert(given, place, family, n_outputs=n_outputs, p_v=p_v)
         counted = int(state.n[0])
         require(counted == n, f"array {place}.n counts {counted} events, but the mixture has learned {n}")
         return cls(family, bound, state)
 
 
-def restored_alone(given: Mapping[str, AnyArray], place: str, family: Family, *, n_outputs: int, p_v: int) -> MMState:
+def restored_expert(given: Mapping[str, AnyArray], place: str, family: Family, *, n_outputs: int, p_v: int) -> MMState:
     """Restore the state of a single expert that is saved without gate and average.
 
     Raises:

@@ -310,7 +310,7 @@ class Streaming(Phase):
                     self.restart_average()
             runs.append(scores)
             start = stop
-        return mixture.joined(runs)
+        return mixture.concatenated(runs)
 
     def _keep(
         self,

@@ -183,7 +183,7 @@ class WarmUp(Phase):
         for half in (slice(0, middle), slice(middle, None)):
             said = mixture.Scores(one.losses[half], one.predictions[half], Trace(*(array[half] for array in one.trace)))
             runs.append(self._learn_provisional(context, X[half], Y[half], weights[half], said, traced=traced))
-        return mixture.joined(runs)
+        return mixture.concatenated(runs)
 
     def served(self, context: Context) -> Served:
         provisional = self.provisional

@@ -77,7 +77,7 @@ def test_an_event_that_spoils_a_member_is_rejected_and_leaves_no_trace(kind, mon
 
     def failing(self, rows, scores, **more):
         if (rows.R[:, 1] == X[bad, 0]).any():
-            monkeypatch.setattr(type(self._family), "learn_alone", lambda *arguments: UNSOUND)
+            monkeypatch.setattr(type(self._family), "learn_single", lambda *arguments: UNSOUND)
         try:
             return learn(self, rows, scores, **more)
         finally:

@@ -14,16 +14,16 @@ import numpy as np
 from streammoe.kernels.compile import allocating, inline, jit
 from streammoe.kernels.loop import UNSOUND, Kernel, Noise, Scratch, Shape, named
 from streammoe.kernels.shared import REFRESH_BELOW, finish_step, record_variances, refresh_expert, topped_up
-from streammoe.kernels.soundness import is_alone_sound_after
-from streammoe.kernels.state import Alone, LearningOptions
+from streammoe.kernels.soundness import is_expert_sound_after
+from streammoe.kernels.state import LearningOptions, SingleExpert
 from streammoe.types import FloatArray
 
 LARGEST_STEP = 1.0 - 1e-12
 """A step of 1 would forget everything before it, and the recursions divide by 1 − γ."""
 
 
-def alone(noise: Noise, module: str) -> Kernel:
-    """Make `learn_alone` of a noise, to be kept under this name in `module`."""
+def single_expert(noise: Noise, module: str) -> Kernel:
+    """Make `learn_single` of a noise, to be kept under this name in `module`."""
     evaluate, trust = noise.evaluate, noise.trust
     log_constant, scratch_rows = noise.log_constant, noise.scratch_rows
     step_experts = noise.step_experts
@@ -32,7 +32,7 @@ def alone(noise: Noise, module: str) -> Kernel:
     @inline
     def learn_each(
         shape: Shape,
-        state: Alone,
+        state: SingleExpert,
         options: LearningOptions,
         least_step: float,
         weights: FloatArray,
@@ -69,9 +69,9 @@ def alone(noise: Noise, module: str) -> Kernel:
             if decay < REFRESH_BELOW:
                 refresh(state, topped_up(state, options, gamma))
 
-    def learn_alone(
+    def learn_single(
         shape: Shape,
-        state: Alone,
+        state: SingleExpert,
         options: LearningOptions,
         least_step: float,
         weights: FloatArray,
@@ -112,15 +112,15 @@ def alone(noise: Noise, module: str) -> Kernel:
         )
         gate = np.empty((0, R.shape[1]))
         learn_each(shape, state, options, least_step, weights, R, Y, losses, predictions, variances, scratch, gate)
-        return 0 if is_alone_sound_after(state, Y, losses, predictions) else UNSOUND
+        return 0 if is_expert_sound_after(state, Y, losses, predictions) else UNSOUND
 
-    return jit(named(learn_alone, module))
+    return jit(named(learn_single, module))
 
 
 @cache
 def _refresh(top_up: Kernel) -> Kernel:
     @allocating
-    def refresh(state: Alone, prior_weight: float) -> None:
+    def refresh(state: SingleExpert, prior_weight: float) -> None:
         """Rebuild the inverse from its Gram matrix, after topping the prior up to `prior_weight`."""
         missing = prior_weight - state.prior_weight[0]
         old = state.experts[0].copy()
