@@ -79,6 +79,14 @@ def batch_of(records, format, header=HEADER):
     return Batch(b"".join(records), ends, format, columns, "here", lambda i: {"offset": i}, {})
 
 
+def new_roles(new, wanted, text):
+    """The roles of new columns, whose first value decides what settings leave open."""
+    found = {name: wanted.first_kind(name, value, text=text) for name, value in new.items()}
+    of = {kind: frozenset(name for name in new if found[name] == kind) for kind in ("category", "time")}
+    fields = tuple(sorted(name for name in new if found[name] is not None))
+    return wanted._replace(fields=fields, categorical=of["category"], timestamps=of["time"])
+
+
 def exactly(batch, wanted, ignore=None):
     """What the exact path makes of each record."""
     text = batch.format == "csv"
@@ -89,7 +97,7 @@ def exactly(batch, wanted, ignore=None):
             values = decode.names(batch, i)
             event = to_row(values, wanted, text=text)
             new = {} if known is None else {name: value for name, value in values.items() if name not in known}
-            own = wanted._replace(fields=tuple(sorted(new)), targets=(), label=None, weight=None)
+            own = new_roles(new, wanted, text)._replace(targets=(), label=None, weight=None)
             row = to_row(new, own, text=text)
             missing = [row.texts[j] is None if j in row.texts else math.isnan(x) for j, x in enumerate(row.x)]
             new = {name: new[name] for name, is_missing in zip(own.fields, missing, strict=True) if not is_missing}

@@ -59,6 +59,7 @@ def models():
     found[-1].learn_array(squares, (squares**2).sum(axis=1))
     found.append(MoERegressor(2, warmup=WarmUp(50, restarts=1)))
     found[-1].learn_array(X[:205], np.abs(X[:205, 0]))  # with a refitted member, and amid the next fit
+    found[-1].learn_array(X[205:206], np.array([1e5]))  # and an error among its targets
     found.append(MoERegressor(2, warmup=WarmUp(40, restarts=1), standardize=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warmup, "relearned_rows", lambda shape: 2)
