@@ -55,7 +55,7 @@ CHANGES: dict[str, Callable[[int, int], drift.Changing]] = {
     "it changes at once": drift.abrupt,
     "it changes slowly": drift.gradual,
 }
-MEMBERS = ("average", "latest", "one_expert", "curved")
+MEMBERS = ("average", "latest", "one_expert", "refitted", "curved")
 MIXTURES: dict[str, tuple[Make, int]] = {
     "two experts": (tasks.two_experts, 2),
     "four experts, full gate": (tasks.full_gate, 4),

@@ -304,7 +304,8 @@ class Workspace:
 
     def consumed(self):
         """Events that the newest checkpoint has dealt with."""
-        return sum(self.inspect()["counters"]["outcomes"].values()) if self.checkpoints() else 0
+        is_any = any((self / "state").glob("checkpoint-*.safetensors"))  # a live daemon may be removing old ones
+        return sum(self.inspect()["counters"]["outcomes"].values()) if is_any else 0
 
     def letters(self):
         """All dead letters; each line must be whole."""
