@@ -36,6 +36,7 @@ LINES: tuple[dict[str, Any], ...] = (
     {"color": "#D55E00", "linestyle": "--", "marker": "s"},
     {"color": "#E69F00", "linestyle": "-.", "marker": "^"},
     {"color": "#000000", "linestyle": ":", "marker": "D"},
+    {"color": "#009e73", "linestyle": "-", "marker": "v"},
 )
 """Colors that differ for color-blind eyes too (Okabe and Ito), and marks that differ without any color."""
 WARMUPS = (0, 50, 100, 200, 400, 1000, 2000)
@@ -116,7 +117,7 @@ def steps(seeds: int, events: int) -> Picture:
     for panel, (title, (make, n_experts)) in zip(panels, MIXTURES.items(), strict=True):
         streams = _streams(make, seeds, events)
         truth = np.array([stream.truth for stream in streams])
-        for (name, arguments), style in zip(STEPS.items(), LINES, strict=True):
+        for (name, arguments), style in zip(STEPS.items(), LINES, strict=False):
             squares = (np.array([_predicted(stream, n_experts, **arguments) for stream in streams]) - truth) ** 2
             found = [float(np.sqrt(squares[:, int(0.8 * end) : end].mean())) for end in ends]
             panel.plot(ends, found, label=name, markersize=4, **style)
