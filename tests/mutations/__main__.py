@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
 
     fault: Fault
     found_by: str | None
-    """Id of the first test that failed, or that time was out; None if all passed."""
+    """Id of the first test that failed, or that time was out or a signal ended it; None if all passed."""
     seconds: float
 
 
@@ -121,6 +121,8 @@ class Copy:
         code, output = self._run(["-m", "pytest", *options, f"cache_dir={self._cache}", *arguments])
         if code is None:
             return None, f"time-out in {output.splitlines()[-1]}"
+        if code < 0:  # by a signal: a fault may write where there is no array
+            return None, f"signal {-code} in {output.splitlines()[-1]}"
         if code in {PASSED, USAGE_ERROR, NO_TESTS}:  # the second of a test that was renamed or deleted
             return None, ""
         failed = self._cache / "v" / "cache" / "lastfailed"

@@ -167,7 +167,6 @@ FAULTS = {
         Fault("refit-for-nothing", "n * (best - now) > NATS_PER_PARAMETER * n_free", "n * (best - now) > 0.0"),
         Fault("refit-moves-against", "before.experts + common", "before.experts - common"),
         Fault("fits-beyond-memory", "most = min(MOST * self.base, ROUND_LIMIT", "most = min(ROUND_LIMIT"),
-        Fault("fits-with-late-rows", "self.inputs(n_fields)[: self.fitted], Y", "self.inputs(n_fields), Y"),
         Fault("useless-fits-go-on", "        self.growing = None  # where fits", "        pass  # where fits"),
     ],
     "lags": [
