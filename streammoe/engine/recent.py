@@ -59,7 +59,8 @@ class RecentEvents:
 
     def clear(self) -> None:
         """Drop all rows."""
-        self.count = 0
+        blank = RecentEvents()
+        self._arrays, self.count, self._end = blank._arrays, 0, 0
 
     def rows(self, n_fields: int) -> tuple[FloatArray, FloatArray]:
         """Return copies of X, with so many columns, and Y."""

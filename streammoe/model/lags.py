@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.checked import array_of, require
+from streammoe.errors import ConfigError
 from streammoe.features import NO_LAG
 from streammoe.options import Lags
 from streammoe.types import AnyArray, FloatArray
@@ -37,9 +38,18 @@ class LagMemory:
     def names(self, targets: Sequence[Any]) -> list[str]:
         """Return the names of the features, the latest event first.
 
+        Raises:
+            ConfigError: an input is called like a target.
+
         >>> LagMemory(Lags(2, ("temp",))).names(["y"])
         ['y:lag1', 'y:lag2', 'temp:lag1', 'temp:lag2']
         """
+        both = sorted(set(map(str, targets)).intersection(map(str, self.lags.inputs)))
+        if both:
+            raise ConfigError(
+                f"lags.inputs names {both[0]!r}, which a target is called, and lags of targets are features "
+                "anyway; leave it out, or rename the input"
+            )
         return [f"{name!s}:lag{i}" for name in (*targets, *self.lags.inputs) for i in range(1, self.lags.size + 1)]
 
     def copy(self) -> LagMemory:

@@ -113,11 +113,13 @@ class LabelJoin:
         Which lags a prediction sees is known once its part was processed. A label whose features have passed in a part
         therefore begins the next one.
         """
+        part, first = batch, 0
         while True:
-            yield self.join(batch)
-            if self._n_taken == len(batch):
+            yield self.join(part)
+            first += self._n_taken
+            if first == len(batch):
                 return
-            batch = replace(batch.tail(self._n_taken), skipped=0)
+            part = replace(batch.tail(first), skipped=0)  # of the whole batch: a tail of a tail keeps both in memory
 
     def join(self, batch: Batch) -> Batch:
         """Return the events of a batch, maybe none; call `settle` before the next batch. With lags, see `parts`.

@@ -235,13 +235,23 @@ class _Reader:
             self.problems.append(self._broken(("labels", "key"), rule, key))
 
     def _check_lags(self, *, model: Model | None, schema: Schema | None, **_: object) -> None:
-        """Check that the inputs with lags are numbers."""
+        """Check that the inputs with lags are inputs, and numbers."""
         lags = model.lags if isinstance(model, RegressorOptions) else None
         if lags is None or schema is None:
             return
         for kind in ("categorical", "timestamps"):
             if both := sorted(set(getattr(schema, kind)).intersection(lags.inputs)):
                 rule = f"must be numbers, and {both[0]!r} is in schema.{kind}"
+                self.problems.append(self._broken(("model", "lags", "inputs"), rule, list(lags.inputs)))
+        others = {
+            "is a target, whose lags are features anyway": schema.targets,
+            "is in schema.ignore": schema.ignore,
+            "is schema.weight": (schema.weight,),
+            "is not in schema.features": () if schema.features == "*" else set(lags.inputs) - set(schema.features),
+        }
+        for why, names in others.items():
+            if both := sorted(set(names).intersection(lags.inputs)):
+                rule = f"must be inputs, and {both[0]!r} {why}"
                 self.problems.append(self._broken(("model", "lags", "inputs"), rule, list(lags.inputs)))
 
     def _sources(self, models: Mapping[str, type[BaseModel]], tables: Any) -> tuple[BaseModel | None, ...]:

@@ -173,6 +173,7 @@ CASES = {
     "lags, too many": lambda _: MoERegressor(lags=1001),
     "lags, no such thing": lambda _: MoERegressor(lags="many"),
     "lags of a category": lambda _: MoERegressor(lags=Lags(1, ("c",)), categorical=("c",)),
+    "lags of a target": lambda _: MoERegressor(lags=Lags(1, ("y",))).learn_one({"y": 1.0}, 1.0),
     "a column named as a lag": lambda _: MoERegressor(lags=1).set_columns(["a", "y:lag1"]),
     "a number in quotes": learning({"a": "12.5"}),
     "a number with separators of thousands": learning({"a": "1,234,567.5"}),

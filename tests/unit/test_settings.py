@@ -241,6 +241,10 @@ RULES: dict[str, list[str]] = {
     "metrics.bearer_token=hunter2 metrics.bearer_token_env=B": ["metrics.bearer_token_env"],
     "metrics.bearer_token=2_000_002": ["metrics.bearer_token"],
     "labels.key=id source.format=csv": ["labels.key"],
+    'schema.target=z model.lags={"size"=1,"inputs"=["z"]}': ["model.lags.inputs"],
+    'schema.ignore=["b"] model.lags={"size"=1,"inputs"=["b"]}': ["model.lags.inputs"],
+    'schema.weight=w model.lags={"size"=1,"inputs"=["w"]}': ["model.lags.inputs"],
+    'schema.features=["a"] model.lags={"size"=1,"inputs"=["b"]}': ["model.lags.inputs"],
     "labels.expire_events=5": ["labels.expire_events"],
     # Several at once
     "labels.key=y labels.kye=x source.kind=no": ["source.kind", "labels.kye"],

@@ -186,6 +186,10 @@ def test_a_column_must_not_have_the_name_of_a_lag_and_inputs_must_be_numbers():
         MoERegressor(lags=Lags(1, ("c",)), categorical=("c",))
     with pytest.raises(InvalidEvent):
         MoERegressor(lags=Lags(1, ("c",))).learn_one({"c": "red"}, 1.0)
+    with pytest.raises(ConfigError):
+        MoERegressor(lags=Lags(1, ("y",))).learn_one({"a": 1.0, "y": 2.0}, 1.0)
+    with pytest.raises(ConfigError):
+        MoEMultiTargetRegressor(lags=Lags(1, ("u",))).learn_one({"a": 1.0, "u": 2.0}, {"u": 1.0, "v": 1.0})
     with pytest.raises(TypeError):
         MoEClassifier(lags=1)
     assert MoERegressor(lags=0).lags_of_next() == MoERegressor(lags="off").lags_of_next() == {}

@@ -102,6 +102,15 @@ def test_nothing_is_kept_where_no_refit_follows():
         assert not [name for name in arrays if name.startswith("recent.")]
 
 
+def test_events_that_were_dropped_leave_no_trace_in_the_digest(tmp_path):
+    model = MoERegressor(2, warmup=WarmUp(60, restarts=1))
+    X = np.random.default_rng(0).normal(size=(90, 3))
+    model.learn_array(X, X[:, 0])
+    model.learner.context.recent.clear()
+    model.save(tmp_path / "model")
+    assert load(tmp_path / "model").state_digest() == model.state_digest()
+
+
 def test_older_checkpoints_have_no_recent_events_and_go_on():
     X, y = changing(MoERegressor)
     model, older = started(MoERegressor), started(MoERegressor)

@@ -235,3 +235,12 @@ def test_a_late_event_is_learned_with_the_lags_that_its_prediction_saw(delay, si
     assert line.model.state_digest() == reference.state_digest()
     ahead = np.concatenate([rows.predictions[np.isnan(rows.targets)] for rows in written])
     assert ahead.tolist() == predicted
+
+
+def test_any_number_of_labels_may_follow_their_features_in_one_block():
+    """Each of them begins a part; a tail of a tail would be one call deeper, and keep the one before in memory."""
+    records = [record for i in range(1_200) for record in ({"id": i, "a": 1.0}, {"id": i, "y": 1.0})]
+    join, found = LabelJoin("id", SCHEMA, PLENTY, 1), []
+    for part in join.parts(batch_of(records)):
+        found += [part.location(i)["row"] for i in range(len(part))]
+    assert found == [row for i in range(1_200) for row in (2 * i, 2 * i)]
