@@ -37,12 +37,10 @@ BOOLEANS = {"true": 1.0, "false": 0.0}
 """Truth values in formats that write everything as text, in lower case."""
 MARKERS = frozenset({"na", "n/a", "#n/a", "null", "?", "-", "."})
 """Texts that usually stand for a number that is missing, in lower case."""
-_ALMOST = re.compile(
-    r"[+-]?\d{1,3}(?:[ ,'_]\d{3})+(?:\.\d+)?|[+-]?\d+,\d+(?:[eE][+-]?\d+)?|[+-]?\d{1,3}(?:\.\d{3})+,\d+"
-)
-"""Numbers with separators of thousands or a decimal comma, which are not accepted, but meant as numbers."""
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:[ ,'_]\d{3})+(?:\.\d+)?|[+-]?\d{1,3}(?:\.\d{3})+,\d+")
 _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+_ALMOST = re.compile(f"{_THOUSANDS.pattern}|{_COMMA.pattern}")
+"""Numbers with separators of thousands or a decimal comma, which are not accepted, but meant as numbers."""
 IN_QUOTES = "write it without quotes"
 """What `repair_of` says of a text that is a number."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[Tt ]\d\d.*)?", re.ASCII)

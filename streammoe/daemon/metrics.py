@@ -227,9 +227,8 @@ class Metrics:
         self._counter("streammoe_outliers_total").inc(max(model.n_outliers - self._outliers, 0))
         self._outliers = model.n_outliers
         weights = model.member_weights
-        if (
-            weights
-        ):  # a member that takes no part counts 0, whether it has left, has yet to join or left in an earlier run
+        # A member that takes no part counts 0, whether it has left, has yet to join or left in an earlier run.
+        if weights:
             self._members = model.member_names
         for member in self._members:
             self._gauge("streammoe_member_weight", member).set(weights.get(member, 0.0))

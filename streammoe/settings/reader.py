@@ -239,20 +239,20 @@ class _Reader:
         lags = model.lags if isinstance(model, RegressorOptions) else None
         if lags is None or schema is None:
             return
-        for kind in ("categorical", "timestamps"):
-            if both := sorted(set(getattr(schema, kind)).intersection(lags.inputs)):
-                rule = f"must be numbers, and {both[0]!r} is in schema.{kind}"
-                self.problems.append(self._broken(("model", "lags", "inputs"), rule, list(lags.inputs)))
-        others = {
-            "is a target, whose lags are features anyway": schema.targets,
-            "is in schema.ignore": schema.ignore,
-            "is schema.weight": (schema.weight,),
-            "is not in schema.features": () if schema.features == "*" else set(lags.inputs) - set(schema.features),
-        }
-        for why, names in others.items():
-            if both := sorted(set(names).intersection(lags.inputs)):
-                rule = f"must be inputs, and {both[0]!r} {why}"
-                self.problems.append(self._broken(("model", "lags", "inputs"), rule, list(lags.inputs)))
+        inputs = set(lags.inputs)
+        for rule, names in (
+            ("must be numbers, and {!r} is in schema.categorical", schema.categorical),
+            ("must be numbers, and {!r} is in schema.timestamps", schema.timestamps),
+            ("must be inputs, and {!r} is a target, whose lags are features anyway", schema.targets),
+            ("must be inputs, and {!r} is in schema.ignore", schema.ignore),
+            ("must be inputs, and {!r} is schema.weight", (schema.weight,)),
+            (
+                "must be inputs, and {!r} is not in schema.features",
+                () if schema.features == "*" else inputs.difference(schema.features),
+            ),
+        ):
+            if both := sorted(inputs.intersection(names)):
+                self.problems.append(self._broken(("model", "lags", "inputs"), rule.format(both[0]), list(lags.inputs)))
 
     def _sources(self, models: Mapping[str, type[BaseModel]], tables: Any) -> tuple[BaseModel | None, ...]:
         """Check the tables of one source, or of several that are read one after the other."""
