@@ -40,6 +40,30 @@ def test_experts_that_moved_together_are_found_from_as_many_rows_as_determine_th
     assert np.sqrt(state.average_variances).max() < 0.3
 
 
+def test_six_experts_that_moved_together_keep_their_regions():
+    """From where they were, EM finds a worse optimum: only the experts nearest to the new level would get events."""
+    rng = np.random.default_rng(5)
+    centers, slopes, levels = 3.0 * rng.normal(size=(6, 3)), rng.normal(size=(6, 3)), 2.0 * rng.normal(size=6)
+
+    def stream(n, seed):
+        rng = np.random.default_rng(seed)
+        region = rng.integers(0, 6, n)
+        X = centers[region] + rng.normal(size=(n, 3))
+        return X, levels[region] + np.sum(slopes[region] * X, axis=1) + 0.3 * rng.normal(size=n)
+
+    def loss(state, seed, shift, n=1_000):
+        X, y = stream(n, seed)
+        rows = *model.learner.encoder.design(X), y[:, None] + shift
+        return score(model.learner.context.family, served_parameters(state), *rows, n_outputs=1)[0].losses.mean()
+
+    model = MoERegressor(6, standardize=False, warmup=1_000, seed=1)
+    model.learn_array(*stream(3_000, 1))
+    for shift in (3.0, 30.0):
+        X, y = stream(120, 2)
+        state = refitted(model, Buffer(*model.learner.encoder.design(X), y[:, None] + shift, np.ones(len(y))))
+        assert loss(state, 3, shift) < loss(model.learner.state, 3, 0.0) + 0.4
+
+
 def test_a_mixture_that_explains_the_rows_is_left_as_it_is():
     model = trained(MoERegressor, 600, standardize=False)
     found = rows(model, 200)

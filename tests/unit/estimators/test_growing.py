@@ -57,6 +57,17 @@ def test_where_fits_do_not_help_they_end_and_the_rows_are_given_up():
     assert rows_of(model) is None
 
 
+@pytest.mark.parametrize(("n", "goes_on"), [(200, True), (300, False)], ids=["2 x the rows", "4 x the rows"])
+def test_after_a_fit_that_no_longer_gains_another_follows_only_if_the_rows_were_few(n, goes_on):
+    model, _ = learned(n, **NOISY)
+    assert "refitted" in model.member_weights
+    portfolio = model.learner.phase.portfolio
+    for _ in range(3):  # without events between them, nothing is gained
+        portfolio.review(n)
+    assert "refitted" not in model.member_weights
+    assert (rows_of(model) is not None) == goes_on
+
+
 @pytest.mark.parametrize(("name", "value"), [("ROUND_LIMIT", 1.0), ("MOST_BYTES", 8 * 5 * 3 * WARM)])
 def test_models_that_cost_much_are_fitted_to_fewer_rows(name, value, monkeypatch):
     monkeypatch.setattr(growing, name, value)
