@@ -27,7 +27,7 @@ AREAS = {
     "encoder": "unit/test_features.py test_regressor.py property/test_poison.py",
     "columns": "unit/test_columns.py",
     "estimators": "test_regressor.py test_classifier.py test_predicting.py invariants/*.py",
-    "poison": "invariants/*.py test_undo.py test_poison.py test_poisoned_batch.py",
+    "poison": "test_soundness.py invariants/*.py test_undo.py test_poison.py test_poisoned_batch.py",
     "distributions": "test_distributions.py",
     "persistence": (
         "persistence/test_format*.py test_lock.py test_store.py test_checked.py test_power_loss.py "

@@ -50,6 +50,20 @@ def test_generations_are_numbered_pruned_and_outlive_the_process(store, tmp_path
     assert again.generations() == [6]
 
 
+def test_those_to_be_set_aside_go_oldest_first_so_that_the_newest_is_known_until_the_end(store):
+    save(store, 1, 2, 3)
+    rename = Path.rename
+
+    def first_only(path, target):
+        if any(store.folder.glob("set-aside-*/*")):
+            raise OSError(errno.EIO, "failed")
+        return rename(path, target)
+
+    with patch.object(Path, "rename", first_only), pytest.raises(CheckpointError):
+        store.set_aside()
+    assert store.generations() == [2, 3]
+
+
 def test_prepare_and_save_leave_all_foreign_files_alone(store):
     names = {"dead-letters.jsonl", "checkpoint-1.safetensors", "checkpoint-000000000009.safetensors.bak"}
     for name in names:

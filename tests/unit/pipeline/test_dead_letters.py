@@ -78,3 +78,9 @@ def test_just_enough_are_accepted_wherever_they_are_and_too_few_are_not_judged()
     guard = BadRecordGuard(0.1)
     assert judged(guard, [True] * (WINDOW - 1), WINDOW - 1) is None
     assert judged(guard, [True], 1) == 0
+
+
+def test_after_a_restart_no_window_is_judged_again():
+    guard = BadRecordGuard(0.5)
+    assert judged(guard, [True] * (WINDOW // 2) + [False] * (WINDOW // 2), WINDOW) is None
+    assert judged(BadRecordGuard(0.5 - 1 / WINDOW, guard.latest), [False], 1) is None

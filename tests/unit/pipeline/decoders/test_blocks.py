@@ -64,6 +64,12 @@ def test_two_quotes_in_a_quoted_cell_are_one(others):
     assert decoded.texts[1][0] == 'say "hi"'
 
 
+@pytest.mark.parametrize("record", [b'1,"x" ,3\n', b'1,"x" y,3\n'])
+def test_after_a_closing_quote_the_cell_ends(record):
+    decoded = decode(csv_batch(b'0,"say",3\n', record), categorical=frozenset("b"))
+    assert [(bad.index, bad.reason) for bad in decoded.rejected] == [(1, "malformed")]
+
+
 def test_rare_bad_records_are_found_among_many():
     records = [b"%d,2,3\n" % i for i in range(3000)]
     records[700], records[2999] = b"z" * 500 + b",2,3\n", b"1,2\n"
