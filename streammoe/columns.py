@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from streammoe.errors import InvalidEvent
 from streammoe.kernels.features import CATEGORICAL, NUMERIC, TIMESTAMP
 from streammoe.text import counted, listed, shown
 
@@ -112,6 +113,8 @@ class Fixed(NamedTuple):
     categorical: Collection[Any] = frozenset()
     timestamps: Collection[Any] = frozenset()
     numeric: Collection[Any] = frozenset()
+    lagged: Collection[Any] = frozenset()
+    """Inputs whose earlier values are features, and which are numbers therefore."""
 
     def kind(self, name: object) -> ColumnKind | None:
         """Return the kind that a column must have; None if its first value decides."""
@@ -119,11 +122,21 @@ class Fixed(NamedTuple):
             return "category"
         if name in self.timestamps:
             return "time"
-        return "number" if name in self.numeric else None
+        return "number" if name in self.numeric or name in self.lagged else None
 
     def kind_of(self, name: object, value: object, *, text: bool = False) -> ColumnKind | None:
         """Return the kind of a column with this first value; None if neither a setting nor the value decides."""
         return self.kind(name) or kind_of(value, text=text)
+
+    def explained(self, error: InvalidEvent) -> InvalidEvent:
+        """Return the error of a value that is no number with the reason why it must be one, if that is its lags."""
+        if error.reason != "wrong_type" or error.feature not in self.lagged:
+            return error
+        return InvalidEvent(
+            f"{error}; only numbers have lags, so take a column of anything else out of lags.inputs",
+            reason=error.reason,
+            feature=error.feature,
+        )
 
 
 def not_found(unseen: Mapping[str, Collection[Any]], columns: Collection[Any]) -> str:

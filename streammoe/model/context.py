@@ -275,8 +275,9 @@ class Context:
             range_factor=options.range_factor,
             categorical=self.features.categorical,
             timestamps=self.features.timestamps,
-            numeric=(*self.features.numeric, *(self.lags.lags.inputs if self.lags else ())),
+            numeric=self.features.numeric,
             lagged=() if self.lags is None else self.lags.names(self.targets.lagged_names),
+            lagged_inputs=() if self.lags is None else self.lags.lags.inputs,
             max_levels=options.max_levels,
             holds=options.hold,
         )

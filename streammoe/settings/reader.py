@@ -243,8 +243,8 @@ class _Reader:
             return
         inputs = set(lags.inputs)
         for rule, names in (
-            ("must be numbers, and {!r} is in schema.categorical", schema.categorical),
-            ("must be numbers, and {!r} is in schema.timestamps", schema.timestamps),
+            ("must leave out {!r}, which is in schema.categorical: only numbers have lags", schema.categorical),
+            ("must leave out {!r}, which is in schema.timestamps: only numbers have lags", schema.timestamps),
             ("must be inputs, and {!r} is a target, whose lags are features anyway", schema.targets),
             ("must be inputs, and {!r} is in schema.ignore", schema.ignore),
             ("must be inputs, and {!r} is schema.weight", (schema.weight,)),
