@@ -17,10 +17,10 @@ from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, Row, Values, decoder, require_targets, to_row
-from streammoe.pipeline.decoders.values import some_of
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, Location, Predictions, PredictionSink
 from streammoe.quantiles import mixture_intervals
+from streammoe.text import some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.pipeline")

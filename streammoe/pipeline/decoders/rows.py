@@ -12,9 +12,9 @@ import numpy as np
 from streammoe.columns import ColumnKind, Fixed
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.model.checks import LARGEST_WEIGHT
-from streammoe.pipeline.decoders.values import READ_AS, READERS, Kind, first_kind, label, some_of
+from streammoe.pipeline.decoders.values import READ_AS, READERS, Kind, first_kind, label
 from streammoe.ports import DELIMITERS, Batch
-from streammoe.text import shown
+from streammoe.text import shown, some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
 
 Values = dict[str, object]
