@@ -138,7 +138,7 @@ def test_a_mixture_cannot_be_changed_nor_through_the_arrays_it_was_given():
         mixture.means = shares
 
 
-@pytest.mark.parametrize("noise", [Gaussian(), Laplace(), StudentT()])
+@pytest.mark.parametrize("noise", [Gaussian(), Laplace(), StudentT()], ids=lambda noise: noise.name)
 def test_an_interval_does_not_depend_on_other_rows_or_on_components_without_a_share(noise):
     rng = np.random.default_rng(0)
     n, K = 200, 9
