@@ -15,8 +15,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from streammoe.errors import InvalidEvent
 from streammoe.kernels.features import CATEGORICAL, NUMERIC, TIMESTAMP
-from streammoe.text import counted, listed, shown
+from streammoe.text import listed, shown, some_of
 
 ColumnKind = Literal["number", "boolean", "category", "time"]
 
@@ -44,8 +45,6 @@ _ALMOST = re.compile(f"{_THOUSANDS.pattern}|{_COMMA.pattern}")
 IN_QUOTES = "write it without quotes"
 """What `repair_of` says of a text that is a number."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[Tt ]\d\d.*)?", re.ASCII)
-MOST_SHOWN = 10
-"""Maximum number of columns of a kind that a message lists."""
 
 
 def kind_of(value: object, *, text: bool = False) -> ColumnKind | None:
@@ -101,9 +100,18 @@ def repair_of(text: str) -> str:
         return ""
     if not _THOUSANDS.fullmatch(plain):
         return "write the decimal mark as a point"
-    if plain.count(",") == 1 and _COMMA.fullmatch(plain):
+    if has_decimal_comma(plain):
         return "remove the comma if it separates thousands, write a point if it is the decimal mark"
     return "remove the separators of thousands"
+
+
+def has_decimal_comma(text: str) -> bool:
+    """Return whether a text is a number with a single comma, which may be its decimal mark.
+
+    >>> [has_decimal_comma(text) for text in ("1,5", " -1,234e3", "1,234,567", "1.5")]
+    [True, True, False, False]
+    """
+    return _COMMA.fullmatch(text.strip()) is not None
 
 
 class Fixed(NamedTuple):
@@ -112,6 +120,8 @@ class Fixed(NamedTuple):
     categorical: Collection[Any] = frozenset()
     timestamps: Collection[Any] = frozenset()
     numeric: Collection[Any] = frozenset()
+    lagged: Collection[Any] = frozenset()
+    """Inputs whose earlier values are features, and which are numbers therefore."""
 
     def kind(self, name: object) -> ColumnKind | None:
         """Return the kind that a column must have; None if its first value decides."""
@@ -119,11 +129,21 @@ class Fixed(NamedTuple):
             return "category"
         if name in self.timestamps:
             return "time"
-        return "number" if name in self.numeric else None
+        return "number" if name in self.numeric or name in self.lagged else None
 
     def kind_of(self, name: object, value: object, *, text: bool = False) -> ColumnKind | None:
         """Return the kind of a column with this first value; None if neither a setting nor the value decides."""
         return self.kind(name) or kind_of(value, text=text)
+
+    def explained(self, error: InvalidEvent) -> InvalidEvent:
+        """Return the error of a value that is no number with the reason why it must be one, if that is its lags."""
+        if error.reason != "wrong_type" or error.feature not in self.lagged:
+            return error
+        return InvalidEvent(
+            f"{error}; only numbers have lags, so take a column of anything else out of lags.inputs",
+            reason=error.reason,
+            feature=error.feature,
+        )
 
 
 def not_found(unseen: Mapping[str, Collection[Any]], columns: Collection[Any]) -> str:
@@ -134,17 +154,16 @@ def not_found(unseen: Mapping[str, Collection[Any]], columns: Collection[Any]) -
     """
     texts = {str(name).lower(): name for name in columns}
     parts = []
+
+    def with_similar(name: object) -> str:
+        near = [shown(texts[each]) for each in difflib.get_close_matches(str(name).lower(), texts, n=2)]
+        return f"{shown(name)} (did you mean {listed(near, 'or')}?)" if near else shown(name)
+
     for setting, names in unseen.items():
-        some = []
-        for name in sorted(names, key=str)[:MOST_SHOWN]:
-            near = difflib.get_close_matches(str(name).lower(), texts, n=2)
-            hint = f" (did you mean {listed([shown(texts[each]) for each in near], 'or')}?)" if near else ""
-            some.append(f"{shown(name)}{hint}")
-        some += [counted(len(names) - MOST_SHOWN, "other")] if len(names) > MOST_SHOWN else []
-        parts.append(f"{setting} names {listed(some, 'and')}")
-    known = [shown(name) for name in list(columns)[:MOST_SHOWN]]
-    known += [counted(len(columns) - MOST_SHOWN, "other")] if len(columns) > MOST_SHOWN else []
-    there = f"the columns are {listed(known, 'and')}" if known else "there are no columns"
+        parts.append(f"{setting} names {some_of(sorted(names, key=str), with_similar)}")
+    there = "there are no columns"
+    if columns:
+        there = f"the {'only column is' if len(columns) == 1 else 'columns are'} {some_of(columns)}"
     return f"{listed(parts, 'and')}, which no event so far had; {there}"
 
 
@@ -166,7 +185,5 @@ def described(found: Mapping[Any, ColumnKind]) -> str:
     for kind, words in _WORDS.items():
         names = [name if isinstance(name, str) else str(name) for name, held in found.items() if held == kind]
         if names:
-            some = [shown(name)[1:-1] for name in names[:MOST_SHOWN]]
-            some += [counted(len(names) - MOST_SHOWN, "other")] if len(names) > MOST_SHOWN else []
-            parts.append(f"{words} in {listed(some, 'and')}")
+            parts.append(f"{words} in {some_of(names, lambda name: shown(name)[1:-1])}")
     return "; ".join(parts)

@@ -78,6 +78,7 @@ class Encoder:
         max_levels: maximum number of levels of a field that become columns.
         holds: whether inputs and predictions are held to what was seen.
         lagged: names of the first fields, numbers that come from earlier events (`streammoe.model.lags`).
+        lagged_inputs: names of the fields, numbers, of whose values some of them are.
     """
 
     def __init__(
@@ -93,12 +94,13 @@ class Encoder:
         max_levels: int = 64,
         holds: bool = False,
         lagged: Sequence[str] = (),
+        lagged_inputs: Iterable[Any] = (),
     ) -> None:
         self.n_outputs = n_outputs
         self.degree = degree
         self.gate_degree = gate_degree
         self.range_factor = range_factor
-        self.fixed = Fixed(frozenset(categorical), frozenset(timestamps), frozenset(numeric))
+        self.fixed = Fixed(frozenset(categorical), frozenset(timestamps), frozenset(numeric), frozenset(lagged_inputs))
         self.max_levels = max_levels
         self.holds = holds
         self.limit = float(min(ABSOLUTE_LIMIT, 1e150 ** (1.0 / max(degree, gate_degree, 1))))
@@ -383,7 +385,7 @@ class Encoder:
                 if j < len(self.lagged):
                     row[j] = NO_LAG
             elif kind == NUMERIC:
-                row[j] = quantity(value, name)
+                row[j] = self.quantity(value, name)
             elif kind == CATEGORICAL:
                 text = level(value, name)
                 code = self.levels[name].get(text) if name in self.levels else None
@@ -391,6 +393,17 @@ class Encoder:
             else:
                 row[j] = seconds(value, name)
         return np.array([row])
+
+    def quantity(self, value: object, name: Any) -> float:
+        """Convert the value of a numeric field to a float.
+
+        Raises:
+            InvalidEvent: it is of the wrong type or not finite.
+        """
+        try:
+            return quantity(value, name)
+        except InvalidEvent as error:
+            raise self.fixed.explained(error) from None
 
     def take(self, rows: FloatArray, targets: FloatArray, additions: Additions = NO_ADDITIONS) -> None:
         """Take rows into the ranges, and add their new fields and levels: all or nothing.

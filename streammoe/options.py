@@ -606,8 +606,10 @@ EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False, "curved": "off",
 def is_earlier(options: type[Options], name: str, had: object, wanted: object) -> bool:
     """Return whether a model has the earlier default of an option, and the settings have the current one.
 
-    Such a model keeps the earlier default, since the settings may merely leave the option out.
+    Such a model keeps the earlier default where the settings leave the option out, or the tail of Gaussian experts.
     """
+    if name == "expert" and isinstance(had, dict) and "tail" not in had:
+        return wanted == {**had, "tail": Gaussian().tail}
     field = options.model_fields.get(name)
     if field is None or name not in EARLIER:
         return False

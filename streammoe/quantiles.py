@@ -86,7 +86,7 @@ def mixture_intervals(
     low = np.where(weights > 0.0, ends, math.inf).min(axis=1, initial=math.inf)
     high = np.where(weights > 0.0, ends, -math.inf).max(axis=1, initial=-math.inf)
     tolerances = 1e-9 * widths.min(axis=1, initial=math.inf) + 4e-16 * np.maximum(np.abs(low), np.abs(high))
-    found = np.clip((weights * ends).sum(axis=1), low, high)
+    found = np.clip(_in_order(weights * ends), low, high)
     moved = high - low
     active = np.flatnonzero(moved > tolerances)
     for _ in range(MOST_ROUNDS):
@@ -94,8 +94,8 @@ def mixture_intervals(
             break
         x, weight, width = found[active], weights[active], widths[active]
         z = (x[:, None] - centers[active]) / width
-        excess = (weight * noise.cdf(z)).sum(axis=1) - tails[active]
-        density = (weight / width * noise.pdf(z)).sum(axis=1)
+        excess = _in_order(weight * noise.cdf(z)) - tails[active]
+        density = _in_order(weight / width * noise.pdf(z))
         below = excess < 0.0
         low[active] = np.where(below, x, low[active])
         high[active] = np.where(below, high[active], x)
@@ -107,3 +107,15 @@ def mixture_intervals(
         active = active[moved[active] > tolerances[active]]
     quantiles: FloatArray = found.reshape(n, Q, 2)
     return quantiles
+
+
+def _in_order(terms: FloatArray) -> FloatArray:
+    """Sum each row of (n, K) terms, one component after the other.
+
+    A component of share 0 then changes nothing, wherever it stands. `np.sum` adds in an order that depends on K, and
+    how much padding a row has depends on the other rows of its batch.
+    """
+    total = np.zeros(len(terms))
+    for column in terms.T:
+        total += column
+    return total

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, TypeVar
+
+Item = TypeVar("Item")
 
 MAX_SHOWN_CHARS = 120
+MOST_LISTED = 10
+"""Maximum number of items that a message lists."""
 LONG_NUMBER = 10**40
 """Whole numbers of at least this size are shown as their number of digits; options only allow smaller ones."""
 
@@ -76,3 +80,18 @@ def shown(value: object) -> str:
         except ValueError:
             text = "a whole number of thousands of digits"
     return cut(" ".join(line.strip() for line in text.split("\n")))
+
+
+def some_of(items: Iterable[Item], word: Callable[[Item], str] = shown) -> str:
+    """Join items to a list in prose; of many, list the first ones and count the others.
+
+    Args:
+        items: the items.
+        word: the word for an item.
+
+    >>> some_of(["a", "b"]), some_of(range(12), str)
+    ("'a' and 'b'", '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 others')
+    """
+    items = list(items)
+    others = [counted(len(items) - MOST_LISTED, "other")] if len(items) > MOST_LISTED else []
+    return listed([*map(word, items[:MOST_LISTED]), *others], "and")

@@ -19,6 +19,7 @@ from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter, R
 from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, RollbackHistory, SavedGeneration
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.reload import Reload
+from streammoe.daemon.resume import contradicted
 from streammoe.daemon.server import Health
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable, uncancellable
@@ -457,6 +458,10 @@ class Daemon:
         if position is None:
             return content
         return content._replace(metadata={**content.metadata, "predictions": position})
+
+    def contradicted(self, settings: Settings) -> list[str]:
+        """Return given settings that the model does not have, although they are the defaults and so no change."""
+        return contradicted(settings, self.model)
 
     def reconfigure(self, settings: Settings, *, affects_events: bool) -> None:
         """Apply the settings that may change between two batches.

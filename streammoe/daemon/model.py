@@ -80,7 +80,8 @@ def schema_of(settings: Settings) -> Schema:
         weight=schema.weight,
         categorical=frozenset(schema.categorical),
         timestamps=frozenset(schema.timestamps),
-        numeric=frozenset((*schema.numeric, *_lagged_inputs(settings))),
+        numeric=frozenset(schema.numeric),
+        lagged=frozenset(_lagged_inputs(settings)),
         late_columns=schema.late_columns,
         max_columns=schema.max_columns,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +28,13 @@ class Reconfigurable(Protocol):
 
         Raises:
             RetriableCheckpointError: that is not possible at present; nothing was changed.
+        """
+        ...
+
+    def contradicted(self, settings: Settings) -> Sequence[str]:
+        """Return given settings that the model does not have, although they are the defaults and so no change.
+
+        It began with the defaults of an earlier version.
         """
         ...
 
@@ -68,9 +75,10 @@ class Reload:
         kinds = {name.removesuffix("kind") for name in changed if name.endswith(".kind")}
         listed = [name for name in changed if name.endswith(".kind") or not name.startswith(tuple(kinds))]
         fixed = [name for name in listed if name not in reloadable(new)]
-        if fixed:
+        contradicted = [name for name in daemon.contradicted(new) if name not in fixed]
+        if fixed or contradicted:
             at_restart = [name for name in fixed if may_change_at_restart(name, self._settings, new)]
-            never = [name for name in fixed if name not in at_restart]
+            never = [*(name for name in fixed if name not in at_restart), *contradicted]
             problems = {
                 "cannot change while the daemon runs; change it back, or restart the daemon": at_restart,
                 "cannot change over a checkpoint, not even at a restart; change it back, or start over with --fresh or "
@@ -128,4 +136,5 @@ def _flat(settings: Settings) -> dict[str, object]:
 def _sections(settings: Settings) -> dict[str, BaseModel]:
     one = len(settings.sources) == 1
     sections = {"source" if one else f"source.{i}": source for i, source in enumerate(settings.sources)}
-    return sections | {name: getattr(settings, name) for name in settings.__dataclass_fields__ if name != "sources"}
+    others = [name for name in settings.__dataclass_fields__ if name not in {"sources", "given"}]
+    return sections | {name: getattr(settings, name) for name in others}

@@ -6,6 +6,7 @@ In both cases the model is compared with the settings before anything is learned
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -17,10 +18,10 @@ from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
 from streammoe.fields import facts_of, written
-from streammoe.options import CHOICES, EARLIER, PLAIN, current_names, is_earlier
+from streammoe.options import CHOICES, EARLIER, PLAIN, Options, current_names, is_earlier
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits
-from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import Recovered
 from streammoe.settings import MODELS, Settings, change_policy, learning_defaults
@@ -34,32 +35,33 @@ SCHEMA_ARGUMENTS = {"categorical", "timestamps", "numeric"}
 def initial_model(settings: Settings, path: Path | None) -> MixtureOfExperts:
     """Return the model with which a daemon without checkpoints starts: that of a file, or an empty one."""
     model = model_from(settings)
-    return model if path is None else load_matching_model(path, model, schema_of(settings))
+    return model if path is None else load_matching_model(path, model, settings)
 
 
-def load_matching_model(path: Path, like: MixtureOfExperts, schema: Schema) -> MixtureOfExperts:
+def load_matching_model(path: Path, like: MixtureOfExperts, settings: Settings) -> MixtureOfExperts:
     """Load a model that `save` or a daemon wrote, and check that it matches the settings.
 
     Args:
         path: a file, or a daemon's checkpoint folder, of which only the model is used.
         like: an empty model according to the settings; the loaded model gets its `range_factor` and `reseed`.
-        schema: schema of the settings.
+        settings: the settings.
 
     Raises:
         CheckpointError: there is no valid model, or it differs from the settings; the message lists all differences.
     """
     model = load(path)
-    differences = list(_differences(model, like, schema))
+    differences = list(_differences(model, like, settings))
     if differences:
         raise CheckpointError(
             f"--from-model {path}: the configuration does not match the model: {'; '.join(differences)}. "
             "Change the settings, or fit a model with them"
         )
     model.take_over(like.options, "reload", "restart")
+    _log_earlier(model, like, "fit a model with this version")
     return model
 
 
-def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema) -> Iterator[str]:
+def _differences(model: MixtureOfExperts, like: MixtureOfExperts, settings: Settings) -> Iterator[str]:
     if type(model) is not type(like):
         yield f"it is a {type(model).__name__}, but model.kind and schema.target require a {type(like).__name__}"
         return
@@ -67,11 +69,11 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
     for name in actual:
         section = "schema" if name in SCHEMA_ARGUMENTS else "model"
         free = section == "model" and (
-            _is_free(model, name) or is_earlier(model.options_type, name, actual[name], expected[name])
+            _is_free(model, name) or _goes_on(settings, model.options_type, name, actual[name], expected[name])
         )
-        if not _agree(actual[name], expected[name]) and not free:
-            yield _difference(f"{section}.{name}", expected[name], actual[name], "model")
-    fields = model.fields
+        if actual[name] != expected[name] and not free:
+            yield _difference(model.options_type, f"{section}.{name}", expected[name], actual[name], "model")
+    fields, schema = model.fields, schema_of(settings)
     if not fields:
         yield "the model has not learned any event, so it has no features"
     elif not all(isinstance(name, str) for name in fields):
@@ -86,23 +88,44 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
         yield f"its classes are {model.output_names!r}, but labels in records are strings"
 
 
-def _difference(setting: str, configured: object, held: object, holder: str) -> str:
+def _difference(options: type[Options], setting: str, configured: object, held: object, holder: str) -> str:
     """Return in words that a setting differs from what a model or checkpoint was learned with."""
-    choice = CHOICES.get(setting.removeprefix("model."))
-    if choice is not None and choice.none:
-        configured, held = (choice.none if value is None else value for value in (configured, held))
+    section, _, name = setting.partition(".")
+    is_optional = section == "model" and is_earlier(options, name, held, configured)
+    if section == "model":
+        configured, held = _in_settings(name, configured), _in_settings(name, held)
     now = "not set" if configured is None else written(configured)
     was = f"it is not set in the {holder}" if held is None else f"the {holder} has {written(held)}"
-    return f"{setting} is {now}, but {was}"
+    left_out = f"{setting}.tail" if name == "expert" else setting
+    remedy = f" (leave out {left_out} to continue with that)" if is_optional else ""
+    return f"{setting} is {now}, but {was}{remedy}"
 
 
-def _agree(had: object, wanted: object) -> bool:
-    """Return whether a setting agrees with a model.
+def _in_settings(name: str, value: object) -> object:
+    """Return the value of an option as settings may hold it, which know a word for none and infinite tails."""
+    if name == "expert" and isinstance(value, dict) and value.get("kind") == Gaussian.name:
+        return {"kind": Gaussian.name, "covariance": value.get("covariance"), "tail": value.get("tail", math.inf)}
+    return CHOICES[name].none or None if value is None and name in CHOICES else value
 
-    A model from before Gaussian experts had tails continues without them unless the settings name them.
+
+def _goes_on(settings: Settings, options: type[Options], name: str, had: object, wanted: object) -> bool:
+    """Return whether a model continues with the earlier default of an option, which the settings leave out."""
+    given = settings.gives("model", "expert", "tail") if name == "expert" else settings.gives("model", name)
+    return not given and is_earlier(options, name, had, wanted)
+
+
+def contradicted(settings: Settings, model: MixtureOfExperts) -> list[str]:
+    """Return the settings that are given, and are defaults, but not those that the model began with and continues with.
+
+    Nothing that differs otherwise is reported.
     """
-    has_no_tails = isinstance(had, dict) and "tail" not in had and wanted == {**had, "tail": Gaussian().tail}
-    return had == wanted or has_no_tails
+    options, had, wanted = model.options_type, model.options.model_dump(mode="json"), settings.model
+    found = []
+    for name, value in wanted.model_dump(mode="json").items():
+        earlier = name in had and is_earlier(options, name, had[name], value)
+        if earlier and not _goes_on(settings, options, name, had[name], value):
+            found.append("model.expert.tail" if name == "expert" else f"model.{name}")
+    return found
 
 
 def _is_free(model: MixtureOfExperts, name: str, *, rising: bool = False) -> bool:
@@ -170,20 +193,21 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
     if "expert" in defaults["model"]:
         defaults["model"]["expert"] = PLAIN
         own = arguments.get("expert")
-        if _agree(own, before["model"].get("expert")):
+        if is_earlier(options, "expert", own, before["model"].get("expert")):
             before["model"]["expert"] = own
     differences = []
     for section, values in now.items():
         for name, value in cast("Mapping[str, object]", values).items():
             was = before.get(section, {}).get(name, defaults[section].get(name))
             policy = change_policy(section, type(getattr(settings, section)), name)
-            as_before = section == "model" and is_earlier(options, name, was, value)
-            if _agree(was, value) or as_before or policy in {"restart", "reload"}:
+            as_before = section == "model" and _goes_on(settings, options, name, was, value)
+            if was == value or as_before or policy in {"restart", "reload"}:
                 continue
             limit = policy == "rise"
             if not (limit and is_count(was) and cast("int", value) > was):
                 only = ", and it can only be raised" if limit else ""
-                differences.append(f"{_difference(f'{section}.{name}', value, was, 'checkpoint')}{only}")
+                difference = _difference(options, f"{section}.{name}", value, was, "checkpoint")
+                differences.append(f"{difference}{only}")
     # Checkpoints of earlier versions hold the options of both kinds of models.
     known: dict[str, Any] = {**now, "model": {name for options in MODELS.values() for name in options.model_fields}}
     unknown = [
@@ -226,25 +250,12 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
     other = sorted(
         name
         for name in expected_arguments
-        if not _agree(arguments[name], expected_arguments[name])
+        if arguments[name] != expected_arguments[name]
         and not is_earlier(model.options_type, name, arguments[name], expected_arguments[name])
         and not _is_free(model, name, rising=True)
     )
     require(not other, f"its model has arguments that contradict its settings: {', '.join(other)}")
-    for name in EARLIER:
-        if arguments[name] != expected_arguments[name]:
-            LOGGER.info(
-                "model.%s: this model continues with %s, the default of earlier versions; set it explicitly, or "
-                "start over with --fresh to get %s",
-                name,
-                written(arguments[name]),
-                written(expected_arguments[name]),
-            )
-    if arguments.get("expert") != expected_arguments.get("expert"):
-        LOGGER.info(
-            "model.expert: the Gaussian experts of this model have no tails, as in earlier versions, and continue "
-            "without them; set tail = inf explicitly, or start over with --fresh to get them"
-        )
+    _log_earlier(model, expected, "start over with --fresh")
     schema, fields = schema_of(settings), model.fields
     taken = sorted(schema.others.intersection(fields))
     require(not taken, f"its model has features that its settings exclude: {shown(taken)}")
@@ -257,6 +268,31 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
         require(all(isinstance(name, str) for name in outputs), "its model has classes whose labels are not strings")
     elif outputs:
         require(tuple(outputs) == schema.targets, f"its model has other outputs than schema.target: {shown(outputs)}")
+
+
+def _log_earlier(model: MixtureOfExperts, expected: MixtureOfExperts, remedy: str) -> None:
+    """Log with which defaults of earlier versions a model continues.
+
+    Args:
+        model: from a checkpoint or file.
+        expected: an empty one according to the settings.
+        remedy: how to get the present defaults.
+    """
+    has, has_now = as_settings(model), as_settings(expected)
+    continued = []
+    for name in has:
+        if is_earlier(model.options_type, name, has[name], has_now[name]):
+            setting, had, now = f"model.{name}", _in_settings(name, has[name]), _in_settings(name, has_now[name])
+            if name == "expert":
+                setting, had, now = f"{setting}.tail", math.inf, Gaussian().tail
+            continued.append(f"{setting} = {written(had)} (the default is now {written(now)})")
+    if continued:
+        LOGGER.info(
+            "the model continues with defaults of an earlier version, which the settings leave open: %s; add them to "
+            "the settings to say so, or %s to get the current defaults",
+            ", ".join(continued),
+            remedy,
+        )
 
 
 def resume_pipeline(settings: Settings, checkpoint: Checkpoint) -> Pipeline:

@@ -6,6 +6,7 @@ River clones an estimator by the signature of its constructor, and editors compl
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from functools import wraps
 from inspect import signature
@@ -16,6 +17,7 @@ import numpy as np
 from streammoe.distributions import ExpertNoise
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.options import (
+    MODELS,
     AnyClass,
     Auto,
     Averaging,
@@ -171,11 +173,22 @@ def named_after_class(estimator: AnyClass) -> AnyClass:
             raise TypeError(f"{estimator.__name__} got more than one value of {first}")
         for name in named:
             if name not in {first, *others}:
-                raise TypeError(f"{estimator.__name__} got an unexpected argument {name!r}")
+                raise TypeError(
+                    f"{estimator.__name__} got an unexpected argument {name!r}{_hint(name, [first, *others])}"
+                )
         construct(self, *values, **named)
 
     made.__init__ = init
     return estimator
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    """Return what a user may have meant by the name of an argument that there is not."""
+    owners = [kind for kind, options in MODELS.items() if name in options.model_fields]
+    if len(owners) == 1:
+        return f", which only a {owners[0]} has"
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def without_empty(names: Sequence[Any] | None) -> Sequence[Any] | None:

@@ -50,9 +50,11 @@ class MixtureOfExperts(base.Estimator):
         features = FeatureOptions(**given)
         lags = getattr(self.options, "lags", None)
         inputs = () if lags is None else lags.inputs
-        for name in (*features.categorical, *features.timestamps):
-            if name in inputs:
-                raise ConfigError(f"lags.inputs: must be numbers, and {name!r} is named as another kind of feature")
+        for argument in ("categorical", "timestamps"):
+            for name in getattr(features, argument):
+                if name in inputs:
+                    rule = f"must leave out {name!r}, which {argument} names: only numbers have lags"
+                    raise ConfigError(f"lags.inputs: {rule}")
         self.learner = Learner(self.options, features, self._new_targets())
 
     def _check(self) -> None:

@@ -14,7 +14,7 @@ from streammoe.features import Encoder
 from streammoe.model.tables import Table
 from streammoe.text import shown
 from streammoe.types import AnyArray
-from streammoe.values import check_name, is_missing, level, quantity, seconds, type_in_words
+from streammoe.values import check_name, is_missing, level, seconds, type_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,7 @@ def table_of(encoder: Encoder, X: pd.DataFrame) -> Table:
         if kind != "category" and isinstance(values, np.ndarray) and not np.isinf(values).any():
             column[:] = values
             continue
-        read = level if kind == "category" else seconds if kind == "time" else quantity
+        read = level if kind == "category" else seconds if kind == "time" else encoder.quantity
         try:
             for i, value in enumerate(values):
                 if not is_missing(value):

@@ -203,26 +203,41 @@ class Context:
             )
 
     def buffer(self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
-        """Convert raw rows to a buffer for batch fits, in the coordinates of an encoder.
-
-        Rows whose target is out of range, or taken for an error, have no weight; nor do they have a target there.
-        """
+        """Convert raw rows to a buffer for batch fits, in the coordinates of an encoder; see `fitted_rows`."""
         scaler = encoder.scaler
-        left_out = self.left_out(encoder, Y)
-        X = encoder.hold(encoder.plausible_inputs(X))
+        X, Y, weights = self.fitted_rows(encoder, X, Y, weights)
         W, R = interruptible(DESIGN_COST * len(X) * encoder.expert_width, encoder.design, X)
         targets = (Y - scaler.target_center) / scaler.target_scale
-        if left_out.any():
-            targets[left_out] = 0.0
-            weights = np.where(left_out, 0.0, weights)
         return em.Buffer(W, R, targets, np.ascontiguousarray(weights))
+
+    def fitted_rows(
+        self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return raw rows of a buffer as a fit takes them: `judged`, with inputs held to what was seen.
+
+        A row of which a target is taken for an error, too, has no weight; all its targets are the centre.
+        """
+        left_out = self.left_out(encoder, Y)[:, None]
+        X, Y, weights = _leaving_out(left_out, encoder, X, Y, weights, encoder.scaler.target_center)
+        return encoder.hold(X), Y, weights
 
     def left_out(self, encoder: Encoder, Y: FloatArray) -> BoolArray:
         """Return which of the buffered rows, (n,), a fit leaves out for their target."""
-        left_out = np.zeros(len(Y), dtype=np.bool_)
-        if self.family.is_metric:
-            left_out[np.isnan(encoder.plausible_targets(Y)).any(axis=1)] = True
-        return left_out | encoder.far_out(Y) if self.doubts_targets else left_out
+        absurd = np.asarray(self._absurd(encoder, Y).any(axis=1))
+        return absurd | encoder.far_out(Y) if self.doubts_targets else absurd
+
+    def judged(
+        self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray, center: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return raw rows of a buffer without what would be out of range if it came now.
+
+        Such an input is missing. Such a target is `center`, and the row has no weight.
+        """
+        return _leaving_out(self._absurd(encoder, Y), encoder, X, Y, weights, center)
+
+    def _absurd(self, encoder: Encoder, Y: FloatArray) -> BoolArray:
+        """Return which targets of buffered rows, (n, Q), would be out of range if they came now."""
+        return np.isnan(encoder.plausible_targets(Y)) if self.family.is_metric else np.zeros(Y.shape, dtype=np.bool_)
 
     @property
     def doubts_targets(self) -> bool:
@@ -275,8 +290,9 @@ class Context:
             range_factor=options.range_factor,
             categorical=self.features.categorical,
             timestamps=self.features.timestamps,
-            numeric=(*self.features.numeric, *(self.lags.lags.inputs if self.lags else ())),
+            numeric=self.features.numeric,
             lagged=() if self.lags is None else self.lags.names(self.targets.lagged_names),
+            lagged_inputs=() if self.lags is None else self.lags.lags.inputs,
             max_levels=options.max_levels,
             holds=options.hold,
         )
@@ -313,3 +329,10 @@ class Context:
                     "features"
                 )
         return None
+
+
+def _leaving_out(
+    left_out: BoolArray, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray, center: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return rows with plausible inputs, and without these targets, (n, Q), or all targets of these rows, (n, 1)."""
+    return encoder.plausible_inputs(X), np.where(left_out, center, Y), np.where(left_out.any(axis=1), 0.0, weights)

@@ -114,8 +114,10 @@ class Learner:
         context, encoder = self.context, self.context.encoder
         if NOT_FOUND in context.reported:
             return
-        columns = [*encoder.fields, *encoder.awaited]
-        unseen = {name: set(given) - set(columns) for name, given in encoder.fixed._asdict().items()}
+        columns = [*encoder.own_fields, *encoder.awaited]
+        named = encoder.fixed._asdict()
+        named["lags.inputs"] = named.pop("lagged")
+        unseen = {name: set(given) - set(columns) for name, given in named.items()}
         if any(unseen.values()):
             context.reported.add(NOT_FOUND)
             LOGGER.warning("%s", not_found({name: names for name, names in unseen.items() if names}, columns))

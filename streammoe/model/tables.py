@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from streammoe.columns import MOST_SHOWN, ColumnKind
+from streammoe.columns import ColumnKind
 from streammoe.errors import InvalidEvent
 from streammoe.features import NO_LAG, Encoder
 from streammoe.model.checks import finite_array, names_in, rectangle
-from streammoe.text import counted, listed, shown
+from streammoe.text import counted, some_of
 from streammoe.types import AnyArray, FloatArray, IntArray
 from streammoe.values import check_name, level, type_in_words
 
@@ -100,12 +100,9 @@ def table_of_array(
         raise InvalidEvent(msg, reason="wrong_shape")
     width = np.shape(X)[1]
     if known and feature_names is None and fields and width != len(fields):
-        own = listed([shown(name) for name in fields[:MOST_SHOWN]], "and") + (
-            ", ..." if len(fields) > MOST_SHOWN else ""
-        )
         msg = (
-            f"X: got {counted(width, 'column')}; the model has {counted(len(fields), 'field')}, {own}; give "
-            "feature_names to predict from some of them"
+            f"X: got {counted(width, 'column')}; the model has {counted(len(fields), 'field')}, {some_of(fields)}; "
+            "give feature_names to predict from some of them"
         )
         raise InvalidEvent(msg, reason="wrong_shape")
     names = _default_names(width, fields) if feature_names is None else names_in(feature_names, "feature_names")

@@ -17,10 +17,10 @@ from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, Row, Values, decoder, require_targets, to_row
-from streammoe.pipeline.decoders.values import some_of
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, Location, Predictions, PredictionSink
 from streammoe.quantiles import mixture_intervals
+from streammoe.text import some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.pipeline")
@@ -28,6 +28,8 @@ MAX_WARNED_FIELDS = 100
 """Maximum number of ignored fields to warn of; a producer that makes up names must fill neither memory nor log."""
 
 
+_SETTINGS = {"lagged": "model.lags.inputs"}
+"""The setting that names columns of `Schema`, where it is not one of ``schema`` with the same name."""
 SETTLED_AT = 100
 """Number of records after which a name in the settings that none of them had is noticed."""
 
@@ -43,7 +45,9 @@ class Schema(NamedTuple):
     categorical: frozenset[str] = frozenset()
     timestamps: frozenset[str] = frozenset()
     numeric: frozenset[str] = frozenset()
-    """Columns that hold numbers; of those in none of the three the first value decides."""
+    """Columns that hold numbers."""
+    lagged: frozenset[str] = frozenset()
+    """Columns whose earlier values are features, and which hold numbers too; of others the first value decides."""
     late_columns: bool = False
     max_columns: int = 256
     """Maximum number of features where records name their fields: a first record with more is rejected, and late
@@ -52,7 +56,7 @@ class Schema(NamedTuple):
     @property
     def fixed(self) -> Fixed:
         """Columns whose kind settings fix."""
-        return Fixed(self.categorical, self.timestamps, self.numeric)
+        return Fixed(self.categorical, self.timestamps, self.numeric, self.lagged)
 
     @property
     def others(self) -> set[str]:
@@ -357,6 +361,7 @@ class Pipeline:
             schema.categorical.union(name for name, kind in kinds.items() if kind == "category"),
             schema.timestamps.union(name for name, kind in kinds.items() if kind == "time"),
             schema.numeric,
+            schema.lagged,
         )
 
     def _targets(self, row: Row) -> FloatArray | list[str | None]:
@@ -420,7 +425,7 @@ class Pipeline:
             names = decode.names_beyond(batch, (), sys.maxsize)
             self._seen |= every & names
             self._unsettled = 0
-        found = {f"schema.{name}": set(each) - self._seen for name, each in named.items()}
+        found = {_SETTINGS.get(name, f"schema.{name}"): set(each) - self._seen for name, each in named.items()}
         unseen = {name: each for name, each in found.items() if each}
         if self._unsettled and unseen:
             return
@@ -469,7 +474,7 @@ class Pipeline:
                     awaited=[name for name in columns if name not in kinds],
                 )
             except InvalidEvent as error:
-                ledger.reject(i, stage, error.reason, str(error))
+                ledger.reject(i, stage, error.reason, str(self.schema.fixed.explained(error)))
             else:
                 LOGGER.info("%s: columns by their first values: %s", batch.origin, described(kinds))
                 return batch.tail(i)

@@ -19,6 +19,7 @@ from streammoe.fields import Section, errors_of, rule_of, shown
 from streammoe.options import CHOICES, RENAMED, SEVERAL, RegressorOptions
 from streammoe.secrets import HIDDEN, is_secret, masked
 from streammoe.settings.sections import (
+    LEARNING,
     MODELS,
     DeadLetterFileSettings,
     DeadLetters,
@@ -170,6 +171,7 @@ class _Reader:
 
     def settings(self, kinds: Kinds) -> Settings:
         sections = {"source" if name == "sources" else name: model for name, model in get_type_hints(Settings).items()}
+        del sections["given"]
         unknown = [name for name in self.tables if name not in sections]
         self.problems += [self._unknown((name,), "section", sections) for name in unknown]
         self.problems += [f"{location}: must not contain the character NUL" for location in _with_nul(self.tables)]
@@ -202,7 +204,7 @@ class _Reader:
         self._check_lags(**read)
         if self.problems:
             raise ConfigError(*self.problems)
-        return Settings(**read)
+        return Settings(**read, given={name: self.tables[name] for name in LEARNING if name in self.tables})
 
     def _model(self, table: Any, target: object) -> Model | None:
         """Check the table of a model with as many outputs as there are targets."""
@@ -241,8 +243,8 @@ class _Reader:
             return
         inputs = set(lags.inputs)
         for rule, names in (
-            ("must be numbers, and {!r} is in schema.categorical", schema.categorical),
-            ("must be numbers, and {!r} is in schema.timestamps", schema.timestamps),
+            ("must leave out {!r}, which is in schema.categorical: only numbers have lags", schema.categorical),
+            ("must leave out {!r}, which is in schema.timestamps: only numbers have lags", schema.timestamps),
             ("must be inputs, and {!r} is a target, whose lags are features anyway", schema.targets),
             ("must be inputs, and {!r} is in schema.ignore", schema.ignore),
             ("must be inputs, and {!r} is schema.weight", (schema.weight,)),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -348,6 +348,17 @@ class Settings:
     dead_letters: DeadLetters
     """If the kind belongs to a connector, also an instance of its `Settings`."""
     guard: Guard
+    given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+    """The tables of `LEARNING` as they were given, without defaults."""
+
+    def gives(self, section: str, *names: str) -> bool:
+        """Return whether a setting was given, and not left to its default; further names are those within its table."""
+        table: Any = self.given.get(section)
+        for name in names:
+            if not isinstance(table, Mapping) or name not in table:
+                return False
+            table = table[name]
+        return True
 
     def learning_settings(self) -> dict[str, object]:
         """Return the settings that affect the learned state as JSON values, for comparison with a checkpoint."""

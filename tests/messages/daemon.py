@@ -76,6 +76,7 @@ def _reload(line):
         asked = Reload(HangupFlag(), load(), load, path)
         path.write_text(path.read_text() + line)
         daemon = Mock()
+        daemon.contradicted.return_value = ["model.drift"] if "drift" in line else []
         daemon.reconfigure.side_effect = lambda _, *, affects_events: (
             (_ for _ in ()).throw(_FULL) if affects_events else None
         )
@@ -99,23 +100,36 @@ def _endless_first(_):
     source.prepare(0.0)
 
 
-def _without_tails(folder):
-    """A start, by settings that leave the tail out, from a checkpoint of plain Gaussian experts."""
-    (folder / "events.jsonl").write_bytes(_records(50, 0, 0.0))
-    tables = {
-        "source": {"kind": "file", "path": str(folder / "events.jsonl")},
-        "schema": {"target": "y"},
-        "checkpoint": {"dir": str(folder / "state")},
-        "metrics": {"enabled": False},
-    }
-    for expert in ({"kind": "gaussian", "tail": np.inf}, {"kind": "gaussian"}):
-        given = settings_from({**tables, "model": {"expert": expert}}, "test")
-        with patch.object(assembly, "compile_kernels"), assembly.open_daemon(given) as running:
-            running.daemon.run(StopFlag())
+def _over(before, now):
+    """A start with these settings of the model from a checkpoint that was learned with others."""
+
+    def start(folder):
+        (folder / "events.jsonl").write_bytes(_records(50, 0, 0.0))
+        tables = {
+            "source": {"kind": "file", "path": str(folder / "events.jsonl")},
+            "schema": {"target": "y"},
+            "checkpoint": {"dir": str(folder / "state")},
+            "metrics": {"enabled": False},
+        }
+        for model in (before, now):
+            given = settings_from({**tables, "model": model}, "test")
+            with patch.object(assembly, "compile_kernels"), assembly.open_daemon(given) as running:
+                running.daemon.run(StopFlag())
+
+    return start
+
+
+_PLAIN = {"kind": "gaussian", "tail": np.inf}
+_EARLIER = {"serve": "polyak", "hold": False, "curved": "off", "refits": False, "drift": "off"}
 
 
 CASES = {
-    "a model without tails": _without_tails,
+    "a model without tails": _over({"expert": _PLAIN}, {"expert": {"kind": "gaussian"}}),
+    "a model without tails, but the settings name them": _over({"expert": _PLAIN}, {"expert": {"tail": 6.0}}),
+    "a model with defaults of an earlier version": _over(_EARLIER, {}),
+    "a model with defaults of an earlier version, but the settings name others": _over(
+        _EARLIER, {"hold": True, "drift": "page_hinkley"}
+    ),
     "jump, alarm": _jump("alarm"),
     "jump, stop": _jump("stop"),
     "jump, rollback": _jump("rollback"),
@@ -128,6 +142,7 @@ CASES = {
     "reload, limits lowered and raised": _reload("model.max_levels = 9\nschema.late_columns = true\n"),
     "reload, a limit raised": _reload("model.max_levels = 99\n"),
     "reload, another kind of model": _reload("model.kind = 'classifier'\n"),
+    "reload, a current default for a model of an earlier version": _reload("model.drift = 'page_hinkley'\n"),
     "reload, two problems": _reload("checkpoint.keep = 0\ncheckpoint.kep = 5\n"),
     "reload, full disk": _reload("model.range_factor = 1e9\n"),
     "saving fails, works, fails for good": _saving_fails,

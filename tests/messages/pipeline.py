@@ -3,6 +3,7 @@
 import json
 
 from streammoe.estimators import MoEClassifier, MoERegressor
+from streammoe.options import Lags
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
@@ -42,6 +43,7 @@ def joined(*records, limits=TEN, **options):
 
 
 GOOD = {"a": 1.0, "y": 2.0}
+LAGGED = Schema(("y",), lagged=frozenset({"temp"}))
 KINDS = Schema(("y",), categorical=frozenset("c"), timestamps=frozenset("t"), weight="w")
 
 CASES = {
@@ -52,6 +54,13 @@ CASES = {
     "a record with unpaired quotes": case(b'1,"2', columns=("a", "y")),
     "a record that is not UTF-8": case(b"\xff,2", columns=("a", "y")),
     "text that is no number": case(GOOD, {"a": "x", "y": 1}),
+    "text that is no number, of a column with lags": case(
+        {"temp": 1.0, "y": 1.0}, {"temp": "x", "y": 1}, schema=LAGGED, lags=Lags(1, ("temp",))
+    ),
+    "text that is no number, of a column with lags, first": case(
+        {"temp": "x", "y": 1.0}, schema=LAGGED, lags=Lags(1, ("temp",))
+    ),
+    "lags of a column that there is not": case(b"1,2", columns=("tmep", "y"), schema=LAGGED, lags=Lags(1, ("temp",))),
     "a number that is not finite": case(b'{"a": NaN, "y": 1}'),
     "a number that is too large": case(b'{"a": 1e400, "y": 1}'),
     "a number out of range": case(GOOD, {"a": 1, "y": -1e60}),

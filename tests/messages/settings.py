@@ -79,6 +79,7 @@ _WRONG_VARIABLES = {
 }
 
 CASES = {
+    "lags of a category": _case(flags=["model.lags={size=2, inputs=['a']}", "schema.categorical=['a']"]),
     **{f"--set {flag}": _case(flags=[flag]) for flag in _WRONG_FLAGS},
     **{f"a file: {name}": _case(config) for name, config in _WRONG_FILES.items()},
     **{f"{name}={value}": _case(environment={name: value}) for name, value in _WRONG_VARIABLES.items()},

@@ -240,6 +240,11 @@ FAULTS = {
     ],
     "distributions": [
         Fault("upper-tail-not-mirrored", "if probability > 0.5:", "if probability > 2.0:"),
+        Fault(
+            "interval-depends-on-padding",
+            "    for column in terms.T:\n        total += column\n    return total",
+            "    return np.asarray(terms.sum(axis=1))",
+        ),
     ],
     "persistence": [
         Fault("file-not-synced", "file.flush()\n            os.fsync(file.fileno())", "file.flush()"),
@@ -398,6 +403,7 @@ FAULTS = {
         Fault("ready-while-unsaved", "if unsaved := health.unsaved:", "if unsaved := '':"),
     ],
     "settings": [
+        Fault("given-default-ignored", "return not given and is_earlier(", "return is_earlier("),
         Fault(
             "unknown-setting-accepted",
             'model.model_validate(table, extra="forbid", context=context)',

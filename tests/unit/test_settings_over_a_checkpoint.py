@@ -136,7 +136,7 @@ def check(name, says, base):
         Path("config.toml").write_text(config.replace(', path = "data.csv"', ""))
         base = ["source.path=data.csv"]
     now = settings(*changed)
-    assert name in UNCHANGED or vars(now) != vars(settings(*base)), name
+    assert name in UNCHANGED or now != settings(*base), name
     named = "model.schedule" if name.startswith("model.schedule.") else name
     if name not in UNCHANGED:
         assert may_change_at_restart(named, settings(*base), now) == (not says.startswith("rejected")), name
@@ -211,6 +211,12 @@ def test_a_model_goes_on_with_the_defaults_that_it_began_with_unless_the_setting
     digest = run(*earlier).state_digest
     for changed in ([], earlier, earlier[:1], []):
         assert run(*changed).state_digest == digest
+    for named in ("model.serve=portfolio", "model.hold=true", "model.curved=auto"):
+        with pytest.raises(CheckpointError), open_daemon(settings(named)):
+            pass
+        with open_daemon(settings()) as running:
+            assert running.daemon.contradicted(settings(named)) == [named.partition("=")[0]]
+            assert running.daemon.contradicted(settings(*earlier)) == []
 
 
 @pytest.mark.usefixtures("here")
@@ -228,5 +234,6 @@ def test_a_model_older_than_the_tails_goes_on_without_unless_the_settings_give_a
     for changed in ([], plain, [], plain):  # as a version without tails would have written it, with and without
         assert run(*changed).state_digest == digest
         assert ("tail" in latest()["settings"]["model"]["expert"]) == (changed == [])
-    with pytest.raises(CheckpointError), open_daemon(settings(*other)):
-        pass
+    for named in (other, ["model.expert.tail=6.0"]):
+        with pytest.raises(CheckpointError), open_daemon(settings(*named)):
+            pass

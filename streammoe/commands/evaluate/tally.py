@@ -10,10 +10,9 @@ import numpy as np
 
 from streammoe.errors import SourceError, TooManyBadRecords
 from streammoe.pipeline.decoders import Values, decoder
-from streammoe.pipeline.decoders.values import some_of
 from streammoe.pipeline.pipeline import BatchResult, Schema
 from streammoe.ports import Batch, DeadLetter
-from streammoe.text import printable
+from streammoe.text import printable, some_of
 
 
 @dataclass(kw_only=True)

@@ -45,7 +45,7 @@ def settings_of(
             del tables["schema"]["target"]
         if not classify:
             del tables["model"]["kind"]
-        for section, values in (("model", said.model), ("schema", said.schema)):
-            tables[section] = {**values.model_dump(mode="json", exclude_unset=True), **tables[section]}
+        for section in ("model", "schema"):
+            tables[section] = {**said.given.get(section, {}), **tables[section]}
         tables["dead_letters"] = {"max_ratio": said.dead_letters.max_ratio}
     return settings_from(tables, "the command line", overrides=overrides)

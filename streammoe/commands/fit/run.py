@@ -73,7 +73,7 @@ def fit_source(
     schema = schema_of(settings)
     model: MixtureOfExperts = model_from(settings)
     if from_model is not None:
-        model = load_matching_model(from_model, model, schema)
+        model = load_matching_model(from_model, model, settings)
         LOGGER.info(
             "starting from the parameters of %s; the %d events that it has learned are not learned again",
             from_model,

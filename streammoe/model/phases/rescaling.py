@@ -6,8 +6,6 @@ the number of events since it began, so a checkpoint holds none of it.
 
 from __future__ import annotations
 
-import numpy as np
-
 from streammoe.engine import warmup
 from streammoe.engine.warmup_buffer import WarmUpBuffer
 from streammoe.features import Encoder
@@ -38,10 +36,10 @@ class Rescaling:
             UnsoundError: some of them leave it with NaN or infinity.
         """
         if self._again is None:
-            X, Y, _ = one.rows()
-            scaler = scaler_of(context, X[: self.n_scaling], Y[: self.n_scaling])
+            X, Y, weights = (array[: self.n_scaling] for array in one.rows())
+            scaler = scaler_of(context, X, Y)
             self._again = one.blank(scaler, context.encoder.expert_width)
-            self._first = _judged(context, one, self.n_scaling, scaler.target_center)
+            self._first = context.judged(context.encoder, X, Y, weights, scaler.target_center)
         again = self._again
         due = min(warmup.relearned_rows(context.shape) * (one.count - self.began + 1), one.count)
         for X, Y, weights in self._parts(one, slice(again.count, due)):
@@ -70,16 +68,6 @@ class Rescaling:
         other = Rescaling(self.n_scaling, self.began)
         other._again, other._first = self._again and self._again.copy(), self._first
         return other
-
-
-def _judged(context: Context, one: WarmUpBuffer, n: int, center: FloatArray) -> tuple[FloatArray, ...]:
-    encoder = context.encoder
-    X, Y, weights = (array[:n] for array in one.rows())
-    if context.family.is_metric:
-        absurd = np.isnan(encoder.plausible_targets(Y))
-        weights = np.where(absurd.any(axis=1), 0.0, weights)
-        Y = np.where(absurd, center, Y)
-    return encoder.plausible_inputs(X), Y, weights
 
 
 def scaler_of(context: Context, X: FloatArray, Y: FloatArray) -> Scaler:

@@ -130,14 +130,8 @@ class Streaming(Phase):
         """Keep these raw rows, of which the first `base` were fitted, for further fits, if there are to be any."""
         if self.portfolio is None or not context.options.has_refits:
             return
-        encoder = context.encoder
-        left_out = context.left_out(encoder, Y)
         rows = GrowingRows(base)
-        rows.add(
-            encoder.hold(encoder.plausible_inputs(X)),
-            np.where(left_out[:, None], encoder.scaler.target_center, Y) if left_out.any() else Y,
-            np.where(left_out, 0.0, weights),
-        )
+        rows.add(*context.fitted_rows(context.encoder, X, Y, weights))
         if rows.affords(context.family, context.shape, FACTOR * base):
             self.portfolio.growing = rows
 

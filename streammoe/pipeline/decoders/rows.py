@@ -12,9 +12,9 @@ import numpy as np
 from streammoe.columns import ColumnKind, Fixed
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.model.checks import LARGEST_WEIGHT
-from streammoe.pipeline.decoders.values import READ_AS, READERS, Kind, first_kind, label, some_of
+from streammoe.pipeline.decoders.values import READ_AS, READERS, Kind, first_kind, label
 from streammoe.ports import DELIMITERS, Batch
-from streammoe.text import shown
+from streammoe.text import shown, some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
 
 Values = dict[str, object]
@@ -45,6 +45,8 @@ class FieldRoles(NamedTuple):
     """Names of features that are times, including late columns."""
     numeric: frozenset[str] = frozenset()
     """Names of late columns that are numbers; of others in none of these sets the first value decides."""
+    lagged: frozenset[str] = frozenset()
+    """Names of features that are numbers since some features are their earlier values."""
 
     def kind(self, field: str) -> Kind:
         """Return how to read a feature."""
@@ -52,8 +54,12 @@ class FieldRoles(NamedTuple):
 
     def first_kind(self, field: str, value: object, *, text: bool) -> ColumnKind | None:
         """Return what a late column holds whose first value is this one; None if that is missing."""
-        fixed = Fixed(self.categorical, self.timestamps, self.numeric).kind(field)
-        return fixed or first_kind(value, text)
+        return self.fixed.kind(field) or first_kind(value, text)
+
+    @property
+    def fixed(self) -> Fixed:
+        """Columns whose kind does not depend on their first value."""
+        return Fixed(self.categorical, self.timestamps, self.numeric, self.lagged)
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -204,7 +210,7 @@ class Sheet:
 
     def reject(self, i: int, error: InvalidEvent) -> None:
         """Reject record `i`; the first of several reasons counts."""
-        self._rejected.setdefault(i, Rejected(i, error.reason, str(error)))
+        self._rejected.setdefault(i, Rejected(i, error.reason, str(self.roles.fixed.explained(error))))
 
     def check_rows(self, start: int, stop: int) -> None:
         """Reject records from `start` to `stop`, of the fast path, whose values are invalid in combination."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
 from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-from streammoe.columns import BOOLEANS, IN_QUOTES, NOT_FINITE, NUMBER, ColumnKind, kind_of, repair_of
+from streammoe.columns import BOOLEANS, IN_QUOTES, NOT_FINITE, NUMBER, ColumnKind, has_decimal_comma, kind_of, repair_of
 from streammoe.errors import InvalidEvent
 from streammoe.text import shown
 from streammoe.values import as_text
@@ -190,7 +190,6 @@ def first_kind(value: object, text: bool) -> ColumnKind | None:
     return found
 
 
-_COMMA = re.compile(r"[ \t]*[+-]?[0-9]+,[0-9]+(?:[eE][+-]?[0-9]+)?[ \t]*")
 TIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)"
     r"(?:[Tt ]([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:[.,](\d{1,9}))?)?"
@@ -225,17 +224,7 @@ def _reject(name: str, value: object, kind: Kind, reason: str) -> NoReturn:
         message += ' (numbers cannot contain a point while source.decimal is ",")'
     elif kind == "number" and reason == "wrong_type" and isinstance(value, str) and (repair := repair_of(value)):
         where = ", or list the column in schema.categorical if it holds categories" if repair == IN_QUOTES else ""
-        if _COMMA.fullmatch(value):
+        if has_decimal_comma(value):
             where = '; in csv, source.decimal = "," (for streammoe evaluate and fit --decimal ,) reads decimal commas'
         message += f" ({repair}{where})"
     raise InvalidEvent(message, reason=reason, feature=name)
-
-
-def some_of(names: Sequence[str]) -> str:
-    """List names for a message; at most ten, each shortened.
-
-    >>> some_of(["a", "b"]), some_of([str(i) for i in range(12)])
-    ("'a', 'b'", "'0', '1', '2', '3', '4', '5', '6', '7', '8', '9' and 2 others")
-    """
-    some = ", ".join(map(shown, names[:10]))
-    return some if len(names) <= 10 else f"{some} and {len(names) - 10} others"
