@@ -34,6 +34,10 @@ PREFIX = "portfolio."
 """Prefix of the names of its arrays."""
 REVIEW_EVERY = 1024
 """Members on probation are reviewed at multiples of this number of events."""
+SETTLED_AT = 16_384
+"""From this event count on reviews are rarer, since arrays are cut at each of them."""
+REVIEW_SELDOM = 4096
+"""They then take place at multiples of this number of events."""
 N_PERMANENT = 3
 """Number of members that never leave, which come first."""
 TRUSTED = 0.5
@@ -133,7 +137,8 @@ class Portfolio:
         """Return the next count after n at which members are reviewed, or another may join."""
         if not awaits_another and not self._has_probation:
             return sys.maxsize
-        return (n // REVIEW_EVERY + 1) * REVIEW_EVERY
+        every = REVIEW_EVERY if n < SETTLED_AT else REVIEW_SELDOM
+        return (n // every + 1) * every
 
     @property
     def has_curved(self) -> bool:
