@@ -6,9 +6,10 @@ All are fed by the same events. A mixture of mixtures is a mixture again: compon
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -33,12 +34,20 @@ PREFIX = "portfolio."
 """Prefix of the names of its arrays."""
 REVIEW_EVERY = 1024
 """Members on probation are reviewed at multiples of this number of events."""
+SETTLED_AT = 16_384
+"""From this event count on reviews are rarer, since arrays are cut at each of them."""
+REVIEW_SELDOM = 4096
+"""They then take place at multiples of this number of events."""
 N_PERMANENT = 3
 """Number of members that never leave, which come first."""
 TRUSTED = 0.5
 """Weight of the average from which on it is trusted."""
 SUM_TOLERANCE = 1e-9
 """Tolerance for the sum of the weights in a checkpoint."""
+
+
+def no_terms() -> None:
+    """Return that there are no further features to see."""
 
 
 class Portfolio:
@@ -58,10 +67,16 @@ class Portfolio:
         resting: Member | None = None,
         rows: GrowingRows | None = None,
     ) -> None:
-        self.members = tuple(members)
         self.weights = weights
-        self.resting = resting
         self.growing = rows
+        self._set(members, resting)
+
+    def _set(self, members: Iterable[Member], resting: Member | None) -> None:
+        self.members = tuple(members)
+        self.resting = resting
+        # For each event, Python asks for these.
+        self._has_curved = any(isinstance(member, Curved) for member in self.known)
+        self._has_probation = any(member.is_on_probation for member in self.known)
 
     @classmethod
     def of(cls, family: Family, bound: str, mixture_state: MMState, *, trusted: bool = False) -> Portfolio:
@@ -95,7 +110,7 @@ class Portfolio:
         self._insert(len(self.members), member, 1.0 / (len(self.members) + 1) if trusted else LEAST_WEIGHT)
 
     def _insert(self, at: int, member: Member, share: float) -> None:
-        self.members = (*self.members[:at], member, *self.members[at:])
+        self._set((*self.members[:at], member, *self.members[at:]), self.resting)
         self.weights = np.insert((1.0 - share) * self.weights, at, share)
 
     def take_refitted(self, family: Family, theta: Parameters) -> None:
@@ -104,7 +119,7 @@ class Portfolio:
         if at is None:
             self._insert(N_PERMANENT, member, LEAST_WEIGHT)
         else:
-            self.members = (*self.members[:at], member, *self.members[at + 1 :])
+            self._set((*self.members[:at], member, *self.members[at + 1 :]), self.resting)
 
     @property
     def _refitted_at(self) -> int | None:
@@ -120,23 +135,29 @@ class Portfolio:
 
     def next_review(self, n: int, *, awaits_another: bool = False) -> int:
         """Return the next count after n at which members are reviewed, or another may join."""
-        if not awaits_another and not any(member.is_on_probation for member in self.known):
+        if not awaits_another and not self._has_probation:
             return sys.maxsize
-        return (n // REVIEW_EVERY + 1) * REVIEW_EVERY
+        every = REVIEW_EVERY if n < SETTLED_AT else REVIEW_SELDOM
+        return (n // every + 1) * every
+
+    @property
+    def has_curved(self) -> bool:
+        """Whether there is a member of squares and products, or one that has left."""
+        return self._has_curved
 
     @property
     def known(self) -> tuple[Member, ...]:
         """The members, and the one that has left."""
         return self.members if self.resting is None else (*self.members, self.resting)
 
-    def review(self, n: int, terms: IntArray | None = None) -> None:
+    def review(self, n: int, terms: Callable[[], IntArray | None] = no_terms) -> None:
         """Let members on probation go if their weights are negligible, or try one again if that may help.
 
         It may where the average, which is the best on a stationary stream, is not trusted.
 
         Args:
             n: number of events learned.
-            terms: features that a member which comes back may see, see `Member.see`.
+            terms: returns features that a member which comes back may see, see `Member.see`.
         """
         resting = self.resting
         for at in reversed(range(N_PERMANENT, len(self.members))):
@@ -148,18 +169,20 @@ class Portfolio:
             LOGGER.info("the member %s predicts again, on trial (event %d)", resting.name, n)
             self._try_again(terms)
 
-    def begin_again(self, terms: IntArray | None = None) -> None:
+    def begin_again(self, terms: Callable[[], IntArray | None] = no_terms) -> None:
         """After a drift, forget the rows of what was true before, and try the member that has left again."""
         self.growing = None
         self._try_again(terms)
 
-    def _try_again(self, terms: IntArray | None) -> None:
+    def _try_again(self, terms: Callable[[], IntArray | None]) -> None:
         """Let the member that has left, if any, predict on trial; it may see these features, see `Member.see`."""
         if self.resting is not None:
-            if terms is not None:
-                self.resting.see(terms)
-            self.admit(self.resting, trusted=False)
+            # It will learn, and copies of the portfolio share its arrays.
+            member, seen = self.resting.copy(), terms()
+            if seen is not None:
+                member.see(seen)
             self.resting = None
+            self.admit(member, trusted=False)
 
     @property
     def _trust_in_average(self) -> float:
@@ -169,12 +192,10 @@ class Portfolio:
 
     def _remove(self, at: int) -> None:
         member = self.members[at]
-        self.members = (*self.members[:at], *self.members[at + 1 :])
+        self._set((*self.members[:at], *self.members[at + 1 :]), member if member.rests else self.resting)
         left = np.delete(self.weights, at)
         self.weights = left / left.sum()
-        if member.rests:
-            self.resting = member
-        elif self.growing is not None and self.growing.has_been_tried:
+        if not member.rests and self.growing is not None and self.growing.has_been_tried:
             self.growing = None  # where fits to more rows have not helped, the next one hardly will
 
     def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
@@ -217,9 +238,9 @@ class Portfolio:
 
     def copy(self, spare: Portfolio | None = None) -> Portfolio:
         """Return an independent copy; arrays of `spare` may be reused."""
-        old = {} if spare is None else {member.name: member for member in spare.known}
+        old = {} if spare is None else {member.name: member for member in spare.members}
         members = [member.copy(old.get(member.name)) for member in self.members]
-        resting = self.resting and self.resting.copy(old.get(self.resting.name))
+        resting = copy.copy(self.resting)  # its arrays, which may be shared, stay as they are while it rests
         weights = copy_array(self.weights, None if spare is None else spare.weights)
         return Portfolio(members, weights, resting, self.growing and self.growing.copy())
 

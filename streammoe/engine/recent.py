@@ -35,6 +35,8 @@ class RecentEvents:
         """Add learned rows, and drop the oldest beyond `CAPACITY`."""
         new = {name: array[-CAPACITY:] for name, array in zip(self._arrays, (X, Y, weights, losses), strict=True)}
         n, width = len(new["losses"]), X.shape[1]
+        if n == CAPACITY:  # they replace all others
+            self.count = self._end = 0
         fits = self._end + n <= len(self._arrays["losses"]) and width == self._arrays["X"].shape[1]
         if not fits:
             self._move(width, Y.shape[1])

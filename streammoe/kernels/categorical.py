@@ -58,7 +58,10 @@ def evaluate(
     for k in range(K - 1):
         shares[k] = dot(gate[k], w)
     shares[K - 1] = 0.0
-    softmax(shares)
+    if K > 1:
+        softmax(shares)
+    else:
+        shares[0] = 1.0
     for k in range(K):
         probabilities[k, 0] = 0.0
         for m in range(1, M):

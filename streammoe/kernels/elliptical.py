@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import hook, inline, jit
-from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
+from streammoe.kernels.linalg import VANISHED, add_outer, grow, symmetric_product
 from streammoe.kernels.linear import Spread, linear_noise, shares_and_means
 from streammoe.kernels.loop import Kernel, Noise, Shape, named
 from streammoe.kernels.state import LearningOptions, MMState
@@ -177,7 +177,7 @@ def _step_experts(
                 state.experts[k, q, j] += push_size * gain[j]
         state.masses[k] = mass
         add_outer(state.expert_inverses[k], gain, -weight * shrink)
-        add_outer(state.expert_grams[k], r, weight)
+        grow(state.expert_grams[k], r, weight)
 
 
 @inline

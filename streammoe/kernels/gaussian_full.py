@@ -13,7 +13,7 @@ import numpy as np
 from streammoe.kernels.compile import hook, inline, jit
 from streammoe.kernels.elliptical import NEGLIGIBLE
 from streammoe.kernels.gaussian import energy, irls_weight, is_outlier, log_constant
-from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
+from streammoe.kernels.linalg import VANISHED, add_outer, grow, symmetric_product
 from streammoe.kernels.linear import Spread, linear_noise, shares_and_means
 from streammoe.kernels.loop import Shape, loop
 from streammoe.kernels.single_expert import single_expert
@@ -155,7 +155,7 @@ def _step_experts(
                 state.experts[k, q, j] += push_size * gain[j]
         state.masses[k] = mass
         add_outer(state.expert_inverses[k], gain, -weight * shrink)
-        add_outer(state.expert_grams[k], r, weight)
+        grow(state.expert_grams[k], r, weight)
 
 
 @inline

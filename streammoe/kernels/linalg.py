@@ -70,6 +70,21 @@ def add_outer(matrix: FloatArray, vector: FloatArray, weight: float) -> None:
             matrix[i, j] += scaled * vector[j]
 
 
+@inline
+def grow(gram: FloatArray, vector: FloatArray, weight: float) -> None:
+    """Add ``weight * outer(vector, vector)`` to a Gram matrix, or note the weight where the caller does that later.
+
+    Args:
+        gram: (p, p); or (1,), where the weight is noted.
+        vector: (p,).
+        weight: its weight.
+    """
+    if gram.ndim == 2:
+        add_outer(gram, vector, weight)
+    else:
+        gram[0] = weight
+
+
 @part
 def add_outers_in_turn(matrix: FloatArray, rows: FloatArray, weights: FloatArray, lower: bool) -> None:
     """Do `add_outer` for each of some rows, (n, p), with its weight; `lower`: in the lower triangle alone.

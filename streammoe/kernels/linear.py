@@ -118,7 +118,11 @@ def shares_and_means(
         shares[k] = logits[k]
     shares[K - 1] = 0.0
     logits[K - 1] = 0.0
-    log_gate: float = softmax(shares)
+    log_gate = 0.0
+    if K > 1:
+        log_gate = softmax(shares)
+    else:
+        shares[0] = 1.0  # as softmax would say, which takes as long as a tenth of an event of one expert
     for k in range(K):
         for q in range(Q):
             means[k, q] = dot(experts[k, q], r)

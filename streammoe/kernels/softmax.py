@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from streammoe.kernels.compile import inline
-from streammoe.kernels.linalg import add_outer, dot, symmetric_product
+from streammoe.kernels.linalg import add_outer, dot, grow, symmetric_product
 from streammoe.types import FloatArray
 
 
@@ -106,7 +106,7 @@ def step_softmax(
     quadratic = symmetric_product(inverse, x, gain)
     shrink = 1.0 / (1.0 + weight * quadratic)
     add_outer(inverse, gain, -weight * shrink)
-    add_outer(gram, x, weight)
+    grow(gram, x, weight)
     total = 0.0
     for k in range(free):
         total += push[k]

@@ -170,7 +170,7 @@ class Context:
         """Return whether there is to be a member of squares and products, but never was one."""
         if self.is_replay or not self.options.has_curved:
             return False
-        return not any(isinstance(member, Curved) for member in portfolio.known)
+        return not portfolio.has_curved
 
     def random_start(self) -> MMState:
         """Return a state of random experts."""

@@ -12,10 +12,10 @@ import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine import mixture
-from streammoe.engine.members.contract import Member, Rows, features_of
+from streammoe.engine.members.contract import Rows, features_of
 from streammoe.engine.members.one_expert import PRIOR_STRENGTH, STEP, OneExpert, restored_expert
 from streammoe.engine.mixture import Scores
-from streammoe.engine.state import MMState, copy_state, state_at, widen
+from streammoe.engine.state import MMState, state_at, widen
 from streammoe.experts import Family
 from streammoe.kernels.state import Prior
 from streammoe.types import AnyArray, IntArray
@@ -102,12 +102,6 @@ class Curved(OneExpert):
 
     def arrays(self) -> Mapping[str, AnyArray]:
         return {**super().arrays(), f"{self.name}_terms": self.terms, f"{self.name}_notes": self._notes}
-
-    def copy(self, spare: Member | None = None) -> Curved:
-        old = spare.state if isinstance(spare, Curved) else None
-        state = copy_state(self.state, old)
-        asked = not self.is_on_probation
-        return Curved(self._family, self._bound, state, self.terms, is_asked_for=asked, notes=self._notes)
 
     @property
     def n_affordable(self) -> int:

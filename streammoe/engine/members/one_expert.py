@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from operator import attrgetter
+from typing import Self
 
 import numpy as np
 
@@ -31,6 +34,7 @@ STEP = 0.01
 """Size of a step: about the last 100 events count, and without a warm-up the first ones equally."""
 PRIOR_STRENGTH = 1.0
 """Weight of the prior in events. With so short a memory there must be some."""
+_of_single_expert = attrgetter(*SingleExpert._fields)
 
 
 class OneExpert(Member):
@@ -50,7 +54,7 @@ class OneExpert(Member):
         self._continue_with(state)
 
     def _continue_with(self, state: MMState) -> None:
-        self.state = state
+        self._take(state)
         self._options = mixture.learning_options(
             bound=self._bound,
             n_experts=1,
@@ -59,7 +63,11 @@ class OneExpert(Member):
             averaging=None,
             schedule=Constant(self.step),
         )
-        self._expert = SingleExpert(*(getattr(state, name) for name in SingleExpert._fields))
+
+    def _take(self, state: MMState) -> None:
+        """Take over a state of the same size."""
+        self.state = state
+        self._expert = SingleExpert(*_of_single_expert(state))
 
     @property
     def step(self) -> float:
@@ -96,9 +104,11 @@ class OneExpert(Member):
     def arrays(self) -> Mapping[str, AnyArray]:
         return {f"{self.name}.{name}": array for name, array in self._expert._asdict().items()}
 
-    def copy(self, spare: Member | None = None) -> OneExpert:
+    def copy(self, spare: Member | None = None) -> Self:
+        other = copy.copy(self)
         old = spare.state if isinstance(spare, OneExpert) else None
-        return OneExpert(self._family, self._bound, copy_state(self.state, old))
+        other._take(copy_state(self.state, old))  # noqa: SLF001 - of the same class
+        return other
 
     def is_finite(self) -> bool:
         return is_finite(self.state)

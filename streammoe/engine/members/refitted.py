@@ -52,12 +52,18 @@ class Refitted(Member):
     def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
         W, R, Y, weights = rows
         found, _ = mixture.score(self._family, self.theta, W, R, Y, n_outputs=n_outputs, traced=traced)
-        learned = ~np.isnan(Y[:, 0])
-        losses = found.losses[learned]
+        losses, others = found.losses, scores.losses
+        unknown = np.isnan(Y[:, 0])
+        if unknown.any():
+            learned = ~unknown
+            losses, others, weights = losses[learned], others[learned], weights[learned]
         if not (np.isfinite(losses).all() and np.isfinite(found.predictions).all()):
             raise UnsoundError([self.name])
-        gains = np.clip(weights[learned] * (scores.losses[learned] - losses), -MOST_AT_ONCE, MOST_AT_ONCE)
-        self._gain = sum(gains.tolist(), start=self._gain)  # one by one, so that it does not depend on cuts
+        gains = np.empty(len(losses) + 1)
+        gains[0] = self._gain
+        np.minimum(np.maximum(weights * (others - losses), -MOST_AT_ONCE), MOST_AT_ONCE, out=gains[1:])
+        # Unlike a sum, this adds them one by one, so that the result does not depend on cuts.
+        self._gain = float(np.add.accumulate(gains)[-1])
         return found
 
     def stays(self, weight: float, n: int) -> bool:

@@ -151,7 +151,7 @@ class Streaming(Phase):
         self.refits = False
         if portfolio is not None and self._next_review(context, n - 1) == n:
             member = context.curved(self.leader.state) if context.awaits_curved(portfolio) else None
-            portfolio.review(n, context.curved_terms())
+            portfolio.review(n, context.curved_terms)
             if member is not None:
                 LOGGER.info("the member %s joins, on trial (event %d)", member.name, n)
                 portfolio.admit(member, trusted=False)
@@ -297,7 +297,7 @@ class Streaming(Phase):
             part = slice(start, stop)
             self._keep(context, raw[0][part], raw[1][part], rows.weights[part], scores, learned - start)
             if drift is not None and self.portfolio is not None:
-                self.portfolio.begin_again(context.curved_terms())
+                self.portfolio.begin_again(context.curved_terms)
             if drift is not None or len(learned) == until_refit:
                 refitted = self.refit(context)
                 if drift is not None and not refitted:
@@ -320,7 +320,8 @@ class Streaming(Phase):
         if recent is None:
             return
         if refit.rounds(context.family, context.shape, CAPACITY):
-            recent.add(X[learned], Y[learned], weights[learned], scores.losses[learned])
+            last = learned[-CAPACITY:]
+            recent.add(X[last], Y[last], weights[last], scores.losses[last])
         else:
             recent.clear()
 

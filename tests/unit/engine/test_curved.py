@@ -221,3 +221,17 @@ def test_an_event_that_spoils_it_is_rejected_and_leaves_no_trace(monkeypatch):
     rest = np.delete(np.arange(600, 900), bad - 600)
     twin.learn_array(X[rest], DISTANCE[rest])
     assert model.state_digest() == twin.state_digest()
+
+
+def test_a_copy_of_a_portfolio_stays_as_it_is_when_the_member_comes_back_and_learns():
+    model, _ = learned(MoERegressor, PLANE)
+    portfolio = model.learner.phase.portfolio
+    kept = portfolio.copy()
+    assert kept.resting is not None
+    before = {name: array.copy() for name, array in kept.arrays().items()}
+    portfolio.begin_again()
+    model.learn_array(X[:300], PLANE[:300])
+    assert "curved" in model.member_weights
+    assert {name: array.tobytes() for name, array in kept.arrays().items()} == {
+        name: array.tobytes() for name, array in before.items()
+    }
