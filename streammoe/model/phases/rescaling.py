@@ -40,10 +40,12 @@ class Rescaling:
         if self._again is None:
             X, Y, _ = one.rows()
             scaler = scaler_of(context, X[: self.n_scaling], Y[: self.n_scaling])
-            self._again = one.blank(scaler, context.encoder.expert_width)
+            terms = context.first_curved_terms(scaler, X[: self.n_scaling])
+            self._again = one.blank(scaler, context.encoder.expert_width, terms)
             self._first = _judged(context, one, self.n_scaling, scaler.target_center)
         again = self._again
-        due = min(warmup.relearned_rows(context.shape) * (one.count - self.began + 1), one.count)
+        others = [] if again.companions is None else again.companions.widths
+        due = min(warmup.relearned_rows(context.shape, others) * (one.count - self.began + 1), one.count)
         for X, Y, weights in self._parts(one, slice(again.count, due)):
             again.learn(X, encoder_of(context, again).design(X)[1], Y, weights, traced=False)
         if due < one.count:
