@@ -340,9 +340,7 @@ class WarmUp(Phase):
                 until,
             )
             phase = Race(candidates, totals, until)
-        phase = phase.begin(own)
-        phase.admit_steady(own)
-        return Replay(own, phase, search.n)
+        return Replay(own, phase.begin(own), search.n)
 
     def _size(self, context: Context) -> int:
         """Return the number of events to fit at the end: by default twice as many as in a fit that was rejected."""
@@ -384,6 +382,7 @@ class WarmUp(Phase):
         encoder.target_bounds, encoder.doubts = own.encoder.target_bounds, own.encoder.doubts
         context.detector, context.recent, context.outliers = own.detector, own.recent, own.outliers
         context.reseeds, context.reported = own.reseeds, own.reported
+        replay.phase.admit_steady(context)
         replay.phase.admit_curved(context, X, Y, weights)
         replay.phase.begin_growing(context, X, Y, weights, search.n)
         return replay.phase
