@@ -210,6 +210,13 @@ class Encoder:
         held: IntArray = 1 + columns[self.bounds.seen[fields] > SETTLED]
         return held
 
+    def varied_features(self, X: FloatArray, least: int) -> IntArray:
+        """Return the features that are numbers of degree 1 of a field with so many different values in raw rows."""
+        fields, columns = self._plan.numeric.T
+        counts = np.array([np.unique(X[~np.isnan(X[:, field]), field]).size for field in fields.tolist()])
+        varied: IntArray = 1 + columns[counts >= least]
+        return varied
+
     def widths_with(self, additions: Additions) -> tuple[int, int]:
         """Return p_w and p_v, the numbers of gate and expert features, with `additions` added."""
         kinds = self._kinds_of(additions)

@@ -357,6 +357,11 @@ class Options(Section):
         return self.serve == "portfolio" and self.curved == "on"
 
     @property
+    def has_steady(self) -> bool:
+        """Whether the portfolio begins with a member that hardly forgets; the average of a single expert is one."""
+        return self.serve == "portfolio" and self.most_experts > 1
+
+    @property
     def has_refits(self) -> bool:
         """Whether the mixture is fitted again to more events than those of the warm-up."""
         return self.refits and self.serve == "portfolio" and self.most_experts > 1

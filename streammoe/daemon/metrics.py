@@ -68,7 +68,7 @@ CATALOGUE: dict[str, Metric] = {
     ),
     "streammoe_member_weight": Metric(
         Gauge,
-        "Weight of a member of the portfolio in the next prediction: average, latest, one_expert, refitted or curved",
+        "Weight of a member in the next prediction: average, latest, one_expert, refitted, steady or curved",
         ("member",),
     ),
     "streammoe_drifts_total": Metric(Counter, "Concept drifts detected since the first start"),

@@ -22,6 +22,7 @@ from streammoe.engine.members.curved import Curved
 from streammoe.engine.members.latest import Latest
 from streammoe.engine.members.one_expert import OneExpert
 from streammoe.engine.members.refitted import Refitted
+from streammoe.engine.members.steady import Steady
 from streammoe.engine.mixture import Scores
 from streammoe.engine.state import MMState, copy_array
 from streammoe.experts import Family, Parameters
@@ -195,7 +196,7 @@ class Portfolio:
         self._set((*self.members[:at], *self.members[at + 1 :]), member if member.rests else self.resting)
         left = np.delete(self.weights, at)
         self.weights = left / left.sum()
-        if not member.rests and self.growing is not None and self.growing.has_been_tried:
+        if isinstance(member, Refitted) and self.growing is not None and self.growing.has_been_tried:
             self.growing = None  # where fits to more rows have not helped, the next one hardly will
 
     def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
@@ -271,8 +272,8 @@ class Portfolio:
     ) -> Portfolio:
         """Restore the portfolio of a mixture that has learned n events from the arrays that `arrays` returned.
 
-        There need not be arrays of a curved member; with `curved` "off" there must not be any. It rests where it has no
-        weight. The same holds for those of refits.
+        There need not be arrays of a steady member, nor of a curved one; with `curved` "off" there must not be any of
+        that. It rests where it has no weight. The same holds for those of refits.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
@@ -286,6 +287,8 @@ class Portfolio:
         rows = None
         if refits and f"{PREFIX}{growing.NAME}.counts" in arrays:
             rows = GrowingRows.from_arrays(arrays, PREFIX, family, n=n, most_experts=most_experts, **sizes)
+        if f"{PREFIX}{Steady.name}.n" in arrays:
+            members.append(Steady.from_arrays(family, bound, arrays, PREFIX, n=n, n_outputs=n_outputs, p_v=p_v))
         if curved != "off" and f"{PREFIX}{Curved.name}.n" in arrays:
             asked = curved == "on"
             members.append(

@@ -106,14 +106,19 @@ def replayed_rows(shape: Shape) -> int:
     return max(int(REPLAY_WORK / step_cost(shape)), FEWEST_REPLAYED)
 
 
-def relearned_rows(shape: Shape) -> int:
+def relearned_rows(shape: Shape, others: Sequence[int] = ()) -> int:
     """Return how many buffered events the one expert of a warm-up learns again at an event when its scale has changed.
 
-    >>> [relearned_rows(Shape(2, 9, p, p)) for p in (11, 201, 785)]
-    [444181, 174, 3]
+    Args:
+        shape: size of the largest mixture.
+        others: numbers of features of further experts that do.
+
+    >>> [relearned_rows(Shape(2, 9, p, p)) for p in (11, 201, 785)], relearned_rows(Shape(2, 9, 785, 785), [785])
+    ([444181, 174, 3], 1)
     """
     _, N, _, p_v = shape
-    return max(int(RESCALE_WORK / (step_cost(Shape(1, N, p_v, p_v)) + p_v**3 / (2 * ROWS_PER_REFRESH))), 1)
+    work = sum(step_cost(Shape(1, N, p, p)) + p**3 / (2 * ROWS_PER_REFRESH) for p in (p_v, *others))
+    return max(int(RESCALE_WORK / work), 1)
 
 
 def step_cost(shape: Shape) -> int:

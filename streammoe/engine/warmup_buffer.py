@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from streammoe.checked import array_of, require
+from streammoe.engine.companions import Companions
 from streammoe.engine.mixture import Scores, concatenated, learn, learning_options, new_residual, random_start
 from streammoe.engine.state import MMState, copy_state, restored_state, state_arrays, widen, with_class
 from streammoe.experts import Family
@@ -39,9 +40,17 @@ class WarmUpBuffer:
         recursive: the recursive fit.
         n_scaling: number of buffered rows whose moments scale inputs and targets of the recursive fit, or 0.
         scaler: the scaler with these moments; None leaves inputs and targets as given.
+        companions: the experts that predict with it, if any; models saved before there were some have none.
     """
 
-    def __init__(self, family: Family, n_outputs: int, p_v: int, recursive: MMState | None = None) -> None:
+    def __init__(
+        self,
+        family: Family,
+        n_outputs: int,
+        p_v: int,
+        recursive: MMState | None = None,
+        companions: Companions | None = None,
+    ) -> None:
         self.family = family
         self.n_outputs = n_outputs
         self.X = np.empty((0, 0))
@@ -50,6 +59,7 @@ class WarmUpBuffer:
         self.count = 0
         self.n_scaling = 0
         self.scaler: Scaler | None = None
+        self.companions = companions
         self.recursive: MMState = recursive or random_start(
             family, n_experts=1, p_w=p_v, p_v=p_v, n_outputs=n_outputs, prior_strength=PRIOR_STRENGTH, seed=0
         )
@@ -87,12 +97,13 @@ class WarmUpBuffer:
         Too large a scale corrects itself event by event; one too small hardly grows, since hardly any event counts.
         """
         squares = self.family.first_variances(sizes[None])
-        self.recursive.prior_variances[...] = squares
-        for variances in (self.recursive.variances, self.recursive.average_variances):
-            if not self.count:
-                variances[...] = self.family.variances_of(squares, 1)
-            own = np.einsum("kqq->kq", variances) if variances.ndim == 3 else variances
-            own[...] = np.maximum(own, squares)
+        for state in (self.recursive, *(self.companions.states if self.companions else ())):
+            state.prior_variances[...] = squares
+            for variances in (state.variances, state.average_variances):
+                if not self.count:
+                    variances[...] = self.family.variances_of(squares, 1)
+                own = np.einsum("kqq->kq", variances) if variances.ndim == 3 else variances
+                own[...] = np.maximum(own, squares)
 
     def _learn(self, X: FloatArray, R: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> Scores:
         kept = ~np.isnan(Y[:, 0])
@@ -110,7 +121,8 @@ class WarmUpBuffer:
             averaging=family.warmup_averaging,
             schedule=family.warmup_schedule,
         )
-        return learn(
+        targets = self._scaled(Y)
+        own = learn(
             family,
             self.recursive,
             new_residual(family, self.recursive, self.n_outputs),
@@ -118,41 +130,61 @@ class WarmUpBuffer:
             family.warmup_schedule,
             R,
             R,
-            self._scaled(Y),
+            targets,
             weights=weights,
             n_outputs=self.n_outputs,
             traced=traced,
         )
+        if self.companions is None:
+            return own
+        return self.companions.learn(own, R, targets, weights, n_outputs=self.n_outputs, traced=traced)
 
     def _scaled(self, Y: FloatArray) -> FloatArray:
         return Y if self.scaler is None else (Y - self.scaler.target_center) / self.scaler.target_scale
 
-    def blank(self, scaler: Scaler, p_v: int) -> WarmUpBuffer:
-        """Return an empty buffer for a fit of the same kind to rows that this scaler scales."""
-        again = WarmUpBuffer(self.family, self.n_outputs, p_v)
+    def blank(self, scaler: Scaler, p_v: int, terms: IntArray | None = None) -> WarmUpBuffer:
+        """Return an empty buffer for a fit of the same kind to rows that this scaler scales.
+
+        Args:
+            scaler: the scaler.
+            p_v: number of features, padding included.
+            terms: features of a curved companion, if there may be one.
+        """
+        has_companions = self.companions is not None
+        companions = Companions.of(self.family, self.n_outputs, p_v, terms) if has_companions else None
+        again = WarmUpBuffer(self.family, self.n_outputs, p_v, companions=companions)
         again.scaler = scaler
         return again
 
     def take_over(self, again: WarmUpBuffer, n_scaling: int) -> None:
         """Continue with another fit to all the buffered rows, scaled by the moments of the first `n_scaling`."""
-        self.recursive = again.recursive
+        self.recursive, self.companions = again.recursive, again.companions
         self.n_scaling, self.scaler = n_scaling, again.scaler
 
     def copy(self, spare: MMState | None = None) -> WarmUpBuffer:
         """Return a copy to restore later; it shares the buffer, whose first `count` rows never change."""
         other = copy.copy(self)
         other.recursive = copy_state(self.recursive, spare)
+        other.companions = self.companions and self.companions.copy()
         return other
 
     def rows(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the buffered X, Y and weights."""
         return self.X[: self.count], self.Y[: self.count], self.weights[: self.count]
 
-    def widen(self, n_columns: int, at: IntArray, p_v: int) -> None:
-        """Make room for columns that appeared late; they are missing in the buffered rows."""
+    def widen(self, n_columns: int, at: IntArray, p_v: int, n_features: int) -> None:
+        """Make room for columns that appeared late; they are missing in the buffered rows.
+
+        Args:
+            n_columns: number of columns from now on.
+            at: new indexes of the features.
+            p_v: number of features, padding included; n_features: padding excluded.
+        """
         missing = np.full((len(self.X), n_columns - self.X.shape[1]), np.nan)
         self.X = np.concatenate([self.X, missing], axis=1)
         self.recursive = widen(self.recursive, at, p_v, at, p_v)
+        if self.companions is not None:
+            self.companions.widen(at, p_v, n_features)
 
     def add_class(self, rng: np.random.Generator, n_features: int) -> None:
         """Make room for a class that was just encountered."""
@@ -161,6 +193,8 @@ class WarmUpBuffer:
             self.recursive = with_class(
                 self.recursive, rng, n_features, self.family.warmup_schedule(int(self.recursive.n[0]) + 1)
             )
+            if self.companions is not None:
+                self.companions.add_class(n_features)
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""
@@ -168,7 +202,8 @@ class WarmUpBuffer:
         for rows in kept.values():
             rows.flags.writeable = False  # they are never written again, so they need not be copied
         scaling = {"warmup.scaling": np.array([self.n_scaling], dtype=np.int64)} if self.n_scaling else {}
-        return {**kept, **scaling, **state_arrays(self.recursive, "warmup.recursive")}
+        others = {} if self.companions is None else self.companions.arrays()
+        return {**kept, **scaling, **state_arrays(self.recursive, "warmup.recursive"), **others}
 
     @classmethod
     def from_arrays(
@@ -187,7 +222,9 @@ class WarmUpBuffer:
         if not family.is_metric:
             known = (Y >= 0.0) & (n_outputs > Y) & (np.floor(Y) == Y)
             require(known.all(), f"array warmup.Y holds what is no index of the {n_outputs} classes")
-        warm_up = cls(family, n_outputs, p_v, recursive)
+        n = int(recursive.n[0])
+        companions = Companions.from_arrays(family, arrays, n=n, n_outputs=n_outputs, p_v=p_v)
+        warm_up = cls(family, n_outputs, p_v, recursive, companions)
         X = array_of(arrays, "warmup.X", "float64", (len(Y), n_fields), finite=False)
         require(not np.isinf(X).any(), "array warmup.X holds infinities")
         warm_up.X = np.require(X, requirements=["C", "W"])

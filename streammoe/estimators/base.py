@@ -17,6 +17,8 @@ from streammoe.engine.members.average import Average
 from streammoe.engine.members.curved import Curved
 from streammoe.engine.members.latest import Latest
 from streammoe.engine.members.one_expert import OneExpert
+from streammoe.engine.members.refitted import Refitted
+from streammoe.engine.members.steady import Steady
 from streammoe.errors import ConfigError
 from streammoe.fields import Change
 from streammoe.layout import Additions
@@ -214,7 +216,9 @@ class MixtureOfExperts(base.Estimator):
         """Maximum number of components of a predictive distribution: the experts of all members of a portfolio."""
         options = self.options
         K = self.most_experts
-        return (2 + options.has_refits) * K + 1 + options.has_curved if options.serve == "portfolio" else K
+        if options.serve != "portfolio":
+            return K
+        return (2 + options.has_refits) * K + 1 + options.has_steady + options.has_curved
 
     @property
     def member_names(self) -> tuple[str, ...]:
@@ -222,15 +226,21 @@ class MixtureOfExperts(base.Estimator):
         options = self.options
         if options.serve != "portfolio":
             return ()
-        return (Average.name, Latest.name, OneExpert.name, *((Curved.name,) if options.has_curved else ()))
+        others = {
+            Refitted.name: options.has_refits,
+            Steady.name: options.has_steady,
+            Curved.name: options.has_curved,
+        }
+        return (Average.name, Latest.name, OneExpert.name, *(name for name, has in others.items() if has))
 
     @property
     def member_weights(self) -> dict[str, float]:
         """How much each member of the portfolio counts in the next prediction; empty where the average predicts alone.
 
         ``average`` and ``latest`` are the mixture by the mean of its parameters and by its current ones; ``one_expert``
-        is a single expert that forgets; ``curved``, while it takes part, one that sees squares and products of inputs;
-        ``refitted``, likewise, the mixture as it was fitted again to more events.
+        is a single expert that forgets; ``steady``, while it takes part, one that hardly does; ``curved``, likewise,
+        one that sees squares and products of inputs; ``refitted``, likewise, the mixture as it was fitted again to more
+        events.
         The weights add up to 1. During warm-up there is no portfolio yet.
         """
         return self.learner.member_weights

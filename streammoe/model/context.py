@@ -16,7 +16,7 @@ from streammoe.engine.cost import Shape
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job
-from streammoe.engine.members.curved import Curved, terms_of
+from streammoe.engine.members.curved import MOST_FEATURES, Curved, terms_of
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.recent import RecentEvents
@@ -27,6 +27,7 @@ from streammoe.layout import Additions, Layout
 from streammoe.model.lags import LagMemory
 from streammoe.model.targets import Targets
 from streammoe.options import FeatureOptions, Options
+from streammoe.scaling import Scaler
 from streammoe.schedules import Restarted, Steps
 from streammoe.types import BoolArray, FloatArray, IntArray
 
@@ -40,6 +41,10 @@ SCALER_SHOWS = 30
 """Number of events after which a scaler in front of the model is noticed."""
 DISBELIEF = 1e-9
 """What remains of the weight of an event whose target is taken for an error; a weight of 0 would mark no event."""
+CURVED_FROM = 32
+"""Number of events of a warm-up from which on there is a curved companion."""
+MANY_VALUES = 8
+"""Number of different values that a column must have had, at least, to be squared in a warm-up."""
 SCALED = (-1, "scaled")
 """The entry of `Context.reported` that says so."""
 LOGGER = logging.getLogger("streammoe.estimators")
@@ -158,6 +163,17 @@ class Context:
         if options.standardize:
             curved = curved[encoder.scaler.scale[curved - 1] != 1.0]
         return terms_of(encoder.n_expert_features, curved) if options.has_curved else None
+
+    def first_curved_terms(self, scaler: Scaler, X: FloatArray) -> IntArray | None:
+        """Return the features of the curved companion in a warm-up, given the rows X that set its scale.
+
+        There are none before enough rows; nor of columns of few values, whose squares say little.
+        """
+        options, encoder = self.options, self.encoder
+        if not options.has_curved or len(X) < CURVED_FROM or encoder.n_expert_features > MOST_FEATURES:
+            return None
+        curved = encoder.varied_features(X, MANY_VALUES)
+        return terms_of(encoder.n_expert_features, curved[scaler.scale[curved - 1] != 1.0])
 
     def curved(self, state: MMState) -> Curved | None:
         """Return the member of squares and products that begins with a mixture, if there is to be one."""

@@ -38,10 +38,12 @@ class Rescaling:
         if self._again is None:
             X, Y, weights = (array[: self.n_scaling] for array in one.rows())
             scaler = scaler_of(context, X, Y)
-            self._again = one.blank(scaler, context.encoder.expert_width)
+            terms = context.first_curved_terms(scaler, X)
+            self._again = one.blank(scaler, context.encoder.expert_width, terms)
             self._first = context.judged(context.encoder, X, Y, weights, scaler.target_center)
         again = self._again
-        due = min(warmup.relearned_rows(context.shape) * (one.count - self.began + 1), one.count)
+        others = [] if again.companions is None else again.companions.widths
+        due = min(warmup.relearned_rows(context.shape, others) * (one.count - self.began + 1), one.count)
         for X, Y, weights in self._parts(one, slice(again.count, due)):
             again.learn(X, encoder_of(context, again).design(X)[1], Y, weights, traced=False)
         if due < one.count:

@@ -8,6 +8,8 @@ import sys
 import numpy as np
 
 from streammoe.engine import mixture, model_selection, warmup
+from streammoe.engine.companions import Companions
+from streammoe.engine.members.contract import Predictor
 from streammoe.engine.state import UnsoundError, is_finite, widen, with_class
 from streammoe.engine.warmup_buffer import RESCALED_AT, WarmUpBuffer, next_rescaling
 from streammoe.kernels.state import Trace
@@ -47,7 +49,7 @@ class Empty(Phase):
             return Gathering(empty_buffer(context))
         if context.options.warmup.size == 0:
             return Mixture(context.candidate(context.random_start())).begin(context)
-        return WarmUp(empty_buffer(context))
+        return WarmUp(empty_buffer(context, has_companions=context.options.serve == "portfolio"))
 
     def next_due(self, context: Context) -> int:
         return sys.maxsize
@@ -189,12 +191,16 @@ class WarmUp(Phase):
         provisional = self.provisional
         if provisional is not None and provisional.leads:
             return Served.alone(provisional.candidate.state, context.encoder.scaled(provisional.scaler))
-        return Served.alone(self.one.recursive, encoder_of(context, self.one))
+        encoder, companions = encoder_of(context, self.one), self.one.companions
+        if companions is None:
+            return Served.alone(self.one.recursive, encoder)
+        first = Predictor(mixture.served_parameters(self.one.recursive))
+        return Served([first, *companions.predictors()], companions.weights, encoder)
 
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder
         self._catch_up_again()
-        self.one.widen(len(encoder.fields), moves.expert_at, encoder.expert_width)
+        self.one.widen(len(encoder.fields), moves.expert_at, encoder.expert_width, encoder.n_expert_features)
         if self.one.scaler is not None:
             self.one.scaler = wider_scaler(self.one.scaler, len(encoder.feature_names))
         if self.provisional is not None:
@@ -230,7 +236,8 @@ class WarmUp(Phase):
         return WarmUp(self.one.copy(), provisional, self.search, *counts, replay, rescaling)
 
     def is_finite(self) -> bool:
-        return is_finite(self.one.recursive)
+        companions = self.one.companions
+        return is_finite(self.one.recursive) and (companions is None or companions.is_finite())
 
     # -- Scales of the one expert --------------------------------------------------------------------------------------
 
@@ -375,6 +382,7 @@ class WarmUp(Phase):
         encoder.target_bounds, encoder.doubts = own.encoder.target_bounds, own.encoder.doubts
         context.detector, context.recent, context.outliers = own.detector, own.recent, own.outliers
         context.reseeds, context.reported = own.reseeds, own.reported
+        replay.phase.admit_steady(context)
         replay.phase.admit_curved(context, X, Y, weights)
         replay.phase.begin_growing(context, X, Y, weights, search.n)
         return replay.phase
@@ -422,9 +430,11 @@ class Gathering(WarmUp):
         return Gathering(self.one.copy(), self.before and self.before.copy())
 
 
-def empty_buffer(context: Context) -> WarmUpBuffer:
+def empty_buffer(context: Context, *, has_companions: bool = False) -> WarmUpBuffer:
     """Return the one expert of a new warm-up, with its empty buffer."""
-    return WarmUpBuffer(context.family, context.targets.n_outputs, context.encoder.expert_width)
+    family, n_outputs, p_v = context.family, context.targets.n_outputs, context.encoder.expert_width
+    companions = Companions.of(family, n_outputs, p_v) if has_companions else None
+    return WarmUpBuffer(family, n_outputs, p_v, companions=companions)
 
 
 def _has_provisional(context: Context) -> bool:

@@ -47,7 +47,7 @@ def test_it_leaves_where_it_does_not_help_unless_it_was_asked_for():
     assert 0.0 < stays.member_weights["curved"] < 1e-3
     never, expected = learned(MoERegressor, PLANE, curved="off", refits=False)
     assert losses[2_500:].mean() == pytest.approx(expected[2_500:].mean(), abs=1e-3)
-    assert list(never.member_weights) == ["average", "latest", "one_expert"]
+    assert not {"refitted", "curved"} & never.member_weights.keys()
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_with_few_inputs_it_sees_products_with_more_squares_with_many_none():
         model = model_of(MoERegressor)
         many = RNG.normal(size=(400, p))
         model.learn_array(many, many[:, 0])
-        members = model.learner.phase.portfolio.members
-        return None if len(members) == 3 else len(members[3].terms)
+        member = model.learner.phase.portfolio.members[-1]
+        return None if member.name != "curved" else len(member.terms)
 
     assert (terms(3), terms(12)) == (1 + 3 + 6, 1 + 12 + 12)
     assert terms(MOST_FEATURES // 2) is None
@@ -99,7 +99,7 @@ def test_which_columns_it_multiplies_does_not_depend_on_the_order_of_events(firs
     rows[0, 0] = first
     model = model_of(MoERegressor)
     model.learn_array(rows, DISTANCE[:400])
-    multiplied = {tuple(term) for term in model.learner.phase.portfolio.members[3].terms.tolist() if term[0] > 0}
+    multiplied = {tuple(term) for term in model.learner.phase.portfolio.members[-1].terms.tolist() if term[0] > 0}
     assert multiplied == {(1, 1), (1, 3), (3, 3)}
 
 
@@ -109,7 +109,7 @@ def test_it_joins_once_where_events_of_the_fit_are_learned_past_a_review(monkeyp
     for start in range(0, 2_000, 20):
         model.learn_array(X[start : start + 20], DISTANCE[start : start + 20])
     portfolio = model.learner.phase.portfolio
-    assert [member.name for member in portfolio.known] == ["average", "latest", "one_expert", "curved"]
+    assert [member.name for member in portfolio.known].count("curved") == 1
 
 
 @pytest.mark.parametrize("warmup", [0, 60])
@@ -134,7 +134,7 @@ def test_when_it_comes_back_it_multiplies_columns_that_have_settled_in_the_meant
     assert resting is not None
     assert [3, 3] not in resting.terms.tolist()
     model.learn_array(moved[:2_560], DISTANCE[:2_560])
-    assert [3, 3] in model.learner.phase.portfolio.members[3].terms.tolist()
+    assert [3, 3] in model.learner.phase.portfolio.members[-1].terms.tolist()
     assert model.member_weights["curved"] > 0.5
 
 
@@ -192,7 +192,7 @@ def test_an_event_is_predicted_alone_as_in_an_array():
     alone = [model.predict_one(dict(zip(NAMES, row, strict=True))) for row in X[900:910].tolist()]
     assert several.tolist() == alone
     found = model.predict_distribution_one(dict(zip(NAMES, X[900].tolist(), strict=True)))
-    assert len(found.shares) == 2 * 2 + 2 == model.most_components
+    assert len(found.shares) == 2 * 2 + 3 == model.most_components
 
 
 def test_it_cannot_be_asked_for_without_a_portfolio_or_held_inputs():

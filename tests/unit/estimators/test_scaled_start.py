@@ -35,7 +35,7 @@ def test_units_and_offsets_of_inputs_do_not_matter_soon():
 def test_it_is_the_same_event_by_event_and_over_a_restart(case, tmp_path, monkeypatch):
     kind, standardize, late, at_each = case.values()
     if at_each is not None:  # as wide models learn them again
-        monkeypatch.setattr(fits, "relearned_rows", lambda shape: at_each)
+        monkeypatch.setattr(fits, "relearned_rows", lambda *_: at_each)
     whole, single, cut = (trained(kind, 0, standardize=standardize, warmup=200) for _ in range(3))
     events = pairs(kind, N)
     if late:  # a column that appears while the scales are still being taken
@@ -60,7 +60,7 @@ def test_events_are_learned_again_so_many_at_each_event_and_the_fit_ends_as_if_a
     events = pairs(type(model), N)[:23]
     for x, y in events:
         whole.learn_one(x, y)
-    monkeypatch.setattr(fits, "relearned_rows", lambda shape: 4)
+    monkeypatch.setattr(fits, "relearned_rows", lambda *_: 4)
     learned = []
     learn = warmup_buffer.learn
 

@@ -17,7 +17,7 @@ from streammoe.errors import CheckpointError
 from streammoe.model import checkpoint
 from streammoe.model.phases import provisional
 from streammoe.model.phases import warmup as phases_warmup
-from streammoe.options import Auto, WarmUp
+from streammoe.options import Auto, Options, WarmUp
 from tests.pairs import pairwise_cases
 from tests.unit.estimators.models import ESTIMATORS, NAMES, OUTPUTS, pairs, same, trained
 
@@ -130,6 +130,7 @@ def test_a_fit_of_default_size_that_predicts_worse_is_repeated_with_twice_the_ev
 def test_events_that_come_during_the_fit_are_learned_as_if_it_had_taken_no_time(monkeypatch):
     """Apart from what one expert predicted in the meantime."""
     given = {**SLOW, "curved": "off"}  # which learns all events of the warm-up at its end
+    monkeypatch.setattr(Options, "has_steady", False)  # likewise: it begins with the mixture after those events
     spread = trained(MoERegressor, 0, **given)
     events = pairs(MoERegressor, N)
     assert length(spread, events) > WARM + 10

@@ -33,6 +33,13 @@ def table(title):
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
 
 
+STATES = (
+    *("warmup.recursive.", "warmup.modest.", "warmup.constant.", "warmup.curved.", "warmup.interim."),
+    *("race.0.", "race.1.", "portfolio.one_expert.", "portfolio.steady.", "portfolio.curved."),
+)
+"""Prefixes of the arrays of further states."""
+
+
 def names_in(text):
     """The names that a text quotes, as patterns."""
     return {name: re.escape(name).replace(r"\*", ".+") for name in re.findall(r"`([^`]+)`", text)}
@@ -62,7 +69,7 @@ def models():
     found[-1].learn_array(X[205:206], np.array([1e5]))  # and an error among its targets
     found.append(MoERegressor(2, warmup=WarmUp(40, restarts=1), standardize=True))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warmup, "relearned_rows", lambda shape: 2)
+        patch.setattr(warmup, "relearned_rows", lambda *_: 2)
         found[-1].learn_array(X[:17], X[:17, 0])  # it learns again on another scale
     found.append(MoERegressor(2, warmup=WarmUp(40, restarts=1)))
     with pytest.MonkeyPatch.context() as patch:
@@ -139,9 +146,7 @@ def test_every_array_is_there_with_its_type(contents):
         (pattern,) = (pattern for pattern in patterns if re.fullmatch(pattern, name))
         used.add(pattern)
         said, kind = patterns[pattern], DTYPES[dtype]
-        if name.startswith(
-            ("warmup.recursive.", "warmup.interim.", "race.0.", "race.1.", "portfolio.one_expert.", "portfolio.curved.")
-        ):
+        if name.startswith(STATES):
             assert name.rpartition(".")[2] in MMState._fields
         elif kind == "F64":
             assert "`" not in said, name

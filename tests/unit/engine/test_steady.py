@@ -1,0 +1,75 @@
+"""The member that hardly forgets: where it is trusted, when it leaves, and what checkpoints hold of it."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from streammoe import MoEClassifier, MoERegressor, load
+from streammoe.errors import CheckpointError
+from streammoe.model import checkpoint
+from streammoe.options import WarmUp
+
+RNG = np.random.default_rng(3)
+NAMES = ["a", "b", "c"]
+X = RNG.normal(size=(3_200, 3))
+LINE = (X @ [1.0, -1.0, 0.5] + RNG.logistic(size=len(X)) > 0).astype(int)
+BENT = np.where(X[:, 0] > 0.0, X @ [3.0, 1.0, 0.0], X @ [-3.0, 0.0, 2.0]) + 0.2 * RNG.normal(size=len(X))
+
+
+def model_of(kind, **more):
+    options = {"warmup": WarmUp(400, restarts=1), "curved": "off", "refits": False, "standardize": True, **more}
+    return kind(**{"n_experts": 2, **options})
+
+
+def learned(kind, y, **more):
+    model = model_of(kind, **more)
+    return model, model.learn_array(X[: len(y)], y, feature_names=NAMES)
+
+
+def test_it_is_trusted_where_regions_are_linear_and_leaves_for_good_where_they_are_not():
+    model, losses = learned(MoEClassifier, LINE, n_experts=4)
+    assert model.member_weights["steady"] > 0.1
+    arrays = learned(MoEClassifier, LINE[:420], n_experts=4)[0].arrays()
+    old = model_of(MoEClassifier, n_experts=4)
+    checkpoint.restore(old.learner, without(arrays))
+    without_it = old.learn_array(X[420:], LINE[420:], feature_names=NAMES)
+    assert losses[420:].mean() < without_it.mean()
+    assert "steady" not in old.member_weights
+    assert "steady" not in learned(MoERegressor, BENT)[0].member_weights
+
+
+def without(arrays):
+    """The arrays of a checkpoint that was written before there was such a member."""
+    weights = arrays["portfolio.weights"][:3]
+    kept = {name: array for name, array in arrays.items() if ".steady" not in name}
+    return {**kept, "portfolio.weights": weights / weights.sum()}
+
+
+@pytest.mark.parametrize("options", [{"n_experts": 1}, {"serve": "polyak"}], ids=str)
+def test_it_takes_part_only_where_there_are_several_experts_and_a_portfolio(options):
+    model, _ = learned(MoERegressor, BENT[:500], **options)
+    assert "steady" not in {*model.member_weights, *model.member_names}
+
+
+@pytest.mark.parametrize(("kind", "y"), [(MoERegressor, BENT), (MoEClassifier, LINE)])
+def test_however_events_are_fed_and_wherever_it_is_saved_the_model_is_the_same(kind, y, tmp_path):
+    one, taking_part = model_of(kind, curved="auto", refits=True), []
+    for row, target in zip(X[:2_600].tolist(), y.tolist(), strict=False):
+        one.learn_one(dict(zip(NAMES, row, strict=True)), target)
+        taking_part.append("steady" in one.member_weights)
+    changes = [taking for taking, _ in itertools.groupby(taking_part)]
+    assert changes == ([False, True, False] if kind is MoERegressor else [False, True])
+    other = model_of(kind, curved="auto", refits=True)
+    for start, stop in itertools.pairwise([0, 399, 470, 1_023, 1_025, 2_048, 2_049, 2_600]):
+        other.learn_array(X[start:stop], y[start:stop], feature_names=NAMES)
+        other.save(tmp_path / f"{start}")
+        other = load(tmp_path / f"{start}")
+    assert other.state_digest() == one.state_digest()
+
+
+@pytest.mark.parametrize(("name", "value"), [("steady_idle", [2]), ("steady_idle", [-1]), ("steady.n", [419])])
+def test_a_checkpoint_with_another_is_rejected(name, value):
+    arrays = learned(MoEClassifier, LINE[:420])[0].arrays()
+    with pytest.raises(CheckpointError):
+        checkpoint.restore(model_of(MoEClassifier).learner, {**arrays, f"portfolio.{name}": np.array(value)})

@@ -1,0 +1,105 @@
+"""The further experts that predict in a warm-up: what they are for, and what checkpoints hold of them."""
+
+import numpy as np
+import pytest
+
+from streammoe import MoEClassifier, MoERegressor, load
+from streammoe.errors import CheckpointError
+from streammoe.model import checkpoint
+from tests.unit.estimators.models import classes, pairs, same, trained
+
+LONG = {"warmup": 400, "standardize": True}
+OWN = ("trust", "modest.", "constant.", "curved.", "curved_terms")
+
+
+def without(arrays):
+    """The arrays of a checkpoint that was written before there were companions."""
+    return {name: array for name, array in arrays.items() if not name.removeprefix("warmup.").startswith(OWN)}
+
+
+def test_a_ring_is_found_before_there_is_a_mixture():
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    y = ((X**2).sum(axis=1) > 1.4).astype(int)
+    curved, flat = (MoEClassifier(2, curved=each, **LONG).learn_array(X, y)[100:].mean() for each in ("auto", "off"))
+    assert curved < 0.5 * flat
+
+
+def test_inputs_without_any_use_cost_little_more_than_the_frequencies_of_the_classes():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(100, 30)), (rng.random(100) < 0.3).astype(int)
+    losses = {serve: MoEClassifier(2, serve=serve, **LONG).learn_array(X, y).sum() for serve in ("portfolio", "polyak")}
+    counts = np.concatenate([[0], np.cumsum(y)[:-1]])
+    chance = (counts + 0.5) / (np.arange(100) + 1.0)
+    assert losses["portfolio"] < -np.log(np.where(y == 1, chance, 1.0 - chance)).sum() + 15.0 < losses["polyak"]
+
+
+def test_they_are_of_classes_and_curved_once_scales_are_known():
+    def found(kind, n, **more):
+        names = trained(kind, n, **{**LONG, **more}).arrays()
+        return {name.split(".")[1] for name in names if name.startswith("warmup.")} & {each.strip(".") for each in OWN}
+
+    assert found(MoERegressor, 10) == {"trust", "modest"}
+    assert found(MoERegressor, 40) == {"trust", "modest", "curved", "curved_terms"}
+    assert found(MoEClassifier, 40) == {"trust", "modest", "constant", "curved", "curved_terms"}
+    assert found(MoEClassifier, 40, curved="off") == found(MoEClassifier, 40, standardize=False)
+    assert found(MoEClassifier, 40, serve="polyak") == set()
+
+
+def test_columns_of_few_values_are_not_multiplied():
+    X, y = classes(40)
+    X[:, 1] = np.round(X[:, 1])
+    model = MoEClassifier(2, **LONG)
+    model.learn_array(X, y)
+    terms = model.arrays()["warmup.curved_terms"].tolist()
+    assert terms == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 1], [1, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
+def test_a_checkpoint_without_them_goes_on_without_them(kind):
+    """Also over the next change of scale; what has learned alone is as it was."""
+    alone, restored = trained(kind, 50, serve="polyak", **LONG), trained(kind, 0, **LONG)
+    checkpoint.restore(restored.learner, without(trained(kind, 50, **LONG).arrays()))
+    for x, y in pairs(kind, 150)[50:]:
+        assert restored.predict_one(x) == alone.predict_one(x)
+        for each in (alone, restored):
+            each.learn_one(x, y)
+    found, expected = ({k: v for k, v in each.arrays().items() if "warmup." in k} for each in (restored, alone))
+    assert found.keys() == expected.keys()
+    assert all(array.tobytes() == expected[name].tobytes() for name, array in found.items())
+
+
+def test_a_late_class_and_a_late_column_are_learned_by_all(tmp_path):
+    X, _ = classes(120)
+    y = np.where(np.arange(120) > 90, "late", np.where(X[:, 0] > 0, "a", "b"))
+    model, cut = (MoEClassifier(2, **LONG) for _ in range(2))
+    for i, row in enumerate(X.tolist()):
+        x = {"a": row[0], "b": row[1], **({"A": row[2]} if i > 80 else {})}
+        for each in (model, cut):
+            each.learn_one(x, str(y[i]))
+        if i in (82, 95):
+            cut.save(tmp_path / "cut.safetensors")
+            cut = load(tmp_path / "cut.safetensors")
+    assert same(model, cut)
+    arrays = model.arrays()
+    assert {arrays[f"warmup.{name}.experts"].shape[1] for name in ("modest", "constant", "curved")} == {2}
+    assert [0, 1] in arrays["warmup.curved_terms"].tolist(), "the late column, which is first in the model's order"
+    assert model.predict_proba_one({"a": 0.0, "b": 0.0, "A": 0.0})["late"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("warmup.trust", lambda array: 0.5 * array),
+        ("warmup.trust", lambda array: array[:-1]),
+        ("warmup.modest.n", lambda array: array + 1),
+        ("warmup.curved.n", lambda array: array - 1),
+        ("warmup.curved_terms", lambda array: array + 4),
+        ("warmup.curved_terms", lambda array: array[:-1]),
+        ("warmup.constant.experts", None),
+    ],
+)
+def test_a_checkpoint_with_others_is_rejected(name, change):
+    arrays = trained(MoEClassifier, 40, **LONG).arrays()
+    arrays = {**arrays, name: change(arrays[name])} if change else {k: v for k, v in arrays.items() if k != name}
+    with pytest.raises(CheckpointError):
+        checkpoint.restore(trained(MoEClassifier, 0, **LONG).learner, arrays)
