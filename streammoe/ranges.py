@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.checked import array_of, require
-from streammoe.kernels.features import BLOCK, SETTLED
+from streammoe.kernels.features import BLOCK, RUN, SETTLED
 from streammoe.outliers import MAX_OUTLIER_SHARE, winsorised
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
@@ -103,7 +103,8 @@ class Bounds(NamedTuple):
     first: FloatArray
     """(C,) first value, or of a buffer the most common one."""
     seen: IntArray
-    """(C,) 0 before the first value; then 1 + the number of values that differ from `first`, at most 1 + SETTLED."""
+    """(C,) 0 before the first value; then 1 + the number of values that differ from `first`, up to 1 + SETTLED; above
+    that, counts of values beyond the bounds."""
 
     @classmethod
     def blank(cls, n_columns: int) -> Bounds:
@@ -170,5 +171,5 @@ class Bounds(NamedTuple):
         """
         low, high, first = array_of(arrays, name, "float64", (3, n_columns))
         require((low <= high).all(), f"array {name} holds lower bounds above the upper ones")
-        seen = array_of(arrays, f"{name}.seen", "int64", (n_columns,), least=0, most=1 + SETTLED)
+        seen = array_of(arrays, f"{name}.seen", "int64", (n_columns,), least=0, most=SETTLED + 3 * RUN)
         return cls(low, high, first, seen).copied()

@@ -1,23 +1,32 @@
-"""The latest learned events as rows, from which a mixture is fitted again after a drift."""
+"""The latest learned events as rows, and parameters from before, for the fit of a mixture after a drift."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import numpy as np
 
 from streammoe.checked import array_of, require
 from streammoe.engine.drift import Drift
+from streammoe.engine.members.refitted import restored_parameters
+from streammoe.experts import Family, Parameters
 from streammoe.types import AnyArray, FloatArray
 
 CAPACITY = 512
 """Largest number of events kept."""
+PREFIX = "recent."
+COUNTS = f"{PREFIX}earlier.n"
 
 
 class RecentEvents:
     """Rows of learned events in order, NaN where missing, with targets, weights and the losses of what served.
 
     Numbers are held to what was seen before each event, as the mixture learned them.
+
+    Attributes:
+        count: number of rows.
+        earlier: parameters that predicted at earlier event counts, at most two of them, the latest last.
     """
 
     def __init__(self) -> None:
@@ -29,7 +38,20 @@ class RecentEvents:
         }
         """The last `count` rows up to `_end` are in use."""
         self.count = 0
+        self.earlier: tuple[tuple[int, Parameters], ...] = ()
         self._end = 0
+
+    def keep(self, n: int, theta: Parameters) -> None:
+        """Keep the parameters that predict at event n, next to those kept last."""
+        self.earlier = (*self.earlier[-1:], (n, theta.copied()))
+
+    def parameters_at(self, n: int) -> Parameters | None:
+        """Return the latest parameters kept until event n, if there are any."""
+        return next((theta for kept_at, theta in reversed(self.earlier) if kept_at <= n), None)
+
+    def forget_parameters(self, until: int = sys.maxsize) -> None:
+        """Drop the parameters kept until some event: columns have changed, or what is true."""
+        self.earlier = tuple(each for each in self.earlier if each[0] > until)
 
     def add(self, X: FloatArray, Y: FloatArray, weights: FloatArray, losses: FloatArray) -> None:
         """Add learned rows, and drop the oldest beyond `CAPACITY`."""
@@ -60,9 +82,9 @@ class RecentEvents:
         return {name: array[used] for name, array in self._arrays.items()}
 
     def clear(self) -> None:
-        """Drop all rows."""
+        """Drop everything."""
         blank = RecentEvents()
-        self._arrays, self.count, self._end = blank._arrays, 0, 0
+        self._arrays, self.count, self._end, self.earlier = blank._arrays, 0, 0, ()
 
     def rows(self, n_fields: int) -> tuple[FloatArray, FloatArray]:
         """Return copies of X, with so many columns, and Y."""
@@ -89,6 +111,7 @@ class RecentEvents:
         other = RecentEvents()
         other._arrays = {name: array.copy() for name, array in self._in_use().items()}
         other.count = other._end = self.count
+        other.earlier = self.earlier
         return other
 
     def __deepcopy__(self, memo: dict[int, object]) -> RecentEvents:
@@ -96,18 +119,36 @@ class RecentEvents:
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return the whole state as named arrays."""
-        return {f"recent.{name}": array.copy() for name, array in self._in_use().items()}
+        found: dict[str, AnyArray] = {f"{PREFIX}{name}": array.copy() for name, array in self._in_use().items()}
+        if self.earlier:
+            found[COUNTS] = np.array([n for n, _ in self.earlier], dtype=np.int64)
+        for at, (_, theta) in enumerate(self.earlier):
+            found |= {f"{PREFIX}earlier.{at}.{name}": array for name, array in theta._asdict().items()}
+        return found
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, AnyArray], *, n_fields: int, n_targets: int) -> RecentEvents:
-        """Restore the events from the arrays that `arrays` returned; there are none in older checkpoints.
+    def from_arrays(
+        cls,
+        arrays: Mapping[str, AnyArray],
+        family: Family,
+        *,
+        n: int,
+        n_fields: int,
+        most_experts: int,
+        n_outputs: int,
+        p_w: int,
+        p_v: int,
+    ) -> RecentEvents:
+        """Restore the events of a model that has learned n from the arrays that `arrays` returned.
+
+        There are none in older checkpoints, and parameters only if some have been kept.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values. Of X, whose meaning is not
                 known here, only the shape is checked.
         """
         found = cls()
-        if not any(name.startswith("recent.") for name in arrays):
+        if not any(name.startswith(PREFIX) for name in arrays):
             return found
         losses = array_of(arrays, "recent.losses", "float64", (None,))
         m = len(losses)
@@ -115,8 +156,15 @@ class RecentEvents:
         X = array_of(arrays, "recent.X", "float64", (m, None), finite=False)
         require(X.shape[1] <= n_fields, f"array recent.X has {X.shape[1]} columns; the model has {n_fields} fields")
         require(not np.isinf(X).any(), "array recent.X holds infinities")
-        Y = array_of(arrays, "recent.Y", "float64", (m, n_targets if m else None))
+        Y = array_of(arrays, "recent.Y", "float64", (m, family.n_targets(n_outputs) if m else None))
         weights = array_of(arrays, "recent.weights", "float64", (m,), least=0.0)
         if m:
             found.add(X, Y, weights, losses)
+        if COUNTS in arrays:
+            counts = array_of(arrays, COUNTS, "int64", (None,), least=1, most=n)
+            require(0 < len(counts) <= 2, f"array {COUNTS} has {len(counts)} entries; 1 or 2 are possible")
+            for at, kept_at in enumerate(counts.tolist()):
+                place = f"{PREFIX}earlier.{at}"
+                sizes = {"most": most_experts, "n_outputs": n_outputs, "p_w": p_w, "p_v": p_v}
+                found.keep(kept_at, restored_parameters(arrays, place, family, **sizes))
         return found

@@ -1,9 +1,10 @@
 """The fit of a mixture to the events since a drift, from the mixture as it was before and as it is now.
 
-Regions of experts often outlast a change of what is true in them, so EM begins at the averaged parameters, which
-the few events since the drift have hardly moved: as they are, and with what one expert makes of their errors added to
-each expert, by which all levels and slopes may have moved together. Steps begin at the result if it explains the events
-so much better than the steps so far that its parameters cannot be the reason.
+Regions of experts often outlast a change of what is true in them, so EM begins at parameters from before the change: as
+they are, and with the same change of levels and slopes added to each expert, by which all may have moved together. Few
+events determine such a move, and many more are needed for each expert's own parameters; so the move alone is the result
+as long as EM from there gains less than its additional parameters can by chance. Steps begin at the result if it
+explains the events so much better than the steps so far that its parameters cannot be the reason.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ WORK = 1e8
 """Multiply-adds of a refit, roughly; models for which these are too few for `FEWEST_ROUNDS` are not refitted."""
 FEWEST_ROUNDS = 8
 STARTS = 3
+HALVINGS = 20
+"""Most halvings of an expert's variances at a time."""
+MOVES = 4
+"""Rounds in which the common move of all experts and their variances are fitted by turns."""
 NATS_PER_PARAMETER = 1.0
 
 
@@ -36,7 +41,9 @@ def rounds(family: Family, shape: Shape, n: int) -> int:
     return min(affordable, ROUNDS) if affordable >= FEWEST_ROUNDS else 0
 
 
-def refit(family: Family, candidate: Candidate, buffer: Buffer, n_outputs: int) -> MMState | None:
+def refit(
+    family: Family, candidate: Candidate, buffer: Buffer, n_outputs: int, before: Parameters | None = None
+) -> MMState | None:
     """Return the state at a fit to the rows since a drift; None if the mixture explains them about as well.
 
     Args:
@@ -44,6 +51,7 @@ def refit(family: Family, candidate: Candidate, buffer: Buffer, n_outputs: int) 
         candidate: the mixture, which has learned these rows by steps.
         buffer: the rows, in the coordinates of the mixture.
         n_outputs: Q, or the number of classes.
+        before: parameters from before the change; by default the average, which these rows have hardly moved.
     """
     state, _, options = candidate
     n, p_v = buffer.R.shape
@@ -56,8 +64,10 @@ def refit(family: Family, candidate: Candidate, buffer: Buffer, n_outputs: int) 
         # The prior does not fade, so it must not draw towards what was true before.
         em = run_job(with_own_prior(family, buffer, n_outputs, options))
         now = em.e_step(_latest(state))[0]
+        starts = _starts(em, _latest(state), before or served_parameters(state), n_outputs)
+        together = starts[0].copied() if family.is_metric else None
         fits = []
-        for theta in _starts(em, state, n_outputs):
+        for theta in starts:
             score = em.run(theta, FEWEST_ROUNDS)
             if np.isfinite(score):
                 fits.append((score, theta))
@@ -65,9 +75,15 @@ def refit(family: Family, candidate: Candidate, buffer: Buffer, n_outputs: int) 
             return None
         _, theta = max(fits, key=lambda fit: fit[0])
         best = em.run(theta, most - FEWEST_ROUNDS) if most > FEWEST_ROUNDS else em.e_step(theta)[0]
+        if together is not None:
+            moved, n_moved = em.e_step(together)[0], n_rows * p_v + K
+            if n * (best - moved) < NATS_PER_PARAMETER * (n_free - n_moved):
+                best, theta, n_free = moved, together, n_moved
         if not n * (best - now) > NATS_PER_PARAMETER * n_free:
             return None
-        found = statistics_at(as_streamed(em), theta)
+        found = statistics_at(as_streamed(em), theta.copied())
+        if theta is together:
+            found = _at(found, theta)
     return found._replace(n=state.n.copy()) if is_sound(found) else None
 
 
@@ -75,13 +91,58 @@ def _latest(state: MMState) -> Parameters:
     return Parameters(state.gate, state.experts, state.variances)
 
 
-def _starts(em: Em, state: MMState, n_outputs: int) -> list[Parameters]:
-    latest = _latest(state).copied()
-    before = served_parameters(state).copied()
+def _at(state: MMState, theta: Parameters) -> MMState:
+    """Return a state with these parameters and the same statistics otherwise."""
+    gate, experts, variances = theta
+    return state._replace(
+        gate=gate.copy(),
+        experts=experts.copy(),
+        variances=variances.copy(),
+        average_gate=gate.copy(),
+        average_experts=experts.copy(),
+        average_variances=variances.copy(),
+    )
+
+
+def _starts(em: Em, latest: Parameters, before: Parameters, n_outputs: int) -> list[Parameters]:
     if not em.family.is_metric:
-        return [before, latest]
-    said, _ = score(em.family, before, em.buffer.W, em.buffer.R, n_outputs=n_outputs)
-    errors = em.buffer._replace(Y=em.buffer.Y - said.predictions)
-    common = run_job(one_expert_prior(em.family, errors, n_outputs, em.options)).experts
-    moved = before.copied()._replace(experts=before.experts + common)
-    return [moved, before, latest]
+        return [before.copied(), latest.copied()]
+    return [_moved_together(em, before, n_outputs), before.copied(), latest.copied()]
+
+
+def _moved_together(em: Em, before: Parameters, n_outputs: int) -> Parameters:
+    """Return parameters with the same change of coefficients added to each expert, such that the rows are likely.
+
+    Each expert's variances are halved as long as that makes the rows likelier, since those from before may have grown
+    with the first errors after the change.
+    """
+    W, R, Y, weights = em.buffer
+    said, _ = score(em.family, before, W, R, n_outputs=n_outputs)
+    errors = em.buffer._replace(Y=Y - said.predictions)
+    theta = before.copied()
+    for _ in range(MOVES):
+        common = run_job(one_expert_prior(em.family, errors, n_outputs, em.options)).experts
+        theta = _sharpened(em, theta._replace(experts=theta.experts + common))
+        # What is left of each expert's errors, as far as it answers for a row, relative to its variance.
+        tau = em.e_step(theta)[1]
+        squares = theta.variances if theta.variances.ndim == 2 else np.diagonal(theta.variances, axis1=1, axis2=2)
+        left = Y[:, None, :] - np.einsum("ip,knp->ikn", R, theta.experts)
+        trust = tau[:, :, None] / squares
+        total = trust.sum(axis=1)
+        precision = total.mean(axis=1)
+        errors = Buffer(W, R, (trust * left).sum(axis=1) / total, weights * (precision / precision.mean()))
+    return theta
+
+
+def _sharpened(em: Em, theta: Parameters) -> Parameters:
+    """Return parameters of which each expert's variances are halved as often as that makes the rows likelier."""
+    best = em.e_step(theta)[0]
+    for k in range(len(theta.variances)):
+        for _ in range(HALVINGS):
+            variances = theta.variances.copy()
+            variances[k] *= 0.5
+            found = em.e_step(theta._replace(variances=variances))[0]
+            if not found > best:
+                break
+            best, theta = found, theta._replace(variances=variances)
+    return theta

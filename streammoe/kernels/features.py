@@ -13,6 +13,12 @@ BLOCK = 31
 """Number of values whose median judges the range of a column; odd, so that it is one of them."""
 SETTLED = 300
 """Number of values, other than the first and those equal to it, after which the bounds of a column hold."""
+RUN = 64
+"""Number of values far beyond settled bounds after which a column has jumped there."""
+WITHIN = 8
+"""How many of them another value takes back, so that errors among others never add up to `RUN`."""
+JUMP = 0.5
+"""How far beyond its bounds such a value is, in widths."""
 FEW = 10
 """The same for targets, to which predictions are held."""
 FAR = 5.0
@@ -247,6 +253,34 @@ def _widen(x: float, j: int, low: FloatArray, high: FloatArray, first: FloatArra
         seen[j] += 1
 
 
+@inline
+def _follow(x: float, j: int, low: FloatArray, high: FloatArray, seen: IntArray) -> bool:
+    """Judge whether a settled column has jumped, so that its bounds follow at once.
+
+    `seen` counts values in a row that are far beyond the bounds; after `RUN` of them the bounds follow the next `RUN`
+    values. A column that went beyond them step by step moves on, and does not jump: values a little beyond are counted
+    as well, above 2 `RUN`, and as long as there are `RUN` more of these than values within, far ones are not.
+    """
+    count = seen[j] - SETTLED - 1
+    if RUN <= count < 2 * RUN:
+        seen[j] += 1 if count < 2 * RUN - 1 else -count
+        return True
+    beyond = max(low[j] - x, x - high[j]) / (high[j] - low[j])
+    if beyond > JUMP:
+        if count < RUN:
+            count += 1
+        elif count < 3 * RUN - 1:
+            count = 1
+    elif beyond > 0.0 and (count == 0 or count >= 2 * RUN):
+        count = min(max(count + 1, 2 * RUN), 3 * RUN - 1)
+    elif count >= 2 * RUN:
+        count = count - 1 if count > 2 * RUN else 0
+    else:
+        count -= min(count, WITHIN)
+    seen[j] = SETTLED + 1 + count
+    return False
+
+
 @jit
 def clip_rows(
     X: FloatArray,
@@ -268,7 +302,7 @@ def clip_rows(
         numeric: (N, 2) field and column of each numeric field.
         low: (F,) smallest value of a column that counts, and `high` the largest; `first`: (F,) its first value.
         seen: (F,) 0 before the first value, then 1 + the number of values that differ from that, up to 1 + SETTLED,
-            where the column has settled and is held.
+            where the column has settled and is held; beyond that, see `_follow`.
         margin: how far beyond its bounds a column may be, in widths; `pace`: how far a row moves them, likewise.
         out: (n, F), a copy of X; written.
     """
@@ -277,12 +311,13 @@ def clip_rows(
         for r in range(numeric.shape[0]):
             j = numeric[r, 0]
             x = X[i, j]
-            if seen[j] > SETTLED and low[j] <= x <= high[j]:  # as nearly all are
+            if seen[j] == SETTLED + 1 and low[j] <= x <= high[j]:  # as nearly all are
                 continue
             if seen[j] > SETTLED and not math.isnan(x):
                 out[i, j] = _held(x, j, low, high, margin)
             if learns:
-                _widen(x, j, low, high, first, seen, pace)
+                follows = seen[j] > SETTLED and not math.isnan(x) and _follow(x, j, low, high, seen)
+                _widen(x, j, low, high, first, seen, math.inf if follows else pace)
 
 
 @part

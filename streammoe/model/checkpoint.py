@@ -21,7 +21,7 @@ from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.provisional import ProvisionalMixture
 from streammoe.model.phases.rescaling import Rescaling, scaler_of
 from streammoe.model.phases.search import Search
-from streammoe.model.phases.streaming import Mixture, Race
+from streammoe.model.phases.streaming import Mixture, Race, Streaming
 from streammoe.model.phases.warmup import Empty, WarmUp
 from streammoe.text import shown
 from streammoe.types import AnyArray
@@ -86,15 +86,27 @@ def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
     if context.detector is not None:
         context.detector = DriftDetector.from_arrays(arrays)
     if context.recent is not None:
-        context.recent = _recent(context, arrays)
+        context.recent = _recent(context, arrays, learner.phase)
     unknown = sorted({name for name in arrays if name.startswith(_MODEL_PREFIXES)} - learning_arrays(learner).keys())
     require(not unknown, f"there are arrays that such a model does not have: {shown(unknown)}")
 
 
-def _recent(context: Context, arrays: Mapping[str, AnyArray]) -> RecentEvents:
+def _recent(context: Context, arrays: Mapping[str, AnyArray], phase: Phase) -> RecentEvents:
     encoder, n_outputs = context.encoder, context.targets.n_outputs
     n_fields = len(encoder.fields)
-    recent = RecentEvents.from_arrays(arrays, n_fields=n_fields, n_targets=context.family.n_targets(n_outputs))
+    recent = RecentEvents.from_arrays(
+        arrays,
+        context.family,
+        n=phase.n,
+        n_fields=n_fields,
+        most_experts=context.options.most_experts,
+        n_outputs=n_outputs,
+        p_w=encoder.gate_width,
+        p_v=encoder.expert_width,
+    )
+    known_shape = phase.leader.state.experts.shape if isinstance(phase, Streaming) else None
+    fits = all(theta.experts.shape == known_shape for _, theta in recent.earlier)
+    require(fits, "arrays recent.earlier are of another number of experts than the model")
     X, Y = recent.rows(n_fields)
     encoder.check_rows(X)
     if not context.family.is_metric:

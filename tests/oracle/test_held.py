@@ -16,13 +16,15 @@ class Literal:
     """The range of one column: what was seen until enough values differ from the first, then a pace.
 
     That of targets does not follow those taken for errors, which lie more than five widths beyond it: ten at most, or
-    one or two in a hundred for long.
+    one or two in a hundred for long. That of inputs follows 64 values at once after 64 that were more than half a width
+    beyond it, unless it was left step by step.
     """
 
     def __init__(self, pace, judges=False):
         self.values, self.others, self.pace, self.judges = [], 0, pace, judges
         self.low = self.high = None
         self.doubts = 0.0
+        self.far = self.near = self.following = 0
 
     def held(self, x, after=SETTLED):
         if np.isnan(x) or self.others < after:
@@ -43,6 +45,23 @@ class Literal:
         self.doubts = min(self.doubts + 1.0, 11.0)
         return self.doubts <= 10.0
 
+    def has_jumped(self, x):
+        """Count how far beyond the range an input is; return whether the range follows."""
+        if self.following:
+            self.following -= 1
+            return True
+        beyond = max(self.low - x, x - self.high) / (self.high - self.low)
+        if beyond > 0.5:
+            if self.near < 64:
+                self.far, self.near = self.far + 1, 0
+        elif beyond > 0.0 and not self.far:
+            self.near = min(self.near + 1, 64)
+        else:
+            self.near, self.far = max(self.near - 1, 0), max(self.far - 8, 0)
+        if self.far == 64:
+            self.far, self.following = 0, 64
+        return False
+
     def see(self, x):
         if np.isnan(x) or (self.judges and self.is_error(x)):
             return
@@ -51,7 +70,8 @@ class Literal:
             self.low, self.high = min(self.values), max(self.values)
             self.others += x != self.values[0]
             return
-        step = self.pace * (self.high - self.low)
+        is_input = self.pace < 0.01
+        step = np.inf if is_input and self.has_jumped(x) else self.pace * (self.high - self.low)
         if x > self.high:
             self.high = min(x, self.high + step)
         if x < self.low:
@@ -59,13 +79,14 @@ class Literal:
 
 
 def stream(kind, seed=0):
-    """Five columns: one as ever, one that leaves its range, one that lives late, a flag, and one with gaps."""
+    """Five columns: one that jumps, one that leaves its range slowly, one that lives late, a flag, one with gaps."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(N, 5))
     X[:, 1] += np.maximum(np.arange(N) - 500, 0.0) * 0.05
     X[:400, 2] = 0.0
     X[:, 3] = rng.random(N) < 0.1
     X[850, 0], X[851, 4] = 1e5, -99_999.0
+    X[880:, 0] += 40.0
     y = np.where(X[:, 4] > 0.0, X[:, 3], X[:, 1]) + 0.1 * rng.normal(size=N)
     if kind is MoEClassifier:
         return X, (y > 0.3).astype(int)

@@ -54,6 +54,8 @@ AT_ONCE = 4096
 """Maximum number of rows to be learned twice because of a drift."""
 REFITS_AFTER = (64, 192)
 """Events after a drift at which the mixture is fitted again, to more events than when the drift was found."""
+KEEP_EVERY = 2048
+"""Number of events after which parameters are kept, in case that a drift is found later."""
 SHORTEST_TRIAL, LONGEST_TRIAL = 1024, 8192
 """Bounds on the length of a trial, which is a quarter of the events learned."""
 
@@ -75,6 +77,11 @@ def events_to_refit(context: Context, n: int) -> int:
     if not drift or context.recent is None:
         return sys.maxsize
     return next((drift.n + after - n for after in REFITS_AFTER if drift.n + after > n), sys.maxsize)
+
+
+def is_refitted(context: Context) -> bool:
+    """Return whether a mixture is fitted again after a drift, which some models are too wide for."""
+    return context.recent is not None and refit.rounds(context.family, context.shape, CAPACITY) > 0
 
 
 def handicap(context: Context) -> float:
@@ -143,6 +150,8 @@ class Streaming(Phase):
 
     def next_due(self, context: Context) -> int:
         due = min(self.own_due(self.n), self._next_review(context, self.n))
+        if context.recent is not None and self._may_refit:
+            due = min(due, (self.n // KEEP_EVERY + 1) * KEEP_EVERY)
         rows = None if self.portfolio is None else self.portfolio.growing
         return due if rows is None else min(due, rows.next_due(self.n))
 
@@ -163,6 +172,8 @@ class Streaming(Phase):
                 portfolio.admit(member, trusted=False)
         if portfolio is not None and portfolio.growing is not None and portfolio.growing.next_due(n - 1) == n:
             self._grow(context, portfolio, portfolio.growing)
+        if n % KEEP_EVERY == 0 and self._may_refit and context.recent is not None and is_refitted(context):
+            context.recent.keep(n, mixture.served_parameters(self.leader.state))
         return self.on_own_due(context) if self.own_due(n - 1) == n else self
 
     def _grow(self, context: Context, portfolio: Portfolio, rows: GrowingRows) -> None:
@@ -325,7 +336,7 @@ class Streaming(Phase):
         recent = context.recent
         if recent is None:
             return
-        if refit.rounds(context.family, context.shape, CAPACITY):
+        if is_refitted(context):
             last = learned[-CAPACITY:]
             recent.add(X[last], Y[last], weights[last], scores.losses[last])
         else:
@@ -382,6 +393,8 @@ class Streaming(Phase):
 
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder
+        if context.recent is not None:
+            context.recent.forget_parameters()
         if self.portfolio is not None:
             widths = (moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width)
             self.portfolio.widen(*widths, encoder.n_expert_features)
@@ -392,6 +405,8 @@ class Streaming(Phase):
 
     def add_class(self, context: Context, rng: np.random.Generator) -> None:
         n_features, gamma = context.encoder.n_expert_features, context.steps(self.n + 1)
+        if context.recent is not None:
+            context.recent.forget_parameters()
         if self.portfolio is not None:
             self.portfolio.add_class(n_features)
         self.change(context, lambda state: with_class(state, rng, n_features, gamma))
@@ -494,11 +509,14 @@ class Mixture(Streaming):
             return False
         encoder = context.encoder
         X, Y, weights = context.recent.since_change(drift, self.n, len(encoder.fields))
+        before = context.recent.parameters_at(self.n - len(X))
+        if self.n >= drift.n + REFITS_AFTER[-1]:
+            context.recent.forget_parameters(self.n - len(X))
         if not len(X):
             return False
         scaler = encoder.scaler
         buffer = Buffer(*encoder.design(X), (Y - scaler.target_center) / scaler.target_scale, weights)
-        state = refit.refit(context.family, self.leader, buffer, context.targets.n_outputs)
+        state = refit.refit(context.family, self.leader, buffer, context.targets.n_outputs, before)
         if state is None:
             return False
         self.leader = context.candidate(state)

@@ -6,14 +6,23 @@ import numpy as np
 import pytest
 
 from streammoe.engine.drift import Drift
-from streammoe.engine.recent import CAPACITY, RecentEvents
+from streammoe.engine.recent import CAPACITY, COUNTS, RecentEvents
 from streammoe.errors import CheckpointError
+from streammoe.experts import Parameters, families
 
 N = 3 * CAPACITY
 RNG = np.random.default_rng(0)
 X, Y, WEIGHTS = RNG.normal(size=(N, 2)), RNG.normal(size=(N, 1)), RNG.random(N) + 0.5
 CHANGE = N - 150
 LOSSES = RNG.chisquare(1, size=N) + 3.0 * (np.arange(N) >= CHANGE)
+
+
+THETA = Parameters(np.ones((1, 4)), np.ones((2, 1, 4)), np.ones((2, 1)))
+
+
+def restored(arrays):
+    sizes = {"n_fields": 2, "most_experts": 4, "n_outputs": 1, "p_w": 4, "p_v": 4}
+    return RecentEvents.from_arrays(arrays, families()["gaussian"], n=N, **sizes)
 
 
 def filled(n, pieces=(), losses=LOSSES):
@@ -36,7 +45,7 @@ def test_the_last_events_are_kept_however_they_came(n):
     assert same(whole, filled(n, np.flatnonzero(RNG.random(n) < 0.2)))
     assert same(whole, filled(n, range(1, n)))
     assert same(whole, copy.deepcopy(whole))
-    assert same(whole, RecentEvents.from_arrays(whole.arrays(), n_fields=2, n_targets=1))
+    assert same(whole, restored(whole.arrays()))
 
 
 def test_late_columns_are_missing_in_earlier_rows():
@@ -59,11 +68,32 @@ def test_the_change_is_found_among_the_events_before_the_drift(later):
     assert (rows == X[N - len(rows) :]).all()
 
 
-@pytest.mark.parametrize("name", filled(5).arrays())
+def kept(*counts):
+    recent = filled(5)
+    for n in counts:
+        recent.keep(n, THETA._replace(gate=np.full((1, 4), float(n))))
+    return recent
+
+
+def test_of_the_parameters_kept_the_latest_from_before_an_event_are_found():
+    recent = kept(100, 200, 300)
+    assert [recent.parameters_at(n) is None for n in (199, 200)] == [True, False]  # two are kept
+    for again in (recent, copy.deepcopy(recent), restored(recent.arrays())):
+        assert [again.parameters_at(n).gate[0, 0] for n in (200, 299, 300, 999)] == [200.0, 200.0, 300.0, 300.0]
+        again.forget_parameters(250)
+        assert again.parameters_at(299) is None
+        assert again.parameters_at(300) is not None
+        again.forget_parameters()
+        assert again.parameters_at(999) is None
+
+
+@pytest.mark.parametrize("name", kept(1, 2).arrays())
 def test_a_checkpoint_has_all_of_it_or_nothing(name):
-    arrays = {key: array for key, array in filled(5).arrays().items() if key != name}
+    arrays = {key: array for key, array in kept(1, 2).arrays().items() if key != name}
+    if name == COUNTS:
+        return  # what is left of them is unknown to the model
     with pytest.raises(CheckpointError):
-        RecentEvents.from_arrays(arrays, n_fields=2, n_targets=1)
+        restored(arrays)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +106,13 @@ def test_a_checkpoint_has_all_of_it_or_nothing(name):
         {"recent.Y": np.full((5, 1), np.nan)},
         {"recent.weights": np.full(5, -1.0)},
         {"recent.losses": np.zeros(CAPACITY + 1)},
+        {COUNTS: np.array([1, N + 1])},
+        {COUNTS: np.array([0, 1])},
+        {COUNTS: np.array([1, 2, 3])},
+        {"recent.earlier.0.experts": np.zeros((2, 1, 3))},
+        {"recent.earlier.1.variances": np.zeros((2, 1))},
     ],
 )
 def test_a_checkpoint_that_cannot_be_is_rejected(damage):
     with pytest.raises(CheckpointError):
-        RecentEvents.from_arrays({**filled(5).arrays(), **damage}, n_fields=2, n_targets=1)
+        restored({**kept(1, 2).arrays(), **damage})

@@ -10,6 +10,7 @@ from streammoe.engine import drift as engine_drift
 from streammoe.engine.drift import Drift
 from streammoe.errors import CheckpointError
 from streammoe.model import checkpoint
+from streammoe.model.phases import streaming
 from streammoe.options import WarmUp
 from tests.unit.estimators.models import ESTIMATORS, LABELS, NAMES, OUTPUTS, STREAMS, dicts, same, trained
 
@@ -45,9 +46,30 @@ def test_a_shift_by_ten_deviations_is_followed_within_300_events(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_four_experts_that_shift_together_are_back_within_300_events(seed):
+    """So few events do not determine 84 parameters; a move of all experts has 15."""
+    rng = np.random.default_rng(seed)
+    n, change = 8_000, 6_000
+    X, slopes, levels = rng.uniform(-1.0, 1.0, (n, 10)), rng.normal(size=(4, 10)), rng.normal(size=4)
+    scores = X @ (4.0 * rng.normal(size=(4, 10))).T
+    expert = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1)
+    y = levels[expert] + np.sum(slopes[expert] * X, axis=1) + 0.1 * rng.normal(size=n)
+    model, calm = MoERegressor(4, seed=seed), MoERegressor(4, seed=seed)
+    for each in (model, calm):
+        each.set_columns([f"x{j}" for j in range(10)])
+    steady = calm.learn_rows(X, y[:, None]).predictions[:, 0] - y
+    shifted = np.where(np.arange(n) < change, y, y + 10.0 * y.std())
+    errors = model.learn_rows(X, shifted[:, None]).predictions[:, 0] - shifted
+    later = slice(change + 300, n)
+    assert np.sqrt(np.mean(errors[later] ** 2) / np.mean(steady[later] ** 2)) < 1.05
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_it_is_the_same_event_by_event_in_batches_and_over_restarts(kind, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(engine_drift, "THRESHOLD", 8.0)  # classes are harder to predict, so a change shows less
+    monkeypatch.setattr(streaming, "KEEP_EVERY", 300)
     X, y = changing(kind)
     whole, pieces, single = (started(kind) for _ in range(3))
     with caplog.at_level(logging.INFO):
@@ -55,6 +77,7 @@ def test_it_is_the_same_event_by_event_in_batches_and_over_restarts(kind, tmp_pa
     assert whole.drifts
     assert [record for record in caplog.records if record.msg.startswith("fitted again")]
     drift = whole.last_drift.n
+    assert all(n > CHANGE for n, _ in whole.learner.context.recent.earlier)
     events = zip(dicts(X), dicts(y, OUTPUTS) if kind is MoEMultiTargetRegressor else y.tolist(), strict=True)
     for i, event in enumerate(events):
         single.learn_one(*event)
