@@ -54,7 +54,7 @@ AT_ONCE = 4096
 """Maximum number of rows to be learned twice because of a drift."""
 REFITS_AFTER = (64, 192)
 """Events after a drift at which the mixture is fitted again, to more events than when the drift was found."""
-KEEP_EVERY = 2048
+KEEP_EVERY = 4096
 """Number of events after which parameters are kept, in case that a drift is found later."""
 SHORTEST_TRIAL, LONGEST_TRIAL = 1024, 8192
 """Bounds on the length of a trial, which is a quarter of the events learned."""
