@@ -9,6 +9,7 @@ from streammoe import MoEClassifier, MoERegressor
 from streammoe.engine.members import one_expert
 from streammoe.engine.members.contract import Rows
 from streammoe.engine.mixture import random_start
+from streammoe.engine.portfolio import Portfolio
 from streammoe.errors import InvalidEvent
 from streammoe.experts import families
 from streammoe.kernels.loop import UNSOUND
@@ -108,7 +109,8 @@ def test_reviews_become_rarer_once_a_stream_is_long():
     portfolio = model.learner.phase.portfolio
     found = [portfolio.next_review(n, awaits_another=True) for n in (0, 1_023, 1_024, 15_360, 16_384, 20_479, 20_480)]
     assert found == [1_024, 1_024, 2_048, 16_384, 20_480, 20_480, 24_576]
-    assert [portfolio.next_review(n) for n in (0, 20_480)] == [sys.maxsize] * 2
+    calm = Portfolio.of(model.learner.context.family, "adaptive", model.learner.state)  # nobody is on probation
+    assert [calm.next_review(n) for n in (0, 20_480)] == [sys.maxsize] * 2
 
 
 @pytest.mark.parametrize("name", ["gaussian", "gaussian_full", "categorical"])

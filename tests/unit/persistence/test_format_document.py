@@ -14,6 +14,7 @@ from streammoe.engine import warmup
 from streammoe.engine.cost import row_cost
 from streammoe.engine.state import MMState
 from streammoe.mm import IncrementalMM
+from streammoe.model.phases import streaming
 from streammoe.options import Auto, WarmUp
 from streammoe.persistence import decode, state_digest
 from streammoe.persistence.store import read_checkpoint
@@ -65,7 +66,9 @@ def models():
     squares = np.random.default_rng(1).normal(size=(800, 2))
     found[-1].learn_array(squares, (squares**2).sum(axis=1))
     found.append(MoERegressor(2, warmup=WarmUp(50, restarts=1)))
-    found[-1].learn_array(X[:205], np.abs(X[:205, 0]))  # with a refitted member, and amid the next fit
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streaming, "KEEP_EVERY", 100)
+        found[-1].learn_array(X[:205], np.abs(X[:205, 0]))  # with a refitted member, and amid the next fit
     found[-1].learn_array(X[205:206], np.array([1e5]))  # and an error among its targets
     found.append(MoERegressor(2, warmup=WarmUp(40, restarts=1), standardize=True))
     with pytest.MonkeyPatch.context() as patch:
