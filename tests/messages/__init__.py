@@ -30,7 +30,8 @@ def message_of(case):
     handler.emit = lambda record: lines.append(f"{record.levelname.lower()}: {record.getMessage()}")
     handler.addFilter(lambda record: record.name != "streammoe.kernels")  # it depends on the cache what is compiled
     logger.addHandler(handler)
-    was, logger.level = logger.level, logging.INFO
+    was = logger.level
+    logger.setLevel(logging.INFO)  # unlike an assignment, this lets loggers below ask again what is enabled
     with tempfile.TemporaryDirectory() as folder:
         try:
             found = case(Path(folder))
@@ -40,7 +41,7 @@ def message_of(case):
             said = [f"{type(error).__name__}: {problem}" for problem in problems]
         finally:
             logger.removeHandler(handler)
-            logger.level = was
+            logger.setLevel(was)
     return "\n".join([*lines, *said]).replace(folder, "{folder}")
 
 
