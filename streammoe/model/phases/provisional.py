@@ -6,13 +6,13 @@ It ends with the warm-up and does not affect the warm-up's result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from streammoe.checked import array_of
 from streammoe.engine import mixture
-from streammoe.engine.model_selection import Candidate, leading_scores
+from streammoe.engine.model_selection import Candidate, led_scores, running_totals
 from streammoe.engine.state import MMState, UnsoundError, copy_array, copy_state, state_arrays
 from streammoe.features import Encoder
 from streammoe.kernels.state import Trace
@@ -44,6 +44,10 @@ def next_fit(n: int, size: int) -> int:
     return due if due <= LARGEST_PART * size else size
 
 
+LARGEST_ERROR = 6.0
+"""Larger errors, in units of the targets' scale, count as this: single ones say little about who predicts better."""
+
+
 class ProvisionalMixture:
     """A mixture in its own coordinates, with its cost and the one expert's since it was fitted.
 
@@ -52,12 +56,17 @@ class ProvisionalMixture:
         scaler: scaler of the events to which it was fitted.
         totals: (2,) −log-likelihood of the events since the fit, each predicted before it was learned: of the mixture,
             including its handicap, and of the one expert.
+        errors: (2,) their squared errors since the fit, in units of the targets' scales. Where targets are counts, or
+            repeat, a mixture may be far likelier and predict worse. Nothing for classes.
     """
 
-    def __init__(self, candidate: Candidate, scaler: Scaler, totals: FloatArray) -> None:
+    def __init__(
+        self, candidate: Candidate, scaler: Scaler, totals: FloatArray, errors: FloatArray | None = None
+    ) -> None:
         self.candidate = candidate
         self.scaler = scaler
         self.totals = totals
+        self.errors = np.zeros(2) if errors is None else errors
         self._spare: MMState | None = None
 
     @classmethod
@@ -70,6 +79,11 @@ class ProvisionalMixture:
     def leads(self) -> bool:
         """Whether the mixture has cost no more than the one expert."""
         return bool(self.totals[0] <= self.totals[1])
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it makes the point prediction: it leads, and its errors were no larger."""
+        return self.leads and bool(self.errors[0] <= self.errors[1])
 
     def learn(
         self,
@@ -115,8 +129,10 @@ class ProvisionalMixture:
                 traced=traced,
             )
             with np.errstate(over="ignore"):  # the sums are checked instead
-                scores, totals = leading_scores([in_units(own, self.scaler), one], self.totals, weights)
-            if not np.isfinite(totals).all():
+                runs = [in_units(own, self.scaler), one]
+                totals = running_totals(self.totals, np.stack([run.losses for run in runs]), weights)
+                errors = running_totals(self.errors, self._squares(runs, Y), weights)
+            if not np.isfinite(totals[:, -1]).all():
                 raise UnsoundError(["totals"])
         except UnsoundError:
             if before is not None:
@@ -124,8 +140,22 @@ class ProvisionalMixture:
                 self._spare = None
             raise
         self._spare = before or self._spare
-        self.totals = totals
-        return scores
+        self.totals, self.errors = totals[:, -1].copy(), errors[:, -1].copy()
+        leads, near = totals[0, :-1] <= totals[1, :-1], errors[0, :-1] <= errors[1, :-1]
+        scores = led_scores(runs, np.where(leads, 0, 1))
+        if near.all() or not leads.any():
+            return scores
+        return scores._replace(predictions=led_scores(runs, np.where(leads & near, 0, 1)).predictions)
+
+    def _squares(self, runs: Sequence[mixture.Scores], Y: FloatArray) -> FloatArray:
+        """Return the squared errors of rows by each run, (2, n); 0 for classes."""
+        if not self.candidate.state.variances.size:
+            return np.zeros((len(runs), len(Y)))
+        apart = [np.minimum(np.abs(run.predictions - Y) / self.scaler.target_scale, LARGEST_ERROR) for run in runs]
+        totals = np.zeros((len(runs), len(Y)))
+        for q in range(Y.shape[1]):
+            totals += np.stack([error[:, q] ** 2 for error in apart])
+        return totals
 
     def change(self, context: Context, change: Callable[[MMState], MMState]) -> None:
         """Continue from the changed state, which has more columns or classes."""
@@ -137,12 +167,13 @@ class ProvisionalMixture:
         """Return an independent copy."""
         state, residual, options = self.candidate
         candidate = Candidate(copy_state(state), copy_array(residual, None), options)
-        return ProvisionalMixture(candidate, self.scaler, self.totals.copy())
+        return ProvisionalMixture(candidate, self.scaler, self.totals.copy(), self.errors.copy())
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""
         return {
             "warmup.totals": self.totals,
+            "warmup.errors": self.errors,
             **{f"warmup.{name}": array for name, array in self.scaler._asdict().items()},
             **state_arrays(self.candidate.state, "warmup.interim"),
         }
@@ -155,7 +186,10 @@ class ProvisionalMixture:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
         scaler = restored_scaler(arrays, "warmup", len(encoder.feature_names), encoder.n_outputs)
-        return cls(candidate, scaler, array_of(arrays, "warmup.totals", "float64", (2,)).copy())
+        totals = array_of(arrays, "warmup.totals", "float64", (2,)).copy()
+        # Older checkpoints lack these.
+        errors = array_of({"warmup.errors": np.zeros(2), **arrays}, "warmup.errors", "float64", (2,), least=0.0).copy()
+        return cls(candidate, scaler, totals, errors)
 
 
 def in_units(scores: mixture.Scores, scaler: Scaler) -> mixture.Scores:
