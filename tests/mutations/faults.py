@@ -16,7 +16,7 @@ AREAS = {
     "groups": "test_groups.py contracts/test_families.py invariants/*.py",
     "batch fit": "test_batch_methods.py test_settled.py engine/test_batch.py unit/test_batch.py",
     "warm-up": "test_warmup_buffer.py test_warmup.py test_spectral.py",
-    "companions": "oracle/test_companions.py test_warmup_buffer.py test_warmup.py invariants/*.py",
+    "companions": "test_companions.py test_warmup_buffer.py test_warmup.py invariants/*.py",
     "choice": "test_model_selection.py test_living.py test_regressor.py",
     "expert life": "test_split_merge.py test_expert_life_oracle.py test_living.py",
     "drift": "engine/test_drift.py test_drift_oracle.py test_schedules.py test_drifting_daemon.py",
