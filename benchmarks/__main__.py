@@ -20,6 +20,7 @@ NAMES = (
     "shortcuts",
     "longest_call",
     "outliers",
+    "wrong_values",
     "image_segments",
     "daemon_throughput",
     "daemon_memory",
