@@ -28,6 +28,8 @@ NAMES = (
     "input_limits",
     "poison",
     "drift",
+    "shifts",
+    "portfolio_cost",
     "calibration",
     "kafka",
 )
