@@ -11,14 +11,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from streammoe.checked import array_of, require
+from streammoe.checked import array_of
+from streammoe.engine import trust
 from streammoe.engine.state import copy_array
-from streammoe.kernels.portfolio import LEAST_WEIGHT, combine_means
+from streammoe.kernels.portfolio import combine_means
 from streammoe.types import AnyArray, FloatArray
 
 NAME = "mean"
-SUM_TOLERANCE = 1e-9
-"""Tolerance for the sum of weights in a checkpoint."""
 
 
 class MeanTrust:
@@ -38,10 +37,7 @@ class MeanTrust:
     @classmethod
     def of(cls, n_members: int, n_outputs: int, *, trusted: bool) -> MeanTrust:
         """Return equal weights, or nearly all of it for the mean of the density if that is `trusted`."""
-        others = LEAST_WEIGHT if trusted else 1.0 / (1 + n_members)
-        weights = np.full(1 + n_members, others)
-        weights[0] = 1.0 - others * n_members
-        return cls(weights, np.zeros(n_outputs), np.zeros(1, dtype=np.int64))
+        return cls(trust.beginning(1 + n_members, trusted=trusted), np.zeros(n_outputs), np.zeros(1, dtype=np.int64))
 
     def of_members(self, weights: FloatArray) -> FloatArray:
         """Return how much of the point prediction each member makes up, (m,), given the weights of their densities."""
@@ -63,12 +59,11 @@ class MeanTrust:
 
     def insert(self, at: int, share: float) -> None:
         """Make room for a member that gets this share."""
-        self.weights = np.insert((1.0 - share) * self.weights, 1 + at, share)
+        self.weights = trust.with_another(self.weights, 1 + at, share)
 
     def remove(self, at: int) -> None:
         """Let a member go."""
-        left = np.delete(self.weights, 1 + at)
-        self.weights = left / left.sum()
+        self.weights = trust.without(self.weights, 1 + at)
 
     def copy(self, spare: MeanTrust | None = None) -> MeanTrust:
         """Return an independent copy; arrays of `spare` may be reused."""
@@ -96,9 +91,7 @@ class MeanTrust:
         where = f"{prefix}{NAME}_weights"
         if where not in arrays:
             return None
-        weights = array_of(arrays, where, "float64", (1 + n_members,), least=0.5 * LEAST_WEIGHT, most=1.0)
-        total = float(weights.sum())
-        require(abs(total - 1.0) <= SUM_TOLERANCE, f"array {where} adds up to {total}; weights add up to 1")
+        weights = trust.restored(arrays, where, 1 + n_members)
         squares = array_of(arrays, f"{prefix}{NAME}_squares", "float64", (n_outputs,), least=0.0)
         count = array_of(arrays, f"{prefix}{NAME}_count", "int64", (1,), least=0)
-        return cls(weights.copy(), squares.copy(), count.copy())
+        return cls(weights, squares.copy(), count.copy())

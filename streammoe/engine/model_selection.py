@@ -155,9 +155,7 @@ def led_scores(runs: Sequence[mixture.Scores], leads: IntArray) -> mixture.Score
     Outliers are those of the first run, whose count does not depend on who leads.
     """
     latest = [run.latest for run in runs if run.latest is not None]
-    return _chosen(runs, leads)._replace(
-        outliers=runs[0].outliers, latest=_chosen(latest, leads) if latest else None
-    )
+    return _chosen(runs, leads)._replace(outliers=runs[0].outliers, latest=_chosen(latest, leads) if latest else None)
 
 
 def _chosen(runs: Sequence[mixture.Scores], leads: IntArray) -> mixture.Scores:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from streammoe.checked import array_of, require
-from streammoe.engine import growing, mixture
+from streammoe.checked import array_of
+from streammoe.engine import growing, mixture, trust
 from streammoe.engine.growing import GrowingRows
 from streammoe.engine.mean_trust import MeanTrust
 from streammoe.engine.members.average import Average
@@ -44,8 +44,6 @@ N_PERMANENT = 3
 """Number of members that never leave, which come first."""
 TRUSTED = 0.5
 """Weight of the average from which on it is trusted."""
-SUM_TOLERANCE = 1e-9
-"""Tolerance for the sum of the weights in a checkpoint."""
 
 
 def no_terms() -> None:
@@ -96,9 +94,7 @@ class Portfolio:
                 default weights are equal.
         """
         members = [Average(), Latest(), OneExpert.of(family, bound, mixture_state)]
-        others = LEAST_WEIGHT if trusted else 1.0 / len(members)
-        weights = np.full(len(members), others)
-        weights[0] = 1.0 - others * (len(members) - 1)
+        weights = trust.beginning(len(members), trusted=trusted)
         n_outputs = mixture_state.experts.shape[1]
         means = MeanTrust.of(len(members), n_outputs, trusted=trusted) if family.is_metric else None
         return cls(members, weights, means=means)
@@ -124,7 +120,7 @@ class Portfolio:
 
     def _insert(self, at: int, member: Member, share: float) -> None:
         self._set((*self.members[:at], member, *self.members[at:]), self.resting)
-        self.weights = np.insert((1.0 - share) * self.weights, at, share)
+        self.weights = trust.with_another(self.weights, at, share)
         if self.means is not None:
             self.means.insert(at, share)
 
@@ -208,8 +204,7 @@ class Portfolio:
     def _remove(self, at: int) -> None:
         member = self.members[at]
         self._set((*self.members[:at], *self.members[at + 1 :]), member if member.rests else self.resting)
-        left = np.delete(self.weights, at)
-        self.weights = left / left.sum()
+        self.weights = trust.without(self.weights, at)
         if self.means is not None:
             self.means.remove(at)
         if isinstance(member, Refitted) and self.growing is not None and self.growing.has_been_tried:
@@ -315,12 +310,10 @@ class Portfolio:
         found = array_of(arrays, where, "float64", (None,), least=0.5 * LEAST_WEIGHT, most=1.0)
         may_rest = members[-1].rests and members[-1].is_on_probation
         resting = members.pop() if may_rest and len(members) > len(found) else None
-        weights = array_of(arrays, where, "float64", (len(members),))
-        total = float(weights.sum())
-        require(abs(total - 1.0) <= SUM_TOLERANCE, f"array {where} adds up to {total}; weights add up to 1")
-        n_rows = family.n_rows(n_outputs)
-        means = MeanTrust.from_arrays(arrays, PREFIX, n_members=len(members), n_outputs=n_rows)
-        return cls(members, weights.copy(), resting, rows, means if family.is_metric else None)
+        weights, means = trust.restored(arrays, where, len(members)), None
+        if family.is_metric:
+            means = MeanTrust.from_arrays(arrays, PREFIX, n_members=len(members), n_outputs=n_outputs)
+        return cls(members, weights, resting, rows, means)
 
 
 def combined_scores(
@@ -338,7 +331,7 @@ def combined_scores(
         member_scores: what each member said.
         weights: (m,) changed in place, unless `event_weights` is empty.
         event_weights: (n,) how much each row counts; empty if the rows are not learned.
-        means: weights of the members' means in the predictions, updated likewise; None predicts the mean of the density.
+        means: weights of the members' means in the predictions, updated likewise; None: the mean of the density.
         targets: (n, Q) targets, for `means`.
         traced: whether the members have recorded their experts' parts.
     """

@@ -27,6 +27,22 @@ FINITE = 1e300
 
 
 @jit
+def _normalise(logs: FloatArray, largest: float, weights: FloatArray) -> None:
+    """Write weights that add up to 1, none of them vanishing, given their logarithms up to a constant."""
+    m = weights.shape[0]
+    total = 0.0
+    for j in range(m):
+        weights[j] = math.exp(logs[j] - largest)
+        total += weights[j]
+    floored = 0.0
+    for j in range(m):
+        weights[j] = max(weights[j] / total, LEAST_WEIGHT)
+        floored += weights[j]
+    for j in range(m):
+        weights[j] /= floored
+
+
+@jit
 def combine(
     weights: FloatArray,
     counts: FloatArray,
@@ -75,16 +91,8 @@ def combine(
         for j in range(m):
             logs[j] = DISCOUNT * logs[j] - counts[i] * losses[j, i]
             largest = max(largest, logs[j])
-        total = 0.0
+        _normalise(logs, largest, weights)
         for j in range(m):
-            weights[j] = math.exp(logs[j] - largest)
-            total += weights[j]
-        floored = 0.0
-        for j in range(m):
-            weights[j] = max(weights[j] / total, LEAST_WEIGHT)
-            floored += weights[j]
-        for j in range(m):
-            weights[j] /= floored
             logs[j] = math.log(weights[j])
 
 
@@ -146,13 +154,4 @@ def combine_means(
         for j in range(1 + m):
             logs[j] = DISCOUNT * math.log(weights[j]) - counts[i] * costs[j]
             largest = max(largest, logs[j])
-        total = 0.0
-        for j in range(1 + m):
-            weights[j] = math.exp(logs[j] - largest)
-            total += weights[j]
-        floored = 0.0
-        for j in range(1 + m):
-            weights[j] = max(weights[j] / total, LEAST_WEIGHT)
-            floored += weights[j]
-        for j in range(1 + m):
-            weights[j] /= floored
+        _normalise(logs, largest, weights)

@@ -200,7 +200,10 @@ def test_components_of_the_predicted_distribution_are_the_experts_of_all_members
     trust = list(model.member_weights.values())
     np.testing.assert_allclose([found.shares[:3].sum(), found.shares[3:6].sum(), found.shares[6]], trust, rtol=1e-9)
     means = found.shares[:, None] * found.means
-    own = np.array([means[part].sum(axis=0) for part in (slice(0, 3), slice(3, 6), slice(6, 7))]) / np.array(trust)[:, None]
+    own = (
+        np.array([means[part].sum(axis=0) for part in (slice(0, 3), slice(3, 6), slice(6, 7))])
+        / np.array(trust)[:, None]
+    )
     near = model.arrays()["portfolio.mean_weights"]
     expected = near[0] * found.mean() + near[1:] @ own
     np.testing.assert_allclose(list(model.predict_one(x).values()), expected, rtol=1e-9)

@@ -30,6 +30,8 @@ RESTARTS = 2
 HANDICAP = 20.0
 """Nats by which the first mixture must predict better than the one expert before it serves, since few events may be
 overfitted. Later mixtures inherit the lead of the one that they replace."""
+LARGEST_ERROR = 6.0
+"""Larger errors, in units of the targets' scale, count as this: single ones say little about who predicts better."""
 
 
 def next_fit(n: int, size: int) -> int:
@@ -44,10 +46,6 @@ def next_fit(n: int, size: int) -> int:
     return due if due <= LARGEST_PART * size else size
 
 
-LARGEST_ERROR = 6.0
-"""Larger errors, in units of the targets' scale, count as this: single ones say little about who predicts better."""
-
-
 class ProvisionalMixture:
     """A mixture in its own coordinates, with its cost and the one expert's since it was fitted.
 
@@ -56,8 +54,8 @@ class ProvisionalMixture:
         scaler: scaler of the events to which it was fitted.
         totals: (2,) −log-likelihood of the events since the fit, each predicted before it was learned: of the mixture,
             including its handicap, and of the one expert.
-        errors: (2,) their squared errors since the fit, in units of the targets' scales. Where targets are counts, or
-            repeat, a mixture may be far likelier and predict worse. Nothing for classes.
+        errors: (2,) their squared errors since the fit, in units of the targets' scales: a mixture may be far likelier
+            and its mean worse. None for classes, and in warm-ups that older versions began: who leads predicts.
     """
 
     def __init__(
@@ -66,14 +64,15 @@ class ProvisionalMixture:
         self.candidate = candidate
         self.scaler = scaler
         self.totals = totals
-        self.errors = np.zeros(2) if errors is None else errors
+        self.errors = errors
         self._spare: MMState | None = None
 
     @classmethod
     def after(cls, before: ProvisionalMixture | None, candidate: Candidate, scaler: Scaler) -> ProvisionalMixture:
         """Return a new one, which inherits the lead of the one before it over the one expert, or its deficit."""
         ahead = before is not None and before.leads
-        return cls(candidate, scaler, np.array([0.0 if ahead else HANDICAP, 0.0]))
+        errors = np.zeros(2) if candidate.state.variances.size else None
+        return cls(candidate, scaler, np.array([0.0 if ahead else HANDICAP, 0.0]), errors)
 
     @property
     def leads(self) -> bool:
@@ -83,7 +82,7 @@ class ProvisionalMixture:
     @property
     def predicts(self) -> bool:
         """Whether it makes the point prediction: it leads, and its errors were no larger."""
-        return self.leads and bool(self.errors[0] <= self.errors[1])
+        return self.leads and (self.errors is None or bool(self.errors[0] <= self.errors[1]))
 
     def learn(
         self,
@@ -131,7 +130,6 @@ class ProvisionalMixture:
             with np.errstate(over="ignore"):  # the sums are checked instead
                 runs = [in_units(own, self.scaler), one]
                 totals = running_totals(self.totals, np.stack([run.losses for run in runs]), weights)
-                errors = running_totals(self.errors, self._squares(runs, Y), weights)
             if not np.isfinite(totals[:, -1]).all():
                 raise UnsoundError(["totals"])
         except UnsoundError:
@@ -140,22 +138,24 @@ class ProvisionalMixture:
                 self._spare = None
             raise
         self._spare = before or self._spare
-        self.totals, self.errors = totals[:, -1].copy(), errors[:, -1].copy()
-        leads, near = totals[0, :-1] <= totals[1, :-1], errors[0, :-1] <= errors[1, :-1]
+        self.totals = totals[:, -1].copy()
+        leads = totals[0, :-1] <= totals[1, :-1]
         scores = led_scores(runs, np.where(leads, 0, 1))
-        if near.all() or not leads.any():
+        if self.errors is None:
             return scores
-        return scores._replace(predictions=led_scores(runs, np.where(leads & near, 0, 1)).predictions)
+        errors = running_totals(self.errors, self._squares(runs, Y), weights)
+        self.errors = errors[:, -1].copy()
+        predicts = leads & (errors[0, :-1] <= errors[1, :-1])
+        return scores._replace(predictions=led_scores(runs, np.where(predicts, 0, 1)).predictions)
 
     def _squares(self, runs: Sequence[mixture.Scores], Y: FloatArray) -> FloatArray:
-        """Return the squared errors of rows by each run, (2, n); 0 for classes."""
-        if not self.candidate.state.variances.size:
-            return np.zeros((len(runs), len(Y)))
-        apart = [np.minimum(np.abs(run.predictions - Y) / self.scaler.target_scale, LARGEST_ERROR) for run in runs]
-        totals = np.zeros((len(runs), len(Y)))
-        for q in range(Y.shape[1]):
-            totals += np.stack([error[:, q] ** 2 for error in apart])
-        return totals
+        """Return the squared errors of rows by each run, (len(runs), n)."""
+        squares = np.zeros((len(runs), len(Y)))
+        for i, run in enumerate(runs):
+            errors = np.minimum(np.abs(run.predictions - Y) / self.scaler.target_scale, LARGEST_ERROR)
+            for q in range(Y.shape[1]):
+                squares[i] += errors[:, q] ** 2
+        return squares
 
     def change(self, context: Context, change: Callable[[MMState], MMState]) -> None:
         """Continue from the changed state, which has more columns or classes."""
@@ -167,13 +167,14 @@ class ProvisionalMixture:
         """Return an independent copy."""
         state, residual, options = self.candidate
         candidate = Candidate(copy_state(state), copy_array(residual, None), options)
-        return ProvisionalMixture(candidate, self.scaler, self.totals.copy(), self.errors.copy())
+        errors = None if self.errors is None else self.errors.copy()
+        return ProvisionalMixture(candidate, self.scaler, self.totals.copy(), errors)
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""
         return {
             "warmup.totals": self.totals,
-            "warmup.errors": self.errors,
+            **({} if self.errors is None else {"warmup.errors": self.errors}),
             **{f"warmup.{name}": array for name, array in self.scaler._asdict().items()},
             **state_arrays(self.candidate.state, "warmup.interim"),
         }
@@ -187,8 +188,9 @@ class ProvisionalMixture:
         """
         scaler = restored_scaler(arrays, "warmup", len(encoder.feature_names), encoder.n_outputs)
         totals = array_of(arrays, "warmup.totals", "float64", (2,)).copy()
-        # Older checkpoints lack these.
-        errors = array_of({"warmup.errors": np.zeros(2), **arrays}, "warmup.errors", "float64", (2,), least=0.0).copy()
+        errors = None
+        if candidate.state.variances.size and "warmup.errors" in arrays:
+            errors = array_of(arrays, "warmup.errors", "float64", (2,), least=0.0).copy()
         return cls(candidate, scaler, totals, errors)
 
 
