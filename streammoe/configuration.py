@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import logging
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
@@ -72,21 +73,28 @@ def load_settings(
 
 def _impossible_places(settings: Settings) -> Iterator[str]:
     """Find what cannot be written since something else is there; a folder that is missing will be created."""
-    folder = settings.checkpoint.dir
+    folder = Path(settings.checkpoint.dir)
     if file := _file_on_the_way(folder):
-        where = "a file" if file == folder else f"inside {file!r}, which is a file"
-        yield f"checkpoint.dir: is {folder!r}, {where}; name a folder, which may be missing"
+        where = "a file" if file == folder else f"inside {str(file)!r}, which is a file"
+        yield f"checkpoint.dir: is {str(folder)!r}, {where}; name a folder, which may be missing"
     for setting, path in _outputs(settings).items():
-        if file := _file_on_the_way(os.path.dirname(path)):
-            yield f"{setting}: is {path!r}, inside {file!r}, which is a file; name a file in a folder"
-        elif os.path.isdir(path):
+        if file := _file_on_the_way(Path(path).parent):
+            yield f"{setting}: is {path!r}, inside {str(file)!r}, which is a file; name a file in a folder"
+        elif _is_folder(Path(path)):
             yield f"{setting}: is {path!r}, a folder; name a file"
 
 
-def _file_on_the_way(folder: str) -> str | None:
+def _file_on_the_way(folder: Path) -> Path | None:
     """Return the path, this one or one above it, that exists and is no folder."""
-    ways = (str(part) for part in (Path(folder), *Path(folder).parents))
-    return next((way for way in ways if os.path.exists(way) and not os.path.isdir(way)), None)
+    return next((path for path in (folder, *folder.parents) if _is_folder(path) is False), None)
+
+
+def _is_folder(path: Path) -> bool | None:
+    """Return whether there is a folder under a path; None if nothing is there that can be looked at."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except OSError:
+        return None
 
 
 def _outputs(settings: Settings) -> dict[str, str]:

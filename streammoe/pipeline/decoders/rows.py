@@ -116,6 +116,10 @@ class Decoder(Protocol):
         """Return names of fields that are not known, in all readable records; at most about so many."""
         ...
 
+    def unsupported(self, batch: Batch) -> Mapping[str, str]:
+        """Return the columns of types of which no value can be read, with the types; none if values have the types."""
+        ...
+
     def decode(
         self,
         batch: Batch,

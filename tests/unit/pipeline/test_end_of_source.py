@@ -98,7 +98,7 @@ def test_a_resumed_run_counts_what_came_before_the_stop():
     assert (found.learned, found.rejected) == (300, 2)
 
 
-# --- no target at all ---------------------------------------------------------------------------------------------------
+# --- no target at all -----------------------------------------------------------------------------------------------
 
 ROWS = [f'{{"a": {i % 7}, "b": {i % 5}, "y": {i % 3}}}' for i in range(300)]
 LINES = "source.path=*.jsonl"
