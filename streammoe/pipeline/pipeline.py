@@ -485,7 +485,7 @@ class Pipeline:
                     awaited=[name for name in columns if name not in kinds],
                 )
             except InvalidEvent as error:
-                ledger.reject(i, stage, error.reason, str(self.schema.fixed.explained(error)))
+                ledger.reject(i, stage, error.reason, str(self._roles({}).explained(error)))
             else:
                 LOGGER.info("%s: columns by their first values: %s", batch.origin, described(kinds))
                 if features is None and (index := sorted(self._left_out(batch))):
@@ -509,12 +509,11 @@ class Pipeline:
         names = sorted(found.keys() - others if features is None else found.keys() & set(features))
         if not names:
             return
-        remedy = (
-            f"list them in schema.ignore, as in {json.dumps(names, ensure_ascii=False)} (for streammoe evaluate and fit "
-            f"--ignore {','.join(names)})"
-            if features is None
-            else "take them out of schema.features"
-        )
+        remedy = "take them out of schema.features"
+        if features is None:
+            written = json.dumps(names, ensure_ascii=False)
+            option = f"for streammoe evaluate and fit --ignore {','.join(names)}"
+            remedy = f"list them in schema.ignore, as in {written} ({option})"
         raise SourceError(
             f"{batch.origin} has columns that hold neither numbers, truth values, texts nor times: "
             f"{some_of(names, lambda name: f'{shown(name)} ({cut(found[name])})')}; {remedy}, or convert them"
