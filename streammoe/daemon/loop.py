@@ -19,7 +19,7 @@ from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter, R
 from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, RollbackHistory, SavedGeneration
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.reload import Reload
-from streammoe.daemon.resume import contradicted
+from streammoe.daemon.resume import continued, contradicted
 from streammoe.daemon.server import Health
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable, uncancellable
@@ -461,6 +461,10 @@ class Daemon:
         if position is None:
             return content
         return content._replace(metadata={**content.metadata, "predictions": position})
+
+    def continued(self, settings: Settings) -> set[str]:
+        """Return the settings that agree with the model, whatever the settings were before."""
+        return continued(settings, self.model)
 
     def contradicted(self, settings: Settings) -> list[str]:
         """Return given settings that the model does not have, although they are the defaults and so no change."""
