@@ -128,7 +128,7 @@ class WarmUp(Phase):
         if self.search is not None or self.rescaling is not None or n >= size:
             return n + 1
         rescaling = next_rescaling(n) if context.options.standardize else size
-        return min(rescaling, next_fit(n, size) if _has_provisional(context) else size)
+        return min(rescaling, next_fit(n, size) if context.has_provisional else size)
 
     def on_due(self, context: Context) -> Phase:
         self.refits = False
@@ -270,7 +270,7 @@ class WarmUp(Phase):
                 n,
             )
             self._begin(Search.of(context, self.one, is_brief=False))
-        elif n < size and self.search is None and _has_provisional(context) and n == next_fit(n - 1, size):
+        elif n < size and self.search is None and context.has_provisional and n == next_fit(n - 1, size):
             self._begin(Search.of(context, self.one, is_brief=True))
 
     def _begin(self, search: Search) -> None:
@@ -435,8 +435,3 @@ def empty_buffer(context: Context, *, has_companions: bool = False) -> WarmUpBuf
     family, n_outputs, p_v = context.family, context.targets.n_outputs, context.encoder.expert_width
     companions = Companions.of(family, n_outputs, p_v) if has_companions else None
     return WarmUpBuffer(family, n_outputs, p_v, companions=companions)
-
-
-def _has_provisional(context: Context) -> bool:
-    """Return whether mixtures are fitted before the end: not one expert, nor before their number is selected."""
-    return context.options.most_experts > 1 and not context.options.is_choosing
