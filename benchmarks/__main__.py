@@ -20,6 +20,7 @@ NAMES = (
     "shortcuts",
     "longest_call",
     "outliers",
+    "wrong_values",
     "image_segments",
     "daemon_throughput",
     "daemon_memory",
@@ -27,6 +28,8 @@ NAMES = (
     "input_limits",
     "poison",
     "drift",
+    "shifts",
+    "portfolio_cost",
     "calibration",
     "kafka",
 )

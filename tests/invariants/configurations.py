@@ -42,7 +42,9 @@ class Configuration(NamedTuple):
         found = set() if fixed else {"race"}
         found |= {"interim"} if given["warmup"] == 150 and given["n_experts"] == 2 else set()
         found |= {"trial"} if given.get("reseed") == "auto" and given["n_experts"] == 2 else set()
-        return found | ({"drift"} if given.get("drift") == "page_hinkley" and given["warmup"] < 150 else set())
+        # Longer steps may follow the change before it is found.
+        is_found = given.get("drift") == "page_hinkley" and given["warmup"] < 150 and given.get("schedule") is None
+        return found | ({"drift"} if is_found else set())
 
     def __str__(self):
         given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items() if name not in ALWAYS)
@@ -73,6 +75,9 @@ OPTIONS = {
     "degree": [1, 2],
     "schedule": [None, schedules.constant(0.05)],
     "lags": [None, 3, Lags(2, ("a", "late"))],
+    "curved": ["auto", "on", "off"],
+    "refits": [True, False],
+    "hold": [True, False],
 }
 
 
@@ -80,6 +85,8 @@ def can_be(row):
     """Whether the values chosen so far go together."""
     chosen = dict(zip(OPTIONS, row, strict=False))
     if chosen["model"] == "classifier" and chosen.get("lags") is not None:
+        return False
+    if chosen.get("curved") == "on" and not (chosen["serve"] == "portfolio" and chosen.get("hold", True)):
         return False
     return not (chosen.get("warmup") == 0 and (chosen.get("n_experts") == "auto" or chosen.get("standardize")))
 

@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -186,8 +187,14 @@ def is_compiled(path: Path) -> bool:
 
 def locations(fault: Fault) -> list[Path]:
     """The files that hold a fault's snippet, one entry for each time, relative to the checkout."""
+    return [path for path, source in _sources().items() for _ in range(source.count(fault.old))]
+
+
+@cache
+def _sources() -> dict[Path, str]:
+    """The source of each file of the code by its path relative to the checkout."""
     paths = sorted(path for name in CODE for path in (ROOT / name).rglob("*.py"))
-    return [path.relative_to(ROOT) for path in paths for _ in range(path.read_text().count(fault.old))]
+    return {path.relative_to(ROOT): path.read_text() for path in paths}
 
 
 def location_of(fault: Fault) -> Path:

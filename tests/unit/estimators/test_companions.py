@@ -71,7 +71,7 @@ def test_a_checkpoint_without_them_goes_on_without_them(kind):
 def test_a_late_class_and_a_late_column_are_learned_by_all(tmp_path):
     X, _ = classes(120)
     y = np.where(np.arange(120) > 90, "late", np.where(X[:, 0] > 0, "a", "b"))
-    model, cut = (MoEClassifier(2, **LONG) for _ in range(2))
+    model, cut = (MoEClassifier(2, degree=2, **LONG) for _ in range(2))
     for i, row in enumerate(X.tolist()):
         x = {"a": row[0], "b": row[1], **({"A": row[2]} if i > 80 else {})}
         for each in (model, cut):
@@ -82,7 +82,9 @@ def test_a_late_class_and_a_late_column_are_learned_by_all(tmp_path):
     assert same(model, cut)
     arrays = model.arrays()
     assert {arrays[f"warmup.{name}.experts"].shape[1] for name in ("modest", "constant", "curved")} == {2}
-    assert [0, 1] in arrays["warmup.curved_terms"].tolist(), "the late column, which is first in the model's order"
+    # Features are 1, a, b, A and, behind all columns, their squares; of the late column there are no products.
+    before = [[0, 0], [0, 1], [0, 2], [0, 4], [0, 5], [1, 1], [1, 2], [2, 2]]
+    assert arrays["warmup.curved_terms"].tolist() == [*before, [0, 3], [0, 6]]
     assert model.predict_proba_one({"a": 0.0, "b": 0.0, "A": 0.0})["late"] > 0.5
 
 
