@@ -37,7 +37,7 @@ class Drift(NamedTuple):
     """Usual mean of the losses −log s(y|x) until then, single events clipped; of a change that was declared, the loss
     of a model that need not be worse."""
     after: float
-    """Mean of the latest block, or of the events for which it was declared."""
+    """Mean of the latest block, or median of the events for which it was declared."""
 
 
 class DriftDetector:

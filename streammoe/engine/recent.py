@@ -87,7 +87,9 @@ class RecentEvents:
         self.count = min(self.count, n)
 
     def needless_loss(self, n: int, target_scale: FloatArray) -> tuple[float, float] | None:
-        """Return the mean loss of the last n rows with numbers, and the least that any constant prediction had.
+        """Return the median loss of the last n rows, and the least mean loss that any constant prediction had.
+
+        Few wrong targets hardly change the former, and only raise the latter.
 
         Args:
             n: number of rows.
@@ -104,7 +106,7 @@ class RecentEvents:
         if not (np.median(np.abs(Y - middle), axis=0) > 0.0).all():
             return None
         constant = 0.5 * float(np.log(2.0 * math.pi * math.e * Y.var(axis=0)).sum())
-        return float(used["losses"][-n:].mean()), constant
+        return float(np.median(used["losses"][-n:])), constant
 
     def clear(self) -> None:
         """Drop everything."""

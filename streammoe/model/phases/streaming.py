@@ -57,9 +57,9 @@ REFITS_AFTER = (64, 192)
 KEEP_EVERY = 4096
 """Number of events after which parameters are kept, in case that a drift is found later."""
 JUDGE_EVERY = 256
-"""Number of events after which the loss of as many is compared with that of their mean."""
+"""Number of events after which the median loss of as many is compared with that of their mean."""
 NEEDLESS = 1.0
-"""Nats an event by which the former is so much more that what was learned is of no use any more."""
+"""Nats by which the former is so much more that what was learned is of no use any more."""
 SHORTEST_TRIAL, LONGEST_TRIAL = 1024, 8192
 """Bounds on the length of a trial, which is a quarter of the events learned."""
 
@@ -203,7 +203,7 @@ class Streaming(Phase):
             return
         loss, constant = found
         LOGGER.info(
-            "the mean of the last %d targets predicts better, by %.1f nats an event (event %d)",
+            "the mean of the last %d targets predicts better, by %.1f nats (event %d)",
             JUDGE_EVERY,
             loss - constant,
             n,
