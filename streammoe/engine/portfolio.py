@@ -175,6 +175,11 @@ class Portfolio:
         self.growing = None
         self._try_again(terms)
 
+    def renew_one_expert(self, family: Family, bound: str, mixture_state: MMState) -> None:
+        """Let the expert that forgets begin with a mixture again: its prior, which does not fade, is out of date."""
+        renewed = OneExpert.of(family, bound, mixture_state)
+        self._set((renewed if member.name == renewed.name else member for member in self.members), self.resting)
+
     def _try_again(self, terms: Callable[[], IntArray | None]) -> None:
         """Let the member that has left, if any, predict on trial; it may see these features, see `Member.see`."""
         if self.resting is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 
@@ -80,6 +81,32 @@ class RecentEvents:
     def _in_use(self) -> dict[str, FloatArray]:
         used = slice(self._end - self.count, self._end)
         return {name: array[used] for name, array in self._arrays.items()}
+
+    def keep_last(self, n: int) -> None:
+        """Drop all but the last n rows."""
+        self.count = min(self.count, n)
+
+    def needless_loss(self, n: int, target_scale: FloatArray) -> tuple[float, float] | None:
+        """Return the median loss of the last n rows, and the least mean loss that any constant prediction had.
+
+        Few wrong targets hardly change the former, and only raise the latter.
+
+        Args:
+            n: number of rows.
+            target_scale: (Q,) the unit of the losses.
+
+        Returns:
+            None if there are fewer rows, or if half of them have the same target.
+        """
+        if self.count < n:
+            return None
+        used = self._in_use()
+        Y = used["Y"][-n:] / target_scale
+        middle = np.median(Y, axis=0)
+        if not (np.median(np.abs(Y - middle), axis=0) > 0.0).all():
+            return None
+        constant = 0.5 * float(np.log(2.0 * math.pi * math.e * Y.var(axis=0)).sum())
+        return float(np.median(used["losses"][-n:])), constant
 
     def clear(self) -> None:
         """Drop everything."""

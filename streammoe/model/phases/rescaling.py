@@ -7,10 +7,10 @@ the number of events since it began, so a checkpoint holds none of it.
 from __future__ import annotations
 
 from streammoe.engine import warmup
-from streammoe.engine.warmup_buffer import WarmUpBuffer
+from streammoe.engine.warmup_buffer import CENTERED_AT, WarmUpBuffer
 from streammoe.features import Encoder
 from streammoe.model.context import Context
-from streammoe.scaling import Scaler
+from streammoe.scaling import Scaler, without_inputs
 from streammoe.types import FloatArray
 
 
@@ -73,10 +73,13 @@ class Rescaling:
 
 
 def scaler_of(context: Context, X: FloatArray, Y: FloatArray) -> Scaler:
-    """Return the scaler by the moments of raw rows."""
+    """Return the scaler by the moments of raw rows.
+
+    With so few rows that any line fits them, numeric inputs do not count: the mean of the targets predicts.
+    """
     encoder = context.encoder.copy()
     context.fit_scaler(encoder, X, Y)
-    return encoder.scaler
+    return without_inputs(encoder.scaler, Y) if 0 < len(Y) <= CENTERED_AT[-1] else encoder.scaler
 
 
 def encoder_of(context: Context, one: WarmUpBuffer) -> Encoder:

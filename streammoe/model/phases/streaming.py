@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 
 from streammoe.engine import mixture, refit
-from streammoe.engine.drift import DriftDetector
+from streammoe.engine.drift import Drift, DriftDetector
 from streammoe.engine.em import Buffer
 from streammoe.engine.growing import FACTOR, GrowingRows, GrownFit
 from streammoe.engine.members.contract import Rows
@@ -56,6 +56,10 @@ REFITS_AFTER = (64, 192)
 """Events after a drift at which the mixture is fitted again, to more events than when the drift was found."""
 KEEP_EVERY = 4096
 """Number of events after which parameters are kept, in case that a drift is found later."""
+JUDGE_EVERY = 256
+"""Number of events after which the median loss of as many is compared with that of their mean."""
+NEEDLESS = 1.0
+"""Nats by which the former is so much more that what was learned is of no use any more."""
 SHORTEST_TRIAL, LONGEST_TRIAL = 1024, 8192
 """Bounds on the length of a trial, which is a quarter of the events learned."""
 
@@ -152,6 +156,8 @@ class Streaming(Phase):
         due = min(self.own_due(self.n), self._next_review(context, self.n))
         if context.recent is not None and self._may_refit:
             due = min(due, (self.n // KEEP_EVERY + 1) * KEEP_EVERY)
+        if self._judges(context):
+            due = min(due, (self.n // JUDGE_EVERY + 1) * JUDGE_EVERY)
         rows = None if self.portfolio is None else self.portfolio.growing
         return due if rows is None else min(due, rows.next_due(self.n))
 
@@ -174,7 +180,41 @@ class Streaming(Phase):
             self._grow(context, portfolio, portfolio.growing)
         if n % KEEP_EVERY == 0 and self._may_refit and context.recent is not None and is_refitted(context):
             context.recent.keep(n, mixture.served_parameters(self.leader.state))
+        if n % JUDGE_EVERY == 0 and self._judges(context):
+            self._judge(context)
         return self.on_own_due(context) if self.own_due(n - 1) == n else self
+
+    def _judges(self, context: Context) -> bool:
+        """Return whether the model is compared with the mean of the latest targets."""
+        return self.portfolio is not None and context.family.is_metric and is_refitted(context)
+
+    def _judge(self, context: Context) -> None:
+        """Begin again as after a drift if the mean of the latest targets would have predicted much better.
+
+        So it is after targets have changed their unit: losses may even fall, so that the detector finds nothing, while
+        priors, which do not fade, keep all members where they were.
+        """
+        detector, recent, portfolio, n = context.detector, context.recent, self.portfolio, self.n
+        if detector is None or recent is None or portfolio is None:
+            return
+        found = recent.needless_loss(JUDGE_EVERY, context.encoder.scaler.target_scale)
+        last = detector.last
+        if found is None or found[0] < found[1] + NEEDLESS or (last is not None and n < last.n + 2 * JUDGE_EVERY):
+            return
+        loss, constant = found
+        LOGGER.info(
+            "the mean of the last %d targets predicts better, by %.1f nats (event %d)",
+            JUDGE_EVERY,
+            loss - constant,
+            n,
+        )
+        detector.declare(Drift(n, constant, loss))
+        recent.keep_last(JUDGE_EVERY)
+        portfolio.begin_again(context.curved_terms)
+        if self.refit(context):
+            portfolio.renew_one_expert(context.family, context.options.bound, self.leader.state)
+        else:
+            self.restart_average()
 
     def _grow(self, context: Context, portfolio: Portfolio, rows: GrowingRows) -> None:
         """Begin the fit that is due, or run steps of the one in progress; when it has ended, its result predicts."""

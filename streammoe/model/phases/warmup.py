@@ -11,7 +11,7 @@ from streammoe.engine import mixture, model_selection, warmup
 from streammoe.engine.companions import Companions
 from streammoe.engine.members.contract import Predictor
 from streammoe.engine.state import UnsoundError, is_finite, widen, with_class
-from streammoe.engine.warmup_buffer import RESCALED_AT, WarmUpBuffer, next_rescaling
+from streammoe.engine.warmup_buffer import WarmUpBuffer, next_rescaling
 from streammoe.kernels.state import Trace
 from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Phase, Served
@@ -127,7 +127,7 @@ class WarmUp(Phase):
         n, size = self.n, self._size(context)
         if self.search is not None or self.rescaling is not None or n >= size:
             return n + 1
-        rescaling = next_rescaling(n) if context.options.standardize else size
+        rescaling = next_rescaling(n, is_metric=context.family.is_metric) if context.options.standardize else size
         return min(rescaling, next_fit(n, size) if context.has_provisional else size)
 
     def on_due(self, context: Context) -> Phase:
@@ -244,7 +244,7 @@ class WarmUp(Phase):
     def _rescale(self, context: Context) -> None:
         """Scale what the one expert sees by the moments of the buffered rows, and let it learn these again."""
         if self.rescaling is None:
-            if self.n not in RESCALED_AT:
+            if next_rescaling(self.n - 1, is_metric=context.family.is_metric) != self.n:
                 return
             self.rescaling = Rescaling(self.n, self.n)
         try:

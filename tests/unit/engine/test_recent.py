@@ -116,3 +116,20 @@ def test_a_checkpoint_has_all_of_it_or_nothing(name):
 def test_a_checkpoint_that_cannot_be_is_rejected(damage):
     with pytest.raises(CheckpointError):
         restored({**kept(1, 2).arrays(), **damage})
+
+
+def test_the_loss_of_a_constant_is_that_of_the_mean_and_deviation_of_the_last_targets():
+    recent = filled(N)
+    loss, constant = recent.needless_loss(100, np.array([2.0]))
+    last = Y[-100:, 0] / 2.0
+    density = np.exp(-0.5 * (last - last.mean()) ** 2 / last.var()) / np.sqrt(2.0 * np.pi * last.var())
+    assert loss == pytest.approx(np.median(LOSSES[-100:]))
+    assert constant == pytest.approx(-np.log(density).mean())
+    recent.keep_last(99)
+    assert recent.needless_loss(100, np.array([2.0])) is None
+
+
+def test_a_constant_does_not_count_where_half_of_the_targets_are_equal():
+    recent = RecentEvents()
+    recent.add(X[:100], np.where(np.arange(100)[:, None] < 51, 0.0, Y[:100]), WEIGHTS[:100], LOSSES[:100])
+    assert recent.needless_loss(100, np.ones(1)) is None

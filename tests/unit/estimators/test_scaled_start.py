@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, load
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
 from streammoe.engine import warmup as fits
 from streammoe.engine import warmup_buffer
 from streammoe.errors import CheckpointError
 from streammoe.model import checkpoint
-from streammoe.model.phases import warmup
 from tests.pairs import pairwise_cases
 from tests.unit.estimators.models import ESTIMATORS, NAMES, OUTPUTS, classes, pairs, same, trained
 
@@ -28,6 +27,35 @@ def test_units_and_offsets_of_inputs_do_not_matter_soon():
     assert moved[8:].mean() < losses(X * UNITS + OFFSETS, y, standardize=False)[8:].mean()
 
 
+@pytest.mark.parametrize(("expert", "near"), [("gaussian", 1e-6), ("student_t", 0.5), ("laplace", 0.5)])
+def test_the_first_predictions_are_the_mean_of_what_was_seen(expert, near):
+    rng = np.random.default_rng(0)
+    model = MoERegressor(expert=expert)
+    seen = []
+    for y in (1e6 + rng.normal(size=4)).tolist():
+        x = dict(zip(NAMES, rng.normal(size=3) * UNITS + OFFSETS, strict=True))
+        if seen:
+            assert model.predict_one(x) == pytest.approx(np.mean(seen), abs=near)
+        model.learn_one(x, y)
+        seen.append(y)
+
+
+def test_each_output_has_its_own_first_mean():
+    model = MoEMultiTargetRegressor()
+    model.learn_one({"a": 3.0}, {"u": 5.0, "v": -0.001})
+    assert model.predict_one({"a": -70.0}) == pytest.approx({"u": 5.0, "v": -0.001})
+
+
+@pytest.mark.parametrize("y", [5.0, -1e6, 1e-6])
+def test_the_first_intervals_are_as_wide_as_equal_targets_are_large(y):
+    model = MoERegressor()
+    for _ in range(3):
+        model.learn_one({"a": 1.0}, y)
+        low, high = model.predict_distribution_one({"a": 2.0}).interval(0.9)
+        assert low < y < high
+        assert 0.5 * abs(y) < high - low < 4.0 * abs(y)
+
+
 @pytest.mark.parametrize(
     "case",
     pairwise_cases(kind=ESTIMATORS, standardize=(True, False), late=(True, False), at_each=(None, 2, 5)),
@@ -43,7 +71,7 @@ def test_it_is_the_same_event_by_event_and_over_a_restart(case, tmp_path, monkey
     for i, (x, y) in enumerate(events):
         single.learn_one(x, y)
         cut.learn_one(x, y)
-        if i in (2, 5, 20, 33, 70):
+        if i in (0, 2, 5, 20, 33, 70):
             cut.save(tmp_path / "cut.safetensors")
             cut = load(tmp_path / "cut.safetensors")
             assert cut.predict_one(x) == single.predict_one(x)
@@ -88,8 +116,8 @@ def test_a_checkpoint_whose_new_scale_does_not_suit_its_buffer_is_rejected(claim
 
 def test_a_checkpoint_without_scales_goes_on_without_them_until_the_next_are_taken(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
+        patched.setattr(warmup_buffer, "CENTERED_AT", ())
         patched.setattr(warmup_buffer, "RESCALED_AT", ())
-        patched.setattr(warmup, "RESCALED_AT", ())
         old = trained(n=40, warmup=200, standardize=True)
     assert "warmup.scaling" not in old.arrays()
     old.save(tmp_path / "old.safetensors")
