@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import functools
 import os
@@ -391,7 +390,11 @@ def _with_dotted_names(message: str) -> str:
     'Cannot declare model.schedule twice (at line 3, column 16)'
     """
     quoted = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-    return re.sub(rf"\({quoted}(?:, {quoted})*,?\)", lambda names: ".".join(ast.literal_eval(names[0])), message)
+    return re.sub(
+        rf"\({quoted}(?:, {quoted})*,?\)",
+        lambda names: ".".join(name[1:-1] for name in re.findall(quoted, names[0])),
+        message,
+    )
 
 
 def _joined(common: type[Section], models: Mapping[str, type[BaseModel]]) -> dict[str, type[BaseModel]]:

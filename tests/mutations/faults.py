@@ -441,7 +441,7 @@ FAULTS = {
             "if name not in known[section]",
             "if not now",
         ),
-        Fault("reload-takes-anything", "if name not in reloadable(new)]", "if name not in changed]"),
+        Fault("reload-takes-anything", "if name not in free]", "if name not in changed]"),
     ],
     "files": [
         Fault("fingerprint-not-compared", 'return digest(head) == file["head_sha256"]', "return bool(digest(head))"),

@@ -58,6 +58,7 @@ KEEP_EVERY = 4096
 """Number of events after which parameters are kept, in case that a drift is found later."""
 JUDGE_EVERY = 256
 """Number of events after which the median loss of as many is compared with that of their mean."""
+NEVER = np.empty(0, dtype=np.int64)
 NEEDLESS = 1.0
 """Nats by which the former is so much more that what was learned is of no use any more."""
 SHORTEST_TRIAL, LONGEST_TRIAL = 1024, 8192
@@ -156,8 +157,6 @@ class Streaming(Phase):
         due = min(self.own_due(self.n), self._next_review(context, self.n))
         if context.recent is not None and self._may_refit:
             due = min(due, (self.n // KEEP_EVERY + 1) * KEEP_EVERY)
-        if self._judges(context):
-            due = min(due, (self.n // JUDGE_EVERY + 1) * JUDGE_EVERY)
         rows = None if self.portfolio is None else self.portfolio.growing
         return due if rows is None else min(due, rows.next_due(self.n))
 
@@ -180,13 +179,26 @@ class Streaming(Phase):
             self._grow(context, portfolio, portfolio.growing)
         if n % KEEP_EVERY == 0 and self._may_refit and context.recent is not None and is_refitted(context):
             context.recent.keep(n, mixture.served_parameters(self.leader.state))
-        if n % JUDGE_EVERY == 0 and self._judges(context):
-            self._judge(context)
         return self.on_own_due(context) if self.own_due(n - 1) == n else self
 
     def _judges(self, context: Context) -> bool:
-        """Return whether the model is compared with the mean of the latest targets."""
-        return self.portfolio is not None and context.family.is_metric and is_refitted(context)
+        """Return whether the model is compared with the mean of the latest targets, whose unit it has to know."""
+        is_known = context.family.is_metric and context.options.standardize
+        return self.portfolio is not None and is_known and is_refitted(context)
+
+    def _counts_to_judge(self, context: Context, Y: FloatArray) -> IntArray:
+        """Return the event counts after which the model is compared with the mean of the latest targets.
+
+        Args:
+            context: context of the model.
+            Y: targets of the next events.
+        """
+        since = self.n % JUDGE_EVERY
+        if since + len(Y) < JUDGE_EVERY or context.recent is None or not self._judges(context):
+            return NEVER
+        scale = context.encoder.scaler.target_scale
+        ends = np.flatnonzero(context.recent.are_narrow(JUDGE_EVERY, since, Y, scale))
+        return self.n - since + (ends + 1) * JUDGE_EVERY
 
     def _judge(self, context: Context) -> None:
         """Begin again as after a drift if the mean of the latest targets would have predicted much better.
@@ -313,7 +325,8 @@ class Streaming(Phase):
 
         n_rows = len(rows.Y)
         targets = np.flatnonzero(~np.isnan(rows.Y[:, 0]))
-        if len(targets) < min(detector.to_come, events_to_refit(context, self.n)):
+        judged = self._counts_to_judge(context, raw[1][targets])
+        if len(targets) < min(detector.to_come, events_to_refit(context, self.n)) and len(judged) == 0:
             n = self.n
             scores = learn(0, n_rows, context.steps)
             detector.take(scores.losses[targets], n)
@@ -329,8 +342,10 @@ class Streaming(Phase):
                 stop = min(stop, int(ahead[detector.to_come - 1]) + 1)
             n, steps = self.n, context.steps
             until_refit = events_to_refit(context, n)
-            if len(ahead) >= until_refit:
-                stop = min(stop, int(ahead[until_refit - 1]) + 1)
+            until_judged = next((int(count) - n for count in judged if count > n), sys.maxsize)
+            until = min(until_refit, until_judged)
+            if len(ahead) >= until:
+                stop = min(stop, int(ahead[until - 1]) + 1)
             learned = ahead[: np.searchsorted(ahead, stop)]
             # If a block ends before the last row, step sizes may have to change before that.
             ends_early = len(learned) >= detector.to_come and int(learned[detector.to_come - 1]) + 1 < stop
@@ -359,6 +374,8 @@ class Streaming(Phase):
                 refitted = self.refit(context)
                 if drift is not None and not refitted:
                     self.restart_average()
+            if drift is None and len(learned) == until_judged:
+                self._judge(context)
             runs.append(scores)
             start = stop
         return mixture.concatenated(runs)
