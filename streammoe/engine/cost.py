@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from streammoe.experts import Family
-from streammoe.kernels.batch import NEWTON_LIMIT
+from streammoe.kernels.batch import CONJUGATE_ROUNDS, NEWTON_LIMIT, is_conjugate
 
 EXPONENTIAL = 20
 """Multiply-adds that take as long as an exponential function."""
@@ -31,4 +31,6 @@ def row_cost(family: Family, shape: Shape) -> float:
 
 def _softmax_cost(free: int, p: int) -> float:
     size = free * p
+    if is_conjugate(free, p):
+        return free * (EXPONENTIAL + (SWEEPS + 2 * CONJUGATE_ROUNDS) * p)
     return (size**2 if size <= NEWTON_LIMIT else 2 * p**2) + free * (EXPONENTIAL + SWEEPS * p)

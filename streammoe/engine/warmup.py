@@ -178,7 +178,8 @@ def with_own_prior(family: Family, buffer: Buffer, n_outputs: int, options: Lear
     Without any prior a degenerate expert has unbounded likelihood; a thousandth of an event bounds it unnoticeably.
     """
     prior = yield from one_expert_prior(family, buffer, n_outputs, options)
-    return Em(family, buffer, prior._replace(strength=max(prior.strength, LEAST_STRENGTH)), options)
+    strength = max(prior.strength, LEAST_STRENGTH, family.shrinkage(buffer.R.shape[1]))
+    return Em(family, buffer, prior._replace(strength=strength), options)
 
 
 def without_outliers(em: Em) -> Em:

@@ -25,6 +25,12 @@ DRAWS = 64
 """Inputs over which the entropy of an expert is averaged."""
 
 
+NARROW = 64
+"""Features that a fit to a buffer can have without shrinkage."""
+FEATURES_PER_EVENT = 4.0
+"""Of the features beyond those, so many raise the prior by one event."""
+
+
 class Categorical(Family):
     """Multinomial logistic regressions; an output is a class."""
 
@@ -172,9 +178,12 @@ class Categorical(Family):
     def residual_size(self, n_outputs: int, p_v: int) -> int:
         return p_v * p_v + self.n_rows(n_outputs) * p_v + 1
 
+    def shrinkage(self, p_v: int) -> float:
+        return max(p_v - NARROW, 0) / FEATURES_PER_EVENT
+
     def start_prior(self, prior: Prior) -> Prior:
         # Without a prior, coefficients diverge where classes are linearly separable.
-        return prior._replace(strength=max(prior.strength, 1.0))
+        return prior._replace(strength=max(prior.strength, 1.0, self.shrinkage(len(prior.expert_gram))))
 
 
 def _soft(Y: FloatArray, tau: FloatArray, theta: Parameters) -> FloatArray:
