@@ -185,9 +185,9 @@ class Family(ABC):
             VARIANCE_FLOOR,
         )
 
-    def shrinkage(self, p_v: int) -> float:  # noqa: ARG002 - most families need none
-        """Return the least strength of the prior, in pseudo-events, in a fit of so many features to a buffer."""
-        return 0.0
+    def search_prior(self, prior: Prior, Y: FloatArray) -> Prior:  # noqa: ARG002 - most families search with the actual one
+        """Return the prior for the search among fits to a buffer with targets Y."""
+        return prior
 
     def start_prior(self, prior: Prior) -> Prior:
         """Return the weak prior for the one-expert fit to a buffer, from which the actual prior is derived."""
