@@ -23,8 +23,6 @@ from streammoe.types import FloatArray
 
 DRAWS = 64
 """Inputs over which the entropy of an expert is averaged."""
-
-
 NARROW = 64
 """Features that a fit to a buffer can have without shrinkage."""
 FEATURES_PER_EVENT = 4.0

@@ -185,7 +185,7 @@ class Family(ABC):
             VARIANCE_FLOOR,
         )
 
-    def search_prior(self, prior: Prior, Y: FloatArray) -> Prior:  # noqa: ARG002 - most families search with the actual one
+    def search_prior(self, prior: Prior, Y: FloatArray) -> Prior:
         """Return the prior for the search among fits to a buffer with targets Y."""
         return prior
 
