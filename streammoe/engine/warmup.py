@@ -60,6 +60,10 @@ FEWEST_REPLAYED = 3
 """Multiply-adds of those steps that are done at one event, and the least number of steps."""
 RESCALE_WORK = 2.5e8
 """Multiply-adds by which the one expert learns buffered events again, on another scale, at one event."""
+LEAST_RELEARNED = 2
+"""Least number of buffered events at an event; with one, it would never have learned all."""
+RARENESS = 16.0
+"""A scale by n events is replaced by one of at least n (1 + `RARENESS` / rows relearned at an event)."""
 ROWS_PER_REFRESH = 3
 """How many of those events there are, at least, for each time that its Gram matrix is inverted."""
 LEAST_PACE, LARGEST_PACE = 1.2e7, 1e9
@@ -121,11 +125,25 @@ def relearned_rows(shape: Shape, others: Sequence[int] = ()) -> int:
         others: numbers of features of further experts that do.
 
     >>> [relearned_rows(Shape(2, 9, p, p)) for p in (11, 201, 785)], relearned_rows(Shape(2, 9, 785, 785), [785])
-    ([444181, 174, 3], 1)
+    ([444181, 174, 3], 2)
     """
     _, N, _, p_v = shape
     work = sum(step_cost(Shape(1, N, p, p)) + p**3 / (2 * ROWS_PER_REFRESH) for p in (p_v, *others))
-    return max(int(RESCALE_WORK / work), 1)
+    return max(int(RESCALE_WORK / work), LEAST_RELEARNED)
+
+
+def is_rescaled(n: int, before: int, at_each: int) -> bool:
+    """Return whether the one expert of a warm-up takes another scale at n events.
+
+    Args:
+        n: number of events.
+        before: number of events whose moments are its scale.
+        at_each: of `relearned_rows`; a model that learns few of them at an event changes its scale less often.
+
+    >>> [is_rescaled(48, 4, 2), is_rescaled(32, 4, 2), is_rescaled(128, 64, 174)]
+    [True, False, True]
+    """
+    return n >= (1.0 + RARENESS / at_each) * before
 
 
 def step_cost(shape: Shape) -> int:

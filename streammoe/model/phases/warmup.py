@@ -17,7 +17,7 @@ from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Phase, Served
 from streammoe.model.phases.provisional import ProvisionalMixture, in_units, next_fit
 from streammoe.model.phases.replay import Replay, cost_after
-from streammoe.model.phases.rescaling import Rescaling, encoder_of
+from streammoe.model.phases.rescaling import Rescaling, encoder_of, relearned_rows
 from streammoe.model.phases.search import Found, Search
 from streammoe.model.phases.streaming import Mixture, Race, Streaming
 from streammoe.scaling import wider_scaler
@@ -244,7 +244,8 @@ class WarmUp(Phase):
     def _rescale(self, context: Context) -> None:
         """Scale what the one expert sees by the moments of the buffered rows, and let it learn these again."""
         if self.rescaling is None:
-            if self.n not in RESCALED_AT:
+            at_each = relearned_rows(context, self.one)
+            if self.n not in RESCALED_AT or not warmup.is_rescaled(self.n, self.one.n_scaling, at_each):
                 return
             self.rescaling = Rescaling(self.n, self.n)
         try:
