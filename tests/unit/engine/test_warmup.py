@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from streammoe.engine import em, mixture, starts, warmup
 from streammoe.engine.jobs import run_job
@@ -69,6 +70,16 @@ def test_hardly_more_rows_than_features_are_not_interpolated():
     case = Case("categorical", 4)
     state = fit(*mirrored(320), 2, case=case, prior_strength=0.04, bound="adaptive")
     assert loss(state, *mirrored(1000, 100), case=case) < 1.2 < np.log(4)
+
+
+def test_the_center_of_the_prior_is_no_interpolation_either():
+    case, (R, Y) = Case("categorical", 4), mirrored(160)
+    buffer = em.Buffer(R, R, Y, np.ones(160))
+    prior = run_job(em.one_expert_prior(case.family, buffer, 4, options(case, 2, 0.04, "adaptive")))
+    R, Y = mirrored(1000, 100)
+    logits = np.column_stack([np.zeros(1000), R @ prior.experts.T])
+    losses = -log_softmax(logits, axis=1)[np.arange(1000), Y[:, 0].astype(int)]
+    assert losses.mean() < 2.5  # not 3.7
 
 
 POOR = {
