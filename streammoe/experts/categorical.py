@@ -23,7 +23,7 @@ from streammoe.types import FloatArray
 
 DRAWS = 64
 """Inputs over which the entropy of an expert is averaged."""
-NARROW = 64
+NARROW = 128
 """Features that a fit to a buffer can have without shrinkage."""
 FEATURES_PER_EVENT = 4.0
 """Of the features beyond those, so many raise the prior by one event."""
