@@ -42,8 +42,7 @@ class Rescaling:
             self._again = one.blank(scaler, context.encoder.expert_width, terms)
             self._first = context.judged(context.encoder, X, Y, weights, scaler.target_center)
         again = self._again
-        others = [] if again.companions is None else again.companions.widths
-        due = min(warmup.relearned_rows(context.shape, others) * (one.count - self.began + 1), one.count)
+        due = min(relearned_rows(context, again) * (one.count - self.began + 1), one.count)
         for X, Y, weights in self._parts(one, slice(again.count, due)):
             again.learn(X, encoder_of(context, again).design(X)[1], Y, weights, traced=False)
         if due < one.count:
@@ -70,6 +69,12 @@ class Rescaling:
         other = Rescaling(self.n_scaling, self.began)
         other._again, other._first = self._again and self._again.copy(), self._first
         return other
+
+
+def relearned_rows(context: Context, one: WarmUpBuffer) -> int:
+    """Return how many buffered rows are learned again at an event."""
+    others = [] if one.companions is None else one.companions.widths
+    return warmup.relearned_rows(context.shape, others)
 
 
 def scaler_of(context: Context, X: FloatArray, Y: FloatArray) -> Scaler:

@@ -11,13 +11,13 @@ from streammoe.engine import mixture, model_selection, warmup
 from streammoe.engine.companions import Companions
 from streammoe.engine.members.contract import Predictor
 from streammoe.engine.state import UnsoundError, is_finite, widen, with_class
-from streammoe.engine.warmup_buffer import WarmUpBuffer, next_rescaling
+from streammoe.engine.warmup_buffer import CENTERED_AT, WarmUpBuffer, next_rescaling
 from streammoe.kernels.state import Trace
 from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Phase, Served
 from streammoe.model.phases.provisional import ProvisionalMixture, in_units, next_fit
 from streammoe.model.phases.replay import Replay, cost_after
-from streammoe.model.phases.rescaling import Rescaling, encoder_of
+from streammoe.model.phases.rescaling import Rescaling, encoder_of, relearned_rows
 from streammoe.model.phases.search import Found, Search
 from streammoe.model.phases.streaming import Mixture, Race, Streaming
 from streammoe.scaling import wider_scaler
@@ -245,6 +245,11 @@ class WarmUp(Phase):
         """Scale what the one expert sees by the moments of the buffered rows, and let it learn these again."""
         if self.rescaling is None:
             if next_rescaling(self.n - 1, is_metric=context.family.is_metric) != self.n:
+                return
+            is_centered = self.one.n_scaling <= CENTERED_AT[-1]  # inputs have no scale yet
+            if not is_centered and not warmup.is_rescaled(
+                self.n, self.one.n_scaling, relearned_rows(context, self.one)
+            ):
                 return
             self.rescaling = Rescaling(self.n, self.n)
         try:

@@ -64,6 +64,7 @@ def test_it_is_the_same_event_by_event_and_over_a_restart(case, tmp_path, monkey
     kind, standardize, late, at_each = case.values()
     if at_each is not None:  # as wide models learn them again
         monkeypatch.setattr(fits, "relearned_rows", lambda *_: at_each)
+        monkeypatch.setattr(fits, "RARENESS", 0.0 if at_each == 2 else fits.RARENESS)
     whole, single, cut = (trained(kind, 0, standardize=standardize, warmup=200) for _ in range(3))
     events = pairs(kind, N)
     if late:  # a column that appears while the scales are still being taken
@@ -89,6 +90,7 @@ def test_events_are_learned_again_so_many_at_each_event_and_the_fit_ends_as_if_a
     for x, y in events:
         whole.learn_one(x, y)
     monkeypatch.setattr(fits, "relearned_rows", lambda *_: 4)
+    monkeypatch.setattr(fits, "RARENESS", 0.0)
     learned = []
     learn = warmup_buffer.learn
 
@@ -104,6 +106,18 @@ def test_events_are_learned_again_so_many_at_each_event_and_the_fit_ends_as_if_a
     assert max(learned) <= 4
     assert scalings[15:] == [[16, 16]] * 4 + [[0, 0]] * 4
     assert same(model, whole)
+
+
+def test_models_that_learn_few_again_at_an_event_take_another_scale_less_often_but_do(monkeypatch):
+    monkeypatch.setattr(fits, "RESCALE_WORK", 0.0)
+    model = trained(n=0, warmup=200, standardize=True)
+    began = []
+    for x, y in pairs(type(model), 100):
+        model.learn_one(x, y)
+        began.append(int(model.arrays().get("warmup.rescaling", np.zeros(2))[1]))
+    assert {*began} == {0, 3, 6, 64}
+    assert began[6:47] == [0] * 41
+    assert began[-1] == 0
 
 
 @pytest.mark.parametrize("claimed", [[0, 40], [8, 41], [33, 32], [-1, -1]])
