@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from streammoe.checked import array_of, require
-from streammoe.engine import mixture
+from streammoe.engine import mixture, trust
 from streammoe.engine.members.contract import Predictor, features_of
 from streammoe.engine.members.curved import MOST_FEATURES, linear
 from streammoe.engine.mixture import Scores, learn
-from streammoe.engine.portfolio import SUM_TOLERANCE, combined_scores
+from streammoe.engine.portfolio import combined_scores
 from streammoe.engine.state import MMState, copy_state, is_finite, restored_state, state_arrays, widen, with_class
 from streammoe.experts import Family
-from streammoe.kernels.portfolio import LEAST_WEIGHT
 from streammoe.schedules import Power, Schedule
 from streammoe.types import AnyArray, FloatArray, IntArray
 
@@ -234,9 +233,5 @@ class Companions:
             member.state = restored_state(arrays, place, family, n_experts=1, n_outputs=n_outputs, p_w=0, p_v=width)
             counted = int(member.state.n[0])
             require(counted == n, f"array {place}.n counts {counted} events, but the one expert has learned {n}")
-        size = (len(companions.weights),)
-        weights = array_of(arrays, TRUST, "float64", size, least=0.5 * LEAST_WEIGHT, most=1.0)
-        total = float(weights.sum())
-        require(abs(total - 1.0) <= SUM_TOLERANCE, f"array {TRUST} adds up to {total}; weights add up to 1")
-        companions.weights = weights.copy()
+        companions.weights = trust.restored(arrays, TRUST, len(companions.weights))
         return companions

@@ -125,8 +125,6 @@ def leading_scores(
 ) -> tuple[mixture.Scores, FloatArray]:
     """Return for each row the scores of the run that had cost least before it; earlier runs win ties.
 
-    Outliers are those of the first run, whose count does not depend on who leads.
-
     Args:
         runs: the scores of the same n rows by each candidate.
         totals: (len(runs),) cost of all earlier events, by candidate.
@@ -135,16 +133,29 @@ def leading_scores(
     Returns:
         The scores, and the totals after these rows.
     """
-    costs = np.stack([weights * np.where(np.isnan(run.losses), 0.0, run.losses) for run in runs])
+    sums = running_totals(totals, np.stack([run.losses for run in runs]), weights)
+    return led_scores(runs, sums[:, :-1].argmin(axis=0)), sums[:, -1].copy()
+
+
+def running_totals(totals: FloatArray, costs: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the totals before each of n rows and after the last one, (m, n + 1).
+
+    Args:
+        totals: (m,) before these rows.
+        costs: (m, n) of the rows, NaN where a row costs nothing.
+        weights: (n,).
+    """
     # Summed one by one, starting from the total so far, so that the result does not depend on where batches were cut.
-    sums = np.cumsum(np.column_stack([totals, costs]), axis=1)
-    leads = sums[:, :-1].argmin(axis=0)
-    chosen = _chosen(runs, leads)
+    return np.cumsum(np.column_stack([totals, weights * np.where(np.isnan(costs), 0.0, costs)]), axis=1)
+
+
+def led_scores(runs: Sequence[mixture.Scores], leads: IntArray) -> mixture.Scores:
+    """Return for each row the scores of the run that `leads` names.
+
+    Outliers are those of the first run, whose count does not depend on who leads.
+    """
     latest = [run.latest for run in runs if run.latest is not None]
-    return (
-        chosen._replace(outliers=runs[0].outliers, latest=_chosen(latest, leads) if latest else None),
-        sums[:, -1].copy(),
-    )
+    return _chosen(runs, leads)._replace(outliers=runs[0].outliers, latest=_chosen(latest, leads) if latest else None)
 
 
 def _chosen(runs: Sequence[mixture.Scores], leads: IntArray) -> mixture.Scores:

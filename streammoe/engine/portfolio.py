@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from streammoe.checked import array_of, require
-from streammoe.engine import growing, mixture
+from streammoe.checked import array_of
+from streammoe.engine import growing, mixture, trust
 from streammoe.engine.growing import GrowingRows
+from streammoe.engine.mean_trust import MeanTrust
 from streammoe.engine.members.average import Average
 from streammoe.engine.members.contract import Member, Predictor, Rows, features_of
 from streammoe.engine.members.curved import Curved
@@ -43,8 +44,6 @@ N_PERMANENT = 3
 """Number of members that never leave, which come first."""
 TRUSTED = 0.5
 """Weight of the average from which on it is trusted."""
-SUM_TOLERANCE = 1e-9
-"""Tolerance for the sum of the weights in a checkpoint."""
 
 
 def no_terms() -> None:
@@ -59,6 +58,8 @@ class Portfolio:
         weights: (m,) the weight of each member's density in the next prediction; they add up to 1.
         resting: the member that has left and may come back, if any; it learns nothing.
         growing: the rows to which the mixture will be fitted again, if any.
+        means: weights of the members' means in the point prediction of numbers; None leaves that to the density, as in
+            models saved before there were any.
     """
 
     def __init__(
@@ -67,9 +68,11 @@ class Portfolio:
         weights: FloatArray,
         resting: Member | None = None,
         rows: GrowingRows | None = None,
+        means: MeanTrust | None = None,
     ) -> None:
         self.weights = weights
         self.growing = rows
+        self.means = means
         self._set(members, resting)
 
     def _set(self, members: Iterable[Member], resting: Member | None) -> None:
@@ -91,16 +94,21 @@ class Portfolio:
                 default weights are equal.
         """
         members = [Average(), Latest(), OneExpert.of(family, bound, mixture_state)]
-        others = LEAST_WEIGHT if trusted else 1.0 / len(members)
-        weights = np.full(len(members), others)
-        weights[0] = 1.0 - others * (len(members) - 1)
-        return cls(members, weights)
+        weights = trust.beginning(len(members), trusted=trusted)
+        n_outputs = mixture_state.experts.shape[1]
+        means = MeanTrust.of(len(members), n_outputs, trusted=trusted) if family.is_metric else None
+        return cls(members, weights, means=means)
 
     @property
     def named_weights(self) -> dict[str, float]:
         """The weight of each member by its name."""
         names = [member.name for member in self.members]
         return dict(zip(names, self.weights.tolist(), strict=True))
+
+    @property
+    def matters(self) -> FloatArray:
+        """(m,) How much each member matters: the larger of its weights in the density and in the point prediction."""
+        return self.weights if self.means is None else np.maximum(self.weights, self.means.of_members(self.weights))
 
     def predictors(self, mixture_state: MMState) -> list[Predictor]:
         """Return what each member predicts by, given the state of the mixture."""
@@ -112,7 +120,9 @@ class Portfolio:
 
     def _insert(self, at: int, member: Member, share: float) -> None:
         self._set((*self.members[:at], member, *self.members[at:]), self.resting)
-        self.weights = np.insert((1.0 - share) * self.weights, at, share)
+        self.weights = trust.with_another(self.weights, at, share)
+        if self.means is not None:
+            self.means.insert(at, share)
 
     def take_refitted(self, family: Family, theta: Parameters) -> None:
         """Let the mixture as it was fitted again predict, with the weight of the fit before, or hardly any at first."""
@@ -160,10 +170,10 @@ class Portfolio:
             n: number of events learned.
             terms: returns features that a member which comes back may see, see `Member.see`.
         """
-        resting = self.resting
+        resting, matters = self.resting, self.matters
         for at in reversed(range(N_PERMANENT, len(self.members))):
             member = self.members[at]
-            if member.is_on_probation and not member.stays(float(self.weights[at]), n):
+            if member.is_on_probation and not member.stays(float(matters[at]), n):
                 LOGGER.info("the member %s leaves; the others predict as well without it (event %d)", member.name, n)
                 self._remove(at)
         if resting is not None and self._trust_in_average < TRUSTED and resting.comes_back(n):
@@ -199,8 +209,9 @@ class Portfolio:
     def _remove(self, at: int) -> None:
         member = self.members[at]
         self._set((*self.members[:at], *self.members[at + 1 :]), member if member.rests else self.resting)
-        left = np.delete(self.weights, at)
-        self.weights = left / left.sum()
+        self.weights = trust.without(self.weights, at)
+        if self.means is not None:
+            self.means.remove(at)
         if isinstance(member, Refitted) and self.growing is not None and self.growing.has_been_tried:
             self.growing = None  # where fits to more rows have not helped, the next one hardly will
 
@@ -217,7 +228,7 @@ class Portfolio:
             UnsoundError: some of them leave a member with NaN or infinity; discard the portfolio.
         """
         member_scores = [member.learn(rows, scores, n_outputs=n_outputs, traced=traced) for member in self.members]
-        return combined_scores(member_scores, self.weights, rows.weights, traced=traced)
+        return combined_scores(member_scores, self.weights, rows.weights, self.means, rows.Y, traced=traced)
 
     def count_only(self) -> None:
         """Count an event that the mixture has not learned either."""
@@ -248,16 +259,18 @@ class Portfolio:
         members = [member.copy(old.get(member.name)) for member in self.members]
         resting = copy.copy(self.resting)  # its arrays, which may be shared, stay as they are while it rests
         weights = copy_array(self.weights, None if spare is None else spare.weights)
-        return Portfolio(members, weights, resting, self.growing and self.growing.copy())
+        means = self.means and self.means.copy(None if spare is None else spare.means)
+        return Portfolio(members, weights, resting, self.growing and self.growing.copy(), means)
 
     def is_finite(self) -> bool:
         """Return whether every number of the members' own is finite."""
-        return all(member.is_finite() for member in self.known)
+        return all(member.is_finite() for member in self.known) and (self.means is None or self.means.is_finite())
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""
         own = {name: array for member in self.known for name, array in member.arrays().items()}
         own |= {} if self.growing is None else self.growing.arrays()
+        own |= {} if self.means is None else self.means.arrays()
         return {f"{PREFIX}{name}": array for name, array in {"weights": self.weights, **own}.items()}
 
     @classmethod
@@ -302,14 +315,20 @@ class Portfolio:
         found = array_of(arrays, where, "float64", (None,), least=0.5 * LEAST_WEIGHT, most=1.0)
         may_rest = members[-1].rests and members[-1].is_on_probation
         resting = members.pop() if may_rest and len(members) > len(found) else None
-        weights = array_of(arrays, where, "float64", (len(members),))
-        total = float(weights.sum())
-        require(abs(total - 1.0) <= SUM_TOLERANCE, f"array {where} adds up to {total}; weights add up to 1")
-        return cls(members, weights.copy(), resting, rows)
+        weights, means = trust.restored(arrays, where, len(members)), None
+        if family.is_metric:
+            means = MeanTrust.from_arrays(arrays, PREFIX, n_members=len(members), n_outputs=n_outputs)
+        return cls(members, weights, resting, rows, means)
 
 
 def combined_scores(
-    member_scores: Sequence[Scores], weights: FloatArray, event_weights: FloatArray, *, traced: bool
+    member_scores: Sequence[Scores],
+    weights: FloatArray,
+    event_weights: FloatArray,
+    means: MeanTrust | None = None,
+    targets: FloatArray | None = None,
+    *,
+    traced: bool,
 ) -> Scores:
     """Combine the members' scores of rows, and update `weights` by rows with a target; outliers are the first member's.
 
@@ -317,19 +336,17 @@ def combined_scores(
         member_scores: what each member said.
         weights: (m,) changed in place, unless `event_weights` is empty.
         event_weights: (n,) how much each row counts; empty if the rows are not learned.
+        means: weights of the members' means in the predictions, updated likewise; None: the mean of the density.
+        targets: (n, Q) targets, for `means`.
         traced: whether the members have recorded their experts' parts.
     """
     n, M = member_scores[0].predictions.shape
     losses, predictions, shares = np.empty(n), np.empty((n, M)), np.empty((n, len(member_scores)))
-    combine(
-        weights,
-        event_weights,
-        np.array([each.losses for each in member_scores]),
-        np.array([each.predictions for each in member_scores]),
-        losses,
-        predictions,
-        shares,
-    )
+    said = np.array([each.predictions for each in member_scores])
+    losses_said = np.array([each.losses for each in member_scores])
+    combine(weights, event_weights, losses_said, said, losses, predictions, shares)
+    if means is not None:
+        means.combine(said, np.full((n, M), np.nan) if targets is None else targets, event_weights, predictions)
     outliers = member_scores[0].outliers
     if not traced:
         return Scores(losses, predictions, mixture.no_trace(), outliers)
@@ -350,6 +367,7 @@ def score(
     Y: FloatArray | None = None,
     *,
     n_outputs: int,
+    means: MeanTrust | None = None,
     traced: bool = False,
 ) -> tuple[Scores, FloatArray]:
     """Score rows by one member or several, without learning.
@@ -360,6 +378,7 @@ def score(
         weights: (m,) the weight of each.
         W: (n, p_w) gate features; R: (n, p_v) expert features; Y: targets, if known.
         n_outputs: Q, or the number of classes.
+        means: weights of their means in the point prediction, if it has any of its own.
         traced: whether to record each expert's part.
 
     Returns:
@@ -376,4 +395,4 @@ def score(
     if len(found) == 1:
         return found[0]
     member_scores = [scores for scores, _ in found]
-    return combined_scores(member_scores, weights, np.empty(0), traced=traced), found[0][1]
+    return combined_scores(member_scores, weights, np.empty(0), means, traced=traced), found[0][1]

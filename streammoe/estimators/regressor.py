@@ -82,7 +82,11 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         self.learner.learn_one(x, y, w)
 
     def predict_one(self, x: Mapping[Any, Any]) -> float:
-        """Predict y at `x` by its mean, Σ_k g_k(x) Υ_k φ(x) of each member ([MM] eq. 14); 0 before learning."""
+        """Predict y at `x` by its mean, Σ_k g_k(x) Υ_k φ(x) of each member ([MM] eq. 14); 0 before learning.
+
+        Members of a portfolio count by how small their errors were, so that the mean of the predicted distribution, in
+        which they count by their likelihood, may be another one.
+        """
         prediction: float = self.learner.predict_one(x)
         return prediction
 

@@ -21,7 +21,7 @@ from streammoe.kernels.shared import limited_step
 from streammoe.layout import NO_ADDITIONS, Additions, Layout
 from streammoe.model.checks import event_weight, is_whole, names_in
 from streammoe.model.context import Context
-from streammoe.model.phases.contract import Phase
+from streammoe.model.phases.contract import Phase, Served
 from streammoe.model.phases.provisional import in_units
 from streammoe.model.phases.streaming import Mixture, Streaming
 from streammoe.model.phases.warmup import Empty
@@ -251,18 +251,30 @@ class Learner:
         """Score raw rows, and return their responsibilities, or without targets the gate's probabilities."""
         context = self.context
         targets = context.targets
-        members, trust, encoder = self.phase.served(context)
-        if not members:
+        served = self.phase.served(context)
+        if not served.members:
             losses = np.full(len(X), np.nan)
             return mixture.Scores(losses, targets.blank(len(X)), mixture.no_trace()), np.empty((len(X), 0))
+        scores, responsibilities = self._scored(served, X, Y, traced=traced)
+        if served.point is not None:
+            near, _ = self._scored(served.point, X, None)
+            scores = scores._replace(predictions=near.predictions)
+        return self._with_held(scores), responsibilities
+
+    def _scored(
+        self, served: Served, X: FloatArray, Y: FloatArray | None, *, traced: bool = False
+    ) -> tuple[mixture.Scores, FloatArray]:
+        """Score raw rows by what predicts, in the targets' own units."""
+        context = self.context
+        members, trust, encoder, means, _ = served
         # Prediction never raises on range: values too large for their powers are clipped.
         W, R = encoder.design(encoder.hold(encoder.bounded(X)))
         scaler = encoder.scaler
         Z = None if Y is None else (Y - scaler.target_center) / scaler.target_scale
         scores, responsibilities = portfolio.score(
-            context.family, members, trust, W, R, Z, n_outputs=targets.n_outputs, traced=traced
+            context.family, members, trust, W, R, Z, n_outputs=context.targets.n_outputs, means=means, traced=traced
         )
-        return self._with_held(in_units(scores, scaler)), responsibilities
+        return in_units(scores, scaler), responsibilities
 
     def _with_held(self, scores: mixture.Scores, Y: FloatArray | None = None) -> mixture.Scores:
         """Hold the predictions of rows to the targets seen before each; its density is what it is.

@@ -15,13 +15,13 @@ AREAS = {
     "softmax": "test_softmax.py test_sharp.py test_linalg.py test_iterates.py",
     "groups": "test_groups.py contracts/test_families.py invariants/*.py",
     "batch fit": "test_batch_methods.py test_settled.py engine/test_batch.py unit/test_batch.py",
-    "warm-up": "test_warmup_buffer.py test_warmup.py test_spectral.py",
+    "warm-up": "test_warmup_buffer.py test_warmup.py test_provisional.py test_spectral.py",
     "companions": "test_companions.py test_warmup_buffer.py test_warmup.py invariants/*.py",
     "choice": "test_model_selection.py test_living.py test_regressor.py",
     "expert life": "test_split_merge.py test_expert_life_oracle.py test_living.py",
     "drift": "engine/test_drift.py test_drift_oracle.py test_schedules.py test_drifting_daemon.py",
     "schedules": "test_schedules.py",
-    "portfolio": "test_portfolio.py test_curved.py test_steady.py",
+    "portfolio": "test_portfolio.py test_mean_trust.py test_curved.py test_steady.py",
     "held": "test_held.py test_tails.py unit/test_features.py",
     "refits": "test_growing.py test_refits.py test_refit.py test_recent.py",
     "lags": "test_lags.py test_lags_of_late_labels.py test_label_join.py test_joined_labels.py",
@@ -123,6 +123,7 @@ FAULTS = {
         Fault("descent-keeps-last", "if point.objective > best.objective:", "if point is not best:"),
     ],
     "warm-up": [
+        Fault("likelier-is-nearer", "np.where(predicts, 0, 1)", "np.where(leads, 0, 1)"),
         Fault(
             "warm-up-keeps-worst",
             "key=lambda fit: fit.score, reverse=True)[:kept]",
@@ -138,7 +139,9 @@ FAULTS = {
     "companions": [
         Fault("companions-of-classes-forget-soon", "CLASS_STEPS = Power(alpha=0.7)", "CLASS_STEPS = Power(alpha=0.5)"),
         Fault("companions-share-their-trust", "self.members], self.weights.copy())", "self.members], self.weights)"),
-        Fault("companions-trust-not-restored", "        companions.weights = weights.copy()\n", ""),
+        Fault(
+            "companions-trust-not-restored", "        companions.weights = trust.restored(", "        trust.restored("
+        ),
         Fault(
             "terms-of-companions-not-moved",
             "np.concatenate([expert_at[self.terms], new])",
@@ -170,6 +173,13 @@ FAULTS = {
         Fault("trust-never-fades", "logs[j] = DISCOUNT * logs[j] - counts", "logs[j] = logs[j] - counts"),
         Fault("trust-without-floor", "max(weights[j] / total, LEAST_WEIGHT)", "weights[j] / total"),
         Fault("trust-of-unweighted-events", "logs[j] - counts[i] * losses[j, i]", "logs[j] - losses[j, i]"),
+        Fault(
+            "trust-in-means-never-fades", "logs[j] = DISCOUNT * math.log(weights[j])", "logs[j] = math.log(weights[j])"
+        ),
+        Fault("far-errors-decide", "(ratio if ratio <= limit else", "(ratio if ratio >= 0.0 else"),
+        Fault("means-of-members-in-wrong-place", "1 + at, share)", "at, share)"),
+        Fault("mean-trust-not-saved", "own |= {} if self.means is None else self.means.arrays()", "pass"),
+        Fault("useful-means-leave", "member.stays(float(matters[at]), n)", "member.stays(float(self.weights[at]), n)"),
         Fault("curved-never-leaves", " idle + 1 if weight < NEGLIGIBLE else 0", " 0"),
         Fault("curved-back-at-once", "n >= GROWTH * int(self._notes[1])", "n >= int(self._notes[1])"),
         Fault("refitted-never-leaves", "self._idle + 1 if self._gain < LEAST_GAIN else 0", "0"),

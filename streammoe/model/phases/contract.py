@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from streammoe.engine import mixture
+from streammoe.engine.mean_trust import MeanTrust
 from streammoe.engine.members.contract import Predictor
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.state import MMState
@@ -28,6 +29,10 @@ class Served(NamedTuple):
     weights: FloatArray
     """(m,) the weight of each."""
     encoder: Encoder
+    means: MeanTrust | None = None
+    """Weights of their means in the point prediction, if it has any of its own."""
+    point: Served | None = None
+    """What makes the point prediction, if it is something else."""
 
     @classmethod
     def alone(cls, state: MMState, encoder: Encoder) -> Served:

@@ -6,13 +6,13 @@ It ends with the warm-up and does not affect the warm-up's result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from streammoe.checked import array_of
 from streammoe.engine import mixture
-from streammoe.engine.model_selection import Candidate, leading_scores
+from streammoe.engine.model_selection import Candidate, led_scores, running_totals
 from streammoe.engine.state import MMState, UnsoundError, copy_array, copy_state, state_arrays
 from streammoe.features import Encoder
 from streammoe.kernels.state import Trace
@@ -30,6 +30,8 @@ RESTARTS = 2
 HANDICAP = 20.0
 """Nats by which the first mixture must predict better than the one expert before it serves, since few events may be
 overfitted. Later mixtures inherit the lead of the one that they replace."""
+LARGEST_ERROR = 6.0
+"""Larger errors, in units of the targets' scale, count as this: single ones say little about who predicts better."""
 
 
 def next_fit(n: int, size: int) -> int:
@@ -52,24 +54,35 @@ class ProvisionalMixture:
         scaler: scaler of the events to which it was fitted.
         totals: (2,) −log-likelihood of the events since the fit, each predicted before it was learned: of the mixture,
             including its handicap, and of the one expert.
+        errors: (2,) their squared errors since the fit, in units of the targets' scales: a mixture may be far likelier
+            and its mean worse. None for classes, and in warm-ups that older versions began: who leads predicts.
     """
 
-    def __init__(self, candidate: Candidate, scaler: Scaler, totals: FloatArray) -> None:
+    def __init__(
+        self, candidate: Candidate, scaler: Scaler, totals: FloatArray, errors: FloatArray | None = None
+    ) -> None:
         self.candidate = candidate
         self.scaler = scaler
         self.totals = totals
+        self.errors = errors
         self._spare: MMState | None = None
 
     @classmethod
     def after(cls, before: ProvisionalMixture | None, candidate: Candidate, scaler: Scaler) -> ProvisionalMixture:
         """Return a new one, which inherits the lead of the one before it over the one expert, or its deficit."""
         ahead = before is not None and before.leads
-        return cls(candidate, scaler, np.array([0.0 if ahead else HANDICAP, 0.0]))
+        errors = np.zeros(2) if candidate.state.variances.size else None
+        return cls(candidate, scaler, np.array([0.0 if ahead else HANDICAP, 0.0]), errors)
 
     @property
     def leads(self) -> bool:
         """Whether the mixture has cost no more than the one expert."""
         return bool(self.totals[0] <= self.totals[1])
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it makes the point prediction: it leads, and its errors were no larger."""
+        return self.leads and (self.errors is None or bool(self.errors[0] <= self.errors[1]))
 
     def learn(
         self,
@@ -115,8 +128,9 @@ class ProvisionalMixture:
                 traced=traced,
             )
             with np.errstate(over="ignore"):  # the sums are checked instead
-                scores, totals = leading_scores([in_units(own, self.scaler), one], self.totals, weights)
-            if not np.isfinite(totals).all():
+                runs = [in_units(own, self.scaler), one]
+                totals = running_totals(self.totals, np.stack([run.losses for run in runs]), weights)
+            if not np.isfinite(totals[:, -1]).all():
                 raise UnsoundError(["totals"])
         except UnsoundError:
             if before is not None:
@@ -124,8 +138,24 @@ class ProvisionalMixture:
                 self._spare = None
             raise
         self._spare = before or self._spare
-        self.totals = totals
-        return scores
+        self.totals = totals[:, -1].copy()
+        leads = totals[0, :-1] <= totals[1, :-1]
+        scores = led_scores(runs, np.where(leads, 0, 1))
+        if self.errors is None:
+            return scores
+        errors = running_totals(self.errors, self._squares(runs, Y), weights)
+        self.errors = errors[:, -1].copy()
+        predicts = leads & (errors[0, :-1] <= errors[1, :-1])
+        return scores._replace(predictions=led_scores(runs, np.where(predicts, 0, 1)).predictions)
+
+    def _squares(self, runs: Sequence[mixture.Scores], Y: FloatArray) -> FloatArray:
+        """Return the squared errors of rows by each run, (len(runs), n)."""
+        squares = np.zeros((len(runs), len(Y)))
+        for i, run in enumerate(runs):
+            errors = np.minimum(np.abs(run.predictions - Y) / self.scaler.target_scale, LARGEST_ERROR)
+            for q in range(Y.shape[1]):
+                squares[i] += errors[:, q] ** 2
+        return squares
 
     def change(self, context: Context, change: Callable[[MMState], MMState]) -> None:
         """Continue from the changed state, which has more columns or classes."""
@@ -137,12 +167,14 @@ class ProvisionalMixture:
         """Return an independent copy."""
         state, residual, options = self.candidate
         candidate = Candidate(copy_state(state), copy_array(residual, None), options)
-        return ProvisionalMixture(candidate, self.scaler, self.totals.copy())
+        errors = None if self.errors is None else self.errors.copy()
+        return ProvisionalMixture(candidate, self.scaler, self.totals.copy(), errors)
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""
         return {
             "warmup.totals": self.totals,
+            **({} if self.errors is None else {"warmup.errors": self.errors}),
             **{f"warmup.{name}": array for name, array in self.scaler._asdict().items()},
             **state_arrays(self.candidate.state, "warmup.interim"),
         }
@@ -155,7 +187,11 @@ class ProvisionalMixture:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
         scaler = restored_scaler(arrays, "warmup", len(encoder.feature_names), encoder.n_outputs)
-        return cls(candidate, scaler, array_of(arrays, "warmup.totals", "float64", (2,)).copy())
+        totals = array_of(arrays, "warmup.totals", "float64", (2,)).copy()
+        errors = None
+        if candidate.state.variances.size and "warmup.errors" in arrays:
+            errors = array_of(arrays, "warmup.errors", "float64", (2,), least=0.0).copy()
+        return cls(candidate, scaler, totals, errors)
 
 
 def in_units(scores: mixture.Scores, scaler: Scaler) -> mixture.Scores:

@@ -446,7 +446,8 @@ class Streaming(Phase):
     def served(self, context: Context) -> Served:
         if self.portfolio is None:
             return Served.alone(self.leader.state, context.encoder)
-        return Served(self.portfolio.predictors(self.leader.state), self.portfolio.weights, context.encoder)
+        portfolio = self.portfolio
+        return Served(portfolio.predictors(self.leader.state), portfolio.weights, context.encoder, portfolio.means)
 
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder

@@ -188,9 +188,14 @@ class WarmUp(Phase):
         return mixture.concatenated(runs)
 
     def served(self, context: Context) -> Served:
-        provisional = self.provisional
-        if provisional is not None and provisional.leads:
-            return Served.alone(provisional.candidate.state, context.encoder.scaled(provisional.scaler))
+        provisional, one = self.provisional, self._served_by_one(context)
+        if provisional is None or not provisional.leads:
+            return one
+        found = Served.alone(provisional.candidate.state, context.encoder.scaled(provisional.scaler))
+        return found if provisional.predicts else found._replace(point=one)
+
+    def _served_by_one(self, context: Context) -> Served:
+        """Return the one expert with its companions."""
         encoder, companions = encoder_of(context, self.one), self.one.companions
         if companions is None:
             return Served.alone(self.one.recursive, encoder)

@@ -180,6 +180,11 @@ PORTFOLIO = {
     "two experts": lambda a: a.update({"portfolio.one_expert.masses": np.ones(2)}),
     "an expert without variance": lambda a: a["portfolio.one_expert.variances"].fill(0.0),
     "an expert of other events": lambda a: a["portfolio.one_expert.n"].__iadd__(1),
+    "means of two members": lambda a: a.update({"portfolio.mean_weights": np.full(3, 1 / 3)}),
+    "means of less than all": lambda a: a["portfolio.mean_weights"].__imul__(0.9),
+    "no errors of means": lambda a: a.pop("portfolio.mean_squares"),
+    "negative errors of means": lambda a: a["portfolio.mean_squares"].fill(-1.0),
+    "means of a negative number": lambda a: a["portfolio.mean_count"].fill(-1),
 }
 CURVED = {
     "no terms": lambda a: a.pop("portfolio.curved_terms"),
@@ -214,6 +219,7 @@ INTERIM = {
     "no totals": lambda a: a.pop("warmup.totals"),
     "no scale": lambda a: a["warmup.scale"].__imul__(0.0),
     "totals NaN": lambda a: a["warmup.totals"].fill(np.nan),
+    "negative errors": lambda a: a["warmup.errors"].fill(-1.0),
 }
 CLASSES = {
     **{f"index {value}": cell("warmup.Y", (0, 0), value) for value in (2.0, -1.0, 0.5)},

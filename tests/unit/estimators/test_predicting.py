@@ -72,8 +72,8 @@ def test_models_say_what_the_literal_mixture_of_the_served_experts_says(name):
 def test_the_distribution_has_the_likelihood_and_the_mean_of_the_model(name):
     kind, arguments, law = FAMILIES[name]
     X, y = STREAMS[kind](5, seed=9)
-    for n in (20, 150):
-        model = trained(kind, n, **arguments, standardize=True, hold=False)
+    for n, serve in ((20, "portfolio"), (150, "polyak")):
+        model = trained(kind, n, **arguments, standardize=True, hold=False, serve=serve)
         given = zip(dicts(X), y, predictions(model, X), model.log_likelihood_array(X, y), strict=True)
         for x, target, prediction, likelihood in given:
             found = model.predict_distribution_one(x)

@@ -6,12 +6,13 @@ import sys
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
 from streammoe.batch import fit
 from streammoe.distributions import Gaussian
 from streammoe.engine import warmup
 from streammoe.engine.state import UnsoundError
 from streammoe.model.phases import provisional
+from streammoe.persistence import encode
 from tests.unit.estimators.models import COVARIANCE, QUICK, STREAMS, classes, numbers, pairs, trained
 
 FIRST, WARM_UP = 40, 170
@@ -89,6 +90,81 @@ def test_its_distribution_is_in_the_units_of_the_targets_and_its_shares_are_not_
     assert covariances.shape == (2, 3, 3)
     assert np.sqrt(covariances[:, 2, 2].min()) == pytest.approx(np.sqrt(COVARIANCE[2, 2]), rel=1.0)
     assert np.isnan(model.gate_one(event)).all()
+
+
+def test_the_likelier_one_makes_the_point_prediction_only_if_its_errors_were_no_larger(never):
+    def learn():
+        model = MoERegressor(**BRIEF, standardize=True)
+        model.learn_array(X[:100], Y[:100])
+        return model
+
+    model, alone = learn(), never(learn)
+    found, (rows, targets) = model.learner.phase.provisional, (X[100:150], Y[100:150])
+    said = {}
+    for errors in ([0.0, 1e9], [1e9, 0.0]):
+        found.errors[:] = errors
+        said[found.predicts] = model.predict_array(rows)
+        likelihood = model.log_likelihood_array(rows, targets)
+        assert likelihood.mean() > alone.log_likelihood_array(rows, targets).mean() + 0.1
+    assert said[False].tobytes() == alone.predict_array(rows).tobytes()
+    assert np.abs(said[True] - targets).mean() < 0.5 * np.abs(said[False] - targets).mean()
+
+
+@pytest.mark.parametrize("kind", [MoERegressor, MoEMultiTargetRegressor])
+def test_whose_errors_were_smaller_is_counted_event_by_event(kind, never, tmp_path):
+    rows, targets = STREAMS[kind](150)
+    targets = targets.reshape(150, -1)
+
+    def learn():
+        model = trained(kind, 100, **BRIEF, standardize=True)
+        return model.learn_rows(rows[100:], targets[100:]).predictions
+
+    whole = trained(kind, 100, **BRIEF, standardize=True)
+    found = whole.learner.phase.provisional
+    found.errors[:] = found.errors.sum(), 0.0  # one expert predicts at first
+    path = tmp_path / "cut.safetensors"
+    whole.save(path)
+    cut = load(path)
+    outcome = whole.learn_rows(rows[100:], targets[100:])
+    parts = [cut.learn_rows(rows[i : i + 1], targets[i : i + 1]).predictions for i in range(100, 150)]
+    assert np.concatenate(parts).tobytes() == outcome.predictions.tobytes()
+    assert cut.state_digest() == whole.state_digest()
+    near = (outcome.predictions == never(learn)).all(axis=1)
+    assert near[0]
+    assert not near[-1]
+    assert (np.diff(near.astype(int)) != 0).sum() == 1
+
+
+def test_errors_count_by_the_weight_of_the_event_and_in_units_of_the_targets():
+    model = MoERegressor(**BRIEF, standardize=True)
+    model.learn_array(X[:100], Y[:100])
+    found = model.learner.phase.provisional
+    for target, weight in ((Y[100], 2.0), (np.nan, 1.0), (25.0, 0.5)):
+        before, said = found.errors.copy(), []
+        for found.errors[:] in ([0.0, 1e9], [1e9, 0.0]):
+            said.append(model.predict_array(X[100:101])[0])
+        found.errors[:] = before
+        model.learn_rows(X[100:101], np.array([[target]]), np.array([weight]))
+        apart = np.minimum(np.abs(np.array(said) - target) / found.scaler.target_scale, 6.0)
+        assert (apart.max() == 6.0) == (target == 25.0)
+        expected = before if np.isnan(target) else before + weight * apart**2
+        np.testing.assert_allclose(found.errors, expected, rtol=1e-12)
+
+
+def test_in_a_warm_up_that_an_older_version_began_who_leads_predicts(tmp_path):
+    model = trained(n=100, **BRIEF, standardize=True)
+    path = tmp_path / "older.safetensors"
+    arrays = model.arrays()
+    arrays.pop("warmup.errors")
+    path.write_bytes(encode(arrays, model.describe()))
+    old, found = load(path), model.learner.phase.provisional
+    found.errors[:] = 1e9, 0.0
+    assert found.leads
+    assert not found.predicts
+    assert old.learner.phase.provisional.predicts
+    old.learn_array(X[100:110], Y[100:110])
+    assert old.arrays().keys() == arrays.keys()
+    assert "warmup.errors" not in trained(MoEClassifier, 100, **BRIEF).arrays()
 
 
 def test_a_late_column_widens_its_scaler():

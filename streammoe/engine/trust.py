@@ -1,0 +1,58 @@
+"""Weights of those that predict together: above 0, and they add up to 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from streammoe.checked import array_of, require
+from streammoe.kernels.portfolio import LEAST_WEIGHT
+from streammoe.types import AnyArray, FloatArray
+
+SUM_TOLERANCE = 1e-9
+"""Tolerance for the sum of the weights in a checkpoint."""
+
+
+def beginning(count: int, *, trusted: bool) -> FloatArray:
+    """Return equal weights, or nearly all of it for the first one if that is `trusted`.
+
+    >>> beginning(4, trusted=False).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
+    others = LEAST_WEIGHT if trusted else 1.0 / count
+    weights = np.full(count, others)
+    weights[0] = 1.0 - others * (count - 1)
+    return weights
+
+
+def with_another(weights: FloatArray, at: int, share: float) -> FloatArray:
+    """Return weights with a further one at an index, which gets this share of all.
+
+    >>> with_another(np.array([0.75, 0.25]), 1, 0.2).tolist()
+    [0.6000000000000001, 0.2, 0.2]
+    """
+    return np.insert((1.0 - share) * weights, at, share)
+
+
+def without(weights: FloatArray, at: int) -> FloatArray:
+    """Return weights without the one at an index.
+
+    >>> without(np.array([0.6, 0.2, 0.2]), 0).tolist()
+    [0.5, 0.5]
+    """
+    left = np.delete(weights, at)
+    found: FloatArray = left / left.sum()
+    return found
+
+
+def restored(arrays: Mapping[str, AnyArray], name: str, count: int) -> FloatArray:
+    """Return the weights that a checkpoint holds.
+
+    Raises:
+        CheckpointError: they are missing, are not so many, or are no weights.
+    """
+    weights = array_of(arrays, name, "float64", (count,), least=0.5 * LEAST_WEIGHT, most=1.0)
+    total = float(weights.sum())
+    require(abs(total - 1.0) <= SUM_TOLERANCE, f"array {name} adds up to {total}; weights add up to 1")
+    return weights.copy()

@@ -1,0 +1,162 @@
+"""The point prediction of a portfolio: whose means are trusted, and what checkpoints hold of it."""
+
+import numpy as np
+import pytest
+
+from streammoe import MoEClassifier, MoERegressor, load
+from streammoe.engine.mean_trust import MeanTrust
+from streammoe.kernels.portfolio import LEAST_WEIGHT
+from streammoe.options import WarmUp
+from streammoe.persistence import encode
+
+RNG = np.random.default_rng(5)
+QUICK = {"n_experts": 2, "warmup": WarmUp(60, restarts=1)}
+N = 5_000
+X = RNG.normal(size=(N, 3))
+TWO_STATES = np.where(np.arange(N) // 1_000 % 2, 1.0, -1.0) * (X @ [2.0, 1.0, -1.0]) + 0.3 * RNG.normal(size=N)
+"""Targets of a relation that has one of two states for a while, which no input tells."""
+
+
+def without(arrays):
+    """The arrays of a checkpoint that was written before means had weights."""
+    return {name: array for name, array in arrays.items() if not name.startswith("portfolio.mean_")}
+
+
+def as_older(model, folder):
+    """A model as an earlier version would have saved it."""
+    path = folder / "older.safetensors"
+    path.write_bytes(encode(without(model.arrays()), model.describe()))
+    return load(path)
+
+
+def test_where_a_likely_density_has_a_poor_mean_errors_decide(tmp_path):
+    """One expert for each state is likely, and the mean of both is wrong in either of them."""
+    begun = 2_050
+    model = MoERegressor(2, warmup=WarmUp(2_000, restarts=2), refits=False, drift=None, curved="off")
+    model.learn_array(X[:begun], TWO_STATES[:begun])
+    old = as_older(model, tmp_path)
+    losses, errors = {}, {}
+    for each in (model, old):
+        found = each.learn_rows(X[begun:], TWO_STATES[begun:, None])
+        losses[each] = found.losses
+        errors[each] = np.sqrt(np.mean((found.predictions[:, 0] - TWO_STATES[begun:]) ** 2))
+    assert errors[model] < 0.9 * errors[old]
+    assert losses[model].tobytes() == losses[old].tobytes()
+    row = dict(zip(model.fields, X[0], strict=True))
+    assert model.predict_distribution_one(row).mean() == old.predict_distribution_one(row).mean()
+
+
+def test_an_older_checkpoint_goes_on_as_before_and_saves_nothing_more(tmp_path):
+    model = MoERegressor(**QUICK)
+    model.learn_array(X[:200], TWO_STATES[:200])
+    old = as_older(model, tmp_path)
+    model.learner.phase.portfolio.means = None
+    assert model.state_digest() == old.state_digest()
+    for each in (model, old):
+        each.learn_array(X[200:400], TWO_STATES[200:400])
+    assert model.state_digest() == old.state_digest()
+    row = dict(zip(model.fields, X[400], strict=True))
+    assert old.predict_one(row) == pytest.approx(float(old.predict_distribution_one(row).mean()), rel=1e-12)
+    assert without(old.arrays()).keys() == old.arrays().keys()
+
+
+def test_probabilities_of_classes_are_those_of_the_density():
+    model = MoEClassifier(**QUICK)
+    model.learn_array(X[:200], (TWO_STATES[:200] > 0.0).astype(int))
+    assert without(model.arrays()).keys() == model.arrays().keys()
+
+
+def combined(trust, predictions, targets, served, counts):
+    found = served.copy()
+    trust.combine(predictions, targets, counts, found)
+    return found
+
+
+def rows(n, members=3, outputs=2):
+    rng = np.random.default_rng(1)
+    targets = rng.normal(size=(n, outputs))
+    predictions = targets + rng.normal(size=(members, n, outputs)) * np.array([0.1, 1.0, 2.0])[:, None, None]
+    return predictions, targets, predictions.mean(axis=0), rng.uniform(0.2, 2.0, size=n)
+
+
+def test_whoever_was_near_predicts_and_one_that_was_not_comes_back():
+    predictions, targets, served, counts = rows(4_000)
+    trust = MeanTrust.of(3, 2, trusted=False)
+    combined(trust, predictions, targets, served, counts)
+    assert trust.weights[1] > 0.95
+    predictions = predictions[::-1].copy()
+    found = combined(trust, predictions[:, :200], targets[:200], served[:200], counts[:200])
+    assert trust.weights[3] > 0.95
+    assert np.abs(found[100:] - targets[100:200]).mean() < 0.15
+
+
+def test_equal_means_share_equally_in_the_end():
+    trust = MeanTrust.of(3, 1, trusted=True)
+    assert trust.weights[1:].tolist() == [LEAST_WEIGHT] * 3
+    same = np.zeros((3, 6_000, 1))
+    combined(trust, same, np.ones((6_000, 1)), same[0], np.ones(6_000))
+    np.testing.assert_allclose(trust.weights, 0.25, atol=1e-3)
+
+
+def test_rows_without_target_and_predicted_ones_change_nothing():
+    predictions, targets, served, counts = rows(5)
+    trust = MeanTrust.of(3, 2, trusted=False)
+    before = {name: array.tobytes() for name, array in trust.arrays().items()}
+    expected = 0.25 * (served + predictions.sum(axis=0))
+    np.testing.assert_allclose(combined(trust, predictions, targets, served, np.empty(0)), expected)
+    missing = np.full_like(targets, np.nan)
+    np.testing.assert_allclose(combined(trust, predictions, missing, served, counts), expected)
+    assert {name: array.tobytes() for name, array in trust.arrays().items()} == before
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-200, 1e-160, 1e150, 1e200, 1e308])
+def test_errors_without_measure_leave_finite_weights(size):
+    """From none at all, in which nothing is learned, to those whose squares are infinite."""
+    for first in (0.0, 1.0, size):
+        trust = MeanTrust.of(2, 1, trusted=False)
+        targets = np.array([first, size, 0.0, 1.0, -size])[:, None]
+        predictions = np.stack([np.zeros((5, 1)), np.full((5, 1), size / 2)])
+        found = combined(trust, predictions, targets, predictions[0], np.full(5, 1e6))
+        assert trust.is_finite()
+        assert np.isfinite(found).all()
+        assert (trust.weights >= LEAST_WEIGHT * (1.0 - 1e-6)).all()
+        assert trust.weights.sum() == pytest.approx(1.0)
+
+
+def test_a_single_error_far_out_does_not_decide():
+    predictions, targets, served, counts = rows(1_000)
+    trust = MeanTrust.of(3, 2, trusted=False)
+    combined(trust, predictions, targets, served, counts)
+    squares = trust.squares.copy()
+    far = predictions[:, :1].copy()
+    far[0] += 1e6
+    combined(trust, far, targets[:1], served[:1], np.ones(1))
+    combined(trust, predictions[:, :30], targets[:30], served[:30], counts[:30])
+    assert trust.weights[1] > 0.9
+    assert (trust.squares < 1.2 * squares).all()
+
+
+def test_of_a_member_that_comes_or_goes_the_others_keep_their_proportions():
+    trust = MeanTrust(np.array([0.4, 0.3, 0.2, 0.1]), np.zeros(1), np.zeros(1, dtype=np.int64))
+    trust.insert(1, 0.2)
+    np.testing.assert_allclose(trust.weights, [0.32, 0.24, 0.2, 0.16, 0.08])
+    np.testing.assert_allclose(trust.of_members(np.full(4, 0.25)), [0.32, 0.28, 0.24, 0.16])
+    trust.remove(1)
+    np.testing.assert_allclose(trust.weights, [0.4, 0.3, 0.2, 0.1])
+
+
+def test_a_member_of_which_only_the_mean_is_trusted_stays():
+    model = MoERegressor(**QUICK, drift=None, curved="off", refits=False)
+    model.learn_array(X[:100], TWO_STATES[:100])
+    portfolio = model.learner.phase.portfolio
+    names = [member.name for member in portfolio.members]
+    at = names.index("steady")
+    portfolio.weights = np.full(len(names), (1.0 - LEAST_WEIGHT) / (len(names) - 1))
+    portfolio.weights[at] = LEAST_WEIGHT
+    for near, stays in ((0.5, True), (LEAST_WEIGHT, False)):
+        portfolio.means.weights = np.full(1 + len(names), (1.0 - near) / len(names))
+        portfolio.means.weights[1 + at] = near
+        for n in (1_024, 2_048):
+            portfolio.review(n)
+        assert ("steady" in model.member_weights) == stays
+    assert len(portfolio.means.weights) == 1 + len(portfolio.members)
