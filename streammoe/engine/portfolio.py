@@ -185,10 +185,12 @@ class Portfolio:
         self.growing = None
         self._try_again(terms)
 
-    def renew_one_expert(self, family: Family, bound: str, mixture_state: MMState) -> None:
-        """Let the expert that forgets begin with a mixture again: its prior, which does not fade, is out of date."""
+    def renew(self, family: Family, bound: str, mixture_state: MMState) -> None:
+        """Let what has a prior or a scale that is out of date begin again: the expert that forgets, the trust in means."""
         renewed = OneExpert.of(family, bound, mixture_state)
         self._set((renewed if member.name == renewed.name else member for member in self.members), self.resting)
+        if self.means is not None:
+            self.means = MeanTrust.of(len(self.members), len(self.means.squares), trusted=True)
 
     def _try_again(self, terms: Callable[[], IntArray | None]) -> None:
         """Let the member that has left, if any, predict on trial; it may see these features, see `Member.see`."""

@@ -224,7 +224,7 @@ class Streaming(Phase):
         recent.keep_last(JUDGE_EVERY)
         portfolio.begin_again(context.curved_terms)
         if self.refit(context):
-            portfolio.renew_one_expert(context.family, context.options.bound, self.leader.state)
+            portfolio.renew(context.family, context.options.bound, self.leader.state)
         else:
             self.restart_average()
 
