@@ -186,7 +186,7 @@ class Portfolio:
         self._try_again(terms)
 
     def renew(self, family: Family, bound: str, mixture_state: MMState) -> None:
-        """Let what has a prior or a scale that is out of date begin again: the expert that forgets, the trust in means."""
+        """Begin anew what has a prior or scale that is out of date: the expert that forgets, and the trust in means."""
         renewed = OneExpert.of(family, bound, mixture_state)
         self._set((renewed if member.name == renewed.name else member for member in self.members), self.resting)
         if self.means is not None:

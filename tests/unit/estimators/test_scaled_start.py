@@ -112,7 +112,7 @@ def test_models_that_learn_few_again_at_an_event_take_another_scale_less_often_b
     monkeypatch.setattr(fits, "RESCALE_WORK", 0.0)
     model = trained(n=0, warmup=200, standardize=True)
     began = []
-    for x, y in pairs(type(model), 100):
+    for x, y in pairs(type(model), 150):
         model.learn_one(x, y)
         began.append(int(model.arrays().get("warmup.rescaling", np.zeros(2))[1]))
     assert {*began} == {0, 3, 6, 64}
