@@ -5,7 +5,8 @@ from __future__ import annotations
 import fnmatch
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -54,48 +55,77 @@ def load_settings(
         ConfigError: with every problem at once.
     """
     settings = settings_module.load(path, kinds=_kinds(), environment=environment, overrides=overrides)
-    _check_outputs(settings, path)
+    problems = [*_impossible_places(settings), *_contested_outputs(settings, path)]
     if settings.guard.on_jump == "rollback" and getattr(settings.predictions, "transactional", False):
         rule = 'must not be "rollback" with transactional predictions, which cannot be withdrawn'
-        raise ConfigError(f'guard.on_jump: {rule}; set "stop", or predictions.transactional = false')
+        problems.append(f'guard.on_jump: {rule}; set "stop", or predictions.transactional = false')
     for group, section in ((PREDICTIONS, settings.predictions), (DEAD_LETTERS, settings.dead_letters)):
         check = getattr(connectors(group).get(section.kind), "check", None)
         if check is not None:
-            check(section, settings.sources, settings.checkpoint)
+            try:
+                check(section, settings.sources, settings.checkpoint)
+            except ConfigError as error:
+                problems += error.problems
+    if problems:
+        raise ConfigError(*problems)
     return settings
 
 
-def _check_outputs(settings: Settings, config: str | Path) -> None:
-    """Reject output files that are also read, or written twice.
+def _impossible_places(settings: Settings) -> Iterator[str]:
+    """Find what cannot be written since something else is there; a folder that is missing will be created."""
+    folder = Path(settings.checkpoint.dir)
+    if file := _file_on_the_way(folder):
+        where = "a file" if file == folder else f"inside {str(file)!r}, which is a file"
+        yield f"checkpoint.dir: is {str(folder)!r}, {where}; name a folder, which may be missing"
+    for setting, path in _outputs(settings).items():
+        if file := _file_on_the_way(Path(path).parent):
+            yield f"{setting}: is {path!r}, inside {str(file)!r}, which is a file; name a file in a folder"
+        elif _is_folder(Path(path)):
+            yield f"{setting}: is {path!r}, a folder; name a file"
 
-    Raises:
-        ConfigError: with each setting that names such a file.
-    """
+
+def _file_on_the_way(folder: Path) -> Path | None:
+    """Return the path, this one or one above it, that exists and is no folder."""
+    return next((path for path in (folder, *folder.parents) if _is_folder(path) is False), None)
+
+
+def _is_folder(path: Path) -> bool | None:
+    """Return whether there is a folder under a path; None if nothing is there that can be looked at."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except OSError:
+        return None
+
+
+def _outputs(settings: Settings) -> dict[str, str]:
+    """Return the files that are written, by the setting that names them."""
     sections = {"dead_letters.path": settings.dead_letters, "predictions.path": settings.predictions}
-    written = {setting: getattr(section, "path", None) for setting, section in sections.items()}
+    return {setting: path for setting, section in sections.items() if (path := getattr(section, "path", None))}
+
+
+def _contested_outputs(settings: Settings, config: str | Path) -> list[str]:
+    """Return a sentence for each setting that names an output file which is also read, or written twice."""
+    written = _outputs(settings)
     known = connectors()
     problems = [
         f"{setting}: is {path!r}, which source.path {getattr(source, 'path', None)!r} reads; name another file"
         for source in settings.sources
         if hasattr(known[source.kind], "reads")  # type: ignore[attr-defined]
         for setting, path in written.items()
-        if path is not None and known[source.kind].reads(source, path)  # type: ignore[attr-defined]
+        if known[source.kind].reads(source, path)  # type: ignore[attr-defined]
     ]
     folder = os.path.realpath(settings.checkpoint.dir)
     for setting, path in written.items():
-        if path is None:
-            continue
         parent, name = os.path.split(os.path.realpath(path))
         if parent == folder and (name in {LOCK_NAME, CONFIRMED} or fnmatch.fnmatch(name, "*checkpoint-*")):
             problems.append(f"{setting}: is {path!r}, a name that is reserved in checkpoint.dir; name another file")
         if os.path.realpath(path) == os.path.realpath(config):
             problems.append(f"{setting}: is {path!r}, the configuration itself; name another file")
-    if None not in written.values() and len(set(map(os.path.realpath, filter(None, written.values())))) == 1:
+    if len(written) == 2 and len(set(map(os.path.realpath, written.values()))) == 1:
         problems.append(
             f"predictions.path: is {written['predictions.path']!r}, like dead_letters.path; name another file"
         )
-    if problems:
-        raise ConfigError(*problems)
+    return problems
 
 
 def settings_from(tables: Mapping[str, Any], name: str, *, overrides: Sequence[str] = ()) -> Settings:

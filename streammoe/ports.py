@@ -92,6 +92,8 @@ class Batch:
     table: Any = None
     """For the format ``arrow``, whose records come as columns: a ``pyarrow.RecordBatch`` with one row per record.
     ``block`` and ``ends`` are then empty."""
+    index: tuple[str, ...] = ()
+    """Columns of the table that were the index of the data frame that it was written from."""
     timestamps: IntArray | None = None
     """Creation time of each record in milliseconds since 1970, shape (n,), if the source knows it."""
     keys: Sequence[bytes | None] | None = None

@@ -45,6 +45,20 @@ def wider_scaler(scaler: Scaler, n_columns: int) -> Scaler:
     )
 
 
+def without_inputs(scaler: Scaler, Y: FloatArray) -> Scaler:
+    """Return a scaler, of the first few targets (n, Q), that makes all columns of numbers 0.
+
+    So few deviate less from their own mean than later ones will. Where they are all equal, as a single one is, their
+    size is the scale of what may come.
+    """
+    n, sizes = len(Y), np.abs(scaler.target_center)
+    equal = Y.min(axis=0) == Y.max(axis=0)
+    deviations = scaler.target_scale * (n + 1) / max(n - 1, 1)
+    return scaler._replace(
+        scale=np.full_like(scaler.scale, np.inf), target_scale=np.where(equal & (sizes > VANISHED), sizes, deviations)
+    )
+
+
 def restored_scaler(arrays: Mapping[str, AnyArray], prefix: str, n_columns: int, n_outputs: int) -> Scaler:
     """Restore the scaler whose arrays are called ``prefix.fill`` and so on.
 

@@ -426,8 +426,10 @@ def _check_letters(path: Path, letters: int, unreadable: int) -> None:
 
 @click.command("dead-letters")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--show", type=click.IntRange(min=0), default=0, metavar="N", help="Show the first N letters.")
-@click.option("--reason", metavar="REASON", help="Only letters with this reason.")
+@click.option(
+    "--show", type=click.IntRange(min=0), default=0, metavar="N", help="Show the first N letters, records included."
+)
+@click.option("--reason", metavar="REASON", help="Count, show or replay only letters with this reason.")
 @click.option(
     "--replay",
     "config",

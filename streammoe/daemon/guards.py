@@ -312,7 +312,7 @@ class BadRecordGuard:
     def _message(self, problem: str) -> str:
         return (
             f"{problem}, dead_letters.max_ratio allows {self.max_ratio:g} of them; look at the reasons in the dead "
-            "letters, fix the producer, or name the columns that hold no numbers in schema.categorical, "
-            "schema.timestamps or schema.ignore, and start again: reading resumes from the last checkpoint, so that no "
-            "record is lost"
+            "letters, fix the producer, or name the features that hold no numbers in schema.categorical, "
+            'schema.timestamps or schema.ignore (a target of classes needs model.kind = "classifier"), and start '
+            "again: reading resumes from the last checkpoint, so that no record is lost"
         )

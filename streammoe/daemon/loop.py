@@ -19,7 +19,7 @@ from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter, R
 from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, RollbackHistory, SavedGeneration
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.reload import Reload
-from streammoe.daemon.resume import contradicted
+from streammoe.daemon.resume import continued, contradicted
 from streammoe.daemon.server import Health
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable, uncancellable
@@ -31,6 +31,7 @@ from streammoe.pipeline.pipeline import BatchResult, Pipeline, joined_results, r
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, DeadLetterSink, Position, Source
 from streammoe.settings import Settings
+from streammoe.text import listed, shown, some_of
 from streammoe.types import BoolArray
 
 LOGGER = logging.getLogger("streammoe.daemon")
@@ -189,7 +190,8 @@ class Daemon:
         """Learn until the source is finished or `stop` is requested, save, and return a summary.
 
         Raises:
-            SourceError: reading failed for good; what was learned before has been saved.
+            SourceError: reading failed for good, and what was learned before has been saved; or a source has ended
+                without a single target, and nothing was saved beyond the last checkpoint.
             CheckpointError: saving has failed for longer than ``checkpoint.retry_seconds``.
             TooManyBadRecords: see `BadRecordGuard`; nothing was saved beyond the last checkpoint, not even at the end
                 of the source.
@@ -233,6 +235,7 @@ class Daemon:
         self._try_saving(partial(self._collect_checkpoint, wait=True))
         if self._source.finished and not stop.requested:
             self._check_guard(self._guard.judge_end)
+            self._require_targets()
         if self._source.finished and self._outcomes["rejected"] and not self._outcomes["learned"]:
             LOGGER.warning(
                 "nothing was learned: %d records were rejected (%s); see the dead letters, correct the files or the "
@@ -459,6 +462,10 @@ class Daemon:
             return content
         return content._replace(metadata={**content.metadata, "predictions": position})
 
+    def continued(self, settings: Settings) -> set[str]:
+        """Return the settings that agree with the model, whatever the settings were before."""
+        return continued(settings, self.model)
+
     def contradicted(self, settings: Settings) -> list[str]:
         """Return given settings that the model does not have, although they are the defaults and so no change."""
         return contradicted(settings, self.model)
@@ -551,6 +558,29 @@ class Daemon:
             if jump is not None:
                 self._handle_jump(self._jump_handler, jump, batch)
         self._publish()
+
+    def _require_targets(self) -> None:
+        """Fail at the end of a source if a model that knows nothing was given nothing to learn.
+
+        Most likely `schema.target` is misspelt, which a source without a header cannot show. Where labels arrive late,
+        they may still come.
+
+        Raises:
+            SourceError: the model and its positions stay at the last checkpoint, so that a corrected run reads all.
+        """
+        without = self._outcomes["predicted_only"]
+        if self.model.n or not without or self._labels is not None:
+            return
+        self._dead_letters.flush()
+        schema = self._pipeline.schema
+        weighted = f", or a weight above 0 in schema.weight ({shown(schema.weight)})" if schema.weight else ""
+        is_saved = self._unsaved < sum(self._outcomes.values())
+        raise SourceError(
+            f"nothing was learned: no record up to the end of the source, of {without:,} valid, has a value of "
+            f"schema.target ({listed([*map(shown, schema.targets)], 'and')}){weighted}; the features are "
+            f"{some_of(self.model.fields)}. Correct the settings or the data, and start again"
+            f"{' with --fresh' if is_saved else ''}"
+        )
 
     def _check_guard(self, judge: Callable[[], None], caveat: str = "") -> None:
         """Call a check of the guard; if it fails the run, dead letters are made durable first, since they say why.

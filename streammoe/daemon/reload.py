@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +28,13 @@ class Reconfigurable(Protocol):
 
         Raises:
             RetriableCheckpointError: that is not possible at present; nothing was changed.
+        """
+        ...
+
+    def continued(self, settings: Settings) -> Collection[str]:
+        """Return the settings that agree with the model, whatever the settings were before.
+
+        It began with the defaults of an earlier version, which may be given or left out.
         """
         ...
 
@@ -74,7 +81,8 @@ class Reload:
         # Another kind of a section has other settings, which need not be listed.
         kinds = {name.removesuffix("kind") for name in changed if name.endswith(".kind")}
         listed = [name for name in changed if name.endswith(".kind") or not name.startswith(tuple(kinds))]
-        fixed = [name for name in listed if name not in reloadable(new)]
+        free = {*reloadable(new), *daemon.continued(new)}
+        fixed = [name for name in listed if name not in free]
         contradicted = [name for name in daemon.contradicted(new) if name not in fixed]
         if fixed or contradicted:
             at_restart = [name for name in fixed if may_change_at_restart(name, self._settings, new)]

@@ -114,6 +114,21 @@ def _goes_on(settings: Settings, options: type[Options], name: str, had: object,
     return not given and is_earlier(options, name, had, wanted)
 
 
+def continued(settings: Settings, model: MixtureOfExperts) -> set[str]:
+    """Return the settings that no change of them contradicts: the model has these values, or goes on without them.
+
+    Only those whose default was another one in an earlier version are among them; a restart judges them alike.
+    """
+    options, had, wanted = model.options_type, model.options.model_dump(mode="json"), settings.model
+    return {
+        f"model.{name}"
+        for name, value in wanted.model_dump(mode="json").items()
+        if (name in EARLIER or name == "expert")
+        and name in had
+        and (had[name] == value or _goes_on(settings, options, name, had[name], value))
+    }
+
+
 def contradicted(settings: Settings, model: MixtureOfExperts) -> list[str]:
     """Return the settings that are given, and are defaults, but not those that the model began with and continues with.
 

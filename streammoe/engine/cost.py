@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from streammoe.experts import Family
-from streammoe.kernels.batch import NEWTON_LIMIT
+from streammoe.kernels.batch import CONJUGATE_ROUNDS, NEWTON_LIMIT, is_conjugate
 
 EXPONENTIAL = 20
 """Multiply-adds that take as long as an exponential function."""
@@ -24,11 +25,31 @@ class Shape(NamedTuple):
 
 def row_cost(family: Family, shape: Shape) -> float:
     """Estimate the multiply-adds of one row in one round of EM, up to a constant factor."""
+    return _row_cost(family, shape, _softmax_cost)
+
+
+def row_cost_with_matrices(family: Family, shape: Shape) -> float:
+    """Estimate the multiply-adds of one row in a round that builds every Gram matrix, as the end of a fit does."""
+    return _row_cost(family, shape, _softmax_cost_with_matrix)
+
+
+def is_without_matrices(family: Family, shape: Shape) -> bool:
+    """Return whether rounds of EM build no Gram matrix of the experts' features."""
+    return not family.n_variances(1) and is_conjugate(shape.n_rows, shape.p_v)
+
+
+def _row_cost(family: Family, shape: Shape, softmax_cost: Callable[[int, int], float]) -> float:
     K, N, p_w, p_v = shape
-    experts = K * p_v**2 if family.n_variances(1) else K * _softmax_cost(N, p_v)
-    return max(experts + _softmax_cost(K - 1, p_w), 1.0)
+    experts = K * p_v**2 if family.n_variances(1) else K * softmax_cost(N, p_v)
+    return max(experts + softmax_cost(K - 1, p_w), 1.0)
 
 
 def _softmax_cost(free: int, p: int) -> float:
+    if is_conjugate(free, p):
+        return free * (EXPONENTIAL + (SWEEPS + 2 * CONJUGATE_ROUNDS) * p)
+    return _softmax_cost_with_matrix(free, p)
+
+
+def _softmax_cost_with_matrix(free: int, p: int) -> float:
     size = free * p
     return (size**2 if size <= NEWTON_LIMIT else 2 * p**2) + free * (EXPONENTIAL + SWEEPS * p)

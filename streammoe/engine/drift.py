@@ -34,9 +34,10 @@ class Drift(NamedTuple):
     n: int
     """Events learned when it was detected; it began earlier."""
     before: float
-    """Usual mean of the losses −log s(y|x) until then, single events clipped."""
+    """Usual mean of the losses −log s(y|x) until then, single events clipped; of a change that was declared, the loss
+    of a model that need not be worse."""
     after: float
-    """Mean of the latest block."""
+    """Mean of the latest block, or median of the events for which it was declared."""
 
 
 class DriftDetector:
@@ -79,12 +80,15 @@ class DriftDetector:
         for block in range(hold_against_usual(losses, self._block, self._counts, self._usual, closed)):
             judged += 1
             if judged > CALIBRATION and self._test.update(float(closed[block, 0])):
-                self._counts[:] = 0, 0, self.drifts + 1, ends + block * BLOCK
-                self._last[:] = closed[block, 1:]
-                # The usual losses after a change are not known yet.
-                self._block[:], self._usual[:], self._test = 0.0, 0.0, _test()
-                return self.last
+                return self.declare(Drift(ends + block * BLOCK, *closed[block, 1:].tolist()))
         return None
+
+    def declare(self, drift: Drift) -> Drift:
+        """Count a change, found here or otherwise: the usual losses after it are not known yet. Return it."""
+        self._counts[:] = 0, 0, self.drifts + 1, drift.n
+        self._last[:] = drift.before, drift.after
+        self._block[:], self._usual[:], self._test = 0.0, 0.0, _test()
+        return drift
 
     def copy(self) -> DriftDetector:
         """Return an independent copy."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine.cost import Shape, row_cost
+from streammoe.engine.cost import Shape, row_cost, row_cost_with_matrices
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job, run_job
 from streammoe.engine.mixture import no_trace
@@ -103,9 +103,14 @@ class Em(NamedTuple):
 
     def work(self, n_experts: int) -> float:
         """Estimate the multiply-adds of one round with so many experts, up to a constant factor."""
-        n, p_v = self.buffer.R.shape
-        shape = Shape(n_experts, len(self.prior.experts), self.buffer.W.shape[1], p_v)
-        return float(n * row_cost(self.family, shape))
+        return float(len(self.buffer.R) * row_cost(self.family, self._shape(n_experts)))
+
+    def statistics_work(self, n_experts: int) -> float:
+        """Estimate the multiply-adds of `statistics` of so many experts, up to the same factor."""
+        return float(len(self.buffer.R) * row_cost_with_matrices(self.family, self._shape(n_experts)))
+
+    def _shape(self, n_experts: int) -> Shape:
+        return Shape(n_experts, len(self.prior.experts), self.buffer.W.shape[1], self.buffer.R.shape[1])
 
     def e_step(self, theta: Parameters) -> tuple[float, FloatArray]:
         """Return the penalized log-likelihood per event, and responsibilities (n, K)."""
@@ -241,12 +246,12 @@ def statistics(em: Em, theta: Parameters) -> Job[MMState]:
     tau *= em.buffer.weights[:, None]
     shares = np.empty_like(tau)
     softmax_rows(theta.gate, em.buffer.W, K - 1, shares)
-    if em.work(K) <= PIECE:
+    if em.statistics_work(K) <= PIECE:
         expert_grams = em.family.settle(theta, em.prior, em.options, tau, em.buffer.R, em.buffer.Y)
         state = _settled(em, theta, tau, shares, expert_grams)
-        yield em.work(K)
+        yield em.statistics_work(K)
         return state
-    work = em.work(K) / (K + 1)
+    work = em.statistics_work(K) / (K + 1)
     expert_grams = yield from _settle_each(em, theta, tau)
     state = interruptible(work, _settled, em, theta, tau, shares, expert_grams)
     yield work
@@ -262,8 +267,8 @@ def _settle_each(em: Em, theta: Parameters, tau: FloatArray) -> Job[FloatArray]:
     for k in range(K):
         one = Parameters(theta.gate[:0], theta.experts[k : k + 1], theta.variances[k : k + 1])
         own = np.ascontiguousarray(tau[:, k : k + 1])
-        grams.append(interruptible(em.work(K) / (K + 1), family.settle, one, share, options, own, R, Y)[0])
-        yield em.work(K) / (K + 1)
+        grams.append(interruptible(em.statistics_work(K) / (K + 1), family.settle, one, share, options, own, R, Y)[0])
+        yield em.statistics_work(K) / (K + 1)
     # One expert alone divides by the rows and its own share of the prior.
     found: FloatArray = np.stack(grams) * ((n + share.strength) / (n + prior.strength))
     return found

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
-from streammoe.engine.cost import Shape, row_cost
+from streammoe.engine.cost import Shape, row_cost, row_cost_with_matrices
 from streammoe.engine.em import Buffer, Em
 from streammoe.engine.jobs import Job, StepwiseJob
 from streammoe.engine.members.refitted import restored_parameters
@@ -174,7 +174,7 @@ class GrowingRows:
     def affords(self, family: Family, shape: Shape, rows: int) -> bool:
         """Return whether there may be a fit to so many rows."""
         row_bytes = 8 * (self._arrays["X"].shape[1] + self._arrays["Y"].shape[1] + 1)
-        most = min(MOST * self.base, ROUND_LIMIT / row_cost(family, shape), MOST_BYTES / row_bytes)
+        most = min(MOST * self.base, ROUND_LIMIT / row_cost_with_matrices(family, shape), MOST_BYTES / row_bytes)
         return rows <= most
 
     def begin(self, n: int, start: Parameters) -> None:

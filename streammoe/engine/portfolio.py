@@ -186,6 +186,13 @@ class Portfolio:
         self.growing = None
         self._try_again(terms)
 
+    def renew(self, family: Family, bound: str, mixture_state: MMState) -> None:
+        """Begin anew what has a prior or scale that is out of date: the expert that forgets, and the trust in means."""
+        renewed = OneExpert.of(family, bound, mixture_state)
+        self._set((renewed if member.name == renewed.name else member for member in self.members), self.resting)
+        if self.means is not None:
+            self.means = MeanTrust.of(len(self.members), len(self.means.squares), trusted=True)
+
     def _try_again(self, terms: Callable[[], IntArray | None]) -> None:
         """Let the member that has left, if any, predict on trial; it may see these features, see `Member.see`."""
         if self.resting is not None:

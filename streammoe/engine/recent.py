@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 
@@ -11,10 +12,14 @@ from streammoe.checked import array_of, require
 from streammoe.engine.drift import Drift
 from streammoe.engine.members.refitted import restored_parameters
 from streammoe.experts import Family, Parameters
-from streammoe.types import AnyArray, FloatArray
+from streammoe.types import AnyArray, BoolArray, FloatArray
 
 CAPACITY = 512
 """Largest number of events kept."""
+NARROW = 0.25
+"""Spread of targets, over that of the warm-up, below which they may be in another unit."""
+ROUNDING = 1e-9
+"""What variances of the same targets may differ by, depending on how they are added up."""
 PREFIX = "recent."
 COUNTS = f"{PREFIX}earlier.n"
 
@@ -80,6 +85,52 @@ class RecentEvents:
     def _in_use(self) -> dict[str, FloatArray]:
         used = slice(self._end - self.count, self._end)
         return {name: array[used] for name, array in self._arrays.items()}
+
+    def keep_last(self, n: int) -> None:
+        """Drop all but the last n rows."""
+        self.count = min(self.count, n)
+
+    def are_narrow(self, n: int, since: int, Y: FloatArray, target_scale: FloatArray) -> BoolArray:
+        """Return whether each n targets in a row vary little, the first of which began `since` rows ago.
+
+        Args:
+            n: number of targets.
+            since: number of rows.
+            Y: (m, Q) further targets.
+            target_scale: (Q,) their spread during the warm-up.
+
+        Returns:
+            One for each n in a row that are complete; False where the rows so far do not go back to their beginning.
+        """
+        known = self._in_use()["Y"]
+        first = known[len(known) - since :] if since <= len(known) else np.full((since, Y.shape[1]), np.nan)
+        every = np.concatenate([first, Y]) if since else Y
+        runs = every[: len(every) // n * n].reshape(-1, n, Y.shape[1])
+        narrow: BoolArray = (runs.var(axis=1) < (1.0 + ROUNDING) * (NARROW * target_scale) ** 2).all(axis=1)
+        return narrow
+
+    def needless_loss(self, n: int, target_scale: FloatArray) -> tuple[float, float] | None:
+        """Return the median loss of the last n rows, and the least mean loss that any constant prediction had.
+
+        Few wrong targets hardly change the former, and only raise the latter.
+
+        Args:
+            n: number of rows.
+            target_scale: (Q,) the unit of the losses, and the spread of targets during the warm-up.
+
+        Returns:
+            None if there are fewer rows, if their targets do not vary little, or if half of them have the same one.
+        """
+        if self.count < n:
+            return None
+        used = self._in_use()
+        Y = used["Y"][-n:] / target_scale
+        variances = Y.var(axis=0)
+        middle = np.median(Y, axis=0)
+        if not ((variances < NARROW**2) & (np.median(np.abs(Y - middle), axis=0) > 0.0)).all():
+            return None
+        constant = 0.5 * float(np.log(2.0 * math.pi * math.e * variances).sum())
+        return float(np.median(used["losses"][-n:])), constant
 
     def clear(self) -> None:
         """Drop everything."""

@@ -22,8 +22,11 @@ STEEPNESS = 4.0
 """Logit at one standard deviation of a gate-first start; steep enough that the experts fitted to it differ."""
 
 
-def cluster_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> Job[list[Parameters]]:
-    """Start from K-means on standardized (x, y), or x for classes; gates are zero or fitted in turn ([MM] §5.1, *)."""
+def cluster_starts(em: Em, K: int, count: int, rng: np.random.Generator, kept: range) -> Job[list[Parameters]]:
+    """Start from K-means on standardized (x, y), or x for classes; gates are zero or fitted in turn ([MM] §5.1, *).
+
+    Of `count` starts only those of the indexes `kept` are fitted; which they are does not depend on the others.
+    """
     points = _standardized(em.buffer.R[:, 1:])
     if em.family.is_metric:
         points = np.column_stack([points, _standardized(em.buffer.Y)])
@@ -32,6 +35,8 @@ def cluster_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> Job[
     for at in range(count):
         tau = np.empty((len(points), K))
         first, draws = int(rng.integers(len(points))), rng.random(K)
+        if at not in kept:
+            continue
         interruptible(KMEANS_ROUNDS * points.size * K, kmeans, points, first, draws, K, KMEANS_ROUNDS, tau)
         yield KMEANS_ROUNDS * points.size * K
         start = yield from em.fitted_to(tau)
@@ -43,8 +48,11 @@ def cluster_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> Job[
     return starts
 
 
-def gate_first_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> Job[list[Parameters]]:
-    """Start from random steep gates, along an axis and in any direction in turn, with experts fitted to them."""
+def gate_first_starts(em: Em, K: int, count: int, rng: np.random.Generator, kept: range) -> Job[list[Parameters]]:
+    """Start from random steep gates, along an axis and in any direction in turn, with experts fitted to them.
+
+    `kept` as in `cluster_starts`.
+    """
     W = em.buffer.W
     varying = np.flatnonzero(_varies(W))
     means, deviations = W.mean(axis=0)[varying], W.std(axis=0)[varying]
@@ -57,6 +65,8 @@ def gate_first_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> J
             directions = np.where(np.arange(d) == axes[:, None], directions, 0.0)
         directions *= STEEPNESS / np.maximum(np.sqrt((directions**2).sum(axis=1, keepdims=True)), 1e-12)
         offsets = STEEPNESS * 0.5 * rng.normal(size=K)
+        if at not in kept:
+            continue
         # The last expert is the reference: logits are differences from its own.
         slopes = (directions[:-1] - directions[-1]) / deviations
         gate = np.zeros((K - 1, W.shape[1]))

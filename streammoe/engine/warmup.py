@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine.cost import Shape, row_cost
+from streammoe.engine.cost import Shape, is_without_matrices, row_cost, row_cost_with_matrices
 from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics
 from streammoe.engine.jobs import Job
 from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts, spectral_starts
@@ -38,6 +38,8 @@ ROWS_PER_PARAMETER = 6
 """With fewer rows, none can be held out."""
 WORK_LIMIT = 2e10
 """Maximum multiply-adds of a warm-up; wide models get fewer starts and rounds rather than a stall of minutes."""
+SMALL_WORK_LIMIT = 8e9
+"""The same where rounds build no Gram matrices: under their strong prior such fits settle within a few rounds."""
 LEAST_STRENGTH = 1e-3
 """Minimum prior strength, in pseudo-events, during a search."""
 BRIEF_ROUNDS = 200.0
@@ -58,6 +60,10 @@ FEWEST_REPLAYED = 3
 """Multiply-adds of those steps that are done at one event, and the least number of steps."""
 RESCALE_WORK = 2.5e8
 """Multiply-adds by which the one expert learns buffered events again, on another scale, at one event."""
+LEAST_RELEARNED = 2
+"""Least number of buffered events at an event; with one, it would never have learned all."""
+RARENESS = 16.0
+"""A scale by n events is replaced by one of at least n (1 + `RARENESS` / rows relearned at an event)."""
 ROWS_PER_REFRESH = 3
 """How many of those events there are, at least, for each time that its Gram matrix is inverted."""
 LEAST_PACE, LARGEST_PACE = 1.2e7, 1e9
@@ -79,7 +85,7 @@ def default_size(family: Family, shape: Shape) -> int:
     >>> default_size(family, Shape(4, 1, 11, 11)), default_size(family, Shape(4, 1, 301, 301))
     (972, 400)
     """
-    affordable = ROUND_LIMIT / row_cost(family, shape)
+    affordable = ROUND_LIMIT / row_cost_with_matrices(family, shape)
     least = min(max(shape.p_v, LEAST_SIZE), LARGEST_LEAST)
     return int(max(min(ample_size(family, shape), affordable), least))
 
@@ -92,9 +98,14 @@ def ample_size(family: Family, shape: Shape) -> int:
 def pace(family: Family, shape: Shape, n: int) -> float:
     """Return the multiply-adds of a fit to n rows that are done at each event while it is in progress."""
     of_round = n * row_cost(family, shape)
-    work = max(min(of_round * TYPICAL_ROUNDS, WORK_LIMIT), of_round * FEWEST_ROUNDS)
+    work = max(min(of_round * TYPICAL_ROUNDS, work_limit(family, shape)), of_round * FEWEST_ROUNDS)
     events = max(min(MOST_EVENTS, n / 2, CATCH_UP / step_cost(shape)), FEWEST_EVENTS)
     return float(np.clip(work / events, LEAST_PACE, LARGEST_PACE))
+
+
+def work_limit(family: Family, shape: Shape) -> float:
+    """Return the most multiply-adds of a warm-up's fit."""
+    return SMALL_WORK_LIMIT if is_without_matrices(family, shape) else WORK_LIMIT
 
 
 def replayed_rows(shape: Shape) -> int:
@@ -114,11 +125,25 @@ def relearned_rows(shape: Shape, others: Sequence[int] = ()) -> int:
         others: numbers of features of further experts that do.
 
     >>> [relearned_rows(Shape(2, 9, p, p)) for p in (11, 201, 785)], relearned_rows(Shape(2, 9, 785, 785), [785])
-    ([444181, 174, 3], 1)
+    ([444181, 174, 3], 2)
     """
     _, N, _, p_v = shape
     work = sum(step_cost(Shape(1, N, p, p)) + p**3 / (2 * ROWS_PER_REFRESH) for p in (p_v, *others))
-    return max(int(RESCALE_WORK / work), 1)
+    return max(int(RESCALE_WORK / work), LEAST_RELEARNED)
+
+
+def is_rescaled(n: int, before: int, at_each: int) -> bool:
+    """Return whether the one expert of a warm-up takes another scale at n events.
+
+    Args:
+        n: number of events.
+        before: number of events whose moments are its scale.
+        at_each: of `relearned_rows`; a model that learns few of them at an event changes its scale less often.
+
+    >>> [is_rescaled(48, 4, 2), is_rescaled(32, 4, 2), is_rescaled(128, 64, 174)]
+    [True, False, True]
+    """
+    return n >= (1.0 + RARENESS / at_each) * before
 
 
 def step_cost(shape: Shape) -> int:
@@ -165,7 +190,7 @@ def fit(
         UnsoundError: the fit is not finite.
     """
     em = yield from with_own_prior(family, buffer, n_outputs, options)
-    theta = yield from _search(without_outliers(em), n_experts, restarts, np.random.default_rng(seed), brief=brief)
+    theta = yield from _search(for_search(em), n_experts, restarts, np.random.default_rng(seed), brief=brief)
     state = yield from statistics(as_streamed(em), theta)
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
@@ -191,6 +216,12 @@ def without_outliers(em: Em) -> Em:
     if em.family.has_tails:
         kept &= (winsorised(em.buffer.Y, share=MAX_ERROR_SHARE) == em.buffer.Y).all(axis=1)
     return em if kept.all() else em._replace(buffer=em.buffer.rows(kept))
+
+
+def for_search(em: Em) -> Em:
+    """Return EM without outliers, under the prior that the family searches with."""
+    em = without_outliers(em)
+    return em._replace(prior=em.family.search_prior(em.prior, em.buffer.Y))
 
 
 def as_streamed(em: Em) -> Em:
@@ -226,7 +257,7 @@ def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator,
     if n_experts == 1:
         return Starts([(yield from em.fitted_to(np.ones((n, 1))))], 1 if em.family.is_exact else LONG_ROUNDS, None)
     shape = Shape(n_experts, len(em.prior.experts), em.buffer.W.shape[1], p_v)
-    affordable_rounds = WORK_LIMIT / (n * row_cost(em.family, shape))
+    affordable_rounds = work_limit(em.family, shape) / (n * row_cost(em.family, shape))
     if brief:
         affordable_rounds = min(affordable_rounds / BRIEF_PART, BRIEF_ROUNDS)
     starts = yield from _starts(em, n_experts, restarts, affordable_rounds, rng)
@@ -264,12 +295,14 @@ def _starts(
 ) -> Job[list[Parameters]]:
     """Return starts of all kinds, fewer if they are expensive."""
     affordable = max(int(affordable_rounds / 2 / SHORT_ROUNDS), 2)
-    starts = [
-        *(yield from cluster_starts(em, n_experts, restarts, rng)),
-        *(yield from gate_first_starts(em, n_experts, GATE_STARTS_PER_RESTART * restarts, rng)),
-    ]
+    n_gate_first = GATE_STARTS_PER_RESTART * restarts
     # Both kinds remain represented if only a few starts are affordable.
-    starts = starts[:: max(len(starts) // affordable, 1)]
+    every = max((restarts + n_gate_first) // affordable, 1)
+    clusters, gates = range(0, restarts, every), range(-restarts % every, n_gate_first, every)
+    starts = [
+        *(yield from cluster_starts(em, n_experts, restarts, rng, clusters)),
+        *(yield from gate_first_starts(em, n_experts, n_gate_first, rng, gates)),
+    ]
     if _can_afford_more(affordable_rounds):
         starts += yield from spectral_starts(em, n_experts, rng)
     if affordable_rounds > 4 * ANNEALED_ROUNDS:

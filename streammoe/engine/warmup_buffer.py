@@ -21,15 +21,24 @@ SCALE_EVENTS = 20
 """Events after which the initial scale of the targets, which is the first target, is revised."""
 RESCALED_AT = (4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256)
 """Counts of events at which the moments that scale inputs and targets are taken; then all of them are learned again."""
+CENTERED_AT = (1, 2, 3)
+"""Earlier counts, at which those of targets that are numbers are taken, while inputs say nothing yet."""
 
 
-def next_rescaling(n: int) -> int:
+def next_rescaling(n: int, *, is_metric: bool) -> int:
     """Return the next count after n at which moments are taken; far beyond any warm-up after the last one.
 
-    >>> [next_rescaling(n) for n in (0, 4, 64)], next_rescaling(256) > 10**9
+    Args:
+        n: count of events.
+        is_metric: whether targets are numbers.
+
+    >>> [next_rescaling(n, is_metric=False) for n in (0, 4, 64)], next_rescaling(256, is_metric=False) > 10**9
     ([4, 6, 128], True)
+    >>> [next_rescaling(n, is_metric=True) for n in (0, 2, 3)]
+    [1, 3, 4]
     """
-    return next((count for count in RESCALED_AT if count > n), sys.maxsize)
+    counts = (*CENTERED_AT, *RESCALED_AT) if is_metric else RESCALED_AT
+    return next((count for count in counts if count > n), sys.maxsize)
 
 
 class WarmUpBuffer:

@@ -30,6 +30,9 @@ from streammoe.options import (
 from streammoe.schedules import Schedule
 from streammoe.types import as_python
 
+INSTEAD = {"lags": "put earlier labels or inputs into x, as features with names of their own"}
+"""What to do without an argument that only another kind of estimator has."""
+
 
 class RegressorArguments(MixtureOfExperts):
     """Constructor of the regressors."""
@@ -186,7 +189,8 @@ def _hint(name: str, known: Sequence[str]) -> str:
     """Return what a user may have meant by the name of an argument that there is not."""
     owners = [kind for kind, options in MODELS.items() if name in options.model_fields]
     if len(owners) == 1:
-        return f", which only a {owners[0]} has"
+        instead = f"; {INSTEAD[name]}" if name in INSTEAD else ""
+        return f", which only a {owners[0]} has{instead}"
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -59,6 +60,10 @@ class MixtureOfExperts(base.Estimator):
                     rule = f"must leave out {name!r}, which {argument} names: only numbers have lags"
                     raise ConfigError(f"lags.inputs: {rule}")
         self.learner = Learner(self.options, features, self._new_targets())
+
+    def __copy__(self) -> Self:
+        """Return an independent copy: half a model, whose arrays two of them update, would be of no use."""
+        return copy.deepcopy(self)
 
     def _check(self) -> None:
         given = self._get_params()

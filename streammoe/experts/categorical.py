@@ -23,6 +23,10 @@ from streammoe.types import FloatArray
 
 DRAWS = 64
 """Inputs over which the entropy of an expert is averaged."""
+NARROW = 128
+"""Features that a fit to a buffer can have without shrinkage."""
+FEATURES_PER_EVENT = 4.0
+"""Of the features beyond those, so many raise the prior by one event."""
 
 
 class Categorical(Family):
@@ -172,9 +176,28 @@ class Categorical(Family):
     def residual_size(self, n_outputs: int, p_v: int) -> int:
         return p_v * p_v + self.n_rows(n_outputs) * p_v + 1
 
+    def search_prior(self, prior: Prior, Y: FloatArray) -> Prior:
+        """Return a strong prior around the frequencies of the classes where there are many features.
+
+        With hardly more rows than features a weak one leaves experts that interpolate their rows, and the likelihood
+        says nothing about starts. One expert fitted to all rows is no better center where the experts differ.
+        """
+        strength = _shrinkage(prior)
+        if prior.strength >= strength:
+            return prior
+        counts = 1.0 + np.bincount(Y[:, 0].astype(np.int64), minlength=len(prior.experts) + 1)
+        experts = np.zeros_like(prior.experts)
+        experts[:, 0] = np.log(counts[1:] / counts[0])
+        return prior._replace(strength=strength, experts=experts)
+
     def start_prior(self, prior: Prior) -> Prior:
         # Without a prior, coefficients diverge where classes are linearly separable.
-        return prior._replace(strength=max(prior.strength, 1.0))
+        return prior._replace(strength=max(prior.strength, 1.0, _shrinkage(prior)))
+
+
+def _shrinkage(prior: Prior) -> float:
+    """Return the least strength of a prior, in events, in fits to a buffer: it grows with the number of features."""
+    return max(len(prior.expert_gram) - NARROW, 0) / FEATURES_PER_EVENT
 
 
 def _soft(Y: FloatArray, tau: FloatArray, theta: Parameters) -> FloatArray:

@@ -185,6 +185,10 @@ class Family(ABC):
             VARIANCE_FLOOR,
         )
 
+    def search_prior(self, prior: Prior, Y: FloatArray) -> Prior:
+        """Return the prior for the search among fits to a buffer with targets Y."""
+        return prior
+
     def start_prior(self, prior: Prior) -> Prior:
         """Return the weak prior for the one-expert fit to a buffer, from which the actual prior is derived."""
         return prior._replace(strength=1e-3)

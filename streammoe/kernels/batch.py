@@ -11,13 +11,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from streammoe.kernels.compile import inline, jit, part
-from streammoe.kernels.linalg import add_outers_in_turn, add_product, invert_spd
+from streammoe.kernels.compile import allocating, inline, jit, part
+from streammoe.kernels.linalg import add_outers_in_turn, add_product, dot, invert_spd
 from streammoe.kernels.softmax import adaptive_weight, bound_mix, gate_bend, softmax
 from streammoe.types import FloatArray
 
 NEWTON_LIMIT = 300
 """Free parameters up to which a softmax regression is fitted by Newton steps; beyond, by majorization steps."""
+WIDE = 128
+"""Features from which conjugate gradients take the place of those: a Gram matrix and its inverse would cost more."""
+CONJUGATE_ROUNDS = 4
+"""Conjugate gradients of a step."""
+CLOSE = 0.01
+"""Part of the squared gradient that may remain after fewer of them."""
 SETTLED = 1e-14
 """A softmax regression whose objective gains less, in units of itself, has come to its end."""
 
@@ -334,6 +340,11 @@ def fit_softmax(
         return
     size = free * p
     newton = size <= NEWTON_LIMIT
+    if is_conjugate(free, p):
+        _fit_by_conjugate_gradients(
+            coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference, rounds
+        )
+        return
     dimension = size if newton else p
     hessian = np.empty((dimension, dimension))
     inverse = np.empty((dimension, dimension))
@@ -420,6 +431,170 @@ def fit_softmax(
 
 
 @inline
+def is_conjugate(free: int, p: int) -> bool:
+    """Whether conjugate gradients fit a softmax regression of so many rows of coefficients and features."""
+    return free * p > NEWTON_LIMIT and p >= WIDE
+
+
+@allocating
+def _fit_by_conjugate_gradients(
+    coefficients: FloatArray,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    prior_target: FloatArray,
+    curvature: tuple[float, float],
+    targets: FloatArray,
+    X: FloatArray,
+    reference: int,
+    rounds: int,
+) -> None:
+    """As `fit_softmax`, by Newton steps whose equations are solved by a few conjugate gradients, without a matrix.
+
+    The prior's Λ is the preconditioner.
+    """
+    free, p = coefficients.shape
+    n = X.shape[0]
+    shares, masses = np.empty((n, free)), np.empty(n)
+    gradient, move, direction = np.empty((free, p)), np.empty((free, p)), np.empty((free, p))
+    product, trial = np.empty((free, p)), np.empty((free, p))
+    row_shares, logits = np.empty(free + 1), np.empty((4, free))
+    old = softmax_objective(coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
+    for _ in range(rounds):
+        pull_to_prior(coefficients, prior_strength, prior_gram, prior_target, curvature, gradient)
+        for first in range(0, n, 4):
+            count = logits_of(coefficients, X, first, logits)
+            for row in range(count):
+                i = first + row
+                for k in range(free):
+                    row_shares[k] = logits[row, k]
+                row_shares[free] = 0.0
+                softmax(row_shares)
+                masses[i] = mass_of(targets[i], free, reference)
+                for k in range(free):
+                    shares[i, k] = row_shares[k]
+                    logits[row, k] = targets[i, k if k < reference else k + 1] - masses[i] * row_shares[k]
+            add_pushes(X, first, count, logits, gradient)
+        # From here on the gradient is what the equations leave unexplained.
+        move[:, :] = 0.0
+        length = 0.0
+        for k in range(free):
+            for j in range(p):
+                direction[k, j] = gradient[k, j] / prior_gram[j]
+                length += gradient[k, j] * direction[k, j]
+        first_length = length
+        for _conjugate in range(CONJUGATE_ROUNDS):
+            bend_of(direction, shares, masses, prior_strength, prior_gram, curvature, X, logits, product)
+            bend = 0.0
+            for k in range(free):
+                bend += dot(direction[k], product[k])
+            if not bend > 0.0:
+                break
+            step = length / bend
+            shorter = 0.0
+            for k in range(free):
+                for j in range(p):
+                    move[k, j] += step * direction[k, j]
+                    gradient[k, j] -= step * product[k, j]
+                    shorter += gradient[k, j] * gradient[k, j] / prior_gram[j]
+            if not shorter > CLOSE * first_length:
+                break
+            for k in range(free):
+                for j in range(p):
+                    direction[k, j] = gradient[k, j] / prior_gram[j] + shorter / length * direction[k, j]
+            length = shorter
+        step = 1.0
+        for _half in range(12):
+            for k in range(free):
+                for j in range(p):
+                    trial[k, j] = coefficients[k, j] + step * move[k, j]
+            new = softmax_objective(trial, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
+            if new >= old:
+                break
+            step *= 0.5
+        if not new >= old:
+            return
+        coefficients[:, :] = trial
+        if new - old <= SETTLED * abs(new):
+            return
+        old = new
+
+
+@part
+def pull_to_prior(
+    coefficients: FloatArray,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    prior_target: FloatArray,
+    curvature: tuple[float, float],
+    out: FloatArray,
+) -> None:
+    """Write the prior's part of the gradient of `softmax_objective`, (N, p), to `out`."""
+    free, p = coefficients.shape
+    mix = bound_mix(curvature, free)
+    for j in range(p):
+        column = 0.0
+        for k in range(free):
+            column += coefficients[k, j] - prior_target[k, j]
+        for k in range(free):
+            apart = coefficients[k, j] - prior_target[k, j]
+            out[k, j] = -prior_strength * prior_gram[j] * (apart - mix * column) / curvature[0]
+
+
+@part
+def bend_of(
+    direction: FloatArray,
+    shares: FloatArray,
+    masses: FloatArray,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    curvature: tuple[float, float],
+    X: FloatArray,
+    logits: FloatArray,
+    out: FloatArray,
+) -> None:
+    """Write minus the Hessian of `softmax_objective` times a direction, (N, p), to `out`.
+
+    Args:
+        shares: (n, N) probabilities of the rows, without the reference's; masses: (n,) their weights.
+        logits: (4, N) scratch.
+    """
+    free, p = direction.shape
+    mix = bound_mix(curvature, free)
+    for j in range(p):
+        column = 0.0
+        for k in range(free):
+            column += direction[k, j]
+        for k in range(free):
+            out[k, j] = prior_strength * prior_gram[j] * (direction[k, j] - mix * column) / curvature[0]
+    for first in range(0, X.shape[0], 4):
+        count = logits_of(direction, X, first, logits)
+        for row in range(count):
+            i = first + row
+            mean = 0.0
+            for k in range(free):
+                mean += shares[i, k] * logits[row, k]
+            for k in range(free):
+                logits[row, k] = masses[i] * shares[i, k] * (logits[row, k] - mean)
+        add_pushes(X, first, count, logits, out)
+
+
+@part
+def add_pushes(X: FloatArray, i: int, count: int, pushes: FloatArray, out: FloatArray) -> None:
+    """Add pushes xᵀ of rows i to i + `count` − 1, at most four, to `out`, (N, p); pushes: (4, N)."""
+    for k in range(out.shape[0]):
+        row = out[k]
+        if count < 4:
+            for at in range(count):
+                for j in range(row.shape[0]):
+                    row[j] += pushes[at, k] * X[i + at, j]
+            continue
+        a0, a1, a2, a3 = pushes[0, k], pushes[1, k], pushes[2, k], pushes[3, k]
+        x0, x1, x2, x3 = X[i], X[i + 1], X[i + 2], X[i + 3]
+        for j in range(row.shape[0]):
+            row[j] = row[j] + a0 * x0[j] + a1 * x1[j] + a2 * x2[j] + a3 * x3[j]
+
+
+@inline
 def mass_of(targets: FloatArray, free: int, reference: int) -> float:
     """The sum of a row's soft targets, the reference's first."""
     total: float = targets[reference]
@@ -442,14 +617,7 @@ def softmax_gradient(
 ) -> None:
     """Write the gradient of `softmax_objective`, (N, p), to `out`."""
     free, p = coefficients.shape
-    mix = bound_mix(curvature, free)
-    for j in range(p):
-        column = 0.0
-        for k in range(free):
-            column += coefficients[k, j] - prior_target[k, j]
-        for k in range(free):
-            apart = coefficients[k, j] - prior_target[k, j]
-            out[k, j] = -prior_strength * prior_gram[j] * (apart - mix * column) / curvature[0]
+    pull_to_prior(coefficients, prior_strength, prior_gram, prior_target, curvature, out)
     shares = np.empty(free + 1)
     for i in range(X.shape[0]):
         weight = 0.0

@@ -23,7 +23,7 @@ from streammoe.engine.recent import RecentEvents
 from streammoe.engine.state import MMState, grouping
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
-from streammoe.layout import Additions, Layout
+from streammoe.layout import Additions, Layout, padded
 from streammoe.model.lags import LagMemory
 from streammoe.model.targets import Targets
 from streammoe.options import FeatureOptions, Options
@@ -120,6 +120,11 @@ class Context:
         encoder = self.encoder
         n_rows = self.family.n_rows(self.targets.n_outputs)
         return Shape(self.options.most_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
+
+    @property
+    def has_provisional(self) -> bool:
+        """Whether mixtures are fitted before a warm-up ends: not one expert, nor before their number is selected."""
+        return self.options.most_experts > 1 and not self.options.is_choosing
 
     # -- Mixtures ------------------------------------------------------------------------------------------------------
 
@@ -324,12 +329,31 @@ class Context:
         """Return targets for range checks: class indexes are exempt, but NaN still means "no target"."""
         return targets if self.family.is_metric else 0.0 * targets
 
+    def state_bytes(self, gate_features: int, expert_features: int) -> int:
+        """Return the size of the largest state that a model of so many features has, in a warm-up or after it.
+
+        Buffered rows are not counted, nor what there is only for a while: the other mixtures of a race, and that of a
+        fit until it takes over. The one expert of a warm-up has a gate of its own features.
+        """
+        options, p_w, p_v = self.options, padded(gate_features), padded(expert_features)
+        n_rows, is_portfolio = self.family.n_rows(self.targets.most_outputs), options.serve == "portfolio"
+        curved = model_bytes(1, n_rows, 0, MOST_FEATURES) if options.has_curved else 0
+        K = options.most_experts
+        if options.warmup.size == 0:  # no steady member begins then
+            return model_bytes(K + is_portfolio, n_rows, p_w, p_v) + curved
+        streaming = model_bytes(K + is_portfolio + options.has_steady, n_rows, p_w, p_v)
+        warm_up = model_bytes(1, n_rows, p_v, p_v)
+        if is_portfolio:
+            warm_up += model_bytes(1, n_rows, 0, p_v)
+        if self.has_provisional:
+            warm_up += model_bytes(K, n_rows, p_w, p_v)
+        return max(streaming, warm_up) + curved
+
     def excess(self, additions: Additions) -> str | None:
         """Return an error message if the model would become too large with these fields and levels."""
         options = self.options
         K, (p_w, p_v) = options.most_experts, self.encoder.widths_with(additions)
-        members = 1 if options.serve == "portfolio" else 0
-        size = model_bytes(K + members, self.family.n_rows(self.targets.most_outputs), p_w, p_v)
+        size = self.state_bytes(p_w, p_v)
         if size > MAX_STATE_BYTES:
             return (
                 f"a model of {K:,} experts with {p_v:,} features, and {p_w:,} of the gate, would take "

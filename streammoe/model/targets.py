@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -13,13 +14,15 @@ from streammoe.distributions import GaussianMixture, Mixture, MultivariateGaussi
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.experts import Family
 from streammoe.kernels.state import Trace
-from streammoe.model.checks import finite_array, names_in
+from streammoe.model.checks import finite_array, names_in, rectangle
 from streammoe.options import is_label
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
 from streammoe.values import NO_TARGET, check_name, number, type_in_words
 
 Label: TypeAlias = str | int | bool
+CLASSES = 'for classes use MoEClassifier (model.kind = "classifier")'
+"""What to do with a target that is text."""
 
 
 class Targets(ABC):
@@ -161,13 +164,13 @@ class ScalarTarget(Targets):
 
     def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
         # The first test succeeds for nearly every value.
-        return np.array([[y if type(y) is float and y - y == 0.0 else number(y, "target", NO_TARGET)]]), None
+        return np.array([[y if type(y) is float and y - y == 0.0 else _number(y, "target")]]), None
 
     def one(self, predictions: FloatArray) -> float:
         return float(predictions[0, 0])
 
     def check_array(self, y: AnyArray, n: int) -> FloatArray:
-        found = finite_array(y, "target")
+        found = finite_array(_numbers(y), "target")
         if found.shape not in {(n,), (n, 1)}:
             msg = f"y: got shape {found.shape} for {n} rows; it must hold one number for each row of X"
             raise InvalidEvent(msg, reason="wrong_shape", feature="target")
@@ -234,13 +237,13 @@ class VectorTarget(Targets):
             got = type_in_words(y) if y is None else f"{shown(y)}, {type_in_words(y)}"
             msg = f"target: got {got}; it must be a mapping of outputs to numbers"
             raise InvalidEvent(msg, reason="wrong_type", feature="target")
-        return np.array([[number(y[name], name, NO_TARGET) for name in self.names_in(y)]]), None
+        return np.array([[_number(y[name], name) for name in self.names_in(y)]]), None
 
     def one(self, predictions: FloatArray) -> dict[Any, float]:
         return dict(zip(self.names, predictions[0].tolist(), strict=True))
 
     def check_array(self, y: AnyArray, n: int) -> FloatArray:
-        found = finite_array(y, "target")
+        found = finite_array(_numbers(y), "target")
         width = found.shape[1] if found.ndim == 2 else 0
         if not width or len(found) != n or (self.names and width != len(self.names)):
             wanted = len(self.names) or "Q"
@@ -403,7 +406,7 @@ class ClassTarget(Targets):
     def _no_room(self, label: Label) -> InvalidEvent:
         msg = (
             f"target: the label {label!r} is new, but max_classes = {self.max_classes} labels are known already; raise "
-            "max_classes, or check that the target really is a class"
+            'max_classes or, if the target is a number and no class, use MoERegressor (model.kind = "regressor")'
         )
         return InvalidEvent(msg, reason="unknown_class", feature="target")
 
@@ -414,6 +417,30 @@ class ClassTarget(Targets):
         self.names = names_of(arrays, "encoder.classes", (str, int, float, bool))
         self._index = {label: index for index, label in enumerate(self.names)}
         self.n_outputs = len(self.names)
+
+
+def _number(value: object, name: object) -> float:
+    """Convert a target to a float; raise `InvalidEvent` if a model cannot learn it."""
+    return number(value, name, CLASSES if isinstance(value, str) else NO_TARGET)
+
+
+def _numbers(y: AnyArray) -> AnyArray:
+    """Return targets as they are, but those of any Python objects as floats, as `learn_one` would take them.
+
+    Raises:
+        InvalidEvent: one of them is no number; ``row`` is its index.
+    """
+    found = rectangle(y, "target")
+    if found.dtype.kind not in "OUS" or not found.ndim or isinstance(found, np.ma.MaskedArray):
+        return found
+    numbers = np.empty(found.shape)
+    for place, value in np.ndenumerate(found):
+        try:
+            numbers[place] = _number(value, "target")
+        except InvalidEvent as error:
+            msg = f"row {place[0]}: {error}"
+            raise InvalidEvent(msg, reason=error.reason, feature="target", row=place[0]) from None
+    return numbers
 
 
 def likeliest(labels: Sequence[Label], probabilities: FloatArray) -> AnyArray:
@@ -440,7 +467,8 @@ def _plain(label: Any) -> Label:
     if not is_label(label):
         problem = "is not finite" if isinstance(label, float) else f"is {type_in_words(label)}"
         subject = "the label" if label is None else shown(label)
-        msg = f"target: {subject} {problem}; a label must be a string, a finite number or a boolean"
+        remedy = " (convert a Decimal with float() or str())" if isinstance(label, Decimal) else ""
+        msg = f"target: {subject} {problem}; a label must be a string, a finite number or a boolean{remedy}"
         raise InvalidEvent(msg, reason="wrong_type" if not isinstance(label, float) else "not_finite", feature="target")
     plain: Label = label
     return plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections import Counter
@@ -20,7 +21,7 @@ from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, Row, Values, d
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, Location, Predictions, PredictionSink
 from streammoe.quantiles import mixture_intervals
-from streammoe.text import some_of
+from streammoe.text import cut, shown, some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.pipeline")
@@ -165,7 +166,7 @@ class Pipeline:
         learned: list[_LearnedRows] = []
         rest = batch if self.model.fields else self._find_columns(batch, ledger)
         while True:
-            ignored = self.schema.others if self._takes_columns() else None
+            ignored = self.schema.others | self._left_out(rest) if self._takes_columns() else None
             decoded = decoder(batch.format).decode(rest, self.roles(), ignored, self._awaited())
             learned += self._learn(rest, decoded, ledger)
             if decoded.first_new is None:
@@ -367,6 +368,14 @@ class Pipeline:
     def _targets(self, row: Row) -> FloatArray | list[str | None]:
         return [row.label] if self._is_classifier else np.array([row.y])
 
+    def _left_out(self, batch: Batch) -> set[str]:
+        """Return the index of a data frame, which is no feature unless a setting names it or the model has learned it.
+
+        A setting that ignores it anyway is not counted.
+        """
+        fixed = set[str]().union(*self.schema.fixed)
+        return {*batch.index}.difference(self.schema.others, fixed, self.model.fields, self.model.awaited)
+
     def _compare_columns(self, batch: Batch) -> None:
         """Compare the columns of the first readable record with those that the model was fitted to."""
         for i in range(len(batch)):
@@ -391,7 +400,7 @@ class Pipeline:
         """Warn once of each field that is ignored."""
         if self.schema.features is not None or len(self._unknown) >= MAX_WARNED_FIELDS or not self.model.fields:
             return
-        known = {*self.model.fields, *self.model.awaited, *self.schema.others, *self._unknown}
+        known = {*self.model.fields, *self.model.awaited, *self.schema.others, *self._unknown, *self._left_out(batch)}
         unknown = sorted(decoder(batch.format).names_beyond(batch, known, MAX_WARNED_FIELDS - len(self._unknown)))
         if unknown:
             self._unknown.update(unknown)
@@ -442,6 +451,8 @@ class Pipeline:
         independent of where the stream was cut.
         """
         features = self.schema.features
+        others = self.schema.others | self._left_out(batch)
+        self._require_types(batch, others)
         if features is not None and all(map(self.schema.fixed.kind, features)):
             self.model.set_columns(sorted(features))
             return batch
@@ -449,13 +460,13 @@ class Pipeline:
         # A header without the target or with too many columns must be an error before it shapes the model.
         decode.decode(batch.tail(len(batch)), self._roles({}))
         open_columns = batch.columns if features is None else None
-        if open_columns is not None and (problem := self._describe_excess(set(open_columns) - self.schema.others)):
+        if open_columns is not None and (problem := self._describe_excess(set(open_columns) - others)):
             raise SourceError(f"{batch.origin} has {problem}")
         for i in range(len(batch)):
             stage = "decode"
             try:
                 values = decode.names(batch, i)
-                columns = sorted(values.keys() - self.schema.others if features is None else features)
+                columns = sorted(values.keys() - others if features is None else features)
                 if features is None and (problem := self._describe_excess(columns)):
                     raise InvalidEvent(f"the record has {problem}", reason="too_many_columns")
                 roles = self._roles({})
@@ -474,11 +485,39 @@ class Pipeline:
                     awaited=[name for name in columns if name not in kinds],
                 )
             except InvalidEvent as error:
-                ledger.reject(i, stage, error.reason, str(self.schema.fixed.explained(error)))
+                ledger.reject(i, stage, error.reason, str(self._roles({}).explained(error)))
             else:
                 LOGGER.info("%s: columns by their first values: %s", batch.origin, described(kinds))
+                if features is None and (index := sorted(self._left_out(batch))):
+                    LOGGER.info(
+                        "%s: leaving out %s, the index of the data frame that was written there; to learn from it, "
+                        "name it in schema.numeric, schema.categorical or schema.timestamps",
+                        batch.origin,
+                        some_of(index),
+                    )
                 return batch.tail(i)
         return batch.tail(len(batch))
+
+    def _require_types(self, batch: Batch, others: Collection[str]) -> None:
+        """Require that the type of each column that would be a feature has values that can be read.
+
+        Raises:
+            SourceError: with all columns of other types, since each of them would reject nearly every record.
+        """
+        features = self.schema.features
+        found = decoder(batch.format).unsupported(batch)
+        names = sorted(found.keys() - others if features is None else found.keys() & set(features))
+        if not names:
+            return
+        remedy = "take them out of schema.features"
+        if features is None:
+            written = json.dumps(names, ensure_ascii=False)
+            option = f"for streammoe evaluate and fit --ignore {','.join(names)}"
+            remedy = f"list them in schema.ignore, as in {written} ({option})"
+        raise SourceError(
+            f"{batch.origin} has columns that hold neither numbers, truth values, texts nor times: "
+            f"{some_of(names, lambda name: f'{shown(name)} ({cut(found[name])})')}; {remedy}, or convert them"
+        )
 
     def _describe_excess(self, columns: Collection[str]) -> str | None:
         if len(columns) <= self.schema.max_columns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -119,7 +120,7 @@ class _Reader:
         except UnicodeDecodeError as error:
             self._unreadable(f"is not UTF-8 text (byte {error.start}); save it in that encoding")
         except tomllib.TOMLDecodeError as error:
-            self._unreadable(f"is not TOML: {error}")
+            self._unreadable(f"is not TOML: {_with_dotted_names(str(error))}")
         except ValueError:
             self._unreadable("contains a number with too many digits")
         except RecursionError:
@@ -283,7 +284,34 @@ class _Reader:
             self.problems.append(self._missing((*location, "kind"), f"one of {', '.join(models)}"))
         else:
             self.problems.append(self._broken((*location, "kind"), f"must be one of {', '.join(models)}", kind))
+        self.problems += self._errors_of_any_kind(location, models, table, context)
         return None
+
+    def _errors_of_any_kind(
+        self,
+        location: Location,
+        models: Mapping[str, type[BaseModel]],
+        table: Mapping[str, Any],
+        context: Mapping[str, object] | None,
+    ) -> Iterator[str]:
+        """Find the errors of a table without a valid ``kind`` that it has with every kind that knows the setting."""
+        given = {name: value for name, value in table.items() if name != "kind"}
+        found: dict[str, dict[str, list[str]]] = {kind: {} for kind in models}
+        for kind, model in models.items():
+            known = {name: value for name, value in given.items() if name in model.model_fields}
+            try:
+                model.model_validate({"kind": kind, **known}, extra="forbid", context=context)
+            except ValidationError as invalid:
+                for error in errors_of(invalid):
+                    sentence = self._sentence(location, model, known, error, {})
+                    found[kind].setdefault(str(error["loc"][0]), []).append(sentence)
+        settings = [name for model in models.values() for name in model.model_fields]
+        for name in given:
+            owners = [kind for kind, model in models.items() if name in model.model_fields]
+            if not owners:
+                yield self._unknown((*location, name), "setting", difflib.get_close_matches(name, settings, n=1))
+            elif all(name in found[kind] for kind in owners):
+                yield from found[owners[0]][name]
 
     def _checked(
         self,
@@ -353,6 +381,20 @@ class _Reader:
     def _origin(self, location: Location) -> str:
         lengths = range(len(location), 0, -1)
         return "from " + next((self.origins[location[:n]] for n in lengths if location[:n] in self.origins), self.file)
+
+
+def _with_dotted_names(message: str) -> str:
+    """Return a message of the TOML parser with the names of tables as they are written in a file.
+
+    >>> _with_dotted_names("Cannot declare ('model', 'schedule') twice (at line 3, column 16)")
+    'Cannot declare model.schedule twice (at line 3, column 16)'
+    """
+    quoted = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+    return re.sub(
+        rf"\({quoted}(?:, {quoted})*,?\)",
+        lambda names: ".".join(name[1:-1] for name in re.findall(quoted, names[0])),
+        message,
+    )
 
 
 def _joined(common: type[Section], models: Mapping[str, type[BaseModel]]) -> dict[str, type[BaseModel]]:

@@ -31,6 +31,7 @@ RESTARTS = {
     "save": lambda model, folder: (model.save(folder / "model"), load(folder / "model"))[1],
     "checkpoint": lambda model, _: model_of(decode(encode(model.arrays(), model.describe()), "memory"), "memory"),
     "pickle": lambda model, _: pickle.loads(pickle.dumps(model)),
+    "copy": lambda model, _: copy.copy(model),
     "deepcopy": lambda model, _: copy.deepcopy(model),
     "clone": lambda model, _: model.clone(include_attributes=True),
 }

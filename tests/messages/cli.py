@@ -98,7 +98,7 @@ _WRONG = {
     ),
     "run config.toml --set source.path=": (
         *("missing.csv", "folder", "loop.csv", "file", "twice.csv", "mostly-bad.csv", "binary.csv", "binary.jsonl"),
-        *("binary.csv.gz", "cut.csv.gz", "scrambled.csv.gz", "utf-16.csv"),
+        *("binary.csv.gz", "cut.csv.gz", "scrambled.csv.gz", "utf-16.csv", "no-target.jsonl"),
     ),
     "run config.toml --set metrics.enabled=true --set metrics.port=0 --set": (
         *(f"metrics.tls_certfile={name} --set metrics.tls_keyfile={name}" for name in ("missing.pem", "data.csv")),

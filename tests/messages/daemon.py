@@ -76,6 +76,7 @@ def _reload(line):
         asked = Reload(HangupFlag(), load(), load, path)
         path.write_text(path.read_text() + line)
         daemon = Mock()
+        daemon.continued.return_value = []
         daemon.contradicted.return_value = ["model.drift"] if "drift" in line else []
         daemon.reconfigure.side_effect = lambda _, *, affects_events: (
             (_ for _ in ()).throw(_FULL) if affects_events else None

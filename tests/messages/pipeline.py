@@ -2,11 +2,15 @@
 
 import json
 
+import numpy as np
+import pyarrow as pa
+
 from streammoe.estimators import MoEClassifier, MoERegressor
 from streammoe.options import Lags
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
+from streammoe.ports import Batch
 from streammoe.testing import ListSource
 
 ONE_TARGET = Schema(("y",))
@@ -36,6 +40,26 @@ def case(*records, **options):
     return lambda _: process(*records, **options)
 
 
+def table(columns, *, schema=ONE_TARGET, index=()):
+    """Return a case: these columns are processed, as those of a Parquet file."""
+
+    def process_table(_):
+        batch = Batch(
+            b"",
+            np.empty(0, np.int64),
+            "arrow",
+            tuple(columns),
+            "a.parquet",
+            lambda i: {"row": i},
+            {},
+            table=pa.RecordBatch.from_pydict(columns),
+            index=index,
+        )
+        Pipeline(MoERegressor(1, warmup=0), schema, PrequentialScores()).process(batch)
+
+    return process_table
+
+
 def joined(*records, limits=TEN, **options):
     """Return a case: these records are joined by their key."""
     schema = Schema(("y",), ignore=("id",))
@@ -61,6 +85,16 @@ CASES = {
         {"temp": "x", "y": 1.0}, schema=LAGGED, lags=Lags(1, ("temp",))
     ),
     "lags of a column that there is not": case(b"1,2", columns=("tmep", "y"), schema=LAGGED, lags=Lags(1, ("temp",))),
+    "a number in quotes, of a column with lags": case({"temp": "12", "y": 1.0}, schema=LAGGED, lags=Lags(1, ("temp",))),
+    "a target that is text": case(GOOD, {"a": 1, "y": "up"}),
+    "a target that is text, first": case({"a": 1, "y": "up"}),
+    "a target that is a number in quotes": case(GOOD, {"a": 1, "y": "2"}),
+    "a weight that is a number in quotes": case({"a": 1, "y": 1, "w": "2"}, schema=KINDS),
+    "an index of a data frame": table({"a": [1.0], "at": [7], "y": [1.0]}, index=("at",)),
+    "columns of types without readable values": table({"a": [[1]], "b": [b"x"], "c": [{"u": 1}], "y": [1.0]}),
+    "features of types without readable values": table(
+        {"a": [[1]], "b": [1.0], "y": [1.0]}, schema=Schema(("y",), features=("a", "b"))
+    ),
     "a number that is not finite": case(b'{"a": NaN, "y": 1}'),
     "a number that is too large": case(b'{"a": 1e400, "y": 1}'),
     "a number out of range": case(GOOD, {"a": 1, "y": -1e60}),

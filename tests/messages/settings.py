@@ -67,6 +67,11 @@ _WRONG_FILES = {
     "sources of which one is wrong": '[[source]]\nkind = "file"\npath = "a.csv"\n[[source]]\nkind = "fil"\n'
     '[schema]\ntarget = "y"',
     "several mistakes": BASE + '[model]\nn_experts = "x"\ndegre = 2\n[metrics]\nport = "p"',
+    "a table twice": "[model.schedule]\n[model.schedule]",
+    "no valid kind, and more mistakes": '[source]\npath = 3\n[schema]\ntarget = "y"\n'
+    '[model]\nkind = "tree"\nn_experts = 0\ndegre = 2\nleaves = 3',
+    "a file where a folder must be": BASE + 'checkpoint.dir = "/dev/null"\n'
+    'dead_letters.path = "/dev/null/a/b"\npredictions = { kind = "file", path = "/", format = "jsonl" }',
     "text that is no TOML": "this is no TOML",
     "a huge number": "model.n_experts = " + "9" * 5000,
     "tables within tables": "a = " + "[" * 5000,

@@ -78,7 +78,8 @@ def test_while_it_runs_metrics_and_checkpoints_can_be_seen_and_folder_and_port_a
     [
         (["model.degree=two"], 2),
         (["source.path=nowhere.csv"], 3),
-        (["checkpoint.dir=config.toml"], 4),
+        (["source.path=all.jsonl", "schema.target=nosuch"], 3),
+        ([f"checkpoint.dir={'long' * 100}"], 4),
         (["schema.target=b", "source.path=bad.csv"], 5),
         # Where it cannot leave its mark, the connector of these tests fails as one with a bug would.
         (["source.kind=pausing", "source.batches=3", "source.mark=nowhere/mark"], 70),
@@ -88,6 +89,7 @@ def test_while_it_runs_metrics_and_checkpoints_can_be_seen_and_folder_and_port_a
 def test_each_kind_of_failure_has_an_exit_code_and_saves_nothing(here, flags, code):
     here.write("all.csv")
     here.write("bad.csv", [b"a,bad,deploy\n"] * 5_000)
+    here.write("all.jsonl", [b'{"a": 1, "b": 2, "y": 3}\n'] * 500)
     here.config("all.csv", "checkpoint.every_events = 1000000")
     command = here.run(*(word for flag in flags for word in ("--set", flag)))
     assert command.end(code) == ""

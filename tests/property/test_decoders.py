@@ -102,7 +102,7 @@ def exactly(batch, wanted, ignore=None):
             missing = [row.texts[j] is None if j in row.texts else math.isnan(x) for j, x in enumerate(row.x)]
             new = {name: new[name] for name, is_missing in zip(own.fields, missing, strict=True) if not is_missing}
         except InvalidEvent as error:
-            rejected.append((i, error.reason, str(error)))
+            rejected.append((i, error.reason, str(wanted.explained(error))))
         else:
             # What is not learned lets no model grow.
             idle = (

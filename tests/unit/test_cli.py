@@ -92,6 +92,50 @@ def test_check_config_opens_nothing_and_reports_every_error(call, config, tmp_pa
     assert named == {"model.n_expert", "model.degree", "modle", "schema.target", "source.path", "metrics.port"}
 
 
+@pytest.mark.parametrize("kind", ["model", "source", "predictions", "dead_letters"])
+def test_a_wrong_kind_hides_no_other_error_of_its_section_or_of_others(call, config, kind):
+    wrong = {
+        "model": ("n_experts=-1", "exprt=laplace", "max_classes=0"),
+        "source": ("path=3", "delimitr=tab", "block_bytes=x"),
+        "predictions": ("interval=2", "pth=a.jsonl"),
+        "dead_letters": ("max_ratio=2", "pth=a.jsonl"),
+    }[kind]
+    flags = [f"{kind}.kind=no", *(f"{kind}.{each}" for each in wrong), "metrics.port=70000"]
+    done = call("check-config", config, *(word for flag in flags for word in ("--set", flag)), code=2)
+    named = [line.removeprefix("error: ").partition(":")[0] for line in done.stderr.splitlines()]
+    assert sorted(named) == sorted(flag.partition("=")[0] for flag in flags)
+
+
+def test_what_only_some_kinds_of_a_section_reject_is_no_error_while_the_kind_is_not_known(call, config):
+    flags = ["model.kind=no", "model.classes=['a', 'b']", "model.expert=laplace", "model.lags=2"]
+    done = call("check-config", config, *(word for flag in flags for word in ("--set", flag)), code=2)
+    assert done.stderr.count("error: ") == 1
+
+
+def test_files_where_folders_must_be_and_folders_for_files_are_errors_and_missing_folders_are_made(
+    call, config, tmp_path
+):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    flags = ["checkpoint.dir=file", "dead_letters.path=file/in/here", "predictions.path=folder", *AS_ROWS]
+    done = call("check-config", config, *(word for flag in flags for word in ("--set", flag)), code=2)
+    named = {line.removeprefix("error: ").partition(":")[0] for line in done.stderr.splitlines()}
+    assert named == {"checkpoint.dir", "dead_letters.path", "predictions.path"}
+    flags = [
+        "checkpoint.dir=new/state",
+        "dead_letters.path=new/too/dead.jsonl",
+        "predictions.path=new/p/rows",
+        *AS_ROWS,
+    ]
+    for command in ("check-config", "run"):
+        assert not (tmp_path / "new").exists()
+        call(command, config, *(word for flag in flags for word in ("--set", flag)))
+    assert (tmp_path / "new/p/rows").is_file()
+
+
+AS_ROWS = ("predictions.kind=file", "predictions.format=jsonl")
+
+
 # --- exit codes and logs --------------------------------------------------------------------------------------------
 
 FORGED = "a.csv\n2026-01-01 00:00:00,000 INFO all is well\r\x1b[2J\x1b]0;title\x07\u202egnp.exe\x85\u2028end"

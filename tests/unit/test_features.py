@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.features import Encoder
-from streammoe.kernels.features import BLOCK
+from streammoe.kernels.features import BLOCK, RUN, SETTLED
 from streammoe.layout import CYCLES
 from streammoe.values import level, number, quantity, seconds
 
@@ -187,6 +187,25 @@ def test_valid_data_of_any_unit_is_in_range_and_what_is_absurd_is_not():
         assert made.screen(np.array([[absurd]]), np.array([[np.nan]])).tolist() == [-1], (
             "only what is learned is judged"
         )
+
+
+def upper_bounds(values):
+    """Upper bounds of a settled column of numbers from 0 to 1 after each of these further values."""
+    made = encoder(["a"], holds=True)
+    found = []
+    for x in [*np.linspace(0.0, 1.0, SETTLED + 2), *values]:
+        made.hold(np.array([[x]]), np.zeros((1, 1)))
+        found.append(float(made.bounds.high[0]))
+    return found[-len(values) :]
+
+
+def test_bounds_follow_a_jump_but_not_what_moves_there_step_by_step():
+    rng = np.random.default_rng(1)
+    jumped = upper_bounds(3.0 + rng.random(2 * RUN))
+    assert jumped[RUN - 1] < 1.05
+    assert jumped[-1] > 3.0
+    moved = upper_bounds(np.linspace(0.0, 4.0, 2_000) + 0.2 * rng.random(2_000))
+    assert moved[-1] < 1.23  # 2,000 steps of the pace
 
 
 def test_zeros_between_values_do_not_hide_their_unit():

@@ -8,8 +8,8 @@ import pytest
 import trustme
 
 from streammoe.assembly import open_daemon
-from streammoe.daemon.reload import may_change_at_restart
-from streammoe.daemon.signals import StopFlag
+from streammoe.daemon.reload import Reload, may_change_at_restart
+from streammoe.daemon.signals import HangupFlag, StopFlag
 from streammoe.errors import CheckpointError, SourceError
 from tests.unit import daemons
 from tests.unit.daemons import checkpoints, latest, opened, run, settings, write_csv
@@ -217,6 +217,33 @@ def test_a_model_goes_on_with_the_defaults_that_it_began_with_unless_the_setting
         with open_daemon(settings()) as running:
             assert running.daemon.contradicted(settings(named)) == [named.partition("=")[0]]
             assert running.daemon.contradicted(settings(*earlier)) == []
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("earlier", "now"),
+    [
+        ("model.drift=off", "model.drift=page_hinkley"),
+        ("model.serve=polyak", "model.serve=portfolio"),
+        ("model.expert={kind='gaussian', tail=inf}", "model.expert.tail=4.0"),
+    ],
+)
+def test_a_reload_accepts_the_defaults_that_the_model_began_with_like_a_restart(earlier, now):
+    digest = run(earlier).state_digest
+    asked = settings()
+
+    def reloaded(running, before, *after):
+        return Reload(HangupFlag(), before, lambda: settings(*after), Path("c.toml")).apply_to(running.daemon)
+
+    with open_daemon(asked) as running:
+        assert reloaded(running, asked, earlier) == "applied"
+        assert reloaded(running, settings(earlier)) == "applied"
+        assert reloaded(running, settings(earlier), now) == "refused"
+        assert reloaded(running, asked, earlier, "model.seed=1") == "refused"
+        assert running.daemon.run(StopFlag()).state_digest == digest
+    assert run(earlier).state_digest == digest
+    with open_daemon(settings("checkpoint.dir=other")) as running:
+        assert reloaded(running, asked, earlier) == "refused"
 
 
 @pytest.mark.usefixtures("here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,6 +46,7 @@ class ParquetReader:
             file = parquet.ParquetFile(stream, buffer_size=_BUFFER_BYTES, page_checksum_verification=True)
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             self._columns = tuple(file.schema_arrow.names)
+            self._index = _index_of(file.schema_arrow)
         self._rows: int = sum(groups)
         if start > self._rows:
             raise SourceError(
@@ -102,6 +104,7 @@ class ParquetReader:
             location=lambda i: {"path": path, "row": first + i},
             end={},
             table=table,
+            index=self._index,
         )
 
     def close(self) -> None:
@@ -121,3 +124,15 @@ class ParquetReader:
             f"{self._path} cannot be read as Parquet from row {self.offset} on ({reason}); the rows before have been "
             "read. Restore the file and start again: reading resumes there"
         )
+
+
+def _index_of(schema: pa.Schema) -> tuple[str, ...]:
+    """Return the columns that pandas' metadata call the index of a data frame; none where there are no such metadata.
+
+    An index that only numbers the rows is described there, and is no column.
+    """
+    try:
+        given = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
+        return tuple(name for name in given if isinstance(name, str) and name in schema.names)
+    except (ValueError, KeyError, TypeError, RecursionError):  # they are the writer's own affair
+        return ()

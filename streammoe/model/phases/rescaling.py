@@ -7,10 +7,10 @@ the number of events since it began, so a checkpoint holds none of it.
 from __future__ import annotations
 
 from streammoe.engine import warmup
-from streammoe.engine.warmup_buffer import WarmUpBuffer
+from streammoe.engine.warmup_buffer import CENTERED_AT, WarmUpBuffer
 from streammoe.features import Encoder
 from streammoe.model.context import Context
-from streammoe.scaling import Scaler
+from streammoe.scaling import Scaler, without_inputs
 from streammoe.types import FloatArray
 
 
@@ -42,8 +42,7 @@ class Rescaling:
             self._again = one.blank(scaler, context.encoder.expert_width, terms)
             self._first = context.judged(context.encoder, X, Y, weights, scaler.target_center)
         again = self._again
-        others = [] if again.companions is None else again.companions.widths
-        due = min(warmup.relearned_rows(context.shape, others) * (one.count - self.began + 1), one.count)
+        due = min(relearned_rows(context, again) * (one.count - self.began + 1), one.count)
         for X, Y, weights in self._parts(one, slice(again.count, due)):
             again.learn(X, encoder_of(context, again).design(X)[1], Y, weights, traced=False)
         if due < one.count:
@@ -72,11 +71,20 @@ class Rescaling:
         return other
 
 
+def relearned_rows(context: Context, one: WarmUpBuffer) -> int:
+    """Return how many buffered rows are learned again at an event."""
+    others = [] if one.companions is None else one.companions.widths
+    return warmup.relearned_rows(context.shape, others)
+
+
 def scaler_of(context: Context, X: FloatArray, Y: FloatArray) -> Scaler:
-    """Return the scaler by the moments of raw rows."""
+    """Return the scaler by the moments of raw rows.
+
+    With so few rows that any line fits them, numeric inputs do not count: the mean of the targets predicts.
+    """
     encoder = context.encoder.copy()
     context.fit_scaler(encoder, X, Y)
-    return encoder.scaler
+    return without_inputs(encoder.scaler, Y) if 0 < len(Y) <= CENTERED_AT[-1] else encoder.scaler
 
 
 def encoder_of(context: Context, one: WarmUpBuffer) -> Encoder:

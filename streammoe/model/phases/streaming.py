@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 
 from streammoe.engine import mixture, refit
-from streammoe.engine.drift import DriftDetector
+from streammoe.engine.drift import Drift, DriftDetector
 from streammoe.engine.em import Buffer
 from streammoe.engine.growing import FACTOR, GrowingRows, GrownFit
 from streammoe.engine.members.contract import Rows
@@ -57,6 +57,11 @@ REFITS_AFTER = (64, 192)
 """Events after a drift at which the mixture is fitted again, to more events than when the drift was found."""
 KEEP_EVERY = 4096
 """Number of events after which parameters are kept, in case that a drift is found later."""
+JUDGE_EVERY = 256
+"""Number of events after which the median loss of as many is compared with that of their mean."""
+NEVER = np.empty(0, dtype=np.int64)
+NEEDLESS = 1.0
+"""Nats by which the former is so much more that what was learned is of no use any more."""
 SHORTEST_TRIAL, LONGEST_TRIAL = 1024, 8192
 """Bounds on the length of a trial, which is a quarter of the events learned."""
 
@@ -178,6 +183,53 @@ class Streaming(Phase):
             context.recent.keep(n, mixture.served_parameters(self.leader.state))
         return self.on_own_due(context) if self.own_due(n - 1) == n else self
 
+    def _judges(self, context: Context) -> bool:
+        """Return whether the model is compared with the mean of the latest targets, whose unit it has to know."""
+        is_known = context.family.is_metric and context.options.standardize
+        return self.portfolio is not None and is_known and is_refitted(context)
+
+    def _counts_to_judge(self, context: Context, Y: FloatArray) -> IntArray:
+        """Return the event counts after which the model is compared with the mean of the latest targets.
+
+        Args:
+            context: context of the model.
+            Y: targets of the next events.
+        """
+        since = self.n % JUDGE_EVERY
+        if since + len(Y) < JUDGE_EVERY or context.recent is None or not self._judges(context):
+            return NEVER
+        scale = context.encoder.scaler.target_scale
+        ends = np.flatnonzero(context.recent.are_narrow(JUDGE_EVERY, since, Y, scale))
+        return self.n - since + (ends + 1) * JUDGE_EVERY
+
+    def _judge(self, context: Context) -> None:
+        """Begin again as after a drift if the mean of the latest targets would have predicted much better.
+
+        So it is after targets have changed their unit: losses may even fall, so that the detector finds nothing, while
+        priors, which do not fade, keep all members where they were.
+        """
+        detector, recent, portfolio, n = context.detector, context.recent, self.portfolio, self.n
+        if detector is None or recent is None or portfolio is None:
+            return
+        found = recent.needless_loss(JUDGE_EVERY, context.encoder.scaler.target_scale)
+        last = detector.last
+        if found is None or found[0] < found[1] + NEEDLESS or (last is not None and n < last.n + 2 * JUDGE_EVERY):
+            return
+        loss, constant = found
+        LOGGER.info(
+            "the mean of the last %d targets predicts better, by %.1f nats (event %d)",
+            JUDGE_EVERY,
+            loss - constant,
+            n,
+        )
+        detector.declare(Drift(n, constant, loss))
+        recent.keep_last(JUDGE_EVERY)
+        portfolio.begin_again(context.curved_terms)
+        if self.refit(context):
+            portfolio.renew(context.family, context.options.bound, self.leader.state)
+        else:
+            self.restart_average()
+
     def _grow(self, context: Context, portfolio: Portfolio, rows: GrowingRows) -> None:
         """Begin the fit that is due, or run steps of the one in progress; when it has ended, its result predicts."""
         n, family, shape = self.n, context.family, context.shape
@@ -275,7 +327,8 @@ class Streaming(Phase):
 
         n_rows = len(rows.Y)
         targets = np.flatnonzero(~np.isnan(rows.Y[:, 0]))
-        if len(targets) < min(detector.to_come, events_to_refit(context, self.n)):
+        judged = self._counts_to_judge(context, raw[1][targets])
+        if len(targets) < min(detector.to_come, events_to_refit(context, self.n)) and len(judged) == 0:
             n = self.n
             scores = learn(0, n_rows, context.steps)
             detector.take(scores.losses[targets], n)
@@ -291,8 +344,10 @@ class Streaming(Phase):
                 stop = min(stop, int(ahead[detector.to_come - 1]) + 1)
             n, steps = self.n, context.steps
             until_refit = events_to_refit(context, n)
-            if len(ahead) >= until_refit:
-                stop = min(stop, int(ahead[until_refit - 1]) + 1)
+            until_judged = next((int(count) - n for count in judged if count > n), sys.maxsize)
+            until = min(until_refit, until_judged)
+            if len(ahead) >= until:
+                stop = min(stop, int(ahead[until - 1]) + 1)
             learned = ahead[: np.searchsorted(ahead, stop)]
             # If a block ends before the last row, step sizes may have to change before that.
             ends_early = len(learned) >= detector.to_come and int(learned[detector.to_come - 1]) + 1 < stop
@@ -321,6 +376,8 @@ class Streaming(Phase):
                 refitted = self.refit(context)
                 if drift is not None and not refitted:
                     self.restart_average()
+            if drift is None and len(learned) == until_judged:
+                self._judge(context)
             runs.append(scores)
             start = stop
         return mixture.concatenated(runs)

@@ -11,13 +11,13 @@ from streammoe.engine import mixture, model_selection, warmup
 from streammoe.engine.companions import Companions
 from streammoe.engine.members.contract import Predictor
 from streammoe.engine.state import UnsoundError, is_finite, widen, with_class
-from streammoe.engine.warmup_buffer import RESCALED_AT, WarmUpBuffer, next_rescaling
+from streammoe.engine.warmup_buffer import CENTERED_AT, WarmUpBuffer, next_rescaling
 from streammoe.kernels.state import Trace
 from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Phase, Served
 from streammoe.model.phases.provisional import ProvisionalMixture, in_units, next_fit
 from streammoe.model.phases.replay import Replay, cost_after
-from streammoe.model.phases.rescaling import Rescaling, encoder_of
+from streammoe.model.phases.rescaling import Rescaling, encoder_of, relearned_rows
 from streammoe.model.phases.search import Found, Search
 from streammoe.model.phases.streaming import Mixture, Race, Streaming
 from streammoe.scaling import wider_scaler
@@ -127,8 +127,8 @@ class WarmUp(Phase):
         n, size = self.n, self._size(context)
         if self.search is not None or self.rescaling is not None or n >= size:
             return n + 1
-        rescaling = next_rescaling(n) if context.options.standardize else size
-        return min(rescaling, next_fit(n, size) if _has_provisional(context) else size)
+        rescaling = next_rescaling(n, is_metric=context.family.is_metric) if context.options.standardize else size
+        return min(rescaling, next_fit(n, size) if context.has_provisional else size)
 
     def on_due(self, context: Context) -> Phase:
         self.refits = False
@@ -249,7 +249,12 @@ class WarmUp(Phase):
     def _rescale(self, context: Context) -> None:
         """Scale what the one expert sees by the moments of the buffered rows, and let it learn these again."""
         if self.rescaling is None:
-            if self.n not in RESCALED_AT:
+            if next_rescaling(self.n - 1, is_metric=context.family.is_metric) != self.n:
+                return
+            is_centered = self.one.n_scaling <= CENTERED_AT[-1]  # inputs have no scale yet
+            if not is_centered and not warmup.is_rescaled(
+                self.n, self.one.n_scaling, relearned_rows(context, self.one)
+            ):
                 return
             self.rescaling = Rescaling(self.n, self.n)
         try:
@@ -275,7 +280,7 @@ class WarmUp(Phase):
                 n,
             )
             self._begin(Search.of(context, self.one, is_brief=False))
-        elif n < size and self.search is None and _has_provisional(context) and n == next_fit(n - 1, size):
+        elif n < size and self.search is None and context.has_provisional and n == next_fit(n - 1, size):
             self._begin(Search.of(context, self.one, is_brief=True))
 
     def _begin(self, search: Search) -> None:
@@ -440,8 +445,3 @@ def empty_buffer(context: Context, *, has_companions: bool = False) -> WarmUpBuf
     family, n_outputs, p_v = context.family, context.targets.n_outputs, context.encoder.expert_width
     companions = Companions.of(family, n_outputs, p_v) if has_companions else None
     return WarmUpBuffer(family, n_outputs, p_v, companions=companions)
-
-
-def _has_provisional(context: Context) -> bool:
-    """Return whether mixtures are fitted before the end: not one expert, nor before their number is selected."""
-    return context.options.most_experts > 1 and not context.options.is_choosing

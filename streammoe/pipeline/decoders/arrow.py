@@ -29,6 +29,10 @@ class ArrowDecoder:
     def names_beyond(self, batch: Batch, known: Collection[str], most: int) -> set[str]:
         return set(sorted(_columns(batch).keys() - known)[:most])
 
+    def unsupported(self, batch: Batch) -> dict[str, str]:
+        types_of = ((name, column.type) for name, column in _columns(batch).items())
+        return {name: str(dtype) for name, dtype in types_of if not _is_readable(dtype)}
+
     def decode(
         self,
         batch: Batch,

@@ -57,6 +57,9 @@ class CsvDecoder:
     def names_beyond(self, batch: Batch, known: Collection[str], most: int) -> set[str]:
         return set(sorted(set(_columns(batch)) - set(known))[:most])
 
+    def unsupported(self, batch: Batch) -> dict[str, str]:
+        return {}
+
     def decode(
         self,
         batch: Batch,

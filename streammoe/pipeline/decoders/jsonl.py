@@ -64,6 +64,9 @@ class JsonlDecoder:
                 read = _reader((), frozenset(known) | found, frozenset())
         return found
 
+    def unsupported(self, batch: Batch) -> dict[str, str]:
+        return {}
+
     def decode(
         self,
         batch: Batch,

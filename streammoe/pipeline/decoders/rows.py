@@ -12,7 +12,7 @@ import numpy as np
 from streammoe.columns import ColumnKind, Fixed
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.model.checks import LARGEST_WEIGHT
-from streammoe.pipeline.decoders.values import READ_AS, READERS, Kind, first_kind, label
+from streammoe.pipeline.decoders.values import OR_CATEGORY, READ_AS, READERS, Kind, first_kind, label
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.text import shown, some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
@@ -60,6 +60,16 @@ class FieldRoles(NamedTuple):
     def fixed(self) -> Fixed:
         """Columns whose kind does not depend on their first value."""
         return Fixed(self.categorical, self.timestamps, self.numeric, self.lagged)
+
+    def explained(self, error: InvalidEvent) -> InvalidEvent:
+        """Return the error of a value with the advice that its role requires."""
+        name = error.feature
+        if error.reason != "wrong_type" or not (name in self.targets or name == self.weight or name in self.lagged):
+            return error
+        message = str(error).replace(OR_CATEGORY, "")
+        if name in self.targets and message == str(error):
+            message += '; for classes set model.kind = "classifier" (for streammoe evaluate and fit --classify)'
+        return self.fixed.explained(InvalidEvent(message, reason=error.reason, feature=name))
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -114,6 +124,10 @@ class Decoder(Protocol):
 
     def names_beyond(self, batch: Batch, known: Collection[str], most: int) -> set[str]:
         """Return names of fields that are not known, in all readable records; at most about so many."""
+        ...
+
+    def unsupported(self, batch: Batch) -> Mapping[str, str]:
+        """Return the columns of types of which no value can be read, with the types; none if values have the types."""
         ...
 
     def decode(
@@ -210,7 +224,7 @@ class Sheet:
 
     def reject(self, i: int, error: InvalidEvent) -> None:
         """Reject record `i`; the first of several reasons counts."""
-        self._rejected.setdefault(i, Rejected(i, error.reason, str(self.roles.fixed.explained(error))))
+        self._rejected.setdefault(i, Rejected(i, error.reason, str(self.roles.explained(error))))
 
     def check_rows(self, start: int, stop: int) -> None:
         """Reject records from `start` to `stop`, of the fast path, whose values are invalid in combination."""

@@ -213,6 +213,10 @@ _RULES = {
 }
 
 
+OR_CATEGORY = ", or list the column in schema.categorical if it holds categories"
+"""What a message suggests for a number in quotes, which is right for a feature only."""
+
+
 def _joined(whole: int, nanoseconds: int) -> float:
     # In the same order as for arrays, so that all formats round alike.
     return float(whole) + nanoseconds / 1e9
@@ -223,7 +227,7 @@ def _reject(name: str, value: object, kind: Kind, reason: str) -> NoReturn:
     if kind == "number" and isinstance(value, CommaText) and "." in value:
         message += ' (numbers cannot contain a point while source.decimal is ",")'
     elif kind == "number" and reason == "wrong_type" and isinstance(value, str) and (repair := repair_of(value)):
-        where = ", or list the column in schema.categorical if it holds categories" if repair == IN_QUOTES else ""
+        where = OR_CATEGORY if repair == IN_QUOTES else ""
         if has_decimal_comma(value):
             where = '; in csv, source.decimal = "," (for streammoe evaluate and fit --decimal ,) reads decimal commas'
         message += f" ({repair}{where})"

@@ -28,6 +28,9 @@ class Reconfigured:
         self.error = error
         self._contradicted = contradicted
 
+    def continued(self, settings):
+        return ()
+
     def contradicted(self, settings):
         return self._contradicted
 

@@ -14,6 +14,8 @@ N = 3 * CAPACITY
 RNG = np.random.default_rng(0)
 X, Y, WEIGHTS = RNG.normal(size=(N, 2)), RNG.normal(size=(N, 1)), RNG.random(N) + 0.5
 CHANGE = N - 150
+WIDE = 10.0
+"""A scale of targets next to which these vary little."""
 LOSSES = RNG.chisquare(1, size=N) + 3.0 * (np.arange(N) >= CHANGE)
 
 
@@ -116,3 +118,35 @@ def test_a_checkpoint_has_all_of_it_or_nothing(name):
 def test_a_checkpoint_that_cannot_be_is_rejected(damage):
     with pytest.raises(CheckpointError):
         restored({**kept(1, 2).arrays(), **damage})
+
+
+def test_the_loss_of_a_constant_is_that_of_the_mean_and_deviation_of_the_last_targets():
+    recent = filled(N)
+    loss, constant = recent.needless_loss(100, np.array([WIDE]))
+    last = Y[-100:, 0] / WIDE
+    density = np.exp(-0.5 * (last - last.mean()) ** 2 / last.var()) / np.sqrt(2.0 * np.pi * last.var())
+    assert loss == pytest.approx(np.median(LOSSES[-100:]))
+    assert constant == pytest.approx(-np.log(density).mean())
+    recent.keep_last(99)
+    assert recent.needless_loss(100, np.array([WIDE])) is None
+
+
+@pytest.mark.parametrize("since", [0, 40])
+def test_a_constant_counts_where_targets_vary_little(since):
+    """Which further targets do so is known before they are learned."""
+    further = np.concatenate([Y[:160], 100.0 * Y[160:260], Y[260:460]])
+    recent = filled(60)
+    narrow = recent.are_narrow(100, since, further, np.array([WIDE]))
+    every = np.concatenate([Y[:60][60 - since :], further])
+    assert narrow.tolist() == [run.std() < 0.25 * WIDE for run in np.split(every[:400], 4)] + [True] * (since // 40)
+    recent = RecentEvents()
+    recent.add(X[:100], 100.0 * Y[:100], WEIGHTS[:100], LOSSES[:100])
+    assert recent.needless_loss(100, np.array([WIDE])) is None
+    assert recent.are_narrow(100, 40, Y[:60], np.array([WIDE])).tolist() == [False]
+    assert RecentEvents().are_narrow(100, 40, Y[:60], np.array([WIDE])).tolist() == [False]
+
+
+def test_a_constant_does_not_count_where_half_of_the_targets_are_equal():
+    recent = RecentEvents()
+    recent.add(X[:100], np.where(np.arange(100)[:, None] < 51, 0.0, Y[:100]), WEIGHTS[:100], LOSSES[:100])
+    assert recent.needless_loss(100, np.ones(1)) is None

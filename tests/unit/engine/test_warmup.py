@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from streammoe.engine import em, mixture, starts, warmup
 from streammoe.engine.jobs import run_job
@@ -53,6 +54,32 @@ def test_experts_that_made_the_data_are_found(make, K):
     # What choosing the expert costs comes on top of the noise.
     assert loss(state, *make(1000, 100)) < ENTROPY + 0.25
     assert np.sqrt(state.variances.min()) == pytest.approx(0.3, abs=0.06)
+
+
+def mirrored(n, seed=0):
+    """Four classes of 160 inputs about points that are close to each other; half of the rows are inverted."""
+    rng = np.random.default_rng(seed)
+    points = 0.3 + 0.1 * np.random.default_rng(7).normal(size=(4, 160))
+    labels = rng.integers(4, size=n)
+    X = rng.choice([-1.0, 1.0], size=(n, 1)) * (points[labels] + 0.5 * rng.normal(size=(n, 160)))
+    return np.column_stack([np.ones(n), X]), labels[:, None].astype(float)
+
+
+def test_hardly_more_rows_than_features_are_not_interpolated():
+    """Without a stronger prior the loss on other rows is above that of guessing."""
+    case = Case("categorical", 4)
+    state = fit(*mirrored(320), 2, case=case, prior_strength=0.04, bound="adaptive")
+    assert loss(state, *mirrored(1000, 100), case=case) < 1.2 < np.log(4)
+
+
+def test_the_center_of_the_prior_is_no_interpolation_either():
+    case, (R, Y) = Case("categorical", 4), mirrored(160)
+    buffer = em.Buffer(R, R, Y, np.ones(160))
+    prior = run_job(em.one_expert_prior(case.family, buffer, 4, options(case, 2, 0.04, "adaptive")))
+    R, Y = mirrored(1000, 100)
+    logits = np.column_stack([np.zeros(1000), R @ prior.experts.T])
+    losses = -log_softmax(logits, axis=1)[np.arange(1000), Y[:, 0].astype(int)]
+    assert losses.mean() < 2.5  # not 3.7
 
 
 POOR = {
@@ -113,8 +140,18 @@ def test_no_start_is_likelier_than_the_one_that_is_taken():
     case = Case("categorical", 3)
     steps = em_of(case, *draw(case, 100, 3, 2), 2)
     found = steps.e_step(run_job(warmup._search(steps, 2, 2, np.random.default_rng(0))))[0]
-    others = run_job(starts.gate_first_starts(steps, 2, 4, np.random.default_rng(0)))
+    others = run_job(starts.gate_first_starts(steps, 2, 4, np.random.default_rng(0), range(4)))
     assert found >= max(steps.run(theta, warmup.SHORT_ROUNDS) for theta in others) - 1e-9
+
+
+@pytest.mark.parametrize("kind", [starts.cluster_starts, starts.gate_first_starts])
+def test_starts_that_are_left_out_do_not_change_the_others(kind):
+    steps = em_of(LINE, *crossing(100), 2, 1e-3)
+    every = run_job(kind(steps, 2, 5, np.random.default_rng(0), range(5)))
+    some = run_job(kind(steps, 2, 5, np.random.default_rng(0), range(1, 5, 2)))
+    assert len(some) == 2
+    for one, same in zip(some, every[1::2], strict=True):
+        assert all((a == b).all() for a, b in zip(one, same, strict=True))
 
 
 @pytest.fixture

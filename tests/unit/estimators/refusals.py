@@ -4,6 +4,7 @@
 """
 
 import math
+from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -59,6 +60,10 @@ def frame(column, reason, row=None):
     return Refusal(MoERegressor, lambda m: m.learn_many(X, SERIES), reason, "b", row)
 
 
+def targets(column, reason, row=None):
+    return Refusal(MoERegressor, lambda m: m.learn_many(FRAME, pd.Series(column)), reason, "target", row)
+
+
 def changed(at, value):
     rows = ROWS.copy()
     rows[at] = value
@@ -82,6 +87,7 @@ REFUSALS = {
     "asked number": predicting(TOO_LONG, MoEMultiTargetRegressor),
     "target NaN": target(math.nan, "not_finite"),
     "target text": target("1.0", "wrong_type"),
+    "target of classes": target("up", "wrong_type"),
     "outputs number": outputs(1.0, "wrong_type"),
     "outputs one of two": outputs({"u": 1.0}, "wrong_type"),
     "outputs one more": outputs({"u": 1.0, "v": 1.0, "z": 1.0}, "wrong_type"),
@@ -123,6 +129,12 @@ REFUSALS = {
     "frame of text": frame(["1", "2"], "wrong_type", 0),
     "frame with infinity": frame([1.0, math.inf], "not_finite", 1),
     "frame with text among objects": frame([1, "1,5"], "wrong_type", 1),
+    "frame, a target of text among objects": targets([1.0, "up"], "wrong_type", 1),
+    "frame, a target of None among objects": targets(pd.Series([1.0, None], dtype=object), "wrong_type", 1),
+    "frame, a decimal target that is infinite": targets([Decimal(1), Decimal("Infinity")], "not_finite", 1),
+    "frame, targets of categories": targets(pd.Categorical(["up", "down"]), "wrong_type", 0),
+    "frame, dates for targets": targets(pd.to_datetime(SERIES), "wrong_type"),
+    "label decimal": label(Decimal(2), "wrong_type"),
     "asked array of another width": Refusal(MoERegressor, lambda m: m.predict_array(np.ones((2, 3))), "wrong_shape"),
     "frame, names twice": Refusal(
         MoERegressor, lambda m: m.learn_many(FRAME.set_axis(["a", "a"], axis=1), SERIES), "wrong_shape"

@@ -65,6 +65,28 @@ def test_four_experts_that_shift_together_are_back_within_300_events(seed):
     assert np.sqrt(np.mean(errors[later] ** 2) / np.mean(steady[later] ** 2)) < 1.05
 
 
+@pytest.mark.parametrize("kind", [MoERegressor, MoEMultiTargetRegressor])
+def test_another_unit_of_the_target_is_followed_within_600_events_however_they_come(kind, tmp_path):
+    """Losses fall, so the detector finds nothing; priors alone would keep predictions off by many deviations."""
+    X, y = STREAMS[kind](N + 400)
+    y[CHANGE:] /= 1000.0
+    whole, single, calm = started(kind), started(kind), started(kind)
+    calm.learn_array(X, STREAMS[kind](N + 400)[1])
+    whole.learn_array(X[:N], y[:N])
+    found = whole.last_drift.n
+    assert CHANGE + streaming.JUDGE_EVERY <= found <= CHANGE + 2 * streaming.JUDGE_EVERY
+    events = zip(dicts(X), dicts(y, OUTPUTS) if kind is MoEMultiTargetRegressor else y.tolist(), strict=True)
+    for i, event in zip(range(N), events, strict=False):
+        single.learn_one(*event)
+        if i in (CHANGE, found - 2, found - 1, found):
+            single.save(tmp_path / "single.safetensors")
+            single = load(tmp_path / "single.safetensors")
+    assert same(whole, single)
+    errors = whole.learn_rows(X[N:], y[N:].reshape(400, -1)).predictions - y[N:].reshape(400, -1)
+    assert (errors.std(axis=0) < 0.6 * y[N:].reshape(400, -1).std(axis=0)).all()
+    assert (whole.drifts, calm.drifts) == (1, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_it_is_the_same_event_by_event_in_batches_and_over_restarts(kind, tmp_path, monkeypatch, caplog):

@@ -1,11 +1,13 @@
 """What a regressor learns, and of which rows, columns and weights."""
 
 import math
+from decimal import Decimal
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from streammoe import MoERegressor
+from streammoe import MoEMultiTargetRegressor, MoERegressor
 from streammoe.options import WarmUp
 from tests.unit.estimators.models import NAMES, QUICK, crossing, dicts, numbers, same, trained
 
@@ -77,3 +79,12 @@ def test_numbers_of_any_type_and_memory_order_are_taken_as_floats():
         other = MoERegressor(**QUICK)
         other.learn_array(rows, targets)
         assert same(plain, other)
+    exact = [Decimal(str(target)) for target in y.tolist()]
+    for column in (y.astype(object), exact, pd.array(y, dtype="Float64"), pd.Series(exact, dtype=object)):
+        other = MoERegressor(**QUICK)
+        other.learn_many(pd.DataFrame(X, columns=plain.fields), pd.Series(column))
+        assert same(plain, other)
+    several = [MoEMultiTargetRegressor(**QUICK) for _ in range(2)]
+    for model, column in zip(several, (y, exact), strict=True):
+        model.learn_many(pd.DataFrame(X, columns=plain.fields), pd.DataFrame({"u": y, "v": column}))
+    assert same(*several)

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, load
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
 from streammoe.engine import warmup as fits
 from streammoe.engine import warmup_buffer
 from streammoe.errors import CheckpointError
 from streammoe.model import checkpoint
-from streammoe.model.phases import warmup
 from tests.pairs import pairwise_cases
 from tests.unit.estimators.models import ESTIMATORS, NAMES, OUTPUTS, classes, pairs, same, trained
 
@@ -28,6 +27,35 @@ def test_units_and_offsets_of_inputs_do_not_matter_soon():
     assert moved[8:].mean() < losses(X * UNITS + OFFSETS, y, standardize=False)[8:].mean()
 
 
+@pytest.mark.parametrize(("expert", "near"), [("gaussian", 1e-6), ("student_t", 0.5), ("laplace", 0.5)])
+def test_the_first_predictions_are_the_mean_of_what_was_seen(expert, near):
+    rng = np.random.default_rng(0)
+    model = MoERegressor(expert=expert)
+    seen = []
+    for y in (1e6 + rng.normal(size=4)).tolist():
+        x = dict(zip(NAMES, rng.normal(size=3) * UNITS + OFFSETS, strict=True))
+        if seen:
+            assert model.predict_one(x) == pytest.approx(np.mean(seen), abs=near)
+        model.learn_one(x, y)
+        seen.append(y)
+
+
+def test_each_output_has_its_own_first_mean():
+    model = MoEMultiTargetRegressor()
+    model.learn_one({"a": 3.0}, {"u": 5.0, "v": -0.001})
+    assert model.predict_one({"a": -70.0}) == pytest.approx({"u": 5.0, "v": -0.001})
+
+
+@pytest.mark.parametrize("y", [5.0, -1e6, 1e-6])
+def test_the_first_intervals_are_as_wide_as_equal_targets_are_large(y):
+    model = MoERegressor()
+    for _ in range(3):
+        model.learn_one({"a": 1.0}, y)
+        low, high = model.predict_distribution_one({"a": 2.0}).interval(0.9)
+        assert low < y < high
+        assert 0.5 * abs(y) < high - low < 4.0 * abs(y)
+
+
 @pytest.mark.parametrize(
     "case",
     pairwise_cases(kind=ESTIMATORS, standardize=(True, False), late=(True, False), at_each=(None, 2, 5)),
@@ -36,6 +64,7 @@ def test_it_is_the_same_event_by_event_and_over_a_restart(case, tmp_path, monkey
     kind, standardize, late, at_each = case.values()
     if at_each is not None:  # as wide models learn them again
         monkeypatch.setattr(fits, "relearned_rows", lambda *_: at_each)
+        monkeypatch.setattr(fits, "RARENESS", 0.0 if at_each == 2 else fits.RARENESS)
     whole, single, cut = (trained(kind, 0, standardize=standardize, warmup=200) for _ in range(3))
     events = pairs(kind, N)
     if late:  # a column that appears while the scales are still being taken
@@ -43,7 +72,7 @@ def test_it_is_the_same_event_by_event_and_over_a_restart(case, tmp_path, monkey
     for i, (x, y) in enumerate(events):
         single.learn_one(x, y)
         cut.learn_one(x, y)
-        if i in (2, 5, 20, 33, 70):
+        if i in (0, 2, 5, 20, 33, 70):
             cut.save(tmp_path / "cut.safetensors")
             cut = load(tmp_path / "cut.safetensors")
             assert cut.predict_one(x) == single.predict_one(x)
@@ -61,6 +90,7 @@ def test_events_are_learned_again_so_many_at_each_event_and_the_fit_ends_as_if_a
     for x, y in events:
         whole.learn_one(x, y)
     monkeypatch.setattr(fits, "relearned_rows", lambda *_: 4)
+    monkeypatch.setattr(fits, "RARENESS", 0.0)
     learned = []
     learn = warmup_buffer.learn
 
@@ -78,6 +108,18 @@ def test_events_are_learned_again_so_many_at_each_event_and_the_fit_ends_as_if_a
     assert same(model, whole)
 
 
+def test_models_that_learn_few_again_at_an_event_take_another_scale_less_often_but_do(monkeypatch):
+    monkeypatch.setattr(fits, "RESCALE_WORK", 0.0)
+    model = trained(n=0, warmup=200, standardize=True)
+    began = []
+    for x, y in pairs(type(model), 150):
+        model.learn_one(x, y)
+        began.append(int(model.arrays().get("warmup.rescaling", np.zeros(2))[1]))
+    assert {*began} == {0, 3, 6, 64}
+    assert began[9:63] == [0] * 54
+    assert began[-1] == 0
+
+
 @pytest.mark.parametrize("claimed", [[0, 40], [8, 41], [33, 32], [-1, -1]])
 def test_a_checkpoint_whose_new_scale_does_not_suit_its_buffer_is_rejected(claimed):
     model = trained(n=40, warmup=200, standardize=True)
@@ -88,8 +130,8 @@ def test_a_checkpoint_whose_new_scale_does_not_suit_its_buffer_is_rejected(claim
 
 def test_a_checkpoint_without_scales_goes_on_without_them_until_the_next_are_taken(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
+        patched.setattr(warmup_buffer, "CENTERED_AT", ())
         patched.setattr(warmup_buffer, "RESCALED_AT", ())
-        patched.setattr(warmup, "RESCALED_AT", ())
         old = trained(n=40, warmup=200, standardize=True)
     assert "warmup.scaling" not in old.arrays()
     old.save(tmp_path / "old.safetensors")

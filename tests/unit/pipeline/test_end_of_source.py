@@ -9,7 +9,7 @@ from streammoe import assembly
 from streammoe.assembly import open_daemon
 from streammoe.configuration import load_settings
 from streammoe.daemon.guards import BAD_RECORD_WINDOW as WINDOW
-from streammoe.errors import TooManyBadRecords
+from streammoe.errors import SourceError, TooManyBadRecords
 from streammoe.persistence import CheckpointStore
 from tests.unit.pipeline.written_rows import lines
 
@@ -96,3 +96,35 @@ def test_a_resumed_run_counts_what_came_before_the_stop():
     write("a.csv", 300, -2)
     found = run()
     assert (found.learned, found.rejected) == (300, 2)
+
+
+# --- no target at all -----------------------------------------------------------------------------------------------
+
+ROWS = [f'{{"a": {i % 7}, "b": {i % 5}, "y": {i % 3}}}' for i in range(300)]
+LINES = "source.path=*.jsonl"
+
+
+def write_lines(name, rows=ROWS):
+    Path(name).write_text("\n".join([*rows, ""]))
+
+
+def test_a_run_without_a_single_target_fails_and_once_its_name_is_mended_nothing_is_lost():
+    write_lines("all.jsonl")
+    for _ in range(2):
+        with pytest.raises(SourceError):
+            run(LINES, "schema.target=nosuch", "checkpoint.every_events=1000")
+    mended = run(LINES)
+    assert (mended.learned, mended.predicted_only) == (300, 0)
+
+
+def test_records_without_a_target_after_any_that_was_learned_or_before_a_label_or_none_are_no_failure():
+    write_lines("1.jsonl", ROWS[:3])
+    run(LINES)
+    write_lines("2.jsonl", [row.replace("y", "z") for row in ROWS])
+    assert run(LINES).predicted_only == 300
+    halves = [f'{{"id": {i}, "a": {i % 7}}}' for i in range(300)]
+    write_lines("3.jsonl", halves)
+    flags = (LINES.replace("*", "3"), "labels.key=id", "labels.expire_events=20", "checkpoint.dir=other")
+    assert run(*flags, "schema.numeric=[]").learned == 0
+    write_lines("4.jsonl", [])
+    assert run(LINES.replace("*", "4"), "checkpoint.dir=third").events == 0

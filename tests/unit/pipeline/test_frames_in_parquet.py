@@ -1,0 +1,90 @@
+"""Parquet files as pandas writes them: the index of a data frame, and columns of lists, structures or bytes."""
+
+import logging
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from streammoe import load
+from streammoe.errors import SourceError
+from tests.unit.daemons import enter, run, store
+
+ROWS = 200
+CONFIG = """
+    source = { kind = "file", path = "*.parquet", block_rows = 7 }
+    schema.target = "y"
+    model = { n_experts = 1, warmup = 50 }
+    metrics.enabled = false
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    return enter(tmp_path, monkeypatch, CONFIG)
+
+
+def frame(n=ROWS, seed=0):
+    a, b = np.random.default_rng(seed).normal(size=(2, n)).round(3)
+    return pd.DataFrame({"a": a, "b": b, "y": a - b})
+
+
+def learned():
+    return load("state").fields
+
+
+INDEXES = {
+    "of gaps": frame()[frame().a > 0],
+    "of names": frame().set_axis([f"row {i}" for i in range(ROWS)]).rename_axis("name"),
+    "of two levels": frame().set_axis(pd.MultiIndex.from_product([range(2), range(ROWS // 2)])),
+    "of numbers only": frame(),
+}
+
+
+@pytest.mark.parametrize("name", INDEXES)
+@pytest.mark.parametrize("late", ["false", "true"])
+def test_the_index_of_a_frame_is_left_out_with_one_line_in_the_log(name, late, caplog):
+    INDEXES[name].to_parquet("1.parquet")
+    INDEXES[name].to_parquet("2.parquet")
+    with caplog.at_level(logging.INFO, "streammoe.pipeline"):
+        run(f"schema.late_columns={late}")
+    assert learned() == ["a", "b"]
+    assert len(caplog.records) == 1 + (name != "of numbers only")
+
+
+@pytest.mark.parametrize("flag", ["schema.numeric=['name']", "schema.features=['a', 'name']"])
+def test_an_index_that_a_setting_names_is_learned(flag):
+    frame().set_axis([3 * i + i % 2 for i in range(ROWS)]).rename_axis("name").to_parquet("1.parquet")
+    run(flag)
+    assert "name" in learned()
+
+
+def test_a_model_that_has_learned_from_an_index_goes_on_with_it():
+    with_index = frame().set_axis([3 * i + i % 2 for i in range(ROWS)]).rename_axis("name")
+    with_index.reset_index().to_parquet("1.parquet", index=False)
+    run()
+    with_index.to_parquet("2.parquet")
+    changed = run().state_digest
+    with_index.reset_index().to_parquet("2.parquet", index=False)
+    assert run(fresh=True).state_digest == changed
+
+
+def test_metadata_that_say_nothing_readable_are_none():
+    for i, text in enumerate((b"{", b"[]", b'{"index_columns": 3}', b'{"index_columns": ["c", {}]}', b"[" * 10_000)):
+        table = pa.Table.from_pandas(frame(), preserve_index=False).replace_schema_metadata({"pandas": text})
+        parquet.write_table(table, f"{i}.parquet")
+    assert run().learned == 5 * ROWS
+
+
+def test_columns_of_types_without_readable_values_are_named_at_once_before_anything_is_learned():
+    odd = frame().assign(tags=[["x"]] * ROWS, parts=[{"u": 1}] * ROWS, raw=[b"x"] * ROWS)
+    odd.to_parquet("1.parquet")
+    for flags in ((), ("schema.features=['a', 'raw', 'tags', 'parts']",)):
+        with pytest.raises(SourceError) as rejected:
+            run(*flags)
+        assert all(f"'{name}'" in str(rejected.value) for name in ("parts", "raw", "tags"))
+        assert not store().generations()
+    assert run("schema.ignore=['tags', 'parts', 'raw']").learned == ROWS
+    assert run("schema.features=['a', 'b']", fresh=True).learned == ROWS
