@@ -341,7 +341,7 @@ class Context:
         K = options.most_experts
         if options.warmup.size == 0:  # no steady member begins then
             return model_bytes(K + is_portfolio, n_rows, p_w, p_v) + curved
-        streaming = model_bytes(K + is_portfolio + options.has_steady, n_rows, p_w, p_v)
+        streaming = model_bytes(K + is_portfolio + options.has_on_trial, n_rows, p_w, p_v)
         warm_up = model_bytes(1, n_rows, p_v, p_v)
         if is_portfolio:
             warm_up += model_bytes(1, n_rows, 0, p_v)
