@@ -357,8 +357,8 @@ class Options(Section):
         return self.serve == "portfolio" and self.curved == "on"
 
     @property
-    def has_steady(self) -> bool:
-        """Whether the portfolio begins with a member that hardly forgets; the average of a single expert is one."""
+    def has_on_trial(self) -> bool:
+        """Whether the portfolio begins with single experts that stay while they help."""
         return self.serve == "portfolio" and self.most_experts > 1
 
     @property

@@ -68,7 +68,7 @@ CATALOGUE: dict[str, Metric] = {
     ),
     "streammoe_member_weight": Metric(
         Gauge,
-        "Weight of a member in the next prediction: average, latest, one_expert, refitted, steady or curved",
+        "Weight of a member in the next prediction: average, latest, one_expert, refitted, steady, quick or curved",
         ("member",),
     ),
     "streammoe_drifts_total": Metric(Counter, "Concept drifts detected since the first start"),

@@ -22,6 +22,7 @@ from streammoe.engine.members.contract import Member, Predictor, Rows, features_
 from streammoe.engine.members.curved import Curved
 from streammoe.engine.members.latest import Latest
 from streammoe.engine.members.one_expert import OneExpert
+from streammoe.engine.members.quick import Quick
 from streammoe.engine.members.refitted import Refitted
 from streammoe.engine.members.steady import Steady
 from streammoe.engine.mixture import Scores
@@ -292,8 +293,8 @@ class Portfolio:
     ) -> Portfolio:
         """Restore the portfolio of a mixture that has learned n events from the arrays that `arrays` returned.
 
-        There need not be arrays of a steady member, nor of a curved one; with `curved` "off" there must not be any of
-        that. It rests where it has no weight. The same holds for those of refits.
+        There need not be arrays of a steady member, of a quick one, nor of a curved one; with `curved` "off" there must
+        not be any of that. It rests where it has no weight. The same holds for those of refits.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
@@ -307,14 +308,17 @@ class Portfolio:
         rows = None
         if refits and f"{PREFIX}{growing.NAME}.counts" in arrays:
             rows = GrowingRows.from_arrays(arrays, PREFIX, family, n=n, most_experts=most_experts, **sizes)
-        if f"{PREFIX}{Steady.name}.n" in arrays:
-            members.append(Steady.from_arrays(family, bound, arrays, PREFIX, n=n, n_outputs=n_outputs, p_v=p_v))
+        members += [
+            kind.from_arrays(family, bound, arrays, PREFIX, n=n, n_outputs=n_outputs, p_v=p_v)
+            for kind in (Steady, Quick)
+            if f"{PREFIX}{kind.name}.n" in arrays
+        ]
         if curved != "off" and f"{PREFIX}{Curved.name}.n" in arrays:
             asked = curved == "on"
             members.append(
                 Curved.restored(family, bound, arrays, PREFIX, n_outputs=n_outputs, p_v=p_v, is_asked_for=asked)
             )
-        found = array_of(arrays, where, "float64", (None,), least=0.5 * LEAST_WEIGHT, most=1.0)
+        found = array_of(arrays, where, "float64", (None,), least=trust.LEAST_SAVED, most=1.0)
         may_rest = members[-1].rests and members[-1].is_on_probation
         resting = members.pop() if may_rest and len(members) > len(found) else None
         weights, means = trust.restored(arrays, where, len(members)), None

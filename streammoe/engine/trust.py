@@ -10,6 +10,8 @@ from streammoe.checked import array_of, require
 from streammoe.kernels.portfolio import LEAST_WEIGHT
 from streammoe.types import AnyArray, FloatArray
 
+LEAST_SAVED = 0.25 * LEAST_WEIGHT
+"""Least weight in a checkpoint: members that have just come have taken their share of all others."""
 SUM_TOLERANCE = 1e-9
 """Tolerance for the sum of the weights in a checkpoint."""
 
@@ -52,7 +54,7 @@ def restored(arrays: Mapping[str, AnyArray], name: str, count: int) -> FloatArra
     Raises:
         CheckpointError: they are missing, are not so many, or are no weights.
     """
-    weights = array_of(arrays, name, "float64", (count,), least=0.5 * LEAST_WEIGHT, most=1.0)
+    weights = array_of(arrays, name, "float64", (count,), least=LEAST_SAVED, most=1.0)
     total = float(weights.sum())
     require(abs(total - 1.0) <= SUM_TOLERANCE, f"array {name} adds up to {total}; weights add up to 1")
     return weights.copy()

@@ -18,6 +18,7 @@ from streammoe.engine.members.average import Average
 from streammoe.engine.members.curved import Curved
 from streammoe.engine.members.latest import Latest
 from streammoe.engine.members.one_expert import OneExpert
+from streammoe.engine.members.quick import Quick
 from streammoe.engine.members.refitted import Refitted
 from streammoe.engine.members.steady import Steady
 from streammoe.errors import ConfigError
@@ -223,7 +224,7 @@ class MixtureOfExperts(base.Estimator):
         K = self.most_experts
         if options.serve != "portfolio":
             return K
-        return (2 + options.has_refits) * K + 1 + options.has_steady + options.has_curved
+        return (2 + options.has_refits) * K + 1 + 2 * options.has_on_trial + options.has_curved
 
     @property
     def member_names(self) -> tuple[str, ...]:
@@ -233,7 +234,8 @@ class MixtureOfExperts(base.Estimator):
             return ()
         others = {
             Refitted.name: options.has_refits,
-            Steady.name: options.has_steady,
+            Steady.name: options.has_on_trial,
+            Quick.name: options.has_on_trial,
             Curved.name: options.has_curved,
         }
         return (Average.name, Latest.name, OneExpert.name, *(name for name, has in others.items() if has))
@@ -243,9 +245,9 @@ class MixtureOfExperts(base.Estimator):
         """How much each member of the portfolio counts in the next prediction; empty where the average predicts alone.
 
         ``average`` and ``latest`` are the mixture by the mean of its parameters and by its current ones; ``one_expert``
-        is a single expert that forgets; ``steady``, while it takes part, one that hardly does; ``curved``, likewise,
-        one that sees squares and products of inputs; ``refitted``, likewise, the mixture as it was fitted again to more
-        events.
+        is a single expert that forgets; while they take part, ``steady`` is one that hardly does and ``quick`` one that
+        does at once, ``curved`` one that sees squares and products of inputs, and ``refitted`` the mixture as it was
+        fitted again to more events.
         The weights add up to 1. During warm-up there is no portfolio yet.
         """
         return self.learner.member_weights

@@ -92,7 +92,7 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         """Predict the distribution of the outputs at `x`: a mixture of the experts of all members, one during warm-up.
 
         The members of a portfolio are the averaged mixture, its latest parameters and one expert: 2 K + 1 components,
-        one more while the curved member takes part, and K more while the refitted mixture does.
+        one more for each single expert that takes part, and K more while the refitted mixture does.
         With ``serve="polyak"`` there are K.
 
         Components are normal or Student-t distributions, depending on `expert`.

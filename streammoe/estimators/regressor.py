@@ -94,7 +94,7 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         """Predict the distribution of y at `x`: a mixture of the experts of all members, one during warm-up.
 
         The members of a portfolio are the averaged mixture, its latest parameters and one expert: 2 K + 1 components,
-        one more while the curved member takes part, and K more while the refitted mixture does.
+        one more for each single expert that takes part, and K more while the refitted mixture does.
         With ``serve="polyak"`` there are K.
 
         Components have the noise `expert`: they are normal, Student-t or Laplace distributions, for instance.

@@ -339,9 +339,9 @@ class Context:
         n_rows, is_portfolio = self.family.n_rows(self.targets.most_outputs), options.serve == "portfolio"
         curved = model_bytes(1, n_rows, 0, MOST_FEATURES) if options.has_curved else 0
         K = options.most_experts
-        if options.warmup.size == 0:  # no steady member begins then
+        if options.warmup.size == 0:  # no members on trial begin then
             return model_bytes(K + is_portfolio, n_rows, p_w, p_v) + curved
-        streaming = model_bytes(K + is_portfolio + options.has_steady, n_rows, p_w, p_v)
+        streaming = model_bytes(K + is_portfolio + 2 * options.has_on_trial, n_rows, p_w, p_v)
         warm_up = model_bytes(1, n_rows, p_v, p_v)
         if is_portfolio:
             warm_up += model_bytes(1, n_rows, 0, p_v)

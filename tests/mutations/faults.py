@@ -185,7 +185,7 @@ FAULTS = {
         Fault("refitted-never-leaves", "self._idle + 1 if self._gain < LEAST_GAIN else 0", "0"),
         Fault("steady-never-leaves", "self._idle + 1 if weight < NEGLIGIBLE else 0", "0"),
         Fault("steady-forgets", "return LEAST_STEP", "return 0.01"),
-        Fault("steady-idle-not-copied", "copy_state(self.state, old), self._idle)", "copy_state(self.state, old))"),
+        Fault("quick-remembers", "return LONG_STEP", "return 0.01"),
     ],
     "refits": [
         Fault("refit-for-nothing", "n * (best - now) > NATS_PER_PARAMETER * n_free", "n * (best - now) > 0.0"),

@@ -183,8 +183,8 @@ def test_members_are_equally_trusted_after_a_warm_up_and_the_average_alone_after
     model.learn_array(X[:59], X[:59, 0])
     assert model.member_weights == {}
     model.learn_array(X[59:], X[59:, 0])
-    assert list(model.member_weights) == ["average", "latest", "one_expert", "steady"]
-    assert list(model.member_weights.values()) == pytest.approx([1 / 4] * 4)
+    assert list(model.member_weights) == ["average", "latest", "one_expert", "steady", "quick"]
+    assert list(model.member_weights.values()) == pytest.approx([1 / 5] * 5)
     batch.fit(model, X, X[:, 0], start="model")
     assert list(model.member_weights.values()) == [1 - 2 * FLOOR, FLOOR, FLOOR]
 

@@ -1,10 +1,11 @@
-"""The steady member, held to the formulas: one expert of the mixture's family with steps of 1/n."""
+"""The steady and the quick member, held to the formulas: one expert of the mixture's family with steps of 1/n."""
 
 import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoERegressor
 from streammoe.engine.members.contract import Rows
+from streammoe.engine.members.quick import Quick
 from streammoe.engine.members.steady import Steady
 from streammoe.options import WarmUp
 from streammoe.testing.literal import ALGORITHMS, log_softmax
@@ -13,10 +14,10 @@ MODELS = {"gaussian": (MoERegressor, {}), "categorical": (MoEClassifier, {"class
 P, COUNT, N = 3, 60, 90
 
 
-@pytest.mark.parametrize("begins", [N, 9_970])
+@pytest.mark.parametrize(("member_of", "least", "begins"), [(Steady, 1e-4, N), (Steady, 1e-4, 9_970), (Quick, 0.05, 5)])
 @pytest.mark.parametrize("family", MODELS)
-def test_predictions_and_losses_of_the_steady_member_are_those_of_the_formulas(family, begins, monkeypatch):
-    """Also where 1/n falls below the least step, after 10,000 events."""
+def test_predictions_and_losses_are_those_of_the_formulas(family, member_of, least, begins, monkeypatch):
+    """Also where 1/n falls below the least step, after 10,000 events or 20."""
     monkeypatch.setattr("streammoe.engine.warmup.pace", lambda *_: np.inf)
     kind, arguments = MODELS[family]
     rng = np.random.default_rng(5)
@@ -25,7 +26,7 @@ def test_predictions_and_losses_of_the_steady_member_are_those_of_the_formulas(f
     y = line if kind is MoERegressor else np.digitize(line, [-1.0, 1.0])
     model = kind(2, warmup=WarmUp(N, restarts=1), standardize=True, **arguments)
     model.learn_array(X[:N], y[:N])
-    (member,) = (each for each in model.learner.phase.portfolio.members if isinstance(each, Steady))
+    (member,) = (each for each in model.learner.phase.portfolio.members if isinstance(each, member_of))
     member.state.n[0] = begins
     encoder = model.learner.encoder
     R = encoder.design(encoder.hold(X[N:]))[1]
@@ -46,5 +47,5 @@ def test_predictions_and_losses_of_the_steady_member_are_those_of_the_formulas(f
         if kind is MoEClassifier:
             expected = np.exp(log_softmax(slow.class_logits(r, theta)[0]))
         np.testing.assert_allclose(found.predictions[i], expected, rtol=1e-7, atol=1e-9)
-        loss = slow.learn(r, r, target, max(1.0 / (begins + i + 1), 1e-4), weights[i])
+        loss = slow.learn(r, r, target, max(1.0 / (begins + i + 1), least), weights[i])
         np.testing.assert_allclose(found.losses[i], loss, rtol=1e-7, atol=1e-9)

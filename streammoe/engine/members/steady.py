@@ -1,66 +1,22 @@
 """One expert that hardly forgets: where regions are nearly linear, several experts only add to the noise.
 
-Each of its coefficients is learned from all events, and there are a fraction as many as in a mixture. It leaves for
-good as soon as its weight has been negligible for long, as it is where a mixture is needed.
+Each of its coefficients is learned from all events, and there are a fraction as many as in a mixture. It leaves where a
+mixture is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
-
-from streammoe.checked import array_of
-from streammoe.engine.members.contract import Member
-from streammoe.engine.members.one_expert import OneExpert
-from streammoe.engine.state import MMState, copy_state
-from streammoe.experts import Family
-from streammoe.types import AnyArray
+from streammoe.engine.members.on_trial import OnTrial
 
 LEAST_STEP = 1e-4
 """Its steps are 1/n up to 10,000 events; then about so many count."""
-NEGLIGIBLE = 1e-3
-"""A member of less weight does not matter."""
-PATIENCE = 2
-"""Number of reviews in a row at which its weight is negligible when it leaves."""
 
 
-class Steady(OneExpert):
-    """An expert of the mixture's family that learns all events by steps of 1/n.
-
-    Args:
-        family: family of the experts.
-        bound: the curvature bound of a categorical expert.
-        state: its state.
-        idle: number of reviews in a row at which its weight was negligible.
-    """
+class Steady(OnTrial):
+    """An expert of the mixture's family that learns all events by steps of 1/n."""
 
     name = "steady"
-    is_on_probation = True
-
-    def __init__(self, family: Family, bound: str, state: MMState, idle: int = 0) -> None:
-        super().__init__(family, bound, state)
-        self._idle = idle
 
     @property
     def step(self) -> float:
         return LEAST_STEP
-
-    def stays(self, weight: float, n: int) -> bool:
-        self._idle = self._idle + 1 if weight < NEGLIGIBLE else 0
-        return self._idle < PATIENCE
-
-    def arrays(self) -> Mapping[str, AnyArray]:
-        return {**super().arrays(), f"{self.name}_idle": np.array([self._idle], dtype=np.int64)}
-
-    def copy(self, spare: Member | None = None) -> Steady:
-        old = spare.state if isinstance(spare, Steady) else None
-        return Steady(self._family, self._bound, copy_state(self.state, old), self._idle)
-
-    @classmethod
-    def from_arrays(
-        cls, family: Family, bound: str, given: Mapping[str, AnyArray], prefix: str, *, n: int, n_outputs: int, p_v: int
-    ) -> Steady:
-        found = super().from_arrays(family, bound, given, prefix, n=n, n_outputs=n_outputs, p_v=p_v)
-        idle = int(array_of(given, f"{prefix}{cls.name}_idle", "int64", (1,), least=0, most=PATIENCE - 1)[0])
-        return cls(family, bound, found.state, idle)

@@ -19,6 +19,7 @@ from streammoe.engine.drift import Drift, DriftDetector
 from streammoe.engine.em import Buffer
 from streammoe.engine.growing import FACTOR, GrowingRows, GrownFit
 from streammoe.engine.members.contract import Rows
+from streammoe.engine.members.quick import Quick
 from streammoe.engine.members.steady import Steady
 from streammoe.engine.model_selection import Candidate, leading_scores, n_parameters, race_start
 from streammoe.engine.portfolio import Portfolio
@@ -117,10 +118,11 @@ class Streaming(Phase):
             self.portfolio = context.portfolio(self.leader.state)
         return self
 
-    def admit_steady(self, context: Context) -> None:
-        """Add the member that hardly forgets, if there is to be one."""
-        if self.portfolio is not None and context.options.has_steady:
-            self.portfolio.admit(Steady.of(context.family, context.options.bound, self.leader.state), trusted=True)
+    def admit_on_trial(self, context: Context) -> None:
+        """Add the members that hardly forget and that forget at once, if there are to be any."""
+        if self.portfolio is not None and context.options.has_on_trial:
+            for kind in (Steady, Quick):
+                self.portfolio.admit(kind.of(context.family, context.options.bound, self.leader.state), trusted=True)
 
     def admit_curved(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
         """Add the member of squares and products, if there is to be one, which learns the last of these raw rows."""

@@ -392,7 +392,7 @@ class WarmUp(Phase):
         encoder.target_bounds, encoder.doubts = own.encoder.target_bounds, own.encoder.doubts
         context.detector, context.recent, context.outliers = own.detector, own.recent, own.outliers
         context.reseeds, context.reported = own.reseeds, own.reported
-        replay.phase.admit_steady(context)
+        replay.phase.admit_on_trial(context)
         replay.phase.admit_curved(context, X, Y, weights)
         replay.phase.begin_growing(context, X, Y, weights, search.n)
         return replay.phase

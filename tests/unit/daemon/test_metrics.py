@@ -155,7 +155,7 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
     assert {name: value["member_weight", name] for name in model.member_weights} == model.member_weights
     assert sum(model.member_weights.values()) == pytest.approx(1.0)
     portfolio = model.learner.phase.portfolio
-    portfolio.members, portfolio.weights = portfolio.members[::2], np.array([0.25, 0.75])
+    portfolio.members, portfolio.weights = portfolio.members[:3:2], np.array([0.25, 0.75])
     left = samples(published(model, scores))  # as after a restart
     assert left["member_weight", "curved"] == 0.0
     assert [left["member_weight", name] for name in ("average", "latest", "one_expert")] == [0.25, 0.0, 0.75]

@@ -130,7 +130,7 @@ def test_a_fit_of_default_size_that_predicts_worse_is_repeated_with_twice_the_ev
 def test_events_that_come_during_the_fit_are_learned_as_if_it_had_taken_no_time(monkeypatch):
     """Apart from what one expert predicted in the meantime."""
     given = {**SLOW, "curved": "off"}  # which learns all events of the warm-up at its end
-    monkeypatch.setattr(Options, "has_steady", False)  # likewise: it begins with the mixture after those events
+    monkeypatch.setattr(Options, "has_on_trial", False)  # likewise: it begins with the mixture after those events
     spread = trained(MoERegressor, 0, **given)
     events = pairs(MoERegressor, N)
     assert length(spread, events) > WARM + 10
