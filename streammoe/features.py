@@ -478,9 +478,16 @@ class Encoder:
         """
         if not self.holds:
             return X
-        held = X.copy()
-        clip_rows(X, NO_TARGETS if Y is None else Y, self._plan.numeric, *self.bounds, MARGIN, INPUT_PACE, held)
+        held, targets = X.copy(), NO_TARGETS if Y is None else Y
+        bounds, paces = self.bounds, (INPUT_PACE, self._n_lags_of_targets, TARGET_PACE)
+        clip_rows(X, targets, self._plan.numeric, *bounds, MARGIN, *paces, held)
         return held
+
+    @property
+    def _n_lags_of_targets(self) -> int:
+        """Number of lags that are earlier targets; they come first."""
+        n_targets = len(self.target_bounds.low)
+        return len(self.lagged) * n_targets // (n_targets + len(self.fixed.lagged))
 
     def hold_predictions(self, predictions: FloatArray, Y: FloatArray | None = None) -> None:
         """Hold predictions of numbers, (n, Q), in place to the targets seen before them; targets move the bounds."""

@@ -110,7 +110,7 @@ class RecentEvents:
         return narrow
 
     def needless_loss(self, n: int, target_scale: FloatArray) -> tuple[float, float] | None:
-        """Return the median loss of the last n rows, and the least mean loss that any constant prediction had.
+        """Return the median loss of the last n rows, and the mean one of a normal distribution fitted to the n before.
 
         Few wrong targets hardly change the former, and only raise the latter.
 
@@ -121,16 +121,17 @@ class RecentEvents:
         Returns:
             None if there are fewer rows, if their targets do not vary little, or if half of them have the same one.
         """
-        if self.count < n:
+        if self.count < 2 * n:
             return None
         used = self._in_use()
-        Y = used["Y"][-n:] / target_scale
-        variances = Y.var(axis=0)
-        middle = np.median(Y, axis=0)
-        if not ((variances < NARROW**2) & (np.median(np.abs(Y - middle), axis=0) > 0.0)).all():
+        Y = used["Y"][-2 * n :] / target_scale
+        before, latest = Y[:n], Y[n:]
+        variances = before.var(axis=0)
+        spread = np.median(np.abs(before - np.median(before, axis=0)), axis=0)
+        if not ((variances < NARROW**2) & (latest.var(axis=0) < NARROW**2) & (spread > 0.0)).all():
             return None
-        constant = 0.5 * float(np.log(2.0 * math.pi * math.e * variances).sum())
-        return float(np.median(used["losses"][-n:])), constant
+        costs = 0.5 * (np.log(2.0 * math.pi * variances) + (latest - before.mean(axis=0)) ** 2 / variances)
+        return float(np.median(used["losses"][-n:])), float(costs.sum(axis=1).mean())
 
     def clear(self) -> None:
         """Drop everything."""

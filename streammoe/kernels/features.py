@@ -292,6 +292,8 @@ def clip_rows(
     seen: IntArray,
     margin: float,
     pace: float,
+    n_series: int,
+    series_pace: float,
     out: FloatArray,
 ) -> None:
     """Hold the numbers of each row to the bounds of their columns, which a learned row then moves.
@@ -304,6 +306,8 @@ def clip_rows(
         seen: (F,) 0 before the first value, then 1 + the number of values that differ from that, up to 1 + SETTLED,
             where the column has settled and is held; beyond that, see `_follow`.
         margin: how far beyond its bounds a column may be, in widths; `pace`: how far a row moves them, likewise.
+        n_series: number of first fields that are earlier targets; `series_pace`: how far a row moves their bounds,
+            in widths, if it is less than JUMP beyond.
         out: (n, F), a copy of X; written.
     """
     for i in range(X.shape[0]):
@@ -317,7 +321,10 @@ def clip_rows(
                 out[i, j] = _held(x, j, low, high, margin)
             if learns:
                 follows = seen[j] > SETTLED and not math.isnan(x) and _follow(x, j, low, high, seen)
-                _widen(x, j, low, high, first, seen, math.inf if follows else pace)
+                reach = JUMP * (high[j] - low[j])
+                is_near = j < n_series and low[j] - reach <= x <= high[j] + reach
+                own = series_pace if is_near else pace
+                _widen(x, j, low, high, first, seen, math.inf if follows else own)
 
 
 @part

@@ -182,12 +182,14 @@ FAULTS = {
         Fault("useful-means-leave", "member.stays(float(matters[at]), n)", "member.stays(float(self.weights[at]), n)"),
         Fault("curved-never-leaves", " idle + 1 if weight < NEGLIGIBLE else 0", " 0"),
         Fault("curved-back-at-once", "n >= GROWTH * int(self._notes[1])", "n >= int(self._notes[1])"),
-        Fault("refitted-never-leaves", "self._idle + 1 if self._gain < LEAST_GAIN else 0", "0"),
+        Fault("refitted-never-leaves", "self._idle + 1 if self._gain < LEAST_GAIN and weight < ALONE else 0", "0"),
         Fault("steady-never-leaves", "self._idle + 1 if weight < NEGLIGIBLE else 0", "0"),
         Fault("steady-forgets", "return LEAST_STEP", "return 0.01"),
         Fault("quick-remembers", "return LONG_STEP", "return 0.01"),
     ],
     "refits": [
+        Fault("only-member-leaves", " and weight < ALONE else 0", " else 0"),
+        Fault("constant-in-hindsight", "before, latest = Y[:n], Y[n:]", "before, latest = Y[n:], Y[n:]"),
         Fault("refit-for-nothing", "n * (best - now) > NATS_PER_PARAMETER * n_free", "n * (best - now) > 0.0"),
         Fault("refit-moves-against", "theta.experts + common", "theta.experts - common"),
         Fault("moves-never-alone", "< NATS_PER_PARAMETER * (n_free - n_moved)", "< -np.inf"),
@@ -197,6 +199,7 @@ FAULTS = {
         Fault("useless-fits-go-on", "        self.growing = None  # where fits", "        pass  # where fits"),
     ],
     "lags": [
+        Fault("lags-follow-slowly", "own = series_pace if is_near else pace", "own = pace"),
         Fault("lags-see-themselves", "np.cumsum(learned) - learned\n", "np.cumsum(learned)\n"),
         Fault("lags-in-wrong-order", "- np.arange(1, size + 1)]", "- np.arange(size, 0, -1)]"),
         Fault("lags-of-unlearned-events", "sources[learned]]", "sources]"),

@@ -23,6 +23,8 @@ LEAST_GAIN = 5.0
 """Nats by which it must have predicted better than the average between two reviews; so much may be chance."""
 MOST_AT_ONCE = 10.0
 """Most nats that a single event counts for."""
+ALONE = 0.9
+"""Weight above which no other member is trusted, so that it stays whatever it has gained."""
 PATIENCE = 2
 """Number of reviews in a row at which it has gained less when it leaves; the first may come soon after its fit."""
 
@@ -67,7 +69,7 @@ class Refitted(Member):
         return found
 
     def stays(self, weight: float, n: int) -> bool:
-        self._idle = self._idle + 1 if self._gain < LEAST_GAIN else 0
+        self._idle = self._idle + 1 if self._gain < LEAST_GAIN and weight < ALONE else 0
         self._gain = 0.0
         return self._idle < PATIENCE
 

@@ -57,8 +57,10 @@ REFITS_AFTER = (64, 192)
 """Events after a drift at which the mixture is fitted again, to more events than when the drift was found."""
 KEEP_EVERY = 4096
 """Number of events after which parameters are kept, in case that a drift is found later."""
-JUDGE_EVERY = 256
-"""Number of events after which the median loss of as many is compared with that of their mean."""
+JUDGE_EVERY = 128
+"""Number of events after which the median loss of as many is compared with that of the mean of as many before."""
+REST = 4
+"""How many times as many events pass after a drift until it is compared again."""
 NEVER = np.empty(0, dtype=np.int64)
 NEEDLESS = 1.0
 """Nats by which the former is so much more that what was learned is of no use any more."""
@@ -213,17 +215,14 @@ class Streaming(Phase):
             return
         found = recent.needless_loss(JUDGE_EVERY, context.encoder.scaler.target_scale)
         last = detector.last
-        if found is None or found[0] < found[1] + NEEDLESS or (last is not None and n < last.n + 2 * JUDGE_EVERY):
+        if found is None or found[0] < found[1] + NEEDLESS or (last is not None and n < last.n + REST * JUDGE_EVERY):
             return
         loss, constant = found
         LOGGER.info(
-            "the mean of the last %d targets predicts better, by %.1f nats (event %d)",
-            JUDGE_EVERY,
-            loss - constant,
-            n,
+            "the mean of %d earlier targets predicts better, by %.1f nats (event %d)", JUDGE_EVERY, loss - constant, n
         )
         detector.declare(Drift(n, constant, loss))
-        recent.keep_last(JUDGE_EVERY)
+        recent.keep_last(2 * JUDGE_EVERY)
         portfolio.begin_again(context.curved_terms)
         if self.refit(context):
             portfolio.renew(context.family, context.options.bound, self.leader.state)

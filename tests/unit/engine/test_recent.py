@@ -120,14 +120,14 @@ def test_a_checkpoint_that_cannot_be_is_rejected(damage):
         restored({**kept(1, 2).arrays(), **damage})
 
 
-def test_the_loss_of_a_constant_is_that_of_the_mean_and_deviation_of_the_last_targets():
+def test_the_loss_of_a_constant_is_that_of_the_mean_and_deviation_of_the_targets_before():
     recent = filled(N)
     loss, constant = recent.needless_loss(100, np.array([WIDE]))
-    last = Y[-100:, 0] / WIDE
-    density = np.exp(-0.5 * (last - last.mean()) ** 2 / last.var()) / np.sqrt(2.0 * np.pi * last.var())
+    before, last = Y[-200:-100, 0] / WIDE, Y[-100:, 0] / WIDE
+    density = np.exp(-0.5 * (last - before.mean()) ** 2 / before.var()) / np.sqrt(2.0 * np.pi * before.var())
     assert loss == pytest.approx(np.median(LOSSES[-100:]))
     assert constant == pytest.approx(-np.log(density).mean())
-    recent.keep_last(99)
+    recent.keep_last(199)
     assert recent.needless_loss(100, np.array([WIDE])) is None
 
 
@@ -141,12 +141,12 @@ def test_a_constant_counts_where_targets_vary_little(since):
     assert narrow.tolist() == [run.std() < 0.25 * WIDE for run in np.split(every[:400], 4)] + [True] * (since // 40)
     recent = RecentEvents()
     recent.add(X[:100], 100.0 * Y[:100], WEIGHTS[:100], LOSSES[:100])
-    assert recent.needless_loss(100, np.array([WIDE])) is None
+    assert recent.needless_loss(50, np.array([WIDE])) is None
     assert recent.are_narrow(100, 40, Y[:60], np.array([WIDE])).tolist() == [False]
     assert RecentEvents().are_narrow(100, 40, Y[:60], np.array([WIDE])).tolist() == [False]
 
 
 def test_a_constant_does_not_count_where_half_of_the_targets_are_equal():
     recent = RecentEvents()
-    recent.add(X[:100], np.where(np.arange(100)[:, None] < 51, 0.0, Y[:100]), WEIGHTS[:100], LOSSES[:100])
-    assert recent.needless_loss(100, np.ones(1)) is None
+    recent.add(X[:100], np.where(np.arange(100)[:, None] < 26, 0.0, Y[:100]), WEIGHTS[:100], LOSSES[:100])
+    assert recent.needless_loss(50, np.full(1, WIDE)) is None

@@ -194,3 +194,13 @@ def test_a_column_must_not_have_the_name_of_a_lag_and_inputs_must_be_numbers():
         MoEClassifier(lags=1)
     assert MoERegressor(lags=0).lags_of_next() == MoERegressor(lags="off").lags_of_next() == {}
     assert MoERegressor(lags=0).options.lags is None
+
+
+def test_a_series_that_walks_away_takes_the_range_of_its_lags_along():
+    """Other inputs follow by a ten-thousandth; with lags like that, predictions would stay behind the series."""
+    series = np.cumsum(np.random.default_rng(0).normal(size=1500))
+    model = MoERegressor(lags=1, **QUICK)
+    predictions = model.learn_rows(np.empty((1500, 0)), series[:, None]).predictions[:, 0]
+    late = slice(500, None)
+    last = np.sqrt(np.mean(np.diff(series)[499:] ** 2))
+    assert np.sqrt(np.mean((series - predictions)[late] ** 2)) < 1.15 * last
