@@ -80,9 +80,13 @@ SPREAD = 70
 """Events over which the fit that ends a warm-up may be spread."""
 
 
+SCALED = 4
+"""Events after which inputs say something of a number; before, the mean predicts."""
+
+
 def is_warming_up(configuration, n):
-    """Whether what is huge may be taken: by the one expert of a classifier that predicts during the warm-up."""
-    return configuration.kind is MoEClassifier and n < configuration.arguments["warmup"] + SPREAD
+    """Whether what is huge may be taken: by the one expert of a classifier, or by a mean, which predict at first."""
+    return n < (configuration.arguments["warmup"] + SPREAD if configuration.kind is MoEClassifier else SCALED)
 
 
 # --- the twin -------------------------------------------------------------------------------------------------------
