@@ -23,7 +23,7 @@ LEAST_GAIN = 5.0
 """Nats by which it must have predicted better than the average between two reviews; so much may be chance."""
 MOST_AT_ONCE = 10.0
 """Most nats that a single event counts for."""
-ALONE = 0.9
+ALONE = 0.99
 """Weight above which no other member is trusted, so that it stays whatever it has gained."""
 PATIENCE = 2
 """Number of reviews in a row at which it has gained less when it leaves; the first may come soon after its fit."""
