@@ -176,6 +176,7 @@ FAULTS = {
         Fault(
             "trust-in-means-never-fades", "logs[j] = DISCOUNT * math.log(weights[j])", "logs[j] = math.log(weights[j])"
         ),
+        Fault("means-without-lead", "behind = ADVANTAGE if j > 0 else 0.0", "behind = 0.0"),
         Fault("far-errors-decide", "(ratio if ratio <= limit else", "(ratio if ratio >= 0.0 else"),
         Fault("means-of-members-in-wrong-place", "1 + at, share)", "at, share)"),
         Fault("mean-trust-not-saved", "own |= {} if self.means is None else self.means.arrays()", "pass"),

@@ -12,7 +12,7 @@ from tests.oracle.agreement import FAMILIES, STEPS, Case, Events, estimator, nam
 
 BURN_IN, COUNT = 400, 160
 KEPT, FLOOR = 0.998, 1e-8
-CREDENCE, CERTAIN = 0.5, 6.0
+CREDENCE, CERTAIN, ADVANTAGE = 0.5, 6.0, 6.0
 
 
 class LiteralPortfolio:
@@ -69,7 +69,8 @@ class LiteralPortfolio:
         scale = error if self.squares is None else self.squares
         ratios, limit = (y - candidates) ** 2 / scale, CERTAIN**2
         costs = np.where(ratios <= limit, ratios, limit * (1 + np.log(np.maximum(ratios, limit) / limit))).sum(axis=1)
-        trust = self.mean_weights**KEPT * np.exp(-0.5 * CREDENCE * weight * costs)
+        behind = np.where(np.arange(len(costs)) > 0, ADVANTAGE, 0.0)
+        trust = self.mean_weights**KEPT * np.exp(-(1.0 - KEPT) * behind - 0.5 * CREDENCE * weight * costs)
         floored = np.maximum(trust / trust.sum(), FLOOR)
         self.mean_weights = floored / floored.sum()
         self.count += 1

@@ -90,12 +90,13 @@ def test_whoever_was_near_predicts_and_one_that_was_not_comes_back():
     assert np.abs(found[100:] - targets[100:200]).mean() < 0.15
 
 
-def test_equal_means_share_equally_in_the_end():
+def test_where_all_means_are_equal_that_of_the_density_is_ahead_in_the_end():
     trust = MeanTrust.of(3, 1, trusted=True)
     assert trust.weights[1:].tolist() == [LEAST_WEIGHT] * 3
     same = np.zeros((3, 6_000, 1))
     combined(trust, same, np.ones((6_000, 1)), same[0], np.ones(6_000))
-    np.testing.assert_allclose(trust.weights, 0.25, atol=1e-3)
+    behind = np.exp(-ADVANTAGE)
+    np.testing.assert_allclose(trust.weights, np.array([1.0, behind, behind, behind]) / (1.0 + 3.0 * behind), rtol=1e-3)
 
 
 def test_rows_without_target_and_predicted_ones_change_nothing():
