@@ -5,7 +5,7 @@ import pytest
 
 from streammoe import MoEClassifier, MoERegressor, load
 from streammoe.engine.mean_trust import MeanTrust
-from streammoe.kernels.portfolio import LEAST_WEIGHT
+from streammoe.kernels.portfolio import ADVANTAGE, LEAST_WEIGHT
 from streammoe.options import WarmUp
 from streammoe.persistence import encode
 
