@@ -181,7 +181,7 @@ PORTFOLIO = {
     "an expert without variance": lambda a: a["portfolio.one_expert.variances"].fill(0.0),
     "an expert of other events": lambda a: a["portfolio.one_expert.n"].__iadd__(1),
     "means of two members": lambda a: a.update({"portfolio.mean_weights": np.full(3, 1 / 3)}),
-    "means of less than all": lambda a: a["portfolio.mean_weights"].__imul__(0.9),
+    "means of less than all": lambda a: a["portfolio.mean_weights"].fill(0.125),
     "no errors of means": lambda a: a.pop("portfolio.mean_squares"),
     "negative errors of means": lambda a: a["portfolio.mean_squares"].fill(-1.0),
     "means of a negative number": lambda a: a["portfolio.mean_count"].fill(-1),

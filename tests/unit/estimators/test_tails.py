@@ -55,7 +55,7 @@ def test_without_outliers_the_parameters_are_those_of_plain_experts_bit_for_bit(
         "feature_names": start.feature_names,
         "batch_size": batch_size,
         "schedule": schedules.constant(0.001),
-        "curved": "off",
+        "serve": "polyak",
         "drift": None,
     }
     models.append(
