@@ -183,12 +183,12 @@ FAULTS = {
         Fault("useful-means-leave", "member.stays(float(matters[at]), n)", "member.stays(float(self.weights[at]), n)"),
         Fault("curved-never-leaves", " idle + 1 if weight < NEGLIGIBLE else 0", " 0"),
         Fault("curved-back-at-once", "n >= GROWTH * int(self._notes[1])", "n >= int(self._notes[1])"),
-        Fault("refitted-never-leaves", "self._idle + 1 if self._gain < LEAST_GAIN and weight < ALONE else 0", "0"),
         Fault("steady-never-leaves", "self._idle + 1 if weight < NEGLIGIBLE else 0", "0"),
         Fault("steady-forgets", "return LEAST_STEP", "return 0.01"),
         Fault("quick-remembers", "return LONG_STEP", "return 0.01"),
     ],
     "refits": [
+        Fault("refitted-never-leaves", "self._idle + 1 if self._gain < LEAST_GAIN and weight < ALONE else 0", "0"),
         Fault("only-member-leaves", " and weight < ALONE else 0", " else 0"),
         Fault("constant-in-hindsight", "before, latest = Y[:n], Y[n:]", "before, latest = Y[n:], Y[n:]"),
         Fault("refit-for-nothing", "n * (best - now) > NATS_PER_PARAMETER * n_free", "n * (best - now) > 0.0"),
