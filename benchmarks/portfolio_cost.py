@@ -1,4 +1,4 @@
-"""What do the members of the portfolio cost when arrays are learned?
+"""Cost of the portfolio's members when arrays are learned.
 
 Next to a mixture whose average predicts alone, without a drift detector, as in the papers. All models learn the same
 streams of `benchmarks.tasks` in arrays, in turn, so that a machine whose speed varies slows down all alike: as long as
@@ -36,10 +36,10 @@ STREAMS: dict[str, tuple[int, Callable[..., tasks.Stream], int]] = {
 
 def seconds(model: MoERegressor, X: np.ndarray, y: np.ndarray) -> float:
     """Return the time of learning some rows."""
-    begun = time.process_time()
+    before = time.process_time()
     for start in range(0, len(y), AT_ONCE):
         model.learn_array(X[start : start + AT_ONCE], y[start : start + AT_ONCE])
-    return time.process_time() - begun
+    return time.process_time() - before
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How soon do the defaults predict as before when all targets shift at once?
+"""Time until the defaults predict as before when all targets shift at once.
 
 Streams of `benchmarks.tasks`, whose targets shift by ten deviations of the noise, or of the targets themselves, at
 event 10,000. Errors are prequential, in windows of events since the shift, over those of the same model on the same

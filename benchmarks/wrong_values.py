@@ -1,4 +1,4 @@
-"""What do wrong values among targets and inputs cost, compared with a twin that never saw them?
+"""Cost of wrong values among targets and inputs, next to a twin that never saw them.
 
 Streams of `benchmarks.tasks`. Some events have a wrong value, in the target or in one of the inputs, such as a code
 where a measurement is missing. The twin learns the same stream as it was before. Both are tested on further events
@@ -46,7 +46,7 @@ WRONG: dict[str, tuple[Callable[[np.random.Generator, np.ndarray], None], bool]]
     "ten in a row are 1e5": (ten_in_a_row, True),
     "1 in 200 is -99999": (frequent_codes, False),
 }
-"""What writes wrong values into a column, and whether the target holds for it."""
+"""Functions that write wrong values into a column, and whether the target holds for them."""
 STREAMS: dict[str, tuple[int, Callable[..., tasks.Stream]]] = {
     "two experts": (2, tasks.two_experts),
     "full gate": (4, tasks.full_gate),

@@ -43,6 +43,8 @@ REVIEW_SELDOM = 4096
 """They then take place at multiples of this number of events."""
 N_PERMANENT = 3
 """Number of members that never leave, which come first."""
+ON_TRIAL = (Steady, Quick)
+"""Single experts that stay while they help, in the order in which they come."""
 TRUSTED = 0.5
 """Weight of the average from which on it is trusted."""
 
@@ -310,7 +312,7 @@ class Portfolio:
             rows = GrowingRows.from_arrays(arrays, PREFIX, family, n=n, most_experts=most_experts, **sizes)
         members += [
             kind.from_arrays(family, bound, arrays, PREFIX, n=n, n_outputs=n_outputs, p_v=p_v)
-            for kind in (Steady, Quick)
+            for kind in ON_TRIAL
             if f"{PREFIX}{kind.name}.n" in arrays
         ]
         if curved != "off" and f"{PREFIX}{Curved.name}.n" in arrays:

@@ -18,9 +18,8 @@ from streammoe.engine.members.average import Average
 from streammoe.engine.members.curved import Curved
 from streammoe.engine.members.latest import Latest
 from streammoe.engine.members.one_expert import OneExpert
-from streammoe.engine.members.quick import Quick
 from streammoe.engine.members.refitted import Refitted
-from streammoe.engine.members.steady import Steady
+from streammoe.engine.portfolio import ON_TRIAL
 from streammoe.errors import ConfigError
 from streammoe.fields import Change
 from streammoe.layout import Additions
@@ -224,7 +223,7 @@ class MixtureOfExperts(base.Estimator):
         K = self.most_experts
         if options.serve != "portfolio":
             return K
-        return (2 + options.has_refits) * K + 1 + 2 * options.has_on_trial + options.has_curved
+        return (2 + options.has_refits) * K + 1 + len(ON_TRIAL) * options.has_on_trial + options.has_curved
 
     @property
     def member_names(self) -> tuple[str, ...]:
@@ -234,8 +233,7 @@ class MixtureOfExperts(base.Estimator):
             return ()
         others = {
             Refitted.name: options.has_refits,
-            Steady.name: options.has_on_trial,
-            Quick.name: options.has_on_trial,
+            **dict.fromkeys((kind.name for kind in ON_TRIAL), options.has_on_trial),
             Curved.name: options.has_curved,
         }
         return (Average.name, Latest.name, OneExpert.name, *(name for name, has in others.items() if has))

@@ -18,7 +18,7 @@ from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job
 from streammoe.engine.members.curved import MOST_FEATURES, Curved, terms_of
 from streammoe.engine.model_selection import Candidate
-from streammoe.engine.portfolio import Portfolio
+from streammoe.engine.portfolio import ON_TRIAL, Portfolio
 from streammoe.engine.recent import RecentEvents
 from streammoe.engine.state import MMState, grouping
 from streammoe.features import Encoder
@@ -341,7 +341,7 @@ class Context:
         K = options.most_experts
         if options.warmup.size == 0:  # no members on trial begin then
             return model_bytes(K + is_portfolio, n_rows, p_w, p_v) + curved
-        streaming = model_bytes(K + is_portfolio + 2 * options.has_on_trial, n_rows, p_w, p_v)
+        streaming = model_bytes(K + is_portfolio + len(ON_TRIAL) * options.has_on_trial, n_rows, p_w, p_v)
         warm_up = model_bytes(1, n_rows, p_v, p_v)
         if is_portfolio:
             warm_up += model_bytes(1, n_rows, 0, p_v)

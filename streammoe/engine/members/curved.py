@@ -13,6 +13,7 @@ import numpy as np
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine import mixture
 from streammoe.engine.members.contract import Rows, features_of
+from streammoe.engine.members.on_trial import NEGLIGIBLE, PATIENCE
 from streammoe.engine.members.one_expert import PRIOR_STRENGTH, STEP, OneExpert, restored_expert
 from streammoe.engine.mixture import Scores
 from streammoe.engine.state import MMState, state_at, widen
@@ -26,10 +27,6 @@ MOST_FEATURES = 128
 """Most features at all."""
 EVENTS_PER_FEATURE = 8
 """How many events a step spans for each feature, at least."""
-NEGLIGIBLE = 1e-3
-"""A member of less weight does not matter."""
-PATIENCE = 2
-"""Number of reviews in a row at which its weight is negligible when it leaves."""
 GROWTH = 2
 """It comes back at so many times the events at which it has left, at the earliest."""
 AT_ONCE = 20_000_000

@@ -19,10 +19,8 @@ from streammoe.engine.drift import Drift, DriftDetector
 from streammoe.engine.em import Buffer
 from streammoe.engine.growing import FACTOR, GrowingRows, GrownFit
 from streammoe.engine.members.contract import Rows
-from streammoe.engine.members.quick import Quick
-from streammoe.engine.members.steady import Steady
 from streammoe.engine.model_selection import Candidate, leading_scores, n_parameters, race_start
-from streammoe.engine.portfolio import Portfolio
+from streammoe.engine.portfolio import ON_TRIAL, Portfolio
 from streammoe.engine.prior_gain import prior_gain
 from streammoe.engine.recent import CAPACITY
 from streammoe.engine.split_merge import Diagnostics, costliest, diagnose, idle, reseeded
@@ -59,11 +57,12 @@ KEEP_EVERY = 4096
 """Number of events after which parameters are kept, in case that a drift is found later."""
 JUDGE_EVERY = 128
 """Number of events after which the median loss of as many is compared with that of the mean of as many before."""
-REST = 4
-"""How many times as many events pass after a drift until it is compared again."""
-NEVER = np.empty(0, dtype=np.int64)
 NEEDLESS = 1.0
 """Nats by which the former is so much more that what was learned is of no use any more."""
+REST = 4
+"""How many times as many events pass after a drift until they are compared again."""
+NEVER = np.empty(0, dtype=np.int64)
+"""No event counts."""
 SHORTEST_TRIAL, LONGEST_TRIAL = 1024, 8192
 """Bounds on the length of a trial, which is a quarter of the events learned."""
 
@@ -121,9 +120,9 @@ class Streaming(Phase):
         return self
 
     def admit_on_trial(self, context: Context) -> None:
-        """Add the members that hardly forget and that forget at once, if there are to be any."""
+        """Add the single experts that stay while they help, if there are to be any."""
         if self.portfolio is not None and context.options.has_on_trial:
-            for kind in (Steady, Quick):
+            for kind in ON_TRIAL:
                 self.portfolio.admit(kind.of(context.family, context.options.bound, self.leader.state), trusted=True)
 
     def admit_curved(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
@@ -223,11 +222,8 @@ class Streaming(Phase):
         )
         detector.declare(Drift(n, constant, loss))
         recent.keep_last(2 * JUDGE_EVERY)
-        portfolio.begin_again(context.curved_terms)
-        if self.refit(context):
+        if self._begin_again(context):
             portfolio.renew(context.family, context.options.bound, self.leader.state)
-        else:
-            self.restart_average()
 
     def _grow(self, context: Context, portfolio: Portfolio, rows: GrowingRows) -> None:
         """Begin the fit that is due, or run steps of the one in progress; when it has ended, its result predicts."""
@@ -369,12 +365,10 @@ class Streaming(Phase):
                     scores = learn(start, stop, steps)
             part = slice(start, stop)
             self._keep(context, raw[0][part], raw[1][part], rows.weights[part], scores, learned - start)
-            if drift is not None and self.portfolio is not None:
-                self.portfolio.begin_again(context.curved_terms)
-            if drift is not None or len(learned) == until_refit:
-                refitted = self.refit(context)
-                if drift is not None and not refitted:
-                    self.restart_average()
+            if drift is not None:
+                self._begin_again(context)
+            elif len(learned) == until_refit:
+                self.refit(context)
             if drift is None and len(learned) == until_judged:
                 self._judge(context)
             runs.append(scores)
@@ -399,6 +393,15 @@ class Streaming(Phase):
             recent.add(X[last], Y[last], weights[last], scores.losses[last])
         else:
             recent.clear()
+
+    def _begin_again(self, context: Context) -> bool:
+        """Forget what was true before a drift; return whether the mixture continues from a fit to the events since."""
+        if self.portfolio is not None:
+            self.portfolio.begin_again(context.curved_terms)
+        is_refitted = self.refit(context)
+        if not is_refitted:
+            self.restart_average()
+        return is_refitted
 
     def refit(self, context: Context) -> bool:
         """Continue from a fit to the events since the last drift if that explains them clearly better, and return so.

@@ -188,11 +188,11 @@ class WarmUp(Phase):
         return mixture.concatenated(runs)
 
     def served(self, context: Context) -> Served:
-        provisional, one = self.provisional, self._served_by_one(context)
+        provisional = self.provisional
         if provisional is None or not provisional.leads:
-            return one
+            return self._served_by_one(context)
         found = Served.alone(provisional.candidate.state, context.encoder.scaled(provisional.scaler))
-        return found if provisional.predicts else found._replace(point=one)
+        return found if provisional.predicts else found._replace(point=self._served_by_one(context))
 
     def _served_by_one(self, context: Context) -> Served:
         """Return the one expert with its companions."""
