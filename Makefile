@@ -14,17 +14,19 @@ WAITING = $(if $(filter auto,$(WORKERS)),$$(($$(getconf _NPROCESSORS_ONLN) + 1))
 # By file, because its tests share expensive fixtures; in folder order, so that the longest waits start first.
 BY_FILE = --dist loadfile --no-loadscope-reorder
 DEMO_ARGS ?=
-# Folder of data sets that are not generated, and further arguments: make bench-papers PAPERS_ARGS="--plots pictures".
+# Folder of data sets that are not generated, and further arguments: make bench-papers PAPERS_ARGS="--plots pictures",
+# make bench-distributed DISTRIBUTED_ARGS="--only cost".
 DATA ?=
 PAPERS_ARGS ?=
+DISTRIBUTED_ARGS ?=
 KAFKA_ARGS ?=
 # Tests start hundreds of processes; each would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-exhaustive messages reference bench bench-papers lint audit format image-check kafka-up kafka-down clean
+.PHONY: help demo test test-exhaustive messages reference bench bench-papers bench-distributed lint audit format image-check kafka-up kafka-down clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.stamp  ## Learn a real data set as a stream, and serve metrics
 	$(BIN)/streammoe demo $(DEMO_ARGS)
@@ -51,6 +53,9 @@ bench: $(VENV)/.stamp-dev  ## Print the benchmark tables
 
 bench-papers: $(VENV)/.stamp-dev  ## Print the papers' tables next to baselines; DATA=DIR names the data sets
 	$(BIN)/python -m benchmarks.papers $(if $(DATA),--data "$(DATA)") $(PAPERS_ARGS)
+
+bench-distributed: $(VENV)/.stamp-dev  ## Print the tables of merging many workers' models; DATA=DIR names the data sets
+	$(BIN)/python -m benchmarks.distributed $(if $(DATA),--data "$(DATA)") $(DISTRIBUTED_ARGS)
 
 lint: $(VENV)/.stamp-dev  ## Check style, types and import rules
 	$(BIN)/ruff check

@@ -24,6 +24,7 @@ from streammoe.daemon.metrics import CATALOGUE
 from streammoe.fields import facts_of, summary_of
 from streammoe.options import CHOICES, MODELS, FeatureOptions
 from streammoe.settings import change_policy
+from streammoe.shards.metrics import CATALOGUE as OF_REDUCE
 from streammoe_connectors.files.settings import FileSettings
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +38,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "metrics": settings.Metrics,
     "predictions": settings.PredictionFileSettings,
     "guard": settings.Guard,
+    "global": settings.Global,
     "dead_letters": settings.DeadLetterFileSettings,
 }
 """Of one kind each; those of a model are `MODELS`."""
@@ -320,7 +322,7 @@ def metrics_page() -> str:
     rows = [
         f"| `{name}` | {metric.kind.__name__.lower()} | {', '.join(f'`{label}`' for label in metric.labels)} "
         f"| {metric.help.replace('|', '&#124;')} |"
-        for name, metric in CATALOGUE.items()
+        for name, metric in {**CATALOGUE, **OF_REDUCE}.items()
     ]
     head = [GENERATED, "# Metrics", "", "What each says, and what to do about it: [metrics](../metrics.md).", ""]
     return "\n".join([*head, "| metric | type | labels | help |", "|---|---|---|---|", *rows, ""])

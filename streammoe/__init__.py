@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
     from streammoe.options import Auto, Decay, Exponential, Lags, PageHinkley, Polyak, WarmUp
+    from streammoe.reduction import merge_statistics, reduce
 
     __version__: str
 
@@ -41,7 +42,9 @@ __all__ = [
     "TooManyBadRecords",
     "WarmUp",
     "load",
+    "merge_statistics",
     "mm",
+    "reduce",
     "schedules",
 ]
 
@@ -49,6 +52,7 @@ _ESTIMATORS = {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load
 _MODULES = {"mm", "schedules"}
 _NOISES = {"Gaussian", "Laplace", "StudentT"}
 _OPTIONS = {"Auto", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak", "WarmUp"}
+_REDUCTIONS = {"merge_statistics", "reduce"}
 
 
 if not TYPE_CHECKING:  # type checkers would take any name for one that exists
@@ -65,6 +69,8 @@ if not TYPE_CHECKING:  # type checkers would take any name for one that exists
             return getattr(import_module("streammoe.distributions"), name)
         if name in _OPTIONS:
             return getattr(import_module("streammoe.options"), name)
+        if name in _REDUCTIONS:
+            return getattr(import_module("streammoe.reduction"), name)
         if name in __all__:
             return getattr(import_module("streammoe.errors"), name)
         if name == "__version__":

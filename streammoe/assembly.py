@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
+from streammoe.daemon.global_model import GlobalFollower, GlobalReader
 from streammoe.daemon.guards import BadRecordGuard, LossGuard, RollbackHistory
 from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, JumpHandler, ProgressListener, RestoredState
 from streammoe.daemon.metrics import Metrics
@@ -19,6 +20,7 @@ from streammoe.daemon.model import compile_kernels, schema_of
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.resume import (
     check_checkpoint,
+    contest_of,
     initial_model,
     is_blank,
     labels_of,
@@ -36,6 +38,8 @@ from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
 from streammoe.pipeline.predictions import RestartPlan, plan_restart, prediction_sink
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
+from streammoe.shards.contains import NOTHING, adopted_events, contains_of
+from streammoe.shards.places import place_of
 
 LOGGER = logging.getLogger("streammoe.assembly")
 MAX_RUNS = 1_000
@@ -133,6 +137,7 @@ def open_daemon(
                 "starting with the model of %s, which has learned %d events; counts start at 0", from_model, model.n
             )
         metrics = Metrics()
+        follower = _follower(settings, metrics)
         dead_letters = _dead_letters(settings)
         stack.callback(dead_letters.close)
         source = open_source(settings)
@@ -143,10 +148,10 @@ def open_daemon(
         counters = metadata.get("counters", {"outcomes": {}, "reasons": {}})
         daemon = Daemon(
             source=source,
-            pipeline=Pipeline(
+            pipeline=_pipeline(
+                settings,
                 model,
-                schema_of(settings),
-                scores_of(settings, learned_checkpoint, model),
+                learned_checkpoint,
                 writer,
                 is_pretrained=bool(model.fields) and not any(counters["outcomes"].values()),
             ),
@@ -175,17 +180,45 @@ def open_daemon(
             jump_handler=_jump_handler(
                 settings, store, latest if learned_checkpoint is not None else None, model, writer
             ),
+            follower=follower,
+            contains=NOTHING if learned_checkpoint is None else contains_of(metadata),
             # At the very end: a failed start must leave everything as it was.
             on_begin=store.set_aside if fresh else prediction_restart.cut,
             checkpoint_model_first=from_model is not None,
             checkpoint_predictions_first=prediction_restart.must_record_end,
             on_batch=on_batch,
         )
+        if follower is not None and follower.journal is not None and checkpoint is not None:
+            follower.journal.add_saved(generation, metadata["state_digest"], position, mark=0)
         if server is not None:
             server.show(metrics.registry)
         if learned_checkpoint is not None:
             LOGGER.info("resuming from a checkpoint in %s with %d events learned", store.folder, model.n)
         yield DaemonHandle(daemon, None if server is None else server.url, model.n)
+
+
+def _pipeline(
+    settings: Settings,
+    model: MixtureOfExperts,
+    checkpoint: Checkpoint | None,
+    writer: PredictionWriter | None,
+    *,
+    is_pretrained: bool = False,
+) -> Pipeline:
+    """Return a pipeline that continues with what a checkpoint holds besides the model, if there is one."""
+    scores = scores_of(settings, checkpoint, model)
+    pipeline = Pipeline(model, schema_of(settings), scores, writer, is_pretrained=is_pretrained)
+    pipeline.contest = contest_of(settings, checkpoint)
+    pipeline.n_adopted = 0 if checkpoint is None else adopted_events(checkpoint.metadata)
+    return pipeline
+
+
+def _follower(settings: Settings, metrics: Metrics) -> GlobalFollower | None:
+    chosen = settings.global_
+    if not chosen.path:
+        return None
+    reader = GlobalReader(place_of(chosen.path, "global.path"), chosen.every)
+    return GlobalFollower(settings, reader, metrics, chosen.shard or Path(settings.checkpoint.dir).absolute().name)
 
 
 def _prediction_writer(settings: Settings) -> PredictionWriter | None:
@@ -216,7 +249,8 @@ def _recovered(sink: PredictionSink, position: Position | None, health: Health) 
 
 def _loss_guard(model: MixtureOfExperts, checkpoint: Checkpoint | None) -> LossGuard:
     state = None if checkpoint is None else checkpoint.metadata.get("guard", {}).get("jumps")
-    return LossGuard(model.step_size_at, model.n, state)
+    n = model.n if checkpoint is None else model.n - adopted_events(checkpoint.metadata)
+    return LossGuard(model.step_size_at, n, state)
 
 
 def _jump_handler(
@@ -235,11 +269,11 @@ def _jump_handler(
         existing_generations = store.generations()
         recorded = checkpoint.metadata.get("guard", {}).get("saved", [])
         saved = [entry for entry in recorded if entry[0] in existing_generations]
-        saved.append([generation, checkpoint.metadata["n"]])
+        saved.append([generation, checkpoint.metadata["n"] - adopted_events(checkpoint.metadata)])
 
     def restore(checkpoint: Checkpoint) -> RestoredState:
         model = resume_model(settings, checkpoint)
-        pipeline = Pipeline(model, schema_of(settings), scores_of(settings, checkpoint, model), writer)
+        pipeline = _pipeline(settings, model, checkpoint, writer)
         labels = labels_of(settings, checkpoint)
         return RestoredState(pipeline, _loss_guard(model, checkpoint), labels, checkpoint.arrays["guard.latest"])
 

@@ -26,7 +26,7 @@ from streammoe.engine.batch import CONVERGED, STATIONARY, Listener, Round
 from streammoe.engine.methods import METHODS, STEPPED
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.estimators import MixtureOfExperts
+from streammoe.estimators import MixtureOfExperts, problem_of
 from streammoe.model import fitting
 from streammoe.model.checks import is_amount, is_one_of, is_whole
 from streammoe.text import shown
@@ -192,11 +192,8 @@ def check(
     Raises:
         ConfigError: arguments are invalid; it lists all of them.
     """
-    if not issubclass(type(model), MixtureOfExperts):  # River's pipelines pass isinstance for their last step
-        raise ConfigError(
-            f"model: got {shown(model)}; give a MoERegressor, MoEMultiTargetRegressor or MoEClassifier, "
-            "without a pipeline around it"
-        )
+    if problem := problem_of(model):
+        raise ConfigError(f"model: {problem}")
     rules = [
         (is_one_of(method, METHODS), f"method: {shown(method)} is not known; choose one of {', '.join(METHODS)}"),
         (is_one_of(start, STARTS), f"start: {shown(start)} is not known; choose one of {', '.join(STARTS)}"),

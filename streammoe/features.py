@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from streammoe.kernels.features import (
 )
 from streammoe.layout import CYCLES, NO_ADDITIONS, Additions, Layout, padded, plan_of, restored_entries
 from streammoe.outliers import MAX_ERROR_SHARE
-from streammoe.ranges import Bounds, Scales, out_of_range
+from streammoe.ranges import Bounds, Scales, limits_of
 from streammoe.scaling import (
     Scaler,
     come_from_a_running_scaler,
@@ -56,6 +56,22 @@ NO_LAG = math.inf
 UNASKED = np.empty(0, dtype=np.bool_)
 UNPLACED = -1.0
 """The code of a level without a column."""
+
+
+class Frozen(NamedTuple):
+    """What is frozen of C columns, each of which is found from all rows of that column alone."""
+
+    limits: FloatArray
+    """(C,) largest sizes in range."""
+    fill: FloatArray
+    center: FloatArray
+    scale: FloatArray
+    """(C,) of these three see `Scaler`."""
+    low: FloatArray
+    high: FloatArray
+    first: FloatArray
+    seen: IntArray
+    """(C,) of the last four see `Bounds`."""
 
 
 class Encoder:
@@ -124,6 +140,9 @@ class Encoder:
         self.target_bounds = Bounds.blank(n_outputs)
         self.doubts = np.zeros(n_outputs)
         """(Q,) how many targets far out there were of late; see `kernels.features.hold_predictions`."""
+        self.limits: tuple[FloatArray, FloatArray] | None = None
+        """(F,) and (Q,) largest sizes in range of buffered inputs and targets, for an encoder that gets those in parts;
+        others find them. Not saved in checkpoints."""
         self._index: dict[Any, int] = {}
         self._entries: list[tuple[int, str | None]] = []
         """Fields, with ``None``, and levels in order of appearance, which determines the columns."""
@@ -154,6 +173,24 @@ class Encoder:
         other.doubts = self.doubts.copy()
         other.levels = {name: codes.copy() for name, codes in self.levels.items()}
         return other  # scaler and plan are never changed, only replaced
+
+    def of_numbers(self, fields: Sequence[int]) -> Encoder:
+        """Return a new encoder of some fields, as columns of numbers, to find what is frozen of each on its own."""
+        other = Encoder(
+            n_outputs=self.n_outputs,
+            degree=self.degree,
+            gate_degree=self.gate_degree,
+            range_factor=self.range_factor,
+            holds=self.holds,
+        )
+        other.set_columns([self.fields[j] for j in fields], ["number"] * len(fields))
+        return other
+
+    @property
+    def number_fields(self) -> list[int]:
+        """Indexes of the fields that are numbers, in order."""
+        fields: list[int] = self._plan.numeric[:, 0].tolist()
+        return fields
 
     def scaled(self, scaler: Scaler) -> Encoder:
         """Return an encoder with another scaler, for `design` only: it shares everything that grows."""
@@ -546,6 +583,44 @@ class Encoder:
             scaler = scaler._replace(target_center=target_means, target_scale=target_scales)
         self.scaler = scaler
 
+    def frozen_columns(self, X: FloatArray, *, standardize: bool) -> Frozen:
+        """Return what `fit_scaler` freezes of these columns, (n, F) numbers; call it of an encoder `of_numbers`."""
+        limits = limits_of(X, self.range_factor)
+        self.limits = limits, np.full(self.n_outputs, np.inf)
+        self.fit_scaler(X, np.zeros((0, self.n_outputs)), standardize=standardize)
+        fill, center, scale, _, _ = self.scaler
+        return Frozen(limits, fill, center, scale, *self.bounds)
+
+    def frozen_targets(self, Y: FloatArray, *, standardize: bool) -> Frozen:
+        """Return what `fit_scaler` freezes of targets, (n, Q); this encoder is not changed."""
+        other, limits = self.of_numbers([]), limits_of(Y, self.range_factor)
+        other.limits = np.empty(0), limits
+        other.fit_scaler(np.zeros((0, 0)), Y, standardize=standardize)
+        _, _, _, center, scale = other.scaler
+        return Frozen(limits, center, center, scale, *other.target_bounds)
+
+    def freeze(self, columns: Frozen, targets: Frozen, *, joining: bool = False) -> None:
+        """Do what `fit_scaler` does, given what is frozen of the columns of numbers, and of the targets.
+
+        With `joining`, do what `fit_bounds` does. From now on buffered rows are taken for a part of all.
+        """
+        fields, places = self._plan.numeric.T
+        limits = np.full(len(self.fields), np.inf)
+        limits[fields] = columns.limits
+        self.limits = limits, targets.limits
+        if self.holds:
+            bounds, of_targets = Bounds.blank(len(self.fields)), Bounds(*targets[4:])
+            for mine, found in zip(bounds, columns[4:], strict=True):
+                mine[fields] = found
+            self.bounds = self.bounds.union(bounds) if joining else bounds
+            self.target_bounds = self.target_bounds.union(of_targets) if joining else of_targets
+            self.doubts = np.zeros(self.n_outputs)
+        if joining:
+            return
+        scaler = identity_scaler(len(self.feature_names), self.n_outputs)
+        scaler.fill[places], scaler.center[places], scaler.scale[places] = columns.fill, columns.center, columns.scale
+        self.scaler = scaler._replace(target_center=targets.center, target_scale=targets.scale)
+
     def is_scaled_before(self, X: FloatArray) -> bool:
         """Return whether the numbers in the first rows of a stream show a scaler in front of the model."""
         return come_from_a_running_scaler(np.take(X, self._plan.numeric[:, 0], axis=1))
@@ -575,11 +650,13 @@ class Encoder:
         """
         numeric = np.zeros(X.shape[1], dtype=np.bool_)
         numeric[self._plan.numeric[:, 0]] = True
-        return np.where(numeric & out_of_range(X, self.range_factor), np.nan, X)
+        limits = limits_of(X, self.range_factor) if self.limits is None else self.limits[0]
+        return np.where(numeric & (np.abs(X) > limits), np.nan, X)
 
     def plausible_targets(self, Y: FloatArray) -> FloatArray:
         """Return buffered targets that are numbers, likewise."""
-        return np.where(out_of_range(Y, self.range_factor), np.nan, Y)
+        limits = limits_of(Y, self.range_factor) if self.limits is None else self.limits[1]
+        return np.where(np.abs(Y) > limits, np.nan, Y)
 
     def far_out(self, Y: FloatArray) -> BoolArray:
         """Return which of the buffered rows, (n,), have a target far beyond the bounds, of which it does not count."""
@@ -609,6 +686,14 @@ class Encoder:
                 self.target_bounds = Bounds.restored(ranges, "targets", self.n_outputs)
             except CheckpointError as error:
                 raise ConfigError(f"parameters: 'ranges': {error}") from None
+
+    def join_ranges(self, other: Encoder, outputs: IntArray) -> None:
+        """Accept, and hold to, what another encoder of these fields does as well; its outputs are at `outputs`."""
+        at = np.array([other.fields.index(field) for field in self.fields], dtype=np.int64)
+        self.scales = self.scales.union(other.scales.part(at))
+        self.target_scales = self.target_scales.union(other.target_scales.part(outputs))
+        self.bounds = self.bounds.union(other.bounds.part(at))
+        self.target_bounds = self.target_bounds.union(other.target_bounds.part(outputs))
 
     # -- In a checkpoint -------------------------------------------------------------------------------------------
 

@@ -223,6 +223,15 @@ class Options(Section):
         "model as it is, and replaces it where that predicts better. A single expert is never idle.",
         change="restart",
     )
+    reservoir: int = option(
+        0,
+        "Number of events in a uniform sample of all that were learned, kept in the model; 0: none is kept.",
+        more="It changes nothing that is learned. Models that are to be reduced to one need some thousands of events "
+        "(docs/learning.md).",
+        change="restart",
+        ge=0,
+        le=100_000,
+    )
     degree: int = option(1, "Highest power of each feature that the experts see.", ge=1, le=20)
     gate_degree: int = option(1, "Highest power of each feature that the gate sees.", ge=1, le=20)
     bound: Literal["sharp", "adaptive", "tight", "paper"] = option(

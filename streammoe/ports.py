@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
+
 from streammoe.types import FloatArray, IntArray
 
 Position = dict[str, Any]
@@ -142,6 +144,29 @@ class Batch:
             return replace(rest, table=self.table.slice(first))
         start = int(self.ends[first - 1]) if first else 0
         return replace(rest, block=self.block[start:], ends=self.ends[first:] - start)
+
+    def select(self, indexes: IntArray) -> Batch:
+        """Return the batch with only the records of these indexes, which rise."""
+        kept = indexes.tolist()
+        new_index = {i: at for at, i in enumerate(kept)}
+
+        def location(at: int) -> Location:
+            return self.location(kept[at])
+
+        rest = replace(
+            self,
+            location=location,
+            timestamps=None if self.timestamps is None else self.timestamps[indexes],
+            keys=None if self.keys is None else [self.keys[i] for i in kept],
+            unreadable={new_index[i]: bad for i, bad in self.unreadable.items() if i in new_index},
+            lags={new_index[i]: lags for i, lags in self.lags.items() if i in new_index},
+        )
+        if self.table is not None:
+            return replace(rest, table=self.table.take(kept))
+        starts = [0, *self.ends[:-1].tolist()]
+        records = [self.block[starts[i] : int(self.ends[i])] for i in kept]
+        ends = np.cumsum([len(record) for record in records], dtype=np.int64)
+        return replace(rest, block=b"".join(records), ends=ends)
 
 
 def _as_python(scalar: Any) -> object:
@@ -331,7 +356,7 @@ class Predictions:
     locations: Sequence[Location]
     """Where each event came from: the key of its row."""
     versions: IntArray
-    """(n,) events that the model had learned before it predicted; only a rollback lowers it."""
+    """(n,) events of the source that the model had learned before it predicted; only a rollback lowers it."""
     predictions: FloatArray | Sequence[str | None]
     """(n, Q) numbers, or n labels; ``None`` before any is known."""
     targets: FloatArray | Sequence[str | None]
@@ -351,6 +376,8 @@ class Predictions:
     """The keys of the n records that the events came from, if the source has any."""
     losses: FloatArray | None = None
     """(n,) -log s(y|x) of each learned event, in the units of the target; NaN for others."""
+    global_versions: IntArray | None = None
+    """(n,) the version of the global model that predicted, 0 where the daemon's own did; None without a global one."""
 
     def __len__(self) -> int:
         return len(self.versions)

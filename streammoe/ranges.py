@@ -10,7 +10,7 @@ import numpy as np
 from streammoe.checked import array_of, require
 from streammoe.kernels.features import BLOCK, RUN, SETTLED
 from streammoe.outliers import MAX_OUTLIER_SHARE, winsorised
-from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
+from streammoe.types import AnyArray, FloatArray, IntArray
 
 ABSURD = 10.0
 """A buffered value does not count towards the bounds if it is this many times farther from the edge to which outliers
@@ -51,6 +51,14 @@ class Scales(NamedTuple):
             np.concatenate([self.filled, new.filled]),
         )
 
+    def part(self, columns: IntArray) -> Scales:
+        """Return the scales of some columns, in this order."""
+        return Scales(self.scales[columns], self.blocks[columns], self.filled[columns])
+
+    def union(self, other: Scales) -> Scales:
+        """Return scales that accept what either of both does, with no block begun."""
+        return Scales.blank(len(self.scales))._replace(scales=np.maximum(self.scales, other.scales))
+
     def arrays(self, name: str) -> dict[str, AnyArray]:
         """Return the scales as named arrays; empty blocks are left out, as in checkpoints of earlier versions."""
         blocks = {f"{name}.blocks": self.blocks, f"{name}.filled": self.filled} if self.filled.any() else {}
@@ -74,23 +82,22 @@ class Scales(NamedTuple):
         ).copied()
 
 
-def out_of_range(values: FloatArray, factor: float) -> BoolArray:
-    """Return which numbers of buffered columns, (n, C), are out of range by the scale of their column; none if 0.
+def limits_of(values: FloatArray, factor: float) -> FloatArray:
+    """Return the largest size that is in range of each of the buffered columns, (n, C), by its scale; ∞ if factor is 0.
 
     The scale is that of `Scales`, except that fewer numbers than a block has are all judged by their median.
     """
-    sizes = np.abs(values)
-    found = np.zeros(values.shape, dtype=np.bool_)
+    limits = np.full(values.shape[1], np.inf)
     if factor <= 0.0:
-        return found
-    for j, column in enumerate(sizes.T):
+        return limits
+    for j, column in enumerate(np.abs(values).T):
         known = column[column > 0.0]
         if not known.size or known.max() <= factor * known.min():
             continue
         blocks = known[: known.size // BLOCK * BLOCK].reshape(-1, BLOCK)
         scale = float(np.median(blocks, axis=1).max()) if len(blocks) else float(np.median(known))
-        found[:, j] = column > factor * scale
-    return found
+        limits[j] = factor * scale
+    return limits
 
 
 class Bounds(NamedTuple):
@@ -147,6 +154,10 @@ class Bounds(NamedTuple):
             np.concatenate([self.first, new.first]),
             np.concatenate([self.seen, new.seen]),
         )
+
+    def part(self, columns: IntArray) -> Bounds:
+        """Return the bounds of some columns, in this order."""
+        return Bounds(self.low[columns], self.high[columns], self.first[columns], self.seen[columns])
 
     def union(self, other: Bounds) -> Bounds:
         """Return the bounds that contain both."""

@@ -15,9 +15,13 @@ def json_rows(rows: Predictions) -> list[dict[str, Any]]:
     """Return one object per event: place, model_version, prediction, and whatever else is known.
 
     With several outputs, ``prediction``, ``interval`` and ``target`` are objects by output. ``loss`` is the -log s(y|x)
-    of a learned event. Unknown values are ``None`` or NaN; JSON has to write them, and infinities, as null.
+    of a learned event. ``global_version``, where there is a global model, is 0 if the daemon's own model predicted.
+    Unknown values are ``None`` or NaN; JSON has to write them, and infinities, as null.
     """
-    columns = {"place": rows.locations, "model_version": rows.versions.tolist(), **_columns(rows)}
+    columns: dict[str, Any] = {"place": rows.locations, "model_version": rows.versions.tolist()}
+    if rows.global_versions is not None:
+        columns["global_version"] = rows.global_versions.tolist()
+    columns |= _columns(rows)
     names = tuple(columns)
     return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 

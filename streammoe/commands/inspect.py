@@ -149,6 +149,7 @@ def describe_checkpoint(path: str | Path) -> dict[str, Any]:
         "state_digest": digest_with(model, labels),
         "created": metadata.get("created"),
         "counters": metadata.get("counters", {}),
+        "contains": metadata.get("contains", {}),
         "scores": scores,
         "pending": pending,
         "features": model.feature_names,

@@ -98,6 +98,8 @@ class CheckpointContent(NamedTuple):
     """Where reading resumes."""
     mark: Mark | None = None
     """The moment at which it was taken, if the daemon may roll back to it."""
+    journal_mark: int = 0
+    """The same in the journal, if there is one."""
 
     @property
     def arrays(self) -> dict[str, AnyArray]:
@@ -114,6 +116,7 @@ class CheckpointContent(NamedTuple):
             metadata=copy.deepcopy(self.metadata),
             position=copy.deepcopy(self.position),
             mark=self.mark,
+            journal_mark=self.journal_mark,
         )
 
 
@@ -158,8 +161,10 @@ class WrittenCheckpoint(NamedTuple):
 
     generation: int
     position: Position | None
-    """See `CheckpointContent`, as for `mark`."""
+    """See `CheckpointContent`, as for `mark` and `journal_mark`."""
     mark: Mark | None
+    journal_mark: int
+    state_digest: str
     taken_at: float
     """When its state was taken, in seconds of `time.monotonic`."""
     seconds: float
@@ -244,6 +249,9 @@ class CheckpointWriter:
     ) -> WrittenCheckpoint:
         for make_durable in sinks:
             make_durable()
-        metadata = {**content.metadata, "state_digest": fingerprint(content.model, content.labels)}
-        generation = self._store.save(content.arrays, metadata)
-        return WrittenCheckpoint(generation, content.position, content.mark, taken_at, time.monotonic() - taken_at)
+        digest = fingerprint(content.model, content.labels)
+        generation = self._store.save(content.arrays, {**content.metadata, "state_digest": digest})
+        seconds = time.monotonic() - taken_at
+        return WrittenCheckpoint(
+            generation, content.position, content.mark, content.journal_mark, digest, taken_at, seconds
+        )

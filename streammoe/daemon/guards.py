@@ -18,6 +18,7 @@ import numpy as np
 
 from streammoe.errors import TooManyBadRecords
 from streammoe.ports import Batch
+from streammoe.shards.contains import adopted_events
 from streammoe.types import BoolArray, FloatArray
 
 BAD_RECORD_WINDOW = 1_000
@@ -149,7 +150,7 @@ class SavedGeneration(NamedTuple):
 
     generation: int
     learned: int
-    """Events that its model had learned."""
+    """Events of the source that its model had learned."""
     batches: int
     """Batches that this run had processed."""
 
@@ -227,7 +228,7 @@ def last_good_generation(metadata: Mapping[str, Any]) -> int | None:
     if not guard:
         return None
     sound = guard["jumps"]["sound"]
-    if metadata["n"] <= sound:
+    if metadata["n"] - adopted_events(metadata) <= sound:
         return None
     return max((generation for generation, learned in guard["saved"] if learned <= sound), default=None)
 

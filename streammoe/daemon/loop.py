@@ -16,7 +16,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter, RetryPolicy, WrittenCheckpoint
+from streammoe.daemon.global_model import GlobalFollower
 from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, RollbackHistory, SavedGeneration
+from streammoe.daemon.journal import Journal
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.resume import continued, contradicted
@@ -31,6 +33,8 @@ from streammoe.pipeline.pipeline import BatchResult, Pipeline, joined_results, r
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, DeadLetterSink, Position, Source
 from streammoe.settings import Settings
+from streammoe.shards.contains import KEY as CONTAINS
+from streammoe.shards.contains import NOTHING, Contains, contains_of
 from streammoe.text import listed, shown, some_of
 from streammoe.types import BoolArray
 
@@ -124,6 +128,8 @@ class Daemon:
         labels: LabelJoin | None = None,
         jump_handler: JumpHandler | None = None,
         on_begin: Callable[[], object] | None = None,
+        follower: GlobalFollower | None = None,
+        contains: Contains = NOTHING,
         checkpoint_model_first: bool = False,
         checkpoint_predictions_first: bool = False,
         on_batch: ProgressListener | None = None,
@@ -147,6 +153,10 @@ class Daemon:
         self._outcomes: Counter[str] = Counter(outcomes)
         self._reasons: Counter[str] = Counter(reasons)
         self._jump_handler = jump_handler
+        self._follower = follower
+        self._contains = contains
+        """Which global model the own one has adopted."""
+        self._is_stopping: Callable[[], bool] = lambda: False
         self._on_begin = on_begin
         """Called once reading can begin, before anything is saved."""
         self._checkpoint_model_first = checkpoint_model_first
@@ -201,9 +211,12 @@ class Daemon:
             return self._learn_until(stop)
         finally:
             self._writer.close()
+            if self._follower is not None:
+                self._follower.close()
 
     def _learn_until(self, stop: StopFlag) -> Summary:
         started = time.monotonic()
+        self._is_stopping = lambda: stop.requested
         self._publish()
         self._begin(stop)
         gave_up = False
@@ -217,6 +230,8 @@ class Daemon:
                 else:
                     with cancellable(lambda: stop.requested):
                         self._advance()
+                if self._follower is not None:
+                    self._follower.refresh(self._pipeline)
                 self._try_saving(self._checkpoint_if_due)
         except FitCancelled:
             gave_up = True
@@ -259,6 +274,9 @@ class Daemon:
             self._update_source_status()
         if stop.requested:
             return
+        if self._follower is not None:
+            self._follower.start()
+            self._follower.refresh(self._pipeline)
         self._is_prepared = self._health.ready = True
         if self._on_begin is not None:
             self._on_begin()
@@ -308,10 +326,45 @@ class Daemon:
         if self._retries.failing:
             if self._retries.is_due:
                 self.checkpoint()
-        elif self._is_first_due():
+        elif self._is_first_due() or (self._may_adopt and self._adopt()):
             self.checkpoint()
         elif self._is_due():
             self._begin_checkpoint()
+
+    @property
+    def _may_adopt(self) -> bool:
+        """Whether this is the moment for a checkpoint, also if nothing has come since the last one."""
+        if self._follower is None or self._writer.busy or self._must_defer():
+            return False
+        return self._is_due() or time.monotonic() - self._taken_at >= self._policy.every_seconds
+
+    def _adopt(self) -> bool:
+        """Replace the model by the global one, once that has learned what it lacks of this source.
+
+        Nothing is durable before the checkpoint that follows, and all of it is with that: a crash leaves the model from
+        before, with its positions, or the other one. The source and everything that was counted or written stay where
+        they are.
+        """
+
+        def go_on() -> bool:
+            self._health.beat()
+            return not self._is_stopping()
+
+        assert self._follower is not None  # noqa: S101 - for the type checker; the caller has checked
+        adopted = self._follower.adopted(self._pipeline, self._contains, go_on=go_on)
+        if adopted is None:
+            return False
+        own_n = self._own_n
+        self._pipeline.model, self._contains = adopted
+        self._pipeline.n_adopted = self._pipeline.model.n - own_n
+        self._metrics.count_adoption()
+        self._publish()
+        return True
+
+    @property
+    def _own_n(self) -> int:
+        """Number of events that the model has learned, without what it has adopted."""
+        return self.model.n - self._pipeline.n_adopted
 
     def _write_last_checkpoint(self, stop: StopFlag) -> None:
         """Write the last checkpoint; retry until it succeeds, but not once a stop was requested.
@@ -421,6 +474,8 @@ class Daemon:
         if self._jump_handler is not None and written.mark is not None:
             sound = self._jump_handler.guard.sound if sound is None else sound
             self._jump_handler.history.add_saved(written.generation, written.mark, sound)
+        if self._journal is not None:
+            self._journal.add_saved(written.generation, written.state_digest, written.position, written.journal_mark)
         self._path = str(self._store.path(written.generation))
         self._report_position(written.position)
         self._metrics.observe_checkpoint(written.taken_at, written.seconds)
@@ -446,13 +501,20 @@ class Daemon:
                 "positions": [self._position],
                 "counters": {"outcomes": dict(self._outcomes), "reasons": dict(self._reasons)},
                 "scores": self.scores.to_json(),
+                **({"contest": self._pipeline.contest.to_json()} if self._pipeline.contest is not None else {}),
+                **({CONTAINS: self._contains.to_json(self._pipeline.n_adopted)} if self._contains.version else {}),
                 **guard,
                 "transactional": self._is_transactional,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
             position=self._position,
-            mark=None if self._jump_handler is None else self._jump_handler.history.mark(self.model.n),
+            mark=None if self._jump_handler is None else self._jump_handler.history.mark(self._own_n),
+            journal_mark=0 if self._journal is None else self._journal.mark,
         )
+
+    @property
+    def _journal(self) -> Journal | None:
+        return None if self._follower is None else self._follower.journal
 
     def _with_predictions(self, content: CheckpointContent) -> CheckpointContent:
         """Add the end of the flushed predictions, to which a restart truncates them."""
@@ -528,7 +590,9 @@ class Daemon:
         started = time.monotonic()
         was_warming_up = self.model.is_warming_up
         drifts = self.model.drifts
-        processed = self._process(batch)
+        learned: list[tuple[Batch, BatchResult]] = []
+        """What the model was given of the batch."""
+        processed = self._process(batch, learned)
         if processed.letters:
             events = sum(self._outcomes.values()) + sum(processed.outcomes.values())
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
@@ -552,6 +616,10 @@ class Daemon:
         for reason, records in processed.reasons.items():
             self._metrics.count_rejected(reason, records)
         self._metrics.observe_batch(time.monotonic() - started)
+        if self._journal is not None:
+            for part in learned:
+                self._journal.add(*part)
+            self._metrics.set_held_bytes(self._journal.n_bytes)
         if self._jump_handler is not None:
             self._jump_handler.history.add(batch)
             jump = self._jump_handler.guard.watch(processed.losses)
@@ -654,6 +722,9 @@ class Daemon:
             events = sum(self._outcomes.values())
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
         self._metrics.reset_counts(self._outcomes, self._reasons)
+        self._contains = contains_of(checkpoint.metadata)
+        if self._journal is not None:
+            self._journal.roll_back(good.generation)
         jump_handler.history.restart_from(good)
         self._generation = good.generation
         LOGGER.error(
@@ -664,16 +735,21 @@ class Daemon:
         )
         self.checkpoint()
 
-    def _process(self, batch: Batch) -> BatchResult:
+    def _process(self, batch: Batch, learned: list[tuple[Batch, BatchResult]]) -> BatchResult:
+        """Process a batch, and add what the model was given of it to `learned`."""
         if self._labels is None:
-            return self._pipeline.process(batch)
+            result = self._pipeline.process(batch)
+            learned.append((batch, result))
+            return result
         before = self._labels.copy() if self.model.is_warming_up else None
         results: list[BatchResult] = []
         try:
             for part in self._labels.parts(batch):
                 # Only the first part can be given up as if the batch had never come.
                 with uncancellable() if results else nullcontext():
-                    results.append(self._labels.settle(self._pipeline.process(part)))
+                    result = self._pipeline.process(part)
+                    learned.append((part, result))
+                    results.append(self._labels.settle(result))
             return joined_results(results)
         except FitCancelled:
             self._labels = before

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
+from streammoe.catalogue import LiveMetrics, Metric
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.compile import compile_seconds
+from streammoe.pipeline.contest import Contest
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import SourceStatus
 
@@ -20,18 +21,10 @@ REFUSED = "refused"
 RELOAD_OUTCOMES = ("applied", "unchanged", REFUSED)
 OUTCOMES = ("learned", "predicted_only", "rejected", "skipped", "expired")
 RESEED_OUTCOMES = ("tried", "kept")
+GLOBAL_PROBLEMS = ("unreadable", "damaged", "went_back", "mismatch", "absent", "too_far_back", "rejected")
 CONDITIONS = ("alive", "starved", "duplicate")
 COMPARISON_INTERVAL = 1_000
 """Events between two comparisons of all experts."""
-
-
-class Metric(NamedTuple):
-    """One row of the catalogue."""
-
-    kind: type[Counter | Gauge | Histogram]
-    help: str
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
 
 
 CATALOGUE: dict[str, Metric] = {
@@ -108,6 +101,19 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_reload_success_timestamp_seconds": Metric(
         Gauge, "Time at which the settings were last loaded, in seconds since 1970"
     ),
+    "streammoe_global_version": Metric(Gauge, "Version of the global model in use; 0 before the first"),
+    "streammoe_global_age_seconds": Metric(Gauge, "Seconds since that version was found; NaN before the first"),
+    "streammoe_global_serving": Metric(Gauge, "1 while the global model makes the next prediction, else 0"),
+    "streammoe_global_log_loss": Metric(
+        Gauge,
+        "Mean of -log s(y|x) over some 500 latest events that both have predicted: own or global",
+        ("model",),
+    ),
+    "streammoe_global_adoptions_total": Metric(Counter, "Versions of the global model adopted, since this start"),
+    "streammoe_global_problems_total": Metric(
+        Counter, "Looks at the global model and adoptions that failed, by reason, since this start", ("reason",)
+    ),
+    "streammoe_global_held_bytes": Metric(Gauge, "Bytes of records held in case that a global model is adopted"),
     "streammoe_source_ready": Metric(Gauge, "1 once state and position are restored and reading has begun, else 0"),
     "streammoe_source_connected": Metric(Gauge, "1 while the source answers, else 0"),
     "streammoe_source_stalled": Metric(Gauge, "Partitions with unread records that have returned none for a while"),
@@ -124,16 +130,9 @@ class Metrics:
     """The catalogue as live metrics in their own registry; updated by the learning loop once per batch."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._of: dict[str, Counter | Gauge | Histogram] = {}
-        for name, metric in CATALOGUE.items():
-            if metric.kind is Histogram:
-                made: Counter | Gauge | Histogram = Histogram(
-                    name, metric.help, metric.labels, buckets=metric.buckets, registry=self.registry
-                )
-            else:
-                made = metric.kind(name, metric.help, metric.labels, registry=self.registry)
-            self._of[name] = made
+        self._live = LiveMetrics(CATALOGUE)
+        self.registry = self._live.registry
+        self._counter, self._gauge, self._histogram = self._live.counter, self._live.gauge, self._live.histogram
         self._checkpoint_at = time.monotonic()
         self._compared: tuple[int | None, int] = (None, -COMPARISON_INTERVAL)
         """Number of experts at the last comparison, and of events that the model had learned."""
@@ -149,6 +148,12 @@ class Metrics:
             self._counter("streammoe_reseeds_total", outcome)
         for outcome in RELOAD_OUTCOMES:
             self._counter("streammoe_reload_total", outcome)
+        for reason in GLOBAL_PROBLEMS:
+            self._counter("streammoe_global_problems_total", reason)
+        for model in ("own", "global"):
+            self._gauge("streammoe_global_log_loss", model).set(math.nan)
+        self._global_at = math.nan
+        self._gauge("streammoe_global_age_seconds").set_function(lambda: time.monotonic() - self._global_at)
         self._gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
     def count(self, outcome: str, events: int) -> None:
@@ -162,7 +167,7 @@ class Metrics:
     def reset_counts(self, outcomes: Mapping[str, int], reasons: Mapping[str, int]) -> None:
         """Set the counts of events back to those of a checkpoint, after a rollback."""
         for name in ("streammoe_events_total", "streammoe_rejected_total"):
-            self._of[name].clear()
+            self._live.clear(name)
         for outcome in OUTCOMES:
             self.count(outcome, outcomes.get(outcome, 0))
         for reason, records in reasons.items():
@@ -206,6 +211,30 @@ class Metrics:
         self._counter("streammoe_reload_total", outcome).inc()
         if outcome != REFUSED:
             self._gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
+
+    def show_global_version(self, version: int) -> None:
+        """Show the version of the global model that is in use from now on."""
+        self._gauge("streammoe_global_version").set(version)
+        self._global_at = time.monotonic()
+
+    def show_contest(self, contest: Contest | None, *, has_rival: bool) -> None:
+        """Show who predicts the next event, if the global model may, and the recent losses of both."""
+        self._gauge("streammoe_global_serving").set(contest is not None and has_rival and contest.favours_rival)
+        if contest is not None:
+            self._gauge("streammoe_global_log_loss", "own").set(contest.own_loss)
+            self._gauge("streammoe_global_log_loss", "global").set(contest.rival_loss)
+
+    def count_adoption(self) -> None:
+        """Count a version of the global model that was adopted."""
+        self._counter("streammoe_global_adoptions_total").inc()
+
+    def count_global_problem(self, reason: str) -> None:
+        """Count a look or an adoption that failed; the reason is one of `GLOBAL_PROBLEMS`."""
+        self._counter("streammoe_global_problems_total", reason).inc()
+
+    def set_held_bytes(self, n: int) -> None:
+        """Show how much is held for adoptions."""
+        self._gauge("streammoe_global_held_bytes").set(n)
 
     def publish(self, model: MixtureOfExperts, scores: Scores, progress: tuple[int, int] | None) -> None:
         """Show the model and its scores after a batch; an unknown value has no sample or is NaN."""
@@ -274,25 +303,10 @@ class Metrics:
             ("streammoe_consumer_lag", status.lags, before.lags),
         ):
             for topic, partition in earlier.keys() - values.keys():
-                self._of[name].remove(topic, str(partition))
+                self._live.remove(name, topic, str(partition))
             for (topic, partition), value in values.items():
                 self._gauge(name, topic, str(partition)).set(value)
 
     def _show(self, name: str, means: Mapping[str, float], *labels: str) -> None:
         for average in AVERAGES:
             self._gauge(name, *labels, average).set(means[average])
-
-    def _counter(self, name: str, *labels: str) -> Counter:
-        metric = self._of[name].labels(*labels) if labels else self._of[name]
-        assert isinstance(metric, Counter)  # noqa: S101 - for the type checker; the catalogue says so
-        return metric
-
-    def _gauge(self, name: str, *labels: str) -> Gauge:
-        metric = self._of[name].labels(*labels) if labels else self._of[name]
-        assert isinstance(metric, Gauge)  # noqa: S101 - same
-        return metric
-
-    def _histogram(self, name: str) -> Histogram:
-        metric = self._of[name]
-        assert isinstance(metric, Histogram)  # noqa: S101 - same
-        return metric

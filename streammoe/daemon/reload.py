@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from streammoe.daemon.metrics import REFUSED
 from streammoe.daemon.signals import HangupFlag
 from streammoe.errors import RetriableCheckpointError, StreammoeError
-from streammoe.settings import LEARNING, Settings, change_policy
+from streammoe.settings import LEARNING, Settings, change_policy, section_name
 
 LOGGER = logging.getLogger("streammoe.reload")
 
@@ -145,4 +145,4 @@ def _sections(settings: Settings) -> dict[str, BaseModel]:
     one = len(settings.sources) == 1
     sections = {"source" if one else f"source.{i}": source for i, source in enumerate(settings.sources)}
     others = [name for name in settings.__dataclass_fields__ if name not in {"sources", "given"}]
-    return sections | {name: getattr(settings, name) for name in others}
+    return sections | {section_name(name): getattr(settings, name) for name in others}

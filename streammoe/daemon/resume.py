@@ -20,11 +20,13 @@ from streammoe.estimators import MixtureOfExperts, load, model_of
 from streammoe.fields import facts_of, written
 from streammoe.options import CHOICES, EARLIER, PLAIN, Options, current_names, is_earlier
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
+from streammoe.pipeline.contest import Contest, check_state, contest_state
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import Recovered
 from streammoe.settings import MODELS, Settings, change_policy, learning_defaults
+from streammoe.shards.contains import check_contains
 from streammoe.text import printable, shown
 
 LOGGER = logging.getLogger("streammoe.assembly")
@@ -50,10 +52,10 @@ def load_matching_model(path: Path, like: MixtureOfExperts, settings: Settings) 
         CheckpointError: there is no valid model, or it differs from the settings; the message lists all differences.
     """
     model = load(path)
-    differences = list(_differences(model, like, settings))
-    if differences:
+    found = list(differences(model, like, settings))
+    if found:
         raise CheckpointError(
-            f"--from-model {path}: the configuration does not match the model: {'; '.join(differences)}. "
+            f"--from-model {path}: the configuration does not match the model: {'; '.join(found)}. "
             "Change the settings, or fit a model with them"
         )
     model.take_over(like.options, "reload", "restart")
@@ -61,7 +63,8 @@ def load_matching_model(path: Path, like: MixtureOfExperts, settings: Settings) 
     return model
 
 
-def _differences(model: MixtureOfExperts, like: MixtureOfExperts, settings: Settings) -> Iterator[str]:
+def differences(model: MixtureOfExperts, like: MixtureOfExperts, settings: Settings) -> Iterator[str]:
+    """Yield in what a model from elsewhere differs from `like`, an empty one according to the settings."""
     if type(model) is not type(like):
         yield f"it is a {type(model).__name__}, but model.kind and schema.target require a {type(like).__name__}"
         return
@@ -347,6 +350,8 @@ def check_bookkeeping(checkpoint: Checkpoint) -> None:
     require(sound, f"predictions is {shown(metadata.get('predictions'))}; it must be a table")
     table_of(metadata, "scores")
     array_of(checkpoint.arrays, "guard.latest", "bool", (None,))
+    check_contains(metadata)
+    check_state(contest_state(metadata))
     if "guard" in metadata:
         _check_guard(table_of(metadata, "guard"))
 
@@ -411,6 +416,17 @@ def scores_of(settings: Settings, checkpoint: Checkpoint | None, model: MixtureO
         scores = PrequentialScores.restore(checkpoint.metadata["scores"], checkpoint.arrays)
         require(scores.outputs == outputs, f"scores has {scores.outputs} outputs, but schema.target names {outputs}")
         return scores
+
+
+def contest_of(settings: Settings, checkpoint: Checkpoint | None) -> Contest | None:
+    """Return who predicts, resumed from the checkpoint if there is one; `None` if only the own model does."""
+    chosen = settings.global_
+    if not chosen.path or chosen.serve == "local":
+        return None
+    contest = Contest(always=chosen.serve == "global")
+    if checkpoint is not None:
+        contest.restore(contest_state(checkpoint.metadata))
+    return contest
 
 
 def latest_visible_checkpoint(

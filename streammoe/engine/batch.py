@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -122,7 +122,7 @@ def fit(
 
 
 def descend(
-    em: Em,
+    em: Any,
     theta: Parameters,
     method: str,
     start: int = 0,
@@ -131,8 +131,15 @@ def descend(
     tolerance: float,
     step: float | None = None,
     on_round: Listener | None = None,
+    slope_of: Callable[..., Parameters] = gradient,
 ) -> Descent | None:
     """Run rounds from one start, which is not modified; return None if its likelihood is not finite.
+
+    Args:
+        em: EM on rows; or on rows in parts, of which the method asks no more than an `Em` has, with its own `slope_of`.
+        theta: the start.
+        method, start, rounds, tolerance, step, on_round: see `fit`.
+        slope_of: the gradient at parameters with their responsibilities.
 
     Raises:
         FitCancelled: a stop was requested before the first point was known; later stops end the rounds instead.
@@ -147,7 +154,7 @@ def descend(
     work = em.work(len(theta.experts))
     for number in range(rounds + 1):
         try:
-            slope = interruptible(work, gradient, em, point.theta, point.tau)
+            slope = interruptible(work, slope_of, em, point.theta, point.tau)
         except FitCancelled:
             if not trace:
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -305,7 +306,8 @@ def _settled(em: Em, theta: Parameters, tau: FloatArray, shares: FloatArray, exp
         total,
     )
     if options.bound_share < 1.0:
-        _shorten(em, before, theta.gate, tau)
+        shortened(before, theta.gate, lambda gate: _gate_objective(em, gate, tau))
+    p_w, p_v = (int(np.any(X != 0.0, axis=0).sum()) for X in (W, em.buffer.R))
     return state_at(
         gate=theta.gate,
         experts=theta.experts,
@@ -316,23 +318,23 @@ def _settled(em: Em, theta: Parameters, tau: FloatArray, shares: FloatArray, exp
         prior=prior,
         n=n,
         prior_weight=prior.strength / total,
-    )._replace(n_average=np.array([_iterates(em, theta)]))
+    )._replace(n_average=np.array([iterates(n, p_w, p_v, theta)]))
 
 
-def _shorten(em: Em, before: FloatArray, gate: FloatArray, tau: FloatArray) -> None:
-    """Halve the step from `before` to `gate`, in place, until it does not lower what the gate explains of `tau`.
+def _gate_objective(em: Em, gate: FloatArray, tau: FloatArray) -> float:
+    """Return what a gate explains of responsibilities times weights, with the prior."""
+    prior, zeros, curvature = em.prior, np.zeros_like(gate), em.options.curvature
+    found: float = softmax_objective(
+        gate, prior.strength, prior.gate_gram, zeros, curvature, tau, em.buffer.W, len(gate)
+    )
+    return found
+
+
+def shortened(before: FloatArray, gate: FloatArray, objective: Callable[[FloatArray], float]) -> None:
+    """Halve the step from `before` to `gate`, in place, until it does not lower what the gate explains.
 
     A curvature below the bound promises no gain of the full step, but its direction is one of ascent.
     """
-
-    def objective(at: FloatArray) -> float:
-        prior = em.prior
-        zeros, curvature = np.zeros_like(at), em.options.curvature
-        found: float = softmax_objective(
-            at, prior.strength, prior.gate_gram, zeros, curvature, tau, em.buffer.W, len(at)
-        )
-        return found
-
     least = objective(before)
     for _ in range(HALVINGS):
         if objective(gate) >= least:
@@ -341,10 +343,11 @@ def _shorten(em: Em, before: FloatArray, gate: FloatArray, tau: FloatArray) -> N
     gate[:] = before
 
 
-def _iterates(em: Em, theta: Parameters) -> int:
-    """Return how many iterates a fit counts for in the served average; features that are always 0 add no parameters."""
-    W, R, _, _ = em.buffer
+def iterates(n: int, p_w: int, p_v: int, theta: Parameters) -> int:
+    """Return how many iterates a fit to n rows counts for in the served average.
+
+    `p_w` and `p_v` are the numbers of features that are not always 0; others add no parameters.
+    """
     K, N, _ = theta.experts.shape
-    p_w, p_v = (int(np.any(X != 0.0, axis=0).sum()) for X in (W, R))
     free = (K - 1) * p_w + K * N * p_v + theta.variances.size
-    return max(int(ITERATES_A_ROW * (len(W) - free)), 1)
+    return max(int(ITERATES_A_ROW * (n - free)), 1)

@@ -24,7 +24,18 @@ __all__ = [
     "Outcome",
     "load",
     "model_of",
+    "problem_of",
 ]
+
+
+def problem_of(given: object) -> str | None:
+    """Return why something that was given as a model is none; None if it is one."""
+    if issubclass(type(given), MixtureOfExperts):  # River's pipelines pass isinstance for their last step
+        return None
+    return (
+        f"got {shown(given)}; give a MoERegressor, MoEMultiTargetRegressor or MoEClassifier, without a pipeline around "
+        "it"
+    )
 
 
 def load(path: str | os.PathLike[str]) -> MixtureOfExperts:

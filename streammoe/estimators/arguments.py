@@ -67,6 +67,7 @@ class RegressorArguments(MixtureOfExperts):
         top_k: int | None = None,
         batch_size: int = 1,
         reseed: str = "off",
+        reservoir: int = 0,
         lags: int | str | Lags | None = None,
     ) -> None:
         self.n_experts = n_experts
@@ -94,6 +95,7 @@ class RegressorArguments(MixtureOfExperts):
         self.top_k = top_k
         self.batch_size = batch_size
         self.reseed = reseed
+        self.reservoir = reservoir
         self.lags = lags
         super().__init__()
 
@@ -132,6 +134,7 @@ class ClassifierArguments(MixtureOfExperts):
         top_k: int | None = None,
         batch_size: int = 1,
         reseed: str = "off",
+        reservoir: int = 0,
     ) -> None:
         self.n_experts = n_experts
         self.degree = degree
@@ -159,6 +162,7 @@ class ClassifierArguments(MixtureOfExperts):
         self.top_k = top_k
         self.batch_size = batch_size
         self.reseed = reseed
+        self.reservoir = reservoir
         super().__init__()
 
 

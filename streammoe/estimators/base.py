@@ -181,6 +181,25 @@ class MixtureOfExperts(base.Estimator):
         counts = np.ones(len(X)) if w is None else w
         return learn_rows.learn_rows(self.learner, Events(X, texts or {}, targets, counts), traced=traced, lags=lags)
 
+    def score_rows(
+        self,
+        names: Sequence[Any],
+        X: FloatArray,
+        targets: Any,
+        *,
+        texts: Mapping[Any, Sequence[str | None]] | None = None,
+        traced: bool = False,
+    ) -> Outcome:
+        """Score rows whose columns another model has read, and learn nothing.
+
+        Args:
+            names: names of the columns; those that this model lacks are ignored, and what it misses is filled in.
+            X: (n, P) numbers, NaN where missing; it may be overwritten.
+            targets, texts, traced: as in `learn_rows`. A label that the model does not know has an infinite loss.
+        """
+        table = Table(X, list(names), texts or {})
+        return learn_rows.score_rows(self.learner, table, targets, traced=traced)
+
     def learn_wider(
         self,
         names: Sequence[Any],
@@ -475,7 +494,7 @@ class MixtureOfExperts(base.Estimator):
         durable.replace(durable.path_of(path), *pieces(self.arrays(), self.describe()))
 
     def arrays(self) -> dict[str, AnyArray]:
-        """Return all arrays of a checkpoint: those that affect future learning, and ``diagnostics.*``.
+        """Return all arrays of a checkpoint: those that affect future learning, ``reservoir.*`` and ``diagnostics.*``.
 
         Raises:
             PoisonedModel: a number in them is not finite, so they must not be saved.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 
 from streammoe.experts.contract import Family, Parameters, squared_differences
 from streammoe.experts.gaussian import expert_grams
+from streammoe.experts.on_sums import SoftmaxPrior, Sums, sent, softmax_fit, sums_of_softmax
 from streammoe.kernels import categorical
 from streammoe.kernels.batch import (
     adaptive_weights,
+    collect_gram,
     fit_softmax,
     majorize_softmax,
     prior_quadratic,
@@ -125,6 +128,72 @@ class Categorical(Family):
                 pushes[k],
                 R,
                 n + prior.strength,
+            )
+        return grams
+
+    def step_sums(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> Sums:
+        """Return what `sums_of_softmax` does, of each expert."""
+        each = [sums_of_softmax(expert, _soft(Y, tau[:, k], theta), R, 0) for k, expert in enumerate(theta.experts)]
+        return tuple(np.stack(parts) for parts in zip(*each, strict=True))
+
+    def fit_to_sums(
+        self, theta: Parameters, prior: Prior, options: LearningOptions, rounds: int
+    ) -> Generator[Parameters, Sums, None]:
+        share = SoftmaxPrior(
+            prior.strength / len(theta.experts), prior.expert_gram, prior.experts, options.expert_curvature
+        )
+        fits = [softmax_fit(expert, share, rounds) for expert in theta.experts]
+        trials = [next(fit, None) for fit in fits]
+        while any(trial is not None for trial in trials):
+            wanted = [expert if trial is None else trial for expert, trial in zip(theta.experts, trials, strict=True)]
+            sums = yield theta._replace(experts=np.stack(wanted))
+            for k, fit in enumerate(fits):
+                if trials[k] is not None:
+                    trials[k] = sent(fit, tuple(part[k] for part in sums))
+
+    def settle_sums(
+        self, theta: Parameters, options: LearningOptions, tau: FloatArray, R: FloatArray, Y: FloatArray
+    ) -> Sums:
+        """Return Σ v r rᵀ of each expert, v with the adaptive bound's weights, and the pushes of their logits."""
+        n, p = R.shape
+        grams, pushes = np.empty((len(theta.experts), p, p)), np.empty_like(theta.experts)
+        probabilities, bends = np.empty((n, theta.experts.shape[1] + 1)), np.ones(n)
+        unit = self.unit_prior(0.0, 0, p, theta.experts.shape[1] + 1)
+        for k, expert in enumerate(theta.experts):
+            if options.adaptive:
+                softmax_rows(expert, R, 0, probabilities)
+                adaptive_weights(probabilities, bends)
+            collect_gram(R, tau[:, k] * bends, 0.0, unit.expert_gram, 1.0, grams[k])
+            softmax_gradient(
+                expert,
+                0.0,
+                unit.expert_gram,
+                unit.experts,
+                options.expert_curvature,
+                _soft(Y, tau[:, k], theta),
+                R,
+                0,
+                pushes[k],
+            )
+        return grams, -pushes
+
+    def settle_on_sums(
+        self, theta: Parameters, prior: Prior, options: LearningOptions, sums: Sums, n: int
+    ) -> FloatArray:
+        K, N, _ = theta.experts.shape
+        total = n + prior.strength
+        grams: FloatArray = (sums[0] + np.diag(prior.strength / K * prior.expert_gram)) / total
+        for k in range(K):
+            majorize_softmax(
+                theta.experts[k],
+                grams[k],
+                prior.strength / K,
+                prior.expert_gram,
+                prior.experts,
+                options.expert_curvature,
+                np.eye(N),
+                sums[1][k],
+                total,
             )
         return grams
 

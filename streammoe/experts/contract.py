@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Generator
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from streammoe.distributions import ExpertNoise, Gaussian
+from streammoe.experts.on_sums import Sums
 from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior, SingleExpert
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
@@ -114,6 +116,30 @@ class Family(ABC):
 
         The prior counts as `prior.strength` more rows. Returns the averaged Gram matrices (K, p, p).
         """
+
+    # What follows does the same on sums over rows, which may lie in several parts.
+
+    @abstractmethod
+    def step_sums(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> Sums:
+        """Return what one step of `fit_experts` from θ needs of these rows, without the prior."""
+
+    @abstractmethod
+    def fit_to_sums(
+        self, theta: Parameters, prior: Prior, options: LearningOptions, rounds: int
+    ) -> Generator[Parameters, Sums, None]:
+        """Do what `fit_experts` does, in place; yields where it wants the `step_sums` of all rows, and is sent them."""
+
+    @abstractmethod
+    def settle_sums(
+        self, theta: Parameters, options: LearningOptions, tau: FloatArray, R: FloatArray, Y: FloatArray
+    ) -> Sums:
+        """Return what `settle` needs of these rows, without the prior."""
+
+    @abstractmethod
+    def settle_on_sums(
+        self, theta: Parameters, prior: Prior, options: LearningOptions, sums: Sums, n: int
+    ) -> FloatArray:
+        """Do what `settle` does, in place, from the `settle_sums` of all n rows."""
 
     @abstractmethod
     def gradient(

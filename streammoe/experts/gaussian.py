@@ -6,6 +6,7 @@ With tails a fit is an iteratively reweighted one, in which an event beyond κ c
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from types import ModuleType
 from typing import Any
 
@@ -14,9 +15,10 @@ import numpy as np
 from streammoe import distributions
 from streammoe.distributions import ExpertNoise
 from streammoe.experts.contract import Family, Parameters
+from streammoe.experts.on_sums import Sums
 from streammoe.kernels import gaussian
 from streammoe.kernels.batch import collect_errors, collect_gram, fit_linear, fit_variances
-from streammoe.kernels.linalg import VANISHED
+from streammoe.kernels.linalg import VANISHED, invert_spd
 from streammoe.kernels.state import LearningOptions, MMState, Prior, SingleExpert
 from streammoe.schedules import Power
 from streammoe.types import FloatArray
@@ -123,6 +125,71 @@ class Gaussian(Family):
         grams = expert_grams(prior, self.irls_weights(theta, tau, R, Y), R)
         self.fit_experts(theta, prior, options, tau, R, Y, 1)
         return grams
+
+    def step_sums(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> Sums:
+        """Return Σ v r rᵀ, and of errors ρ = y − Υ_k r also Σ v ρ rᵀ and Σ v ρ ρᵀ, and Σ τ, of each expert.
+
+        v is `irls_weights`.
+        """
+        K, Q, p = theta.experts.shape
+        weights = self.irls_weights(theta, tau, R, Y)
+        grams, pulls, scatters = np.empty((K, p, p)), np.zeros((K, Q, p)), np.zeros((K, Q, Q))
+        for k in range(K):
+            collect_gram(R, np.ascontiguousarray(weights[:, k]), 0.0, np.zeros(p), 1.0, grams[k])
+        collect_errors(theta.experts, weights, R, Y, pulls, scatters)
+        return grams, pulls, scatters, tau.sum(axis=0)
+
+    def fit_to_sums(
+        self, theta: Parameters, prior: Prior, options: LearningOptions, rounds: int
+    ) -> Generator[Parameters, Sums, None]:
+        before: FloatArray | None = None
+        for _ in range(rounds):
+            sums = yield theta
+            # As in `fit_experts`: equal weights have equal Gram matrices.
+            if before is not None and np.array_equal(sums[0], before):
+                return
+            before = sums[0]
+            self._step(theta, prior, sums)
+            if self.is_exact:
+                return
+
+    def settle_sums(
+        self, theta: Parameters, options: LearningOptions, tau: FloatArray, R: FloatArray, Y: FloatArray
+    ) -> Sums:
+        return self.step_sums(theta, tau, R, Y)
+
+    def settle_on_sums(
+        self, theta: Parameters, prior: Prior, options: LearningOptions, sums: Sums, n: int
+    ) -> FloatArray:
+        share = prior.strength / len(theta.experts)
+        grams: FloatArray = (sums[0] + np.diag(share * prior.expert_gram)) / (n + prior.strength)
+        self._step(theta, prior, sums)
+        return grams
+
+    def _step(self, theta: Parameters, prior: Prior, sums: Sums) -> None:
+        """Take the step of `_fit` in place, from `step_sums` at θ.
+
+        What is left unexplained follows from the errors before the step, without another pass over the rows.
+        """
+        share = prior.strength / len(theta.experts)
+        by_prior = np.diag(share * prior.expert_gram)
+        for k, (gram, pulls, squares, mass) in enumerate(zip(*sums, strict=True)):
+            apart = prior.experts - theta.experts[k]
+            penalized, pull = gram + by_prior, pulls + share * apart * prior.expert_gram
+            inverse = np.empty_like(gram)
+            invert_spd(penalized, inverse, np.empty_like(gram))
+            # Not `@`: a multithreaded BLAS may sum in another order.
+            move = np.einsum("ij,qj->qi", inverse, pull)
+            theta.experts[k] += move
+            before = squares + np.einsum("qj,j,cj->qc", apart, share * prior.expert_gram, apart)
+            gained = np.einsum("qj,cj->qc", move, pull)
+            bent = np.einsum("qj,cj->qc", np.einsum("qi,ij->qj", move, penalized), move)
+            left = before + share * np.diag(prior.variances) - gained - gained.T + bent
+            theta.variances[k] = self._variances_from(left / (mass + share), prior)
+
+    def _variances_from(self, scatter: FloatArray, prior: Prior) -> FloatArray:
+        """Return the variances of an expert that leaves this covariance (Q, Q) unexplained."""
+        return np.maximum(np.diag(scatter), prior.variance_floor * prior.variances)
 
     def gradient(
         self,

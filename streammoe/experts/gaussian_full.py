@@ -42,6 +42,11 @@ class GaussianFull(Gaussian):
             Y,
         )
 
+    def _variances_from(self, scatter: FloatArray, prior: Prior) -> FloatArray:
+        covariance = scatter.copy()
+        np.fill_diagonal(covariance, super()._variances_from(scatter, prior))
+        return covariance
+
     def log_prior(self, theta: Parameters, prior: Prior, options: LearningOptions) -> float:
         share = prior.strength / len(theta.experts)
         apart = theta.experts - prior.experts

@@ -636,6 +636,43 @@ def softmax_gradient(
 
 
 @jit
+def softmax_sums(
+    coefficients: FloatArray,
+    targets: FloatArray,
+    X: FloatArray,
+    reference: int,
+    with_hessian: bool,
+    gradient: FloatArray,
+    hessian: FloatArray,
+) -> float:
+    """Return `softmax_objective` without a prior, and add its gradient, (N, p), and minus its Hessian, (N p, N p).
+
+    Of the Hessian only the lower triangle is written, and nothing unless `with_hessian`.
+    """
+    free = coefficients.shape[0]
+    shares = np.empty((4, free + 1))
+    logits = np.empty((4, free))
+    weights = np.empty(4)
+    total = 0.0
+    for first in range(0, X.shape[0], 4):
+        count = logits_of(coefficients, X, first, logits)
+        for row in range(count):
+            i = first + row
+            weights[row] = mass_of(targets[i], free, reference)
+            for k in range(free):
+                total += targets[i, k if k < reference else k + 1] * logits[row, k]
+                shares[row, k] = logits[row, k]
+            shares[row, free] = 0.0
+            total -= weights[row] * softmax(shares[row])
+            for k in range(free):
+                logits[row, k] = targets[i, k if k < reference else k + 1] - weights[row] * shares[row, k]
+        add_pushes(X, first, count, logits, gradient)
+        if with_hessian:
+            add_softmax_curvature(hessian, X, first, count, weights, shares)
+    return total
+
+
+@jit
 def collect_errors(
     experts: FloatArray,
     weights: FloatArray,

@@ -11,6 +11,8 @@ from streammoe.engine.drift import DriftDetector
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.portfolio import PREFIX, Portfolio
 from streammoe.engine.recent import RecentEvents
+from streammoe.engine.reservoir import PREFIX as RESERVOIR
+from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState, restored_state
 from streammoe.engine.warmup_buffer import WarmUpBuffer
 from streammoe.errors import PoisonedModel
@@ -24,22 +26,25 @@ from streammoe.model.phases.search import Search
 from streammoe.model.phases.streaming import Mixture, Race, Streaming
 from streammoe.model.phases.warmup import Empty, WarmUp
 from streammoe.text import shown
-from streammoe.types import AnyArray
+from streammoe.types import AnyArray, FloatArray
 
 MAX_CANDIDATES = 16
 """Maximum number of candidates of a race that a checkpoint may hold."""
-_MODEL_PREFIXES = ("encoder.", "state.", "warmup.", "race.", "drift.", "recent.", PREFIX, lags.PREFIX)
-"""Prefixes of the arrays that make up a model and affect future learning."""
+ASIDE = ("diagnostics.", RESERVOIR)
+"""Prefixes of the arrays of a model that do not affect future learning."""
+_MODEL_PREFIXES = ("encoder.", "state.", "warmup.", "race.", "drift.", "recent.", RESERVOIR, PREFIX, lags.PREFIX)
+"""Prefixes of the arrays that make up a model."""
 
 
 def arrays_of(learner: Learner) -> dict[str, AnyArray]:
-    """Return all arrays of a checkpoint: those that affect future learning, and ``diagnostics.*``.
+    """Return all arrays of a checkpoint: those that affect future learning, ``reservoir.*`` and ``diagnostics.*``.
 
     Raises:
         PoisonedModel: a number in them is not finite, so they must not be saved.
     """
     arrays = {
         **learning_arrays(learner),
+        **_reservoir_arrays(learner.context),
         "diagnostics.residual": learner.phase.residual,
         "diagnostics.reseeds": learner.context.reseeds,
         "diagnostics.outliers": learner.context.outliers,
@@ -70,6 +75,10 @@ def learning_arrays(learner: Learner) -> dict[str, AnyArray]:
     }
 
 
+def _reservoir_arrays(context: Context) -> dict[str, AnyArray]:
+    return {} if context.reservoir is None else context.reservoir.arrays(len(context.encoder.fields))
+
+
 def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
     """Restore a new learner from the arrays that `arrays_of` returned.
 
@@ -87,7 +96,10 @@ def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
         context.detector = DriftDetector.from_arrays(arrays)
     if context.recent is not None:
         context.recent = _recent(context, arrays, learner.phase)
-    unknown = sorted({name for name in arrays if name.startswith(_MODEL_PREFIXES)} - learning_arrays(learner).keys())
+    if context.reservoir is not None:
+        context.reservoir = _reservoir(context, arrays, context.reservoir)
+    known = learning_arrays(learner).keys() | _reservoir_arrays(context).keys()
+    unknown = sorted({name for name in arrays if name.startswith(_MODEL_PREFIXES)} - known)
     require(not unknown, f"there are arrays that such a model does not have: {shown(unknown)}")
 
 
@@ -107,12 +119,27 @@ def _recent(context: Context, arrays: Mapping[str, AnyArray], phase: Phase) -> R
     known_shape = phase.leader.state.experts.shape if isinstance(phase, Streaming) else None
     fits = all(theta.experts.shape == known_shape for _, theta in recent.earlier)
     require(fits, "arrays recent.earlier are of another number of experts than the model")
-    X, Y = recent.rows(n_fields)
-    encoder.check_rows(X)
-    if not context.family.is_metric:
-        known = (Y >= 0.0) & (n_outputs > Y) & (np.floor(Y) == Y)
-        require(known.all(), f"array recent.Y holds what is no index of the {n_outputs} classes")
+    _check_raw(context, *recent.rows(n_fields), "recent.Y")
     return recent
+
+
+def _reservoir(context: Context, arrays: Mapping[str, AnyArray], blank: Reservoir) -> Reservoir:
+    n_fields, n_outputs = len(context.encoder.fields), context.targets.n_outputs
+    reservoir = Reservoir.from_arrays(
+        arrays, context.family, size=blank.size, seed=blank.seed, n_fields=n_fields, n_outputs=n_outputs
+    )
+    X, Y, _ = reservoir.rows(n_fields)
+    _check_raw(context, X, Y, f"{RESERVOIR}Y")
+    return reservoir
+
+
+def _check_raw(context: Context, X: FloatArray, Y: FloatArray, name: str) -> None:
+    """Check that a model could have learned the raw rows of a checkpoint; `name` is that of the array of targets."""
+    context.encoder.check_rows(X)
+    if not context.family.is_metric:
+        n_outputs = context.targets.n_outputs
+        known = (Y >= 0.0) & (n_outputs > Y) & (np.floor(Y) == Y)
+        require(known.all(), f"array {name} holds what is no index of the {n_outputs} classes")
 
 
 def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
@@ -237,9 +264,9 @@ def _race_counts(arrays: Mapping[str, AnyArray], candidates: Sequence[Candidate]
 
 
 def _may_be_saved(name: str, array: AnyArray) -> bool:
-    """Return whether an array may be saved: it is finite, except for missing values in the warm-up buffer."""
+    """Return whether an array may be saved: it is finite, except for missing values in rows of events."""
     if array.dtype.kind != "f":
         return True
-    may_be_missing = {"warmup.X", "recent.X", f"{lags.PREFIX}past", f"{PREFIX}growing.X"}
+    may_be_missing = {"warmup.X", "recent.X", f"{RESERVOIR}X", f"{lags.PREFIX}past", f"{PREFIX}growing.X"}
     invalid = np.isinf(array) if name in may_be_missing else ~np.isfinite(array)
     return not invalid.any()

@@ -20,6 +20,7 @@ from streammoe.engine.members.curved import MOST_FEATURES, Curved, terms_of
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.portfolio import ON_TRIAL, Portfolio
 from streammoe.engine.recent import RecentEvents
+from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState, grouping
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
@@ -69,6 +70,7 @@ class Context:
         lags: the memory of the last events, if they are features of the next one.
         detector: the drift detector, if there is one.
         recent: the latest events, if the mixture is to be fitted again after a drift.
+        reservoir: a sample of all events, if there is to be one; nothing that is learned depends on it.
         reseeds: (2,) number of experts reseeded on trial, and how many of those were kept.
         outliers: (1,) number of events since the warm-up that counted less, since they were far from their expert.
         warmed_up_at: number of events learned when the warm-up was over, where this process has seen that.
@@ -87,20 +89,22 @@ class Context:
         self.detector = None if options.drift is None else DriftDetector()
         refits = options.drift is not None and options.serve == "portfolio" and options.batch_size == 1
         self.recent = RecentEvents() if refits else None
+        self.reservoir = Reservoir(options.reservoir, options.seed) if options.reservoir else None
         self.reseeds = np.zeros(2, dtype=np.int64)
         self.outliers = np.zeros(1, dtype=np.int64)
         self.warmed_up_at = 0
         self.reported: set[tuple[int, str]] = set()
         self.is_replay = False
 
-    def copy(self) -> Context:
-        """Return an independent copy."""
+    def copy(self, spare: Context | None = None) -> Context:
+        """Return an independent copy; arrays of `spare` may be reused."""
         other = copy.copy(self)
         other.targets = self.targets.copy()
         other.encoder = self.encoder.copy()
         other.lags = self.lags and self.lags.copy()
         other.detector = self.detector and self.detector.copy()
         other.recent = self.recent and self.recent.copy()
+        other.reservoir = self.reservoir and self.reservoir.copy(None if spare is None else spare.reservoir)
         other.reseeds = self.reseeds.copy()
         other.outliers = self.outliers.copy()
         return other
@@ -289,6 +293,14 @@ class Context:
             brief=brief,
         )
 
+    # -- A sample ------------------------------------------------------------------------------------------------------
+
+    def resize_reservoir(self) -> None:
+        """Let the sample of events have the size that the options ask for."""
+        size = self.options.reservoir
+        before = Reservoir(size, self.options.seed) if self.reservoir is None else self.reservoir
+        self.reservoir = before.resized(size) if size else None
+
     # -- Lags ----------------------------------------------------------------------------------------------------------
 
     def with_last(self, X: FloatArray) -> FloatArray:
@@ -360,7 +372,8 @@ class Context:
                 f"{size / 2**30:,.1f} GiB, and {MAX_STATE_BYTES >> 30} GiB is the most: give fewer features or levels "
                 "(max_levels), or lower degree, gate_degree or n_experts"
             )
-        for name, rows in (("warmup", options.warmup.size or 0), ("batch_size", options.batch_size)):
+        buffers = {"warmup": options.warmup.size or 0, "batch_size": options.batch_size, "reservoir": options.reservoir}
+        for name, rows in buffers.items():
             size = buffer_bytes(rows, p_w, p_v)
             if size > MAX_BUFFER_BYTES:
                 return (

@@ -21,7 +21,7 @@ from streammoe.model.context import Context
 from streammoe.model.learner import Learner
 from streammoe.model.phases.streaming import Streaming
 from streammoe.model.phases.warmup import Empty, Gathering, empty_buffer
-from streammoe.types import FloatArray
+from streammoe.types import BoolArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
 Run: TypeAlias = Callable[..., tuple[Descent, MMState]]
@@ -91,32 +91,41 @@ def fit_gathered(
     buffer = context.buffer(context.encoder, X, Y, weights)
     run = partial(batch.fit, method=method, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
     if from_model and phase.leader is not None:
-        descent, state = run(*_at_the_model(context, phase.leader, buffer))
-    elif context.options.is_choosing:
-        descent, state = run_job(_choose(context, buffer, run))
+        descent, state = run(*at_the_model(context, phase.leader, buffer))
     else:
-        descent, state = run_job(_refit(context, buffer, context.options.most_experts, run))
+        descent, state = from_warmup(context, buffer, run)
     context.reported = set()
     learner.start(state)
-    _warn_of_want(context, X, len(state.masses))
+    warn_of_want(context, np.asarray(np.isnan(X).all(axis=0)), len(X), len(state.masses))
     scores, _ = learner.score(X, Y)
     return Fitted(descent, weights, Y, scores.losses, scores.predictions)
 
 
-def _warn_of_want(context: Context, X: FloatArray, n_experts: int) -> None:
-    """Log a warning if there are too few rows for the fit to mean much, however good it is."""
+def from_warmup(context: Context, buffer: em.Buffer, run: Run) -> tuple[Descent, MMState]:
+    """Fit rows from the starts of a warm-up.
+
+    Raises:
+        UnsoundError: the fit is not finite.
+    """
+    if context.options.is_choosing:
+        return run_job(_choose(context, buffer, run))
+    return run_job(_refit(context, buffer, context.options.most_experts, run))
+
+
+def warn_of_want(context: Context, is_empty: BoolArray, n: int, n_experts: int) -> None:
+    """Log a warning if n rows are too few for the fit to mean much, however good it is, or some fields are empty."""
     encoder = context.encoder
-    empty = [repr(encoder.fields[at]) for at in np.flatnonzero(np.isnan(X).all(axis=0))]
+    empty = [repr(encoder.fields[at]) for at in np.flatnonzero(is_empty)]
     if empty:
         LOGGER.warning("no row holds a value of %s, so nothing was learned from it", ", ".join(empty))
     sizes = (context.targets.n_outputs, encoder.n_gate_features, encoder.n_expert_features)
     free = model_selection.n_parameters(context.family, n_experts, *sizes)
-    if len(X) < free:
+    if n < free:
         LOGGER.warning(
             "fitted a model with %d free parameters to %d rows, which says little about other rows: give more rows, or "
             "lower n_experts",
             free,
-            len(X),
+            n,
         )
 
 
@@ -151,16 +160,18 @@ def _choose(context: Context, buffer: em.Buffer, run: Run) -> Job[tuple[Descent,
     return descents[len(best.masses)], best
 
 
-def _at_the_model(
+def at_the_model(
     context: Context, leader: model_selection.Candidate, buffer: em.Buffer
 ) -> tuple[em.Em, Sequence[Parameters]]:
+    """Return EM on rows under the prior of a model, and the one start that it is itself."""
     state, _, options = leader
     strength = max(context.options.prior_strength, warmup.LEAST_STRENGTH)
-    problem = em.Em(context.family, buffer, _prior_of(state, strength, options.variance_floor), options)
+    problem = em.Em(context.family, buffer, prior_of(state, strength, options.variance_floor), options)
     return problem, [Parameters(state.average_gate, state.average_experts, state.average_variances)]
 
 
-def _prior_of(state: MMState, strength: float, variance_floor: float) -> Prior:
+def prior_of(state: MMState, strength: float, variance_floor: float) -> Prior:
+    """Return the prior of a state."""
     return Prior(
         strength,
         state.prior_gate_gram,

@@ -85,6 +85,27 @@ def learn_rows(learner: Learner, events: Events, *, traced: bool, lags: FloatArr
     return _with_lags(learner, before, events.X, _joined(pieces) if len(pieces) > 1 else pieces[0][1])
 
 
+def score_rows(learner: Learner, table: Table, targets: Any, *, traced: bool) -> Outcome:
+    """Score rows as the model is now, and learn nothing; none is rejected, and lags are those of the next event.
+
+    Args:
+        learner: the model.
+        table: rows whose columns may be others than the model's: those that it lacks are ignored, and those that are
+            missing are filled in.
+        targets: see `Targets.read`. A label that the model does not know has an infinite loss.
+        traced: whether to record each expert's part.
+    """
+    n = len(table.rows)
+    Y, novel, rejected = learner.targets.read(targets, n)
+    unknown = novel.copy()
+    unknown[list(rejected)] = True
+    Y[unknown] = np.nan
+    learned = ~np.isnan(Y[:, 0])
+    scores, _ = learner.score(learner.context.with_last(raw_rows(table, learner.encoder)), Y, traced=traced)
+    losses = np.where(unknown, np.inf, np.where(learned, scores.losses, np.nan))
+    return Outcome({}, learned, Y, losses, scores.predictions, scores.trace, scores.gates)
+
+
 def learn_wider(
     learner: Learner, additions: Additions, event: Events, *, traced: bool, lags: FloatArray | None = None
 ) -> Outcome:

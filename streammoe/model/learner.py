@@ -13,6 +13,7 @@ import numpy as np
 from streammoe.columns import ColumnKind, described, not_found
 from streammoe.engine import mixture, portfolio
 from streammoe.engine.drift import Drift
+from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.split_merge import diagnose
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
@@ -47,6 +48,19 @@ class Snapshot(NamedTuple):
 
     context: Context
     phase: Phase
+
+
+class ReservoirRows(NamedTuple):
+    """A sample of events in their own units."""
+
+    names: list[Any]
+    """Names of the fields, those of lags first."""
+    X: FloatArray
+    """(m, F) numbers, times in seconds, codes of levels as in the encoder's `levels`; NaN where missing."""
+    Y: FloatArray
+    """(m, Q) targets, or (m, 1) indexes of classes as in the `names` of the targets."""
+    weights: FloatArray
+    """(m,) weights of the events."""
 
 
 class Learner:
@@ -143,6 +157,8 @@ class Learner:
         context = self.context
         X = context.with_lags(X, Y)
         context.encoder.notice_unplaced(X, Y)
+        if context.reservoir is not None:
+            context.reservoir.add(X, Y, weights)
         phase = self.phase = self.phase.begin(context)
         if len(X) < phase.next_due(context) - phase.n:
             return self._with_held(phase.learn(context, X, Y, weights, traced=traced), Y)
@@ -383,6 +399,12 @@ class Learner:
         shift = sum(map(math.log, self.encoder.scaler.target_scale.tolist()))
         return found._replace(before=found.before + shift, after=found.after + shift)
 
+    def reservoir_rows(self) -> ReservoirRows:
+        """Return the sample of the events learned so far; without the option `reservoir` it has no rows."""
+        fields, reservoir = self.encoder.fields, self.context.reservoir
+        sample = (Reservoir(0, 0) if reservoir is None else reservoir).rows(len(fields))
+        return ReservoirRows(list(fields), *sample)
+
     def experts(self) -> list[dict[str, Any]]:
         """Return diagnostics of each expert; empty before there is a mixture."""
         leader = self.phase.leader
@@ -410,6 +432,7 @@ class Learner:
         context.options = options
         context.encoder.range_factor = options.range_factor
         context.encoder.max_levels = options.max_levels
+        context.resize_reservoir()
         if isinstance(options, ClassifierOptions):
             context.targets.allow(options.max_classes)
         self.undo.forget()
@@ -479,7 +502,7 @@ class Learner:
 
     def snapshot(self, spare: Snapshot | None = None) -> Snapshot:
         """Copy everything that learning changes; the arrays of `spare` may be reused."""
-        return Snapshot(self.context.copy(), self.phase.copy(spare and spare.phase))
+        return Snapshot(self.context.copy(spare and spare.context), self.phase.copy(spare and spare.phase))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Restore a snapshot, which must not be used afterwards."""

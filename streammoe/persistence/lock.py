@@ -23,18 +23,25 @@ class FolderLock:
     process could lock the removed file while another one creates and locks a new one. Processes forked while the lock
     is held share it until they end.
 
+    Args:
+        folder: created if it is missing.
+        what: what it is, for messages.
+        setting: the setting or option that names it, for messages.
+
     Raises:
         CheckpointError: another process holds the lock, or its file cannot be opened.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, what: str = "checkpoint folder", setting: str = "checkpoint.dir") -> None:
         self.folder = Path(folder)
+        self._name = f"{what} {folder}"
+        self._setting = setting
         try:
             self._descriptor: int | None = self._open()
         except OSError as error:
             raise CheckpointError(
-                f"checkpoint folder {self.folder}: cannot be locked ({error.strerror}); "
-                "make it a folder that this user may write, or set checkpoint.dir to one"
+                f"{self._name}: cannot be locked ({error.strerror}); "
+                f"make it a folder that this user may write, or set {self._setting} to one"
             ) from error
 
     def renew(self) -> None:
@@ -72,21 +79,21 @@ class FolderLock:
         except BlockingIOError as error:
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             raise CheckpointError(
-                f"checkpoint folder {self.folder}: in use by process {holder or '(just starting)'}; "
-                "stop that process, or set checkpoint.dir to another folder"
+                f"{self._name}: in use by process {holder or '(just starting)'}; "
+                f"stop that process, or set {self._setting} to another folder"
             ) from error
         except OSError as error:
             raise CheckpointError(
-                f"checkpoint folder {self.folder}: its filesystem cannot lock files ({error.strerror}); "
-                "set checkpoint.dir to a folder on a local disk"
+                f"{self._name}: its filesystem cannot lock files ({error.strerror}); "
+                f"set {self._setting} to a folder on a local disk"
             ) from error
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
             raise CheckpointError(
-                f"checkpoint folder {self.folder}: cannot be written ({error.strerror}); make room on the disk, or set "
-                "checkpoint.dir to another folder"
+                f"{self._name}: cannot be written ({error.strerror}); make room on the disk, or set "
+                f"{self._setting} to another folder"
             ) from error
 
     def close(self) -> None:

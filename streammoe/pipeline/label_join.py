@@ -21,6 +21,7 @@ import numpy as np
 from streammoe.checked import LARGEST_COUNT, array_of, is_count, require
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.estimators import MixtureOfExperts
+from streammoe.model.checkpoint import ASIDE
 from streammoe.persistence import state_digest
 from streammoe.pipeline.decoders.jsonl import is_for_parser, object_of
 from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, TooLarge, label
@@ -364,7 +365,7 @@ def digest_with(model: MixtureOfExperts, labels: Mapping[str, AnyArray]) -> str:
 
 def fingerprint(model: Mapping[str, AnyArray], labels: Mapping[str, AnyArray]) -> str:
     """Hash the arrays of a model and of a label join; see `digest_with`."""
-    shaping = {name: array for name, array in model.items() if not name.startswith("diagnostics.")}
+    shaping = {name: array for name, array in model.items() if not name.startswith(ASIDE)}
     return state_digest(shaping | {name: array for name, array in labels.items() if name not in _NOT_LEARNED})
 
 

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,8 +17,10 @@ from streammoe.columns import ColumnKind, Fixed, described, not_found
 from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
+from streammoe.kernels.state import Trace
+from streammoe.pipeline.contest import MAX_LOSS, MAX_PREDICTION, Contest, Rival
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, Row, Values, decoder, require_targets, to_row
-from streammoe.pipeline.scores import Scores
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import Batch, DeadLetter, Location, Predictions, PredictionSink
 from streammoe.quantiles import mixture_intervals
 from streammoe.text import cut, shown, some_of
@@ -125,6 +127,14 @@ class Pipeline:
         self.schema = schema
         self.scores = scores
         self.predictions = predictions
+        self.contest: Contest | None = None
+        """Who predicts, where there may be a rival; the scores and what is written are those of whoever predicts."""
+        self.rival: Rival | None = None
+        """Another model that predicts as well, with a contest; without it the own model does."""
+        self.rival_failure: str | None = None
+        """Why there is no rival any more, if it could not score events."""
+        self.n_adopted = 0
+        """How many events the model has learned, according to its count, in excess of those of the source."""
         self._unknown: set[str] = set()
         self._unsettled = SETTLED_AT
         """Number of records to examine for names in the settings."""
@@ -158,8 +168,17 @@ class Pipeline:
                 self.model.learner.restore(before)
             raise
         for each in learned:
-            self._report(ledger, *each)
+            self._report(ledger, each)
         return ledger.to_result()
+
+    def learn_again(self, model: MixtureOfExperts, batches: Iterable[Batch]) -> Iterator[BatchResult]:
+        """Have another model learn events of this stream; scores, predictions and messages are as if it had not."""
+        outputs = len(self.schema.targets)
+        scores = ClassificationScores() if model.is_classifier else PrequentialScores(outputs)
+        line = Pipeline(model, self.schema, scores)
+        line._unknown, line._unsettled = self._unknown, 0
+        for batch in batches:
+            yield line.process(batch)
 
     def _learn_all(self, batch: Batch, ledger: _Ledger) -> list[_LearnedRows]:
         """Learn a batch of records, changing only the model and the ledger."""
@@ -195,15 +214,17 @@ class Pipeline:
             return []
         fields = self.model.fields
         before = self._before()
+        targets = decoded.Y if decoded.labels is None else decoded.labels
         outcome = self.model.learn_rows(
             decoded.X,
-            decoded.Y if decoded.labels is None else decoded.labels,
+            targets,
             decoded.weights,
             texts={fields[j]: texts for j, texts in decoded.texts.items()},
             traced=self.predictions is not None,
             lags=self._lags(batch, decoded.rows),
         )
-        return [_LearnedRows(first + decoded.rows, outcome, before, decoded.labels)]
+        rival = self._scored_by_rival(fields, decoded.X, targets, decoded.texts, outcome)
+        return [_LearnedRows(first + decoded.rows, outcome, before, decoded.labels, rival)]
 
     def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> _LearnedRows:
         """Learn the i-th record, which has values for new columns."""
@@ -216,12 +237,13 @@ class Pipeline:
         kinds = {name: kind for name in names if (kind := self._roles({}).first_kind(name, values[name], text=text))}
         row = to_row(decode.names(batch, i), self._roles({**self.model.column_kinds, **kinds}), text=text)
         before = self._before()
+        targets, texts = self._targets(row), {j: [level] for j, level in row.texts.items()}
         outcome = self.model.learn_wider(
             names,
             np.array([row.x]),
-            self._targets(row),
+            targets,
             np.array([row.weight]),
-            texts={fields[j]: [level] for j, level in row.texts.items()},
+            texts={fields[j]: levels for j, levels in texts.items()},
             kinds=[kinds[name] for name in names],
             traced=self.predictions is not None,
             lags=self._lags(batch, np.array([i])),
@@ -230,7 +252,8 @@ class Pipeline:
             LOGGER.info("%s: more columns by their first values: %s", batch.origin, described(kinds))
         labels = [row.label] if self._is_classifier else None
         at = len(ledger.batch) - len(batch) + i
-        return _LearnedRows(np.array([at]), outcome, before, labels)
+        rival = self._scored_by_rival(fields, np.array([row.x]), targets, texts, outcome)
+        return _LearnedRows(np.array([at]), outcome, before, labels, rival)
 
     def _lags(self, batch: Batch, rows: IntArray) -> FloatArray | None:
         """Return the lags that events were predicted with earlier, (n, L), NaN for those that were not."""
@@ -242,86 +265,151 @@ class Pipeline:
                 lags[at] = batch.lags[i]
         return lags
 
-    def _report(
-        self, ledger: _Ledger, rows: Any, outcome: Outcome, before: _ModelBefore, labels: Sequence[str | None] | None
-    ) -> None:
-        """Score events, write their predictions and count them; `rows` are their indexes in the ledger's batch."""
+    def _scored_by_rival(
+        self,
+        fields: Sequence[str],
+        X: FloatArray,
+        targets: Any,
+        texts: Mapping[int, Sequence[str | None]],
+        outcome: Outcome,
+    ) -> _RivalRows | None:
+        """Score those events of `outcome` that were used by the rival, if there is one.
+
+        Args:
+            fields: names of the columns of `X`.
+            X: (n, F).
+            targets: (n, Q) numbers or n labels.
+            texts: levels of categories by the index of their field.
+            outcome: of the own model.
+        """
+        if self.rival is None or self.contest is None:
+            return None
+        used = np.ones(len(X), np.bool_)
+        used[list(outcome.rejected)] = False
+        rows = np.flatnonzero(used)
+        kept = rows.tolist()
+        levels = {fields[j]: [column[i] for i in kept] for j, column in texts.items()}
+        picked = targets[rows] if isinstance(targets, np.ndarray) else [targets[i] for i in kept]
+        is_traced = self.predictions is not None
+        try:
+            scored = self.rival.model.score_rows(fields, X[rows], picked, texts=levels, traced=is_traced)
+        except Exception as error:  # noqa: BLE001 - whatever another process has written, learning goes on
+            self.rival, self.rival_failure = None, f"{type(error).__name__}: {error}"
+            return None
+        # What it says of an event that was not learned, such as one without weight, is no loss.
+        scored = scored._replace(losses=np.where(np.isnan(outcome.losses[rows]), np.nan, scored.losses))
+        return _RivalRows(self.rival, scored)
+
+    def _report(self, ledger: _Ledger, each: _LearnedRows) -> None:
+        """Score events, write their predictions and count them."""
+        rows, outcome, before, labels, rival = each
         learned = outcome.learned
-        self.scores.update(outcome.losses[learned], outcome.predictions[learned], outcome.targets[learned])
+        used = np.ones(len(rows), np.bool_)
+        used[list(outcome.rejected)] = False
+        by_rival = self._choose(outcome, used, rival)
+        served = outcome if rival is None or not by_rival.any() else _served(self.model, outcome, used, rival, by_rival)
+        self.scores.update(served.losses[learned], served.predictions[learned], outcome.targets[learned])
         ledger.losses.append(outcome.losses[learned])
         for at, error in outcome.rejected.items():
             stage = "learn" if error.reason == POISON else "validate"
             ledger.reject(int(rows[at]), stage, error.reason, str(error))
-        used = np.ones(len(rows), np.bool_)
-        used[list(outcome.rejected)] = False
         if outcome.lags is not None:
             ledger.lags.update((int(rows[at]), outcome.lags[at]) for at in np.flatnonzero(used & ~learned))
         ledger.learned += int(learned.sum())
         ledger.used += int(used.sum())
-        if self.predictions is not None and used.any():
-            versions = (before.n + np.cumsum(learned) - learned)[used]
-            used_rows = [int(i) for i in rows[used]]
-            keys = ledger.batch.keys
-            origins = _Origins([ledger.batch.location(i) for i in used_rows], keys and [keys[i] for i in used_rows])
+        if self.predictions is None or not used.any():
+            return
+        versions = (before.n + np.cumsum(learned) - learned)[used]
+        used_rows = [int(i) for i in rows[used]]
+        keys = ledger.batch.keys
+        locations = [ledger.batch.location(i) for i in used_rows]
+        own = _Written(
+            _Origins(locations, keys and [keys[i] for i in used_rows]),
+            versions,
+            outcome.predictions[used],
+            outcome.targets[used],
+            None if labels is None else [label for label, use in zip(labels, used, strict=True) if use],
+            outcome.losses[used],
+            outcome.trace,
+            outcome.gate,
+        )
+        cuts = [0, *(np.flatnonzero(np.diff(by_rival)) + 1).tolist(), len(by_rival)]
+        for start, stop in pairwise(cuts):
+            piece, written, model, version = slice(start, stop), own, self.model, 0
+            if rival is not None and by_rival[start]:
+                scored, model, version = rival.outcome, rival.rival.model, rival.rival.version
+                written = own._replace(
+                    predictions=scored.predictions, losses=scored.losses, trace=scored.trace, gate=scored.gate
+                )
             if labels is None:
-                self._write_numbers(origins, versions, outcome, used)
+                self._write_numbers(written.part(piece), model, version)
+            elif version:
+                self._write_labels(written.part(piece), model, version, np.full(stop - start, len(model.output_names)))
             else:
-                targets = [label for label, use in zip(labels, used, strict=True) if use]
-                self._write_labels(origins, versions, outcome, used, targets, before.classes)
+                met = np.where(outcome.learned, outcome.targets[:, 0] + 1, 0).astype(np.int64)
+                known = np.maximum.accumulate(np.concatenate([[before.classes], met[:-1]]))[used]
+                self._write_labels(written.part(piece), model, version, known[piece])
 
-    def _write_numbers(self, origins: _Origins, versions: Any, outcome: Outcome, used: BoolArray) -> None:
-        """Write rows for those events of `outcome` that were used."""
+    def _choose(self, outcome: Outcome, used: BoolArray, rival: _RivalRows | None) -> BoolArray:
+        """Return which of the used events are predicted by the rival."""
+        if rival is None or self.contest is None:
+            return np.zeros(int(used.sum()), np.bool_)
+        losses, predictions = rival.outcome.losses, rival.outcome.predictions
+        chosen = self.contest.choose(outcome.losses[used], losses)
+        sound = (np.abs(predictions) <= MAX_PREDICTION).all(axis=1)  # false for NaN as well
+        if not self._is_classifier:
+            sound &= ~(losses > MAX_LOSS)
+        return chosen & sound
+
+    def _global_versions(self, n: int, version: int) -> IntArray | None:
+        return None if self.contest is None else np.full(n, version)
+
+    def _write_numbers(self, rows: _Written, model: MixtureOfExperts, version: int) -> None:
+        """Write rows for events that a model has predicted; the version is that of the rival, or 0."""
         writer = self.predictions
         assert writer is not None  # noqa: S101 - for the type checker; the caller has checked
-        shares, means, variances = (_padded(part, self.model.most_components) for part in outcome.trace)
+        shares, means, variances = (_padded(part, model.most_components) for part in rows.trace)
         intervals = None
         if writer.interval > 0.0:
             # Experts that did not exist yet when the event was predicted have no share, so any spread will do.
             spread = np.where(variances > 0.0, variances, variances[:, :1])
-            intervals = mixture_intervals(shares, means, spread, writer.interval, self.model.noise)
+            intervals = mixture_intervals(shares, means, spread, writer.interval, model.noise)
         writer.sink.write(
             Predictions(
-                locations=origins.locations,
-                keys=origins.keys,
-                versions=versions,
-                predictions=outcome.predictions[used],
-                targets=outcome.targets[used],
-                losses=outcome.losses[used],
+                locations=rows.origins.locations,
+                keys=rows.origins.keys,
+                versions=rows.versions,
+                global_versions=self._global_versions(len(rows.versions), version),
+                predictions=rows.predictions,
+                targets=rows.targets,
+                losses=rows.losses,
                 outputs=self.schema.targets,
-                gate=_padded(outcome.gate, self.model.most_experts) if writer.gate else None,
+                gate=_padded(rows.gate, model.most_experts) if writer.gate else None,
                 intervals=intervals,
             )
         )
 
-    def _write_labels(
-        self,
-        origins: _Origins,
-        versions: Any,
-        outcome: Outcome,
-        used: BoolArray,
-        targets: list[str | None],
-        classes: int,
-    ) -> None:
-        """Write rows of a classifier that knew `classes` before; each row shows the classes known at its prediction."""
+    def _write_labels(self, rows: _Written, model: MixtureOfExperts, version: int, known: IntArray) -> None:
+        """Write rows of a classifier, each with the classes that were known at its prediction, the first so many."""
         writer = self.predictions
         assert writer is not None  # noqa: S101 - same
-        names = [str(label) for label in self.model.output_names]
-        gate = _padded(outcome.gate, self.model.most_experts)
-        met = np.where(outcome.learned, outcome.targets[:, 0] + 1, 0).astype(np.int64)
-        known = np.maximum.accumulate(np.concatenate([[classes], met[:-1]]))[used]
+        names = [str(label) for label in model.output_names]
+        gate = _padded(rows.gate, model.most_experts)
         cuts = [0, *(np.flatnonzero(np.diff(known)) + 1).tolist(), len(known)]
         for start, stop in pairwise(cuts):
             M = int(known[start])
-            probabilities = outcome.predictions[used][start:stop, :M]
+            each = rows.part(slice(start, stop))
+            probabilities = each.predictions[:, :M]
             likeliest = [names[at] for at in probabilities.argmax(axis=1)] if M else [None] * (stop - start)
             writer.sink.write(
                 Predictions(
-                    locations=origins.locations[start:stop],
-                    keys=origins.keys and origins.keys[start:stop],
-                    versions=versions[start:stop],
+                    locations=each.origins.locations,
+                    keys=each.origins.keys,
+                    versions=each.versions,
+                    global_versions=self._global_versions(stop - start, version),
                     predictions=likeliest,
-                    targets=targets[start:stop],
-                    losses=outcome.losses[used][start:stop],
+                    targets=each.labels or [],
+                    losses=each.losses,
                     outputs=self.schema.targets,
                     classes=tuple(names[:M]),
                     probabilities=probabilities,
@@ -330,7 +418,7 @@ class Pipeline:
             )
 
     def _before(self) -> _ModelBefore:
-        return _ModelBefore(self.model.n, len(self.model.output_names))
+        return _ModelBefore(self.model.n - self.n_adopted, len(self.model.output_names))
 
     # -- Fields ----------------------------------------------------------------------------------------------------
 
@@ -535,23 +623,62 @@ class _Origins(NamedTuple):
     locations: list[Location]
     keys: Sequence[bytes | None] | None
 
+    def part(self, piece: slice) -> _Origins:
+        """Return a slice."""
+        return _Origins(self.locations[piece], self.keys and self.keys[piece])
+
+
+class _RivalRows(NamedTuple):
+    """What the rival says of those events of a run that were used."""
+
+    rival: Rival
+    outcome: Outcome
+
+
+class _Written(NamedTuple):
+    """What is known of events whose predictions are written."""
+
+    origins: _Origins
+    versions: IntArray
+    predictions: FloatArray
+    targets: FloatArray
+    labels: list[str | None] | None
+    losses: FloatArray
+    trace: Trace
+    gate: FloatArray
+
+    def part(self, piece: slice) -> _Written:
+        """Return a slice of events."""
+        return _Written(
+            self.origins.part(piece),
+            self.versions[piece],
+            self.predictions[piece],
+            self.targets[piece],
+            self.labels and self.labels[piece],
+            self.losses[piece],
+            Trace(*(part[piece] for part in self.trace)),
+            self.gate[piece],
+        )
+
 
 class _ModelBefore(NamedTuple):
     """The state of the model before it learned a run of records."""
 
     n: int
-    """Events learned."""
+    """Events of the source learned."""
     classes: int
     """Classes known, for a classifier."""
 
 
 class _LearnedRows(NamedTuple):
-    """Records that the model has learned or rejected; the arguments of `Pipeline._report`."""
+    """Records that the model has learned or rejected."""
 
     rows: Any
+    """Their indexes in the ledger's batch."""
     outcome: Outcome
     before: _ModelBefore
     labels: Sequence[str | None] | None
+    rival: _RivalRows | None = None
 
 
 class _Ledger:
@@ -611,6 +738,34 @@ def _padded(values: FloatArray, size: int) -> FloatArray:
     """
     missing = size - values.shape[1]
     return np.pad(values, [(0, 0), (0, missing), *[(0, 0)] * (values.ndim - 2)]) if missing > 0 else values
+
+
+def _served(
+    model: MixtureOfExperts, outcome: Outcome, used: BoolArray, rival: _RivalRows, by_rival: BoolArray
+) -> Outcome:
+    """Return the outcome with losses and predictions of the rival where it has predicted, for scores.
+
+    Classes are in the order of the own model; a last column has what the rival gives to classes unknown to it.
+    """
+    rows = np.flatnonzero(used)[by_rival]
+    losses, predictions = outcome.losses.copy(), outcome.predictions.copy()
+    losses[rows] = rival.outcome.losses[by_rival]
+    theirs = rival.outcome.predictions[by_rival]
+    if model.is_classifier:
+        own_names, names = model.output_names, rival.rival.model.output_names
+        at = {name: j for j, name in enumerate(own_names)}
+        wide = np.zeros((len(predictions), len(own_names) + 1))
+        wide[:, : predictions.shape[1]] = predictions
+        wide[rows] = 0.0
+        for j, name in enumerate(names):
+            if name in at:
+                wide[rows, at[name]] = theirs[:, j]
+            else:
+                wide[rows, -1] = np.maximum(wide[rows, -1], theirs[:, j])
+        predictions = wide
+    else:
+        predictions[rows] = theirs
+    return outcome._replace(losses=losses, predictions=predictions)
 
 
 def reject_all(batch: Batch, stage: str, reason: str, detail: str) -> BatchResult:

@@ -262,6 +262,8 @@ def _record_batch(rows: Predictions) -> Any:
         "place": pa.array(rows.locations),
         "model_version": pa.array(rows.versions, pa.int64()),
     }
+    if rows.global_versions is not None:
+        columns["global_version"] = pa.array(rows.global_versions, pa.int64())
     predictions, targets = rows.predictions, rows.targets
     if isinstance(predictions, np.ndarray) and isinstance(targets, np.ndarray):
         columns["prediction"] = _arrow_by_output(predictions, rows.outputs)

@@ -12,6 +12,7 @@ from streammoe.settings.sections import (
     Checkpoint,
     DeadLetterFileSettings,
     DeadLetters,
+    Global,
     Guard,
     Labels,
     Metrics,
@@ -23,6 +24,7 @@ from streammoe.settings.sections import (
     Settings,
     change_policy,
     learning_defaults,
+    section_name,
 )
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "Checkpoint",
     "DeadLetterFileSettings",
     "DeadLetters",
+    "Global",
     "Guard",
     "Kinds",
     "Labels",
@@ -47,4 +50,5 @@ __all__ = [
     "learning_defaults",
     "load",
     "parsed",
+    "section_name",
 ]

@@ -24,6 +24,7 @@ from streammoe.settings.sections import (
     MODELS,
     DeadLetterFileSettings,
     DeadLetters,
+    Global,
     Labels,
     Model,
     NoPredictionsSettings,
@@ -31,6 +32,7 @@ from streammoe.settings.sections import (
     Predictions,
     Schema,
     Settings,
+    section_name,
 )
 
 ENVIRONMENT_PREFIX = "STREAMMOE_"
@@ -171,7 +173,8 @@ class _Reader:
         self.origins[location] = origin
 
     def settings(self, kinds: Kinds) -> Settings:
-        sections = {"source" if name == "sources" else name: model for name, model in get_type_hints(Settings).items()}
+        attributes = {section_name(name): name for name in get_type_hints(Settings)}
+        sections = {section_name(name): model for name, model in get_type_hints(Settings).items()}
         del sections["given"]
         unknown = [name for name in self.tables if name not in sections]
         self.problems += [self._unknown((name,), "section", sections) for name in unknown]
@@ -201,8 +204,10 @@ class _Reader:
         target = schema.get("target") if isinstance(schema, dict) else None
         read["model"] = self._model(tables.pop("model"), target)
         read |= {name: self._checked((name,), sections[name], table) for name, table in tables.items()}
+        read = {attributes.get(name, name): section for name, section in read.items()}
         self._check_labels(**read)
         self._check_lags(**read)
+        self._check_global(**read)
         if self.problems:
             raise ConfigError(*self.problems)
         return Settings(**read, given={name: self.tables[name] for name in LEARNING if name in self.tables})
@@ -256,6 +261,12 @@ class _Reader:
         ):
             if both := sorted(inputs.intersection(names)):
                 self.problems.append(self._broken(("model", "lags", "inputs"), rule.format(both[0]), list(lags.inputs)))
+
+    def _check_global(self, *, model: Model | None, global_: Global | None, **_: object) -> None:
+        """Check that a global model would see what the own one sees."""
+        if global_ is not None and global_.path and isinstance(model, RegressorOptions) and model.lags is not None:
+            rule = "must be empty if model.lags is set: a global model does not know the last targets of each shard"
+            self.problems.append(self._broken(("global", "path"), rule, global_.path))
 
     def _sources(self, models: Mapping[str, type[BaseModel]], tables: Any) -> tuple[BaseModel | None, ...]:
         """Check the tables of one source, or of several that are read one after the other."""

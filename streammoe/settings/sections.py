@@ -332,6 +332,37 @@ class Guard(Section):
     on_jump: Literal["off", "alarm", "stop", "rollback"] = "alarm"
 
 
+class Global(Section):
+    """A global model that other daemons' shards are part of, too: whether it predicts, and whether it is adopted."""
+
+    path: str = ""
+    """A folder, or the URL of one; empty: there is none."""
+    every: float = Field(60.0, gt=0)
+    """Seconds between two looks for a newer version."""
+    serve: Literal["local", "global", "better"] = "better"
+    """Which model predicts: the own one, the global one, or whichever has had the lower loss lately."""
+    adopt: bool = False
+    """Whether the own model becomes the global one at a checkpoint, and learns again what that does not contain."""
+    shard: str | None = None
+    """Name of this daemon in the global model; by default that of the checkpoint folder."""
+
+    @field_validator("adopt")
+    @classmethod
+    def _with_path(cls, adopt: bool, info: ValidationInfo) -> bool:
+        if adopt and not info.data.get("path", "."):
+            raise ValueError("must be false unless global.path is set")
+        return adopt
+
+    @field_validator("shard")
+    @classmethod
+    def _is_name(cls, shard: str | None) -> str | None:
+        if shard is not None and (not 0 < len(shard) <= 100 or not shard.isprintable() or shard.strip() != shard):
+            raise ValueError("must be 1 to 100 printable characters without blanks at its ends")
+        if shard is not None and "/" in shard:
+            raise ValueError("must not contain '/'")
+        return shard
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """All settings of one daemon."""
@@ -348,6 +379,8 @@ class Settings:
     dead_letters: DeadLetters
     """If the kind belongs to a connector, also an instance of its `Settings`."""
     guard: Guard
+    global_: Global = field(default_factory=Global)
+    """The section ``global``, a word that Python reserves."""
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
     """The tables of `LEARNING` as they were given, without defaults."""
 
@@ -363,6 +396,15 @@ class Settings:
     def learning_settings(self) -> dict[str, object]:
         """Return the settings that affect the learned state as JSON values, for comparison with a checkpoint."""
         return {section: getattr(self, section).model_dump(mode="json") for section in LEARNING}
+
+
+def section_name(attribute: str) -> str:
+    """Return the name of the section that an attribute of `Settings` holds; that of ``sources`` is ``source``.
+
+    >>> section_name("global_")
+    'global'
+    """
+    return "source" if attribute == "sources" else attribute.removesuffix("_")
 
 
 LEARNING = ("model", "schema", "labels")

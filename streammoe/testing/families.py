@@ -6,6 +6,7 @@ Importing it does not require pytest. To see the values behind a failing ``asser
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +21,13 @@ from streammoe.engine import mixture
 from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics_at
 from streammoe.engine.gradient import gradient, moved
 from streammoe.engine.jobs import run_job
+from streammoe.engine.merging import merged
+from streammoe.engine.partitioned import InTurn, PartitionedEm, statistics
 from streammoe.errors import InvalidEvent
 from streammoe.estimators import MixtureOfExperts, load
 from streammoe.experts import Family, Parameters
 from streammoe.options import WarmUp
+from streammoe.reduction import merge_statistics, reduce
 from streammoe.schedules import Constant, Power
 from streammoe.types import AnyArray, FloatArray
 
@@ -277,8 +281,79 @@ class FamilyContract(ABC):
             states = [
                 statistics_at(em, Parameters(*(array.copy() for array in theta))) for em in (first, second, whole)
             ]
-            merged = _merged([state._asdict() for state in states[:2]], [cut / N_EVENTS, 1.0 - cut / N_EVENTS])
-            _assert_close(merged, states[2]._asdict(), f"merged under the {bound} bound")
+            both = merged(states[:2], np.array([cut, N_EVENTS - cut], dtype=np.float64), N_EVENTS, whole.prior)
+            names = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams")
+            expected = {name: getattr(states[2], name) for name in names}
+            _assert_close(both._asdict(), expected, f"merged under the {bound} bound")
+
+    def test_workers_that_take_a_step_each_merge_to_one_that_takes_it_for_all(self) -> None:
+        X, y = self.make_events(N_EVENTS, 17)
+        half = (N_EVENTS - N_WARMUP) // 2
+        # Two groups of half the size have to make the step of one group of them all.
+        gamma = 0.001
+        for bound in self.bounds:
+            if bound == "sharp":  # shortens some steps of a gate, by what their own events say
+                continue
+            arguments: dict[str, Any] = {"warmup": WarmUp(N_WARMUP, restarts=1), "serve": "polyak", "averaging": None}
+            start, whole = (
+                self._fitted(X[:N_WARMUP], y[:N_WARMUP], bound, schedule=Constant(each), batch_size=size, **arguments)
+                for each, size in ((gamma, half), (1.0 - math.sqrt(1.0 - gamma), 2 * half))
+            )
+            workers = [copy.deepcopy(start) for _ in range(2)]
+            parts = [slice(N_WARMUP, N_WARMUP + half), slice(N_WARMUP + half, N_WARMUP + 2 * half)]
+            for worker, part in zip(workers, parts, strict=True):
+                worker.learn_array(X[part], y[part])
+            whole.learn_array(X[N_WARMUP : N_WARMUP + 2 * half], y[N_WARMUP : N_WARMUP + 2 * half])
+            found = merge_statistics(workers, start=start)
+            _assert_close(found.parameters(), whole.parameters(), f"merged under the {bound} bound")
+            assert found.n == whole.n
+
+    # --- many models to one -----------------------------------------------------------------------------------------
+
+    def test_one_model_is_reduced_to_itself(self) -> None:
+        X, y = self.make_events(N_EVENTS, 18)
+        model = self._fitted(X, y, warmup=WarmUp(N_WARMUP, restarts=1), serve="polyak")
+        for models in ([model], [model, copy.deepcopy(model)]):
+            reduced = reduce(models, support=X)
+            _assert_close({"": self.predict(reduced, X)}, {"": self.predict(model, X)}, "predictions", rtol=1e-6)
+            losses = {"": reduced.log_likelihood_array(X, y)}
+            _assert_close(losses, {"": model.log_likelihood_array(X, y)}, "losses", rtol=1e-6)
+            assert reduced.n == len(models) * model.n
+            reduced.learn_array(X, y)
+            assert reduced.is_finite()
+
+    def test_orders_of_models_and_experts_do_not_change_a_reduction(self) -> None:
+        streams = [self.make_events(N_EVENTS, seed) for seed in (19, 20, 21)]
+        support = streams[0][0]
+        models = [self._fitted(*each, warmup=WarmUp(N_WARMUP, restarts=1), serve="polyak") for each in streams]
+        reduced = reduce(models, support=support)
+        assert reduce(models[1:] + models[:1], support=support).state_digest() == reduced.state_digest()
+        parameters = models[0].parameters(averaged=True)
+        order = np.roll(np.arange(len(parameters["masses"])), 1)
+        shuffled, same = (
+            self.from_parameters(each, models[0].feature_names, bound="tight", serve="polyak")
+            for each in (_permuted(parameters, order), parameters)
+        )
+        found, expected = (
+            self.predict(reduce([first, *models[1:]], support=support), support) for first in (shuffled, same)
+        )
+        _assert_close({"": found}, {"": expected}, "predictions of shuffled experts", rtol=1e-6)
+
+    def test_rounds_on_parts_are_those_on_all_events(self) -> None:
+        for bound in self.bounds:
+            em = self._em(bound, *self.make_events(N_EVENTS, 2), prior_strength=0.5)
+            first = np.arange(N_EVENTS) < N_EVENTS // 3
+            parts = InTurn([em._replace(buffer=em.buffer.rows(rows)) for rows in (first, ~first)])
+            in_parts = PartitionedEm(self.family, parts, em.prior, em.options)
+            whole, ours = self._random_theta(em), self._random_theta(em)
+            for iteration in range(N_ITERATIONS):
+                (objective, tau), (found, expected) = em.e_step(whole), in_parts.e_step(ours)
+                assert abs(found - objective) <= 1e-8 * abs(objective), (bound, iteration, found, objective)
+                em.m_step(whole, tau)
+                in_parts.m_step(ours, expected, 1)
+            # The last step of a softmax regression on rows may be lost to rounding.
+            states = statistics(in_parts, ours)._asdict(), statistics_at(em, whole)._asdict()
+            _assert_close(*states, f"parts under the {bound} bound", rtol=1e-5)
 
     def test_experts_are_exchangeable(self) -> None:
         X, y = self.make_events(N_EVENTS, 4)
@@ -389,6 +464,22 @@ class FamilyContract(ABC):
                 losses, read_losses = (each.learn_array(X[count:], y[count:]) for each in (model, read))
                 assert read_losses.tobytes() == losses.tobytes()
                 assert read.state_digest() == model.state_digest()
+
+    def test_a_sample_of_the_events_changes_nothing_and_is_always_the_same(self) -> None:
+        X, y = self.make_events(N_EVENTS, 17)
+        arguments: dict[str, Any] = {"warmup": WarmUp(N_WARMUP, restarts=1), "reservoir": N_WARMUP}
+        whole = self._fitted(X, y, **arguments)
+        assert whole.state_digest() == self._fitted(X, y, warmup=arguments["warmup"]).state_digest()
+        sample = whole.learner.reservoir_rows()
+        assert len(sample.weights) == N_WARMUP
+        assert {tuple(row) for row in sample.X.tolist()} < {tuple(row) for row in X.tolist()}
+        model = self._model(**arguments)
+        for at, part in enumerate(np.split(np.arange(N_EVENTS), range(1, N_EVENTS, 20))):
+            model.learn_array(X[part], y[part])
+            if at == 2:
+                model = type(model).from_checkpoint(model.arrays(), model.describe()["model"])
+        for mine, theirs in zip(model.learner.reservoir_rows()[1:], sample[1:], strict=True):
+            assert mine.tobytes() == theirs.tobytes()
 
     # --- weights and invalid values ---------------------------------------------------------------------------------
 
@@ -555,22 +646,6 @@ def _with_duplicate_expert(parameters: Mapping[str, Any]) -> dict[str, Any]:
         if name in changed:
             changed[name][1] = changed[name][0]
     return changed
-
-
-def _merged(states: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[str, FloatArray]:
-    """Return θ̄ of the weighted mean of statistics; linear ones are parameters times Gram matrices in every family."""
-    first, second = (_statistics(state) for state in states)
-    mean = {name: shares[0] * first[name] + shares[1] * second[name] for name in first}
-    gate = np.linalg.solve(mean["gate_gram"], mean.pop("gate_linear").T).T
-    linear = mean.pop("expert_linear").transpose(0, 2, 1)
-    experts = np.linalg.solve(mean["expert_grams"], linear).transpose(0, 2, 1)
-    merged: dict[str, FloatArray] = {**mean, "gate": np.asarray(gate, float), "experts": np.asarray(experts, float)}
-    if "squares" in merged:
-        variances = merged.pop("squares") - _explained(merged["experts"], mean["expert_grams"])
-        variances /= mean["masses"][:, None, None]
-        full = np.ndim(states[0]["variances"]) == 3
-        merged["variances"] = variances if full else np.diagonal(variances, axis1=1, axis2=2)
-    return merged
 
 
 def _statistics(state: Mapping[str, Any]) -> dict[str, FloatArray]:

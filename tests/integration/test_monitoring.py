@@ -17,9 +17,13 @@ import yaml
 from streammoe.daemon.metrics import CATALOGUE, Metrics
 from streammoe.daemon.server import Health, MetricsServer
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor
+from streammoe.pipeline.contest import Contest
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import SourceStatus
 from streammoe.settings import Metrics as MetricsSettings
+from streammoe.shards.global_model import Contained, GlobalModel
+from streammoe.shards.metrics import CATALOGUE as OF_REDUCE
+from streammoe.shards.metrics import ReduceMetrics
 from streammoe.testing.kafka.lab import wait_until
 from tests.integration.conftest import available
 from tests.integration.prometheus import Prometheus, program
@@ -43,11 +47,17 @@ def learned(kind):
     return model, scores
 
 
-def publish(registries, models, ended):
+def publish(registries, models, shards, ended):
     """Let all numbers grow, a few times a second."""
     turn = 0
+    contest = Contest()
+    contest.choose(np.array([1.0]), np.array([0.5]))
+    for metrics in registries.values():
+        metrics.show_global_version(2)
+        metrics.show_contest(contest, has_rival=True)
     while not ended.wait(0.2):
         turn += 1
+        shards.count_round("written", 0.1)
         for kind, metrics in registries.items():
             metrics.publish(*models[kind], (turn, 10_000))
             metrics.count("learned", 10)
@@ -66,12 +76,14 @@ def publish(registries, models, ended):
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory):
-    """A Prometheus with our rules that scrapes a regressor's and a classifier's metrics."""
+    """A Prometheus with our rules that scrapes the metrics of a regressor, a classifier and a reduction."""
     available(lambda: program("prometheus"))
     folder = tmp_path_factory.mktemp("prometheus")
     registries = {kind: Metrics() for kind in ("regressor", "classifier")}
-    servers = [MetricsServer(MetricsSettings(port=0), Health(60.0)) for _ in registries]
-    for server, metrics in zip(servers, registries.values(), strict=True):
+    shards = ReduceMetrics(["north", "south"])
+    served = [*registries.values(), shards]
+    servers = [MetricsServer(MetricsSettings(port=0), Health(60.0)) for _ in served]
+    for server, metrics in zip(servers, served, strict=True):
         server.show(metrics.registry)
     shutil.copy(CONFIG / "prometheus" / "alerts.yml", folder)
     config = yaml.safe_load((CONFIG / "prometheus" / "prometheus.yml").read_text())
@@ -80,12 +92,15 @@ def prometheus(tmp_path_factory):
     config["scrape_configs"][0]["static_configs"] = [{"targets": targets}]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     models = {kind: learned(kind) for kind in registries}
+    model, _ = models["regressor"]
+    part = Contained(generation=3, n=7, positions=[], state_digest="", weight=7.0, share=0.5, divergence=0.2)
+    shards.show(GlobalModel(2, model, {"north": part, "south": part}), {"north": 2, "south": 2})
     ended = threading.Event()
     try:
         with Prometheus(folder, folder / "prometheus.yml") as prometheus:
             # Some seconds until it looks for its targets.
-            wait_until(lambda: len(prometheus.query("up == 1")) == len(servers), "it scrapes both")
-            publishing = threading.Thread(target=publish, args=(registries, models, ended))
+            wait_until(lambda: len(prometheus.query("up == 1")) == len(servers), "it scrapes all")
+            publishing = threading.Thread(target=publish, args=(registries, models, shards, ended))
             publishing.start()
             yield prometheus
     finally:
@@ -95,7 +110,7 @@ def prometheus(tmp_path_factory):
 
 
 def test_each_query_of_the_dashboard_and_each_metric_of_the_catalogue_finds_something(prometheus):
-    queries = [f"{name}_count" if metric.buckets else name for name, metric in CATALOGUE.items()]
+    queries = [f"{name}_count" if metric.buckets else name for name, metric in {**CATALOGUE, **OF_REDUCE}.items()]
 
     def finds(query):
         return any(sample["value"][1] != "NaN" for sample in prometheus.query(query))
@@ -131,6 +146,7 @@ def test_promtool_finds_nothing_wrong():
     promtool("check", "config", "--syntax-only", "secured.yml")
 
 
+SHARD = 'streammoe_shard_divergence{{shard="{}"}}'
 REASON = 'streammoe_rejected_total{{reason="{}"}}'
 
 
@@ -168,6 +184,17 @@ SERIES = {
     ),
     "StreammoeDriftsAllTheTime": ("90m", {"streammoe_drifts_total": "0+1x120"}),
     "StreammoeStarvedExpert": ("90m", {'streammoe_expert_mass{expert="1"}': "0.0001x120"}),
+    # Of two shards the one that is apart, for the last hour.
+    "StreammoeShardLeavesTheOthers": ("100m", {SHARD.format("a"): "0.1x120", SHARD.format("b"): "0.25x60 0.4x60"}),
+    "StreammoeShardsDisagree": ("100m", {SHARD.format("a"): "0.1x60 0.8x60", SHARD.format("b"): "0.4x60 0.8x60"}),
+    "StreammoeShardIsLeftBehind": (
+        "30m",
+        {
+            'streammoe_shard_problem{shard="a",reason="damaged"}': "0x5 1x115",
+            'streammoe_shard_problem{shard="b",reason="warming_up"}': "1x120",
+        },
+    ),
+    "StreammoeGlobalModelOld": ("30m", {"streammoe_reduce_checked_seconds": "0+60x120"}),
 }
 
 

@@ -51,7 +51,7 @@ class Configuration(NamedTuple):
         return f"{self.kind.__name__}({given})"
 
 
-ALWAYS = {"categorical": ("z",), "timestamps": ("t",), "numeric": ("a",), "max_levels": 3}
+ALWAYS = {"categorical": ("z",), "timestamps": ("t",), "numeric": ("a",), "max_levels": 3, "reservoir": 40}
 MODELS = {
     "gaussian": (MoERegressor, {}),
     "student_t": (MoERegressor, {"expert": "student_t"}),

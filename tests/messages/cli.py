@@ -118,6 +118,16 @@ _WRONG = {
     "fit data.csv --target y": (*("--method magic", "--method mm --step 2", "--out folder", "--out missing/m.model"),),
     "dead-letters": ("missing.jsonl", "binary.csv", "letters.jsonl --dry-run"),
     "dead-letters letters.jsonl --replay": ("config.toml",),
+    "reduce": (
+        *("missing --out out", "file --out out", "missing", "folder missing/folder --out out", "folder --out folder"),
+        *("folder --out s4://me:word@bucket", "folder --name a/b --out out", "folder --name a --name b --out out"),
+        *(
+            "folder --out file",
+            "folder --out out --metrics-port 0",
+            "folder --out out --watch --metrics-port 0 --every 0",
+        ),
+        "folder --out out --watch --metrics-host 192.0.2.1 --metrics-port 1",
+    ),
     "produce data.csv --topic t --config": ("missing.toml", "binary.toml"),
 }
 """Beginnings of commands, and their ends."""

@@ -8,10 +8,19 @@ from streammoe import assembly
 from streammoe.configuration import load_settings, settings_from
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
+from streammoe.daemon.global_model import GlobalFollower, GlobalReader
 from streammoe.daemon.guards import BadRecordGuard
+from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.signals import HangupFlag, StopFlag
 from streammoe.errors import RetriableCheckpointError
+from streammoe.estimators import MoERegressor
+from streammoe.options import WarmUp
+from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.scores import PrequentialScores
+from streammoe.shards.contains import NOTHING, Contains
+from streammoe.shards.global_model import Contained, GlobalModel, write
+from streammoe.shards.places import Folder
 from streammoe.testing import ListSource
 
 _FULL = RetriableCheckpointError("the disk is full")
@@ -120,6 +129,37 @@ def _over(before, now):
     return start
 
 
+def _global(*, shard="state", contains=NOTHING, damaged=False, back=False, **arguments):
+    """A daemon that looks for a global model, may find the first version, or another thing, and would adopt it."""
+
+    def follow(folder):
+        rows = np.random.default_rng(0).normal(size=(60, 3))
+        model = MoERegressor(2, **{"warmup": WarmUp(20, restarts=1), **arguments})
+        model.learn_array(rows[:, :2], rows[:, 2], feature_names=["a", "b"])
+        of_shard = Contained(7, 60, [None], "0" * 64, 60.0, 1.0, None)
+        place = Folder(folder / "shared")
+        write(place, GlobalModel(1, model, {shard: of_shard, "elsewhere": of_shard}))
+        tables = {
+            "source": {"kind": "file", "path": str(folder / "events.jsonl")},
+            "schema": {"target": "y"},
+            "model": {"n_experts": 2, "warmup": {"size": 20, "restarts": 1}},
+            "global": {"path": str(folder / "shared"), "adopt": True},
+        }
+        reader, pipeline = GlobalReader(place, 60.0), Pipeline(model, Schema(("y",)), PrequentialScores())
+        follower = GlobalFollower(settings_from(tables, "test"), reader, Metrics(), "state")
+        path = folder / "shared" / "global-000000000001.safetensors"
+        for act in ((path.unlink if back else None), None):
+            if damaged:
+                path.write_bytes(path.read_bytes()[:-1])
+            reader.look()
+            follower.refresh(pipeline)
+            follower.adopted(pipeline, contains, go_on=lambda: True)
+            if act is not None:
+                act()
+
+    return follow
+
+
 _PLAIN = {"kind": "gaussian", "tail": np.inf}
 _EARLIER = {"serve": "polyak", "hold": False, "curved": "off", "refits": False, "drift": "off"}
 
@@ -131,6 +171,13 @@ CASES = {
     "a model with defaults of an earlier version, but the settings name others": _over(
         _EARLIER, {"hold": True, "drift": "page_hinkley"}
     ),
+    "a global model that is damaged": _global(damaged=True),
+    "a global model whose versions go back": _global(back=True, contains=Contains(9, {})),
+    "a global model of too few events": _global(warmup=100),
+    "a global model with other settings": _global(degree=2),
+    "a global model without this shard": _global(shard="north"),
+    "a global model of a checkpoint that is not known": _global(),
+    "a global model with less of another shard": _global(contains=Contains(0, {"elsewhere": {"n": 61}})),
     "jump, alarm": _jump("alarm"),
     "jump, stop": _jump("stop"),
     "jump, rollback": _jump("rollback"),

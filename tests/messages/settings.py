@@ -57,6 +57,8 @@ _WRONG_FLAGS = (
     *("model.n_expert=2", "modell.n_experts=2", "model.schedule.gama=2", "colour.red=1", "model=3", "=3"),
     *("source.path=", "predictions.path=rows.jsonl", "dead_letters.path=data.csv", "dead_letters.path=state/lock"),
     *("metrics.tls_keyfile=key.pem", "metrics.username=me"),
+    # A global model
+    *("global.adopt=true", "global.serve=best", "global.every=0.0", "global.shard=a/b", "global.shard="),
 )
 _WRONG_FILES = {
     "nothing in it": "",
@@ -89,6 +91,7 @@ CASES = {
     **{f"a file: {name}": _case(config) for name, config in _WRONG_FILES.items()},
     **{f"{name}={value}": _case(environment={name: value}) for name, value in _WRONG_VARIABLES.items()},
     "a binary file": _case(bytes(range(256))),
+    "a global model and lags": _case(flags=["global.path=shared", "model.lags=2"]),
     "a path that leads nowhere": _at("missing.toml"),
     "a folder": _at("folder"),
     "a link to itself": _at("loop"),

@@ -42,6 +42,9 @@ AREAS = {
     "decoders": "decoders/test_*.py property/test_decoders.py unit/test_bad_input.py",
     "label join": "test_label_join.py test_joined_labels.py",
     "guards": "test_jump.py test_dead_letters.py test_jumping_daemon.py test_loop.py",
+    "global model": (
+        "test_journal.py test_rivals.py test_global_model.py test_jumping_daemon.py process/test_adoption.py"
+    ),
     "scores": "test_scores.py test_metrics.py test_evaluation.py test_loop.py",
     "server": "test_server*.py test_metrics.py",
     "settings": "test_settings.py test_settings_over_a_checkpoint.py test_reload.py test_assembly.py",
@@ -51,6 +54,7 @@ AREAS = {
         "integration/test_kafka_source.py integration/test_kafka_sinks.py integration/test_kafka_outages.py"
     ),
     "replay": "test_replay.py test_rollback.py process/test_commands.py",
+    "shards": "unit/shards/test_*.py",
     "process": "test_signals.py integration/test_kafka_processes.py process/test_*.py",
 }
 """Of each area the tests to ask first, as globs anywhere below tests/, in the order of asking."""
@@ -333,8 +337,8 @@ FAULTS = {
         Fault("own-confirmation-ignored", "seen = max(store.confirmed, committed or 0)", "seen = committed or 0"),
         Fault(
             "position-before-learning",
-            "processed = self._process(batch)\n        if processed.letters:",
-            "self._position = batch.end\n        processed = self._process(batch)\n        if processed.letters:",
+            "processed = self._process(batch, learned)\n",
+            "self._position = batch.end\n        processed = self._process(batch, learned)\n",
         ),
         Fault("background-sinks-not-flushed", "for make_durable in sinks:", "for make_durable in sinks[:0]:"),
         Fault(
@@ -355,7 +359,9 @@ FAULTS = {
         Fault("row-version-of-after", "np.cumsum(learned) - learned)[used]", "np.cumsum(learned))[used]"),
         Fault("letters-in-order-of-checks", "rejected = sorted(self._letters)", "rejected = list(self._letters)"),
         Fault(
-            "new-class-known-before", "np.concatenate([[classes], met[:-1]])", "np.concatenate([[classes], met[1:]])"
+            "new-class-known-before",
+            "np.concatenate([[before.classes], met[:-1]])",
+            "np.concatenate([[before.classes], met[1:]])",
         ),
     ],
     "decoders": [
@@ -424,6 +430,51 @@ FAULTS = {
             "jump-in-four-windows", "if len(self._high) < WINDOWS_PER_JUMP:", "if len(self._high) <= WINDOWS_PER_JUMP:"
         ),
         Fault("way-back-into-doubt", "if saved.learned <= sound)", "if saved.learned <= sound + 1_000)"),
+    ],
+    "global model": [
+        Fault("adopted-events-learned-twice", "return self._parts[saved.first - self._first :]", "return self._parts"),
+        Fault(
+            "adopted-by-generation-alone",
+            "if saved[:3] == (generation, state_digest, _as_json(position)):",
+            "if saved.generation == generation:",
+        ),
+        Fault(
+            "rejected-learned-with-adoption",
+            "            batch = batch.select(np.flatnonzero(~result.bad))",
+            "            batch = batch.tail(0)",
+        ),
+        Fault(
+            "adopted-without-checkpoint",
+            " or (self._may_adopt and self._adopt()):\n            self.checkpoint()",
+            ":\n            self.checkpoint()\n"
+            "        elif self._may_adopt and self._adopt():\n            self._unsaved = 1",
+        ),
+        Fault(
+            "adopted-counted-as-own",
+            "self._pipeline.n_adopted = self._pipeline.model.n - own_n",
+            "self._pipeline.n_adopted = 0",
+        ),
+        Fault("adoption-survives-rollback", "self._contains = contains_of(checkpoint.metadata)", "pass"),
+        Fault("journal-survives-rollback", "self._journal.roll_back(good.generation)", "pass"),
+        Fault(
+            "journal-marked-when-durable",
+            "written.position, written.journal_mark)",
+            "written.position, self._journal.mark)",
+        ),
+        Fault(
+            "rival-chosen-in-hindsight",
+            "            self._gain = _KEEP * self._gain + (1.0 - _KEEP) * gain\n",
+            "            self._gain = _KEEP * self._gain + (1.0 - _KEEP) * gain\n"
+            "            chosen[i] = self.favours_rival\n",
+        ),
+        Fault("outlier-decides-who-predicts", "min(max(loss - other, -MAX_GAIN), MAX_GAIN)", "loss - other"),
+        Fault("contest-not-restored", "    contest.restore(contest_state(checkpoint.metadata))", "    pass"),
+        Fault("unknown-class-scores-a-hit", "wide[rows, -1] = np.maximum(wide[rows, -1], theirs[:, j])", "pass"),
+        Fault(
+            "guard-sees-the-rival",
+            "ledger.losses.append(outcome.losses[learned])",
+            "ledger.losses.append(served.losses[learned])",
+        ),
     ],
     "scores": [
         Fault("baseline-knows-target", "baseline = sums[:-1]", "baseline = sums[1:]"),
@@ -527,6 +578,31 @@ FAULTS = {
             "if letter.events >= events_saved else None",
         ),
         Fault("rollback-of-stdin", "    replayable = False", "    replayable = True"),
+    ],
+    "shards": [
+        Fault("shard-removed-meanwhile-skipped", "return None  # there is a newer", "continue  # there is a newer"),
+        Fault(
+            "shard-of-another-run-reused",
+            "(known.generation, known.state_digest) == (generation, digest)",
+            "known.generation == generation",
+        ),
+        Fault(
+            "shard-part-lost",
+            "if before is None or (found is not None and found.generation > before.generation):",
+            "if before is None or found is not None:",
+        ),
+        Fault(
+            "version-of-damaged-reused",
+            "max([before, *adopted, *global_model.versions(self._out)])",
+            "max([before, *adopted])",
+        ),
+        Fault("version-of-adopted-reused", "1 + max([before, *adopted,", "1 + max([before,"),
+        Fault(
+            "adopted-events-counted-again",
+            "n = sum(shard.n for shard in shards.values()) + max(",
+            "n = sum(shard.model.n for shard in shards.values()) + 0 * max(",
+        ),
+        Fault("listing-from-a-cache", "self._client.invalidate_cache()", "pass"),
     ],
     "process": [
         Fault("second-signal-ignored", "if self.requested or not self._armed:", "if not self._armed:"),

@@ -24,6 +24,7 @@ schema.target=a schema.features=["a"] schema.ignore=["a"] schema.weight=a schema
 schema.timestamps=["a"] schema.numeric=["a"] schema.late_columns=true schema.max_columns=7
 labels.key=id labels.max_pending=5 labels.expire_events=5 labels.expire_seconds=5.0
 model.kind=classifier model.n_experts=auto model.top_k=2 model.batch_size=8 model.reseed=auto
+model.reservoir=20
 model.degree=2 model.gate_degree=2 model.bound=paper model.events_per_coefficient=0.5
 model.prior_strength=0.2 model.seed=1 model.standardize=false model.range_factor=1e9 model.averaging=none
 model.serve=polyak
@@ -36,6 +37,7 @@ checkpoint.dir=other checkpoint.every_events=7 checkpoint.every_seconds=7.0 chec
 checkpoint.retry_seconds=7.0
 metrics.host=0.0.0.0 metrics.port=9 metrics.alive_seconds=9.0 metrics.allowed_hosts=["daemon.example"]
 guard.on_jump=stop
+global.path=shared global.every=7.0 global.serve=local global.shard=other
 predictions.format=parquet predictions.path=q.jsonl predictions.interval=0.5 predictions.gate=false
 dead_letters.kind=file dead_letters.path=elsewhere.jsonl dead_letters.max_ratio=0.1
 """
@@ -55,6 +57,7 @@ CHANGED = {
     "metrics.username": PASSWORD,
     "metrics.password_file": PASSWORD,
     "metrics.bearer_token_file": [*SERVED, "metrics.bearer_token_file=secret"],
+    "global.adopt": ["global.path=shared", "global.adopt=true"],
     "predictions.kind": ["predictions.kind=file", "predictions.path=p.jsonl"],
 }
 """Of each setting the flags that change it."""

@@ -35,6 +35,15 @@ class Tally:
         if self.first_idle is None and processed.outcomes["predicted_only"] and not self.outcomes["learned"]:
             self.first_idle = decoder(batch.format).names(batch, int(np.argmin(processed.bad)))
 
+    def add(self, later: Tally) -> None:
+        """Add the counts of records that came after these."""
+        if self.first_idle is None and not self.outcomes["learned"]:
+            self.first_idle = later.first_idle
+        self.outcomes.update(later.outcomes)
+        self.reasons.update(later.reasons)
+        for reason, letter in later.first_of.items():
+            self.first_of.setdefault(reason, letter)
+
     def check_learned(self, source: str, schema: Schema) -> None:
         """Check that anything was learned.
 

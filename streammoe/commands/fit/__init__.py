@@ -14,7 +14,7 @@ METHODS = "em, gradient_em, gradient_descent, mm"
 
 
 @click.command("fit")
-@click.argument("file")
+@click.argument("data", nargs=-1, required=True)
 @click.option("--target", "targets", metavar="COLUMN", multiple=True, help="May be repeated.")
 @click.option(
     "--config",
@@ -36,6 +36,20 @@ METHODS = "em, gradient_em, gradient_descent, mm"
     metavar="FILE",
     help="Start from the parameters of a saved model instead of a warm-up.",
 )
+@click.option(
+    "--workers",
+    type=int,
+    metavar="N",
+    help="Fit by EM in so many processes; DATA are then files, globs and folders.",
+)
+@click.option(
+    "--strategy",
+    metavar="NAME",
+    default="em",
+    show_default=True,
+    help="With --workers: em, or reduce: fit each file alone, and reduce the local models to one.",
+)
+@click.option("--scheduler", metavar="ADDRESS", help="Fit by the workers of a Dask scheduler, such as tcp://host:8786.")
 @file_options
 @setting_options
 @click.option("--out", type=click.Path(path_type=Path), metavar="MODEL", help="Save the model to this file.")
@@ -44,7 +58,7 @@ METHODS = "em, gradient_em, gradient_descent, mm"
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
 def command(
-    file: str,
+    data: tuple[str, ...],
     targets: tuple[str, ...],
     config: Path | None,
     method: str,
@@ -52,6 +66,9 @@ def command(
     tolerance: float,
     step: float | None,
     from_model: Path | None,
+    workers: int | None,
+    strategy: str,
+    scheduler: str | None,
     classify: bool,
     form: str | None,
     overrides: tuple[str, ...],
@@ -61,7 +78,7 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Fit a model to all events of a file, or of stdin (-), at once, and print the result.
+    """Fit a model to all events of DATA, a file or stdin (-), at once, and print the result.
 
     Nothing is written except to the files given by --out, --trace and --plot. A daemon continues with the saved model
     (`streammoe run CONFIG --from-model MODEL`) if its [model] and [schema] are the same; --config reads them from its
@@ -75,10 +92,14 @@ def command(
     (--set dead_letters.max_ratio=0.5, or that of --config), nothing is fitted, and the exit code is 5; if nothing could
     be learned at all, it is 3.
 
+    With --workers or --scheduler there may be several files: DATA are paths, globs and folders. Each is read as if they
+    were one, and the rows stay in the memory of the processes. It needs the package dask[distributed].
+
     \b
     Example:
       streammoe fit rides.csv --target minutes --ignore id --n-experts 8 --out rides.model
       streammoe fit rides.csv --config rides.toml --method mm --trace rounds.csv --plot rounds.png
+      streammoe fit --workers 8 --target minutes --n-experts 8 --out rides.model rides/
     """
     if not targets and config is None:
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
@@ -89,6 +110,14 @@ def command(
     from streammoe.commands.fit.run import fit_source
     from streammoe.daemon.signals import StopFlag
 
+    by_processes = workers is not None or scheduler is not None
+    if len(data) > 1 and not by_processes:
+        raise click.UsageError("Several files need --workers, or --scheduler")
+    if by_processes and data == ("-",):
+        raise click.UsageError("'--workers' and '--scheduler' read files, not stdin (-)")
+    if by_processes and (method != "em" or step is not None):
+        raise click.UsageError("'--workers' and '--scheduler' fit by --method em, which has no --step")
+    file = data[0]
     settings = settings_of(
         file,
         targets,
@@ -107,18 +136,35 @@ def command(
             advance((each.number, rounds))
             return stop.requested
 
-        result = fit_source(
-            settings,
-            source_name="stdin" if file == "-" else file,
-            method=method,
-            rounds=rounds,
-            tolerance=tolerance,
-            step=step,
-            from_model=from_model,
-            on_batch=follow,
-            on_round=on_round,
-            stop=stop,
-        )
+        if by_processes:
+            from streammoe.commands.fit.partitions import files_of, fit_files
+
+            result = fit_files(
+                settings,
+                files_of(data),
+                workers=workers,
+                scheduler=scheduler,
+                strategy=strategy,
+                rounds=rounds,
+                tolerance=tolerance,
+                from_model=from_model,
+                on_batch=follow,
+                on_round=on_round,
+                stop=stop,
+            )
+        else:
+            result = fit_source(
+                settings,
+                source_name="stdin" if file == "-" else file,
+                method=method,
+                rounds=rounds,
+                tolerance=tolerance,
+                step=step,
+                from_model=from_model,
+                on_batch=follow,
+                on_round=on_round,
+                stop=stop,
+            )
     if result is None:
         end_without_result(stop.exit_code, "before a fit had begun; there is no model, and nothing was written")
     if out is not None:

@@ -71,15 +71,7 @@ def fit_source(
         TooManyBadRecords: more of the records were rejected than `dead_letters.max_ratio` allows; nothing is fitted.
     """
     schema = schema_of(settings)
-    model: MixtureOfExperts = model_from(settings)
-    if from_model is not None:
-        model = load_matching_model(from_model, model, settings)
-        LOGGER.info(
-            "starting from the parameters of %s; the %d events that it has learned are not learned again",
-            from_model,
-            model.n,
-        )
-    start = "warmup" if from_model is None else "model"
+    model, start = model_to_fit(settings, from_model)
     batch.check(model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step)
     scores = ClassificationScores() if settings.model.kind == "classifier" else PrequentialScores(len(schema.targets))
     pipeline = Pipeline(model, schema, scores, is_pretrained=from_model is not None)
@@ -98,18 +90,7 @@ def fit_source(
                     on_batch(source.progress())
         finally:
             source.close()
-        records.check_learned(source_name, schema)
-        records.check_rejected(
-            source_name,
-            settings.dead_letters.max_ratio,
-            instead="nothing was fitted",
-            remedy="To fit the others nevertheless",
-        )
-        if rejected := records.outcomes["rejected"]:
-            n = records.counts()["events"] - records.outcomes["skipped"]
-            counts = records.format_reasons()
-            LOGGER.warning("%s: %d of %d records are rejected and not fitted (%s)", source_name, rejected, n, counts)
-        LOGGER.info("fitting %s to %d rows", describe_n_experts(model), records.outcomes["learned"])
+        check_records(records, source_name, settings, model)
         try:
             with cancellable(lambda: stop is not None and stop.requested):
                 done = batch.fit_gathered(
@@ -118,3 +99,42 @@ def fit_source(
         except FitCancelled:
             return None
     return FileFit(source_name, ", ".join(schema.targets), settings.learning_settings(), done, records)
+
+
+def model_to_fit(settings: Settings, from_model: Path | None) -> tuple[MixtureOfExperts, str]:
+    """Return the model that the settings describe, or a saved one, and which of `streammoe.batch.STARTS` that is.
+
+    Raises:
+        CheckpointError: `from_model` is not sound, or does not match the settings.
+    """
+    model: MixtureOfExperts = model_from(settings)
+    if from_model is None:
+        return model, "warmup"
+    model = load_matching_model(from_model, model, settings)
+    LOGGER.info(
+        "starting from the parameters of %s; the %d events that it has learned are not learned again",
+        from_model,
+        model.n,
+    )
+    return model, "model"
+
+
+def check_records(records: Tally, source_name: str, settings: Settings, model: MixtureOfExperts) -> None:
+    """Check that the records can be fitted, and log how many are, and are not.
+
+    Raises:
+        SourceError: no record could be used.
+        TooManyBadRecords: more of them were rejected than the settings allow.
+    """
+    records.check_learned(source_name, schema_of(settings))
+    records.check_rejected(
+        source_name,
+        settings.dead_letters.max_ratio,
+        instead="nothing was fitted",
+        remedy="To fit the others nevertheless",
+    )
+    if rejected := records.outcomes["rejected"]:
+        n = records.counts()["events"] - records.outcomes["skipped"]
+        counts = records.format_reasons()
+        LOGGER.warning("%s: %d of %d records are rejected and not fitted (%s)", source_name, rejected, n, counts)
+    LOGGER.info("fitting %s to %d rows", describe_n_experts(model), records.outcomes["learned"])

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import yaml
 
-from streammoe.daemon.metrics import CATALOGUE, OUTCOMES
+from streammoe.daemon import metrics
+from streammoe.shards import metrics as of_reduce
+
+CATALOGUE = {**metrics.CATALOGUE, **of_reduce.CATALOGUE}
+OUTCOMES = {*metrics.OUTCOMES, *of_reduce.OUTCOMES}
 
 CONFIG = Path(__file__).parents[3] / "config"
 DASHBOARD = json.loads((CONFIG / "grafana" / "streammoe.json").read_text())

@@ -18,6 +18,10 @@ from streammoe.model.phases import streaming
 from streammoe.options import Auto, WarmUp
 from streammoe.persistence import decode, state_digest
 from streammoe.persistence.store import read_checkpoint
+from streammoe.shards.places import Folder
+from streammoe.shards.watcher import Watcher
+from tests.unit.global_models import adopting_daemon
+from tests.unit.shards.shards import Daemon, Largest
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "checkpoint-format.md").read_text(encoding="utf-8")
@@ -89,7 +93,7 @@ def models():
 
 @pytest.fixture(scope="module")
 def contents(models, tmp_path_factory):
-    """Arrays and metadata of golden files, of a daemon's with predictions, and of models saved from Python."""
+    """Arrays and metadata of golden files, of a daemon's with predictions, of global models, and of saved models."""
     folder = tmp_path_factory.mktemp("daemon")
     (folder / "data.jsonl").write_text('{"id": 1, "a": 1, "b": null}\n{"id": 1, "y": 2}\n{"id": 2, "a": 3}\n')
     files = {"source": "data.jsonl", "predictions": "rows.jsonl"}
@@ -97,7 +101,7 @@ def contents(models, tmp_path_factory):
         **{name: {"kind": "file", "path": str(folder / file)} for name, file in files.items()},
         "schema": {"target": "y"},
         "labels": {"key": "id"},
-        "model": {"lags": 1},
+        "model": {"lags": 1, "reservoir": 10},
         "checkpoint": {"dir": str(folder)},
         "metrics": {"enabled": False},
     }
@@ -105,8 +109,16 @@ def contents(models, tmp_path_factory):
         patch.setattr(assembly, "compile_kernels", lambda settings=None: None)
         with assembly.open_daemon(settings_from(tables, "test")) as running:
             running.daemon.run(StopFlag())
+        adopting = tmp_path_factory.mktemp("adopting")
+        adopting_daemon(adopting)
     golden = [decode(path.read_bytes(), path.name) for path in GOLDEN]
-    return [*golden, read_checkpoint(folder), *((model.arrays(), model.describe()) for model in models)]
+    out = Folder(tmp_path_factory.mktemp("out"))
+    shard = Daemon(tmp_path_factory.mktemp("shard"))
+    shard.save()
+    Watcher({"north": Folder(shard.store.folder)}, out, Largest()).round()
+    merged = [decode(out.read(name), name) for name in out.names()]
+    of_daemons = [read_checkpoint(folder), read_checkpoint(adopting / "state")]
+    return [*golden, *of_daemons, *merged, *((model.arrays(), model.describe()) for model in models)]
 
 
 def test_the_reader_on_that_page_reads_every_golden_file_and_rejects_damage():
@@ -132,6 +144,11 @@ def test_every_key_of_the_metadata_is_there_and_no_other(contents, models):
     assert set(said) == set().union(*(metadata for _, metadata in contents)) | {"format"}
     saved = set().union(*(model.describe() for model in models)) | {"format"}
     assert {key for key, by in said.items() if by == "both"} == saved
+    parts = [
+        table for _, metadata in contents if "global" in metadata for table in metadata["global"]["shards"].values()
+    ]
+    documented = {name for row in table("A global model")[:6] for name in names_in(row[0])}
+    assert [documented] == [set(part) for part in parts]
 
 
 def test_files_of_incremental_mm_hold_what_the_page_says(tmp_path):

@@ -1,0 +1,59 @@
+"""Catalogues of Prometheus metrics, and the live metrics of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class Metric(NamedTuple):
+    """One row of a catalogue."""
+
+    kind: type[Counter | Gauge | Histogram]
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+class LiveMetrics:
+    """The metrics of a catalogue by their names, in a registry of their own."""
+
+    def __init__(self, catalogue: Mapping[str, Metric]) -> None:
+        self.registry = CollectorRegistry()
+        self._of: dict[str, Counter | Gauge | Histogram] = {}
+        for name, metric in catalogue.items():
+            if metric.kind is Histogram:
+                made: Counter | Gauge | Histogram = Histogram(
+                    name, metric.help, metric.labels, buckets=metric.buckets, registry=self.registry
+                )
+            else:
+                made = metric.kind(name, metric.help, metric.labels, registry=self.registry)
+            self._of[name] = made
+
+    def clear(self, name: str) -> None:
+        """Remove all series of a metric with labels."""
+        self._of[name].clear()
+
+    def remove(self, name: str, *labels: str) -> None:
+        """Remove one series of a metric."""
+        self._of[name].remove(*labels)
+
+    def counter(self, name: str, *labels: str) -> Counter:
+        """Return a counter, or its series of these labels."""
+        metric = self._of[name].labels(*labels) if labels else self._of[name]
+        assert isinstance(metric, Counter)  # noqa: S101 - for the type checker; the catalogue says so
+        return metric
+
+    def gauge(self, name: str, *labels: str) -> Gauge:
+        """Return a gauge, or its series of these labels."""
+        metric = self._of[name].labels(*labels) if labels else self._of[name]
+        assert isinstance(metric, Gauge)  # noqa: S101 - same
+        return metric
+
+    def histogram(self, name: str) -> Histogram:
+        """Return a histogram."""
+        metric = self._of[name]
+        assert isinstance(metric, Histogram)  # noqa: S101 - same
+        return metric

@@ -1,0 +1,167 @@
+"""Fit a model to several files by several processes, each file read as the daemon reads it."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from streammoe import batch, distributed
+from streammoe.assembly import open_source
+from streammoe.batch import Listener
+from streammoe.commands.evaluate.tally import Tally
+from streammoe.commands.fit.run import FileFit, check_records, model_to_fit
+from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
+from streammoe.daemon.model import schema_of
+from streammoe.daemon.signals import StopFlag
+from streammoe.engine.interruption import FitCancelled, cancellable
+from streammoe.errors import InvalidEvent, SourceError
+from streammoe.estimators import MixtureOfExperts
+from streammoe.pipeline.decoders import decoder
+from streammoe.pipeline.pipeline import Pipeline
+from streammoe.pipeline.scores import PrequentialScores
+from streammoe.ports import Batch
+from streammoe.settings import Settings
+from streammoe.text import some_of
+from streammoe.types import FloatArray
+
+SUFFIXES = (".csv", ".json", ".jsonl", ".ndjson", ".parquet", ".pq")
+"""Ends of the names of files in a folder that are read, perhaps with .gz."""
+
+
+def files_of(data: Sequence[str]) -> list[str]:
+    """Return the files that paths, globs and folders name, each once, in their order; those of one are sorted.
+
+    Raises:
+        SourceError: one of them names no file.
+    """
+    found: dict[str, None] = {}
+    for name in data:
+        path = Path(name)
+        if path.is_dir():
+            inside = [str(each) for each in sorted(path.iterdir()) if each.name.removesuffix(".gz").endswith(SUFFIXES)]
+        elif path.exists():
+            inside = [name]
+        else:
+            inside = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - Path.glob rejects absolute patterns
+        if not inside:
+            raise SourceError(f"{name}: no such file, and no file whose name fits; give files, globs or folders")
+        found.update(dict.fromkeys(inside))
+    return list(found)
+
+
+def fit_files(
+    settings: Settings,
+    files: Sequence[str],
+    *,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    strategy: str = "em",
+    rounds: int = batch.ROUNDS,
+    tolerance: float = batch.TOLERANCE,
+    from_model: Path | None = None,
+    on_batch: ProgressListener | None = None,
+    on_round: Listener | None = None,
+    stop: StopFlag | None = None,
+) -> FileFit | None:
+    """Fit the model that the settings describe to all records of some files, as `fit_source` does to those of one.
+
+    Args:
+        settings: their source is that of any file; see `fit_source`.
+        files: in this order; workers must find them under the same names.
+        workers: number of processes to start on this machine, and `scheduler`: see `streammoe.distributed.connected`.
+        strategy: see `streammoe.distributed.fit`.
+        rounds, tolerance, from_model, on_batch, on_round, stop: see `fit_source`.
+
+    Returns:
+        None if it was stopped before the first round; later, the best round so far.
+
+    Raises:
+        ConfigError, CheckpointError, SourceError, TooManyBadRecords: see `fit_source`.
+    """
+    schema = schema_of(settings)
+    model, start = model_to_fit(settings, from_model)
+    batch.check(model, method="em", start=start, rounds=rounds, tolerance=tolerance, step=None)
+    source_name = files[0] if len(files) == 1 else f"{len(files):,} files"
+    records = Tally()
+
+    def check(tallies: list[Tally]) -> None:
+        for each in tallies:
+            records.add(each)
+        check_records(records, source_name, settings, model)
+
+    try:
+        with (
+            cancellable(lambda: stop is not None and stop.requested),
+            distributed.connected(workers, scheduler) as client,
+        ):
+            done = distributed.fit_parts(
+                client,
+                model,
+                files,
+                FileReader(settings),
+                strategy=strategy,
+                start=start,
+                rounds=rounds,
+                tolerance=tolerance,
+                on_part=on_batch,
+                on_read=check,
+                on_round=on_round,
+            )
+    except FitCancelled:
+        return None
+    return FileFit(source_name, ", ".join(schema.targets), settings.learning_settings(), done.fit, records)
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Lets a model learn the records of a file, on whatever machine it is called."""
+
+    settings: Settings
+
+    def __call__(self, model: MixtureOfExperts, path: str) -> Tally:
+        """Return what became of the records.
+
+        Raises:
+            SourceError: the file cannot be read, or has none of the columns of those before it.
+        """
+        (source,) = self.settings.sources
+        opened = open_source(replace(self.settings, sources=(source.model_copy(update={"path": path}),)))
+        pipeline, tally = Pipeline(model, schema_of(self.settings), _NoScores(1)), Tally()
+        is_compared = not model.fields
+        try:
+            opened.seek(None)
+            while not opened.finished:
+                following = opened.poll(POLL_SECONDS)
+                if following is None:
+                    continue
+                if not is_compared:
+                    is_compared = _compare(model, following, path)
+                tally.count(pipeline.process(following), following)
+        finally:
+            opened.close()
+        return tally
+
+
+class _NoScores(PrequentialScores):
+    """The scores of a model that predicts nothing."""
+
+    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
+        """Do nothing."""
+
+
+def _compare(model: MixtureOfExperts, following: Batch, path: str) -> bool:
+    """Compare the columns of a file with those of the files before it; return whether a record could be read."""
+    fields = {*model.fields, *model.awaited}
+    for i in range(len(following)):
+        with suppress(InvalidEvent):
+            names = decoder(following.format).names(following, i).keys()
+            if fields.isdisjoint(names):
+                raise SourceError(
+                    f"{path}: has none of the columns of the files before it, {some_of(sorted(fields))}, but "
+                    f"{some_of(sorted(names))}; leave it out, or rename its columns"
+                )
+            return True
+    return False

@@ -1,0 +1,231 @@
+"""Merge the checkpoints of several daemons into a global model.
+
+Each daemon learns a part of one stream, a shard. Nothing in their folders is written or locked.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streammoe.console import logged
+from streammoe.errors import CheckpointError, ConfigError
+from streammoe.text import counted, printable, shown
+
+if TYPE_CHECKING:
+    from streammoe.daemon.server import Health
+    from streammoe.daemon.signals import StopFlag
+    from streammoe.shards.metrics import ReduceMetrics
+    from streammoe.shards.places import Place
+    from streammoe.shards.watcher import Round, Watcher
+
+LOGGER = logging.getLogger("streammoe.shards")
+EVERY = 60.0
+"""Seconds from one round to the next."""
+_LONGEST_ROUND = 3600.0
+"""Seconds without the end of a round after which /healthz fails."""
+_STOP_CHECK_SECONDS = 0.2
+
+
+@click.command("reduce")
+@click.argument("folders", metavar="DIR...", nargs=-1, required=True)
+@click.option("--out", metavar="PLACE", required=True, help="Folder or URL of the global models.")
+@click.option(
+    "--name", "names", metavar="NAME", multiple=True, help="Name of a shard, once for each DIR; by default DIR's own."
+)
+@click.option("--watch", is_flag=True, help="Go on until SIGTERM; a new version follows whenever a shard has learned.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0, min_open=True),
+    default=EVERY,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time from one round to the next, with --watch.",
+)
+@click.option(
+    "--n-experts", type=click.IntRange(min=1), metavar="K", help="Experts of the global model; by default the most."
+)
+@click.option(
+    "--support",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Rows of inputs (csv, jsonl or parquet) at which models are compared, if the shards keep no reservoir.",
+)
+@click.option(
+    "--keep", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="Versions that are kept."
+)
+@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve metrics, with --watch.")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address for metrics.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@logged
+def command(
+    folders: tuple[str, ...],
+    out: str,
+    names: tuple[str, ...],
+    watch: bool,
+    every: float,
+    n_experts: int | None,
+    support: Path | None,
+    keep: int,
+    metrics_port: int | None,
+    metrics_host: str,
+    as_json: bool,
+) -> None:
+    """Merge the newest checkpoints of several daemons, of which each learns a shard, into a global model.
+
+    DIR is the folder of a daemon's checkpoints, and PLACE the folder of the global models; both may be URLs of object
+    stores, such as s3://bucket/folder. The daemons go on meanwhile. What counts of each shard is its newest sound
+    checkpoint, by the number of events that it has learned itself; the global model says how far it has read
+    each shard. A shard that is still warming up, or whose settings differ from those of most, is left out until that
+    changes. One whose folder cannot be read keeps the part that it had.
+
+    A global model has a version, which rises by one whenever a shard has learned something new. Only one such process
+    may write to PLACE. Without --watch the exit code is 4 if no shard could be used. With it, problems of shards end
+    nothing: see the log, and the metrics.
+
+    \b
+    Example:
+      streammoe reduce shard-0/state shard-1/state --name north --name south --out global
+      streammoe reduce s3://moe/shard-0 s3://moe/shard-1 --out s3://moe/global --watch --every 60 --metrics-port 9465
+    """
+    if metrics_port is not None and not watch:
+        raise click.UsageError("--metrics-port needs --watch: without it there is nothing left to ask for metrics")
+    from streammoe.daemon.signals import StopFlag
+    from streammoe.shards.metrics import ReduceMetrics
+    from streammoe.shards.places import place_of
+    from streammoe.shards.reducing import reduction_of
+    from streammoe.shards.watcher import Watcher
+
+    places = _places(folders, names)
+    target = place_of(out, "--out")
+    if same := [name for name, place in places.items() if place.identity == target.identity]:
+        raise ConfigError(f"--out: {target.name} is the folder of shard {shown(same[0])}; name one of its own")
+    with StopFlag() as stop, ExitStack() as stack:
+        stack.enter_context(_sole_writer(target))
+        metrics = ReduceMetrics(list(places))
+        watcher = Watcher(places, target, reduction_of(n_experts, support), keep=keep, metrics=metrics)
+        if watch:
+            health = stack.enter_context(_served(metrics, metrics_host, metrics_port))
+            last = _watch(watcher, every, stop, health)
+        else:
+            last = _once(watcher)
+    click.echo(json.dumps(_description(last)) if as_json else _text(last, target))
+
+
+def _places(folders: Sequence[str], names: Sequence[str]) -> dict[str, Place]:
+    """Return the shards' folders by the shards' names."""
+    from streammoe.shards.global_model import SHARD_NAME, is_shard_name
+    from streammoe.shards.places import name_of_folder, place_of
+
+    if names and len(names) != len(folders):
+        have = f"{counted(len(names), 'name')} for {counted(len(folders), 'folder')}"
+        raise ConfigError(f"--name: there are {have}; give one for each, in their order, or none")
+    places: dict[str, Place] = {}
+    for name, folder in zip(names or map(name_of_folder, folders), folders, strict=True):
+        place = place_of(folder, "DIR")
+        if not is_shard_name(name):
+            raise ConfigError(f"--name: got {shown(name)} for {place.name}; {SHARD_NAME}")
+        if name in places:
+            both = f"{places[name].name} and {place.name} would both be shard {shown(name)}"
+            raise ConfigError(f"--name: {both}; give each folder a name of its own, in their order")
+        if place.identity in {other.identity for other in places.values()}:
+            raise ConfigError(f"DIR: {place.name} is there twice, and would count twice; leave one out")
+        places[name] = place
+    return places
+
+
+@contextmanager
+def _sole_writer(target: Place) -> Iterator[None]:
+    """Lock the place while it is written, if it is a local folder; object stores have no locks."""
+    from streammoe.persistence import FolderLock
+    from streammoe.shards.places import Folder
+
+    if not isinstance(target, Folder):
+        yield
+        return
+    with FolderLock(target.path, what="folder of global models", setting="--out"):
+        yield
+
+
+@contextmanager
+def _served(metrics: ReduceMetrics, host: str, port: int | None) -> Iterator[Health]:
+    """Serve metrics and probes, if there is a port for it."""
+    from streammoe.daemon.server import Health, MetricsServer
+    from streammoe.settings import Metrics
+
+    health = Health(_LONGEST_ROUND)
+    if port is None:
+        yield health
+        return
+    try:
+        server = MetricsServer(Metrics(host=host, port=port), health)
+    except ConfigError as error:
+        reason = f" ({error.__cause__.strerror})" if isinstance(error.__cause__, OSError) else ""
+        raise ConfigError(
+            f"--metrics-host {host} with --metrics-port {port}: cannot be bound{reason}; stop the program that uses "
+            "the port, or name another one (0 picks a free one)"
+        ) from error
+    try:
+        server.show(metrics.registry)
+        LOGGER.info("metrics at %s", server.url)
+        yield health
+    finally:
+        server.close()
+
+
+def _watch(watcher: Watcher, every: float, stop: StopFlag, health: Health) -> Round:
+    """Do a round at once and then each `every` seconds until a signal asks to stop."""
+    while True:
+        next_at = time.monotonic() + every
+        last = watcher.round()
+        health.ready = True
+        health.unsaved = "" if last.error is None else str(last.error)
+        while not stop.requested and time.monotonic() < next_at:
+            health.beat()
+            time.sleep(min(_STOP_CHECK_SECONDS, max(next_at - time.monotonic(), 0.0)))
+        health.beat()
+        if stop.requested:
+            return last
+
+
+def _once(watcher: Watcher) -> Round:
+    last = watcher.round()
+    if last.error is not None:
+        raise last.error
+    if last.outcome == "waiting":
+        problems = "; ".join(f"{name} ({problem.text})" for name, problem in last.problems.items())
+        raise CheckpointError(f"no shard has a checkpoint that counts: {problems}")
+    return last
+
+
+def _description(last: Round) -> dict[str, Any]:
+    newest = last.newest
+    problems: Mapping[str, Any] = {name: problem._asdict() for name, problem in last.problems.items()}
+    return {
+        "outcome": last.outcome,
+        "version": newest.version if newest else None,
+        "n": newest.n if newest else 0,
+        "shards": {name: asdict(contained) for name, contained in newest.shards.items()} if newest else {},
+        "problems": problems,
+    }
+
+
+def _text(last: Round, target: Place) -> str:
+    from streammoe.shards.global_model import file_name
+
+    if last.newest is None:
+        return "there is no global model yet"
+    newest = last.newest
+    lines = [f"version {newest.version}, {counted(newest.n, 'event')}: {target.file(file_name(newest.version))}"]
+    for name, contained in newest.shards.items():
+        apart = "" if contained.divergence is None else f", {contained.divergence:.3g} nats apart"
+        lines.append(f"  {name}: {counted(contained.n, 'event')}, share {contained.share:.3g}{apart}")
+    return "\n".join(map(printable, lines))

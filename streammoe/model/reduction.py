@@ -1,0 +1,530 @@
+"""Reduction of the mixtures of several learners to one, in a learner that continues from it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streammoe.columns import KINDS
+from streammoe.engine import mixture
+from streammoe.engine.em import TOLERANCE
+from streammoe.engine.merging import merged
+from streammoe.engine.model_selection import n_parameters
+from streammoe.engine.reduction import (
+    Classes,
+    Local,
+    Normal,
+    Problem,
+    Reduction,
+    divergence_between,
+    log_softmax,
+    reduce,
+    statistics_of,
+)
+from streammoe.engine.reservoir import PREFIX as RESERVOIR
+from streammoe.engine.reservoir import Reservoir, Sample
+from streammoe.engine.state import UnsoundError
+from streammoe.errors import ConfigError
+from streammoe.experts import Parameters
+from streammoe.features import UNPLACED, Encoder
+from streammoe.kernels.groups import n_waiting
+from streammoe.kernels.state import VARIANCE_FLOOR, Prior
+from streammoe.model import fitting
+from streammoe.model.learner import Learner
+from streammoe.model.phases.streaming import Mixture, Streaming
+from streammoe.scaling import Scaler, identity_scaler
+from streammoe.text import some_of
+from streammoe.types import BoolArray, FloatArray, IntArray
+
+REFINING_ROUNDS = 10
+NATS_PER_PARAMETER = 1.0
+"""What a refinement has to gain: about twice of what further parameters gain by chance."""
+MOST_SUPPORT = 4_000
+"""Largest number of rows that are taken from reservoirs, of which each model gives a part as large as its weight."""
+
+
+class Reduced(NamedTuple):
+    """What came of a reduction."""
+
+    learner: Learner
+    divergences: FloatArray
+    """(M,) mean divergence of each model's experts and gate from the reduced ones, in nats per event."""
+    shares: FloatArray
+    """(M, K) part of each reduced expert that came from each model; columns add up to 1."""
+    rounds: tuple[float, ...]
+    """Mean divergence of the experts, from round to round."""
+
+
+def signature(learner: Learner) -> tuple[float, ...]:
+    """Return numbers by which models differ that have learned different events, whatever the order of experts."""
+    state = learner.state
+    if state is None:
+        return (float(learner.n),)
+    decay = float(state.decay[0])
+    return float(learner.n), decay * float(state.gate_gram.sum()), decay * float(state.expert_grams.sum())
+
+
+def mixture_parameters(learner: Learner) -> Parameters | None:
+    """Return the parameters by which a learner's mixture predicts best; None in a warm-up.
+
+    Of a portfolio these are the average's, the latest or the refitted ones, whichever is trusted most.
+    """
+    leader = learner.phase.leader
+    if leader is None:
+        return None
+    phase = learner.phase
+    portfolio = phase.portfolio if isinstance(phase, Streaming) else None
+    if portfolio is None:
+        return mixture.served_parameters(leader.state)
+    if portfolio.best_mixture is not None:
+        return portfolio.best_mixture.theta
+    average, latest = portfolio.weights[:2]
+    state = leader.state
+    return (
+        mixture.served_parameters(state)
+        if average >= latest
+        else Parameters(state.gate, state.experts, state.variances)
+    )
+
+
+def check_alike(learners: Sequence[Learner], names: Sequence[str]) -> None:
+    """Check that models can become one.
+
+    Raises:
+        ConfigError: a model is in its warm-up, or has other columns, outputs or features than the first.
+    """
+    problems = []
+    first = learners[0]
+    for name, learner in zip(names, learners, strict=True):
+        if learner.phase.leader is None:
+            problems.append(f"{name}: its warm-up is not over ({learner.n:,} events so far); leave it out until then")
+            continue
+        problems += [f"{name}: {problem}" for problem in _differences(first, learner, names[0])]
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _differences(first: Learner, other: Learner, name: str) -> list[str]:
+    problems = []
+    ours, theirs = _columns(other.encoder), _columns(first.encoder)
+    more, less = sorted(ours.keys() - theirs.keys(), key=str), sorted(theirs.keys() - ours.keys(), key=str)
+    if more or less:
+        found = [f"{some_of(more)} that {name} lacks"] if more else []
+        found += [f"no {some_of(less)}"] if less else []
+        problems.append(f"it has {' and '.join(found)}; reduce models of the same columns only")
+    kinds = [field for field in ours.keys() & theirs.keys() if ours[field] != theirs[field]]
+    if kinds:
+        field = min(kinds, key=str)
+        problems.append(
+            f"{field!s} is a {ours[field]} here and a {theirs[field]} in {name}; say which in the arguments"
+        )
+    if not other.targets.are_labels and set(other.targets.names) != set(first.targets.names):
+        problems.append(f"its outputs are {other.targets.names!r} and those of {name} are {first.targets.names!r}")
+    for option in ("degree", "gate_degree"):
+        here, there = getattr(other.context.options, option), getattr(first.context.options, option)
+        if here != there:
+            problems.append(f"{option} is {here} here and {there} in {name}; reduce models of the same features only")
+    if other.context.family is not first.context.family and other.context.family != first.context.family:
+        problems.append(f"its experts are not those of {name}; reduce models of the same family and noise only")
+    if other.encoder.lagged != first.encoder.lagged:
+        problems.append(f"its lags are {list(other.encoder.lagged)} and those of {name} {list(first.encoder.lagged)}")
+    return problems
+
+
+def _columns(encoder: Encoder) -> dict[Any, str]:
+    first = len(encoder.lagged)
+    return {name: KINDS[kind] for name, kind in zip(encoder.fields[first:], encoder.kinds[first:], strict=True)}
+
+
+# -- Common coordinates ------------------------------------------------------------------------------------------------
+
+
+def prepare(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> None:
+    """Give a new learner the columns, levels, outputs, scales and ranges of others together; it needs a start then."""
+    context, first = new.context, learners[0]
+    targets = context.targets
+    if targets.are_labels:
+        for label in _agreed([learner.targets.names for learner in learners]):
+            if label not in targets.names:
+                targets.add(label)
+    elif not targets.is_fixed:
+        targets.fix(_agreed([learner.targets.names for learner in learners]))
+    kinds = _columns(first.encoder)
+    fields = _agreed([learner.encoder.own_fields for learner in learners])
+    encoder = context.encoder = context.new_encoder(fields, [kinds[field] for field in fields])  # type: ignore[misc]
+    levels: list[tuple[Any, str]] = []
+    for field in (field for field in encoder.fields if field in first.encoder.levels):
+        texts = _agreed([list(learner.encoder.levels[field]) for learner in learners])
+        if len(texts) > encoder.max_levels:
+            known = {text: sum(text in learner.encoder.levels[field] for learner in learners) for text in texts}
+            kept = set(sorted(texts, key=lambda text: (-known[text], text))[: encoder.max_levels])
+            texts = [text for text in texts if text in kept]
+        levels += [(field, text) for text in texts]
+    encoder.append_levels(levels)
+    outputs = [np.zeros(1, dtype=np.int64) if targets.are_labels else _outputs(new, each) for each in learners]
+    encoder.scaler = _pooled_scaler(encoder, learners, outputs, weights)
+    for learner, output in zip(learners, outputs, strict=True):
+        encoder.join_ranges(learner.encoder, output)
+
+
+def _agreed(lists: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the order that all lists have, or all that is in any of them in the order of types and texts."""
+    if all(list(each) == list(lists[0]) for each in lists):
+        return list(lists[0])
+    return sorted({each for given in lists for each in given}, key=lambda each: (type(each).__name__, str(each)))
+
+
+def _outputs(new: Learner, learner: Learner) -> IntArray:
+    """Return where a learner has each output of the new one, (Q,); of classes, where the new one has each of its."""
+    if learner.targets.are_labels:
+        return np.array([new.targets.names.index(name) for name in learner.targets.names], dtype=np.int64)
+    if not learner.targets.names:
+        return np.arange(learner.targets.n_outputs)
+    return np.array([learner.targets.names.index(name) for name in new.targets.names], dtype=np.int64)
+
+
+def _pooled_scaler(
+    encoder: Encoder, learners: Sequence[Learner], outputs: Sequence[IntArray], weights: FloatArray
+) -> Scaler:
+    """Return the scaler of the events of all learners together, of which each has the targets in its own order."""
+    n_outputs = encoder.n_outputs
+    scaler = identity_scaler(len(encoder.feature_names), n_outputs)
+    places = [{name: at for at, name in enumerate(learner.encoder.feature_names)} for learner in learners]
+    given = [learner.encoder.scaler for learner in learners]
+    for at, name in enumerate(encoder.feature_names):
+        found = [
+            (weight, each.fill[place[name]], each.center[place[name]], each.scale[place[name]])
+            for weight, each, place in zip(weights, given, places, strict=True)
+            if name in place
+        ]
+        parts, fills, centers, scales = np.array(found).T
+        scaler.fill[at] = np.average(fills, weights=parts)
+        scaler.center[at], scaler.scale[at] = _pooled(parts, centers, scales)
+    for q in range(n_outputs):
+        centers = np.array([each.target_center[at[q]] for each, at in zip(given, outputs, strict=True)])
+        scales = np.array([each.target_scale[at[q]] for each, at in zip(given, outputs, strict=True)])
+        scaler.target_center[q], scaler.target_scale[q] = _pooled(weights, centers, scales)
+    return scaler
+
+
+def _pooled(weights: FloatArray, centers: FloatArray, scales: FloatArray) -> tuple[float, float]:
+    """Return mean and standard deviation of parts of these sizes, means and deviations together."""
+    if (centers == centers[0]).all() and (scales == scales[0]).all():
+        return float(centers[0]), float(scales[0])
+    center = float(np.average(centers, weights=weights))
+    return center, float(np.sqrt(np.average(scales**2 + (centers - center) ** 2, weights=weights)))
+
+
+# -- Support -----------------------------------------------------------------------------------------------------------
+
+
+def support_of(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> FloatArray:
+    """Return raw rows of the new learner from the reservoirs of others, (S, F); none if there is no reservoir.
+
+    Each model gives as large a part as its weight, as far as its reservoir goes.
+    """
+    found = []
+    parts = weights / weights.sum()
+    for learner, part in zip(learners, parts, strict=True):
+        if learner.context.reservoir is None:
+            continue
+        X = learner.reservoir_rows().X
+        count = min(len(X), int(np.ceil(MOST_SUPPORT * part)))
+        rows = X[np.linspace(0, len(X) - 1, count).astype(np.int64)] if count else X[:0]
+        found.append(_translated(rows, learner.encoder, new.encoder))
+    return np.concatenate(found) if found else np.empty((0, len(new.encoder.fields)))
+
+
+def _translated(X: FloatArray, old: Encoder, new: Encoder) -> FloatArray:
+    """Return raw rows of one encoder as those of another that has the same fields."""
+    rows = np.empty_like(X)
+    for at, field in enumerate(new.fields):
+        column = X[:, old.fields.index(field)]
+        if field in old.levels:
+            codes = np.array([new.levels[field].get(text, -1) for text in old.levels[field]] + [-1], dtype=np.float64)
+            known = ~np.isnan(column)
+            found = np.full(len(column), np.nan)
+            found[known] = codes[column[known].astype(np.int64)]  # −1, a level without a column, is the last one
+            column = found
+        rows[:, at] = column
+    return rows
+
+
+# -- Local experts -----------------------------------------------------------------------------------------------------
+
+
+def local_experts(new: Learner, learners: Sequence[Learner], weights: FloatArray, X: FloatArray) -> Local:
+    """Return what the mixtures of learners say at raw rows of the new one."""
+    parts = np.empty((len(X), len(learners)))
+    log_gates, means, variances, owners = [], [], [], []
+    for m, learner in enumerate(learners):
+        rows = _translated(X, new.encoder, learner.encoder)
+        parts[:, m] = weights[m] * _is_known(learner, rows)
+        logs, said, spread = _said(new, learner, rows)
+        # The order of experts within a model means nothing, so that the result must not depend on it.
+        order = np.argsort(-np.exp(logs).sum(axis=0), kind="stable")
+        log_gates.append(logs[:, order])
+        means.append(said[:, order])
+        variances.append(spread[order])
+        owners.append(np.full(len(order), m))
+    parts[parts.sum(axis=1) == 0.0] = weights
+    return Local(
+        np.concatenate(log_gates, axis=1),
+        parts / parts.sum(axis=1, keepdims=True),
+        np.concatenate(means, axis=1),
+        np.concatenate(variances),
+        np.concatenate(owners),
+    )
+
+
+def _is_known(learner: Learner, X: FloatArray) -> BoolArray:
+    """Return at which raw rows of a learner, (n,), it has seen each of the levels before."""
+    encoder = learner.encoder
+    known = np.ones(len(X), dtype=np.bool_)
+    for field in encoder.levels:
+        known &= X[:, encoder.fields.index(field)] != UNPLACED
+    return known
+
+
+def _said(new: Learner, learner: Learner, X: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the log gate (S, K), means (S, K, Q) and covariances (K, Q, Q) of a mixture, in units of the targets."""
+    theta = mixture_parameters(learner)
+    assert theta is not None  # noqa: S101 - `check_alike` has said so
+    W, R = features_at(learner, X)
+    scaler, n_outputs = learner.encoder.scaler, learner.targets.n_outputs
+    scores, _ = mixture.score(learner.context.family, theta, W, R, n_outputs=n_outputs, traced=True)
+    logs = log_softmax(np.column_stack([W @ theta.gate.T, np.zeros(len(W))]))
+    output = _outputs(new, learner)
+    K = len(theta.experts)
+    if not learner.context.family.is_metric:
+        means = np.zeros((len(X), K, new.targets.n_outputs))
+        means[:, :, output] = scores.trace.means
+        return logs, means, np.empty((K, 0, 0))
+    means = scores.trace.means * scaler.target_scale + scaler.target_center
+    spread = theta.variances if theta.variances.ndim == 3 else np.stack([np.diag(each) for each in theta.variances])
+    spread = spread * np.outer(scaler.target_scale, scaler.target_scale)
+    return logs, means[:, :, output], spread[:, output][:, :, output]
+
+
+def features_at(learner: Learner, X: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return gate features and expert features of raw rows, as they are predicted."""
+    encoder = learner.encoder
+    return encoder.design(encoder.hold(encoder.bounded(X)))
+
+
+# -- Reduction ---------------------------------------------------------------------------------------------------------
+
+
+def reduce_learners(
+    new: Learner, learners: Sequence[Learner], weights: FloatArray, X: FloatArray, n_experts: int, n: int | None = None
+) -> Reduced:
+    """Start a new learner, which `prepare` has prepared, at the reduction of others over raw rows X.
+
+    It counts n events as learned, by default as many as all others together.
+    """
+    total = sum(learner.n for learner in learners)
+    n = total if n is None else n
+    local = local_experts(new, learners, weights, X)
+    W, R = features_at(new, X)
+    W, R = W[:, : new.encoder.n_gate_features], R[:, : new.encoder.n_expert_features]
+    scaler, is_metric = new.encoder.scaler, new.context.family.is_metric
+    if is_metric:  # where sizes of outputs are alike, so are sums of their squares
+        scale = scaler.target_scale
+        local = local._replace(
+            means=(local.means - scaler.target_center) / scale, variances=local.variances / np.outer(scale, scale)
+        )
+    problem = _problem(new, local, R)
+    found = reduce(problem, W, n_experts, new.context.options.seed)
+    order = np.argsort(-np.exp(found.log_shares(W)).sum(axis=0), kind="stable")
+    found = found.in_order(order)
+    _start(new, learners, found, W, R, problem, n, total)
+    _fill_reservoir(new, learners, weights, n)
+    parts = local.shares.sum(axis=0)
+    shares = np.zeros((len(learners), n_experts))
+    np.add.at(shares, (local.owners, found.labels), parts)
+    totals = shares.sum(axis=0)
+    shares = np.divide(shares, totals, out=np.zeros_like(shares), where=totals > 0.0)
+    return Reduced(new, divergence_between(problem, found, W), shares, found.divergences)
+
+
+def _problem(new: Learner, local: Local, R: FloatArray) -> Problem:
+    family = new.context.family
+    if not family.is_metric:
+        return Classes(local, R)
+    return Normal(
+        local, R, is_full=family.variances_of(np.ones(family.n_variances(new.targets.n_outputs)), 1).ndim == 3
+    )
+
+
+def _start(
+    new: Learner,
+    learners: Sequence[Learner],
+    found: Reduction,
+    W: FloatArray,
+    R: FloatArray,
+    problem: Problem,
+    n: int,
+    total: int,
+) -> None:
+    """Start a learner at a reduced mixture, with the statistics of n events, of which the others count `total`."""
+    context, encoder = new.context, new.encoder
+    experts, K = found.experts, len(found.experts.coefficients)
+    states = [learner.state for learner in learners if learner.state is not None]
+    diagonals = context.family.variances_of(np.ones(context.family.n_variances(context.targets.n_outputs)), 1).ndim == 2
+    variances = np.einsum("kqq->kq", experts.variances) if diagonals else experts.variances
+    state = statistics_of(
+        context.family,
+        context.learning_options(K),
+        Parameters(
+            _padded(found.gate[:-1], encoder.gate_width),
+            _padded(experts.coefficients, encoder.expert_width),
+            np.ascontiguousarray(variances),
+        ),
+        _padded(W, encoder.gate_width),
+        _padded(R, encoder.expert_width),
+        one=problem.one_expert(),
+        n=n,
+    )
+    iterates = sum(int(state.n_average[0]) for state in states) * n // max(total, 1)
+    new.start(state._replace(n_average=np.array([max(iterates, 1)], dtype=np.int64)))
+
+
+def _fill_reservoir(new: Learner, learners: Sequence[Learner], weights: FloatArray, n: int) -> None:
+    """Fill the reservoir of a learner, if it keeps one, from those of others, by their weights.
+
+    Without it, models that go on from the result could not be compared again before they have learned much more.
+    """
+    context = new.context
+    if context.reservoir is None:
+        return
+    sample, chances = _reservoir_events(new, learners, weights)
+    if not len(sample.X):
+        return
+    size, seed = context.options.reservoir, context.options.seed
+    # A weighted sample without replacement (Efraimidis and Spirakis, Information Processing Letters 97, 2006).
+    keys = np.log1p(-np.random.default_rng((seed, n)).random(len(chances))) / chances
+    kept = np.sort(np.argsort(-keys, kind="stable")[:size])
+    arrays = {
+        f"{RESERVOIR}X": sample.X[kept],
+        f"{RESERVOIR}Y": sample.Y[kept],
+        f"{RESERVOIR}weights": sample.weights[kept],
+        f"{RESERVOIR}seen": np.array([n if len(kept) == size else len(kept)], dtype=np.int64),
+    }
+    context.reservoir = Reservoir.from_arrays(
+        arrays,
+        context.family,
+        size=size,
+        seed=seed,
+        n_fields=len(new.encoder.fields),
+        n_outputs=new.targets.n_outputs,
+    )
+
+
+def _reservoir_events(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> tuple[Sample, FloatArray]:
+    """Return the events of all reservoirs in the coordinates of the new learner, and how many each stands for, (m,)."""
+    samples, counts = [], []
+    for learner, weight in zip(learners, weights, strict=True):
+        X, Y, given = np.empty((0, len(learner.encoder.fields))), np.empty((0, 1)), np.empty(0)
+        if learner.context.reservoir is not None:
+            _, X, Y, given = learner.reservoir_rows()
+        if not len(X):
+            continue
+        output = _outputs(new, learner)
+        own = output[Y.astype(np.int64)].astype(np.float64) if new.targets.are_labels else Y[:, output]
+        samples.append(Sample(_translated(X, learner.encoder, new.encoder), own, given))
+        counts.append(np.full(len(X), weight / len(X)))
+    if not samples:
+        return Sample(np.empty((0, 0)), np.empty((0, 0)), np.empty(0)), np.empty(0)
+    return Sample(*(np.concatenate(arrays) for arrays in zip(*samples, strict=True))), np.concatenate(counts)
+
+
+def _padded(array: FloatArray, width: int) -> FloatArray:
+    more = width - array.shape[-1]
+    return np.ascontiguousarray(np.pad(array, [*[(0, 0)] * (array.ndim - 1), (0, more)]))
+
+
+# -- Refinement --------------------------------------------------------------------------------------------------------
+
+
+def refined(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> Learner:
+    """Return a learner at EM on the events of the others' reservoirs, from what the new one has been reduced to.
+
+    That is the new learner itself if they do not gain more than they would by chance, or there are none. It counts as
+    many events as before.
+    """
+    (X, Y, given), counts = _reservoir_events(new, learners, weights)
+    state = new.state
+    if not len(X) or state is None:
+        return new
+    given = given * (counts / counts.mean())
+    trial = copy.deepcopy(new)
+    with fitting.gathering(trial):
+        trial.phase = trial.phase.begin(trial.context)
+        trial.phase.learn(trial.context, X, Y, given, traced=False)
+        try:
+            done = fitting.fit_gathered(
+                trial, "em", from_model=True, rounds=REFINING_ROUNDS, tolerance=TOLERANCE, step=None, on_round=None
+            )
+        except UnsoundError:
+            return new
+    encoder, fitted = new.encoder, trial.state
+    assert fitted is not None  # noqa: S101 - it was fitted
+    sizes = (new.targets.n_outputs, encoder.n_gate_features, encoder.n_expert_features)
+    free = n_parameters(new.context.family, len(state.masses), *sizes)
+    if not len(X) * (done.descent.objective - done.descent.trace[0].objective) > NATS_PER_PARAMETER * free:
+        return new
+    trial.start(fitted._replace(n=state.n.copy(), n_average=state.n_average.copy()))
+    return trial
+
+
+# -- Exact merging -----------------------------------------------------------------------------------------------------
+
+
+def check_same_start(learners: Sequence[Learner], names: Sequence[str]) -> None:
+    """Check that the statistics of models are of the same coordinates.
+
+    Raises:
+        ConfigError: a model is in its warm-up, has other columns or scales than the first, or holds events that wait.
+    """
+    check_alike(learners, names)
+    first, problems = learners[0], []
+    for name, learner in zip(names, learners, strict=True):
+        state, other = learner.state, first.state
+        assert state is not None  # noqa: S101 - `check_alike` has said so
+        assert other is not None  # noqa: S101 - the same
+        same = learner.encoder.feature_names == first.encoder.feature_names
+        same = same and learner.targets.names == first.targets.names and state.experts.shape == other.experts.shape
+        scales = zip(learner.encoder.scaler, first.encoder.scaler, strict=True)
+        priors = [(getattr(state, part), getattr(other, part)) for part in _PRIOR]
+        if not same or not all(np.array_equal(here, there) for here, there in [*scales, *priors]):
+            problems.append(f"{name}: it did not begin from the same parameters as {names[0]}; use reduce instead")
+        elif n_waiting(state):
+            problems.append(f"{name}: {n_waiting(state)} events wait for their group; merge after a whole group")
+    if problems:
+        raise ConfigError(*problems)
+
+
+_PRIOR = ("prior_gate_gram", "prior_expert_gram", "prior_experts", "prior_variances")
+
+
+def merge_learners(new: Learner, learners: Sequence[Learner], weights: FloatArray, n: int) -> None:
+    """Continue with what all learners have learned from the same start, of which `new` is a copy of one."""
+    states = [learner.state for learner in learners if learner.state is not None]
+    first = states[0]
+    prior = Prior(
+        new.context.options.prior_strength,
+        first.prior_gate_gram,
+        first.prior_expert_gram,
+        first.prior_experts,
+        first.prior_variances,
+        VARIANCE_FLOOR,
+    )
+    outputs = np.arange(new.encoder.n_outputs)
+    for learner in learners:
+        new.encoder.join_ranges(learner.encoder, outputs)
+    new.undo.forget()
+    phase, state = new.phase, merged(states, weights, n, prior)
+    new.phase = Mixture(new.context.candidate(state), phase.portfolio if isinstance(phase, Streaming) else None)

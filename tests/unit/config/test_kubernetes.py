@@ -1,0 +1,238 @@
+"""config/kubernetes, as far as it can be checked without a cluster: none was ever run by these tests."""
+
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from streammoe.commands import main
+from streammoe.configuration import load_settings
+
+pytestmark = pytest.mark.usefixtures("logging_as_before")
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "config" / "kubernetes"
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+OBJECTS = [found for path in sorted(FOLDER.glob("*.yaml")) for found in yaml.safe_load_all(path.read_text())]
+OLDEST = "1.31"
+"""The version of Kubernetes from which on everything in the files is known and on by default."""
+NEWEST = kubernetes_validate.latest_version()
+
+
+def one(kind, name="streammoe"):
+    [found] = [each for each in OBJECTS if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+DAEMONS, WATCHER = one("StatefulSet"), one("Deployment", "streammoe-watcher")
+N = DAEMONS["spec"]["replicas"]
+CONFIG = one("ConfigMap")["data"]["config.toml"]
+
+
+def pod(workload):
+    return workload["spec"]["template"]["spec"]
+
+
+def containers(workload):
+    return [*pod(workload)["initContainers"], *pod(workload)["containers"]]
+
+
+def container(workload, name):
+    [found] = [each for each in containers(workload) if each["name"] == name]
+    return found
+
+
+def expanded(text, variables):
+    """As Kubernetes does: what it does not know stays as it is."""
+    return re.sub(r"\$\(([^)]*)\)", lambda found: variables.get(found[1], found[0]), text)
+
+
+def environment(each, index):
+    """The variables of a container in the pod of this index."""
+    fields = {
+        "metadata.name": f"{DAEMONS['metadata']['name']}-{index}",
+        "metadata.labels['apps.kubernetes.io/pod-index']": str(index),
+    }
+    found = {}
+    for entry in each.get("env", ()):
+        value = entry.get("value")
+        found[entry["name"]] = (
+            fields[entry["valueFrom"]["fieldRef"]["fieldPath"]] if value is None else expanded(value, found)
+        )
+    return found
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def settings_of(index, config):
+    return load_settings(config, environment=environment(container(DAEMONS, "streammoe"), index))
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_every_object_is_what_kubernetes_takes_and_has_no_field_that_it_would_ignore(version):
+    for each in OBJECTS:
+        kubernetes_validate.validate(each, version, strict=True)
+
+
+def test_a_field_that_there_is_not_would_be_found():
+    wrong = {**DAEMONS, "spec": {**DAEMONS["spec"], "replica": 4}}
+    with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
+        kubernetes_validate.validate(wrong, OLDEST, strict=True)
+
+
+def test_names_and_labels_lead_to_each_other():
+    labels = DAEMONS["spec"]["template"]["metadata"]["labels"]
+    service, budget = one("Service"), one("PodDisruptionBudget")
+    assert DAEMONS["spec"]["serviceName"] == service["metadata"]["name"]
+    spread = pod(DAEMONS)["topologySpreadConstraints"][0]["labelSelector"]
+    for selector in (DAEMONS["spec"]["selector"], budget["spec"]["selector"], spread):
+        assert selector == {"matchLabels": labels}
+    assert service["spec"]["selector"] == labels
+    assert WATCHER["spec"]["selector"]["matchLabels"] == WATCHER["spec"]["template"]["metadata"]["labels"] != labels
+    claims = {each["metadata"]["name"] for each in OBJECTS if each["kind"] == "PersistentVolumeClaim"}
+    for workload in (DAEMONS, WATCHER):
+        volumes = {each["name"]: each for each in pod(workload)["volumes"]}
+        templates = {each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", ())}
+        mounted = {mount["name"] for each in containers(workload) for mount in each["volumeMounts"]}
+        assert mounted == volumes.keys() | templates
+        found = [
+            each["persistentVolumeClaim"]["claimName"] for each in volumes.values() if "persistentVolumeClaim" in each
+        ]
+        assert set(found) == claims
+    [config] = [each["configMap"] for each in pod(DAEMONS)["volumes"] if "configMap" in each]
+    assert config == {"name": one("ConfigMap")["metadata"]["name"]}
+
+
+def test_the_settings_are_valid_and_every_partition_has_one_daemon(config):
+    daemon = container(DAEMONS, "streammoe")
+    for index in range(N):
+        checked = CliRunner().invoke(main, ["check-config", str(config)], env=environment(daemon, index))
+        assert checked.exit_code == 0, checked.output
+    found = [settings_of(index, config) for index in range(N)]
+    assert [source.shard for each in found for source in each.sources] == [f"{index}/{N}" for index in range(N)]
+    assert len({each.checkpoint.dir for each in found}) == N
+    assert {each.model.reservoir for each in found} == {2000}
+
+
+def test_what_is_written_goes_to_volumes_of_the_user_of_the_image(config):
+    [home] = re.findall(r"^WORKDIR (/var\S+)", DOCKERFILE, re.MULTILINE)
+    [kernels] = re.findall(r"NUMBA_CACHE_DIR=(\S+)", DOCKERFILE)
+    [user] = re.findall(r"^USER (\d+):\1", DOCKERFILE, re.MULTILINE)
+    daemon = container(DAEMONS, "streammoe")
+    mounts = {mount["mountPath"]: mount for mount in daemon["volumeMounts"]}
+    assert mounts[home]["name"] == DAEMONS["spec"]["volumeClaimTemplates"][0]["metadata"]["name"]
+    for path in (settings_of(0, config).checkpoint.dir, settings_of(0, config).dead_letters.path):
+        assert not Path(path).is_absolute()
+    for workload in (DAEMONS, WATCHER):
+        copying = container(workload, "kernels")
+        assert copying["command"] == ["cp", "-a", f"{kernels}/.", f"{copying['volumeMounts'][0]['mountPath']}/"]
+        main_container = pod(workload)["containers"][0]
+        assert {kernels, "/tmp"} <= {mount["mountPath"] for mount in main_container["volumeMounts"]}
+        who = pod(workload)["securityContext"]
+        assert {who["runAsUser"], who["runAsGroup"], who["fsGroup"]} == {int(user)}
+    assert f"{Path(daemon['args'][1]).parent}" in mounts
+    assert Path(daemon["args"][1]).name in one("ConfigMap")["data"]
+
+
+def test_containers_may_do_no_more_than_they_must():
+    for workload in (DAEMONS, WATCHER):
+        assert pod(workload)["securityContext"]["runAsNonRoot"]
+        assert pod(workload)["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not pod(workload)["automountServiceAccountToken"]
+        for each in containers(workload):
+            assert each["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert each["resources"]["requests"].keys() == {"cpu", "memory"}
+            assert "memory" in each["resources"]["limits"]
+            assert re.fullmatch(r"\S+:\d+\.\d+\.\d+", each["image"])
+
+
+def test_probes_and_prometheus_ask_where_each_listens(config):
+    metrics = settings_of(0, config).metrics
+    assert (metrics.host, metrics.enabled) == ("0.0.0.0", True)
+    assert one("Service")["spec"]["ports"][0]["port"] == metrics.port
+    options = [argument for argument in container(WATCHER, "watcher")["args"] if "=" in argument]
+    asked = dict(option.removeprefix("--").split("=") for option in options)
+    assert asked["metrics-host"] == "0.0.0.0"
+    for workload, port in ((DAEMONS, metrics.port), (WATCHER, int(asked["metrics-port"]))):
+        main_container = pod(workload)["containers"][0]
+        assert main_container["ports"] == [{"name": "metrics", "containerPort": port}]
+        assert workload["spec"]["template"]["metadata"]["annotations"] == {
+            "prometheus.io/scrape": "true",
+            "prometheus.io/port": str(port),
+            "prometheus.io/path": "/metrics",
+        }
+        paths = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+        assert {name: main_container[name]["httpGet"] for name in paths} == {
+            name: {"path": path, "port": "metrics"} for name, path in paths.items()
+        }
+
+
+def test_the_watcher_reads_the_copy_of_every_shard(config):
+    command, *arguments = container(WATCHER, "watcher")["args"]
+    places = [argument for argument in arguments if not argument.startswith("--")]
+    copies = [environment(container(DAEMONS, "copies"), index) for index in range(N)]
+    assert [each["TO"] for each in copies] == places
+    [state] = [mount for mount in container(DAEMONS, "copies")["volumeMounts"] if mount["name"] == "state"]
+    assert state["readOnly"]
+    for index, each in enumerate(copies):
+        assert each["FROM"] == f"{state['mountPath']}/{settings_of(index, config).checkpoint.dir}"
+    assert main.get_command(None, command).make_context(command, list(arguments)).params["watch"]
+    assert f"--out={settings_of(0, config).global_.path}" in arguments
+
+
+def test_copies_are_those_of_the_newest_checkpoint(tmp_path):
+    """A pass of the loop in a shell, ended by SIGTERM as Kubernetes ends it."""
+    here, there = tmp_path / "state" / "streammoe-0", tmp_path / "shared" / "streammoe-0"
+    programs, done = tmp_path / "bin", tmp_path / "done"
+    programs.mkdir()
+    (programs / "sleep").write_text(f"#!/bin/sh\ntouch '{done}'\nexec /bin/sleep 1\n")
+    (programs / "sleep").chmod(0o700)
+
+    def copied(*names):
+        script = container(DAEMONS, "copies")
+        path = f"{programs}:/usr/bin:/bin"
+        variables = {**environment(script, 0), "FROM": str(here), "TO": str(there), "PATH": path}
+        command = [*script["command"], *(expanded(each, variables) for each in script["args"])]
+        done.unlink(missing_ok=True)
+        running = subprocess.Popen(command, env=variables, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 20.0
+        while not done.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(timeout=20) == 0
+        assert sorted(path.name for path in there.iterdir()) == sorted(names)
+        return [(there / name).read_text() for name in sorted(names)]
+
+    def name(generation):
+        return f"checkpoint-{generation:012d}.safetensors"
+
+    assert copied() == []  # nothing has been saved yet
+    here.mkdir(parents=True)
+    (here / "lock").write_text("1")
+    for generation in (9, 10):
+        (here / name(generation)).write_text(f"{generation}")
+    assert copied(name(10)) == ["10"]
+    (here / name(11)).write_text("11")
+    assert copied(name(10), name(11)) == ["10", "11"]
+    (here / name(10)).unlink()
+    assert copied(name(11)) == ["11"]
+    (here / name(11)).rename(here / "set-aside")
+    assert copied(name(9)) == ["9"]  # it went back
+    (here / name(10)).write_text("another 10")
+    assert copied(name(9), name(10)) == ["9", "another 10"]
+    (here / name(10)).write_text("a third 10")
+    assert copied(name(9), name(10)) == ["9", "a third 10"]

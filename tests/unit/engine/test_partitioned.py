@@ -1,0 +1,97 @@
+"""EM on rows in parts is EM on all of them: parameters, traces, statistics."""
+
+import numpy as np
+import pytest
+
+from streammoe.engine import batch, partitioned
+from streammoe.engine.em import statistics_at
+from streammoe.engine.gradient import gradient
+from streammoe.engine.methods import METHODS, point_at
+from streammoe.engine.partitioned import InTurn, PartitionedEm
+from tests.unit.cases import CASES, Case, problem, random_theta
+
+n, p, K = 640, 4, 3
+WIDE = Case("categorical", 5)
+cases = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def in_parts(em, sizes):
+    """EM on the same rows, in parts of these sizes."""
+    ends = np.cumsum(sizes)
+    rows = np.arange(len(em.buffer.R))
+    parts = [
+        em._replace(buffer=em.buffer.rows((rows >= end - size) & (rows < end)))
+        for size, end in zip(sizes, ends, strict=True)
+    ]
+    return PartitionedEm(em.family, InTurn(parts), em.prior, em.options)
+
+
+def uneven(n, count, seed=0):
+    cuts = np.sort(np.random.default_rng(seed).choice(np.arange(1, n), count - 1, replace=False))
+    return np.diff([0, *cuts, n])
+
+
+def same(ours, theirs, tolerance=1e-9):
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+@cases
+@pytest.mark.parametrize("bound", ["tight", "adaptive", "sharp"])
+def test_every_round_on_16_parts_is_that_on_the_whole(case, bound):
+    em, theta = problem(case, n, p, K, bound=bound), random_theta(case, K, p)
+    one, many = in_parts(em, [n]), in_parts(em, uneven(n, 16))
+    method = METHODS["em"]()
+    there, here = point_at(one, theta), point_at(many, theta)
+    for _ in range(8):
+        same(here.tau.slope, there.tau.slope)
+        there, here = method.advance(one, there, None), method.advance(many, here, None)
+        same(here.theta, there.theta)
+        assert here.objective == pytest.approx(there.objective, abs=1e-11)
+
+
+@cases
+def test_a_round_is_one_of_em_on_a_buffer(case):
+    em, theta = problem(case, n, p, K), random_theta(case, K, p)
+    ours, method = in_parts(em, uneven(n, 16)), METHODS["em"]()
+    there, here = point_at(em, theta), point_at(ours, theta)
+    assert here.objective == pytest.approx(there.objective, abs=1e-11)
+    same(here.tau.slope, gradient(em, theta, there.tau))
+    there, here = method.advance(em, there, None), method.advance(ours, here, None)
+    # There, the last step of a softmax regression may be lost to rounding.
+    same(here.theta, there.theta, 1e-6)
+    assert here.objective == pytest.approx(there.objective, abs=1e-8)
+
+
+@cases
+@pytest.mark.parametrize("bound", ["tight", "adaptive", "sharp"])
+@pytest.mark.parametrize("K", [1, 3])
+def test_the_statistics_are_those_of_the_whole(case, bound, K):
+    em, theta = problem(case, n, p, K, bound=bound), random_theta(case, K, p)
+    ours = partitioned.statistics(in_parts(em, uneven(n, 16)), theta.copied())
+    same(ours, statistics_at(em, theta.copied()))
+
+
+@cases
+def test_a_fit_ends_where_that_of_the_whole_does(case):
+    em, theta = problem(case, n, p, K), random_theta(case, K, p)
+    descent, state = partitioned.fit(in_parts(em, uneven(n, 16)), theta, rounds=500, tolerance=1e-12)
+    theirs, there = batch.fit(em, [theta], "em", rounds=500, tolerance=1e-12)
+    assert descent.reason == theirs.reason
+    assert descent.objective == pytest.approx(theirs.objective, abs=1e-9)
+    same(state, there, 1e-4)
+
+
+def test_the_order_of_adding_depends_on_the_number_of_parts_alone():
+    each = [(np.array([x]),) for x in (1e16, 1.0, -1e16, 1.0, 1.0)]
+    assert partitioned.added(each)[0][0] == ((1e16 + 1.0) + (-1e16 + 1.0)) + 1.0
+
+
+def test_more_parameters_than_newton_steps_take_have_steps_that_gain():
+    em = problem(WIDE, n, 90, K)
+    theta = random_theta(WIDE, K, 90)
+    descent, _ = partitioned.fit(in_parts(em, [n // 2, n // 2]), theta, rounds=3, tolerance=0.0)
+    theirs, _ = batch.fit(em, [theta], "em", rounds=3, tolerance=0.0)
+    gains = np.diff([each.objective for each in descent.trace])
+    assert (gains > 0.0).all()
+    assert descent.objective == pytest.approx(theirs.objective, abs=1e-9)

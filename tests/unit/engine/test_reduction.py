@@ -1,0 +1,92 @@
+"""The reduction of local experts: descent, empty experts, and gates of models that lack an expert."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from streammoe.engine.reduction import Experts, Local, Normal, Problem, log_softmax, reduce
+from streammoe.types import FloatArray
+
+S = 300
+
+
+@pytest.fixture
+def R() -> FloatArray:
+    rng = np.random.default_rng(0)
+    return np.column_stack([np.ones(S), rng.normal(size=(S, 2))])
+
+
+def local(R: FloatArray, models: list[tuple[FloatArray, list[FloatArray]]]) -> Local:
+    """Return the local experts of models, each a gate (K, p) and the coefficients of its experts, of variance 0.1."""
+    parts = len(models)
+    log_gates = [log_softmax(R @ gate.T) for gate, _ in models]
+    means = [np.stack([R @ each for each in experts], axis=1)[:, :, None] for _, experts in models]
+    owners = np.repeat(np.arange(parts), [len(experts) for _, experts in models])
+    return Local(
+        np.concatenate(log_gates, axis=1),
+        np.full((S, parts), 1.0 / parts),
+        np.concatenate(means, axis=1),
+        np.full((len(owners), 1, 1), 0.1),
+        owners,
+    )
+
+
+UP, DOWN, FLAT = np.array([0.0, 3.0, 1.0]), np.array([1.0, -3.0, 1.0]), np.array([5.0, 0.0, 0.0])
+GATE = np.array([[0.0, 4.0, 0.0], [0.0, 0.0, 0.0]])
+
+
+def test_the_divergence_falls_with_each_round(R: FloatArray) -> None:
+    rng = np.random.default_rng(1)
+    models = [(rng.normal(size=(3, 3)), [rng.normal(size=3) * 3.0 for _ in range(3)]) for _ in range(8)]
+    found = reduce(Normal(local(R, models), R, is_full=False), R, 4, 0)
+    falls = np.diff(found.divergences)
+    assert len(falls) >= 2
+    assert (falls <= 1e-12).all()
+    assert found.divergences[-1] < 0.9 * found.divergences[0]
+
+
+def test_equal_experts_of_all_models_are_found_whatever_their_order(R: FloatArray) -> None:
+    models = [(GATE, [UP, DOWN]), (GATE[::-1], [DOWN, UP]), (GATE, [UP, DOWN])]
+    found = reduce(Normal(local(R, models), R, is_full=False), R, 2, 0)
+    rising = int(found.experts.coefficients[:, 0, 1].argmax())
+    np.testing.assert_allclose(found.experts.coefficients[rising, 0], UP, atol=1e-8)
+    np.testing.assert_allclose(found.experts.coefficients[1 - rising, 0], DOWN, atol=1e-8)
+    np.testing.assert_allclose(found.gate[rising] - found.gate[1 - rising], GATE[0] - GATE[1], atol=1e-8)
+    assert found.divergences[-1] == pytest.approx(0.0, abs=1e-8)
+
+
+def test_a_model_without_an_expert_does_not_speak_for_its_gate(R: FloatArray) -> None:
+    three = np.array([[0.0, 4.0, 0.0], [0.0, 0.0, 0.0], [-1.0, 0.0, 3.0]])
+    models = [(three, [UP, DOWN, FLAT]), (GATE, [UP, DOWN]), (three, [UP, DOWN, FLAT])]
+    found = reduce(Normal(local(R, models), R, is_full=False), R, 3, 0)
+    at = [int(np.abs(found.experts.coefficients[:, 0] - each).sum(axis=1).argmin()) for each in (UP, DOWN, FLAT)]
+    assert sorted(at) == [0, 1, 2]
+    np.testing.assert_allclose(found.gate[at] - found.gate[at[1]], three - three[1], atol=1e-6)
+
+
+def test_experts_that_no_model_connects_have_the_shares_of_their_models(R: FloatArray) -> None:
+    steep, level = np.array([50.0, 3.0, 1.0]), np.array([50.0, 0.0, -3.0])
+    models = [*[(GATE, [UP, DOWN])] * 9, (GATE, [steep, level])]
+    for K in (3, 4):
+        found = reduce(Normal(local(R, models), R, is_full=False), R, K, 0)
+        odd = found.experts.coefficients[:, 0, 0] > 25.0
+        assert np.exp(found.log_shares(R))[:, odd].sum(axis=1).mean() == pytest.approx(0.1, abs=1e-3)
+
+
+def test_the_mean_of_gates_is_as_hard_as_they_are(R: FloatArray) -> None:
+    apart = [np.array([[shift, 40.0, 0.0], [0.0, 0.0, 0.0]]) for shift in (-20.0, 0.0, 20.0)]
+    found = reduce(Normal(local(R, [(gate, [UP, DOWN]) for gate in apart]), R, is_full=False), R, 2, 0)
+    np.testing.assert_allclose(np.abs(found.gate[0] - found.gate[1]), [0.0, 40.0, 0.0], atol=1e-6)
+
+
+def test_an_expert_that_nothing_is_near_to_is_seeded_anew(R: FloatArray, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Normal(local(R, [(GATE, [UP, DOWN])]), R, is_full=False)
+
+    def far_start(problem: Problem, sketch: Problem, K: int, seed: int) -> list[Experts]:
+        coefficients = np.stack([0.5 * (UP + DOWN), np.array([1e6, 0.0, 0.0])])[:, None, :]
+        return [Experts(coefficients, np.full((2, 1, 1), 0.1))]
+
+    monkeypatch.setattr("streammoe.engine.reduction._starts", far_start)
+    found = reduce(problem, R, 2, 0)
+    assert found.divergences[-1] == pytest.approx(0.0, abs=1e-8)

@@ -1,0 +1,170 @@
+"""A sample of events: uniform, the same however events come, and what a checkpoint may claim of it."""
+
+import copy
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from streammoe.engine.reservoir import AHEAD, FEW, LEAST, Reservoir
+from streammoe.errors import CheckpointError
+from streammoe.experts import families
+
+N = 3 * AHEAD
+SIZE = 2 * LEAST + 5
+RNG = np.random.default_rng(0)
+X, Y, WEIGHTS = RNG.normal(size=(N, 2)), np.arange(N, dtype=np.float64)[:, None], RNG.random(N) + 0.5
+
+
+def filled(n, pieces=(), size=SIZE, seed=3, between=lambda reservoir: reservoir):
+    reservoir = Reservoir(size, seed)
+    for rows in np.split(np.arange(n), pieces):
+        reservoir.add(X[rows], Y[rows], WEIGHTS[rows])
+        reservoir = between(reservoir)
+    return reservoir
+
+
+def restored(arrays, size=SIZE, family="gaussian"):
+    return Reservoir.from_arrays(arrays, families()[family], size=size, seed=3, n_fields=2, n_outputs=1)
+
+
+def state(reservoir):
+    return {name: (array.shape, array.tobytes()) for name, array in reservoir.arrays(2).items()}
+
+
+def numbers(reservoir, n_fields=2):
+    """Which events are in the sample: each has its number as its target."""
+    return reservoir.rows(n_fields).Y.ravel().astype(int)
+
+
+def chi_square(counts):
+    expected = counts.sum() / counts.size
+    return ((counts - expected) ** 2 / expected).sum()
+
+
+def test_each_set_of_events_is_as_likely_as_any_other():
+    """Of all 220 sets of 3 among 12 events."""
+    sets = {held: at for at, held in enumerate(itertools.combinations(range(12), 3))}
+    for pieces in ((), range(1, 12)):
+        counts = np.zeros(len(sets))
+        for seed in range(4000):
+            counts[sets[tuple(sorted(numbers(filled(12, pieces, size=3, seed=seed))))]] += 1
+        # Variance 2 × degrees of freedom: five deviations.
+        assert chi_square(counts) < len(sets) + 5.0 * math.sqrt(2.0 * len(sets))
+
+
+def test_far_into_a_stream_all_ages_are_equally_frequent():
+    held = np.concatenate([numbers(filled(N, size=1000, seed=seed)) for seed in range(20)])
+    counts = np.bincount(held * 16 // N, minlength=16)
+    assert chi_square(counts) < 16 + 5.0 * math.sqrt(2.0 * 16)
+    assert len(set(numbers(filled(N)))) == SIZE
+
+
+@pytest.mark.parametrize("n", [0, 3, LEAST, SIZE, SIZE + 1, N])
+def test_the_sample_is_the_same_however_events_came(n):
+    whole = filled(n)
+    sample = whole.rows(2)
+    held = numbers(whole)
+    assert (whole.count, whole.seen) == (len(held), n) == (min(n, SIZE), n)
+    np.testing.assert_array_equal(sample.X, X[held])
+    np.testing.assert_array_equal(sample.weights, WEIGHTS[held])
+    if n <= SIZE:
+        assert (held == np.arange(n)).all()
+    want = state(whole)
+    for pieces in (np.flatnonzero(RNG.random(n) < 0.2), range(1, n), range(FEW, n, FEW + 1)):
+        assert state(filled(n, pieces)) == want
+    for again in (copy.deepcopy, Reservoir.copy, lambda one: restored(one.arrays(2))):
+        assert state(filled(n, range(100, n, 100), between=again)) == want
+
+
+def test_rows_without_target_do_not_count():
+    for cuts in ((), range(1, 500)):
+        reservoir = Reservoir(SIZE, 3)
+        for rows in np.split(np.arange(500), cuts):
+            some = np.repeat(Y[rows], 2, axis=0)
+            some[1::2] = np.nan
+            reservoir.add(np.repeat(X[rows], 2, axis=0), some, np.repeat(WEIGHTS[rows], 2))
+        assert state(reservoir) == state(filled(500))
+
+
+def test_a_copy_and_what_it_was_copied_from_do_not_touch_each_other():
+    first = filled(SIZE + 10)
+    second, before = first.copy(), state(first)
+    rows = np.arange(SIZE + 10, N)
+    second.add(X[rows], Y[rows], WEIGHTS[rows])
+    assert state(first) == before
+    assert state(second) == state(filled(N)) != before
+    first.add(X[:500], Y[:500], WEIGHTS[:500])
+    assert state(second) == state(filled(N))
+
+
+def test_a_copy_that_was_kept_is_brought_up_to_date_unless_it_has_changed():
+    reservoir, spare = filled(100), None
+    for rows in np.split(np.arange(100, 1000), range(10, 900, 10)):
+        reservoir.add(X[rows], Y[rows], WEIGHTS[rows])
+        spare = reservoir.copy(spare)
+        assert state(spare) == state(reservoir)
+    spare.add(X[:400], Y[:400], WEIGHTS[:400])
+    assert state(reservoir.copy(spare)) == state(reservoir) == state(filled(1000))
+    other = reservoir.copy()
+    assert state(reservoir.copy(filled(1000))) == state(other.copy(spare)) == state(filled(1000))
+
+
+def test_late_columns_are_missing_in_earlier_rows():
+    reservoir = filled(300)
+    before = reservoir.copy()
+    wide = np.column_stack([X[:700], np.ones(700)])
+    for rows in np.split(np.arange(700), [1, 2, 100]):
+        reservoir.add(wide[rows], Y[rows] + N, WEIGHTS[rows])
+    found, held = reservoir.rows(4), numbers(reservoir, 3)
+    late = held >= N
+    assert 0 < late.sum() < SIZE
+    assert np.isnan(found.X[:, 3]).all()
+    assert np.isnan(found.X[~late, 2]).all()
+    assert (found.X[late, 2] == 1.0).all()
+    np.testing.assert_array_equal(found.X[:, :2], X[held % N])
+    assert state(before) == state(filled(300))
+
+
+def test_a_smaller_sample_is_a_uniform_part_and_goes_on_uniformly():
+    counts = np.zeros(40)
+    for seed in range(2000):
+        smaller = filled(30, size=20, seed=seed).resized(5)
+        smaller.add(X[30:40], Y[30:40], WEIGHTS[30:40])
+        assert (smaller.count, smaller.seen) == (5, 40)
+        counts[numbers(smaller)] += 1
+    assert chi_square(counts) < 40 + 5.0 * math.sqrt(2.0 * 40)
+
+
+def test_a_larger_sample_keeps_all_events_or_begins_again():
+    assert state(filled(100).resized(SIZE + 50)) == state(filled(100, size=SIZE + 50))
+    again = filled(SIZE + 1).resized(SIZE + 50)
+    assert (again.count, again.seen) == (0, 0)
+
+
+ARRAYS = filled(200).arrays(2)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_checkpoint_has_all_of_it(name):
+    with pytest.raises(CheckpointError):
+        restored({key: array for key, array in ARRAYS.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"reservoir.X": np.zeros((SIZE, 3))},
+        {"reservoir.X": np.full((SIZE, 2), np.inf)},
+        {"reservoir.X": np.zeros((SIZE - 1, 2))},
+        {"reservoir.Y": np.zeros((SIZE, 2))},
+        {"reservoir.Y": np.full((SIZE, 1), np.nan)},
+        {"reservoir.weights": np.zeros(SIZE)},
+        {"reservoir.seen": np.array([SIZE - 1])},
+        {"reservoir.seen": np.array([-1])},
+    ],
+)
+def test_a_checkpoint_that_cannot_be_is_rejected(damage):
+    with pytest.raises(CheckpointError):
+        restored({**ARRAYS, **damage})

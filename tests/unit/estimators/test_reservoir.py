@@ -1,0 +1,135 @@
+"""The option `reservoir`: a sample of what was learned, which changes nothing, and outlasts restarts."""
+
+import numpy as np
+import pytest
+
+from streammoe import InvalidEvent, MoEClassifier, MoERegressor, load
+from streammoe.errors import CheckpointError, ConfigError
+from streammoe.estimators import model_of
+from streammoe.persistence import decode, encode
+from streammoe.pipeline.label_join import digest_with
+from tests.unit.estimators.models import ESTIMATORS, NAMES, QUICK, WARM, pairs
+
+N, SIZE = 200, 25
+ARRAYS = {"reservoir.X", "reservoir.Y", "reservoir.weights", "reservoir.seen"}
+
+
+def learned(kind, n=N, **arguments):
+    model = kind(**{**QUICK, "reservoir": SIZE, **arguments})
+    for x, y in pairs(kind, n):
+        model.learn_one(x, y)
+    return model
+
+
+def rows_of(model):
+    """The sample as events: inputs by name and targets, in order."""
+    names, X, Y, weights = model.learner.reservoir_rows()
+    return {(*map(tuple, (x, y)), w) for x, y, w in zip(X.tolist(), Y.tolist(), weights.tolist(), strict=True)}, names
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_the_sample_is_of_events_as_they_came_and_changes_nothing(kind):
+    for n in (WARM // 2, N):
+        model, plain = learned(kind, n), learned(kind, n, reservoir=0)
+        assert model.state_digest() == plain.state_digest() == digest_with(model, {})
+        assert set(model.arrays()) - set(plain.arrays()) == ARRAYS
+        found, names = rows_of(model)
+        assert names == NAMES
+        known = {label: index for index, label in enumerate(model.output_names)}
+        asked = [
+            (tuple(x.values()), tuple(y.values()) if isinstance(y, dict) else (float(known.get(y, y)),), 1.0)
+            for x, y in pairs(kind, n)
+        ]
+        assert len(found) == SIZE
+        assert found < set(asked)
+        assert plain.learner.reservoir_rows().X.shape == (0, len(NAMES))
+
+
+def test_only_what_is_learned_counts():
+    events = pairs(MoERegressor, N)
+    model = MoERegressor(**QUICK, reservoir=SIZE)
+    for x, y in events:
+        model.learn_one(x, y)
+        model.learn_one({**x, "a": 5.0}, y, w=0.0)
+        with pytest.raises(InvalidEvent):
+            model.learn_one({**x, "a": float("inf")}, y)
+        model.learn_rows(np.array([[*x.values()], [1e300, 0.0, 0.0]]), np.array([[np.nan], [1.0]]))
+    assert rows_of(model) == rows_of(learned(MoERegressor))
+    assert model.arrays()["reservoir.seen"] == [N]
+
+
+def test_an_event_that_is_undone_does_not_count(monkeypatch):
+    """It would make parameters infinite, and was in the sample already."""
+    given = {**QUICK, "degree": 3, "range_factor": 0.0, "hold": False, "prior_strength": 0.0}
+    model, twin = (MoERegressor(**given, reservoir=N) for _ in range(2))
+    for at, (x, y) in enumerate(pairs(MoERegressor, N)):
+        if at % 10 == 7:
+            with pytest.raises(InvalidEvent, match="infinite"):
+                model.learn_one(dict.fromkeys(x, 9e49), y, w=1e6)
+        model.learn_one(x, y)
+        twin.learn_one(x, y)
+    assert rows_of(model) == rows_of(twin)
+    assert len(rows_of(model)[0]) == N
+
+
+def test_rows_hold_codes_missing_values_and_late_columns():
+    model = MoERegressor(**QUICK, categorical=("c",), lags=1, reservoir=100)
+    for at in range(100):
+        x = {"a": float(at), "c": "odd" if at % 2 else "even"}
+        x |= {"late": 1.0} if at >= 50 else {}
+        if at % 5 == 0:
+            del x["a"]
+        model.learn_one(x, 0.5 * at, w=2.0)
+    names, X, Y, weights = model.learner.reservoir_rows()
+    assert names == ["y:lag1", "c", "a", "late"]
+    n = np.arange(100.0)
+    np.testing.assert_array_equal(X[:, 0], np.where(n == 0, np.nan, 0.5 * (n - 1)))
+    np.testing.assert_array_equal(X[:, 2], np.where(n % 5 == 0, np.nan, n))
+    assert model.learner.encoder.levels["c"] == {"even": 0, "odd": 1}
+    np.testing.assert_array_equal(X[:, 1], n % 2)
+    np.testing.assert_array_equal(X[:, 3], np.where(n < 50, np.nan, 1.0))
+    np.testing.assert_array_equal(Y[:, 0], 0.5 * n)
+    assert set(weights.tolist()) == {2.0}
+
+
+def test_its_size_may_change_over_a_checkpoint(tmp_path):
+    model = learned(MoERegressor)
+    found = rows_of(model)[0]
+    model.change("reservoir", 10)
+    assert rows_of(model)[0] < found
+    assert len(rows_of(model)[0]) == 10
+    model.save(tmp_path / "model")
+    model = load(tmp_path / "model")
+    model.change("reservoir", 0)
+    assert not rows_of(model)[0]
+    assert not [name for name in model.arrays() if name.startswith("reservoir.")]
+    model.change("reservoir", 50)
+    x, y = pairs(MoERegressor, 1)[0]
+    model.learn_one(x, y)
+    assert rows_of(model)[0] == {((*x.values(),), (y,), 1.0)}
+    with pytest.raises(ConfigError, match="reservoir"):
+        model.change("reservoir", -1)
+
+
+def test_a_reservoir_that_could_not_be_kept_in_memory_is_rejected():
+    model = MoERegressor(1, warmup=0, reservoir=100_000)
+    with pytest.raises(InvalidEvent, match="reservoir"):
+        model.learn_one({f"x{i}": 1.0 for i in range(2_000)}, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"), [(MoERegressor, "X", 1e60), (MoEClassifier, "Y", 7.0), (MoEClassifier, "Y", 0.5)]
+)
+def test_a_row_that_the_model_cannot_have_learned_is_rejected(kind, name, value):
+    model = learned(kind)
+    arrays = {**model.arrays(), f"reservoir.{name}": model.arrays()[f"reservoir.{name}"].copy()}
+    arrays[f"reservoir.{name}"][3, 0] = value
+    with pytest.raises(CheckpointError):
+        model_of(decode(encode(arrays, model.describe()), "memory"), "memory")
+
+
+def test_a_checkpoint_has_a_reservoir_where_its_model_asks_for_one():
+    with_one, without = learned(MoERegressor), learned(MoERegressor, reservoir=0)
+    for arrays, model in ((with_one.arrays(), without), (without.arrays(), with_one)):
+        with pytest.raises(CheckpointError, match="reservoir"):
+            model_of(decode(encode(arrays, model.describe()), "memory"), "memory")

@@ -1,0 +1,95 @@
+import json
+
+import fsspec
+import pytest
+from click.testing import CliRunner
+
+from streammoe.commands import main
+from streammoe.persistence import FolderLock
+from streammoe.shards import reducing
+from streammoe.shards.global_model import read_newest
+from streammoe.shards.places import place_of
+from tests.unit.shards.shards import Daemon, Largest, learned
+
+
+@pytest.fixture
+def reduce(tmp_path, monkeypatch, logging_as_before):
+    """Call the command in a folder with the states of shards north and south."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reducing, "reduction_of", lambda n_experts, support: Largest())
+    for name, draw in (("north", 1), ("south", 2)):
+        Daemon(tmp_path / name / "state", learned(draw)).save()
+
+    def call(*arguments, code=0):
+        done = CliRunner().invoke(main, ["reduce", *map(str, arguments)])
+        assert done.exit_code == code, done.output
+        return done.stdout if code == 0 else done.output
+
+    return call
+
+
+BOTH = ("north/state", "south/state", "--name", "north", "--name", "south", "--out", "out")
+
+
+def test_it_writes_a_global_model_and_prints_what_it_contains(reduce, tmp_path):
+    assert reduce(*BOTH).splitlines() == [
+        "version 1, 60 events: out/global-000000000001.safetensors",
+        "  north: 30 events, share 0.5, 0 nats apart",
+        "  south: 30 events, share 0.5, 0.5 nats apart",
+    ]
+    found = json.loads(reduce(*BOTH, "--json"))
+    assert (found["outcome"], found["version"], found["n"], found["problems"]) == ("unchanged", 1, 60, {})
+    assert found["shards"]["south"]["positions"] == [{"kind": "kafka", "offset": 30}]
+    assert read_newest(place_of(tmp_path / "out", "--out")).version == 1
+
+
+def test_shards_are_named_by_their_folders_and_may_be_anywhere(reduce, tmp_path):
+    (tmp_path / "north" / "state").rename(tmp_path / "here")
+    try:
+        place = place_of("memory://bucket/there", "DIR")
+        for path in (tmp_path / "south" / "state").iterdir():
+            place.write(path.name, path.read_bytes())
+        found = json.loads(reduce("here/", "memory://bucket/there", "--out", "memory://bucket/out", "--json"))
+        assert found["shards"].keys() == {"here", "there"}
+        assert read_newest(place_of("memory://bucket/out", "--out")).n == 60
+    finally:
+        fsspec.filesystem("memory").store.clear()
+
+
+def test_a_shard_with_a_problem_is_named(reduce):
+    found = json.loads(reduce("north/state", "absent", "--out", "out", "--json"))
+    assert found["shards"].keys() == {"state"}
+    assert found["problems"]["absent"]["reason"] == "empty"
+
+
+def test_without_any_shard_that_counts_it_fails(reduce, tmp_path):
+    words = reduce("absent", "missing", "--out", "out", code=4)
+    assert "no shard has a checkpoint that counts: absent (absent: there is no checkpoint" in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["north/state", "south/state", "--out", "out"], "would both be shard 'state'; give each folder a name of its"),
+        (["a", "b", "--name", "a", "--out", "out"], "there are 1 name for 2 folders; give one for each"),
+        (["a", "b", "--name", "a", "--name", "a", "--out", "out"], "would both be shard 'a'"),
+        (["a", "./b/../a/", "--name", "a", "--name", "b", "--out", "out"], "a is there twice"),
+        (["a", "--name", "x/y", "--out", "out"], "got 'x/y' for a; a shard's name is"),
+        (["a", "--out", "./a"], "--out: a is the folder of shard 'a'"),
+        (["a", "--out", "out", "--metrics-port", "0"], "--metrics-port needs --watch"),
+        (["a"], "Missing option '--out'"),
+        (["--out", "out"], "Missing argument 'DIR...'"),
+        (["a", "--out", "out", "--every", "0"], "0.0 is not in the range x>0"),
+        (["unknown://x", "--out", "out"], "DIR: got unknown://x, which cannot be used"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(reduce, tmp_path, arguments, words):
+    before = sorted(tmp_path.rglob("*"))
+    assert words in " ".join(reduce(*arguments, code=2).split())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_only_one_process_writes_to_a_folder(reduce, tmp_path):
+    with FolderLock(tmp_path / "out"):
+        assert "in use by process" in reduce(*BOTH, code=4)
+    reduce(*BOTH)

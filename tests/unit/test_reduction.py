@@ -1,0 +1,293 @@
+"""`reduce` and `merge_statistics`: what they reconcile and refuse, and that the result is a model like others."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streammoe import (
+    ConfigError,
+    Gaussian,
+    InvalidEvent,
+    MoEClassifier,
+    MoEMultiTargetRegressor,
+    MoERegressor,
+    WarmUp,
+    load,
+    merge_statistics,
+    reduce,
+)
+from streammoe.reduction import reduce_with_details
+from streammoe.types import AnyArray, FloatArray
+
+WARMUP = WarmUp(100, restarts=2)
+
+
+def stream(n: int, seed: int) -> tuple[FloatArray, FloatArray]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2))
+    first = rng.random(n) < 1.0 / (1.0 + np.exp(-4.0 * X[:, 0]))
+    return X, np.where(first, 1.0 + X[:, 1], 3.0 - 2.0 * X[:, 1]) + 0.1 * rng.normal(size=n)
+
+
+def fitted(seed: int, n: int = 1000, **arguments: Any) -> MoERegressor:
+    model = MoERegressor(**{"n_experts": 2, "warmup": WARMUP, "reservoir": 300, **arguments})
+    model.learn_array(*stream(n, seed))
+    return model
+
+
+@pytest.fixture(scope="module")
+def workers() -> list[MoERegressor]:
+    return [fitted(seed) for seed in range(4)]
+
+
+def test_reduced_workers_predict_as_one_that_saw_everything(workers: Sequence[MoERegressor]) -> None:
+    one = MoERegressor(n_experts=2, warmup=WARMUP)
+    for seed in range(4):
+        one.learn_array(*stream(1000, seed))
+    X, y = stream(4000, 99)
+    errors = [float(np.mean((y - model.predict_array(X)) ** 2)) for model in (reduce(workers), one, *workers)]
+    assert errors[0] < 1.05 * errors[1]
+    assert errors[0] < min(errors[2:])
+
+
+def test_a_reduced_model_saves_and_learns_on(workers: Sequence[MoERegressor], tmp_path: Path) -> None:
+    model = reduce(workers)
+    assert model.n == 4000
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    X, y = stream(500, 50)
+    np.testing.assert_array_equal(model.learn_array(X, y), again.learn_array(X, y))
+    assert model.state_digest() == again.state_digest()
+    assert len(model.learner.reservoir_rows().X) == 300
+
+
+def test_models_of_different_numbers_of_experts_become_one(workers: Sequence[MoERegressor]) -> None:
+    more = fitted(5, n_experts=4)
+    models = [*workers, more]
+    X, y = stream(4000, 99)
+    assert len(reduce(models).masses) == 2
+    assert len(reduce(models, n_experts=3).masses) == 3
+    errors = [np.mean((y - model.predict_array(X)) ** 2) for model in (reduce(models, n_experts=2), *models)]
+    assert errors[0] < 1.01 * min(errors[1:])
+    assert len(reduce([more], n_experts=2).masses) == 2
+
+
+def test_weights_say_how_much_a_model_counts(workers: Sequence[MoERegressor]) -> None:
+    X, _ = stream(200, 60)
+    first = reduce(workers[:1], support=X).predict_array(X)
+    near = reduce(workers, weights=[1e9, 1.0, 1.0, 1.0], support=X).predict_array(X)
+    np.testing.assert_allclose(near, first, atol=1e-4)
+
+
+def test_a_model_that_differs_is_farther_from_the_result(workers: Sequence[MoERegressor]) -> None:
+    other = MoERegressor(n_experts=2, warmup=WARMUP, reservoir=300)
+    X, y = stream(1000, 7)
+    other.learn_array(X, y + 2.0)
+    found = reduce_with_details([*workers, other])
+    assert found.divergences.argmax() == 4
+    assert found.divergences[4] > 3.0 * found.divergences[:4].max()
+    np.testing.assert_allclose(found.shares.sum(axis=0), 1.0)
+
+
+def test_levels_and_orders_of_columns_are_reconciled() -> None:
+    rng = np.random.default_rng(3)
+    models = []
+    for levels, names in ((("red", "green"), ("a", "b", "c")), (("blue", "red"), ("c", "b", "a"))):
+        model = MoERegressor(n_experts=2, warmup=WARMUP, reservoir=500)
+        for _ in range(600):
+            values = {"a": rng.normal(), "b": rng.normal(), "c": levels[rng.integers(2)]}
+            y = values["a"] * (1 if values["b"] > 0 else -1) + {"red": 0.0, "green": 5.0, "blue": -5.0}[values["c"]]
+            model.learn_one({name: values[name] for name in names}, y + 0.05 * rng.normal())
+        models.append(model)
+    model = reduce(models)
+    assert {name for name in model.feature_names if str(name).startswith("c=")} == {"c=blue", "c=green", "c=red"}
+    for color, level in (("red", 0.0), ("green", 5.0), ("blue", -5.0)):
+        assert model.predict_one({"a": 1.5, "b": 2.0, "c": color}) == pytest.approx(1.5 + level, abs=1.0)
+    model.learn_one({"a": 1.0, "b": 0.0, "c": "green"}, 6.0)
+
+
+def test_orders_of_labels_are_reconciled_and_labels_joined() -> None:
+    def labels(n: int, seed: int) -> tuple[FloatArray, AnyArray]:
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(n, 2))
+        return X, np.where(X[:, 0] > 0.5, "up", np.where(X[:, 0] < -0.5, "down", "level"))
+
+    models = []
+    for seed, order in ((0, ["up", "down", "level"]), (1, ["level", "up", "down"]), (2, ["down", "up"])):
+        X, y = labels(1500, seed)
+        chosen = np.isin(y, order)
+        first = np.concatenate([np.flatnonzero(y == label)[:1] for label in order])
+        rows = np.concatenate([first, np.setdiff1d(np.flatnonzero(chosen), first)])
+        model = MoEClassifier(n_experts=2, warmup=WARMUP, reservoir=300)
+        model.learn_array(X[rows], y[rows])
+        models.append(model)
+        assert model.output_names == order
+    X, y = labels(2000, 9)
+    reduced = reduce(models[:2])
+    accuracies = [float(np.mean(model.predict_array(X) == y)) for model in (reduced, *models[:2])]
+    assert accuracies[0] >= max(accuracies[1:]) - 0.01
+    assert set(reduce(models).output_names) == {"up", "down", "level"}
+
+
+def test_outputs_in_another_order_are_reconciled() -> None:
+    rng = np.random.default_rng(4)
+    models = []
+    for names in (("u", "v"), ("v", "u")):
+        model = MoEMultiTargetRegressor(n_experts=2, expert=Gaussian("full"), warmup=WARMUP, reservoir=400)
+        model.set_targets(names)
+        for _ in range(600):
+            x = rng.normal(size=2)
+            values = {"u": abs(x[0]) + 0.1 * rng.normal(), "v": 100.0 - 50.0 * x[1] + rng.normal()}
+            model.learn_one({"a": x[0], "b": x[1]}, {name: values[name] for name in names})
+        models.append(model)
+    found = reduce(models).predict_one({"a": -2.0, "b": 1.0})
+    assert found["u"] == pytest.approx(2.0, abs=0.2)
+    assert found["v"] == pytest.approx(50.0, abs=3.0)
+
+
+def test_the_mixture_that_is_trusted_represents_a_portfolio() -> None:
+    model = fitted(0, n=3000)
+    theta = {"refitted", "average", "latest"} & set(model.member_weights)
+    assert theta
+    X, y = stream(2000, 70)
+    reduced = reduce([model], support=X)
+    served, alone = (float(np.mean((y - each.predict_array(X)) ** 2)) for each in (model, reduced))
+    assert alone < 1.1 * served
+
+
+def test_refining_gains_where_gates_are_hard() -> None:
+    def hard(n: int, seed: int) -> tuple[FloatArray, FloatArray]:
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(n, 6))
+        return X, np.where(X @ np.ones(6) > 0.0, 20.0, -20.0) + rng.normal(size=n)
+
+    workers = []
+    for seed in range(6):
+        worker = MoERegressor(n_experts=2, warmup=WARMUP, reservoir=400)
+        worker.learn_array(*hard(400, seed))
+        workers.append(worker)
+    X, y = hard(5000, 99)
+    plain, refined = (reduce(workers, refine=refine) for refine in (False, True))
+    errors = [float(np.mean((y - model.predict_array(X)) ** 2)) for model in (plain, refined)]
+    assert errors[1] < 0.9 * errors[0]
+    assert refined.n == plain.n
+
+
+def test_refining_changes_nothing_that_is_as_good_already() -> None:
+    workers = [fitted(seed, n=3000, reservoir=100) for seed in range(3)]
+    assert reduce(workers, refine=True).state_digest() == reduce(workers).state_digest()
+
+
+def test_inputs_may_be_given_as_an_array_a_frame_or_events(workers: Sequence[MoERegressor]) -> None:
+    pd = pytest.importorskip("pandas")
+    X, _ = stream(100, 80)
+    events = [{"x0": a, "x1": b} for a, b in X.tolist()]
+    found = [
+        reduce(workers, support=given).state_digest() for given in (X, pd.DataFrame(X, columns=["x0", "x1"]), events)
+    ]
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda models: [], r"models: got 0; give 1 to 4096"),
+        (
+            lambda models: [models[0], "a"],
+            r"models\[1\]: got 'a'; give a MoERegressor, MoEMultiTargetRegressor or MoEClassifier",
+        ),
+        (lambda models: [models[0], MoERegressor(2)], r"models\[1\]: its warm-up is not over \(0 events so far\)"),
+        (lambda models: [models[0], MoEClassifier(2)], r"models: got MoEClassifier, MoERegressor; all must be of one"),
+        (
+            lambda models: [models[0], fitted_otherwise()],
+            r"models\[1\]: it has 'c' that models\[0\] lacks and no 'x1'; reduce models of the same columns only",
+        ),
+        (lambda models: [models[0], fitted(1, degree=2)], r"models\[1\]: degree is 2 here and 1 in models\[0\]"),
+        (
+            lambda models: [models[0], fitted(1, expert="laplace")],
+            r"models\[1\]: its experts are not those of models\[0\]; reduce models of the same family",
+        ),
+    ],
+)
+def test_models_that_do_not_fit_together_are_refused(
+    change: Any, message: str, workers: Sequence[MoERegressor]
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        reduce(change(workers))
+
+
+def fitted_otherwise() -> MoERegressor:
+    model = MoERegressor(n_experts=2, warmup=WARMUP)
+    X, y = stream(200, 0)
+    model.learn_array(X, y, feature_names=["x0", "c"])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_experts": 0}, r"n_experts: got 0; it must be a whole number ≥ 1"),
+        ({"n_experts": 9}, r"n_experts: got 9; the models have only 8 experts together"),
+        ({"weights": 5}, r"weights: got 5; give a list of numbers, one for each model"),
+        ({"weights": [1e308, 1.0, 1e308, 1.0]}, r"weights: got 1 to 1e\+308; weights are from 1e-100 to 1e\+100"),
+        ({"weights": [1.0]}, r"weights: got 1 for 4 models; give one for each"),
+        ({"weights": [1.0, 1.0, 0.0, 1.0]}, r"weights: got 0.0 for models\[2\]; it must be a finite number above 0"),
+        ({"support": np.zeros((2, 2))}, r"support: there are 2 inputs to compare the models at, and their 3 features"),
+    ],
+)
+def test_arguments_are_checked(arguments: dict[str, Any], message: str, workers: Sequence[MoERegressor]) -> None:
+    with pytest.raises(ConfigError, match=message):
+        reduce(workers, **arguments)
+
+
+def test_models_without_a_reservoir_need_inputs() -> None:
+    with pytest.raises(ConfigError, match=r"give inputs as support, or let the models keep a reservoir"):
+        reduce([fitted(seed, reservoir=0) for seed in range(2)])
+
+
+def test_an_invalid_input_is_named(workers: Sequence[MoERegressor]) -> None:
+    with pytest.raises(InvalidEvent, match=r"support\[1\]: x0"):
+        reduce(workers, support=[{"x0": 1.0, "x1": 2.0}, {"x0": "seven", "x1": 1.0}])
+
+
+def test_each_column_needs_a_value_in_some_input(workers: Sequence[MoERegressor]) -> None:
+    rows: list[dict[str, float]] = [{"x1": float(at)} for at in range(20)]
+    with pytest.raises(ConfigError, match=r"support: no row has a value of 'x0'; give inputs with all columns"):
+        reduce(workers, support=rows)
+    reduce(workers, support=[*rows, {"x0": 1.0, "x1": 1.0}])
+
+
+def test_models_are_not_changed(workers: Sequence[MoERegressor]) -> None:
+    before = [model.state_digest() for model in workers]
+    reduce(workers, refine=True)
+    merged = merge_statistics([workers[0], copy.deepcopy(workers[0])])
+    merged.learn_array(*stream(100, 90))
+    assert [model.state_digest() for model in workers] == before
+
+
+def test_only_copies_of_one_model_merge(workers: Sequence[MoERegressor]) -> None:
+    with pytest.raises(ConfigError, match=r"models\[1\]: it did not begin from the same parameters as models\[0\]"):
+        merge_statistics(workers)
+    grouped = fitted(0, batch_size=64)
+    waiting = copy.deepcopy(grouped)
+    waiting.learn_array(*stream(30, 91))
+    with pytest.raises(ConfigError, match=r"models\[1\]: \d+ events wait for their group; merge after a whole group"):
+        merge_statistics([grouped, waiting])
+
+
+def test_merging_copies_counts_the_events_since_the_start_once() -> None:
+    start = fitted(0)
+    workers = [copy.deepcopy(start) for _ in range(3)]
+    for seed, worker in enumerate(workers):
+        worker.learn_array(*stream(200 + 100 * seed, 100 + seed))
+    merged = merge_statistics(workers, start=start)
+    assert merged.n == start.n + 200 + 300 + 400
+    X, y = stream(4000, 99)
+    errors = [float(np.mean((y - model.predict_array(X)) ** 2)) for model in (merged, *workers)]
+    assert errors[0] < 1.02 * min(errors[1:])
