@@ -1,11 +1,12 @@
 """How good is one model made from many workers' models, next to one that has seen everything, and what does it cost?
 
-Three parts, of which `--only` selects some. `batch` is [DMoE] §5: K = 4, d = 20, a batch fit to all rows, batch fits to
+Parts, of which `--only` selects some. `batch` is [DMoE] §5: K = 4, d = 20, a batch fit to all rows, batch fits to
 M equal shards, and their reduction at 2,000 inputs, with and without refinement on the events of the models'
 reservoirs. Next to it stand the middle model (of least total divergence from the others), the average of the parameters
 as they are numbered, and the average after the Hungarian method has matched experts to those of the middle model.
-`streams` reduces default models that have learned a part of a stream each, once. `cost` is time and memory of one
-reduction.
+`shared`, which runs only if it is asked for, is the same with 1/M of the default prior in each shard, so that all of
+them together count it once. `streams` reduces default models that have learned a part of a stream each, once. `cost` is
+time and memory of one reduction.
 
 N counts rows as the paper does: four fifths are learned. 20,000 others are scored: RPE is Σ(y − ŷ)² / Σy², shown over
 that of the true regression function. The distance to the truth is the optimal transport, at each of 500 inputs, of the
@@ -36,10 +37,12 @@ from benchmarks import tasks
 from benchmarks.report import machine, table
 from streammoe import MoEClassifier, MoERegressor, batch, reduce
 
-PARTS = ("batch", "streams", "cost")
+PARTS = ("batch", "shared", "streams", "cost")
 PUBLISHED = "published"
 DRAWS = ("2", "4", "5", "6", "7")
 K, D = 4, 20
+PRIOR = 0.1
+"""Default strength of the prior."""
 SUPPORT = 2_000
 RESERVOIR = 2_000
 SCORED = 20_000
@@ -205,9 +208,9 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return found, time.process_time() - before
 
 
-def fitted(X: np.ndarray, y: np.ndarray) -> tuple[MoERegressor, float]:
+def fitted(X: np.ndarray, y: np.ndarray, prior: float = PRIOR) -> tuple[MoERegressor, float]:
     """Return a model fitted to rows, and the seconds."""
-    model = MoERegressor(K, reservoir=RESERVOIR)
+    model = MoERegressor(K, reservoir=RESERVOIR, prior_strength=prior)
     _, seconds = timed(lambda: batch.fit(model, X, y, feature_names=names_of(X)))
     return model, seconds
 
@@ -225,15 +228,15 @@ def whole(case: Case) -> Record:
     }
 
 
-def sharded(case: Case, machines: int) -> Record:
-    """Measure fits to shards, and what is made from them."""
+def sharded(case: Case, machines: int, prior: float) -> Record:
+    """Measure fits to shards with a prior of this strength, and what is made from them."""
     learned, scored = case.drawn()
     models, seconds = [], []
     for m in range(machines):
-        model, took = fitted(learned.X[m::machines], learned.y[m::machines])
+        model, took = fitted(learned.X[m::machines], learned.y[m::machines], prior)
         models.append(model)
         seconds.append(took)
-    support = learned.X[np.random.default_rng(0).choice(len(learned.X), SUPPORT, replace=False)]
+    support = learned.X[np.random.default_rng(0).permutation(len(learned.X))[:SUPPORT]]
     reduced, to_reduce = timed(lambda: reduce(models, support=support))
     refined, to_refine = timed(lambda: reduce(models, support=support, refine=True))
     mixtures = [linear_of(model) for model in models]
@@ -379,13 +382,21 @@ class Verdicts:
 
 
 def batch_tables(records: Sequence[Record], verdicts: Verdicts) -> Iterator[str]:
-    """Yield the tables of [DMoE]'s simulation: errors, distances and times."""
+    """Yield the tables of [DMoE]'s simulation with the default prior."""
+    return _simulation(records, verdicts, "batch", "")
+
+
+def shared_tables(records: Sequence[Record], verdicts: Verdicts) -> Iterator[str]:
+    """Yield the tables of [DMoE]'s simulation with 1/M of the prior in each shard."""
+    return _simulation(records, verdicts, "shared", ", 1/M of the prior in each shard")
+
+
+def _simulation(records: Sequence[Record], verdicts: Verdicts, part: str, about: str) -> Iterator[str]:
+    """Yield the tables of errors, distances and times."""
     wholes = {(one["truth"], one["n"], one["run"]): one for one in records if one["part"] == "whole"}
     pairs = [
         (one, wholes[one["truth"], one["n"], one["run"]])
-        for one in sorted(
-            (one for one in records if one["part"] == "batch"), key=lambda one: (one["n"], one["machines"])
-        )
+        for one in sorted((one for one in records if one["part"] == part), key=lambda one: (one["n"], one["machines"]))
         if (one["truth"], one["n"], one["run"]) in wholes
     ]
     if not pairs:
@@ -395,7 +406,7 @@ def batch_tables(records: Sequence[Record], verdicts: Verdicts) -> Iterator[str]
         return [one["truth"], f"{one['n']:,}", str(one["machines"]), str(one["run"])]
 
     first = ["truth", "N", "M", "run"]
-    yield "RPE over the true function's\n" + table(
+    yield f"RPE over the true function's{about}\n" + table(
         [*first, "all rows", *CONTENDERS, "median local", "reduced / all rows", "refined / all rows"],
         [
             [
@@ -408,7 +419,7 @@ def batch_tables(records: Sequence[Record], verdicts: Verdicts) -> Iterator[str]
             for one, every in pairs
         ],
     )
-    yield "Distance to the truth, nats\n" + table(
+    yield f"Distance to the truth, nats{about}\n" + table(
         [*first, "all rows", *CONTENDERS, "reduced / all rows", "refined / all rows"],
         [
             [
@@ -420,7 +431,7 @@ def batch_tables(records: Sequence[Record], verdicts: Verdicts) -> Iterator[str]
             for one, every in pairs
         ],
     )
-    yield "Seconds\n" + table(
+    yield f"Seconds{about}\n" + table(
         [
             *first,
             "all rows",
@@ -443,7 +454,7 @@ def batch_tables(records: Sequence[Record], verdicts: Verdicts) -> Iterator[str]
     for n, machines in sorted({(one["n"], one["machines"]) for one, _ in pairs}):
         here = [(one, every) for one, every in pairs if (one["n"], one["machines"]) == (n, machines)]
         for name in CONTENDERS[:2]:
-            title = f"N = {n:,}, M = {machines}, {name}"
+            title = f"N = {n:,}, M = {machines}, {name}{about}"
             ratios = [one["rpe"][name] / every["rpe"] for one, every in here]
             most = 1.02 if machines <= 16 else 1.05
             verdicts.add(f"{title}: RPE / all rows, mean of {len(here)}", float(np.mean(ratios)), most)
@@ -562,22 +573,32 @@ def measure(arguments: argparse.Namespace, truths: dict[str, tasks.Truth], resul
                 for run in range(arguments.runs):
                     key = {"part": "streams", "truth": name, "n": n, "run": run}
                     results.once(key, lambda task=task, n=n, run=run: streamed(task, n, run))
-    if "batch" in arguments.only:
-        for run in range(arguments.runs):
-            for n in arguments.n:
-                for name, truth in truths.items():
-                    case = Case(name, truth, n, run)
-                    key = {"truth": name, "n": n, "run": run}
-                    results.once({"part": "whole", **key}, lambda case=case: whole(case))
-                    for count in arguments.machines:
-                        key["machines"] = count
-                        results.once({"part": "batch", **key}, lambda case=case, count=count: sharded(case, count))
+    for part in ("batch", "shared"):
+        if part in arguments.only:
+            _measure_shards(arguments, truths, results, part)
+
+
+def _measure_shards(arguments: argparse.Namespace, truths: dict[str, tasks.Truth], results: Results, part: str) -> None:
+    for run in range(arguments.runs):
+        for n in arguments.n:
+            for name, truth in truths.items():
+                case = Case(name, truth, n, run)
+                key = {"truth": name, "n": n, "run": run}
+                results.once({"part": "whole", **key}, lambda case=case: whole(case))
+                for count in arguments.machines:
+                    prior = PRIOR if part == "batch" else PRIOR / count
+                    results.once(
+                        {"part": part, **key, "machines": count},
+                        lambda case=case, count=count, prior=prior: sharded(case, count, prior),
+                    )
 
 
 def parser() -> argparse.ArgumentParser:
     """Create the parser of the arguments."""
     found = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    found.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts; default: all")
+    found.add_argument(
+        "--only", nargs="+", choices=PARTS, default=["batch", "streams", "cost"], help="parts; default: all but shared"
+    )
     found.add_argument(
         "--truths", nargs="+", metavar="NAME", default=[PUBLISHED, *DRAWS],
         help=f"{PUBLISHED}, or seeds of random ones; default: {PUBLISHED} {' '.join(DRAWS)}",
@@ -606,7 +627,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     print(f"runs of each: {arguments.runs}\n")
     verdicts = Verdicts()
-    for tables in (batch_tables, stream_tables, cost_tables):
+    for tables in (batch_tables, shared_tables, stream_tables, cost_tables):
         for text in tables(results.records, verdicts):
             print(text, "\n")
     print(verdicts.shown())

@@ -151,23 +151,38 @@ def merge_statistics(
 
     Args:
         models: copies of one model that have learned further events.
-        weights: how much each counts; by default the number of events that it has learned since the start.
+        weights: how much each counts; by default the number of events that it has learned since the start. Those that
+            have learned none are left out then.
         start: the model that all began from; by default one that had learned nothing.
 
     Raises:
-        ConfigError: the models have different columns, scales or priors, so that they did not begin from the same one;
-            or events still wait for their group.
+        ConfigError: the models, or the start, have different columns, scales or priors, so that they did not begin from
+            the same one; the start is newer than they are; or events still wait for their group.
     """
     models = list(models)
     names = [f"models[{m}]" for m in range(len(models))]
     _check(models, None, names)
-    before = 0 if start is None else start.n
-    counts = _weights(models, [model.n - before for model in models] if weights is None else weights, names)
-    learners = [model.learner for model in models]
-    reduction.check_same_start(learners, names)
-    new = copy.deepcopy(models[int(counts.argmax())])
+    before = 0
+    if start is not None:
+        _check([start, models[0]], None, ["start", names[0]])
+        before = start.n
+    for name, model in zip(names, models, strict=True):
+        if model.n < before:
+            raise ConfigError(f"start: it has learned {before:,} events, and {name} {model.n:,}; it is not older")
     n = before + sum(model.n - before for model in models)
-    reduction.merge_learners(new.learner, learners, counts, n)
+    if weights is None:  # who has learned nothing has nothing to say
+        kept = [m for m, model in enumerate(models) if model.n > before] or [0]
+        models, names = [models[m] for m in kept], [names[m] for m in kept]
+    learners = [model.learner for model in models]
+    if start is None or start.is_warming_up:  # then nobody has changed its parameters yet, which are still to be found
+        reduction.check_same_start(learners, names)
+    else:
+        reduction.check_same_start([start.learner, *learners], ["start", *names])
+    counts = _weights(models, [max(model.n - before, 1) for model in models] if weights is None else weights, names)
+    order = sorted(range(len(models)), key=lambda m: (-counts[m], *reduction.signature(models[m].learner)))
+    models, counts = [models[m] for m in order], counts[order]
+    new = copy.deepcopy(models[0])
+    reduction.merge_learners(new.learner, [model.learner for model in models], counts, n)
     return new
 
 

@@ -150,6 +150,7 @@ def describe_checkpoint(path: str | Path) -> dict[str, Any]:
         "created": metadata.get("created"),
         "counters": metadata.get("counters", {}),
         "contains": metadata.get("contains", {}),
+        "global": metadata.get("global", {}),
         "scores": scores,
         "pending": pending,
         "features": model.feature_names,

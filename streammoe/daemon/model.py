@@ -17,6 +17,7 @@ from streammoe.experts.elliptical import Elliptical
 from streammoe.kernels.compile import compile_seconds
 from streammoe.options import Lags, RegressorOptions, WarmUp
 from streammoe.pipeline.pipeline import Schema
+from streammoe.reduction import reduce
 from streammoe.settings import Settings
 
 LOGGER = logging.getLogger("streammoe.assembly")
@@ -52,8 +53,9 @@ def compile_kernels(settings: Settings | None = None) -> None:
                 model.learn_array(X, target)
                 model.log_likelihood_array(X, target)
                 model.experts()
-                if settings is None:  # daemons need no gradients
+                if settings is None:  # daemons need no gradients, and reduce nothing
                     batch.fit(model, X, target, method="gradient_em", start="model", rounds=1)
+                    reduce([model, model], support=X)
     finally:
         logger.disabled = was_disabled
     if spent := compile_seconds() - before:

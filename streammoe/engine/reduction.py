@@ -117,8 +117,9 @@ class Problem(ABC):
 
     def __init__(self, local: Local, R: FloatArray) -> None:
         """Take the local experts, and the features (S, p) of reduced experts at the same points."""
-        self.local, self.R = local, R
-        self.shares = local.shares
+        # In one order of memory, for which the kernels are compiled.
+        self.local, self.R = local._replace(means=np.ascontiguousarray(local.means)), R
+        self.shares = np.ascontiguousarray(local.shares)
 
     @abstractmethod
     def at(self, points: IntArray) -> Problem:
@@ -211,7 +212,7 @@ class Normal(Problem):
 
     def moved(self, nearest: IntArray, experts: Experts) -> tuple[Experts, FloatArray]:
         (S, L, Q), K = self.local.means.shape, len(experts.coefficients)
-        nearest = np.ascontiguousarray(np.broadcast_to(nearest, (S, L)))
+        nearest = nearest if nearest.ndim == 2 else np.tile(nearest, (S, 1))
         said = self._said(experts.coefficients)
         parts, masses, pulls, squares = np.empty((K, L)), np.empty((S, K)), np.empty((S, K, Q)), np.empty((K, Q, Q))
         gather_normals(self.shares, self.local.means, nearest, said, parts, masses, pulls, squares)

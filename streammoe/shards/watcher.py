@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 from urllib.parse import quote
@@ -152,11 +152,17 @@ class Watcher:
             problems[name] = Problem("different", f"{self._places[name].name}: {difference}")
             del shards[name]
         self._known.update({name: found for name, (found, _) in looks.items() if found is not None})
-        self._report_problems(problems)
+        self._report_problems(problems, shards.keys())
         if not shards:
             return "waiting"
-        if self._newest is not None and not self._is_new(shards, self._newest):
-            return "unchanged"
+        newest = self._newest
+        if newest is not None and not self._is_new(shards, newest):
+            if newest.merged.version in global_model.versions(self._out):
+                return "unchanged"
+            LOGGER.warning(
+                "%s: version %d is no longer there; writing another one", self._out.name, newest.merged.version
+            )
+            self._newest = replace(newest, shards={})  # their copies may be gone, too
         self._write(shards)
         return "written"
 
@@ -276,20 +282,29 @@ class Watcher:
 
     # -- Reports -------------------------------------------------------------------------------------------------------
 
-    def _report_problems(self, problems: Mapping[str, Problem]) -> None:
-        """Log each problem once, and once that it is over."""
+    def _report_problems(self, problems: Mapping[str, Problem], counted_names: Collection[str]) -> None:
+        """Log each problem once, and once that it is over.
+
+        Args:
+            problems: by the shards' names.
+            counted_names: of the shards that count nevertheless.
+        """
         for name in self._places:
             before, now = self._problems.get(name), problems.get(name)
             self._metrics.show_problem(name, now)
             if now is not None and not _is_same(now, before):
-                kept = (
-                    self._newest is not None and now.reason in _NO_LONGER_THERE and name in self._newest.merged.shards
-                )
+                contained = {} if self._newest is None else self._newest.merged.shards
+                if name not in counted_names:
+                    becomes = "is left out"
+                elif name in contained and now.reason in _NO_LONGER_THERE:
+                    becomes = "keeps its part of the global model"
+                else:
+                    becomes = "counts by an earlier checkpoint"
                 LOGGER.log(
                     logging.INFO if now.reason in {"warming_up", "no_events"} else logging.WARNING,
                     "shard %s %s: %s",
                     name,
-                    "keeps its part of the global model" if kept else "is left out",
+                    becomes,
                     now.text,
                 )
             elif now is None and before is not None:

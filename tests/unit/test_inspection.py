@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from streammoe import assembly
+from streammoe import MoERegressor, assembly
 from streammoe.commands import main
 from streammoe.commands.inspect import inspect_path
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.persistence import CheckpointStore
+from streammoe.shards.global_model import GlobalModel, write
+from streammoe.shards.places import Folder
+from tests.unit.global_models import of_others
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
@@ -68,3 +71,13 @@ def test_the_command_prints_all_of_it(summary):
         assert any(line.startswith(f"generations    {entry['generation']}  sound, n {entry['n']}, ") for line in lines)
     assert f"state_digest   {summary.state_digest}" in lines
     assert not {"None", "True", "False"}.intersection(text.split())
+
+
+def test_a_global_model_says_what_it_contains_of_each_shard(tmp_path):
+    model = MoERegressor(n_experts=2)
+    model.learn_one({"a": 1.0, "b": 2.0}, 3.0)
+    write(Folder(tmp_path), GlobalModel(4, model, {"north": of_others(30)}))
+    (path,) = tmp_path.glob("global-*")
+    described = inspect_path(path)["global"]
+    assert described["version"] == 4
+    assert described["shards"]["north"]["positions"] == of_others(30).positions

@@ -291,3 +291,38 @@ def test_merging_copies_counts_the_events_since_the_start_once() -> None:
     X, y = stream(4000, 99)
     errors = [float(np.mean((y - model.predict_array(X)) ** 2)) for model in (merged, *workers)]
     assert errors[0] < 1.02 * min(errors[1:])
+
+
+def test_workers_that_have_learned_nothing_since_the_start_are_left_out() -> None:
+    start = fitted(0)
+    workers = [copy.deepcopy(start) for _ in range(3)]
+    for seed, worker in enumerate(workers[:2]):
+        worker.learn_array(*stream(200, 100 + seed))
+    merged = merge_statistics(workers, start=start)
+    assert merged.n == start.n + 400
+    assert merged.state_digest() == merge_statistics(workers[:2], start=start).state_digest()
+    assert merge_statistics([start, start], start=start).n == start.n
+
+
+def test_merging_does_not_depend_on_the_order_of_workers() -> None:
+    start = fitted(0)
+    workers = [copy.deepcopy(start) for _ in range(3)]
+    for seed, worker in enumerate(workers):
+        worker.learn_array(*stream(200, 100 + seed))
+    digests = {merge_statistics(given, start=start).state_digest() for given in (workers, workers[::-1])}
+    assert len(digests) == 1
+
+
+def test_a_start_that_is_not_the_workers_own_is_refused() -> None:
+    start = fitted(0)
+    workers = [copy.deepcopy(start) for _ in range(2)]
+    for seed, worker in enumerate(workers):
+        worker.learn_array(*stream(200, 100 + seed))
+    with pytest.raises(ConfigError, match=r"models\[0\]: it did not begin from the same parameters as start"):
+        merge_statistics(workers, start=fitted(1))
+    with pytest.raises(
+        ConfigError, match=r"start: it has learned 1,300 events, and models\[0\] 1,200; it is not older"
+    ):
+        merge_statistics(workers, start=fitted(0, n=1300))
+    with pytest.raises(ConfigError, match=r"start: got 3; give a MoERegressor"):
+        merge_statistics(workers, start=3)  # type: ignore[arg-type]

@@ -154,6 +154,17 @@ def test_a_number_is_not_used_again_whatever_became_of_its_file(world):
     assert world.round().newest.version == 5
 
 
+def test_what_is_gone_is_written_again_though_nothing_was_learned(world):
+    world.round()
+    names = world.out.names()
+    for name in names:
+        world.out.delete(name)
+    assert world.round().newest.version == 2
+    assert len(world.out.names()) == len(names)
+    world.round("unchanged")
+    assert len(world.reduction.calls) == 1
+
+
 def test_old_versions_go(world):
     world.restart(keep=2)
     for _ in range(4):
@@ -335,12 +346,14 @@ def test_metadata_that_no_daemon_writes_are_damage(world, caplog, metadata):
 # --- what a shard contributed stays ----------------------------------------------------------------------------------
 
 
-def test_the_checkpoint_before_a_damaged_one_counts(world):
+def test_the_checkpoint_before_a_damaged_one_counts(world, caplog):
     world.daemons["north"].learn()
     damage(world.daemons["north"].path(2))
     world.round()
     assert world.contained() == {"north": (1, 30), "south": (1, 20)}
     assert world.problem("north") == ["damaged"]
+    assert "north counts by an earlier checkpoint: " in caplog.text
+    assert "left out" not in caplog.text
 
 
 @pytest.mark.parametrize("restarted", [False, True])
