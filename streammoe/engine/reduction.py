@@ -9,8 +9,9 @@ labels need no common coordinates.
 
 The gate is not the paper's, which is fitted to the mean of the models' probabilities: gates of few events that are
 nearly hard differ in where their borders are, so that the mean is softer than each of them, and an event near a border
-is predicted by experts that have nothing to say there. Here the logits are averaged, of those models that have an
-expert for it; where each has just one, that is the mean of the gates' coefficients.
+is predicted by experts that have nothing to say there. Here the logits are averaged; where each model has just one
+expert for each reduced one, that is the mean of the gates' coefficients. Probabilities are averaged only between models
+that have found different experts.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from streammoe.types import FloatArray, IntArray
 TOLERANCE = 1e-6
 """Relative fall of the divergence in a round at which a reduction has settled."""
 MOST_ROUNDS = 100
+MOST_BALANCED = 1_000
+"""Free coefficients of a gate up to which its prior is made to count once."""
 LEAST_SHARE = 1e-6
 """Share of the support below which a reduced expert is empty, and seeded anew."""
 RIDGE = 1e-9
@@ -45,6 +48,8 @@ FINALISTS = 2
 """Starts from which the divergence is minimized point by point; the others are compared expert by expert."""
 FEW_POINTS = 200
 """Support points for that comparison, if there are not many more features."""
+LEAST_LOG = -600.0
+"""Logarithm of a share that is as good as 0."""
 CURVATURE = (2.0, 1.0)
 """Of the prior of fits of softmax regressions, see `fit_softmax`."""
 
@@ -110,6 +115,17 @@ class Reduction(NamedTuple):
         """Return the same mixture with its experts in this order."""
         gate = self.gate[order] - self.gate[order[-1]]
         return self._replace(experts=self.experts.part(order), gate=gate, labels=np.argsort(order)[self.labels])
+
+
+class GatePrior(NamedTuple):
+    """The prior of the gate of each model."""
+
+    strength: float
+    """Pseudo-events that it is worth."""
+    curvature: tuple[float, float]
+    """(a, b) with A⁻¹ d = a (d + b Σd), of the bound A of its curvature."""
+    n: int
+    """Events that all models together have learned."""
 
 
 class Problem(ABC):
@@ -304,7 +320,7 @@ def fit_to_shares(coefficients: FloatArray, shares: FloatArray, X: FloatArray, *
     fit_softmax(coefficients, RIDGE, prior_gram, zeros, CURVATURE, targets, X, reference, SOFTMAX_ROUNDS)
 
 
-def reduce(problem: Problem, W: FloatArray, n_experts: int, seed: int) -> Reduction:
+def reduce(problem: Problem, W: FloatArray, n_experts: int, seed: int, prior: GatePrior | None = None) -> Reduction:
     """Return the mixture of so many experts of least divergence.
 
     Args:
@@ -312,6 +328,7 @@ def reduce(problem: Problem, W: FloatArray, n_experts: int, seed: int) -> Reduct
         W: (S, p_w) gate features at the support points.
         n_experts: K.
         seed: of the random starts.
+        prior: the gate's prior in each of the models, of which it is to count only once; None counts it as it is.
     """
     points = _few(*problem.R.shape)
     sketch = problem.at(points)
@@ -326,7 +343,7 @@ def reduce(problem: Problem, W: FloatArray, n_experts: int, seed: int) -> Reduct
     best = [_rounds(problem, experts, is_whole=False) for experts in finalists]
     experts, divergences = min(best, key=lambda done: done[1][-1])
     labels = _whole(problem, experts)[0]
-    return Reduction(experts, _gate(problem, experts, labels, W), labels, tuple(divergences))
+    return Reduction(experts, _gate(problem, experts, labels, W, prior), labels, tuple(divergences))
 
 
 def _few(S: int, p: int) -> IntArray:
@@ -403,55 +420,79 @@ def _rounds(problem: Problem, experts: Experts, *, is_whole: bool) -> tuple[Expe
     return experts, divergences
 
 
-def _gate(problem: Problem, experts: Experts, labels: IntArray, W: FloatArray) -> FloatArray:
+def _gate(problem: Problem, experts: Experts, labels: IntArray, W: FloatArray, prior: GatePrior | None) -> FloatArray:
     """Return the gate's coefficients (K, p_w), of the mean of the models' logits."""
     K = len(experts.coefficients)
-    pooled = _pooled_logits(problem.local, labels, K)
     gate: FloatArray = np.zeros((K - 1, W.shape[1]))
-    if pooled is None:
+    if len(np.unique(labels)) < K:
         nearest, _ = problem.divergences(experts)
         shares = np.stack([np.where(nearest == k, problem.shares, 0.0).sum(axis=1) for k in range(K)], axis=1)
-    else:
-        shares = np.exp(log_softmax(pooled))
-        gate[:] = np.linalg.lstsq(W, pooled[:, :-1] - pooled[:, -1:], rcond=None)[0].T
-    if pooled is None or len(np.unique(problem.local.owners)) * K != len(labels):
         fit_to_shares(gate, shares, W, reference=K - 1)
+    else:
+        logs, is_linear = _pooled(problem.local, labels, K)
+        gate[:] = np.linalg.lstsq(W, logs[:, :-1] - logs[:, -1:], rcond=None)[0].T
+        if not is_linear:
+            fit_to_shares(gate, np.exp(logs), W, reference=K - 1)
+        elif prior is not None:
+            _count_once(gate, W, prior, 1.0 / float(np.sum(problem.local.parts[0] ** 2)))
     return np.vstack([gate, np.zeros((1, W.shape[1]))])
 
 
-def _pooled_logits(local: Local, labels: IntArray, K: int) -> FloatArray | None:
-    """Return the mean logits of the reduced experts, (S, K), of models that have each; None if none has some expert.
+def _count_once(gate: FloatArray, W: FloatArray, prior: GatePrior, n_models: float) -> None:
+    """Let the prior count once in the mean gate of models, (K − 1, p_w), in place, in each of which it has counted.
 
-    Where no model connects some experts with others, by having both, nothing is known of the difference of their
-    logits; then each group has the share of the models that have it.
+    The models' likelihoods together have the curvature H at their mean c, where their gradient balances M priors P,
+    M P c; with one of them it is balanced near c + (H + M P)⁻¹ (M − 1) P c. Only the length of c is changed, by that
+    step along c: in directions of which the support points tell little, H would let the gate turn at random. Models of
+    different weights count for less than M.
     """
-    if len(np.unique(labels)) < K:
-        return None
-    found = np.empty((len(local.log_gates), K))
-    # Which models count is the same at all points, or nearly all.
-    patterns, at = np.unique(local.parts > 0.0, axis=0, return_inverse=True)
-    for number, counting in enumerate(patterns):
-        points = np.flatnonzero(at.ravel() == number)
-        weights, pulls, masses = np.zeros((K, K)), np.zeros((len(points), K)), np.zeros(K)
-        groups = np.arange(K)
-        for m in np.flatnonzero(counting).tolist():
+    free, p = gate.shape
+    if n_models <= 1.0 or not 0 < free * p <= MOST_BALANCED or prior.strength <= 0.0:
+        return
+    a, b = prior.curvature
+    bound = np.linalg.inv(a * (np.eye(free) + b))
+    pull = prior.strength * np.kron(bound, np.diag(np.mean(W * W, axis=0)))
+    shares = np.exp(log_softmax(np.column_stack([W @ gate.T, np.zeros(len(W))])))[:, :-1]
+    curvature = n_models * pull
+    for i in range(free):
+        for k in range(free):
+            weights = shares[:, i] * ((i == k) - shares[:, k])
+            block = (W * weights[:, None]).T @ W
+            curvature[i * p : (i + 1) * p, k * p : (k + 1) * p] += prior.n / len(W) * block
+    mean = gate.ravel()
+    gate *= 1.0 + (n_models - 1.0) * float(mean @ pull @ mean) / float(mean @ curvature @ mean)
+
+
+def _pooled(local: Local, labels: IntArray, K: int) -> tuple[FloatArray, bool]:
+    """Return logarithms of the shares of reduced experts, (S, K), and whether they are those of one linear gate.
+
+    Logits are averaged over models that have the same of the reduced experts, and probabilities over the groups of such
+    models: an expert that only some have, since only they have seen its region, has no more than their part.
+    """
+    M = local.parts.shape[1]
+    sets: dict[tuple[int, ...], list[int]] = {}
+    is_linear = True
+    for m in range(M):
+        own = labels[local.of_model(m)]
+        sets.setdefault(tuple(np.unique(own).tolist()), []).append(m)
+        is_linear = is_linear and len(own) == K
+    parts, logs = [], []
+    for has, models in sets.items():
+        weights = local.parts[:, models]
+        logits = np.zeros((len(weights), len(has)))
+        for m, part in zip(models, weights.T, strict=True):
             own = local.of_model(m)
-            part = float(local.parts[points[0], m])
-            has = np.unique(labels[own])
-            logs = local.log_gates[np.ix_(points, own)]
-            logits = np.stack([np.logaddexp.reduce(logs[:, labels[own] == k], axis=1) for k in has], axis=1)
-            pulls[:, has] += part * (logits - logits.mean(axis=1, keepdims=True))
-            weights[np.ix_(has, has)] += part * (np.eye(len(has)) - 1.0 / len(has))
-            groups[np.isin(groups, groups[has])] = groups[has].min()
-            masses[has[0]] += part
-        logits = pulls @ np.linalg.pinv(weights, hermitian=True)
-        if (groups != groups[0]).any():
-            for group in np.unique(groups):
-                inside = groups == group
-                mass = max(float(masses[inside].sum()), LEAST_SHARE)
-                logits[:, inside] = log_softmax(logits[:, inside]) + np.log(mass)
-        found[points] = logits
-    return found
+            of = [np.logaddexp.reduce(local.log_gates[:, own[labels[own] == k]], axis=1) for k in has]
+            logits += part[:, None] * np.stack(of, axis=1)
+        part = weights.sum(axis=1)
+        found = np.full((len(weights), K), -np.inf)
+        found[:, has] = log_softmax(logits / np.maximum(part, np.finfo(float).tiny)[:, None])
+        parts.append(part)
+        logs.append(found)
+    is_linear = is_linear and len(sets) == 1 and bool((local.parts == local.parts[:1]).all())
+    with np.errstate(divide="ignore"):
+        together = np.logaddexp.reduce([np.log(part)[:, None] + each for part, each in zip(parts, logs, strict=True)])
+    return np.maximum(together, LEAST_LOG), is_linear
 
 
 def divergence_between(problem: Problem, found: Reduction, W: FloatArray) -> FloatArray:

@@ -15,6 +15,7 @@ from streammoe.engine.merging import merged
 from streammoe.engine.model_selection import n_parameters
 from streammoe.engine.reduction import (
     Classes,
+    GatePrior,
     Local,
     Normal,
     Problem,
@@ -337,7 +338,9 @@ def reduce_learners(
             means=(local.means - scaler.target_center) / scale, variances=local.variances / np.outer(scale, scale)
         )
     problem = _problem(new, local, R)
-    found = reduce(problem, W, n_experts, new.context.options.seed)
+    options = new.context.learning_options(n_experts)
+    prior = GatePrior(options.prior_strength, options.curvature, n)
+    found = reduce(problem, W, n_experts, new.context.options.seed, prior)
     order = np.argsort(-np.exp(found.log_shares(W)).sum(axis=0), kind="stable")
     found = found.in_order(order)
     _start(new, learners, found, W, R, problem, n, total)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streammoe.engine.reduction import Experts, Local, Normal, Problem, log_softmax, reduce
+from streammoe.engine.reduction import Experts, GatePrior, Local, Normal, Problem, log_softmax, reduce
+from streammoe.kernels.batch import fit_softmax
 from streammoe.types import FloatArray
 
 S = 300
@@ -56,13 +57,14 @@ def test_equal_experts_of_all_models_are_found_whatever_their_order(R: FloatArra
     assert found.divergences[-1] == pytest.approx(0.0, abs=1e-8)
 
 
-def test_a_model_without_an_expert_does_not_speak_for_its_gate(R: FloatArray) -> None:
+def test_an_expert_of_some_models_has_their_part_of_its_share(R: FloatArray) -> None:
     three = np.array([[0.0, 4.0, 0.0], [0.0, 0.0, 0.0], [-1.0, 0.0, 3.0]])
     models = [(three, [UP, DOWN, FLAT]), (GATE, [UP, DOWN]), (three, [UP, DOWN, FLAT])]
     found = reduce(Normal(local(R, models), R, is_full=False), R, 3, 0)
     at = [int(np.abs(found.experts.coefficients[:, 0] - each).sum(axis=1).argmin()) for each in (UP, DOWN, FLAT)]
     assert sorted(at) == [0, 1, 2]
-    np.testing.assert_allclose(found.gate[at] - found.gate[at[1]], three - three[1], atol=1e-6)
+    theirs = np.exp(log_softmax(R @ three.T))[:, 2].mean()
+    assert np.exp(found.log_shares(R))[:, at[2]].mean() == pytest.approx(theirs * 2.0 / 3.0, rel=1e-6)
 
 
 def test_experts_that_no_model_connects_have_the_shares_of_their_models(R: FloatArray) -> None:
@@ -90,3 +92,27 @@ def test_an_expert_that_nothing_is_near_to_is_seeded_anew(R: FloatArray, monkeyp
     monkeypatch.setattr("streammoe.engine.reduction._starts", far_start)
     found = reduce(problem, R, 2, 0)
     assert found.divergences[-1] == pytest.approx(0.0, abs=1e-8)
+
+
+def test_the_prior_of_the_gate_counts_once() -> None:
+    """Gates of logistic regressions with a prior, each on a part of the rows, come nearer to that on all rows."""
+    rng = np.random.default_rng(5)
+    n, M, strength = 4000, 8, 40.0
+    R = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
+    targets = np.zeros((n, 2))
+    targets[np.arange(n), (rng.random(n) > 1.0 / (1.0 + np.exp(-R @ GATE[0]))).astype(int)] = 1.0
+    gram = np.mean(R * R, axis=0)
+
+    def gate(rows: slice) -> FloatArray:
+        found = np.zeros((1, 3))
+        X = np.ascontiguousarray(R[rows])
+        fit_softmax(found, strength, gram, np.zeros((1, 3)), (2.0, 1.0), np.ascontiguousarray(targets[rows]), X, 1, 100)
+        return np.vstack([found, np.zeros((1, 3))])
+
+    models = [(gate(slice(m, None, M)), [UP, DOWN]) for m in range(M)]
+    points = R[:S]
+    problem = Normal(local(points, models), points, is_full=False)
+    once = reduce(problem, points, 2, 0, GatePrior(strength, (2.0, 1.0), n))
+    often = reduce(problem, points, 2, 0)
+    errors = [np.abs(np.abs(found.gate[0] - found.gate[1])[1] - gate(slice(None))[0, 1]) for found in (once, often)]
+    assert errors[0] < 0.6 * errors[1]
