@@ -189,13 +189,12 @@ def wide(here):
 
 
 def stopped(command, code, *, again=False):
-    """What a command prints that is sent SIGTERM while it fits."""
+    """What a command prints that is sent SIGTERM while it fits, after SIGINT if `again`."""
     command.wait_for(FITTING)
     began = time.monotonic()
-    command.send_signal(signal.SIGTERM)
-    while again and command.code is None:  # two signals at once are one
-        command.send_signal(signal.SIGTERM)
-        time.sleep(0.05)
+    # Of two equal signals one may get lost, and between two it may have ended: so both arrive while it stands still.
+    for number in [signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT] if again else [signal.SIGTERM]:
+        command.send_signal(number)
     found = end_of(command, code)
     assert time.monotonic() - began < SOON
     return found
