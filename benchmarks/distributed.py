@@ -53,7 +53,7 @@ ROOM = 1e-6
 PAIRED = 100
 """Inputs at which each model is compared with each other."""
 WORKERS = 16
-"""Of streams."""
+"""Number of workers that share a stream."""
 LEARNED_BY_ONE = 10_000
 """Events whose time a reduction is compared with."""
 SHAPES = ((128, 2_000), (128, 1_000), (128, 4_000), (64, 2_000), (16, 2_000))
@@ -182,7 +182,7 @@ class Case(NamedTuple):
     """One draw of rows."""
 
     name: str
-    """Of the truth."""
+    """Name of the truth."""
     truth: tasks.Truth
     n: int
     """Rows as the paper counts them."""
