@@ -71,7 +71,7 @@ def reduce(
     of the support sample, where all that counts is what a model predicts: scales, numbers of experts and orders of
     experts, classes and columns may differ. Heavier-tailed experts are compared as if they were Gaussian with their
     location and scale. Models that predict by a portfolio are represented by their mixture: its average, latest or
-    refitted parameters, whichever is trusted most. A single model is returned as a copy.
+    refitted parameters, whichever is trusted most.
 
     Args:
         models: of one class, with experts of one family, whose warm-up is over.

@@ -200,26 +200,25 @@ class Normal(Problem):
         return Normal(self.local.at(points), self.R[points], is_full=self.is_full)
 
     def divergence(self, experts: Experts, k: int) -> FloatArray:
-        means, own = self.local.means, self.local.variances
-        precision = np.linalg.inv(experts.variances[k])
-        fixed = np.linalg.slogdet(experts.variances[k])[1] - self._sizes - means.shape[2]
-        fixed += np.einsum("ij,lji->l", precision, own)
-        root = np.linalg.cholesky(precision)
-        apart = (self.R @ (experts.coefficients[k].T @ root))[:, None, :] - means @ root
+        (root,), (fixed,) = self._terms(experts.part(slice(k, k + 1)))
+        apart = (self.R @ (experts.coefficients[k].T @ root))[:, None, :] - self.local.means @ root
         np.square(apart, out=apart)
         found: FloatArray = 0.5 * (apart.sum(axis=2) + fixed)
         return found
 
     def divergences(self, experts: Experts) -> tuple[IntArray, FloatArray]:
-        means, own = self.local.means, self.local.variances
-        precisions = np.linalg.inv(experts.variances)
-        roots = np.linalg.cholesky(precisions)
-        fixed = np.linalg.slogdet(experts.variances)[1][:, None] - self._sizes - means.shape[2]
-        fixed += np.einsum("kij,lji->kl", precisions, own)
+        roots, fixed = self._terms(experts)
         said = self._said(roots.swapaxes(1, 2) @ experts.coefficients)
         nearest, costs = np.empty(self.shares.shape, dtype=np.int64), np.empty(self.shares.shape)
-        nearest_normals(self.shares, means, said, roots, fixed, nearest, costs)
+        nearest_normals(self.shares, self.local.means, said, roots, fixed, nearest, costs)
         return nearest, costs
+
+    def _terms(self, experts: Experts) -> tuple[FloatArray, FloatArray]:
+        """Return factors B of the precisions, B Bᵀ, (K, Q, Q), and twice the divergence without distances, (K, L)."""
+        precisions = np.linalg.inv(experts.variances)
+        fixed = np.linalg.slogdet(experts.variances)[1][:, None] - self._sizes - experts.variances.shape[1]
+        fixed += np.einsum("kij,lji->kl", precisions, self.local.variances)
+        return np.linalg.cholesky(precisions), fixed
 
     def _said(self, coefficients: FloatArray) -> FloatArray:
         """Return the means of experts at the support points, (S, K, Q)."""

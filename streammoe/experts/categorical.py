@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,18 +117,7 @@ class Categorical(Family):
             push[np.arange(n), labels] -= 1.0
             pushes.append(np.ascontiguousarray(push[:, 1:] * tau[:, k, None]))
         grams = expert_grams(prior, weights, R)
-        for k in range(K):
-            majorize_softmax(
-                theta.experts[k],
-                grams[k],
-                prior.strength / K,
-                prior.expert_gram,
-                prior.experts,
-                options.expert_curvature,
-                pushes[k],
-                R,
-                n + prior.strength,
-            )
+        _majorize(theta, grams, prior, options, pushes, [R] * K, n + prior.strength)
         return grams
 
     def step_sums(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> Sums:
@@ -183,18 +172,8 @@ class Categorical(Family):
         K, N, _ = theta.experts.shape
         total = n + prior.strength
         grams: FloatArray = (sums[0] + np.diag(prior.strength / K * prior.expert_gram)) / total
-        for k in range(K):
-            majorize_softmax(
-                theta.experts[k],
-                grams[k],
-                prior.strength / K,
-                prior.expert_gram,
-                prior.experts,
-                options.expert_curvature,
-                np.eye(N),
-                sums[1][k],
-                total,
-            )
+        # The sums of pushes times features take the place of rows: each is a row of weight 1 of one logit.
+        _majorize(theta, grams, prior, options, [np.eye(N)] * K, sums[1], total)
         return grams
 
     def gradient(
@@ -267,6 +246,31 @@ class Categorical(Family):
 def _shrinkage(prior: Prior) -> float:
     """Return the least strength of a prior, in events, in fits to a buffer: it grows with the number of features."""
     return max(len(prior.expert_gram) - NARROW, 0) / FEATURES_PER_EVENT
+
+
+def _majorize(
+    theta: Parameters,
+    grams: FloatArray,
+    prior: Prior,
+    options: LearningOptions,
+    pushes: Sequence[FloatArray],
+    X: Sequence[FloatArray] | FloatArray,
+    total: float,
+) -> None:
+    """Take each expert's step, in place, as `majorize_softmax` does from its Gram matrix, pushes and features."""
+    share = prior.strength / len(theta.experts)
+    for expert, gram, push, features in zip(theta.experts, grams, pushes, X, strict=True):
+        majorize_softmax(
+            expert,
+            gram,
+            share,
+            prior.expert_gram,
+            prior.experts,
+            options.expert_curvature,
+            push,
+            features,
+            total,
+        )
 
 
 def _soft(Y: FloatArray, tau: FloatArray, theta: Parameters) -> FloatArray:

@@ -32,7 +32,7 @@ from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
 from streammoe.features import UNPLACED, Encoder
 from streammoe.kernels.groups import n_waiting
-from streammoe.kernels.state import VARIANCE_FLOOR, Prior
+from streammoe.kernels.state import VARIANCE_FLOOR
 from streammoe.model import fitting
 from streammoe.model.learner import Learner
 from streammoe.model.phases.streaming import Mixture, Streaming
@@ -55,8 +55,6 @@ class Reduced(NamedTuple):
     """(M,) mean divergence of each model's experts and gate from the reduced ones, in nats per event."""
     shares: FloatArray
     """(M, K) part of each reduced expert that came from each model; columns add up to 1."""
-    rounds: tuple[float, ...]
-    """Mean divergence of the experts, from round to round."""
 
 
 def signature(learner: Learner) -> tuple[float, ...]:
@@ -245,10 +243,10 @@ def _translated(X: FloatArray, old: Encoder, new: Encoder) -> FloatArray:
     for at, field in enumerate(new.fields):
         column = X[:, old.fields.index(field)]
         if field in old.levels:
-            codes = np.array([new.levels[field].get(text, -1) for text in old.levels[field]] + [-1], dtype=np.float64)
+            codes = np.array([new.levels[field].get(text, UNPLACED) for text in old.levels[field]] + [UNPLACED])
             known = ~np.isnan(column)
             found = np.full(len(column), np.nan)
-            found[known] = codes[column[known].astype(np.int64)]  # −1, a level without a column, is the last one
+            found[known] = codes[column[known].astype(np.int64)]  # UNPLACED is −1, the last one
             column = found
         rows[:, at] = column
     return rows
@@ -345,21 +343,22 @@ def reduce_learners(
     found = found.in_order(order)
     _start(new, learners, found, W, R, problem, n, total)
     _fill_reservoir(new, learners, weights, n)
-    parts = local.shares.sum(axis=0)
+    parts = problem.shares.sum(axis=0)
     shares = np.zeros((len(learners), n_experts))
     np.add.at(shares, (local.owners, found.labels), parts)
     totals = shares.sum(axis=0)
     shares = np.divide(shares, totals, out=np.zeros_like(shares), where=totals > 0.0)
-    return Reduced(new, divergence_between(problem, found, W), shares, found.divergences)
+    return Reduced(new, divergence_between(problem, found, W), shares)
 
 
 def _problem(new: Learner, local: Local, R: FloatArray) -> Problem:
-    family = new.context.family
-    if not family.is_metric:
-        return Classes(local, R)
-    return Normal(
-        local, R, is_full=family.variances_of(np.ones(family.n_variances(new.targets.n_outputs)), 1).ndim == 3
-    )
+    return Normal(local, R, is_full=_is_full(new)) if new.context.family.is_metric else Classes(local, R)
+
+
+def _is_full(learner: Learner) -> bool:
+    """Return whether its experts have full covariances."""
+    family = learner.context.family
+    return family.variances_of(np.ones(family.n_variances(learner.targets.n_outputs)), 1).ndim == 3
 
 
 def _start(
@@ -376,8 +375,7 @@ def _start(
     context, encoder = new.context, new.encoder
     experts, K = found.experts, len(found.experts.coefficients)
     states = [learner.state for learner in learners if learner.state is not None]
-    diagonals = context.family.variances_of(np.ones(context.family.n_variances(context.targets.n_outputs)), 1).ndim == 2
-    variances = np.einsum("kqq->kq", experts.variances) if diagonals else experts.variances
+    variances = experts.variances if _is_full(new) else np.einsum("kqq->kq", experts.variances)
     state = statistics_of(
         context.family,
         context.learning_options(K),
@@ -516,15 +514,7 @@ _PRIOR = ("prior_gate_gram", "prior_expert_gram", "prior_experts", "prior_varian
 def merge_learners(new: Learner, learners: Sequence[Learner], weights: FloatArray, n: int) -> None:
     """Continue with what all learners have learned from the same start, of which `new` is a copy of one."""
     states = [learner.state for learner in learners if learner.state is not None]
-    first = states[0]
-    prior = Prior(
-        new.context.options.prior_strength,
-        first.prior_gate_gram,
-        first.prior_expert_gram,
-        first.prior_experts,
-        first.prior_variances,
-        VARIANCE_FLOOR,
-    )
+    prior = fitting.prior_of(states[0], new.context.options.prior_strength, VARIANCE_FLOOR)
     outputs = np.arange(new.encoder.n_outputs)
     for learner in learners:
         new.encoder.join_ranges(learner.encoder, outputs)
