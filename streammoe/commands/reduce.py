@@ -18,11 +18,12 @@ import click
 
 from streammoe.console import logged
 from streammoe.errors import CheckpointError, ConfigError
-from streammoe.text import counted, printable, shown
+from streammoe.text import counted, listed, printable, shown
 
 if TYPE_CHECKING:
     from streammoe.daemon.server import Health
     from streammoe.daemon.signals import StopFlag
+    from streammoe.persistence import FolderLock
     from streammoe.shards.metrics import ReduceMetrics
     from streammoe.shards.places import Place
     from streammoe.shards.watcher import Round, Watcher
@@ -109,9 +110,10 @@ def command(
     if same := [name for name, place in places.items() if place.identity == target.identity]:
         raise ConfigError(f"--out: {target.name} is the folder of shard {shown(same[0])}; name one of its own")
     with StopFlag() as stop, ExitStack() as stack:
-        stack.enter_context(_sole_writer(target))
+        lock = stack.enter_context(_sole_writer(target))
         metrics = ReduceMetrics(list(places))
-        watcher = Watcher(places, target, reduction_of(n_experts, support), keep=keep, metrics=metrics)
+        reduction = reduction_of(n_experts, support)
+        watcher = Watcher(places, target, reduction, keep=keep, lock=lock, retries=watch, metrics=metrics)
         if watch:
             health = stack.enter_context(_served(metrics, metrics_host, metrics_port))
             last = _watch(watcher, every, stop, health)
@@ -143,16 +145,16 @@ def _places(folders: Sequence[str], names: Sequence[str]) -> dict[str, Place]:
 
 
 @contextmanager
-def _sole_writer(target: Place) -> Iterator[None]:
+def _sole_writer(target: Place) -> Iterator[FolderLock | None]:
     """Lock the place while it is written, if it is a local folder; object stores have no locks."""
     from streammoe.persistence import FolderLock
     from streammoe.shards.places import Folder
 
     if not isinstance(target, Folder):
-        yield
+        yield None
         return
-    with FolderLock(target.path, what="folder of global models", setting="--out"):
-        yield
+    with FolderLock(target.path, what="folder of global models", setting="--out") as lock:
+        yield lock
 
 
 @contextmanager
@@ -197,12 +199,17 @@ def _watch(watcher: Watcher, every: float, stop: StopFlag, health: Health) -> Ro
 
 
 def _once(watcher: Watcher) -> Round:
+    from streammoe.shards.watcher import ONCE_MORE
+
     last = watcher.round()
     if last.error is not None:
         raise last.error
     if last.outcome == "waiting":
         problems = "; ".join(f"{name} ({problem.text})" for name, problem in last.problems.items())
-        raise CheckpointError(f"no shard has a checkpoint that counts: {problems}")
+        raise CheckpointError(f"no shard has a checkpoint that counts: {problems}; {ONCE_MORE}")
+    if last.problems:
+        names = listed([f"shard {name}" for name in last.problems], "and")
+        LOGGER.warning("the newest checkpoint of %s does not count; %s", names, ONCE_MORE)
     return last
 
 

@@ -44,24 +44,28 @@ class FolderLock:
                 f"make it a folder that this user may write, or set {self._setting} to one"
             ) from error
 
-    def renew(self) -> None:
+    def renew(self) -> bool:
         """Lock the folder again if its lock file was removed, or the whole folder, which is then created again.
+
+        Returns:
+            Whether that was necessary.
 
         Raises:
             CheckpointError: another process has locked the folder since.
             OSError: the folder cannot be created or locked for now.
         """
         if self._descriptor is None:
-            return
+            return False
         path = self.folder / LOCK_NAME
         held = os.fstat(self._descriptor)
         if path.exists() and os.path.samestat(held, path.stat()):
-            return
+            return False
         # A lock on a removed file excludes no other process. A process that has locked the new file keeps it.
         new = self._open()
         os.close(self._descriptor)
         self._descriptor = new
         LOGGER.warning("%s was removed; the folder is locked again", path)
+        return True
 
     def _open(self) -> int:
         make_folder(self.folder)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from streammoe.checked import is_count, require, restoring, table_of
 from streammoe.errors import CheckpointError, RetriableCheckpointError, StreammoeError
 from streammoe.estimators import MixtureOfExperts, model_of
-from streammoe.persistence import decode, pieces
+from streammoe.persistence import FolderLock, decode, pieces
 from streammoe.shards import global_model
 from streammoe.shards.global_model import KEEP, Contained, GlobalModel, contained_of
 from streammoe.shards.metrics import ReduceMetrics
@@ -24,6 +24,8 @@ from streammoe.text import counted, shown
 LOGGER = logging.getLogger("streammoe.shards")
 COPY = "shard"
 """Entry of the metadata of a copy of a shard's model, which says what it contains."""
+ONCE_MORE = "once that is mended or over, run the command again, or use --watch, which does so by itself"
+"""What to do about a problem where no round follows."""
 _NO_LONGER_THERE = {"empty", "unreadable", "damaged", "newer_format"}
 """Problems of a folder, not of its model: what was read before still counts."""
 
@@ -47,7 +49,7 @@ class Round(NamedTuple):
 
     outcome: str
     """See `streammoe.shards.metrics.OUTCOMES`: a new version was written; nothing was new; there is no shard whose
-    checkpoint counts yet; or it failed, and the next round tries again."""
+    checkpoint counts yet; or it failed, and a next round tries again."""
     newest: GlobalModel | None
     """The newest global model."""
     problems: Mapping[str, Problem]
@@ -64,6 +66,10 @@ class _Newest:
     shards: Mapping[str, Shard]
 
 
+class TakenPlaceError(CheckpointError):
+    """Another process writes to the place by now; this one must end."""
+
+
 class Watcher:
     """Merges shards' checkpoints into global models; only one process may do so for each place.
 
@@ -77,6 +83,8 @@ class Watcher:
         out: where to write.
         reduction: merges models.
         keep: number of versions to keep.
+        lock: of the place; made sure of before each version. Object stores have none.
+        retries: whether there is a next round, for messages.
         metrics: updated in each round.
         clock: seconds that only run on.
     """
@@ -88,6 +96,8 @@ class Watcher:
         reduction: Reduction,
         *,
         keep: int = KEEP,
+        lock: FolderLock | None = None,
+        retries: bool = True,
         metrics: ReduceMetrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -95,6 +105,8 @@ class Watcher:
         self._out = out
         self._reduction = reduction
         self._keep = keep
+        self._lock = lock
+        self._next_try = "the next round tries again" if retries else ONCE_MORE
         self._metrics = metrics or ReduceMetrics(list(shards), clock)
         self._clock = clock
         self._begun = False
@@ -113,13 +125,19 @@ class Watcher:
         return None if self._newest is None else self._newest.merged
 
     def round(self) -> Round:
-        """Read all shards once, and write a new version if any of them has learned something new."""
+        """Read all shards once, and write a new version if any of them has learned something new.
+
+        Raises:
+            TakenPlaceError: the place was removed, and another process has locked it since.
+        """
         began = self._clock()
         error: StreammoeError | None = None
         try:
             if not self._begun:
                 self._begin()
             outcome = self._merge()
+        except TakenPlaceError:
+            raise
         except StreammoeError as failure:
             outcome, error = "failed", failure
         self._report_failure("" if error is None else str(error))
@@ -198,6 +216,7 @@ class Watcher:
     def _write(self, shards: Mapping[str, Shard]) -> None:
         weights = [float(shard.n) for shard in shards.values()]
         reduced = self._reduced(shards, weights)
+        self._renew_lock()
         total = sum(weights)
         contained = {
             name: Contained(
@@ -230,6 +249,21 @@ class Watcher:
             counted(merged.n, "event"),
             counted(len(shards), "shard"),
         )
+
+    def _renew_lock(self) -> None:
+        """Make sure that no other process can write to the place, which may have been removed and created again."""
+        if self._lock is None:
+            return
+        try:
+            renewed = self._lock.renew()
+        except OSError as error:
+            raise RetriableCheckpointError(
+                f"{self._out.name}: cannot be locked again ({error.strerror}); make it a folder that this user may write"
+            ) from error
+        except CheckpointError as error:
+            raise TakenPlaceError(str(error)) from error
+        if renewed and self._newest is not None:
+            self._newest = replace(self._newest, shards={})  # the copies of their models are gone, too
 
     def _reduced(self, shards: Mapping[str, Shard], weights: Sequence[float]) -> Merged:
         """Merge the shards' models, unless only their positions are new."""
@@ -313,7 +347,7 @@ class Watcher:
 
     def _report_failure(self, failure: str) -> None:
         if failure and failure != self._failure:
-            LOGGER.warning("no global model was written; the next round tries again: %s", failure)
+            LOGGER.warning("no global model was written; %s: %s", self._next_try, failure)
         elif self._failure and not failure:
             LOGGER.info("rounds succeed again")
         self._failure = failure

@@ -1,14 +1,18 @@
 import json
+import shutil
+import time
+from contextlib import ExitStack
 
 import fsspec
 import pytest
 from click.testing import CliRunner
 
 from streammoe.commands import main
+from streammoe.errors import RetriableCheckpointError
 from streammoe.persistence import FolderLock
 from streammoe.shards import reducing
 from streammoe.shards.global_model import read_newest
-from streammoe.shards.places import place_of
+from streammoe.shards.places import Folder, place_of
 from tests.unit.shards.shards import Daemon, Largest, learned
 
 
@@ -23,6 +27,7 @@ def reduce(tmp_path, monkeypatch, logging_as_before):
     def call(*arguments, code=0):
         done = CliRunner().invoke(main, ["reduce", *map(str, arguments)])
         assert done.exit_code == code, done.output
+        call.log = done.stderr
         return done.stdout if code == 0 else done.output
 
     return call
@@ -62,9 +67,28 @@ def test_a_shard_with_a_problem_is_named(reduce):
     assert found["problems"]["absent"]["reason"] == "empty"
 
 
+AGAIN = "run the command again, or use --watch"
+
+
 def test_without_any_shard_that_counts_it_fails(reduce, tmp_path):
     words = reduce("absent", "missing", "--out", "out", code=4)
     assert "no shard has a checkpoint that counts: absent (absent: there is no checkpoint" in words
+    assert AGAIN in words
+
+
+def test_without_watch_it_promises_no_next_round(reduce, monkeypatch):
+    reduce("north/state", "absent", "--out", "out")
+    assert "the newest checkpoint of shard absent does not count; once" in reduce.log
+    assert AGAIN in reduce.log
+    with monkeypatch.context() as broken:
+        broken.setattr(Folder, "write", _full)
+        assert "no space left" in reduce(*BOTH, code=4)
+    assert AGAIN in reduce.log
+    assert "next round" not in reduce.log
+
+
+def _full(self, name, *pieces):
+    raise RetriableCheckpointError(f"{name}: no space left")
 
 
 @pytest.mark.parametrize(
@@ -93,3 +117,18 @@ def test_only_one_process_writes_to_a_folder(reduce, tmp_path):
     with FolderLock(tmp_path / "out"):
         assert "in use by process" in reduce(*BOTH, code=4)
     reduce(*BOTH)
+
+
+def test_a_watcher_whose_folder_another_process_has_taken_ends(reduce, tmp_path, monkeypatch):
+    """While it waits for the next round its folder is removed, and made again by another process."""
+    with ExitStack() as stack:
+
+        def taken(seconds):
+            shutil.rmtree(tmp_path / "out")
+            stack.enter_context(FolderLock(tmp_path / "out"))
+            monkeypatch.setattr(time, "sleep", lambda seconds: None)
+
+        monkeypatch.setattr(time, "sleep", taken)
+        words = reduce(*BOTH, "--watch", "--every", "0.01", code=4)
+    assert "folder of global models out: in use by process" in words
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["lock"]

@@ -1,13 +1,14 @@
 import itertools
 import logging
 import os
+import shutil
 import time
 
 import fsspec
 import pytest
 
 from streammoe import MoEClassifier
-from streammoe.errors import ConfigError, RetriableCheckpointError
+from streammoe.errors import CheckpointError, ConfigError, RetriableCheckpointError
 from streammoe.persistence import FolderLock
 from streammoe.persistence.format import _pack
 from streammoe.shards.global_model import file_name, read_newest, versions
@@ -485,12 +486,24 @@ def test_a_round_that_fails_leaves_the_newest_and_the_next_one_tries_again(world
             done = world.round("failed")
             assert "no space left" in str(done.error)
             assert done.newest.version == 1
-    assert caplog.text.count("no global model was written") == 1
+    assert caplog.text.count("no global model was written; the next round tries again") == 1
     assert world.sample("reduce_rounds_total", outcome="failed") == 2
     assert world.sample("reduce_checked_seconds") == 60
     assert world.round().newest.version == 2
     assert world.sample("reduce_checked_seconds") == 0
     assert "rounds succeed again" in caplog.text
+
+
+def test_a_place_that_was_removed_is_locked_again_before_it_is_written(world):
+    with FolderLock(world.out.path) as lock:
+        world.restart(lock=lock)
+        world.round()
+        shutil.rmtree(world.out.path)
+        world.daemons["north"].learn()
+        world.round()
+        assert "shard-south.safetensors" in world.out.names()
+        with pytest.raises(CheckpointError, match="in use by process"):
+            FolderLock(world.out.path)
 
 
 def test_models_that_cannot_be_merged_fail_the_round(world):
