@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,14 +17,17 @@ from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
 from streammoe.pipeline.label_join import digest_with, label_arrays
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
-from streammoe.text import printable
+from streammoe.text import counted, printable
+
+if TYPE_CHECKING:
+    from streammoe.shards.places import Folder
 
 
 def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
     """Summarize a checkpoint file, or the newest sound one of a folder, as JSON values. Takes no lock.
 
     For a folder the summary includes ``generations``, whether each of them is sound, and ``set_aside``, the folders of
-    checkpoints that are no longer used.
+    checkpoints that are no longer used; for a folder of global models ``versions`` in place of these.
 
     Args:
         path: a file or a folder.
@@ -45,12 +48,9 @@ def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
     store = CheckpointStore(path)
     generations = [_generation_entry(store, generation, moment) for generation in store.generations()]
     if not generations:
-        raise CheckpointError(f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir")
+        return _inspect_place(path)
+    description = describe_checkpoint(_newest_sound(path, generations, "checkpoint"))
     sound = [entry["generation"] for entry in generations if entry["sound"]]
-    if not sound:
-        problems = "; ".join(entry["problem"] for entry in generations)
-        raise CheckpointError(f"{path}: no checkpoint is sound: {problems}")
-    description = describe_checkpoint(store.path(sound[-1]))
     return {
         "generation": sound[-1],
         "age_seconds": None,
@@ -58,6 +58,43 @@ def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
         "generations": generations,
         "set_aside": sorted(str(folder) for folder in path.glob("set-aside-*") if folder.is_dir()),
     }
+
+
+def _newest_sound(folder: Path, entries: Sequence[Mapping[str, Any]], what: str) -> str:
+    """Return the path of the last sound one of several files."""
+    sound: list[str] = [entry["path"] for entry in entries if entry["sound"]]
+    if not sound:
+        problems = "; ".join(entry["problem"] for entry in entries)
+        raise CheckpointError(f"{folder}: no {what} is sound: {problems}")
+    return sound[-1]
+
+
+def _inspect_place(path: Path) -> dict[str, Any]:
+    """Summarize the newest sound version in a folder of global models."""
+    from streammoe.shards.global_model import versions
+    from streammoe.shards.places import Folder
+
+    place = Folder(path)
+    entries = [_version_entry(place, version) for version in versions(place)]
+    if not entries:
+        raise CheckpointError(
+            f"{path}: there is no checkpoint in this folder, and no global model; give a daemon's checkpoint.dir, or "
+            "the folder that streammoe reduce writes (--out) once it has written a version"
+        )
+    newest = describe_checkpoint(_newest_sound(path, entries, "global model"))
+    return {"generation": None, "age_seconds": None, **newest, "versions": entries}
+
+
+def _version_entry(place: Folder, version: int) -> dict[str, Any]:
+    """Summarize one version of a global model: whether it is sound, and how many events it contains."""
+    from streammoe.shards.global_model import file_name, read
+
+    entry = {"version": version, "path": place.file(file_name(version))}
+    try:
+        found = read(place, version)
+    except CheckpointError as error:
+        return {**entry, "sound": False, "problem": str(error), "events": None}
+    return {**entry, "sound": True, "problem": None, "events": found.n}
 
 
 def _generation_entry(store: CheckpointStore, generation: int, now: datetime) -> dict[str, Any]:
@@ -88,6 +125,11 @@ def to_text(description: dict[str, Any]) -> str:
     for name, value in description.items():
         if name == "generations":
             lines += [f"{name:14} {_generation(entry)}" for entry in value]
+        elif name == "versions":
+            lines += [f"{name:14} {_version(entry)}" for entry in value]
+        elif name == "global" and "versions" in description:  # then the entry has been validated
+            lines.append(f"{name:14} version {value['version']}")
+            lines += [f"{name:14} {_shard(shard, contained)}" for shard, contained in value["shards"].items()]
         elif name == "experts":
             lines += [f"{name:14} {_expert(k, expert)}" for k, expert in enumerate(value)]
         else:
@@ -115,6 +157,21 @@ def _generation(entry: dict[str, Any]) -> str:
     return printable(
         f"{entry['generation']}  sound, n {_plain(entry['n'])}, created {_plain(entry['created'])}, "
         f"{_plain(entry['state_digest'])}"
+    )
+
+
+def _version(entry: dict[str, Any]) -> str:
+    state = f"sound, events {entry['events']}" if entry["sound"] else f"rejected: {entry['problem']}"
+    return printable(f"{entry['version']}  {state}")
+
+
+def _shard(name: str, contained: Mapping[str, Any]) -> str:
+    """Format what a global model contains of a shard."""
+    apart = contained["divergence"]
+    return printable(
+        f"{name}  {counted(contained['n'], 'event')} of generation {contained['generation']}, share "
+        f"{contained['share']:.3g}, {'-' if apart is None else f'{apart:.3g}'} nats apart, "
+        f"positions {json.dumps(contained['positions'])}"
     )
 
 
@@ -172,6 +229,8 @@ def describe_checkpoint(path: str | Path) -> dict[str, Any]:
 @logged
 def command(path: Path, as_json: bool) -> None:
     """Show what a checkpoint file, or the newest sound checkpoint of a folder, holds, and the state of the others.
+
+    In a folder of global models the newest sound version, and what it contains of each shard.
 
     \b
     Example:

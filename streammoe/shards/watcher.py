@@ -257,8 +257,9 @@ class Watcher:
         try:
             renewed = self._lock.renew()
         except OSError as error:
+            rule = "make it a folder that this user may write"
             raise RetriableCheckpointError(
-                f"{self._out.name}: cannot be locked again ({error.strerror}); make it a folder that this user may write"
+                f"{self._out.name}: cannot be locked again ({error.strerror}); {rule}"
             ) from error
         except CheckpointError as error:
             raise TakenPlaceError(str(error)) from error

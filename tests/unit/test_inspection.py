@@ -13,6 +13,7 @@ from streammoe.commands import main
 from streammoe.commands.inspect import inspect_path
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
+from streammoe.errors import CheckpointError
 from streammoe.persistence import CheckpointStore
 from streammoe.shards.global_model import GlobalModel, write
 from streammoe.shards.places import Folder
@@ -81,3 +82,36 @@ def test_a_global_model_says_what_it_contains_of_each_shard(tmp_path):
     described = inspect_path(path)["global"]
     assert described["version"] == 4
     assert described["shards"]["north"]["positions"] == of_others(30).positions
+
+
+def test_a_folder_of_global_models_shows_the_newest_sound_version(tmp_path):
+    place, model = Folder(tmp_path), MoERegressor(n_experts=2)
+    model.learn_one({"a": 1.0, "b": 2.0}, 3.0)
+    with pytest.raises(CheckpointError, match=r"no global model; give .* the folder that streammoe reduce writes"):
+        inspect_path(tmp_path)
+    for version in (1, 2, 3):
+        write(place, GlobalModel(version, model, {"north": of_others(30), "south": of_others(version)}))
+    damaged = tmp_path / place.names()[-1]
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    (tmp_path / "lock").write_text("1")
+    found = inspect_path(tmp_path)
+    assert (found["global"]["version"], found["generation"], found["model"]["kind"]) == (2, None, "MoERegressor")
+    assert [(entry["version"], entry["sound"], entry["events"]) for entry in found["versions"]] == [
+        *((1, True, 31), (2, True, 32)),
+        (3, False, None),
+    ]
+    lines = CliRunner().invoke(main, ["inspect", str(tmp_path)]).stdout.splitlines()
+    start = lines.index("global         version 2")
+    north, south = (f"{n} of generation 7, share 0.5, 0.1 nats apart" for n in ("30 events", "2 events"))
+    positions = 'positions [{"kind": "x"}]'
+    assert lines[start + 1 : start + 3] == [
+        f"global         north  {north}, {positions}",
+        f"global         south  {south}, {positions}",
+    ]
+    assert lines[-2] == "versions       2  sound, events 32"
+    assert lines[-1].startswith("versions       3  rejected: ")
+    damaged.unlink()
+    for path in tmp_path.glob("global-*"):
+        path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="no global model is sound"):
+        inspect_path(tmp_path)
