@@ -86,7 +86,8 @@ def command(
     stores, such as s3://bucket/folder. The daemons go on meanwhile. What counts of each shard is its newest sound
     checkpoint, by the number of events that it has learned itself; the global model says how far it has read
     each shard. A shard that is still warming up, or whose settings differ from those of most, is left out until that
-    changes. One whose folder cannot be read keeps the part that it had.
+    changes; so is one that contains events of another one with more. One whose folder cannot be read keeps the part
+    that it had.
 
     A global model has a version, which rises by one whenever a shard has learned something new. Only one such process
     may write to PLACE. Without --watch the exit code is 4 if no shard could be used. With it, problems of shards end
@@ -135,11 +136,12 @@ def _places(folders: Sequence[str], names: Sequence[str]) -> dict[str, Place]:
         place = place_of(folder, "DIR")
         if not is_shard_name(name):
             raise ConfigError(f"--name: got {shown(name)} for {place.name}; {SHARD_NAME}")
+        if twice := [other for other in places.values() if other.identity == place.identity]:
+            both = f"{twice[0].name} and {place.name} are the same folder"
+            raise ConfigError(f"DIR: {both}, whose events would count twice; leave one out")
         if name in places:
             both = f"{places[name].name} and {place.name} would both be shard {shown(name)}"
             raise ConfigError(f"--name: {both}; give each folder a name of its own, in their order")
-        if place.identity in {other.identity for other in places.values()}:
-            raise ConfigError(f"DIR: {place.name} is there twice, and would count twice; leave one out")
         places[name] = place
     return places
 

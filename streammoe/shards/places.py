@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,9 @@ class Place(ABC):
     """For messages; it shows no secret."""
 
     @property
-    def identity(self) -> str:
+    @abstractmethod
+    def identity(self) -> Hashable:
         """Equal for the same place, as far as that can be known."""
-        return self.name
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -120,8 +120,13 @@ class Folder(Place):
         self.name = str(path)
 
     @property
-    def identity(self) -> str:
-        return str(self.path.resolve())
+    def identity(self) -> Hashable:
+        path = self.path.resolve()
+        try:
+            status = path.stat()  # the same for a folder that is mounted twice
+        except OSError:
+            return str(path)
+        return status.st_dev, status.st_ino
 
     def names(self) -> list[str]:
         try:
@@ -181,6 +186,10 @@ class _Store(Place):
         self._client = client
         self._path = path.rstrip("/")
         self.name = name
+
+    @property
+    def identity(self) -> Hashable:
+        return self._client, self._path  # clients of the same store are equal
 
     def names(self) -> list[str]:
         with _reporting(self.name, "listed"):

@@ -19,7 +19,7 @@ from streammoe.shards.global_model import are_positions, is_digest
 from streammoe.shards.places import MissingFileError, Place
 from streammoe.text import cut, shown
 
-PROBLEMS = ("empty", "unreadable", "damaged", "newer_format", "warming_up", "no_events", "different")
+PROBLEMS = ("empty", "unreadable", "damaged", "newer_format", "warming_up", "no_events", "different", "overlapping")
 """Why a shard's checkpoint does not count."""
 ATTEMPTS = 3
 """How often a folder is listed whose daemon removes a checkpoint before it is read."""

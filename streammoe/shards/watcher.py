@@ -17,6 +17,7 @@ from streammoe.persistence import FolderLock, decode, pieces
 from streammoe.shards import global_model
 from streammoe.shards.global_model import KEEP, Contained, GlobalModel, contained_of
 from streammoe.shards.metrics import ReduceMetrics
+from streammoe.shards.overlap import overlapping
 from streammoe.shards.places import MissingFileError, Place
 from streammoe.shards.shard import Problem, Shard, differing, look
 from streammoe.text import counted, shown
@@ -168,6 +169,9 @@ class Watcher:
                 shards[name] = shard
         for name, difference in differing({name: shard.model for name, shard in shards.items()}).items():
             problems[name] = Problem("different", f"{self._places[name].name}: {difference}")
+            del shards[name]
+        for name, overlap in overlapping(shards).items():
+            problems[name] = Problem("overlapping", f"{self._places[name].name}: {overlap}")
             del shards[name]
         self._known.update({name: found for name, (found, _) in looks.items() if found is not None})
         self._report_problems(problems, shards.keys())

@@ -97,7 +97,11 @@ def _full(self, name, *pieces):
         (["north/state", "south/state", "--out", "out"], "would both be shard 'state'; give each folder a name of its"),
         (["a", "b", "--name", "a", "--out", "out"], "there are 1 name for 2 folders; give one for each"),
         (["a", "b", "--name", "a", "--name", "a", "--out", "out"], "would both be shard 'a'"),
-        (["a", "./b/../a/", "--name", "a", "--name", "b", "--out", "out"], "a is there twice"),
+        (["a", "./b/../a/", "--name", "a", "--name", "b", "--out", "out"], "a and b/../a are the same folder"),
+        (["a", "./a", "--out", "out"], "a and a are the same folder, whose events would count twice; leave one out"),
+        (["north", "link", "--out", "out"], "DIR: north and link are the same folder"),
+        (["north", "file:link", "--out", "out"], "north and"),
+        (["memory://x/a", "memory:///x/a/", "--out", "out"], "memory:///x/a/ are the same folder"),
         (["a", "--name", "x/y", "--out", "out"], "got 'x/y' for a; a shard's name is"),
         (["a", "--out", "./a"], "--out: a is the folder of shard 'a'"),
         (["a", "--out", "out", "--metrics-port", "0"], "--metrics-port needs --watch"),
@@ -108,6 +112,7 @@ def _full(self, name, *pieces):
     ],
 )
 def test_what_cannot_be_meant_is_said(reduce, tmp_path, arguments, words):
+    (tmp_path / "link").symlink_to("north")
     before = sorted(tmp_path.rglob("*"))
     assert words in " ".join(reduce(*arguments, code=2).split())
     assert sorted(tmp_path.rglob("*")) == before

@@ -14,6 +14,7 @@ from streammoe.persistence.format import _pack
 from streammoe.shards.global_model import file_name, read_newest, versions
 from streammoe.shards.metrics import ReduceMetrics
 from streammoe.shards.places import Folder, place_of
+from streammoe.shards.shard import PROBLEMS
 from streammoe.shards.watcher import Watcher
 from tests.unit.shards.shards import Daemon, Largest, damage, learned
 
@@ -60,8 +61,7 @@ class World:
         return self.metrics.registry.get_sample_value(f"streammoe_{name}", labels)
 
     def problem(self, name):
-        reasons = ("empty", "unreadable", "damaged", "newer_format", "warming_up", "no_events", "different")
-        return [reason for reason in reasons if self.sample("shard_problem", shard=name, reason=reason)]
+        return [reason for reason in PROBLEMS if self.sample("shard_problem", shard=name, reason=reason)]
 
 
 class Clock:
