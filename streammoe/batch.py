@@ -39,6 +39,10 @@ ROUNDS = 1_000
 TOLERANCE = 1e-7
 
 
+REDUCED = "each local fit converged; they were reduced to one model"
+"""Why a fit ended that was reduced from fits of parts."""
+
+
 @dataclass(frozen=True)
 class Fit:
     """A fitted model, with the rounds that led to it."""
@@ -63,8 +67,8 @@ class Fit:
 
     @property
     def converged(self) -> bool:
-        """Whether it ended because there was nothing more to gain."""
-        return self.reason in {CONVERGED, STATIONARY}
+        """Whether it ended because there was nothing more to gain; of local fits, whether each of them did."""
+        return self.reason in {CONVERGED, STATIONARY, REDUCED}
 
     @property
     def rounds(self) -> int:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from streammoe import batch
-from streammoe.batch import Fit, Listener
+from streammoe.batch import REDUCED, Fit, Listener
 from streammoe.engine import partitioned
 from streammoe.engine.em import Buffer
 from streammoe.engine.interruption import LOOK_SECONDS, FitCancelled, is_cancelled, uncancellable
@@ -70,7 +70,6 @@ WITHOUT_PAGES: dict[str, list[str]] = {"distributed.scheduler.http.routes": [], 
 MODELS = 4
 """Models that a worker keeps restored."""
 STRATEGIES = ("em", "reduce")
-REDUCED = "local fits, reduced to one model"
 T = TypeVar("T")
 Reader = Callable[[MixtureOfExperts, Any], Any]
 """Lets a model learn the rows of a part, and returns what its caller wants to know about that; called on a worker."""
@@ -272,10 +271,13 @@ def fit_parts(
             raise ConfigError("fit: got no row with a target and a weight above 0; give at least one")
         trial = _restored(read.model)
         _freeze(client, trial, read, from_model=from_model)
+        unfinished = ""
         try:
             sample = _sample(client, trial, read)
             if reduces:
-                begun = _reduced(client, trial, read, sample, from_model=from_model, rounds=rounds, tolerance=tolerance)
+                begun, unfinished = _reduced(
+                    client, trial, read, sample, from_model=from_model, rounds=rounds, tolerance=tolerance
+                )
             else:
                 begun = fitting.start_of(
                     trial.learner,
@@ -308,7 +310,7 @@ def fit_parts(
         start=start,
         n=read.n,
         trace=descent.trace,
-        reason=REDUCED if reduces else descent.reason,
+        reason=(unfinished or REDUCED) if reduces else descent.reason,
         log_loss=losses / total,
         rmse=None if classify else math.sqrt(scores / total),
         accuracy=scores / total if classify else None,
@@ -524,28 +526,42 @@ def _reduced(
     from_model: bool,
     rounds: int,
     tolerance: float,
-) -> fitting.Start:
-    """Fit each part alone, on workers, and return the mixture to which the local models are reduced."""
-    frozen = client.submit(_same, (_bytes_of(model), model.learner.encoder.limits), pure=False)
-    given = {"from_model": from_model, "rounds": rounds, "tolerance": tolerance}
+) -> tuple[fitting.Start, str]:
+    """Fit each part alone, on workers; return what the local models are reduced to, and which fits are unfinished.
+
+    Each fit has its part of the prior, which so counts once in all of them together.
+    """
     counts = [each.n for each in read.summaries]
+    own = _with_part_of_prior(model, sum(n > 0 for n in counts))
+    frozen = client.submit(_same, (_bytes_of(own), model.learner.encoder.limits), pure=False)
+    given = {"from_model": from_model, "rounds": rounds, "tolerance": tolerance}
     local = [
         client.submit(_fit_alone, frozen, future, given, **place)
         for future, place, n in zip(read.futures, _places(client, len(counts)), counts, strict=True)
         if n
     ]
-    fitted = [_restored(_result(each)).learner for each in local]
+    found = [_result(each) for each in local]
+    fitted = [_restored(data).learner for data, _ in found]
+    short = sum(not converged for _, converged in found)
+    unfinished = f"{short} of {len(found)} local fits did not converge; they were reduced to one model" if short else ""
     new = type(model)(**as_arguments(model.options_type, model.arguments()))
     present = [n for n in counts if n]
-    return fitting.reduced_start(model.learner, new.learner, fitted, present, sample, from_model=from_model)
+    start = fitting.reduced_start(model.learner, new.learner, fitted, present, sample, from_model=from_model)
+    return start, unfinished
 
 
-def _fit_alone(model: tuple[bytes, Any], read: tuple[Any, ...], given: dict[str, Any]) -> bytes:
+def _with_part_of_prior(model: MixtureOfExperts, parts: int) -> MixtureOfExperts:
+    """Return a model as the fit of one of so many parts begins with it."""
+    arguments = {**model.arguments(), "prior_strength": model.options.prior_strength / parts}
+    return type(model).from_checkpoint(model.arrays(), {"arguments": arguments})
+
+
+def _fit_alone(model: tuple[bytes, Any], read: tuple[Any, ...], given: dict[str, Any]) -> tuple[bytes, bool]:
     data, limits = model
     own = _restored(data)
     own.learner.encoder.limits = limits
-    fitting.fit_alone(own.learner, Rows(*read[1]), **given)
-    return _bytes_of(own)
+    descent = fitting.fit_alone(own.learner, Rows(*read[1]), **given)
+    return _bytes_of(own), descent.converged
 
 
 # -- Rounds ------------------------------------------------------------------------------------------------------------

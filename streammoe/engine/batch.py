@@ -57,6 +57,11 @@ class Descent(NamedTuple):
     """Why it ended: one of the constants above."""
 
     @property
+    def converged(self) -> bool:
+        """Whether it ended because there was nothing more to gain."""
+        return self.reason in {CONVERGED, STATIONARY}
+
+    @property
     def objective(self) -> float:
         """Objective at `theta`."""
         return max(each.objective for each in self.trace)

@@ -114,7 +114,7 @@ def start_of(learner: Learner, sample: Rows, *, from_model: bool, rounds: int, t
     return Start(descent.theta, prior_of(state, strength, options.variance_floor), options)
 
 
-def fit_alone(learner: Learner, rows: Rows, *, from_model: bool, rounds: int, tolerance: float) -> None:
+def fit_alone(learner: Learner, rows: Rows, *, from_model: bool, rounds: int, tolerance: float) -> Descent:
     """Fit a frozen model to one part of the rows, as if there were no others.
 
     Raises:
@@ -123,10 +123,11 @@ def fit_alone(learner: Learner, rows: Rows, *, from_model: bool, rounds: int, to
     context, buffer = learner.context, buffer_of(learner, rows)
     run = partial(batch.fit, method="em", rounds=rounds, tolerance=tolerance)
     if from_model and (leader := learner.phase.leader) is not None:
-        _, state = run(*at_the_model(context, leader, buffer))
+        descent, state = run(*at_the_model(context, leader, buffer))
     else:
-        _, state = from_warmup(context, buffer, run)
+        descent, state = from_warmup(context, buffer, run)
     learner.start(state)
+    return descent
 
 
 def reduced_start(
@@ -137,7 +138,7 @@ def reduced_start(
     Args:
         learner: frozen.
         new: a new one with the same options.
-        fitted: by `fit_alone`.
+        fitted: by `fit_alone`, each with its part of the prior's strength.
         counts: how many rows each was fitted to.
         sample: of all rows.
         from_model: whether they were fitted from the parameters of the model, whose prior then counts.
@@ -149,7 +150,7 @@ def reduced_start(
     weights = np.array(counts, dtype=np.float64)
     K = max((len(each.masses) for each in fitted), key=[len(each.masses) for each in fitted].count)
     reduction.prepare(new, fitted, weights)
-    reduction.reduce_learners(new, fitted, weights, sample.X, K)
+    reduction.reduce_learners(new, fitted, weights, sample.X, K, shares_prior=True)
     theta = reduction.mixture_parameters(new)
     assert theta is not None  # noqa: S101 - it was just started
     buffer = buffer_of(learner, sample)

@@ -318,11 +318,22 @@ def features_at(learner: Learner, X: FloatArray) -> tuple[FloatArray, FloatArray
 
 
 def reduce_learners(
-    new: Learner, learners: Sequence[Learner], weights: FloatArray, X: FloatArray, n_experts: int, n: int | None = None
+    new: Learner,
+    learners: Sequence[Learner],
+    weights: FloatArray,
+    X: FloatArray,
+    n_experts: int,
+    n: int | None = None,
+    *,
+    shares_prior: bool = False,
 ) -> Reduced:
     """Start a new learner, which `prepare` has prepared, at the reduction of others over raw rows X.
 
     It counts n events as learned, by default as many as all others together.
+
+    Args:
+        new, learners, weights, X, n_experts, n: see above.
+        shares_prior: whether the prior of the new learner has counted once in all others together; else in each.
     """
     total = sum(learner.n for learner in learners)
     n = total if n is None else n
@@ -337,7 +348,7 @@ def reduce_learners(
         )
     problem = _problem(new, local, R)
     options = new.context.learning_options(n_experts)
-    prior = GatePrior(options.prior_strength, options.curvature, n)
+    prior = None if shares_prior else GatePrior(options.prior_strength, options.curvature, n)
     found = reduce(problem, W, n_experts, new.context.options.seed, prior)
     order = np.argsort(-np.exp(found.log_shares(W)).sum(axis=0), kind="stable")
     found = found.in_order(order)
