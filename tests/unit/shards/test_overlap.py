@@ -8,6 +8,8 @@ import pytest
 from streammoe.shards.metrics import ReduceMetrics
 from streammoe.shards.places import Folder
 from streammoe.shards.watcher import Watcher
+from streammoe_connectors.files.listing import file_at
+from streammoe_connectors.kafka.partitions import check_position
 from tests.unit.shards.shards import Daemon, Largest, learned
 
 
@@ -54,13 +56,14 @@ def kafka(owner="a", topic="t", topic_id="1", left=None, **partitions):
         return {topic: {"id": topic_id, "partitions": {name[1:]: offset for name, offset in given.items()}}}
 
     more = {} if left is None else {"left": offsets(left)}
-    return {"kind": "kafka", "group": "g", "owner": owner, "topics": offsets(partitions), **more}
+    position = {"kind": "kafka", "group": "g", "owner": owner, "topics": offsets(partitions), **more}
+    check_position(position)
+    return position
 
 
-def files(*read, sha="0" * 64):
+def files(*read, head=b"a,b,y"):
     """A position, with the inode and the offset of each file."""
-    fields = {"head_bytes": 40, "head_sha256": sha, "done": False}
-    return {"kind": "file", "files": [{"path": "f", "inode": inode, "offset": at, **fields} for inode, at in read]}
+    return {"kind": "file", "files": [{**file_at("f", inode, head), "offset": offset} for inode, offset in read]}
 
 
 @pytest.mark.parametrize("position", [{"kind": "x", "at": 3}, None, {"kind": "kafka", "topics": 3}])
@@ -98,7 +101,7 @@ def test_one_file_counts_once(shards):
     shards.add("north", 30, files((1, 300)))
     shards.add("south", 20, {"kind": "chain", "positions": [None, files((2, 10), (1, 100))]})
     shards.add("west", 20, files((3, 100), (1, 0)))  # it has opened the first, and read none of it
-    shards.add("east", 20, files((1, 100), sha="1" * 64))  # another file, of another machine
+    shards.add("east", 20, files((1, 100), head=b"b,a,y"))  # another file, of another machine
     assert shards.counting() == ({"north", "west", "east"}, {"south"})
 
 
