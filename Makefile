@@ -14,6 +14,8 @@ WAITING = $(if $(filter auto,$(WORKERS)),$$(($$(getconf _NPROCESSORS_ONLN) + 1))
 # By file, because its tests share expensive fixtures; in folder order, so that the longest waits start first.
 BY_FILE = --dist loadfile --no-loadscope-reorder
 DEMO_ARGS ?=
+# make bench BENCH_ARGS="--only events --out results.jsonl".
+BENCH_ARGS ?=
 # Folder of data sets that are not generated, and further arguments: make bench-papers PAPERS_ARGS="--plots pictures",
 # make bench-distributed DISTRIBUTED_ARGS="--only cost".
 DATA ?=
@@ -48,8 +50,11 @@ messages: $(VENV)/.stamp-dev  ## Regenerate tests/messages/approved.md, to be re
 reference: $(VENV)/.stamp-dev  ## Write docs/reference and the comments of config/default.toml again, from the code
 	$(BIN)/python scripts/reference.py
 
-bench: $(VENV)/.stamp-dev  ## Print the benchmark tables
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/.stamp-dev  ## Print the tables of docs/performance.md, in ten minutes
+	@$(BIN)/python -c "import vowpalwabbit" 2>/dev/null || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check vowpalwabbit || \
+	  echo "no Vowpal Wabbit for this platform; the tables leave it out" >&2
+	$(BIN)/python -m benchmarks.performance $(BENCH_ARGS)
 
 bench-papers: $(VENV)/.stamp-dev  ## Print the papers' tables next to baselines; DATA=DIR names the data sets
 	$(BIN)/python -m benchmarks.papers $(if $(DATA),--data "$(DATA)") $(PAPERS_ARGS)

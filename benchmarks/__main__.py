@@ -16,7 +16,8 @@ from pathlib import Path
 from benchmarks.report import machine
 
 NAMES = (
-    "kernel_speed",
+    "first_start",
+    "performance",
     "shortcuts",
     "longest_call",
     "outliers",
@@ -63,7 +64,7 @@ def run(name: str) -> tuple[int, list[str]]:
             shown = shown or not (line.strip() == machine() or line.isspace())
             if shown:
                 print(line, end="", flush=True)
-            if line.rstrip().endswith("MISSED"):
+            if line.rstrip(" |\n").endswith("MISSED"):
                 missed.append(" ".join(line.split()))
     return process.returncode, missed
 

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +32,7 @@ from scipy.optimize import linear_sum_assignment, linprog
 from threadpoolctl import threadpool_limits
 
 from benchmarks import tasks
-from benchmarks.report import machine, table
+from benchmarks.report import Record, Results, Verdicts, machine, table
 from streammoe import MoEClassifier, MoERegressor, batch, reduce
 
 PARTS = ("batch", "shared", "streams", "cost")
@@ -59,8 +57,6 @@ LEARNED_BY_ONE = 10_000
 SHAPES = ((128, 2_000), (128, 1_000), (128, 4_000), (64, 2_000), (16, 2_000))
 """Models and support of the reductions whose cost is measured."""
 CONTENDERS = ("reduced", "refined", "aligned average", "average", "middle")
-
-Record = dict[str, Any]
 
 
 class Linear(NamedTuple):
@@ -367,20 +363,6 @@ def costs() -> Iterator[Record]:
 # -- Tables ------------------------------------------------------------------------------------------------------------
 
 
-class Verdicts:
-    """Targets, and what was measured."""
-
-    def __init__(self) -> None:
-        self._rows: list[list[str]] = []
-
-    def add(self, name: str, measured: float, most: float) -> None:
-        """Note a figure that should be no more than its target."""
-        self._rows.append([name, f"{measured:.4g}", f"≤ {most:g}", "met" if measured <= most else "MISSED"])
-
-    def shown(self) -> str:
-        return table(["figure", "measured", "target", ""], self._rows)
-
-
 def batch_tables(records: Sequence[Record], verdicts: Verdicts) -> Iterator[str]:
     """Yield the tables of [DMoE]'s simulation with the default prior."""
     return _simulation(records, verdicts, "batch", "")
@@ -457,17 +439,17 @@ def _simulation(records: Sequence[Record], verdicts: Verdicts, part: str, about:
             title = f"N = {n:,}, M = {machines}, {name}{about}"
             ratios = [one["rpe"][name] / every["rpe"] for one, every in here]
             most = 1.02 if machines <= 16 else 1.05
-            verdicts.add(f"{title}: RPE / all rows, mean of {len(here)}", float(np.mean(ratios)), most)
-            verdicts.add(f"{title}: the same, largest", max(ratios), most)
+            verdicts.add_most(f"{title}: RPE / all rows, mean of {len(here)}", float(np.mean(ratios)), most)
+            verdicts.add_most(f"{title}: the same, largest", max(ratios), most)
             for other in ("average", "middle"):
                 behind = sum(one["rpe"][name] >= one["rpe"][other] for one, _ in here)
-                verdicts.add(f"{title}: not ahead of the {other}, of {len(here)}", behind, 0)
+                verdicts.add_most(f"{title}: not ahead of the {other}, of {len(here)}", behind, 0)
             distances = [one["distance"][name] / every["distance"] for one, every in here]
-            verdicts.add(f"{title}: distance / all rows, mean", float(np.mean(distances)), 1.1)
+            verdicts.add_most(f"{title}: distance / all rows, mean", float(np.mean(distances)), 1.1)
             if (n, machines) == (1_000_000, 16):
                 spent = "reduce" if name == "reduced" else "reduce and refine"
                 parts = [(one["seconds"]["longest"] + one["seconds"][spent]) / every["seconds"] for one, every in here]
-                verdicts.add(f"{title}: time / all rows, mean", float(np.mean(parts)), 0.125)
+                verdicts.add_most(f"{title}: time / all rows, mean", float(np.mean(parts)), 0.125)
 
 
 def stream_tables(records: Sequence[Record], verdicts: Verdicts) -> Iterator[str]:
@@ -487,9 +469,9 @@ def stream_tables(records: Sequence[Record], verdicts: Verdicts) -> Iterator[str
         for name in ("reduced", "refined"):
             title = f"stream {one['truth']}, N = {one['n']:,}, {name}"
             if one["truth"] == "3 classes":
-                verdicts.add(f"{title}: points behind one model", 100.0 * (score["one"] - score[name]), 0.3)
+                verdicts.add_most(f"{title}: points behind one model", 100.0 * (score["one"] - score[name]), 0.3)
             else:
-                verdicts.add(f"{title}: RPE / one model's", score[name] / score["one"], 1.02)
+                verdicts.add_most(f"{title}: RPE / one model's", score[name] / score["one"], 1.02)
     yield (
         f"{WORKERS} workers, one pass each: RPE over the true function's, or accuracy; log-loss; seconds\n"
     ) + table(
@@ -514,38 +496,13 @@ def cost_tables(records: Sequence[Record], verdicts: Verdicts) -> Iterator[str]:
             f"{one['seconds'] / one['learning']:.2f}", f"{one['peak'] / 2**20:.0f}", f"{one['peak'] / least:.1f}",
         ])  # fmt: skip
         if (one["machines"], one["support"]) == SHAPES[0]:
-            verdicts.add(f"M = {SHAPES[0][0]}, S = {SHAPES[0][1]:,}: seconds of a reduction", one["seconds"], 2.0)
+            verdicts.add_most(f"M = {SHAPES[0][0]}, S = {SHAPES[0][1]:,}: seconds of a reduction", one["seconds"], 2.0)
     yield f"One reduction, K = {K}, d = {D}\n" + table(
         ["M", "S", "seconds", f"/ learning {LEARNED_BY_ONE:,} events", "peak MiB", "/ 8 M K S bytes"], rows
     )
 
 
-# -- Results -----------------------------------------------------------------------------------------------------------
-
-
-class Results:
-    """Records that a file keeps, one on each line, so that a run resumes where it stopped."""
-
-    def __init__(self, path: Path | None) -> None:
-        lines = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
-        self._path = path
-        self.records: list[Record] = [json.loads(line) for line in lines]
-
-    def has(self, key: Record) -> bool:
-        return any(key.items() <= record.items() for record in self.records)
-
-    def add(self, key: Record, measured: Record) -> None:
-        record = {**key, **measured}
-        self.records.append(record)
-        print(" ".join(str(value) for value in key.values()), "done", file=sys.stderr, flush=True)
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-
-    def once(self, key: Record, measure: Callable[[], Record]) -> None:
-        """Measure what is not known yet."""
-        if not self.has(key):
-            self.add(key, measure())
+# -- Measuring ---------------------------------------------------------------------------------------------------------
 
 
 def truths_of(names: Sequence[str], data: Path | None) -> dict[str, tasks.Truth]:

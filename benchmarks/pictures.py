@@ -78,7 +78,9 @@ def startup(seeds: int, events: int) -> Picture:
     """Plot two experts over time with and without a warm-up, and four experts by its size."""
     streams = [tasks.two_experts(events, seed) for seed in range(seeds)]
     window = max(events // 80, 1)
-    figure, (left, right) = _panels("Wait for a batch start: without one the error stays high for thousands of events")
+    figure, (left, right) = two_panels(
+        "Wait for a batch start: without one the error stays high for thousands of events"
+    )
     runs = {
         "warm-up (default, 420 events)": [_predicted(stream, 2) for stream in streams],
         "warmup=0": [_predicted(stream, 2, warmup=0) for stream in streams],
@@ -90,8 +92,8 @@ def startup(seeds: int, events: int) -> Picture:
         left.plot(np.arange(window, events)[::20], moving[::20], label=name, linewidth=1.5, **_line(style))
     left.set(title="two experts", xlabel="events", xscale="log", yscale="log")
     left.set_ylabel(f"RMSE to the truth, last {window} predictions")
-    _plain(left, "y", (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0))
-    _plain(left, "x", (500, 1000, 2000, 5000, 10_000, 20_000))
+    plain(left, "y", (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0))
+    plain(left, "x", (500, 1000, 2000, 5000, 10_000, 20_000))
     left.legend(fontsize=8)
     rows = []
     for (title, (make, n_experts)), style in zip(MIXTURES.items(), LINES, strict=False):
@@ -104,14 +106,14 @@ def startup(seeds: int, events: int) -> Picture:
     right.set(title="by size of the buffer", xlabel="warmup, events", yscale="log")
     right.set_ylabel("RMSE to the truth, last fifth")
     right.set_xticks(range(len(WARMUPS)), [f"{warmup:,}" for warmup in WARMUPS])
-    _plain(right, "y", (0.02, 0.05, 0.1, 0.2, 0.5))
+    plain(right, "y", (0.02, 0.05, 0.1, 0.2, 0.5))
     right.legend(fontsize=8)
     return Picture(figure, table(["stream", "warmup", "RMSE to the truth, last fifth", "worst stream"], rows))
 
 
 def steps(seeds: int, events: int) -> Picture:
     """Plot the error against the true function over events, for several step sizes."""
-    figure, panels = _panels("Longer steps, averaged, come nearest to the truth; constant ones stop getting nearer")
+    figure, panels = two_panels("Longer steps, averaged, come nearest to the truth; constant ones stop getting nearer")
     rows = []
     ends = np.geomspace(events / 20, events, 14).round().astype(int)
     for panel, (title, (make, n_experts)) in zip(panels, MIXTURES.items(), strict=True):
@@ -123,8 +125,8 @@ def steps(seeds: int, events: int) -> Picture:
             panel.plot(ends, found, label=name, markersize=4, **style)
             rows.append([title, name, *(f"{found[at]:.3f}" for at in SHOWN)])
         panel.set(title=title, xlabel="events", xscale="log", yscale="log")
-        _plain(panel, "y", (0.02, 0.05, 0.1, 0.2, 0.5, 1.0))
-        _plain(panel, "x", (1000, 2000, 5000, 10_000, 20_000))
+        plain(panel, "y", (0.02, 0.05, 0.1, 0.2, 0.5, 1.0))
+        plain(panel, "x", (1000, 2000, 5000, 10_000, 20_000))
     panels[0].set_ylabel("RMSE to the truth, last fifth so far")
     panels[1].legend(fontsize=8)
     shown = [f"{ends[at]:,} events" for at in SHOWN]
@@ -133,7 +135,7 @@ def steps(seeds: int, events: int) -> Picture:
 
 def prior(seeds: int, events: int) -> Picture:
     """Plot the final excess over the oracle by the strength of the prior."""
-    figure, (left, right) = _panels("A weak prior costs nothing; one event and more bias permanently")
+    figure, (left, right) = two_panels("A weak prior costs nothing; one event and more bias permanently")
     regression = [
         [
             100.0 * (_ratio(stream, 4, prior_strength=strength) - 1.0)
@@ -156,8 +158,8 @@ def prior(seeds: int, events: int) -> Picture:
         panel.legend(fontsize=8)
     left.set(title="regression, four experts", ylabel="RMSE above the oracle's, %")
     right.set(title="three classes, two experts", ylabel="log-loss above the oracle's, nats")
-    _plain(left, "y", (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0))
-    _plain(right, "y", (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2))
+    plain(left, "y", (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0))
+    plain(right, "y", (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2))
     rows = [
         [f"{strength:g}", f"{np.mean(a):.2f}", f"{max(a):.2f}", f"{np.mean(b):.4f}", f"{max(b):.4f}"]
         for strength, a, b in zip(STRENGTHS, regression, classes, strict=True)
@@ -183,7 +185,7 @@ def change(seeds: int, events: int) -> Picture:
     panel.axvline(events // 2, color="0.5", linewidth=1.0, linestyle=":")
     panel.set(xlabel="events (the relation changes at the dotted line)", yscale="log", xlim=(events // 4, events))
     panel.set(ylabel=f"RMSE of the last {window} / oracle", ylim=(0.97, 6.0))
-    _plain(panel, "y", (1.0, 1.5, 2.0, 3.0, 5.0))
+    plain(panel, "y", (1.0, 1.5, 2.0, 3.0, 5.0))
     panel.legend(fontsize=8)
     headers = [f"{events // at:,} after the change" for at in (20, 10, 2)]
     return Picture(figure, table(["RMSE over the oracle's", *headers], rows))
@@ -191,7 +193,7 @@ def change(seeds: int, events: int) -> Picture:
 
 def choice(seeds: int, events: int) -> Picture:
     """Plot the prequential loss by the number of experts, and which number "auto" selected."""
-    figure, panels = _panels('Too few experts cost much, too many little, and "auto" finds the number')
+    figure, panels = two_panels('Too few experts cost much, too many little, and "auto" finds the number')
     rows = []
     numbers = range(1, MOST_EXPERTS + 1)
     for panel, (title, (make, right)) in zip(panels, MIXTURES.items(), strict=True):
@@ -217,7 +219,7 @@ def choice(seeds: int, events: int) -> Picture:
 
 def trust(seeds: int, events: int) -> Picture:
     """Plot who is trusted while a relation changes at once, and while it changes slowly."""
-    figure, panels = _panels("Who is trusted: the average while nothing changes, the others while it is wrong")
+    figure, panels = two_panels("Who is trusted: the average while nothing changes, the others while it is wrong")
     rows = []
     step = max(events // 200, 1)
     for panel, (title, make) in zip(panels, CHANGES.items(), strict=True):
@@ -239,7 +241,7 @@ def trust(seeds: int, events: int) -> Picture:
             panel.axvline(place, color="0.2", linewidth=1.0, linestyle=":")
         panel.set(title=title, xlabel="events (the relation changes at or between dotted lines)", xlim=(0, events))
         panel.set(ylim=(0.0, 1.0))
-        _plain(panel, "x", range(0, events + 1, max(events // 4, 1)))
+        plain(panel, "x", range(0, events + 1, max(events // 4, 1)))
         for name, place in (
             ("before", streams[0].begins),
             ("after 500 more", streams[0].begins + 500),
@@ -325,7 +327,7 @@ def _excess(stream: tasks.Stream, **arguments: Any) -> float:
 # -- Drawing -----------------------------------------------------------------------------------------------------------
 
 
-def _panels(title: str) -> tuple[Figure, Sequence[Axes]]:
+def two_panels(title: str) -> tuple[Figure, Sequence[Axes]]:
     """Create two panels side by side with a title."""
     figure = Figure(figsize=(9.0, 3.8), layout="constrained")
     figure.suptitle(title, fontsize=11)
@@ -338,7 +340,7 @@ def _line(style: dict[str, Any]) -> dict[str, Any]:
     return {**style, "marker": None}
 
 
-def _plain(panel: Axes, axis: str, ticks: Sequence[float]) -> None:
+def plain(panel: Axes, axis: str, ticks: Sequence[float]) -> None:
     """Set plain numbers as ticks of a logarithmic axis, within its range."""
     shown = panel.yaxis if axis == "y" else panel.xaxis
     shown.set_minor_locator(NullLocator())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from streammoe.kernels.features import (
     hold_predictions,
     screen_rows,
 )
-from streammoe.layout import CYCLES, NO_ADDITIONS, Additions, Layout, padded, plan_of, restored_entries
+from streammoe.layout import CYCLES, NO_ADDITIONS, Additions, Layout, Plan, padded, plan_of, restored_entries
 from streammoe.outliers import MAX_ERROR_SHARE
 from streammoe.ranges import Bounds, Scales, limits_of
 from streammoe.scaling import (
@@ -56,6 +57,8 @@ NO_LAG = math.inf
 UNASKED = np.empty(0, dtype=np.bool_)
 UNPLACED = -1.0
 """The code of a level without a column."""
+FLOATS = {float}
+"""The types of the values of nearly all events."""
 
 
 class Frozen(NamedTuple):
@@ -147,6 +150,8 @@ class Encoder:
         self._entries: list[tuple[int, str | None]] = []
         """Fields, with ``None``, and levels in order of appearance, which determines the columns."""
         self._plan = plan_of([], [], self.limit)
+        self._values: Callable[[Mapping[Any, object]], tuple[object, ...]] | None = None
+        """Returns the values of all fields of an event in order, where all are numbers that events hold."""
         self._measure()
         self.lagged = tuple(lagged)
         self._append([(name, None) for name in self.lagged], dict.fromkeys(self.lagged, NUMERIC))
@@ -219,6 +224,11 @@ class Encoder:
             if name in self.lagged:
                 msg = f"{name!s}: is the name of a lag, which the model itself makes; rename the column, or ignore it"
                 raise InvalidEvent(msg, reason="wrong_type", feature=name)
+
+    @property
+    def plan(self) -> Plan:
+        """The current fields and levels in the form that kernels take; never changed, only replaced."""
+        return self._plan
 
     @property
     def n_entries(self) -> int:
@@ -331,6 +341,8 @@ class Encoder:
             InvalidEvent: the value of a categorical field is not a category, or a name neither a string nor an integer.
         """
         index = self._index
+        if not self.levels and type(event) is dict and event.keys() <= index.keys():
+            return NO_ADDITIONS
         unseen = [name for name in event if name not in index]
         for name in unseen:
             check_name(name)
@@ -404,6 +416,10 @@ class Encoder:
         Raises:
             InvalidEvent: a value is of the wrong type or not finite, or a name is neither a string nor an integer.
         """
+        if self._values is not None and not additions and type(event) is dict and len(event) == len(self.fields):
+            row = self._plain_row(event)
+            if row is not None:
+                return row
         index, kinds = self._index, self.kinds
         codes: dict[tuple[Any, str], float] = {}
         if additions:
@@ -411,7 +427,7 @@ class Encoder:
             kinds = [*kinds, *self._kinds_of(additions)]
             for name, text in additions.levels:
                 codes[name, text] = len(self.levels.get(name, ())) + sum(field == name for field, _ in codes)
-        row = [np.nan] * len(kinds)
+        found = [np.nan] * len(kinds)
         try:
             items = event.items()
         except AttributeError:
@@ -424,19 +440,32 @@ class Encoder:
             kind = kinds[j]
             # The first test succeeds for nearly every value; the others would take most of the time of a prediction.
             if kind == NUMERIC and type(value) is float and value - value == 0.0:
-                row[j] = value
+                found[j] = value
             elif is_missing(value):
                 if j < len(self.lagged):
-                    row[j] = NO_LAG
+                    found[j] = NO_LAG
             elif kind == NUMERIC:
-                row[j] = self.quantity(value, name)
+                found[j] = self.quantity(value, name)
             elif kind == CATEGORICAL:
                 text = level(value, name)
                 code = self.levels[name].get(text) if name in self.levels else None
-                row[j] = codes.get((name, text), UNPLACED) if code is None else code
+                found[j] = codes.get((name, text), UNPLACED) if code is None else code
             else:
-                row[j] = seconds(value, name)
-        return np.array([row])
+                found[j] = seconds(value, name)
+        return np.array([found])
+
+    def _plain_row(self, event: dict[Any, object]) -> FloatArray | None:
+        """Encode an event of finite floats only, as nearly all are; None if it is another."""
+        assert self._values is not None  # noqa: S101 - the caller has asked
+        try:
+            values: Any = self._values(event)
+        except KeyError:
+            return None
+        if set(map(type, values)) != FLOATS:
+            return None
+        total = sum(values)
+        # NaN and infinities make the sum NaN or infinite.
+        return np.array([values]) if total - total == 0.0 else None
 
     def quantity(self, value: object, name: Any) -> float:
         """Convert the value of a numeric field to a float.
@@ -516,12 +545,12 @@ class Encoder:
         if not self.holds:
             return X
         held, targets = X.copy(), NO_TARGETS if Y is None else Y
-        bounds, paces = self.bounds, (INPUT_PACE, self._n_lags_of_targets, TARGET_PACE)
+        bounds, paces = self.bounds, (INPUT_PACE, self.n_lags_of_targets, TARGET_PACE)
         clip_rows(X, targets, self._plan.numeric, *bounds, MARGIN, *paces, held)
         return held
 
     @property
-    def _n_lags_of_targets(self) -> int:
+    def n_lags_of_targets(self) -> int:
         """Number of lags that are earlier targets; they come first."""
         n_targets = len(self.target_bounds.low)
         return len(self.lagged) * n_targets // (n_targets + len(self.fixed.lagged))
@@ -852,6 +881,8 @@ class Encoder:
                 self._entries.append((j, text))
                 self.feature_names.append(f"{name!s}={text}")
         self._plan = plan_of(self.kinds, self._entries, self.limit)
+        are_numbers = len(self.kinds) > 1 and not self.lagged and set(self.kinds) == {NUMERIC}
+        self._values = operator.itemgetter(*self.fields) if are_numbers else None
         self._measure()
         more = len(self.fields) - len(self.scales.scales)
         self.scales, self.bounds = self.scales.widened(more), self.bounds.widened(more)

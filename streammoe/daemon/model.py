@@ -14,11 +14,13 @@ from streammoe.distributions import Gaussian
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.experts import families, family_of
 from streammoe.experts.elliptical import Elliptical
+from streammoe.kernels.batch import WIDE, fit_softmax
 from streammoe.kernels.compile import compile_seconds
 from streammoe.options import Lags, RegressorOptions, WarmUp
 from streammoe.pipeline.pipeline import Schema
 from streammoe.reduction import reduce
 from streammoe.settings import Settings
+from streammoe.types import AnyArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.assembly")
 HEAVY_TAILED = [name for name, family in families().items() if isinstance(family, Elliptical)]
@@ -48,18 +50,39 @@ def compile_kernels(settings: Settings | None = None) -> None:
     try:
         for kind in selected:
             estimator, more, target = kinds[kind]
+            if settings is None or settings.model.batch_size > 1:
+                estimator(n_experts=2, batch_size=4, **arguments, **more).learn_array(X, target)
             for K in (1, 2):
                 model = estimator(n_experts=K, **arguments, **more)
                 model.learn_array(X, target)
                 model.log_likelihood_array(X, target)
+                if settings is None:  # daemons learn rows
+                    _learn_single_events(model, X, target)
                 model.experts()
                 if settings is None:  # daemons need no gradients, and reduce nothing
                     batch.fit(model, X, target, method="gradient_em", start="model", rounds=1)
                     reduce([model, model], support=X)
+        if settings is None:
+            _fit_many_features()
     finally:
         logger.disabled = was_disabled
     if spent := compile_seconds() - before:
         LOGGER.info("compiled the kernels in %.1f seconds", spent)
+
+
+def _learn_single_events(model: MixtureOfExperts, X: FloatArray, Y: AnyArray) -> None:
+    """Predict and learn events one at a time, until one call of a kernel does it."""
+    names = model.fields
+    for row, y in zip(X.tolist(), Y.tolist(), strict=True):
+        x = dict(zip(names, row, strict=True))
+        model.predict_one(x)
+        model.learn_one(x, dict(zip(model.output_names, y, strict=True)) if isinstance(y, list) else y)
+
+
+def _fit_many_features() -> None:
+    """Fit a softmax regression with so many features that another kernel does it."""
+    rows = np.zeros((3, WIDE))
+    fit_softmax(rows.copy(), 1.0, np.ones(WIDE), rows, (2.0, 1.0), np.ones((4, 4)), np.ones((4, WIDE)), 3, 1)
 
 
 def _kind(settings: Settings) -> str:

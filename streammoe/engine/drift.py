@@ -15,7 +15,7 @@ import numpy as np
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine.page_hinkley import PageHinkleyTest
 from streammoe.kernels.drift import hold_against_usual
-from streammoe.types import AnyArray, FloatArray
+from streammoe.types import AnyArray, FloatArray, IntArray
 
 DETECTORS = ("off", "page_hinkley")
 BLOCK = 32
@@ -74,14 +74,29 @@ class DriftDetector:
         Args:
             losses: losses of the next learned events.
         """
-        ends = n + self.to_come
+        first_end = n + self.to_come
         closed = np.empty((len(losses) // BLOCK + 1, 3))
-        judged = int(self._counts[1])
-        for block in range(hold_against_usual(losses, self._block, self._counts, self._usual, closed)):
+        n_closed = hold_against_usual(losses, self._block, self._counts, self._usual, closed)
+        return self.judge(closed[:n_closed], first_end)
+
+    def judge(self, closed: FloatArray, first_end: int) -> Drift | None:
+        """Test blocks that were closed, as `hold_against_usual` describes them; return the first change, if any.
+
+        Args:
+            closed: (m, 3) of the last m blocks.
+            first_end: number of events learned at the end of the first of them.
+        """
+        judged = int(self._counts[1]) - len(closed)
+        for block in range(len(closed)):
             judged += 1
             if judged > CALIBRATION and self._test.update(float(closed[block, 0])):
-                return self.declare(Drift(ends + block * BLOCK, *closed[block, 1:].tolist()))
+                return self.declare(Drift(first_end + block * BLOCK, *closed[block, 1:].tolist()))
         return None
+
+    @property
+    def arrays_of_losses(self) -> tuple[FloatArray, IntArray, FloatArray]:
+        """What `hold_against_usual` changes in place: the losses of the open block, counts, and what is usual."""
+        return self._block, self._counts, self._usual
 
     def declare(self, drift: Drift) -> Drift:
         """Count a change, found here or otherwise: the usual losses after it are not known yet. Return it."""

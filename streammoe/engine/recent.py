@@ -60,6 +60,13 @@ class RecentEvents:
 
     def add(self, X: FloatArray, Y: FloatArray, weights: FloatArray, losses: FloatArray) -> None:
         """Add learned rows, and drop the oldest beyond `CAPACITY`."""
+        if len(losses) == 1 and self._end < len(self._arrays["losses"]) and X.shape == self._arrays["X"][:1].shape:
+            # What follows, for the single events of a loop.
+            for array, row in zip(self._arrays.values(), (X, Y, weights, losses), strict=True):
+                array[self._end] = row[0]
+            self._end += 1
+            self.count = min(self.count + 1, CAPACITY)
+            return
         new = {name: array[-CAPACITY:] for name, array in zip(self._arrays, (X, Y, weights, losses), strict=True)}
         n, width = len(new["losses"]), X.shape[1]
         if n == CAPACITY:  # they replace all others

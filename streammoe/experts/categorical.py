@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,17 @@ class Categorical(Family):
     is_exact = False
 
     def learn_rows(self, state: MMState, *others: Any) -> int:
-        return int(categorical.learn_rows((), state, *others))
+        learn = categorical.learn_in_groups if len(state.group) else categorical.learn_rows
+        return int(learn((), state, *others))
 
     def learn_single(self, state: SingleExpert, *others: Any) -> int:
         return int(categorical.learn_single((), state, *others))
 
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
         categorical.score_rows((), gate, experts, *others)
+
+    def compiled(self, experts: FloatArray) -> tuple[ModuleType, tuple[float, ...]]:
+        return categorical, ()
 
     def n_rows(self, n_outputs: int) -> int:
         return max(n_outputs - 1, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -67,7 +68,10 @@ class Family(ABC):
 
     @abstractmethod
     def learn_rows(self, state: MMState, *others: Any) -> int:
-        """Call the hot loop that `streammoe.kernels.loop` makes of the family's noise, without its first argument."""
+        """Call the hot loop that `streammoe.kernels.loop` makes of the family's noise, without its first argument.
+
+        It is `learn_in_groups` if the state has room for a group, else `learn_rows`.
+        """
 
     @abstractmethod
     def learn_single(self, state: SingleExpert, *others: Any) -> int:
@@ -76,6 +80,14 @@ class Family(ABC):
     @abstractmethod
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
         """Call the one that scores without learning."""
+
+    def compiled(self, experts: FloatArray) -> tuple[ModuleType, tuple[float, ...]] | None:
+        """Return the module of its kernels and the first argument of those, given coefficients (K, N, p).
+
+        The module holds `learn_rows`, `learn_single` and `score_rows`, which other kernels call by their addresses.
+        None if there is no such module: then single events take longer.
+        """
+        return None
 
     @abstractmethod
     def n_rows(self, n_outputs: int) -> int:

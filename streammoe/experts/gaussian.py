@@ -54,7 +54,8 @@ class Gaussian(Family):
     def learn_rows(self, state: MMState, *others: Any) -> int:
         # Called for each event; a shape that is looked up costs as little as one that is bound.
         shape = self._shapes.get(state.experts.shape[1])
-        found: int = self.kernels.learn_rows(self._shape(state.experts) if shape is None else shape, state, *others)
+        learn = self.kernels.learn_in_groups if len(state.group) else self.kernels.learn_rows
+        found: int = learn(self._shape(state.experts) if shape is None else shape, state, *others)
         return found
 
     def learn_single(self, state: SingleExpert, *others: Any) -> int:
@@ -63,6 +64,9 @@ class Gaussian(Family):
 
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
         self.kernels.score_rows(self._shape(experts), gate, experts, *others)
+
+    def compiled(self, experts: FloatArray) -> tuple[ModuleType, tuple[float, ...]]:
+        return self.kernels, self._shape(experts)
 
     def n_rows(self, n_outputs: int) -> int:
         return n_outputs

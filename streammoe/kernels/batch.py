@@ -9,9 +9,13 @@ each event.
 
 from __future__ import annotations
 
-import numpy as np
+from functools import cache
 
-from streammoe.kernels.compile import allocating, inline, jit, part
+import numpy as np
+from numba import types
+
+from streammoe.kernels.by_address import Callee
+from streammoe.kernels.compile import inline, jit, part
 from streammoe.kernels.linalg import add_outers_in_turn, add_product, dot, invert_spd
 from streammoe.kernels.softmax import adaptive_weight, bound_mix, gate_bend, softmax
 from streammoe.types import FloatArray
@@ -28,7 +32,18 @@ SETTLED = 1e-14
 """A softmax regression whose objective gains less, in units of itself, has come to its end."""
 
 
-@jit
+_MATRIX = types.Array(types.float64, 2, "C")
+INVERSION = Callee(invert_spd, [_MATRIX, _MATRIX, _MATRIX], types.boolean)
+"""Once for all fits: by itself each would hold a copy, half of what it takes to compile."""
+_invert = INVERSION.call
+
+
+@cache
+def _inversion() -> int:
+    """Return where the machine code is."""
+    return INVERSION.address()
+
+
 def fit_linear(
     experts: FloatArray,
     prior_strength: float,
@@ -39,6 +54,20 @@ def fit_linear(
     Y: FloatArray,
 ) -> None:
     """Weighted least squares of each expert, (K, Q, p), in place; the prior is worth `prior_strength` / K rows."""
+    _fit_linear(_inversion(), experts, prior_strength, prior_gram, prior_experts, tau, R, Y)
+
+
+@jit
+def _fit_linear(
+    inversion: int,
+    experts: FloatArray,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    prior_experts: FloatArray,
+    tau: FloatArray,
+    R: FloatArray,
+    Y: FloatArray,
+) -> None:
     K, Q, p = experts.shape
     share = prior_strength / K
     gram = np.empty((p, p))
@@ -54,7 +83,7 @@ def fit_linear(
         for i in range(R.shape[0]):
             weights[i] = tau[i, k]
         add_outers_in_turn(gram, R, weights, True)
-        invert_spd(gram, inverse, scratch)
+        _invert(inversion, (gram, inverse, scratch))
         for q in range(Q):
             theta = experts[k, q]
             # Correcting the old coefficients keeps the rounding of an ill-conditioned inverse out of what fits already.
@@ -310,7 +339,6 @@ def softmax_objective(
     return total
 
 
-@jit
 def fit_softmax(
     coefficients: FloatArray,
     prior_strength: float,
@@ -338,13 +366,31 @@ def fit_softmax(
     free, p = coefficients.shape
     if free == 0:
         return
+    # Few fits are large enough for the second kernel, which takes seconds to compile.
+    given = (coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference, rounds)
+    if is_conjugate(free, p):
+        _fit_by_conjugate_gradients(*given)
+    else:
+        _fit_by_one_matrix(_inversion(), *given)
+
+
+@jit
+def _fit_by_one_matrix(
+    inversion: int,
+    coefficients: FloatArray,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    prior_target: FloatArray,
+    curvature: tuple[float, float],
+    targets: FloatArray,
+    X: FloatArray,
+    reference: int,
+    rounds: int,
+) -> None:
+    """As `fit_softmax`, by Newton steps, or beyond `NEWTON_LIMIT` by majorization steps."""
+    free, p = coefficients.shape
     size = free * p
     newton = size <= NEWTON_LIMIT
-    if is_conjugate(free, p):
-        _fit_by_conjugate_gradients(
-            coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference, rounds
-        )
-        return
     dimension = size if newton else p
     hessian = np.empty((dimension, dimension))
     inverse = np.empty((dimension, dimension))
@@ -365,7 +411,7 @@ def fit_softmax(
         for j in range(p):
             hessian[j, j] = prior_strength * prior_gram[j]
         add_outers_in_turn(hessian, X, masses, True)
-        invert_spd(hessian, inverse, scratch)
+        _invert(inversion, (hessian, inverse, scratch))
     old = softmax_objective(coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
     for _ in range(rounds):
         if newton:
@@ -398,7 +444,7 @@ def fit_softmax(
             if newton:
                 add_softmax_curvature(hessian, X, first, count, weights, shares)
         if newton:
-            invert_spd(hessian, inverse, scratch)
+            _invert(inversion, (hessian, inverse, scratch))
         move[:, :] = 0.0
         if newton:
             add_product(inverse, gradient.ravel(), move.ravel())
@@ -436,7 +482,7 @@ def is_conjugate(free: int, p: int) -> bool:
     return free * p > NEWTON_LIMIT and p >= WIDE
 
 
-@allocating
+@jit
 def _fit_by_conjugate_gradients(
     coefficients: FloatArray,
     prior_strength: float,
@@ -708,7 +754,6 @@ def collect_gram(
     add_outers_in_turn(gram, X, weights / total, False)
 
 
-@jit
 def majorize_softmax(
     coefficients: FloatArray,
     gram: FloatArray,
@@ -726,11 +771,30 @@ def majorize_softmax(
         gram: (p, p) R, as `collect_gram` writes it.
         pushes: (n, N) weighted probabilities less targets.
     """
+    own = np.require(gram, requirements=["C", "W"])  # what comes from other processes may be neither
+    _majorize_softmax(
+        _inversion(), coefficients, own, prior_weight, prior_gram, prior_target, curvature, pushes, X, total
+    )
+
+
+@jit
+def _majorize_softmax(
+    inversion: int,
+    coefficients: FloatArray,
+    gram: FloatArray,
+    prior_weight: float,
+    prior_gram: FloatArray,
+    prior_target: FloatArray,
+    curvature: tuple[float, float],
+    pushes: FloatArray,
+    X: FloatArray,
+    total: float,
+) -> None:
     free, p = coefficients.shape
     if free == 0:
         return
     inverse = np.empty((p, p))
-    invert_spd(gram, inverse, np.empty((p, p)))
+    _invert(inversion, (gram, inverse, np.empty((p, p))))
     gradient = np.zeros((free, p))
     move = np.zeros((free, p))
     for i in range(X.shape[0]):

@@ -251,7 +251,7 @@ def residual_of_expert(
 CATEGORICAL = Noise(
     log_constant, scratch_rows, evaluate, trust, step_experts, settle_expert, top_up, residual_of_expert
 )
-learn_rows, score_rows = loop(CATEGORICAL, __name__)
+learn_rows, learn_in_groups, score_rows = loop(CATEGORICAL, __name__)
 learn_single = single_expert(CATEGORICAL, __name__)
 
 

@@ -6,6 +6,7 @@ function which is only merged into others does not need. Both are done by small 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import time
@@ -14,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from llvmlite import binding as llvm  # type: ignore[import-untyped]
 from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.codegen import JITCodeLibrary
@@ -24,35 +26,51 @@ LOGGER = logging.getLogger("streammoe.kernels")
 PACKAGE = "streammoe."
 OPTIONS = {"nopython": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 """Of every kernel, as numba calls them."""
+PACE = 5.0
+"""Seconds between two messages about what is compiled."""
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
 class _Watch(event.Listener):
-    """Logs that compiling has begun, and adds up the seconds; what comes from the cache is not compiled."""
+    """Logs what is compiled, and adds up the seconds; what comes from the cache is not compiled."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._has_logged = False
+        self._n_compiled = 0
+        self._kernel = ""
         self._depth = 0
         """Of kernels that are compiled because another one calls them."""
         self._began = 0.0
+        self._said: float | None = None
+        """When something was logged."""
 
     def on_start(self, found: event.Event) -> None:
         if not _is_ours(found):
             return
-        if not self._has_logged:
-            self._has_logged = True
-            # A warning, since Python shows nothing else without any set-up, and a first call that hangs needs a reason.
-            LOGGER.warning("compiling kernels, once per installation; this takes up to a minute")
+        now = time.perf_counter()
         if not self._depth:
-            self._began = time.perf_counter()
+            function = found.data["dispatcher"].py_func
+            self._began, self._kernel = now, f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         self._depth += 1
+        # Warnings, since Python shows nothing else without any set-up, and a first call that hangs needs a reason.
+        if self._said is None:
+            self._said = now
+            LOGGER.warning("compiling kernels, once per installation; this takes up to a minute")
+        elif now - self._said >= PACE:
+            self._said = now
+            LOGGER.warning(
+                "compiling kernels: %d done in %.0f seconds, now %s",
+                self._n_compiled,
+                self.seconds + now - self._began,
+                self._kernel,
+            )
 
     def on_end(self, found: event.Event) -> None:
         if not _is_ours(found):
             return
         self._depth -= 1
         if not self._depth:
+            self._n_compiled += 1
             self.seconds += time.perf_counter() - self._began
 
 
@@ -123,10 +141,30 @@ class _Cache(FunctionCache):
 
 
 class _Kernel(CPUDispatcher):
-    """A compiled function that Python calls."""
+    """A compiled function that Python calls; other kernels that do have it as a part."""
+
+    as_part: Any
 
     def enable_caching(self) -> None:
         self._cache = _Cache(self.py_func)  # type: ignore[no-untyped-call]  # same
+
+    def compile(self, sig: Any) -> Any:
+        # numba makes millions of objects, few of which are garbage before it is done: looking for it takes a tenth of
+        # the time.
+        is_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return super().compile(sig)
+        finally:
+            if is_enabled:
+                gc.enable()
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        # Else machine code would be made of it that nobody calls.
+        return self.as_part.get_call_template(args, kws)
+
+    def get_overload(self, sig: Any) -> Any:
+        return self.as_part.get_overload(sig)
 
     def __reduce__(self) -> str:  # type: ignore[override]  # pickled by its name, as any function of a module is
         return str(self.py_func.__name__)
@@ -141,7 +179,19 @@ class _KernelLibrary(JITCodeLibrary):
         for function in self._final_module.functions:
             if not function.is_declaration and function.linkage.name == "linkonce_odr":
                 function.linkage = "internal"
-        super()._optimize_final_module()  # type: ignore[no-untyped-call]  # numba has few types
+        codegen: Any = self._codegen
+        passes, builder = codegen._module_pass_manager(  # noqa: SLF001 - numba's own first round
+            loop_vectorize=False, slp_vectorize=False, opt=0, cost="cheap"
+        )
+        passes.run(self._final_module, builder)
+        tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+        # Copies of loops that are vectorised already take a fifth of the time, and save none for ten features.
+        tuning.loop_unrolling = False
+        tuning.loop_vectorization, tuning.slp_vectorization = True, False
+        builder = llvm.create_pass_builder(codegen._tm, tuning)  # noqa: SLF001 - same
+        passes = builder.getModulePassManager()
+        passes.add_refprune_pass()
+        passes.run(self._final_module, builder)
 
 
 class _KernelCompiler(Compiler):
@@ -220,8 +270,18 @@ def jit(function: Function) -> Function:
     and remove the checks for finite numbers. ``error_model="numpy"`` gives inf and NaN instead of exceptions, which
     would keep loops from being vectorised.
     """
-    kernel = _Kernel(function, targetoptions={**OPTIONS, "nogil": True, "_nrt": True}, pipeline_class=_KernelCompiler)
+    return _kernel(function, nogil=True)
+
+
+def atomic(function: Function) -> Function:
+    """Like `jit`, but no other thread runs Python meanwhile: for what writes to memory that calls have in common."""
+    return _kernel(function, nogil=False)
+
+
+def _kernel(function: Function, **options: bool) -> Function:
+    kernel = _Kernel(function, targetoptions={**OPTIONS, "_nrt": True, **options}, pipeline_class=_KernelCompiler)
     kernel.enable_caching()
+    kernel.as_part = allocating(function)
     return cast("Function", kernel)
 
 

@@ -215,7 +215,7 @@ def _residual(
 
 
 NOISE = linear_noise(log_constant, scratch_rows, evaluate, trust, _step_experts, Spread(_settle, _top_up, _residual))
-learn_rows, score_rows = loop(NOISE, __name__)
+learn_rows, learn_in_groups, score_rows = loop(NOISE, __name__)
 learn_single = single_expert(NOISE, __name__)
 
 

@@ -30,7 +30,7 @@ FAR = 1e8
 beside it the other directions of a group's Gram matrix would be lost to rounding."""
 
 
-@jit
+@part
 def n_waiting(state: MMState) -> int:
     """How many events wait for their group: the rows up to the first empty one."""
     start, stop = 0, state.group.shape[0]

@@ -122,8 +122,11 @@ class Scratch(NamedTuple):
     """(p_w + p_v,) how large features may be in a group."""
 
 
-def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
-    """Make `learn_rows` and `score_rows` of a noise, to be kept under these names in `module`."""
+def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
+    """Make `learn_rows`, `learn_in_groups` and `score_rows` of a noise, to be kept under these names in `module`.
+
+    The first two have the same arguments; which one it is depends on whether the state has room for a group.
+    """
     evaluate, trust = noise.evaluate, noise.trust
     log_constant, scratch_rows = noise.log_constant, noise.scratch_rows
     refresh = _refresh(noise.top_up)
@@ -260,151 +263,171 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
         mix(shares, means, predictions[row])
         record(trace, row, shares, means, state.variances)
 
-    @inline
-    def learn_each(
-        shape: Shape,
-        state: MMState,
-        residual: FloatArray,
-        options: LearningOptions,
-        gammas: FloatArray,
-        weights: FloatArray,
-        W: FloatArray,
-        R: FloatArray,
-        Y: FloatArray,
-        losses: FloatArray,
-        predictions: FloatArray,
-        trace: Trace,
-        scratch: Scratch,
-    ) -> int:
-        shares, tau, trusted, means = scratch.shares, scratch.tau, scratch.trusted, scratch.means
-        gate_gain, gain, push, limits = scratch.gate_gain, scratch.gain, scratch.push, scratch.limits
-        M = means.shape[1]
-        constant = log_constant(shape, M)
-        size = state.group.shape[0]
-        waiting = n_waiting(state)
-        if size > 0:
-            set_far_limits(state, limits)
-        n = W.shape[0]
-        both = losses.shape[0] > n
-        learned = outliers = 0
-        for i in range(n):
-            w, r, y = W[i], R[i], Y[i]
-            losses[i] = evaluate(
-                shape,
-                constant,
-                scratch.noise,
-                state.average_gate,
-                state.average_experts,
-                state.average_variances,
-                w,
-                r,
-                y,
-                shares,
-                means,
-                tau,
-            )
-            mix(shares, means, predictions[i])
-            record(trace, i, shares, means, state.average_variances)
-            if both and (size > 0 or math.isnan(y[0])):
-                predict_latest(shape, state, w, r, y, losses, predictions, trace, n + i)
-            if math.isnan(y[0]):
-                continue
-            gamma = step_size(state, options, gammas[learned])
-            learned += 1
-            if size > 0:
-                far = is_far(limits, w, r, weights[i])
-                if not far:
-                    if not gather(state, waiting, w, r, y, weights[i], gamma):
-                        return UNSOUND
-                    waiting += 1
-                if waiting == size or (far and waiting > 0):
-                    outliers += learn_group(shape, state, residual, options, waiting, M)
-                    waiting = 0
-                    set_far_limits(state, limits)
-                if not far:
-                    continue
-                stand_alone(state)
-            loss = evaluate(
-                shape, constant, scratch.noise, state.gate, state.experts, state.variances, w, r, y, shares, means, tau
-            )
-            if both and size == 0:
-                losses[n + i] = loss
-                mix(shares, means, predictions[n + i])
-                record(trace, n + i, shares, means, state.variances)
-            route(tau, options.top_k)
-            outliers += trust(shape, tau, scratch.noise, trusted, M)
-            if state.n[0] % RESIDUAL_EVERY == 0:
-                track_residual(state, residual, options, weights[i], shares, tau, trusted, means, w, r, y)
-            keep = 1.0 - gamma
-            decay = state.decay[0] * keep
-            fresh = gamma * weights[i]
-            amount = fresh / decay
-            step_gate(state, options, amount, shares, tau, push, w, gate_gain)
-            step_experts(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)
-            finish_step(state, gamma, decay)
-            if decay < REFRESH_BELOW:
-                refresh(state, topped_up(state, options, gamma))
-            weight = average_weight(state, options, gamma)
-            blend(state.average_gate, state.gate, weight)
-            blend(state.average_experts, state.experts, weight)
-            blend(state.average_variances, state.variances, variance_weight(options, weight, gamma))
-            if size > 0:
-                set_far_limits(state, limits)
-        return outliers
+    def learning(in_groups: bool) -> Kernel:
+        """Make the loop of learning, for events that are steps of their own or for groups.
 
-    def learn_rows(
-        shape: Shape,
-        state: MMState,
-        residual: FloatArray,
-        options: LearningOptions,
-        gammas: FloatArray,
-        weights: FloatArray,
-        W: FloatArray,
-        R: FloatArray,
-        Y: FloatArray,
-        losses: FloatArray,
-        predictions: FloatArray,
-        trace: Trace,
-    ) -> int:
-        """Predict, score and learn each row in turn, in place; a row whose y is NaN is predicted only.
-
-        Args:
-            shape: the numbers of the noise.
-            state: changed in place.
-            residual: (size + 2,) running means of the convergence residual, changed in place.
-            options: the hyper-parameters that steps need.
-            gammas: step sizes of the rows that have a target, in order; see `LearningOptions.span`.
-            weights: (n,) how much each row counts, 1 for a plain one.
-            W, R, Y: (n, p_w), (n, p_v), (n, Q) gate features, expert features, targets or class indexes.
-            losses, predictions: (n,) and (n, M), written: −log s(y|x), and the mean or the probabilities of classes,
-                before the row is learned, by the averaged parameters. If they have 2 n rows, the second n are the raw
-                iterate's.
-            trace: written where its arrays are not empty; as many rows.
-
-        Returns:
-            How many of the events that made a step were outliers, as `Noise.trust` says; or `UNSOUND` if state, losses
-            or predictions are not sound, and the state is to be thrown away.
+        Groups need as much code as all else, so that a model without any would compile twice as long.
         """
-        K, M, p_w, p_v = state.experts.shape[0], predictions.shape[1], W.shape[1], R.shape[1]
-        scratch = Scratch(
-            np.empty(K),
-            np.empty(K),
-            np.empty(K),
-            np.empty((K, M)),
-            np.empty(p_w),
-            np.empty(p_v),
-            np.empty(max(K, M)),
-            np.empty((scratch_rows(M), max(K, M))),
-            np.empty(p_w + p_v),
-        )
-        outliers = learn_each(
-            shape, state, residual, options, gammas, weights, W, R, Y, losses, predictions, trace, scratch
-        )
-        if outliers == UNSOUND or not is_sound_after(state, Y, losses, predictions):
-            return UNSOUND
-        return outliers
 
-    return jit(named(learn_rows, module)), jit(named(score_rows, module))
+        @inline
+        def learn_each(
+            shape: Shape,
+            state: MMState,
+            residual: FloatArray,
+            options: LearningOptions,
+            gammas: FloatArray,
+            weights: FloatArray,
+            W: FloatArray,
+            R: FloatArray,
+            Y: FloatArray,
+            losses: FloatArray,
+            predictions: FloatArray,
+            trace: Trace,
+            scratch: Scratch,
+        ) -> int:
+            shares, tau, trusted, means = scratch.shares, scratch.tau, scratch.trusted, scratch.means
+            gate_gain, gain, push, limits = scratch.gate_gain, scratch.gain, scratch.push, scratch.limits
+            M = means.shape[1]
+            constant = log_constant(shape, M)
+            if in_groups:
+                size, waiting = state.group.shape[0], n_waiting(state)
+                set_far_limits(state, limits)
+            n = W.shape[0]
+            both = losses.shape[0] > n
+            learned = outliers = 0
+            for i in range(n):
+                w, r, y = W[i], R[i], Y[i]
+                losses[i] = evaluate(
+                    shape,
+                    constant,
+                    scratch.noise,
+                    state.average_gate,
+                    state.average_experts,
+                    state.average_variances,
+                    w,
+                    r,
+                    y,
+                    shares,
+                    means,
+                    tau,
+                )
+                mix(shares, means, predictions[i])
+                record(trace, i, shares, means, state.average_variances)
+                if both and (in_groups or math.isnan(y[0])):
+                    predict_latest(shape, state, w, r, y, losses, predictions, trace, n + i)
+                if math.isnan(y[0]):
+                    continue
+                gamma = step_size(state, options, gammas[learned])
+                learned += 1
+                if in_groups:
+                    far = is_far(limits, w, r, weights[i])
+                    if not far:
+                        if not gather(state, waiting, w, r, y, weights[i], gamma):
+                            return UNSOUND
+                        waiting += 1
+                    if waiting == size or (far and waiting > 0):
+                        outliers += learn_group(shape, state, residual, options, waiting, M)
+                        waiting = 0
+                        set_far_limits(state, limits)
+                    if not far:
+                        continue
+                    stand_alone(state)
+                loss = evaluate(
+                    shape,
+                    constant,
+                    scratch.noise,
+                    state.gate,
+                    state.experts,
+                    state.variances,
+                    w,
+                    r,
+                    y,
+                    shares,
+                    means,
+                    tau,
+                )
+                if both and not in_groups:
+                    losses[n + i] = loss
+                    mix(shares, means, predictions[n + i])
+                    record(trace, n + i, shares, means, state.variances)
+                route(tau, options.top_k)
+                outliers += trust(shape, tau, scratch.noise, trusted, M)
+                if state.n[0] % RESIDUAL_EVERY == 0:
+                    track_residual(state, residual, options, weights[i], shares, tau, trusted, means, w, r, y)
+                keep = 1.0 - gamma
+                decay = state.decay[0] * keep
+                fresh = gamma * weights[i]
+                amount = fresh / decay
+                step_gate(state, options, amount, shares, tau, push, w, gate_gain)
+                step_experts(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)
+                finish_step(state, gamma, decay)
+                if decay < REFRESH_BELOW:
+                    refresh(state, topped_up(state, options, gamma))
+                weight = average_weight(state, options, gamma)
+                blend(state.average_gate, state.gate, weight)
+                blend(state.average_experts, state.experts, weight)
+                blend(state.average_variances, state.variances, variance_weight(options, weight, gamma))
+                if in_groups:
+                    set_far_limits(state, limits)
+            return outliers
+
+        def learn_rows(
+            shape: Shape,
+            state: MMState,
+            residual: FloatArray,
+            options: LearningOptions,
+            gammas: FloatArray,
+            weights: FloatArray,
+            W: FloatArray,
+            R: FloatArray,
+            Y: FloatArray,
+            losses: FloatArray,
+            predictions: FloatArray,
+            trace: Trace,
+        ) -> int:
+            """Predict, score and learn each row in turn, in place; a row whose y is NaN is predicted only.
+
+            Args:
+                shape: the numbers of the noise.
+                state: changed in place.
+                residual: (size + 2,) running means of the convergence residual, changed in place.
+                options: the hyper-parameters that steps need.
+                gammas: step sizes of the rows that have a target, in order; see `LearningOptions.span`.
+                weights: (n,) how much each row counts, 1 for a plain one.
+                W, R, Y: (n, p_w), (n, p_v), (n, Q) gate features, expert features, targets or class indexes.
+                losses, predictions: (n,) and (n, M), written: −log s(y|x), and the mean or the probabilities of
+                    classes, before the row is learned, by the averaged parameters. If they have 2 n rows, the second n
+                    are the raw iterate's.
+                trace: written where its arrays are not empty; as many rows.
+
+            Returns:
+                How many of the events that made a step were outliers, as `Noise.trust` says; or `UNSOUND` if state,
+                losses or predictions are not sound, and the state is to be thrown away.
+            """
+            K, M, p_w, p_v = state.experts.shape[0], predictions.shape[1], W.shape[1], R.shape[1]
+            scratch = Scratch(
+                np.empty(K),
+                np.empty(K),
+                np.empty(K),
+                np.empty((K, M)),
+                np.empty(p_w),
+                np.empty(p_v),
+                np.empty(max(K, M)),
+                np.empty((scratch_rows(M), max(K, M))),
+                np.empty(p_w + p_v),
+            )
+            outliers = learn_each(
+                shape, state, residual, options, gammas, weights, W, R, Y, losses, predictions, trace, scratch
+            )
+            if outliers == UNSOUND or not is_sound_after(state, Y, losses, predictions):
+                return UNSOUND
+            return outliers
+
+        return learn_rows
+
+    learn_in_groups = learning(in_groups=True)
+    learn_in_groups.__name__ = "learn_in_groups"
+    return tuple(jit(named(each, module)) for each in (learning(in_groups=False), learn_in_groups, score_rows))
 
 
 def named(function: Function, module: str) -> Function:

@@ -22,6 +22,7 @@ from streammoe.kernels.shared import limited_step
 from streammoe.layout import NO_ADDITIONS, Additions, Layout
 from streammoe.model.checks import event_weight, is_whole, names_in
 from streammoe.model.context import Context
+from streammoe.model.one_event import OneEvent, bound_to
 from streammoe.model.phases.contract import Phase, Served
 from streammoe.model.phases.provisional import in_units
 from streammoe.model.phases.streaming import Mixture, Streaming
@@ -39,6 +40,8 @@ SETTLED_AT = 100
 """Number of events after which a column that only settings name is noticed."""
 NOT_FOUND = (-1, "not found")
 """The entry of `Context.reported` that says so."""
+BIND_AFTER = 16
+"""Number of single events in a row from which on they are learned by one call, which takes a while to prepare."""
 MOST_REPORTED = 100
 """Number of columns after which new ones are not logged any more."""
 
@@ -76,6 +79,10 @@ class Learner:
         self.context = Context(options, features, targets)
         self.phase: Phase = Empty()
         self.undo: Undo[Snapshot] = Undo()
+        self._one_event: OneEvent | None = None
+        """What learns and predicts single events by one call; None until there have been some in a row."""
+        self._n_single = 0
+        """Number of single events since there was none."""
 
     @property
     def n(self) -> int:
@@ -91,6 +98,11 @@ class Learner:
     def targets(self) -> Targets:
         """Format of the targets."""
         return self.context.targets
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the next event is learned, or predicted, by one call of a kernel, unless it is unusual."""
+        return self._one_event is not None and self._one_event.is_of(self.context, self.phase)
 
     # -- Learning one event --------------------------------------------------------------------------------------------
 
@@ -113,6 +125,15 @@ class Learner:
         row = context.encoder.row(x, additions)
         if weight == 0.0:
             return
+        if additions or new_label is not None or not self._learn_usual(row, target, weight):
+            self._learn_at_length(row, target, additions, weight, new_label)
+        if self.n == SETTLED_AT:
+            self.warn_of_not_found()
+
+    def _learn_at_length(
+        self, row: FloatArray, target: FloatArray, additions: Additions, weight: float, new_label: Any
+    ) -> None:
+        """Learn an event that may need more than the usual."""
         try:
             self.undo.call(self, 1, Learner._learn_event, row, target, additions, weight, new_label, shared=False)
         except InvalidEvent as error:
@@ -120,8 +141,44 @@ class Learner:
             raise
         except UnsoundError as error:
             raise poison_error(error) from None
-        if self.n == SETTLED_AT:
-            self.warn_of_not_found()
+        if self._one_event is not None and self.is_bound:
+            self._one_event.refresh()
+
+    def _bound(self) -> OneEvent | None:
+        """Return what learns and predicts single events by one call, if it is still bound to this model."""
+        bound, context, phase = self._one_event, self.context, self.phase
+        if bound is not None and bound.is_of(context, phase):
+            return bound
+        self._one_event = None
+        self._n_single += 1
+        if self._n_single < BIND_AFTER:
+            return None
+        self._n_single = 0
+        self._one_event = bound_to(context, phase)
+        return self._one_event
+
+    def _learn_usual(self, row: FloatArray, target: FloatArray, weight: float) -> bool:
+        """Learn an event, unless it needs more than the usual; return whether it was learned."""
+        bound = self._bound()
+        if bound is None:
+            return False
+        context, undo = self.context, self.undo
+        undo.begin(self, 1)
+        try:
+            if not bound.learn(row, target, weight):
+                return False
+            if context.encoder.levels:
+                context.encoder.notice_unplaced(row, target)
+            if context.reservoir is not None:
+                context.reservoir.add(row, target, np.array([weight]))
+            undo.note(1, Learner._learn_event, (row, target, NO_ADDITIONS, weight, None))
+        except UnsoundError:
+            undo.take_back(self)
+            return False
+        except BaseException:
+            undo.take_back(self)
+            raise
+        return True
 
     def warn_of_not_found(self) -> None:
         """Warn once of names in the arguments that no event had a value of."""
@@ -305,7 +362,9 @@ class Learner:
 
     def predict_one(self, x: Mapping[Any, Any]) -> Any:
         """Predict one event, in the form of the targets."""
-        context = self.context
+        context, bound = self.context, self._bound()
+        if bound is not None:
+            return context.targets.one(bound.predict(context.encoder.row(x)))
         scores, _ = self.score(self._row(x), None)
         return context.targets.one(scores.predictions)
 

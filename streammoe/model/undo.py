@@ -77,11 +77,7 @@ class Undo(Generic[Snapshot]):
 
         The same holds for anything else that is raised, such as Ctrl-C.
         """
-        self._has_expired = False
-        if self._snapshot is None or self._rows + rows > EVERY:
-            self.forget()
-            self._snapshot = model.snapshot(self._spare)
-            self._spare = None
+        self.begin(model, rows)
         kept: Sequence[Any] | None = None
         if rows < EVERY:
             kept = [_own(argument) for argument in arguments] if shared else arguments
@@ -90,14 +86,26 @@ class Undo(Generic[Snapshot]):
             if kept is None or self._has_expired:
                 self.forget()
             else:
-                self._since.append((function, kept))
-                self._rows += rows
+                self.note(rows, function, kept)
         except InvalidEvent:
             raise
         except BaseException:
-            self._restore(model)
+            self.take_back(model)
             raise
         return result
+
+    def begin(self, model: Restorable[Snapshot], rows: int) -> None:
+        """Make sure that a change of the model, which learns so many rows, can be taken back."""
+        self._has_expired = False
+        if self._snapshot is None or self._rows + rows > EVERY:
+            self.forget()
+            self._snapshot = model.snapshot(self._spare)
+            self._spare = None
+
+    def note(self, rows: int, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        """Record a change that was made, and the function, of the model and these arguments, that makes it again."""
+        self._since.append((function, arguments))
+        self._rows += rows
 
     def expire(self) -> None:
         """End the record with the current call, which took too long to be repeated."""
@@ -110,7 +118,8 @@ class Undo(Generic[Snapshot]):
         self._since = []
         self._rows = 0
 
-    def _restore(self, model: Restorable[Snapshot]) -> None:
+    def take_back(self, model: Restorable[Snapshot]) -> None:
+        """Let the model be as it was when the last change that was recorded had been made."""
         snapshot, since = self._snapshot, self._since
         # The model takes over the arrays of the snapshot, so they are no longer spare.
         self._snapshot, self._since, self._rows, self._spare = None, [], 0, None

@@ -19,6 +19,9 @@ OF_LIBRARIES = {
     "zlib._Decompress",
     "learner(**given)._multiclass",  # River's
     # kafka-python, whose version is pinned
+    "codegen._module_pass_manager",
+    "codegen._tm",  # numba's
+    "found._getvalue",
     "self._consumer._cluster",
     "self._consumer._fetcher",
     "self._consumer._subscription",
@@ -89,3 +92,13 @@ def test_settings_are_read_without_what_only_models_need():
     program = "import sys, streammoe.configuration, streammoe.options; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True, text=True)
     assert not set(done.stdout.split()) & {"scipy", "numba", "river"}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("program", ["import streammoe", "from streammoe.__main__ import main; main()"])
+def test_nothing_large_is_imported_before_a_model_or_a_command_needs_it(program):
+    program = f"import atexit, sys; atexit.register(lambda: print(*sys.modules)); {program}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--help"], cwd=ROOT, capture_output=True, check=True, text=True
+    )
+    assert not set(done.stdout.split()) & {"numpy", "scipy", "numba", "pandas", "pydantic", "river"}

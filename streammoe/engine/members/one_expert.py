@@ -44,6 +44,10 @@ class OneExpert(Member):
         family: family of the experts.
         bound: the curvature bound of a categorical expert.
         state: its state, of one expert without gate features, of which the average is not used.
+
+    Attributes:
+        expert: the part of its state that steps change.
+        options: those of its steps.
     """
 
     name = "one_expert"
@@ -55,7 +59,7 @@ class OneExpert(Member):
 
     def _continue_with(self, state: MMState) -> None:
         self._take(state)
-        self._options = mixture.learning_options(
+        self.options = mixture.learning_options(
             bound=self._bound,
             n_experts=1,
             n_rows=state.experts.shape[1],
@@ -67,7 +71,7 @@ class OneExpert(Member):
     def _take(self, state: MMState) -> None:
         """Take over a state of the same size."""
         self.state = state
-        self._expert = SingleExpert(*_of_single_expert(state))
+        self.expert = SingleExpert(*_of_single_expert(state))
 
     @property
     def step(self) -> float:
@@ -81,9 +85,9 @@ class OneExpert(Member):
         _, R, Y, weights = rows
         n, p = R.shape
         losses, predictions = np.empty(n), np.empty((n, n_outputs))
-        variances = np.empty((n if traced else 0, 1, self._expert.variances.shape[1]))
-        arguments = (self._expert, self._options, self.step, weights, R, Y, losses, predictions, variances)
-        work = n * p * (p + self._expert.experts.shape[1])
+        variances = np.empty((n if traced else 0, 1, self.expert.variances.shape[1]))
+        arguments = (self.expert, self.options, self.step, weights, R, Y, losses, predictions, variances)
+        work = n * p * (p + self.expert.experts.shape[1])
         if mixture.stepped(work, self._family.learn_single, *arguments) == UNSOUND:
             raise UnsoundError([self.name])
         if not traced:
@@ -102,7 +106,7 @@ class OneExpert(Member):
         self._continue_with(with_class(self.state, np.random.default_rng(0), n_features, gamma))
 
     def arrays(self) -> Mapping[str, AnyArray]:
-        return {f"{self.name}.{name}": array for name, array in self._expert._asdict().items()}
+        return {f"{self.name}.{name}": array for name, array in self.expert._asdict().items()}
 
     def copy(self, spare: Member | None = None) -> Self:
         other = copy.copy(self)

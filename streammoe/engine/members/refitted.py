@@ -36,7 +36,7 @@ class Refitted(Member):
         family: family of the experts.
         theta: the parameters.
         idle: number of reviews in a row at which it had not gained enough.
-        gain: nats by which it has predicted better than the average since the last review.
+        gain: nats by which it has predicted better than the average since the last review; (1,) as an attribute.
     """
 
     name = "refitted"
@@ -46,7 +46,7 @@ class Refitted(Member):
         self._family = family
         self.theta = theta
         self._idle = idle
-        self._gain = gain
+        self.gain = np.array([gain])
 
     def parameters(self, mixture_state: MMState) -> Parameters:
         return self.theta
@@ -62,15 +62,15 @@ class Refitted(Member):
         if not (np.isfinite(losses).all() and np.isfinite(found.predictions).all()):
             raise UnsoundError([self.name])
         gains = np.empty(len(losses) + 1)
-        gains[0] = self._gain
+        gains[0] = self.gain[0]
         np.minimum(np.maximum(weights * (others - losses), -MOST_AT_ONCE), MOST_AT_ONCE, out=gains[1:])
         # Unlike a sum, this adds them one by one, so that the result does not depend on cuts.
-        self._gain = float(np.add.accumulate(gains)[-1])
+        self.gain[0] = np.add.accumulate(gains)[-1]
         return found
 
     def stays(self, weight: float, n: int) -> bool:
-        self._idle = self._idle + 1 if self._gain < LEAST_GAIN and weight < ALONE else 0
-        self._gain = 0.0
+        self._idle = self._idle + 1 if self.gain[0] < LEAST_GAIN and weight < ALONE else 0
+        self.gain[0] = 0.0
         return self._idle < PATIENCE
 
     def widen(self, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v: int, n_features: int) -> None:
@@ -82,11 +82,11 @@ class Refitted(Member):
         return {
             **arrays,
             f"{self.name}_idle": np.array([self._idle], dtype=np.int64),
-            f"{self.name}_gain": np.array([self._gain]),
+            f"{self.name}_gain": self.gain,
         }
 
     def copy(self, spare: Member | None = None) -> Refitted:
-        return Refitted(self._family, self.theta, self._idle, self._gain)
+        return Refitted(self._family, self.theta, self._idle, float(self.gain[0]))
 
     def is_finite(self) -> bool:
         return all(bool(np.isfinite(array).all()) for array in self.theta)

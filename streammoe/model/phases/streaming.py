@@ -295,6 +295,47 @@ class Streaming(Phase):
             )
         return in_units(scores, scaler)
 
+    def usual_until(self, context: Context) -> int:
+        """Return the next count of events at which something is due for sure, so that `learned_one` is not enough."""
+        return min(self.next_due(context), self.n + events_to_refit(context, self.n))
+
+    def is_usual(self, context: Context, Y: FloatArray) -> bool:
+        """Return whether `learned_one` is enough for an event before `usual_until`, given its target, (1, Q)."""
+        return len(self._counts_to_judge(context, Y)) == 0
+
+    def learned_one(
+        self,
+        context: Context,
+        X: FloatArray,
+        Y: FloatArray,
+        weights: FloatArray,
+        losses: FloatArray,
+        closed: FloatArray | None,
+        *,
+        keeps: bool,
+    ) -> None:
+        """Do what `learn` does besides the steps of mixture and portfolio, after those of one usual event.
+
+        Args:
+            context: context of the model.
+            X: (1, F) its row, held to what was seen before, and `Y`, (1, Q), and `weights`, (1,).
+            losses: (1,) its loss, in the coordinates of the model.
+            closed: (1, 3) the block of losses that it has closed, see `DriftDetector.judge`, if it has.
+            keeps: whether a refit after a drift may need it.
+        """
+        detector, recent = context.detector, context.recent
+        if detector is not None:
+            drift = None if closed is None else detector.judge(closed, self.n)
+            if recent is not None:
+                if keeps:
+                    recent.add(X, Y, weights, losses)
+                else:
+                    recent.clear()
+            if drift is not None:
+                self._begin_again(context)
+        if self.portfolio is not None and self.portfolio.growing is not None:
+            self.portfolio.growing.add(X, Y, weights)
+
     def _learn_with_detector(
         self,
         context: Context,

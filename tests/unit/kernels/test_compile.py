@@ -1,7 +1,10 @@
 """When machine code of the kernels is compiled, and when it comes from the cache on disk."""
 
+import gc
+import logging
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +17,7 @@ from numba.core.runtime import _nrt_python, rtsys
 
 import streammoe
 from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.kernels import compile as compiling
 from streammoe.kernels import student_t
 from streammoe.kernels.compile import inline, jit, part
 
@@ -72,6 +76,109 @@ def test_a_part_stays_a_function_where_what_calls_it_is_merged(tmp_path, monkeyp
     functions = [line for line in code.splitlines() if line.startswith("define") and "locals" in line]
     assert any("far_away" in function for function in functions)
     assert not any("merged_into" in function for function in functions)
+
+
+def test_no_machine_code_is_made_of_a_kernel_that_only_another_one_calls(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    @jit
+    def called(x: float) -> float:
+        return x + 1.0
+
+    @jit
+    def kernel(x: float) -> float:
+        return called(x)
+
+    assert kernel(1.0) == 2.0
+    assert not called.signatures
+    assert called(2.0) == 3.0
+
+
+def test_while_kernels_are_compiled_it_is_said_which_one_how_many_and_for_how_long(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiling, "PACE", 0.0)
+
+    def slow(x: float) -> float:
+        return x + 1.0
+
+    slow.__module__ = "streammoe.kernels.somewhere"
+    with caplog.at_level(logging.WARNING, "streammoe.kernels"):
+        for argument in (1.0, 1):
+            jit(slow)(argument)
+    assert re.fullmatch(r"compiling kernels: [1-9]\d* done in \d+ seconds, now somewhere\.slow", caplog.messages[-1])
+
+
+def test_garbage_is_collected_again_once_a_kernel_is_compiled_or_cannot_be(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    enabled = []
+
+    @jit
+    def kernel(x: float) -> float:
+        return x + 1.0
+
+    compiler = type(kernel._compiler)
+    before = compiler.compile
+
+    def compile_and_look(self, *given):
+        enabled.append(gc.isenabled())
+        return before(self, *given)
+
+    monkeypatch.setattr(compiler, "compile", compile_and_look)
+    kernel(1.0)
+    with pytest.raises(numba.TypingError):
+        kernel("text")
+    assert enabled == [False, False]
+    assert gc.isenabled()
+
+
+FIRST_START = """
+import sys
+import numpy as np
+from streammoe import MoEClassifier, MoERegressor
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((400, 3))
+regressor, classifier = MoERegressor(2, warmup=200), MoEClassifier(2, warmup=200)
+for model, targets in ((regressor, X[:, 0]), (classifier, (X[:, 0] > 0.0).astype(int))):
+    model.learn_array(X, targets)
+    model.predict_array(X)
+    for row, target in zip(X[:50].tolist(), targets[:50].tolist()):
+        x = dict(zip(model.fields, row))
+        model.predict_one(x)
+        model.learn_one(x, target)
+for name, module in sorted(sys.modules.items()):
+    if name.startswith("streammoe."):
+        for kernel in vars(module).values():
+            if hasattr(kernel, "as_part") and kernel.py_func.__module__ == name and kernel.signatures:
+                print(f"{name.rpartition('.')[2]}.{kernel.py_func.__name__}", len(kernel.signatures))
+"""
+
+
+@pytest.mark.process
+def test_models_compile_each_kernel_for_one_kind_of_arguments_and_none_that_they_do_not_need():
+    done = subprocess.run([sys.executable, "-c", FIRST_START], capture_output=True, text=True, check=True)
+    found = {name: int(count) for name, count in map(str.split, done.stdout.splitlines())}
+    needed = {f"{family}.{kernel}" for family in ("gaussian", "categorical") for kernel in ("learn_rows", "score_rows")}
+    assert found.keys() > {*needed, "batch._fit_by_one_matrix", "features.screen_rows"}
+    assert not found.keys() & {"gaussian.learn_in_groups", "batch._fit_by_conjugate_gradients", "batch.softmax_sums"}
+    assert {name: count for name, count in found.items() if count > 1} == {}
+
+
+AHEAD = """
+from streammoe.daemon.model import compile_kernels
+from streammoe.kernels import batch, categorical, gaussian, gaussian_full, laplace, student_t
+compile_kernels()
+families = (categorical, gaussian, gaussian_full, laplace, student_t)
+kernels = [getattr(family, name) for family in families for name in ("learn_rows", "learn_in_groups", "score_rows")]
+print(*(len(kernel.signatures) for kernel in (*kernels, batch._fit_by_conjugate_gradients)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_what_few_models_need_is_compiled_ahead_of_time_too():
+    done = subprocess.run([sys.executable, "-c", AHEAD], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"1"}
 
 
 def test_kernels_are_pickled_by_name():

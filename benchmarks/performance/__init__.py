@@ -1,0 +1,1 @@
+"""Speed, latency and memory: `python -m benchmarks.performance`."""

@@ -1,0 +1,162 @@
+"""How the cost of an event grows with features, experts, outputs, classes and rows per call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import blas
+
+from benchmarks.report import Record
+from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+
+FEATURES = (10, 50, 100, 200, 400)
+EXPERTS = (1, 2, 4, 8, 16, 64)
+OUTPUTS = (1, 2, 8)
+CLASSES = (2, 3, 10, 100)
+ROWS = (1, 10, 100, 1_000, 10_000)
+FAMILIES = ("gaussian", "gaussian, full covariance, 3 outputs", "student_t", "laplace")
+EVENTS_SO_FAR = 20_000
+"""Where models start: refreshes are then as rare as in real use."""
+SECONDS = 0.1
+"""Time of a measurement, about."""
+MOST = 20_000
+"""Events of a measurement."""
+ALONE: dict[str, Any] = {"serve": "polyak"}
+
+
+class Case(NamedTuple):
+    """A model whose cost is measured, p features with the intercept."""
+
+    p: int = 11
+    K: int = 4
+    outputs: int = 1
+    classes: int = 0
+    family: str = "gaussian"
+    rows: int = MOST
+    """In a call."""
+
+
+AXES: dict[str, tuple[str, dict[Any, Case]]] = {
+    "p": ("features p, with the intercept (K = 4)", {p: Case(p=p) for p in FEATURES}),
+    "K": ("experts K (p = 11)", {K: Case(K=K) for K in EXPERTS}),
+    "Q": ("outputs Q (p = 11, K = 4)", {Q: Case(outputs=Q) for Q in OUTPUTS}),
+    "M": ("classes M (p = 11, K = 2)", {M: Case(K=2, classes=M) for M in CLASSES}),
+    "rows": ("rows in a call (p = 11, K = 4)", {n: Case(rows=n) for n in ROWS}),
+    "family": (
+        "experts (p = 11, K = 4)",
+        {name: Case(family=name, outputs=3 if "full" in name else 1) for name in FAMILIES},
+    ),
+}
+
+
+def model_of(case: Case, options: dict[str, Any]) -> Any:
+    """Create a model at event 20,000 with random parameters, and Gram matrices of N(0, I) inputs."""
+    rng = np.random.default_rng(0)
+    p, K = case.p, case.K
+    N = case.classes - 1 if case.classes else case.outputs
+    is_full = "full" in case.family
+    parameters = {
+        "n": EVENTS_SO_FAR,
+        "gate": rng.normal(size=(K - 1, p)) / np.sqrt(p),
+        "experts": rng.normal(size=(K, N, p)) / np.sqrt(N * p),
+        "masses": np.full(K, 1.0 / K),
+        "gate_gram": np.eye(p),
+        "expert_grams": np.stack([np.eye(p) / K] * K),
+    }
+    names = [f"x{j:03}" for j in range(p - 1)]
+    if case.classes:
+        return MoEClassifier.from_parameters(parameters, feature_names=names, **options)
+    parameters["variances"] = np.stack([np.eye(N)] * K) if is_full else np.ones((K, N))
+    if case.outputs > 1:
+        expert = Gaussian("full" if is_full else "diagonal")
+        return MoEMultiTargetRegressor.from_parameters(parameters, feature_names=names, expert=expert, **options)
+    return MoERegressor.from_parameters(parameters, feature_names=names, expert=case.family, **options)
+
+
+def events_of(case: Case, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Generate inputs, and targets of two crossing experts, or classes from their quantiles."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(count, case.p - 1))
+    slopes = rng.normal(size=(2, case.p - 1)) / np.sqrt(case.p)
+    y = np.where(X[:, 0] > 0, X @ slopes[0], X @ slopes[1]) + 0.3 * rng.normal(size=count)
+    if case.classes:
+        edges = np.quantile(y, np.linspace(0.0, 1.0, case.classes + 1)[1:-1])
+        return X, np.searchsorted(edges, y)
+    return X, y[:, None] + 0.3 * rng.normal(size=(count, case.outputs)) if case.outputs > 1 else y
+
+
+class Timed:
+    """A model that learns arrays, and goes on wherever it was timed last."""
+
+    def __init__(self, case: Case, options: dict[str, Any]) -> None:
+        """Find how many events take long enough."""
+        self._rows = case.rows
+        self._X, self._y = events_of(case, MOST)
+        self._model = model_of(case, options)
+        self._at = 0
+        self._count = min(300, MOST)
+        self()
+        self._count = int(np.clip(SECONDS / self(), 200, MOST))
+
+    def __call__(self) -> float:
+        """Return the CPU seconds of an event."""
+        if self._at + self._count > len(self._y):
+            self._at = 0
+        stop = self._at + self._count
+        X, y, learn, rows = self._X, self._y, self._model.learn_array, self._rows
+        begun = time.process_time()
+        for start in range(self._at, stop, rows):
+            end = min(start + rows, stop)
+            learn(X[start:end], y[start:end])
+        self._at = stop
+        return (time.process_time() - begun) / self._count
+
+
+def rank_one(p: int, K: int) -> Callable[[], float]:
+    """Return what times 2K + 1 rank-1 updates by BLAS, each of another matrix, as an event needs them."""
+    matrices = [np.asfortranarray(np.eye(p)) for _ in range(2 * K + 1)]
+    vector = np.random.default_rng(0).normal(size=p)
+    times = max(int(SECONDS / (len(matrices) * (1e-6 + 0.2e-9 * p * p))), 10)
+
+    def timed() -> float:
+        begun = time.process_time()
+        for _ in range(times):
+            for matrix in matrices:
+                blas.dsyr(1e-9, vector, a=matrix, overwrite_a=1)
+        return (time.process_time() - begun) / times
+
+    return timed
+
+
+def measured(axis: str, rounds: int) -> Record:
+    """Time all cases of an axis in turn; return CPU microseconds an event."""
+    cases = AXES[axis][1]
+    timers: dict[str, dict[str, Callable[[], float]]] = {
+        str(value): {"portfolio": Timed(case, {}), "polyak": Timed(case, ALONE)} for value, case in cases.items()
+    }
+    if axis == "p":
+        for value, case in cases.items():
+            timers[str(value)]["dsyr"] = rank_one(case.p, case.K)
+    turns: dict[str, dict[str, list[float]]] = {value: {name: [] for name in of} for value, of in timers.items()}
+    for _ in range(rounds):
+        for value, of in timers.items():
+            for name, timer in of.items():
+                turns[value][name].append(1e6 * timer())
+    return {
+        "rounds": rounds,
+        "us": {value: {name: float(np.median(found)) for name, found in of.items()} for value, of in turns.items()},
+    }
+
+
+def slope(found: Record, name: str) -> float:
+    """Return the log-log slope in p from 50 on."""
+    widths = [p for p in FEATURES if p >= 50]
+    return float(np.polyfit(np.log(widths), np.log([found["us"][str(p)][name] for p in widths]), 1)[0])
+
+
+def flops(p: int, K: int) -> int:
+    """Return the operations of 2K + 1 symmetric rank-1 updates."""
+    return (2 * K + 1) * p * (p + 1)

@@ -1,0 +1,126 @@
+"""Where the time of a single event goes, in a model whose fits are over."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks import tasks
+from benchmarks.performance.contenders import SETTLED, events_of
+from benchmarks.report import Record
+from streammoe import MoERegressor
+from streammoe.model.one_event import OneEvent
+
+AT_ONCE = 4_000
+SLOW = 3.0
+"""How many times the median an event takes at which something is due."""
+
+
+def measured(rounds: int) -> Record:
+    """Time the steps of an event on the same events in turn; return CPU microseconds."""
+    events = events_of(tasks.full_gate(SETTLED + AT_ONCE))
+    X, y, _ = events.stream
+    models = {
+        "default": MoERegressor(4),
+        "no detector": MoERegressor(4, drift=None),
+        "polyak": MoERegressor(4, serve="polyak"),
+    }
+    for model in models.values():
+        model.learn_array(X[:SETTLED], y[:SETTLED])
+    dicts, targets = events.dicts[SETTLED:], events.targets[SETTLED:]
+    context = models["default"].learner.context
+    encoder = context.encoder
+    rows = [encoder.row(x).copy() for x in dicts]
+    read = [context.targets.read_one(target)[0] for target in targets]
+    # Of copies, which may be spoilt.
+    bound_to = {name: copy.copy(model).learner for name, model in models.items()}
+    bound = {name: OneEvent(learner.context, learner.phase) for name, learner in bound_to.items()}
+    whole, arrays = copy.copy(models["default"]), copy.copy(models["default"])
+    watched = copy.copy(models["default"])
+
+    def predict() -> None:
+        for x in dicts:
+            whole.predict_one(x)
+
+    def learn() -> None:
+        for x, target in zip(dicts, targets, strict=True):
+            whole.learn_one(x, target)
+
+    def encode() -> None:
+        for x in dicts:
+            encoder.row(x)
+
+    def look_for_additions() -> None:
+        for x in dicts:
+            encoder.additions(x)
+
+    def read_target() -> None:
+        for target in targets:
+            context.targets.read_one(target)
+
+    def kernel_predicts() -> None:
+        for row in rows:
+            bound["default"].predict(row)
+
+    def kernel_learns(name: str) -> Callable[[], float]:
+        def call() -> float:
+            own, learner, elsewhere = bound[name], bound_to[name], 0.0
+            for row, target, x, y in zip(rows, read, dicts, targets, strict=True):
+                if not own.learn(row, target, 1.0):
+                    # Something is due, and the event is learned the longer way, which is another line of the table.
+                    begun = time.process_time()
+                    learner.learn_one(x, y, 1.0)
+                    if own.is_of(learner.context, learner.phase):
+                        own.refresh()
+                    else:
+                        own = bound[name] = OneEvent(learner.context, learner.phase)
+                    elsewhere += time.process_time() - begun
+            return elsewhere
+
+        return call
+
+    def look_at_binding() -> None:
+        own, of = bound["default"], bound_to["default"]
+        for _ in dicts:
+            own.is_of(of.context, of.phase)
+
+    def learn_arrays() -> None:
+        arrays.learn_array(X[SETTLED:], y[SETTLED:])
+
+    calls: dict[str, Callable[[], float | None]] = {
+        "predict_one": predict,
+        "learn_one": learn,
+        "row": encode,
+        "additions": look_for_additions,
+        "target": read_target,
+        "binding": look_at_binding,
+        "kernel predicts": kernel_predicts,
+        **{f"kernel learns, {name}": kernel_learns(name) for name in models},
+        "arrays": learn_arrays,
+    }
+    due = []
+    turns: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            begun = time.process_time()
+            elsewhere = call() or 0.0
+            turns[name].append(1e6 * (time.process_time() - begun - elsewhere) / AT_ONCE)
+        due.append(_due(watched, dicts, targets))
+    us = {name: float(np.median(found)) for name, found in turns.items()}
+    return {"rounds": rounds, "us": us, "due": np.median(due, axis=0).tolist()}
+
+
+def _due(model: MoERegressor, dicts: list[dict[str, float]], targets: list[float]) -> tuple[float, float]:
+    """Return microseconds an event, and the share of events, that take three times the median to be learned."""
+    seconds = []
+    for x, target in zip(dicts, targets, strict=True):
+        begun = time.thread_time()
+        model.learn_one(x, target)
+        seconds.append(time.thread_time() - begun)
+    found = np.array(seconds)
+    usual = np.median(found)
+    is_slow = found > SLOW * usual
+    return 1e6 * float((found - usual)[is_slow].sum()) / len(found), float(is_slow.mean())

@@ -1,0 +1,113 @@
+"""Kernels that call other kernels, and use arrays, by their addresses.
+
+A kernel that calls another one as numba has it holds a copy of it, so that one which calls all kernels of an event
+would take as long to compile as all of them together. And each array that Python passes to a kernel costs a tenth of a
+microsecond, which a step of one event, with some hundred arrays, cannot afford. Here Python looks addresses up once.
+
+Whoever passes an address keeps alive what is there, and must not replace it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import cgutils as untyped_cgutils
+from numba.extending import intrinsic
+from numba.np import arrayobj as untyped_arrayobj
+
+from streammoe.types import AnyArray
+
+# numba's own types say little of these.
+types: Any = numba.types
+cgutils: Any = untyped_cgutils
+arrayobj: Any = untyped_arrayobj
+
+
+def address_of(array: AnyArray) -> int:
+    """Return the address of the memory of an array in the order of C."""
+    if not array.flags.c_contiguous:
+        raise ValueError("the array is not contiguous")
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
+class Callee:
+    """A kernel, to be called with arguments of certain types only."""
+
+    def __init__(self, kernel: Callable[..., Any], arguments: Sequence[Any], returns: Any) -> None:
+        self._kernel, self._arguments, self._returns = kernel, tuple(arguments), returns
+        self.call = _call(self._arguments, returns)
+        """``(address, (argument, …))`` → what it returns; to be used in a kernel."""
+
+    def address(self) -> int:
+        """Return the address of its machine code, which is compiled first if need be."""
+        dispatcher: Any = self._kernel
+        if self._arguments not in dispatcher.overloads:
+            dispatcher.compile(self._arguments)
+        compiled = dispatcher.overloads[self._arguments]
+        found: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+        return found
+
+
+def _call(arguments: tuple[Any, ...], returns: Any) -> Any:
+    @intrinsic
+    def call(_: Any, address: Any, given: Any) -> Any:
+        if tuple(given) != arguments:
+            raise TypeError(f"a kernel for {arguments} is called with {tuple(given)}")
+
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001 - numba passes it
+            convention = context.call_conv
+            function = convention.get_function_type(returns, arguments).as_pointer()
+            parts = [builder.extract_value(values[1], i) for i in range(len(arguments))]
+            status, found = convention.call_function(
+                builder, builder.inttoptr(values[0], function), returns, arguments, parts
+            )
+            with cgutils.if_unlikely(builder, status.is_error):
+                convention.return_status_propagate(builder, status)
+            return found
+
+        return returns(address, given), generate
+
+    return call
+
+
+def array_of(element: Any, item_bytes: int) -> Any:
+    """Return ``(address, shape)`` → an array of such elements that borrows its memory; to be used in a kernel."""
+
+    @intrinsic
+    def array(_: Any, address: Any, shape: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            kind, sizes = signature.return_type, cgutils.unpack_tuple(builder, values[1])
+            size = context.get_constant(types.intp, item_bytes)
+            strides = [size]
+            for length in reversed(sizes[1:]):
+                strides.insert(0, builder.mul(strides[0], length))
+            found = context.make_array(kind)(context, builder)
+            data = builder.inttoptr(values[0], context.get_data_type(element).as_pointer())
+            arrayobj.populate_array(found, data=data, shape=sizes, strides=strides, itemsize=size, meminfo=None)
+            return found._getvalue()  # noqa: SLF001 - there is no other way to write it
+
+        return types.Array(element, len(shape), "C")(address, shape), generate
+
+    return array
+
+
+floats, whole_numbers, flags = array_of(types.float64, 8), array_of(types.int64, 8), array_of(types.boolean, 1)
+
+
+def record(**fields: str) -> np.dtype[np.void]:
+    """Return the type of a record whose fields are of these types, such as ``i8``."""
+    return np.dtype(list(fields.items()))
+
+
+def records(kind: np.dtype[np.void]) -> Any:
+    """Return `array_of` for records: numba takes microseconds to find out the type of such an array of Python's."""
+    return array_of(numba.from_dtype(kind), kind.itemsize)
+
+
+def integers(*names: str) -> dict[str, str]:
+    """Return fields of a record that are integers: addresses and sizes."""
+    return dict.fromkeys(names, "i8")

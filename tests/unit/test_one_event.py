@@ -1,0 +1,170 @@
+"""Single events, which one call of a kernel learns and predicts, against the way that takes any number of rows."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from streammoe import Gaussian, InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
+from streammoe.model import learner
+
+N, WARMUP = 900, 150
+
+
+def stream(kind, seed=0, n=N):
+    """Return events with a change of what is true, targets far out, and missing values."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 4))
+    f = np.where(X[:, 0] > 0.0, X @ rng.normal(size=4), X @ rng.normal(size=4))
+    f[n // 2 :] += 6.0 * X[n // 2 :, 1]
+    y = f + 0.1 * rng.normal(size=n)
+    y[700:703] = 300.0
+    events = [{f"x{j}": float(v) for j, v in enumerate(row)} for row in X]
+    for i in range(0, n, 17):
+        del events[i]["x2"]
+    for i in range(5, n, 19):
+        events[i]["x3"] = int(events[i]["x3"])
+    if kind is MoEClassifier:
+        return events, np.digitize(f, [-1.0, 1.0]).tolist()
+    if kind is MoEMultiTargetRegressor:
+        return events, [{"a": float(v), "b": float(2.0 * v + u)} for v, u in zip(y, rng.normal(size=n), strict=True)]
+    return events, y.tolist()
+
+
+MODELS = [
+    (MoERegressor, {"n_experts": 3}),
+    (MoERegressor, {"n_experts": 2, "serve": "polyak", "drift": None}),
+    (MoERegressor, {"n_experts": 2, "expert": "student_t", "degree": 2, "reservoir": 50}),
+    (MoERegressor, {"n_experts": 2, "expert": "laplace", "hold": False, "gate_degree": 2}),
+    (MoERegressor, {"n_experts": 1, "step": "constant:0.01"}),
+    (MoERegressor, {"n_experts": 2, "range_factor": 0.0, "standardize": False, "curved": "on"}),
+    (MoEClassifier, {"n_experts": 2}),
+    (MoEMultiTargetRegressor, {"n_experts": 2}),
+    (MoEMultiTargetRegressor, {"n_experts": 2, "expert": Gaussian("full")}),
+]
+
+
+def made(kind, arguments):
+    given = {name: value for name, value in arguments.items() if name != "step"}
+    if "step" in arguments:
+        given["schedule"] = schedules.constant(0.01)
+    return kind(warmup=WARMUP, **given)
+
+
+def learned(model, events, targets):
+    """Predict and learn each event, some with a weight; return the predictions."""
+    found = []
+    for i, (x, y) in enumerate(zip(events, targets, strict=True)):
+        found.append(model.predict_one(x))
+        model.learn_one(x, y, 0.5 if i % 23 == 0 else 1.0)
+    return found
+
+
+@pytest.fixture
+def at_length(monkeypatch):
+    """Return a function after which no event is learned by one call."""
+    return lambda: monkeypatch.setattr(learner, "BIND_AFTER", sys.maxsize)
+
+
+@pytest.mark.parametrize(("kind", "arguments"), MODELS, ids=lambda each: getattr(each, "__name__", None) or str(each))
+def test_one_call_learns_and_predicts_what_many_do(kind, arguments, at_length):
+    events, targets = stream(kind)
+    quick, slow = made(kind, arguments), made(kind, arguments)
+    found = learned(quick, events, targets)
+    assert quick.learner.is_bound
+    at_length()
+    assert found == learned(slow, events, targets)
+    assert not slow.learner.is_bound
+    assert quick.state_digest() == slow.state_digest()
+    if kind is MoERegressor and arguments.get("reservoir"):
+        assert np.array_equal(quick.learner.reservoir_rows().X, slow.learner.reservoir_rows().X, equal_nan=True)
+
+
+def bound_model():
+    events, targets = stream(MoERegressor)
+    model = MoERegressor(2, warmup=WARMUP)
+    learned(model, events[:400], targets[:400])
+    assert model.learner.is_bound
+    return model, events, targets
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "reason"),
+    [
+        ({"x0": math.inf}, 0.0, "not_finite"),
+        ({"x0": 1e60}, 0.0, "out_of_range"),
+        ({"x0": 1e9}, 0.0, "out_of_range"),
+        ({"x0": 0.0}, 1e60, "out_of_range"),
+        ({"x0": "a"}, 0.0, "wrong_type"),
+        ({"x0": 0.0}, math.nan, "not_finite"),
+    ],
+)
+def test_a_bad_event_changes_nothing(x, y, reason):
+    model, events, _ = bound_model()
+    before = model.state_digest()
+    with pytest.raises(InvalidEvent) as caught:
+        model.learn_one({**events[0], **x}, y)
+    assert (caught.value.reason, caught.value.row) == (reason, None)
+    assert model.state_digest() == before
+
+
+def test_an_event_that_would_poison_the_model_changes_nothing():
+    model, events, targets = bound_model()
+    model.learner.state.average_experts[...] = 1e308
+    model.learner.undo.forget()
+    before = model.state_digest()
+    assert model.learner.is_bound
+    with pytest.raises(InvalidEvent) as caught:
+        model.learn_one(events[400], targets[400])
+    assert caught.value.reason == "poison"
+    assert model.state_digest() == before
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_has_arrays_of_its_own(copied):
+    model, events, targets = bound_model()
+    other = copied(model)
+    before = other.state_digest()
+    learned(model, events[400:500], targets[400:500])
+    assert other.state_digest() == before
+    learned(other, events[400:500], targets[400:500])
+    assert other.state_digest() == model.state_digest()
+
+
+def test_arrays_between_single_events_make_no_difference():
+    model, events, targets = bound_model()
+    other = copy.deepcopy(model)
+    names = sorted({name for x in events for name in x})
+    X = np.array([[events[i].get(name, 0.25) for name in names] for i in range(400, 460)])
+    full = [dict(zip(names, row, strict=True)) for row in X.tolist()]
+    learned(model, events[460:500], targets[460:500])
+    model.learn_array(X, np.array(targets[400:460]), feature_names=names)
+    learned(model, events[500:600], targets[500:600])
+    learned(other, events[460:500], targets[460:500])
+    for x, y in zip(full, targets[400:460], strict=True):
+        other.learn_one(x, y)
+    learned(other, events[500:600], targets[500:600])
+    assert model.state_digest() == other.state_digest()
+
+
+def test_threads_that_predict_do_not_disturb_each_other():
+    model, events, _ = bound_model()
+    expected = [model.predict_one(x) for x in events[:50]]
+    wrong = []
+
+    def ask():
+        for _ in range(40):
+            wrong.extend(i for i, x in enumerate(events[:50]) if model.predict_one(x) != expected[i])
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
