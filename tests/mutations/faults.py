@@ -192,7 +192,7 @@ FAULTS = {
         Fault("quick-remembers", "return LONG_STEP", "return 0.01"),
     ],
     "refits": [
-        Fault("refitted-never-leaves", "self._idle + 1 if self._gain < LEAST_GAIN and weight < ALONE else 0", "0"),
+        Fault("refitted-never-leaves", "self._idle + 1 if self.gain[0] < LEAST_GAIN and weight < ALONE else 0", "0"),
         Fault("only-member-leaves", " and weight < ALONE else 0", " else 0"),
         Fault("constant-in-hindsight", "before, latest = Y[:n], Y[n:]", "before, latest = Y[n:], Y[n:]"),
         Fault("refit-for-nothing", "n * (best - now) > NATS_PER_PARAMETER * n_free", "n * (best - now) > 0.0"),
