@@ -21,6 +21,7 @@ AREAS = {
     "expert life": "test_split_merge.py test_expert_life_oracle.py test_living.py",
     "drift": "engine/test_drift.py test_drift_oracle.py test_schedules.py test_drifting_daemon.py",
     "schedules": "test_schedules.py",
+    "single events": "test_one_event.py test_undo.py",
     "portfolio": "test_portfolio.py test_mean_trust.py test_curved.py test_steady.py",
     "held": "test_held.py test_tails.py unit/test_features.py",
     "refits": "test_growing.py test_refits.py test_refit.py test_recent.py",
@@ -167,6 +168,13 @@ FAULTS = {
             "self.again.steps(self.seen + first - self.at, count)",
             "self.again.steps(self.seen + first - self.at - 1, count)",
         ),
+    ],
+    "single events": [
+        Fault("arrays-that-were-replaced", "and all(map(operator.is_, current, self._owners))", ""),
+        Fault("single-events-out-of-the-sample", "context.reservoir.add(row, target, np.array([weight]))", "pass"),
+        Fault("single-events-never-due", "if n >= self._until or", "if"),
+        Fault("row-of-any-types", "if set(map(type, values)) != FLOATS:", "if not values:"),
+        Fault("infinite-row", "if total - total == 0.0 else None", ""),
     ],
     "schedules": [
         Fault(

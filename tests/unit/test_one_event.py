@@ -102,6 +102,7 @@ def bound_model():
         ({"x0": 1e9}, 0.0, "out_of_range"),
         ({"x0": 0.0}, 1e60, "out_of_range"),
         ({"x0": "a"}, 0.0, "wrong_type"),
+        ({"x0": 1.0 + 0.0j}, 0.0, "wrong_type"),
         ({"x0": 0.0}, math.nan, "not_finite"),
     ],
 )
@@ -109,7 +110,7 @@ def test_a_bad_event_changes_nothing(x, y, reason):
     model, events, _ = bound_model()
     before = model.state_digest()
     with pytest.raises(InvalidEvent) as caught:
-        model.learn_one({**events[0], **x}, y)
+        model.learn_one({**events[1], **x}, y)
     assert (caught.value.reason, caught.value.row) == (reason, None)
     assert model.state_digest() == before
 
