@@ -7,6 +7,7 @@ and are not replaced. Before each event it is checked that this still holds.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from streammoe.kernels.one_event import (
     STAYS,
     UNUSUAL,
     USUAL,
+    Kernels,
     kernels_for,
 )
 from streammoe.kernels.state import LearningOptions
@@ -58,7 +60,9 @@ class OneEvent:
         compiled = family.compiled(state.experts)
         assert compiled is not None  # noqa: S101 - `bound_to` has said so
         module, self._shape = compiled
-        self._kernels = kernels_for(module, len(self._shape), state.variances.ndim)
+        kernels = kernels_for(module, len(self._shape), state.variances.ndim)
+        # A function, at which River ends its search for the memory of a model: kernels belong to the process.
+        self._kernels: Callable[[], Kernels] = lambda: kernels
         R = np.zeros((1, encoder.expert_width))
         members, own = _members(phase, R)
         F, T, M, m = len(encoder.fields), encoder.n_outputs, context.targets.n_outputs, len(members)
@@ -150,9 +154,9 @@ class OneEvent:
             "combine": COMBINE,
             "combine_means": COMBINE_MEANS,
             "hold_against_usual": USUAL,
-            "learn_rows": self._kernels.learn_rows,
-            "learn_single": self._kernels.learn_single,
-            "score_rows": self._kernels.score_rows,
+            "learn_rows": kernels.learn_rows,
+            "learn_single": kernels.learn_single,
+            "score_rows": kernels.score_rows,
         }
         addresses = {name: callee.address() for name, callee in callees.items()}
         event = _record(EVENT, {**sizes, **addresses}, arrays)
@@ -182,7 +186,7 @@ class OneEvent:
     def predict(self, row: FloatArray) -> FloatArray:
         """Return the prediction of a raw row, (1, F), in the targets' own units, (1, M)."""
         served = np.empty((1, self._n_said))
-        self._kernels.predict_event(self._shape, self._event, self._members, row, served)
+        self._kernels().predict_event(self._shape, self._event, self._members, row, served)
         return served
 
     def refresh(self) -> None:
@@ -199,7 +203,7 @@ class OneEvent:
         n = phase.n + 1
         if n >= self._until or (n % JUDGE_EVERY == 0 and not phase.is_usual(self._context, target)):
             return False
-        found = self._kernels.learn_event(
+        found = self._kernels().learn_event(
             self._shape, self._event, self._mixture, self._members, row, target, self._steps(n), weight
         )
         if found == UNUSUAL:
