@@ -26,10 +26,18 @@ cgutils: Any = untyped_cgutils
 arrayobj: Any = untyped_arrayobj
 
 
+class LayoutError(ValueError):
+    """An array is not in C order; kernels that take addresses cannot use it."""
+
+
 def address_of(array: AnyArray) -> int:
-    """Return the address of the memory of an array in the order of C."""
+    """Return the address of the memory of an array.
+
+    Raises:
+        LayoutError: the array is not in C order.
+    """
     if not array.flags.c_contiguous:
-        raise ValueError("the array is not contiguous")
+        raise LayoutError(f"an array of shape {array.shape} is not in C order")
     found: int = array.__array_interface__["data"][0]
     return found
 

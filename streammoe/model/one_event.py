@@ -20,7 +20,7 @@ from streammoe.engine.members.one_expert import OneExpert
 from streammoe.engine.members.refitted import MOST_AT_ONCE, Refitted
 from streammoe.engine.state import UnsoundError
 from streammoe.features import INPUT_PACE, MARGIN, TARGET_PACE
-from streammoe.kernels.by_address import address_of
+from streammoe.kernels.by_address import LayoutError, address_of
 from streammoe.kernels.features import FAR
 from streammoe.kernels.loop import UNSOUND
 from streammoe.kernels.one_event import (
@@ -219,7 +219,10 @@ def bound_to(context: Context, phase: Phase) -> OneEvent | None:
     """Return a model bound for single events; None if they take more than the kernel does, or too long for a call."""
     if not isinstance(phase, Mixture) or not _is_usual(context, phase):
         return None
-    return OneEvent(context, phase)
+    try:
+        return OneEvent(context, phase)
+    except LayoutError:  # arrays that a file or a caller brought; the usual way takes them in any order
+        return None
 
 
 def _is_usual(context: Context, phase: Mixture) -> bool:

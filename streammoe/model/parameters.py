@@ -143,7 +143,7 @@ def experts_in(parameters: object) -> FloatArray:
 
 def _numbers(values: Any, name: str) -> FloatArray:
     try:
-        return np.array(values, dtype=np.float64)
+        return np.array(values, dtype=np.float64, order="C")  # np.array would keep the order of Fortran
     except (TypeError, ValueError, OverflowError):
         msg = f"parameters: {name!r} is {shown(values)}; it must be an array of numbers"
         raise ConfigError(msg) from None

@@ -127,6 +127,19 @@ def test_an_event_that_would_poison_the_model_changes_nothing():
     assert model.state_digest() == before
 
 
+def test_parameters_in_the_order_of_fortran_are_learned():
+    model, events, targets = bound_model()
+    of, averaged = model.parameters(), model.parameters(averaged=True)
+    given = {name: np.asfortranarray(value) if isinstance(value, np.ndarray) else value for name, value in of.items()}
+    average = {name: np.asfortranarray(averaged[name]) for name in ("gate", "experts", "variances")}
+    names = model.feature_names
+    one = MoERegressor.from_parameters(of, feature_names=names, average=averaged, n_average=400)
+    other = MoERegressor.from_parameters(given, feature_names=names, average=average, n_average=400)
+    assert learned(one, events[400:450], targets[400:450]) == learned(other, events[400:450], targets[400:450])
+    assert one.learner.is_bound
+    assert one.state_digest() == other.state_digest()
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_copy_has_arrays_of_its_own(copied):
     model, events, targets = bound_model()
