@@ -30,6 +30,8 @@ LONG_ROUNDS = 200
 STAGES = ((SHORT_ROUNDS, 12), (40, 3))
 """Rounds from each start, and how many starts are kept; where EM is slow, a few rounds do not show which are best."""
 FEW_STAGES = ((SHORT_ROUNDS, 1),)
+AMPLE_ROUNDS = 2 * sum(rounds * kept for (_, kept), (rounds, _) in pairwise(STAGES)) + 1
+"""Rounds over all rows that a search must be able to afford, for more starts and all stages."""
 ANNEALED_ROUNDS = 30
 FOLDS = 4
 REFIT_ROUNDS = 20
@@ -257,20 +259,40 @@ def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator,
     if n_experts == 1:
         return Starts([(yield from em.fitted_to(np.ones((n, 1))))], 1 if em.family.is_exact else LONG_ROUNDS, None)
     shape = Shape(n_experts, len(em.prior.experts), em.buffer.W.shape[1], p_v)
-    affordable_rounds = work_limit(em.family, shape) / (n * row_cost(em.family, shape))
+    work_of_rounds = work_limit(em.family, shape) / row_cost(em.family, shape)
+    searched = em if brief else _sampled(em, shape, int(work_of_rounds / AMPLE_ROUNDS), rng)
+    affordable_rounds = work_of_rounds / len(searched.buffer.R)
     if brief:
         affordable_rounds = min(affordable_rounds / BRIEF_PART, BRIEF_ROUNDS)
-    starts = yield from _starts(em, n_experts, restarts, affordable_rounds, rng)
-    stages = STAGES if _can_afford_more(affordable_rounds) else FEW_STAGES
-    for rounds, kept in stages:
-        fits = yield from _each_run(em, starts, rounds)
-        finite = [fit for fit in fits if np.isfinite(fit.score)]
-        starts = [fit.theta for fit in sorted(finite, key=lambda fit: fit.score, reverse=True)[:kept]]
+    starts = yield from _starts(searched, n_experts, restarts, affordable_rounds, rng)
+    for rounds, kept in STAGES if affordable_rounds >= AMPLE_ROUNDS else FEW_STAGES:
+        starts = yield from _likeliest(searched, starts, rounds, kept)
+    if searched is not em:
+        affordable_rounds = work_of_rounds / n
+        for rounds, kept in FEW_STAGES:
+            starts = yield from _likeliest(em, starts, rounds, kept)
     if not starts:
         raise UnsoundError(["likelihood of every start"])
     rounds = int(np.clip(affordable_rounds / 4 / len(starts), SHORT_ROUNDS, LONG_ROUNDS))
     folds = rng.permutation(n) % FOLDS if n >= ROWS_PER_PARAMETER * n_measured(em.family, shape) else None
     return Starts(starts, rounds, folds)
+
+
+def _sampled(em: Em, shape: Shape, most: int, rng: np.random.Generator) -> Em:
+    """Return EM on so many of the rows, at random, but on no fewer than determine the parameters.
+
+    A few rounds from a few starts on all of many rows find a poor optimum more often.
+    """
+    n = len(em.buffer.R)
+    kept = max(most, ample_size(em.family, shape))
+    return em if kept >= n else em._replace(buffer=em.buffer.rows(rng.permutation(n) < kept))
+
+
+def _likeliest(em: Em, thetas: Sequence[Parameters], rounds: int, kept: int) -> Job[list[Parameters]]:
+    """Run rounds from each of these parameters, in place, and return the likeliest few."""
+    fits = yield from _each_run(em, thetas, rounds)
+    finite = [fit for fit in fits if np.isfinite(fit.score)]
+    return [fit.theta for fit in sorted(finite, key=lambda fit: fit.score, reverse=True)[:kept]]
 
 
 class CandidateFit(NamedTuple):
@@ -303,7 +325,7 @@ def _starts(
         *(yield from cluster_starts(em, n_experts, restarts, rng, clusters)),
         *(yield from gate_first_starts(em, n_experts, n_gate_first, rng, gates)),
     ]
-    if _can_afford_more(affordable_rounds):
+    if affordable_rounds >= AMPLE_ROUNDS:
         starts += yield from spectral_starts(em, n_experts, rng)
     if affordable_rounds > 4 * ANNEALED_ROUNDS:
         # Only for classes have annealed starts been observed to find what no other start did.
@@ -313,10 +335,6 @@ def _starts(
             yield from em.anneal(theta, ANNEALED_ROUNDS)
         starts += annealed
     return starts
-
-
-def _can_afford_more(rounds: float) -> bool:
-    return rounds > 2 * sum(rounds * kept for (_, kept), (rounds, _) in pairwise(STAGES))
 
 
 def chosen(fits: Sequence[CandidateFit], em: Em, folds: IntArray | None) -> Job[Parameters]:

@@ -56,6 +56,24 @@ def test_experts_that_made_the_data_are_found(make, K):
     assert np.sqrt(state.variances.min()) == pytest.approx(0.3, abs=0.06)
 
 
+def four(n, seed):
+    """Four experts of 20 inputs, which few starts find reliably."""
+    rng = np.random.default_rng(1000 + seed)
+    slopes, gate = rng.normal(size=(4, 20)), rng.normal(size=(4, 20))
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 20))
+    expert = (X @ gate.T + rng.gumbel(size=(n, 4))).argmax(axis=1)
+    y = (X * slopes[expert]).sum(axis=1) + 0.1 * rng.normal(size=n)
+    return np.column_stack([np.ones(n), X]), y[:, None]
+
+
+@pytest.mark.parametrize("seed", [3, 19, 22])
+def test_of_many_rows_some_are_searched_thoroughly(monkeypatch, seed):
+    R, Y = four(4000, seed)
+    monkeypatch.setattr(warmup, "WORK_LIMIT", 8e8)  # two starts, if all of them are searched
+    assert loss(fit(R, Y, 4, restarts=1), R, Y) < -0.4
+
+
 def mirrored(n, seed=0):
     """Four classes of 160 inputs about points that are close to each other; half of the rows are inverted."""
     rng = np.random.default_rng(seed)
