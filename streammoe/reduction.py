@@ -29,6 +29,7 @@ from streammoe.estimators import MixtureOfExperts, problem_of
 from streammoe.estimators.frames import table_of
 from streammoe.model import reduction
 from streammoe.model.checks import is_amount, is_whole
+from streammoe.model.common_rows import support_of
 from streammoe.model.learner import Learner
 from streammoe.model.tables import raw_rows, table_of_array
 from streammoe.options import as_arguments
@@ -80,9 +81,10 @@ def reduce(
         weights: how much each model counts; by default the number of events that it has learned.
         support: inputs from where predictions will be made: an array (S, P), a data frame, or dicts. By default rows
             from the models' own `reservoir`.
-        refine: fit the result by a few rounds of EM to the events in the reservoirs, if that gains more than chance
-            would. Gates that are nearly hard gain most, which are hard to tell from what models of few events say; but
-            a reservoir holds events of all times, so only where what is true does not change.
+        refine: take off what is lost by fitting parts, as far as the events in the reservoirs show it, or fit the
+            result to these events if that gains more than chance would. Gates that are nearly hard gain most, which are
+            hard to tell from what models of few events say; but a reservoir holds events of all times, so only where
+            what is true does not change.
 
     Raises:
         ConfigError: the models do not fit together, or there are too few inputs to compare them at.
@@ -129,9 +131,7 @@ def reduce_with_details(
     new = type(first)(**as_arguments(first.options_type, {**first.arguments(), "n_experts": K}))
     reduction.prepare(new.learner, learners, parts)
     rows = _support(new.learner, learners, parts, support)
-    found = reduction.reduce_learners(new.learner, learners, parts, rows, K, n)
-    if refine:
-        new.learner = reduction.refined(new.learner, learners, parts)
+    found = reduction.reduce_learners(new.learner, learners, parts, rows, K, n, refine=refine)
     back = np.argsort(order)
     return Reduced(new, found.divergences[back], found.shares[back], len(rows))
 
@@ -230,7 +230,7 @@ def _n_experts(learners: Sequence[Learner], weights: FloatArray) -> int:
 
 def _support(new: Learner, learners: Sequence[Learner], weights: FloatArray, given: Any) -> FloatArray:
     if given is None:
-        rows = reduction.support_of(new, learners, weights)
+        rows = support_of(new, learners, weights)
         hint = "give inputs as support, or let the models keep a reservoir (reservoir=2000)"
     else:
         rows = _rows(new, given)

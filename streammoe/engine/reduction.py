@@ -339,8 +339,14 @@ def reduce(problem: Problem, W: FloatArray, n_experts: int, seed: int, prior: Ga
         for at, done in enumerate(found[:FINALISTS])
         if not at or done[1][-1] - found[at - 1][1][-1] > TOLERANCE * abs(done[1][-1])
     ]
-    best = [_rounds(problem, experts, is_whole=False) for experts in finalists]
-    experts, divergences = min(best, key=lambda done: done[1][-1])
+    return min(
+        (reduce_from(problem, W, experts, prior) for experts in finalists), key=lambda done: done.divergences[-1]
+    )
+
+
+def reduce_from(problem: Problem, W: FloatArray, experts: Experts, prior: GatePrior | None = None) -> Reduction:
+    """Return the mixture that is reached from these experts, in their order; other arguments as in `reduce`."""
+    experts, divergences = _rounds(problem, experts, is_whole=False)
     labels = _whole(problem, experts)[0]
     return Reduction(experts, _gate(problem, experts, labels, W, prior), labels, tuple(divergences))
 

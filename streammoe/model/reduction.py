@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,9 +9,7 @@ import numpy as np
 
 from streammoe.columns import KINDS
 from streammoe.engine import mixture
-from streammoe.engine.em import TOLERANCE
 from streammoe.engine.merging import merged
-from streammoe.engine.model_selection import n_parameters
 from streammoe.engine.reduction import (
     Classes,
     GatePrior,
@@ -23,28 +20,22 @@ from streammoe.engine.reduction import (
     divergence_between,
     log_softmax,
     reduce,
+    reduce_from,
     statistics_of,
 )
-from streammoe.engine.reservoir import PREFIX as RESERVOIR
-from streammoe.engine.reservoir import Reservoir, Sample
-from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
 from streammoe.features import UNPLACED, Encoder
 from streammoe.kernels.groups import n_waiting
 from streammoe.kernels.state import VARIANCE_FLOOR
 from streammoe.model import fitting
+from streammoe.model.common_rows import fill_reservoir, outputs_of, translated
 from streammoe.model.learner import Learner
 from streammoe.model.phases.streaming import Mixture, Streaming
+from streammoe.model.refinement import refined
 from streammoe.scaling import Scaler, identity_scaler
 from streammoe.text import some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
-
-REFINING_ROUNDS = 10
-NATS_PER_PARAMETER = 1.0
-"""What a refinement has to gain: about twice of what further parameters gain by chance."""
-MOST_SUPPORT = 4_000
-"""Largest number of rows that are taken from reservoirs, of which each model gives a part as large as its weight."""
 
 
 class Reduced(NamedTuple):
@@ -163,7 +154,7 @@ def prepare(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> N
             texts = [text for text in texts if text in kept]
         levels += [(field, text) for text in texts]
     encoder.append_levels(levels)
-    outputs = [np.zeros(1, dtype=np.int64) if targets.are_labels else _outputs(new, each) for each in learners]
+    outputs = [np.zeros(1, dtype=np.int64) if targets.are_labels else outputs_of(new, each) for each in learners]
     encoder.scaler = _pooled_scaler(encoder, learners, outputs, weights)
     for learner, output in zip(learners, outputs, strict=True):
         encoder.join_ranges(learner.encoder, output)
@@ -174,15 +165,6 @@ def _agreed(lists: Sequence[Sequence[Any]]) -> list[Any]:
     if all(list(each) == list(lists[0]) for each in lists):
         return list(lists[0])
     return sorted({each for given in lists for each in given}, key=lambda each: (type(each).__name__, str(each)))
-
-
-def _outputs(new: Learner, learner: Learner) -> IntArray:
-    """Return where a learner has each output of the new one, (Q,); of classes, where the new one has each of its."""
-    if learner.targets.are_labels:
-        return np.array([new.targets.names.index(name) for name in learner.targets.names], dtype=np.int64)
-    if not learner.targets.names:
-        return np.arange(learner.targets.n_outputs)
-    return np.array([learner.targets.names.index(name) for name in new.targets.names], dtype=np.int64)
 
 
 def _pooled_scaler(
@@ -217,52 +199,19 @@ def _pooled(weights: FloatArray, centers: FloatArray, scales: FloatArray) -> tup
     return center, float(np.sqrt(np.average(scales**2 + (centers - center) ** 2, weights=weights)))
 
 
-# -- Support -----------------------------------------------------------------------------------------------------------
-
-
-def support_of(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> FloatArray:
-    """Return raw rows of the new learner from the reservoirs of others, (S, F); none if there is no reservoir.
-
-    Each model gives as large a part as its weight, as far as its reservoir goes.
-    """
-    found = []
-    parts = weights / weights.sum()
-    for learner, part in zip(learners, parts, strict=True):
-        if learner.context.reservoir is None:
-            continue
-        X = learner.reservoir_rows().X
-        count = min(len(X), int(np.ceil(MOST_SUPPORT * part)))
-        rows = X[np.linspace(0, len(X) - 1, count).astype(np.int64)] if count else X[:0]
-        found.append(_translated(rows, learner.encoder, new.encoder))
-    return np.concatenate(found) if found else np.empty((0, len(new.encoder.fields)))
-
-
-def _translated(X: FloatArray, old: Encoder, new: Encoder) -> FloatArray:
-    """Return raw rows of one encoder as those of another that has the same fields."""
-    rows = np.empty_like(X)
-    for at, field in enumerate(new.fields):
-        column = X[:, old.fields.index(field)]
-        if field in old.levels:
-            codes = np.array([new.levels[field].get(text, UNPLACED) for text in old.levels[field]] + [UNPLACED])
-            known = ~np.isnan(column)
-            found = np.full(len(column), np.nan)
-            found[known] = codes[column[known].astype(np.int64)]  # UNPLACED is −1, the last one
-            column = found
-        rows[:, at] = column
-    return rows
-
-
 # -- Local experts -----------------------------------------------------------------------------------------------------
 
 
-def local_experts(new: Learner, learners: Sequence[Learner], weights: FloatArray, X: FloatArray) -> Local:
-    """Return what the mixtures of learners say at raw rows of the new one."""
+def local_experts(
+    new: Learner, learners: Sequence[Learner], weights: FloatArray, thetas: Sequence[Parameters], X: FloatArray
+) -> Local:
+    """Return what mixtures with these parameters, one for each of the learners, say at raw rows of the new one."""
     parts = np.empty((len(X), len(learners)))
     log_gates, means, variances, owners = [], [], [], []
-    for m, learner in enumerate(learners):
-        rows = _translated(X, new.encoder, learner.encoder)
+    for m, (learner, theta) in enumerate(zip(learners, thetas, strict=True)):
+        rows = translated(X, new.encoder, learner.encoder)
         parts[:, m] = weights[m] * _is_known(learner, rows)
-        logs, said, spread = _said(new, learner, rows)
+        logs, said, spread = _said(new, learner, theta, rows)
         # The order of experts within a model means nothing, so that the result must not depend on it.
         order = np.argsort(-np.exp(logs).sum(axis=0), kind="stable")
         log_gates.append(logs[:, order])
@@ -288,15 +237,15 @@ def _is_known(learner: Learner, X: FloatArray) -> BoolArray:
     return known
 
 
-def _said(new: Learner, learner: Learner, X: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _said(
+    new: Learner, learner: Learner, theta: Parameters, X: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the log gate (S, K), means (S, K, Q) and covariances (K, Q, Q) of a mixture, in units of the targets."""
-    theta = mixture_parameters(learner)
-    assert theta is not None  # noqa: S101 - `check_alike` has said so
     W, R = features_at(learner, X)
     scaler, n_outputs = learner.encoder.scaler, learner.targets.n_outputs
     scores, _ = mixture.score(learner.context.family, theta, W, R, n_outputs=n_outputs, traced=True)
     logs = log_softmax(np.column_stack([W @ theta.gate.T, np.zeros(len(W))]))
-    output = _outputs(new, learner)
+    output = outputs_of(new, learner)
     K = len(theta.experts)
     if not learner.context.family.is_metric:
         means = np.zeros((len(X), K, new.targets.n_outputs))
@@ -326,6 +275,7 @@ def reduce_learners(
     n: int | None = None,
     *,
     shares_prior: bool = False,
+    refine: bool = False,
 ) -> Reduced:
     """Start a new learner, which `prepare` has prepared, at the reduction of others over raw rows X.
 
@@ -334,36 +284,69 @@ def reduce_learners(
     Args:
         new, learners, weights, X, n_experts, n: see above.
         shares_prior: whether the prior of the new learner has counted once in all others together; else in each.
+        refine: whether to go on with the events in the others' reservoirs.
     """
     total = sum(learner.n for learner in learners)
     n = total if n is None else n
-    local = local_experts(new, learners, weights, X)
-    W, R = features_at(new, X)
-    W, R = W[:, : new.encoder.n_gate_features], R[:, : new.encoder.n_expert_features]
-    scaler, is_metric = new.encoder.scaler, new.context.family.is_metric
-    if is_metric:  # where sizes of outputs are alike, so are sums of their squares
-        scale = scaler.target_scale
-        local = local._replace(
-            means=(local.means - scaler.target_center) / scale, variances=local.variances / np.outer(scale, scale)
-        )
-    problem = _problem(new, local, R)
+    common = _Common(new, learners, weights, X)
     options = new.context.learning_options(n_experts)
-    prior = None if shares_prior else GatePrior(options.prior_strength, options.curvature, n)
-    found = reduce(problem, W, n_experts, new.context.options.seed, prior)
+    prior = GatePrior(options.prior_strength, options.curvature, n)
+    thetas = [theta for learner in learners if (theta := mixture_parameters(learner)) is not None]
+    W, problem = common.W, common.problem(thetas)
+    found = reduce(problem, W, n_experts, new.context.options.seed, None if shares_prior else prior)
     order = np.argsort(-np.exp(found.log_shares(W)).sum(axis=0), kind="stable")
     found = found.in_order(order)
-    _start(new, learners, found, W, R, problem, n, total)
-    _fill_reservoir(new, learners, weights, n)
+    theta = common.parameters(found)
+    _start(new, learners, theta, common, problem, n, total)
+    if refine:
+
+        def reduced_again(thetas: Sequence[Parameters | None], n: int) -> Parameters:
+            return common.parameters(reduce_from(common.problem(thetas), W, found.experts, prior._replace(n=n)))
+
+        theta = refined(new, learners, weights, thetas, theta, reduced_again)
+        _start(new, learners, theta, common, problem, n, total)
+    fill_reservoir(new, learners, weights, n)
     parts = problem.shares.sum(axis=0)
     shares = np.zeros((len(learners), n_experts))
-    np.add.at(shares, (local.owners, found.labels), parts)
+    np.add.at(shares, (problem.local.owners, found.labels), parts)
     totals = shares.sum(axis=0)
     shares = np.divide(shares, totals, out=np.zeros_like(shares), where=totals > 0.0)
     return Reduced(new, divergence_between(problem, found, W), shares)
 
 
-def _problem(new: Learner, local: Local, R: FloatArray) -> Problem:
-    return Normal(local, R, is_full=_is_full(new)) if new.context.family.is_metric else Classes(local, R)
+class _Common:
+    """The coordinates of a new learner, and the features of raw rows X in them, for parameters of several learners."""
+
+    def __init__(self, new: Learner, learners: Sequence[Learner], weights: FloatArray, X: FloatArray) -> None:
+        self._new, self._learners, self._weights, self._X = new, learners, weights, X
+        W, R = features_at(new, X)
+        self.W, self.R = W[:, : new.encoder.n_gate_features], R[:, : new.encoder.n_expert_features]
+
+    def problem(self, thetas: Sequence[Parameters | None]) -> Problem:
+        """Return what mixtures with these parameters say at X, one for each learner; None leaves it out."""
+        kept = [
+            (*each, theta)
+            for *each, theta in zip(self._learners, self._weights, thetas, strict=True)
+            if theta is not None
+        ]
+        learners, weights, own = zip(*kept, strict=True)
+        local = local_experts(self._new, learners, np.array(weights), own, self._X)
+        if not self._new.context.family.is_metric:
+            return Classes(local, self.R)
+        scaler = self._new.encoder.scaler  # where sizes of outputs are alike, so are sums of their squares
+        means = (local.means - scaler.target_center) / scaler.target_scale
+        variances = local.variances / np.outer(scaler.target_scale, scaler.target_scale)
+        return Normal(local._replace(means=means, variances=variances), self.R, is_full=_is_full(self._new))
+
+    def parameters(self, found: Reduction) -> Parameters:
+        """Return a reduced mixture as parameters of the new learner."""
+        encoder, experts = self._new.encoder, found.experts
+        variances = experts.variances if _is_full(self._new) else np.einsum("kqq->kq", experts.variances)
+        return Parameters(
+            _padded(found.gate[:-1], encoder.gate_width),
+            _padded(experts.coefficients, encoder.expert_width),
+            np.ascontiguousarray(variances),
+        )
 
 
 def _is_full(learner: Learner) -> bool:
@@ -375,28 +358,21 @@ def _is_full(learner: Learner) -> bool:
 def _start(
     new: Learner,
     learners: Sequence[Learner],
-    found: Reduction,
-    W: FloatArray,
-    R: FloatArray,
+    theta: Parameters,
+    common: _Common,
     problem: Problem,
     n: int,
     total: int,
 ) -> None:
-    """Start a learner at a reduced mixture, with the statistics of n events, of which the others count `total`."""
+    """Start a learner at a mixture, with the statistics of n events, of which the others count `total`."""
     context, encoder = new.context, new.encoder
-    experts, K = found.experts, len(found.experts.coefficients)
     states = [learner.state for learner in learners if learner.state is not None]
-    variances = experts.variances if _is_full(new) else np.einsum("kqq->kq", experts.variances)
     state = statistics_of(
         context.family,
-        context.learning_options(K),
-        Parameters(
-            _padded(found.gate[:-1], encoder.gate_width),
-            _padded(experts.coefficients, encoder.expert_width),
-            np.ascontiguousarray(variances),
-        ),
-        _padded(W, encoder.gate_width),
-        _padded(R, encoder.expert_width),
+        context.learning_options(len(theta.experts)),
+        theta,
+        _padded(common.W, encoder.gate_width),
+        _padded(common.R, encoder.expert_width),
         one=problem.one_expert(),
         n=n,
     )
@@ -404,92 +380,9 @@ def _start(
     new.start(state._replace(n_average=np.array([max(iterates, 1)], dtype=np.int64)))
 
 
-def _fill_reservoir(new: Learner, learners: Sequence[Learner], weights: FloatArray, n: int) -> None:
-    """Fill the reservoir of a learner, if it keeps one, from those of others, by their weights.
-
-    Without it, models that go on from the result could not be compared again before they have learned much more.
-    """
-    context = new.context
-    if context.reservoir is None:
-        return
-    sample, chances = _reservoir_events(new, learners, weights)
-    if not len(sample.X):
-        return
-    size, seed = context.options.reservoir, context.options.seed
-    # A weighted sample without replacement (Efraimidis and Spirakis, Information Processing Letters 97, 2006).
-    keys = np.log1p(-np.random.default_rng((seed, n)).random(len(chances))) / chances
-    kept = np.sort(np.argsort(-keys, kind="stable")[:size])
-    arrays = {
-        f"{RESERVOIR}X": sample.X[kept],
-        f"{RESERVOIR}Y": sample.Y[kept],
-        f"{RESERVOIR}weights": sample.weights[kept],
-        f"{RESERVOIR}seen": np.array([n if len(kept) == size else len(kept)], dtype=np.int64),
-    }
-    context.reservoir = Reservoir.from_arrays(
-        arrays,
-        context.family,
-        size=size,
-        seed=seed,
-        n_fields=len(new.encoder.fields),
-        n_outputs=new.targets.n_outputs,
-    )
-
-
-def _reservoir_events(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> tuple[Sample, FloatArray]:
-    """Return the events of all reservoirs in the coordinates of the new learner, and how many each stands for, (m,)."""
-    samples, counts = [], []
-    for learner, weight in zip(learners, weights, strict=True):
-        X, Y, given = np.empty((0, len(learner.encoder.fields))), np.empty((0, 1)), np.empty(0)
-        if learner.context.reservoir is not None:
-            _, X, Y, given = learner.reservoir_rows()
-        if not len(X):
-            continue
-        output = _outputs(new, learner)
-        own = output[Y.astype(np.int64)].astype(np.float64) if new.targets.are_labels else Y[:, output]
-        samples.append(Sample(_translated(X, learner.encoder, new.encoder), own, given))
-        counts.append(np.full(len(X), weight / len(X)))
-    if not samples:
-        return Sample(np.empty((0, 0)), np.empty((0, 0)), np.empty(0)), np.empty(0)
-    return Sample(*(np.concatenate(arrays) for arrays in zip(*samples, strict=True))), np.concatenate(counts)
-
-
 def _padded(array: FloatArray, width: int) -> FloatArray:
     more = width - array.shape[-1]
     return np.ascontiguousarray(np.pad(array, [*[(0, 0)] * (array.ndim - 1), (0, more)]))
-
-
-# -- Refinement --------------------------------------------------------------------------------------------------------
-
-
-def refined(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> Learner:
-    """Return a learner at EM on the events of the others' reservoirs, from what the new one has been reduced to.
-
-    That is the new learner itself if they do not gain more than they would by chance, or there are none. It counts as
-    many events as before.
-    """
-    (X, Y, given), counts = _reservoir_events(new, learners, weights)
-    state = new.state
-    if not len(X) or state is None:
-        return new
-    given = given * (counts / counts.mean())
-    trial = copy.deepcopy(new)
-    with fitting.gathering(trial):
-        trial.phase = trial.phase.begin(trial.context)
-        trial.phase.learn(trial.context, X, Y, given, traced=False)
-        try:
-            done = fitting.fit_gathered(
-                trial, "em", from_model=True, rounds=REFINING_ROUNDS, tolerance=TOLERANCE, step=None, on_round=None
-            )
-        except UnsoundError:
-            return new
-    encoder, fitted = new.encoder, trial.state
-    assert fitted is not None  # noqa: S101 - it was fitted
-    sizes = (new.targets.n_outputs, encoder.n_gate_features, encoder.n_expert_features)
-    free = n_parameters(new.context.family, len(state.masses), *sizes)
-    if not len(X) * (done.descent.objective - done.descent.trace[0].objective) > NATS_PER_PARAMETER * free:
-        return new
-    trial.start(fitted._replace(n=state.n.copy(), n_average=state.n_average.copy()))
-    return trial
 
 
 # -- Exact merging -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,106 @@
+"""Raw rows of several learners in the coordinates of one: where its columns, levels, outputs and classes are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from streammoe.engine.reservoir import PREFIX as RESERVOIR
+from streammoe.engine.reservoir import Reservoir, Sample
+from streammoe.features import UNPLACED, Encoder
+from streammoe.model.learner import Learner
+from streammoe.types import FloatArray, IntArray
+
+MOST_SUPPORT = 4_000
+"""Largest number of rows that are taken from reservoirs, of which each model gives a part as large as its weight."""
+
+
+def outputs_of(new: Learner, learner: Learner) -> IntArray:
+    """Return where a learner has each output of the new one, (Q,); of classes, where the new one has each of its."""
+    if learner.targets.are_labels:
+        return np.array([new.targets.names.index(name) for name in learner.targets.names], dtype=np.int64)
+    if not learner.targets.names:
+        return np.arange(learner.targets.n_outputs)
+    return np.array([learner.targets.names.index(name) for name in new.targets.names], dtype=np.int64)
+
+
+def support_of(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> FloatArray:
+    """Return raw rows of the new learner from the reservoirs of others, (S, F); none if there is no reservoir.
+
+    Each model gives as large a part as its weight, as far as its reservoir goes.
+    """
+    found = []
+    parts = weights / weights.sum()
+    for learner, part in zip(learners, parts, strict=True):
+        if learner.context.reservoir is None:
+            continue
+        X = learner.reservoir_rows().X
+        count = min(len(X), int(np.ceil(MOST_SUPPORT * part)))
+        rows = X[np.linspace(0, len(X) - 1, count).astype(np.int64)] if count else X[:0]
+        found.append(translated(rows, learner.encoder, new.encoder))
+    return np.concatenate(found) if found else np.empty((0, len(new.encoder.fields)))
+
+
+def translated(X: FloatArray, old: Encoder, new: Encoder) -> FloatArray:
+    """Return raw rows of one encoder as those of another that has the same fields."""
+    rows = np.empty_like(X)
+    for at, field in enumerate(new.fields):
+        column = X[:, old.fields.index(field)]
+        if field in old.levels:
+            codes = np.array([new.levels[field].get(text, UNPLACED) for text in old.levels[field]] + [UNPLACED])
+            known = ~np.isnan(column)
+            found = np.full(len(column), np.nan)
+            found[known] = codes[column[known].astype(np.int64)]  # UNPLACED is −1, the last one
+            column = found
+        rows[:, at] = column
+    return rows
+
+
+def fill_reservoir(new: Learner, learners: Sequence[Learner], weights: FloatArray, n: int) -> None:
+    """Fill the reservoir of a learner, if it keeps one, from those of others, by their weights.
+
+    Without it, models that go on from the result could not be compared again before they have learned much more.
+    """
+    context = new.context
+    if context.reservoir is None:
+        return
+    sample, chances = reservoir_events(new, learners, weights)
+    if not len(sample.X):
+        return
+    size, seed = context.options.reservoir, context.options.seed
+    # A weighted sample without replacement (Efraimidis and Spirakis, Information Processing Letters 97, 2006).
+    keys = np.log1p(-np.random.default_rng((seed, n)).random(len(chances))) / chances
+    kept = np.sort(np.argsort(-keys, kind="stable")[:size])
+    arrays = {
+        f"{RESERVOIR}X": sample.X[kept],
+        f"{RESERVOIR}Y": sample.Y[kept],
+        f"{RESERVOIR}weights": sample.weights[kept],
+        f"{RESERVOIR}seen": np.array([n if len(kept) == size else len(kept)], dtype=np.int64),
+    }
+    context.reservoir = Reservoir.from_arrays(
+        arrays,
+        context.family,
+        size=size,
+        seed=seed,
+        n_fields=len(new.encoder.fields),
+        n_outputs=new.targets.n_outputs,
+    )
+
+
+def reservoir_events(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> tuple[Sample, FloatArray]:
+    """Return the events of all reservoirs in the coordinates of the new learner, and how many each stands for, (m,)."""
+    samples, counts = [], []
+    for learner, weight in zip(learners, weights, strict=True):
+        X, Y, given = np.empty((0, len(learner.encoder.fields))), np.empty((0, 1)), np.empty(0)
+        if learner.context.reservoir is not None:
+            _, X, Y, given = learner.reservoir_rows()
+        if not len(X):
+            continue
+        output = outputs_of(new, learner)
+        own = output[Y.astype(np.int64)].astype(np.float64) if new.targets.are_labels else Y[:, output]
+        samples.append(Sample(translated(X, learner.encoder, new.encoder), own, given))
+        counts.append(np.full(len(X), weight / len(X)))
+    if not samples:
+        return Sample(np.empty((0, 0)), np.empty((0, 0)), np.empty(0)), np.empty(0)
+    return Sample(*(np.concatenate(arrays) for arrays in zip(*samples, strict=True))), np.concatenate(counts)

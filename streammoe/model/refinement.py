@@ -1,0 +1,128 @@
+"""Refinement of a reduced mixture by the events in the reservoirs of the models.
+
+The mean of M estimates is off by as much as each of them: what is lost by fitting a mixture to n/M events, chiefly the
+length of a gate that is nearly hard, does not average out. The reservoirs show how much that is: EM on all of their r
+events together, next to the reduction of models that were each fitted to its own reservoir only. The same events are in
+both, so that their difference is nearly all due to the parts, and with parts of n/M instead of r/M events it is about
+r/n as large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from streammoe.engine.batch import descend
+from streammoe.engine.em import TOLERANCE, Em
+from streammoe.engine.methods import point_at
+from streammoe.engine.model_selection import n_parameters
+from streammoe.engine.reservoir import Sample
+from streammoe.experts import Parameters
+from streammoe.model import fitting
+from streammoe.model.common_rows import reservoir_events
+from streammoe.model.learner import Learner
+from streammoe.types import FloatArray, IntArray
+
+ROUNDS = 40
+LEAST_GAIN = 1.0
+"""Nats for each free parameter that a fit to a small part of the events has to gain there: twice of what it gains by
+chance, since it loses as much elsewhere. The larger the part, the less of both."""
+LEAST_LOSS = 0.1
+"""Nats for each free parameter that parameters without the effect of parts have to lose before they are given up; the
+others were fitted to these events, too, and so are a little likelier there than they should be."""
+
+
+def refined(
+    new: Learner,
+    learners: Sequence[Learner],
+    weights: FloatArray,
+    thetas: Sequence[Parameters],
+    theta: Parameters,
+    reduced_again: Callable[[Sequence[Parameters | None], int], Parameters],
+) -> Parameters:
+    """Return better parameters than those to which models have been reduced; the same if there are no reservoirs.
+
+    The difference described above is taken off, unless the events in the reservoirs speak against it; the fit to them
+    is taken instead if it gains more than it would by chance.
+
+    Args:
+        new: the learner that starts at `theta`.
+        learners: whose models were reduced.
+        weights, thetas: (M,) of the models, and their parameters.
+        theta: what they were reduced to.
+        reduced_again: reduces mixtures with other parameters, None where there are none, of so many events, with the
+            experts in the order of `theta`.
+    """
+    (X, Y, given), counts = reservoir_events(new, learners, weights)
+    if not len(X):
+        return theta
+    em = _em_on(new, Sample(X, Y, given * (counts / counts.mean())))
+    together = _fitted(em, theta)
+    if together is None:
+        return theta
+    rows = [learner.reservoir_rows() for learner in learners]
+    n_rows = np.array([len(each.X) for each in rows])
+    part = _part(weights, np.array([learner.n for learner in learners]), n_rows)
+    per_event = n_parameters(new.context.family, len(theta.experts), *_sizes(new)) / len(X)
+    objective = _objective(em, theta)
+    if part > 0.0:
+        own = [
+            _fitted(_em_on(learner, Sample(*given)), start) if len(given[0]) else None
+            for learner, (_, *given), start in zip(learners, rows, thetas, strict=True)
+        ]
+        apart = reduced_again(own, int(n_rows.sum()))
+        without = theta._replace(
+            gate=theta.gate - part * (apart.gate - together.gate),
+            experts=theta.experts - part * (apart.experts - together.experts),
+        )
+        found = _objective(em, without)
+        if found > objective - LEAST_LOSS * per_event:
+            theta, objective = without, found
+    gain = _objective(em, together) - objective
+    return together if gain > LEAST_GAIN * (1.0 - part) * per_event else theta
+
+
+def _em_on(learner: Learner, sample: Sample) -> Em:
+    """Return EM on raw rows of a learner, with its prior."""
+    context, leader = learner.context, learner.phase.leader
+    assert leader is not None  # noqa: S101 - models in a warm-up are not reduced
+    problem, _ = fitting.at_the_model(context, leader, context.buffer(context.encoder, *sample))
+    return problem
+
+
+def _fitted(em: Em, theta: Parameters) -> Parameters | None:
+    """Return what a few rounds lead to; None if the start is not finite."""
+    with np.errstate(all="ignore"):
+        done = descend(em, theta, "em", rounds=ROUNDS, tolerance=TOLERANCE)
+    return None if done is None else done.theta
+
+
+def _objective(em: Em, theta: Parameters) -> float:
+    """Return the penalized log-likelihood of an event; −∞ where it is not finite."""
+    with np.errstate(all="ignore"):
+        found = point_at(em, theta).objective
+    return found if math.isfinite(found) else -math.inf
+
+
+def _sizes(learner: Learner) -> tuple[int, int, int]:
+    encoder = learner.encoder
+    return learner.targets.n_outputs, encoder.n_gate_features, encoder.n_expert_features
+
+
+def _part(weights: FloatArray, n: IntArray, r: IntArray) -> float:
+    """Return how large the effect of parts with n events each is next to that of parts with r, some of which may be 0.
+
+    Each is in proportion to 1 / events of a part, less the same of all events together.
+
+    >>> _part(np.ones(4), np.full(4, 5000), np.full(4, 1000))
+    0.2
+    """
+
+    def effect(weights: FloatArray, events: IntArray) -> float:
+        return float(np.average(1.0 / events, weights=weights)) - 1.0 / float(events.sum()) if len(events) else 0.0
+
+    has = r > 0
+    of_sample = effect(weights[has], r[has])
+    return min(effect(weights, n) / of_sample, 1.0) if of_sample > 0.0 else 0.0
