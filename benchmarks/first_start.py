@@ -51,7 +51,7 @@ class Watch:
                     watch.found.append((name, str(found.data["args"]), seconds, watch._machine))
 
         event.register("numba:compile", Listener())  # type: ignore[no-untyped-call]  # numba has few types
-        # numba tells of its own steps, but not which of them wait for LLVM.
+        # numba reports its own steps, but not the time they spend in LLVM.
         for name in ("add_llvm_module", "finalize"):
             setattr(codegen.CPUCodeLibrary, name, self._timed(getattr(codegen.CPUCodeLibrary, name)))
         library = codegen.JITCodeLibrary

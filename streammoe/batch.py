@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.engine.batch import CONVERGED, STATIONARY, Listener, Round
+from streammoe.engine.batch import NOTHING_TO_GAIN, Listener, Round
 from streammoe.engine.methods import METHODS, STEPPED
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
@@ -68,7 +68,7 @@ class Fit:
     @property
     def converged(self) -> bool:
         """Whether it ended because there was nothing more to gain; of local fits, whether each of them did."""
-        return self.reason in {CONVERGED, STATIONARY, REDUCED}
+        return self.reason in NOTHING_TO_GAIN or self.reason == REDUCED
 
     @property
     def rounds(self) -> int:

@@ -30,7 +30,7 @@ START = ", the first 20,000 events"
 SETTLED = 20_000
 """Events after which no fit runs any more."""
 EVENTS = 100_000
-"""Events of a stream; whoever needs more takes them again from the start."""
+"""Events of a stream; longer runs repeat it."""
 LITERAL_STEP = 0.0026
 """Default step at event 20,000; the literal algorithm costs the same at any other."""
 STARTS = 3

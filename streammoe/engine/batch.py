@@ -23,6 +23,7 @@ CONVERGED = "gained less than the tolerance"
 STATIONARY = "no step gains anything beyond rounding"
 OUT_OF_ROUNDS = "out of rounds"
 STOPPED = "stopped on request"
+NOTHING_TO_GAIN = frozenset({CONVERGED, STATIONARY})
 DIVERGED = "diverged: the next round gave numbers that are not finite"
 
 
@@ -59,7 +60,7 @@ class Descent(NamedTuple):
     @property
     def converged(self) -> bool:
         """Whether it ended because there was nothing more to gain."""
-        return self.reason in {CONVERGED, STATIONARY}
+        return self.reason in NOTHING_TO_GAIN
 
     @property
     def objective(self) -> float:

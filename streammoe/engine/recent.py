@@ -79,6 +79,13 @@ class RecentEvents:
         self._end += n
         self.count = min(self.count + n, CAPACITY)
 
+    def offer(self, X: FloatArray, Y: FloatArray, weights: FloatArray, losses: FloatArray, *, needed: bool) -> None:
+        """Add learned rows if they, and all before, may be needed; else drop everything."""
+        if needed:
+            self.add(X, Y, weights, losses)
+        elif self.count or self.earlier:
+            self.clear()
+
     def _move(self, width: int, n_targets: int) -> None:
         """Move the rows to the beginning of arrays with room for as many again, and for late columns."""
         before = self._in_use()

@@ -275,7 +275,7 @@ def jit(function: Function) -> Function:
 
 def atomic(function: Function) -> Function:
     """Like `jit`, but no other thread runs Python meanwhile: for what writes to memory that calls have in common."""
-    return _kernel(function, nogil=False)
+    return _kernel(function, nogil=False, _nrt=False)
 
 
 def _kernel(function: Function, **options: bool) -> Function:

@@ -116,22 +116,30 @@ class Kernels(NamedTuple):
 
     predict_event: Any
     learn_event: Any
-    score_rows: Callee
-    learn_rows: Callee
-    learn_single: Callee
+    callees: dict[str, Callee]
+    """All that they call, by the names that `EVENT` has for their addresses."""
 
 
-SCREEN = Callee(features.screen_rows, [_F2, _F2, _I1, _F1, _F2, _I1, _F1, _F2, _I1, _FLOAT, _FLOAT, _I1], _INT)
-CLIP = Callee(features.clip_rows, [_F2, _F2, _I2, _F1, _F1, _F1, _I1, _FLOAT, _FLOAT, _INT, _FLOAT, _F2], types.none)
-EXPAND = Callee(features.expand_rows, [_F2, _I2, _I1, _I2, _I2, _F1, _F1, _F1, _INT, _F2], types.none)
-HOLD = Callee(features.hold_predictions, [_F2, _F2, _F1, _F1, _F1, _I1, _F1, _FLOAT, _FLOAT, _B1], types.none)
-COMBINE = Callee(portfolio.combine, [_F1, _F1, _F2, _F3, _F1, _F2, _F2], types.none)
-COMBINE_MEANS = Callee(portfolio.combine_means, [_F1, _F1, _I1, _F1, _F3, _F2, _F2], types.none)
-USUAL = Callee(drift.hold_against_usual, [_F1, _F1, _I1, _F1, _F2], _INT)
+_SCREEN = Callee(features.screen_rows, [_F2, _F2, _I1, _F1, _F2, _I1, _F1, _F2, _I1, _FLOAT, _FLOAT, _I1], _INT)
+_CLIP = Callee(features.clip_rows, [_F2, _F2, _I2, _F1, _F1, _F1, _I1, _FLOAT, _FLOAT, _INT, _FLOAT, _F2], types.none)
+_EXPAND = Callee(features.expand_rows, [_F2, _I2, _I1, _I2, _I2, _F1, _F1, _F1, _INT, _F2], types.none)
+_HOLD = Callee(features.hold_predictions, [_F2, _F2, _F1, _F1, _F1, _I1, _F1, _FLOAT, _FLOAT, _B1], types.none)
+_COMBINE = Callee(portfolio.combine, [_F1, _F1, _F2, _F3, _F1, _F2, _F2], types.none)
+_COMBINE_MEANS = Callee(portfolio.combine_means, [_F1, _F1, _I1, _F1, _F3, _F2, _F2], types.none)
+_USUAL = Callee(drift.hold_against_usual, [_F1, _F1, _I1, _F1, _F2], _INT)
+_CALLEES = {
+    "screen_rows": _SCREEN,
+    "clip_rows": _CLIP,
+    "expand_rows": _EXPAND,
+    "hold_predictions": _HOLD,
+    "combine": _COMBINE,
+    "combine_means": _COMBINE_MEANS,
+    "hold_against_usual": _USUAL,
+}
 # numba wants to know what a global name is.
-_screen_rows, _clip_rows, _expand_rows = SCREEN.call, CLIP.call, EXPAND.call
-_hold, _combine, _combine_means = HOLD.call, COMBINE.call, COMBINE_MEANS.call
-_hold_against_usual = USUAL.call
+_screen_rows, _clip_rows, _expand_rows = _SCREEN.call, _CLIP.call, _EXPAND.call
+_hold, _combine, _combine_means = _HOLD.call, _COMBINE.call, _COMBINE_MEANS.call
+_hold_against_usual = _USUAL.call
 
 _TRACE = types.NamedTuple([_F2, _F3, _F3], Trace)
 _LEARNING_OPTIONS = types.NamedTuple(
@@ -351,10 +359,6 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
 
     def predict_event(shape: Any, events: int, members: int, row: FloatArray, served: FloatArray) -> None:
         """Write the prediction of a raw row, (1, F), to `served`, (1, M); nothing that learning uses is changed."""
-        predict(shape, events, members, row, served)
-
-    @inline
-    def predict(shape: Any, events: int, members: int, row: FloatArray, served: FloatArray) -> None:
         event = _events(events, (1,))[0]
         F, m, M, T = event.F, event.m, event.M, event.T
         lowest, highest = floats(event.lowest, (F,)), floats(event.highest, (F,))
@@ -505,19 +509,6 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
             finite any more, and the state is to be thrown away. What the drift detector has to be told is written where
             `events` says.
         """
-        return learn(shape, events, mixtures, members, row, target, gamma, weight)
-
-    @inline
-    def learn(
-        shape: Any,
-        events: int,
-        mixtures: int,
-        members: int,
-        row: FloatArray,
-        target: FloatArray,
-        gamma: float,
-        weight: float,
-    ) -> int:
         event, mixture = _events(events, (1,))[0], _mixtures(mixtures, (1,))[0]
         if is_unusual(event, row, target):
             return UNUSUAL
@@ -610,7 +601,5 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
     return Kernels(
         atomic(named(predict_event, module.__name__)),
         atomic(named(learn_event, module.__name__)),
-        score_rows,
-        learn_rows,
-        learn_single,
+        {**_CALLEES, "score_rows": score_rows, "learn_rows": learn_rows, "learn_single": learn_single},
     )

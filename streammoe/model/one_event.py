@@ -25,20 +25,13 @@ from streammoe.kernels.features import FAR
 from streammoe.kernels.loop import UNSOUND
 from streammoe.kernels.one_event import (
     AVERAGE,
-    CLIP,
-    COMBINE,
-    COMBINE_MEANS,
     EVENT,
-    EXPAND,
-    HOLD,
     LATEST,
     LEARNS,
     MEMBER,
     MIXTURE,
-    SCREEN,
     STAYS,
     UNUSUAL,
-    USUAL,
     Kernels,
     kernels_for,
 )
@@ -146,19 +139,7 @@ class OneEvent:
             block, counts, usual = detector.arrays_of_losses
             arrays |= {"losses_block": block, "loss_counts": counts, "usual": usual}
             sizes |= {"block_size": len(block), "n_counts": len(counts)}
-        callees = {
-            "screen_rows": SCREEN,
-            "clip_rows": CLIP,
-            "expand_rows": EXPAND,
-            "hold_predictions": HOLD,
-            "combine": COMBINE,
-            "combine_means": COMBINE_MEANS,
-            "hold_against_usual": USUAL,
-            "learn_rows": kernels.learn_rows,
-            "learn_single": kernels.learn_single,
-            "score_rows": kernels.score_rows,
-        }
-        addresses = {name: callee.address() for name, callee in callees.items()}
+        addresses = {name: callee.address() for name, callee in kernels.callees.items()}
         event = _record(EVENT, {**sizes, **addresses}, arrays)
         K, N, _ = state.experts.shape
         options = leader.options._replace(origin=context.steps.origin) if context.steps.origin else leader.options

@@ -42,7 +42,7 @@ MODELS = [
     (MoERegressor, {"n_experts": 2, "serve": "polyak", "drift": None}),
     (MoERegressor, {"n_experts": 2, "expert": "student_t", "degree": 2, "reservoir": 50}),
     (MoERegressor, {"n_experts": 2, "expert": "laplace", "hold": False, "gate_degree": 2}),
-    (MoERegressor, {"n_experts": 1, "step": "constant:0.01"}),
+    (MoERegressor, {"n_experts": 1, "schedule": schedules.constant(0.01)}),
     (MoERegressor, {"n_experts": 2, "range_factor": 0.0, "standardize": False, "curved": "on"}),
     (MoEClassifier, {"n_experts": 2}),
     (MoEMultiTargetRegressor, {"n_experts": 2}),
@@ -51,10 +51,7 @@ MODELS = [
 
 
 def made(kind, arguments):
-    given = {name: value for name, value in arguments.items() if name != "step"}
-    if "step" in arguments:
-        given["schedule"] = schedules.constant(0.01)
-    return kind(warmup=WARMUP, **given)
+    return kind(warmup=WARMUP, **arguments)
 
 
 def learned(model, events, targets):

@@ -327,10 +327,7 @@ class Streaming(Phase):
         if detector is not None:
             drift = None if closed is None else detector.judge(closed, self.n)
             if recent is not None:
-                if keeps:
-                    recent.add(X, Y, weights, losses)
-                else:
-                    recent.clear()
+                recent.offer(X, Y, weights, losses, needed=keeps)
             if drift is not None:
                 self._begin_again(context)
         if self.portfolio is not None and self.portfolio.growing is not None:
@@ -429,11 +426,8 @@ class Streaming(Phase):
         recent = context.recent
         if recent is None:
             return
-        if is_refitted(context):
-            last = learned[-CAPACITY:]
-            recent.add(X[last], Y[last], weights[last], scores.losses[last])
-        else:
-            recent.clear()
+        last = learned[-CAPACITY:]
+        recent.offer(X[last], Y[last], weights[last], scores.losses[last], needed=is_refitted(context))
 
     def _begin_again(self, context: Context) -> bool:
         """Forget what was true before a drift; return whether the mixture continues from a fit to the events since."""
