@@ -16,6 +16,10 @@ from streammoe.types import FloatArray
 MOST_STEPS = 400
 MOST_ROUNDS = 200
 """Limit on Newton or bisection steps; bisection alone needs fewer."""
+FINEST = 1e-9
+"""Halving a bracket ends when it is this part of the smallest deviation."""
+LAST_STEP = 1e-6
+"""Newton's method ends with such a step: the next one would be about as small as the square of it."""
 
 
 def lower_quantile(q: float, shares: list[float], means: list[float], scales: list[float], noise: Noise) -> float:
@@ -76,35 +80,46 @@ def mixture_intervals(
     >>> mixture_intervals(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)), 0.9, Gaussian()).round(4).tolist()
     [[[-1.6449, 1.6449]]]
     """
+    used = (shares != 0.0).any(axis=0)  # rows are padded to the most components that there may be
+    if used.any():
+        shares, means, variances = shares[:, used], means[:, used], variances[:, used]
     n, K, Q = means.shape
     # One problem per event, output and end.
     weights = np.repeat(shares, 2 * Q, axis=0)
     centers = np.repeat(means.transpose(0, 2, 1).reshape(n * Q, K), 2, axis=0)
     widths = np.repeat(np.sqrt(variances).transpose(0, 2, 1).reshape(n * Q, K), 2, axis=0)
-    tails = np.tile([(1.0 - level) / 2.0, (1.0 + level) / 2.0], n * Q)
-    ends = centers + noise.quantile(tails)[:, None] * widths
+    both = np.array([(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+    tails, is_upper = np.tile(both, n * Q), np.tile([False, True], n * Q)
+    ends = centers + np.tile(noise.quantile(both), n * Q)[:, None] * widths
     low = np.where(weights > 0.0, ends, math.inf).min(axis=1, initial=math.inf)
     high = np.where(weights > 0.0, ends, -math.inf).max(axis=1, initial=-math.inf)
-    tolerances = 1e-9 * widths.min(axis=1, initial=math.inf) + 4e-16 * np.maximum(np.abs(low), np.abs(high))
-    found = np.clip(_in_order(weights * ends), low, high)
+    narrowest = widths.min(axis=1, initial=math.inf)
+    rounding = 4e-16 * np.maximum(np.abs(low), np.abs(high))
+    found = ends[np.arange(len(ends)), weights.argmax(axis=1)]
     moved = high - low
-    active = np.flatnonzero(moved > tolerances)
+    active = np.flatnonzero(moved > FINEST * narrowest + rounding)
     for _ in range(MOST_ROUNDS):
         if not active.size:
             break
-        x, weight, width = found[active], weights[active], widths[active]
+        x, weight, width, tail = found[active], weights[active], widths[active], tails[active]
         z = (x[:, None] - centers[active]) / width
-        excess = _in_order(weight * noise.cdf(z)) - tails[active]
+        probability = _in_order(weight * noise.cdf(z))
         density = _in_order(weight / width * noise.pdf(z))
-        below = excess < 0.0
+        below = probability < tail
         low[active] = np.where(below, x, low[active])
         high[active] = np.where(below, high[active], x)
-        good = np.abs(excess) < 0.5 * moved[active] * density
-        proposed = x - np.divide(excess, density, out=np.zeros_like(x), where=good)
+        # Newton on the logarithm of the smaller side, as above.
+        side = np.where(is_upper[active], 1.0 - probability, probability)
+        with np.errstate(divide="ignore", invalid="ignore"):  # where there is nothing, the bracket is halved
+            step = np.log(side / both[0]) * side / density
+        step = np.where(is_upper[active], step, -step)
+        good = np.abs(step) < 0.5 * moved[active]
+        proposed = x + np.where(good, step, 0.0)
         good &= (low[active] <= proposed) & (proposed <= high[active])
         found[active] = np.where(good, proposed, 0.5 * (low[active] + high[active]))
         moved[active] = np.abs(found[active] - x)
-        active = active[moved[active] > tolerances[active]]
+        finest = np.where(good, LAST_STEP, FINEST) * narrowest[active] + rounding[active]
+        active = active[moved[active] > finest]
     quantiles: FloatArray = found.reshape(n, Q, 2)
     return quantiles
 

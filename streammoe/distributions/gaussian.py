@@ -133,19 +133,19 @@ class Gaussian(ExpertNoise):
 
     def pdf(self, z: FloatArray) -> FloatArray:
         law, size = law_of(self.tail, 1), np.abs(z)
-        core = np.exp(-0.5 * np.minimum(size, min(self.tail, _FAR)) ** 2) / ROOT_2PI
-        if math.isinf(self.tail):
-            return np.asarray(core)
-        return np.asarray(core * np.maximum(size / self.tail, 1.0) ** -law.square / law.total)
+        found = np.asarray(np.exp(-0.5 * np.minimum(size, min(self.tail, _FAR)) ** 2) / ROOT_2PI)
+        far = size > self.tail  # few, while powers take longer than all else
+        found[far] *= (size[far] / self.tail) ** -law.square
+        return found / law.total
 
     def cdf(self, z: FloatArray) -> FloatArray:
         if math.isinf(self.tail):
             return np.asarray(special().ndtr(z))
-        law = law_of(self.tail, 1)
-        size = np.abs(z)
-        inside = special().ndtr(-np.minimum(size, self.tail)) + 0.5 * (law.tail - law.edge)
-        beyond = 0.5 * law.tail * np.maximum(size / self.tail, 1.0) ** (1.0 - law.square)
-        below = np.where(size <= self.tail, inside, beyond) / law.total
+        law, size = law_of(self.tail, 1), np.abs(z)
+        below = np.asarray(special().ndtr(-np.minimum(size, self.tail)) + 0.5 * (law.tail - law.edge))
+        far = size > self.tail
+        below[far] = 0.5 * law.tail * (size[far] / self.tail) ** (1.0 - law.square)
+        below /= law.total
         return np.asarray(np.where(z <= 0.0, below, 1.0 - below))
 
     def quantile(self, q: FloatArray) -> FloatArray:
