@@ -11,9 +11,9 @@ from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.model.tables import Events
 
-EVERY = 64
-"""Rows after which a new snapshot is taken. A snapshot costs about as much as learning one event, whatever the size of
-the model; calls since then are recorded and replayed."""
+EVERY = 256
+"""Rows after which a new snapshot is taken. A snapshot costs a few times as much as learning one event, and more than one
+event in a hundred should not wait for it; calls since then are recorded and replayed."""
 POISON = "poison"
 """The reason for rejecting an event that would leave no finite model."""
 Snapshot = TypeVar("Snapshot")

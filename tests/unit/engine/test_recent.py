@@ -146,6 +146,16 @@ def test_a_constant_counts_where_targets_vary_little(since):
     assert RecentEvents().are_narrow(100, 40, Y[:60], np.array([WIDE])).tolist() == [False]
 
 
+@pytest.mark.parametrize("late", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("early", [0.0, 0.1, 1.0])
+def test_a_last_target_completes_what_varies_little_or_not(early, late):
+    """Whether the latest alone tell or not."""
+    targets = np.concatenate([early * Y[:64], late * Y[64:128]])
+    recent = RecentEvents()
+    recent.add(X[:127], targets[:127], WEIGHTS[:127], LOSSES[:127])
+    assert recent.are_narrow(128, 127, targets[127:], np.array([WIDE])).tolist() == [targets.std() < 0.25 * WIDE]
+
+
 def test_a_constant_does_not_count_where_half_of_the_targets_are_equal():
     recent = RecentEvents()
     recent.add(X[:100], np.where(np.arange(100)[:, None] < 26, 0.0, Y[:100]), WEIGHTS[:100], LOSSES[:100])
