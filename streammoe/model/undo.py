@@ -12,8 +12,8 @@ from streammoe.errors import InvalidEvent
 from streammoe.model.tables import Events
 
 EVERY = 256
-"""Rows after which a new snapshot is taken. A snapshot costs a few times as much as learning one event, and more than one
-event in a hundred should not wait for it; calls since then are recorded and replayed."""
+"""Rows after which a new snapshot is taken; calls since then are recorded and replayed. A snapshot costs a few times as
+much as learning one event, for which no more than one event in a hundred should wait."""
 POISON = "poison"
 """The reason for rejecting an event that would leave no finite model."""
 Snapshot = TypeVar("Snapshot")
