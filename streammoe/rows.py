@@ -1,18 +1,21 @@
-"""Predictions as rows of plain values, one per event, for sinks that write JSON."""
+"""Predictions as one object per event, for sinks that write JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from itertools import starmap
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from streammoe.ports import Predictions
 from streammoe.types import FloatArray
 
 
-def json_rows(rows: Predictions) -> list[dict[str, Any]]:
-    """Return one object per event: place, model_version, prediction, and whatever else is known.
+def json_rows(rows: Predictions) -> list[msgspec.Struct]:
+    """Return one object per event, for msgspec to encode: place, model_version, prediction, and whatever else is known.
 
     With several outputs, ``prediction``, ``interval`` and ``target`` are objects by output. ``loss`` is the -log s(y|x)
     of a learned event. ``global_version``, where there is a global model, is 0 if the daemon's own model predicted.
@@ -22,8 +25,13 @@ def json_rows(rows: Predictions) -> list[dict[str, Any]]:
     if rows.global_versions is not None:
         columns["global_version"] = rows.global_versions.tolist()
     columns |= _columns(rows)
-    names = tuple(columns)
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return list(starmap(_row_type(tuple(columns)), zip(*columns.values(), strict=True)))
+
+
+@cache
+def _row_type(names: tuple[str, ...]) -> type[msgspec.Struct]:
+    """Return the type of rows with these fields: quicker to make and to encode than dicts."""
+    return msgspec.defstruct("Row", names, gc=False)
 
 
 def _columns(rows: Predictions) -> dict[str, Any]:

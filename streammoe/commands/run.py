@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 from functools import partial
@@ -65,6 +66,9 @@ def command(
             stop.arm()
             if running.metrics_url:
                 logging.getLogger("streammoe.daemon").info("metrics at %s", running.metrics_url)
+            # What is loaded by now stays; else the collector would visit it every few thousand predictions.
+            gc.collect()
+            gc.freeze()
             result = running.daemon.run(stop)
         if summary == "json":
             click.echo(json.dumps(result.flat()))

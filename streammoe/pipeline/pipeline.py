@@ -320,7 +320,7 @@ class Pipeline:
         if self.predictions is None or not used.any():
             return
         versions = (before.n + np.cumsum(learned) - learned)[used]
-        used_rows = [int(i) for i in rows[used]]
+        used_rows = rows[used].tolist()
         keys = ledger.batch.keys
         locations = [ledger.batch.location(i) for i in used_rows]
         own = _Written(

@@ -177,14 +177,14 @@ class RecordReader:
         block, ends, starts, blank = (
             (chunk[:stop], ends, np.zeros(1, np.int64), 0) if too_long else _without_blank_lines(chunk, ends)
         )
-        offsets, location = starts + offset, self._location
+        offsets, location = (starts + offset).tolist(), self._location
         return Batch(
             block=block,
             ends=ends,
             format=self._format,
             columns=self._columns,
             origin=self._name,
-            location=lambda i: {**location, "offset": int(offsets[i])},
+            location=lambda i: {**location, "offset": offsets[i]},
             end={},
             skipped=blank,
             too_long=too_long,
