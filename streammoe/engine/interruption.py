@@ -7,6 +7,7 @@ or for a signal. This does not affect what is computed.
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -56,6 +57,23 @@ def uncancellable() -> Iterator[None]:
         yield
     finally:
         _stop_requested.reset(token)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let a block finish even if somebody presses Ctrl-C, perhaps again; its handler runs afterwards."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    received: list[tuple[int, Any]] = []
+    signal.signal(signal.SIGINT, lambda *arguments: received.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if received:
+            handler(*received[0])
 
 
 def is_cancelled() -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from streammoe.engine.interruption import uninterrupted
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.model.tables import Events
@@ -125,9 +126,10 @@ class Undo(Generic[Snapshot]):
         self._snapshot, self._since, self._rows, self._spare = None, [], 0, None
         if snapshot is None:  # interrupted after everything was learned
             return
-        model.restore(snapshot)
-        for function, arguments in since:
-            function(model, *arguments)
+        with uninterrupted():
+            model.restore(snapshot)
+            for function, arguments in since:
+                function(model, *arguments)
 
 
 def poison_error(error: UnsoundError, row: int | None = None) -> InvalidEvent:
