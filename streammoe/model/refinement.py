@@ -28,7 +28,7 @@ from streammoe.types import FloatArray, IntArray
 ROUNDS = 40
 LEAST_GAIN = 1.0
 """Nats for each free parameter that a fit to a small part of the events has to gain there: twice of what it gains by
-chance, since it loses as much elsewhere. The larger the part, the less of both."""
+chance, since it loses as much elsewhere. The larger the part that is there, the less of both."""
 LEAST_LOSS = 0.1
 """Nats for each free parameter that parameters without the effect of parts have to lose before they are given up; the
 others were fitted to these events, too, and so are a little likelier there than they should be."""
@@ -58,14 +58,19 @@ def refined(
     (X, Y, given), counts = reservoir_events(new, learners, weights)
     if not len(X):
         return theta
-    em = _em_on(new, Sample(X, Y, given * (counts / counts.mean())))
+    amounts = given * (counts / counts.mean())
+    em = _em_on(new, Sample(X, Y, amounts))
     together = _fitted(em, theta)
     if together is None:
         return theta
     rows = [learner.reservoir_rows() for learner in learners]
-    n_rows = np.array([len(each.X) for each in rows])
-    part = _part(weights, np.array([learner.n for learner in learners]), n_rows)
-    per_event = n_parameters(new.context.family, len(theta.experts), *_sizes(new)) / len(X)
+    n, n_rows = np.array([learner.n for learner in learners]), np.array([len(each.X) for each in rows])
+    part = _part(weights, n, n_rows)
+    # Of rows that count differently, as many of equal weights would say as much.
+    of_events = _amounts_of_events(np.column_stack((X, Y)), np.repeat(np.arange(len(rows)), n_rows), amounts)
+    n_equal = float(amounts.sum() ** 2 / (amounts @ of_events))
+    per_event = n_parameters(new.context.family, len(theta.experts), *_sizes(new)) / n_equal * float(amounts.mean())
+    covered = min(n_equal * float(((weights / weights.sum()) ** 2 / n).sum()), 1.0)
     objective = _objective(em, theta)
     if part > 0.0:
         own = [
@@ -81,7 +86,7 @@ def refined(
         if found > objective - LEAST_LOSS * per_event:
             theta, objective = without, found
     gain = _objective(em, together) - objective
-    return together if gain > LEAST_GAIN * (1.0 - part) * per_event else theta
+    return together if gain > LEAST_GAIN * (1.0 - covered) * per_event else theta
 
 
 def _em_on(learner: Learner, sample: Sample) -> Em:
@@ -111,17 +116,39 @@ def _sizes(learner: Learner) -> tuple[int, int, int]:
     return learner.targets.n_outputs, encoder.n_gate_features, encoder.n_expert_features
 
 
+def _amounts_of_events(rows: FloatArray, owners: IntArray, amounts: FloatArray) -> FloatArray:
+    """Return how much the event of each row counts in all rows, (m,), which come from several models.
+
+    Equal rows of different models are one event that they all have learned; unless one of them has it several times,
+    as happens without numbers in it.
+
+    >>> rows = np.array([[0.1], [0.7], [0.1], [0.7], [0.7]])
+    >>> _amounts_of_events(rows, np.array([0, 0, 1, 1, 1]), np.ones(5)).tolist()
+    [2.0, 1.0, 2.0, 1.0, 1.0]
+    """
+    bits = np.ascontiguousarray(rows + 0.0).view(np.int64)  # 0.0 for −0.0, and NaN like NaN
+    events = np.unique(bits, axis=0, return_inverse=True)[1].reshape(-1)
+    of_model, times = np.unique(np.column_stack((events, owners)), axis=0, return_counts=True)
+    is_single = np.ones(len(rows), dtype=np.bool_)
+    is_single[of_model[times > 1, 0]] = False
+    return np.where(is_single[events], np.bincount(events, weights=amounts)[events], amounts)
+
+
 def _part(weights: FloatArray, n: IntArray, r: IntArray) -> float:
     """Return how large the effect of parts with n events each is next to that of parts with r, some of which may be 0.
 
-    Each is in proportion to 1 / events of a part, less the same of all events together.
+    Each is in proportion to 1 / events of a part, less the same of all events together, which are as many as of equal
+    weights would say as much.
 
     >>> _part(np.ones(4), np.full(4, 5000), np.full(4, 1000))
     0.2
     """
 
     def effect(weights: FloatArray, events: IntArray) -> float:
-        return float(np.average(1.0 / events, weights=weights)) - 1.0 / float(events.sum()) if len(events) else 0.0
+        if not len(events):
+            return 0.0
+        parts = weights / weights.sum()
+        return float((parts / events).sum() - (parts**2 / events).sum())
 
     has = r > 0
     of_sample = effect(weights[has], r[has])

@@ -209,6 +209,15 @@ def test_refining_hardly_changes_what_is_as_good_already() -> None:
     assert losses[1] == pytest.approx(losses[0], abs=1e-3)
 
 
+def test_refining_takes_few_rows_for_few_whatever_stands_beside_them() -> None:
+    large, small = fitted(2, n=20_000), [fitted(seed, n=300) for seed in (25, 26, 27)]
+    again = fitted(1)
+    X, y = stream(4000, 99)
+    for given in ([large, *small], [again, copy.deepcopy(again), again, again]):
+        losses = [-np.mean(reduce(given, refine=refine).log_likelihood_array(X, y)) for refine in (False, True)]
+        assert losses[1] == pytest.approx(losses[0], abs=1e-3)
+
+
 def test_inputs_may_be_given_as_an_array_a_frame_or_events(workers: Sequence[MoERegressor]) -> None:
     pd = pytest.importorskip("pandas")
     X, _ = stream(100, 80)
