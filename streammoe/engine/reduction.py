@@ -299,7 +299,7 @@ class Classes(Problem):
         logits = self._logs[:, :, 1:] - self._logs[:, :, :1]
         S, L, N = logits.shape
         found = np.linalg.lstsq(self.R, logits.reshape(S, L * N), rcond=None)[0]
-        coefficients: FloatArray = np.ascontiguousarray(found.T).reshape(L, N, -1)
+        coefficients: FloatArray = np.ascontiguousarray(found.T).reshape(L, N, self.R.shape[1])
         return Experts(coefficients, self.local.variances)
 
 

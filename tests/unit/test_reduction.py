@@ -162,6 +162,18 @@ def test_the_mixture_that_is_trusted_represents_a_portfolio() -> None:
     assert alone < 1.1 * served
 
 
+def test_classifiers_that_have_seen_one_class_only_are_reduced_and_learn_further_ones() -> None:
+    X, _ = stream(300, 0)
+    workers = [MoEClassifier(n_experts=2, warmup=WARMUP, reservoir=100) for _ in range(2)]
+    for worker in workers:
+        worker.learn_array(X, np.full(300, "usual"))
+    for refine in (False, True):
+        model = reduce(workers, refine=refine)
+        assert model.predict_proba_one({"x0": 0.0, "x1": 0.0}) == {"usual": 1.0}
+        model.learn_array(X, np.full(300, "rare"))
+        assert set(model.predict_proba_one({"x0": 0.0, "x1": 0.0})) == {"usual", "rare"}
+
+
 def test_refining_gains_where_gates_are_hard() -> None:
     def hard(n: int, seed: int) -> tuple[FloatArray, FloatArray]:
         rng = np.random.default_rng(seed)
