@@ -281,11 +281,19 @@ def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator,
 def _sampled(em: Em, shape: Shape, most: int, rng: np.random.Generator) -> Em:
     """Return EM on so many of the rows, at random, but on no fewer than determine the parameters.
 
-    A few rounds from a few starts on all of many rows find a poor optimum more often.
+    A few rounds from a few starts on all of many rows find a poor optimum more often. Rows of large weight are taken
+    first, each for itself, and others in proportion to their weights, each for as many as it stands for (priority
+    sampling; Duffield, Lund and Thorup, JACM 54, 2007).
     """
-    n = len(em.buffer.R)
+    n, weights = len(em.buffer.R), em.buffer.weights
     kept = max(most, ample_size(em.family, shape))
-    return em if kept >= n else em._replace(buffer=em.buffer.rows(rng.permutation(n) < kept))
+    if kept >= n:
+        return em
+    priorities = weights * (n / (1.0 + rng.permutation(n)))
+    least = np.partition(priorities, -kept - 1)[-kept - 1]
+    sample = em.buffer.rows(priorities > least)
+    amounts = np.maximum(sample.weights, least)
+    return em._replace(buffer=sample._replace(weights=amounts * (weights.mean() / amounts.mean())))
 
 
 def _likeliest(em: Em, thetas: Sequence[Parameters], rounds: int, kept: int) -> Job[list[Parameters]]:

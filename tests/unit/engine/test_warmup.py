@@ -14,10 +14,11 @@ LINE = Case("gaussian", 1)
 PLANE = Case("gaussian_full", 3)
 
 
-def fit(R, Y, K, *, case=LINE, prior_strength=0.1, restarts=2, bound="tight"):
+def fit(R, Y, K, *, case=LINE, prior_strength=0.1, restarts=2, bound="tight", weights=None):
     given = {"n_experts": K, "n_outputs": case.n_outputs, "restarts": restarts, "seed": 0}
     chosen = options(case, K, prior_strength, bound)
-    return run_job(warmup.fit(case.family, em.Buffer(R, R, Y, np.ones(len(R))), **given, options=chosen))
+    buffer = em.Buffer(R, R, Y, np.ones(len(R)) if weights is None else weights)
+    return run_job(warmup.fit(case.family, buffer, **given, options=chosen))
 
 
 def loss(state, R, Y, case=LINE):
@@ -72,6 +73,14 @@ def test_of_many_rows_some_are_searched_thoroughly(monkeypatch, seed):
     R, Y = four(4000, seed)
     monkeypatch.setattr(warmup, "WORK_LIMIT", 8e8)  # two starts, if all of them are searched
     assert loss(fit(R, Y, 4, restarts=1), R, Y) < -0.4
+
+
+@pytest.mark.parametrize("seed", [3, 6, 9])
+def test_of_many_rows_those_that_count_are_searched(monkeypatch, seed):
+    R, Y = four(20_000, seed)
+    monkeypatch.setattr(warmup, "WORK_LIMIT", 4e9)
+    counts = np.random.default_rng(seed).random(len(R)) < 0.05
+    assert loss(fit(R, Y, 4, restarts=1, weights=np.where(counts, 1.0, 1e-4)), R, Y) < -0.35
 
 
 def mirrored(n, seed=0):
