@@ -26,9 +26,10 @@ from streammoe.model.learner import Learner
 from streammoe.types import FloatArray, IntArray
 
 ROUNDS = 40
-LEAST_GAIN = 1.0
-"""Nats for each free parameter that a fit to a small part of the events has to gain there: twice of what it gains by
-chance, since it loses as much elsewhere. The larger the part that is there, the less of both."""
+LEAST_GAIN = 1.5
+"""Nats for each free parameter that a fit to a small part of the events has to gain there: three times of what it gains
+by chance on average, since it loses as much elsewhere, and since chance varies. The larger the part that is there, the
+less of both."""
 LEAST_LOSS = 0.1
 """Nats for each free parameter that parameters without the effect of parts have to lose before they are given up; the
 others were fitted to these events, too, and so are a little likelier there than they should be."""
@@ -69,7 +70,11 @@ def refined(
     # Of rows that count differently, as many of equal weights would say as much.
     of_events = _amounts_of_events(np.column_stack((X, Y)), np.repeat(np.arange(len(rows)), n_rows), amounts)
     n_equal = float(amounts.sum() ** 2 / (amounts @ of_events))
-    per_event = n_parameters(new.context.family, len(theta.experts), *_sizes(new)) / n_equal * float(amounts.mean())
+    n_free = n_parameters(new.context.family, len(theta.experts), *_sizes(new))
+    if n_equal <= n_free:  # which they would fit perfectly, whatever is true
+        return theta
+    # As in Akaike's criterion with its correction for few events.
+    per_event = n_free / (n_equal - n_free) * float(amounts.mean())
     covered = min(n_equal * float(((weights / weights.sum()) ** 2 / n).sum()), 1.0)
     objective = _objective(em, theta)
     if part > 0.0:

@@ -230,6 +230,14 @@ def test_refining_takes_few_rows_for_few_whatever_stands_beside_them() -> None:
         assert losses[1] == pytest.approx(losses[0], abs=1e-3)
 
 
+@pytest.mark.parametrize(("reservoir", "first"), [(12, 112), (12, 212), (30, 116), (30, 208)])
+def test_refining_does_not_take_what_a_few_rows_gain_by_chance(reservoir: int, first: int) -> None:
+    workers = [fitted(seed, reservoir=reservoir) for seed in range(first, first + 4)]
+    X, y = stream(4000, 99)
+    losses = [-np.mean(reduce(workers, refine=refine).log_likelihood_array(X, y)) for refine in (False, True)]
+    assert losses[1] == pytest.approx(losses[0], abs=2e-3)
+
+
 def test_inputs_may_be_given_as_an_array_a_frame_or_events(workers: Sequence[MoERegressor]) -> None:
     pd = pytest.importorskip("pandas")
     X, _ = stream(100, 80)
