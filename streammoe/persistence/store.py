@@ -205,7 +205,10 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     if path.is_dir():
         found = CheckpointStore(path).latest()
         if found is None:
-            raise CheckpointError(f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir")
+            raise CheckpointError(
+                f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir, or of a folder of "
+                "global models the file of a version"
+            )
         return found[1]
     return decode(_content(path, "give a saved model or a daemon's checkpoint.dir"), str(path))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from streammoe import MoERegressor, assembly
+from streammoe import MoERegressor, assembly, load
 from streammoe.commands import main
 from streammoe.commands.inspect import inspect_path
 from streammoe.configuration import load_settings
@@ -100,6 +100,9 @@ def test_a_folder_of_global_models_shows_the_newest_sound_version(tmp_path):
         *((1, True, 31), (2, True, 32)),
         (3, False, None),
     ]
+    with pytest.raises(CheckpointError, match="of a folder of global models the file of a version"):
+        load(tmp_path)
+    assert load(found["path"]).n == model.n
     lines = CliRunner().invoke(main, ["inspect", str(tmp_path)]).stdout.splitlines()
     start = lines.index("global         version 2")
     north, south = (f"{n} of generation 7, share 0.5, 0.1 nats apart" for n in ("30 events", "2 events"))
