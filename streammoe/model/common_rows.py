@@ -65,7 +65,7 @@ def fill_reservoir(new: Learner, learners: Sequence[Learner], weights: FloatArra
     context = new.context
     if context.reservoir is None:
         return
-    sample, chances = reservoir_events(new, learners, weights)
+    sample, chances = _of_different_events(*reservoir_events(new, learners, weights), owners_of(learners))
     if not len(sample.X):
         return
     size, seed = context.options.reservoir, context.options.seed
@@ -86,6 +86,50 @@ def fill_reservoir(new: Learner, learners: Sequence[Learner], weights: FloatArra
         n_fields=len(new.encoder.fields),
         n_outputs=new.targets.n_outputs,
     )
+
+
+def _of_different_events(sample: Sample, chances: FloatArray, owners: IntArray) -> tuple[Sample, FloatArray]:
+    """Return rows of several models with each event once, and how many events each then stands for.
+
+    Models that have adopted the same global one keep the same events. If each of these entered the next sample several
+    times, fewer and fewer different ones would be left, as lines of descent die out.
+
+    >>> sample = Sample(np.array([[0.1], [0.7], [0.1], [0.9]]), np.zeros((4, 1)), np.ones(4))
+    >>> found, chances = _of_different_events(sample, np.array([5.0, 5.0, 3.0, 3.0]), np.array([0, 0, 1, 1]))
+    >>> found.X[:, 0].tolist(), chances.tolist()
+    ([0.1, 0.7, 0.9], [8.0, 5.0, 3.0])
+    """
+    if not len(sample.X):
+        return sample, chances
+    rows = row_numbers(np.column_stack((sample.weights, sample.Y, sample.X)))
+    # Equal rows of one model are different events: the first of a model is the first of another one, and so on.
+    order = np.lexsort((owners, rows))
+    pairs = np.column_stack((rows, owners))[order]
+    starts = np.flatnonzero(np.append(True, (pairs[1:] != pairs[:-1]).any(axis=1)))
+    times = np.empty(len(rows), dtype=np.int64)
+    times[order] = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
+    _, first, events = np.unique(np.column_stack((rows, times)), axis=0, return_index=True, return_inverse=True)
+    kept = np.sort(first)
+    totals = np.zeros(len(first))
+    np.add.at(totals, events.reshape(-1), chances)
+    return Sample(*(array[kept] for array in sample)), totals[np.argsort(first)]
+
+
+def row_numbers(rows: FloatArray) -> IntArray:
+    """Return for each row the number of its kind: equal rows have the same one, NaN being equal to NaN.
+
+    >>> row_numbers(np.array([[0.0, np.nan], [1.0, 2.0], [-0.0, np.nan]])).tolist() in ([0, 1, 0], [1, 0, 1])
+    True
+    """
+    bits = np.ascontiguousarray(np.where(np.isnan(rows), np.nan, rows + 0.0)).view(np.int64)
+    found: IntArray = np.unique(bits, axis=0, return_inverse=True)[1].reshape(-1)
+    return found
+
+
+def owners_of(learners: Sequence[Learner]) -> IntArray:
+    """Return of which learner each row of all their reservoirs is, (m,)."""
+    found: IntArray = np.repeat(np.arange(len(learners)), [len(learner.reservoir_rows().X) for learner in learners])
+    return found
 
 
 def reservoir_events(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> tuple[Sample, FloatArray]:

@@ -21,7 +21,7 @@ from streammoe.engine.model_selection import n_parameters
 from streammoe.engine.reservoir import Sample
 from streammoe.experts import Parameters
 from streammoe.model import fitting
-from streammoe.model.common_rows import reservoir_events
+from streammoe.model.common_rows import owners_of, reservoir_events, row_numbers
 from streammoe.model.learner import Learner
 from streammoe.types import FloatArray, IntArray
 
@@ -68,7 +68,7 @@ def refined(
     n, n_rows = np.array([learner.n for learner in learners]), np.array([len(each.X) for each in rows])
     part = _part(weights, n, n_rows)
     # Of rows that count differently, as many of equal weights would say as much.
-    of_events = _amounts_of_events(np.column_stack((X, Y)), np.repeat(np.arange(len(rows)), n_rows), amounts)
+    of_events = _amounts_of_events(np.column_stack((X, Y)), owners_of(learners), amounts)
     n_equal = float(amounts.sum() ** 2 / (amounts @ of_events))
     n_free = n_parameters(new.context.family, len(theta.experts), *_sizes(new))
     if n_equal <= n_free:  # which they would fit perfectly, whatever is true
@@ -131,8 +131,7 @@ def _amounts_of_events(rows: FloatArray, owners: IntArray, amounts: FloatArray) 
     >>> _amounts_of_events(rows, np.array([0, 0, 1, 1, 1]), np.ones(5)).tolist()
     [2.0, 1.0, 2.0, 1.0, 1.0]
     """
-    bits = np.ascontiguousarray(rows + 0.0).view(np.int64)  # 0.0 for −0.0, and NaN like NaN
-    events = np.unique(bits, axis=0, return_inverse=True)[1].reshape(-1)
+    events = row_numbers(rows)
     of_model, times = np.unique(np.column_stack((events, owners)), axis=0, return_counts=True)
     is_single = np.ones(len(rows), dtype=np.bool_)
     is_single[of_model[times > 1, 0]] = False

@@ -238,6 +238,17 @@ def test_refining_does_not_take_what_a_few_rows_gain_by_chance(reservoir: int, f
     assert losses[1] == pytest.approx(losses[0], abs=2e-3)
 
 
+def test_models_that_go_on_from_one_result_keep_as_many_different_events(workers: Sequence[MoERegressor]) -> None:
+    """As the daemons do that adopt a global model, again and again."""
+    models = list(workers)
+    for at in range(12):
+        models = [copy.deepcopy(reduce(models)) for _ in models]
+        for m, model in enumerate(models):
+            model.learn_array(*stream(10, 1000 + 10 * at + m))
+    rows = reduce(models).learner.reservoir_rows()
+    assert len(np.unique(np.column_stack((rows.X, rows.Y)), axis=0)) == len(rows.X) == 300
+
+
 def test_inputs_may_be_given_as_an_array_a_frame_or_events(workers: Sequence[MoERegressor]) -> None:
     pd = pytest.importorskip("pandas")
     X, _ = stream(100, 80)
