@@ -103,26 +103,34 @@ def _of_different_events(sample: Sample, chances: FloatArray, owners: IntArray) 
         return sample, chances
     rows = row_numbers(np.column_stack((sample.weights, sample.Y, sample.X)))
     # Equal rows of one model are different events: the first of a model is the first of another one, and so on.
-    order = np.lexsort((owners, rows))
-    pairs = np.column_stack((rows, owners))[order]
-    starts = np.flatnonzero(np.append(True, (pairs[1:] != pairs[:-1]).any(axis=1)))
+    of_models = rows * (int(owners.max()) + 1) + owners
+    order = np.argsort(of_models, kind="stable")
+    starts = np.flatnonzero(np.diff(of_models[order], prepend=-1))
     times = np.empty(len(rows), dtype=np.int64)
-    times[order] = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
-    _, first, events = np.unique(np.column_stack((rows, times)), axis=0, return_index=True, return_inverse=True)
-    kept = np.sort(first)
-    totals = np.zeros(len(first))
-    np.add.at(totals, events.reshape(-1), chances)
-    return Sample(*(array[kept] for array in sample)), totals[np.argsort(first)]
+    times[order] = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
+    _, first, events = np.unique(rows * (int(times.max()) + 1) + times, return_index=True, return_inverse=True)
+    totals: FloatArray = np.bincount(events, weights=chances)
+    order = np.argsort(first)
+    return Sample(*(array[first[order]] for array in sample)), totals[order]
 
 
 def row_numbers(rows: FloatArray) -> IntArray:
     """Return for each row the number of its kind: equal rows have the same one, NaN being equal to NaN.
 
+    Rows count as equal if their hashes of 64 bits are: sorting rows would take ten times as long.
+
     >>> row_numbers(np.array([[0.0, np.nan], [1.0, 2.0], [-0.0, np.nan]])).tolist() in ([0, 1, 0], [1, 0, 1])
     True
     """
-    bits = np.ascontiguousarray(np.where(np.isnan(rows), np.nan, rows + 0.0)).view(np.int64)
-    found: IntArray = np.unique(bits, axis=0, return_inverse=True)[1].reshape(-1)
+    bits = np.where(np.isnan(rows), np.nan, rows + 0.0).T.copy().view(np.uint64)
+    hashes = np.zeros(len(rows), dtype=np.uint64)
+    for column in bits:
+        # The steps of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+        hashes = (hashes ^ column) + np.uint64(0x9E3779B97F4A7C15)
+        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        hashes ^= hashes >> np.uint64(31)
+    found: IntArray = np.unique(hashes, return_inverse=True)[1]
     return found
 
 

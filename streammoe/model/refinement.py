@@ -66,7 +66,6 @@ def refined(
         return theta
     rows = [learner.reservoir_rows() for learner in learners]
     n, n_rows = np.array([learner.n for learner in learners]), np.array([len(each.X) for each in rows])
-    part = _part(weights, n, n_rows)
     # Of rows that count differently, as many of equal weights would say as much.
     of_events = _amounts_of_events(np.column_stack((X, Y)), owners_of(learners), amounts)
     n_equal = float(amounts.sum() ** 2 / (amounts @ of_events))
@@ -75,23 +74,24 @@ def refined(
         return theta
     # As in Akaike's criterion with its correction for few events.
     per_event = n_free / (n_equal - n_free) * float(amounts.mean())
-    covered = min(n_equal * float(((weights / weights.sum()) ** 2 / n).sum()), 1.0)
-    objective = _objective(em, theta)
+    objective, part = _objective(em, theta), _part(weights, n, n_rows)
     if part > 0.0:
         own = [
             _fitted(_em_on(learner, Sample(*given)), start) if len(given[0]) else None
             for learner, (_, *given), start in zip(learners, rows, thetas, strict=True)
         ]
-        apart = reduced_again(own, int(n_rows.sum()))
-        without = theta._replace(
-            gate=theta.gate - part * (apart.gate - together.gate),
-            experts=theta.experts - part * (apart.experts - together.experts),
-        )
-        found = _objective(em, without)
-        if found > objective - LEAST_LOSS * per_event:
-            theta, objective = without, found
-    gain = _objective(em, together) - objective
-    return together if gain > LEAST_GAIN * (1.0 - covered) * per_event else theta
+        if any(each is not None for each in own):
+            apart = reduced_again(own, int(n_rows.sum()))
+            without = theta._replace(
+                gate=theta.gate - part * (apart.gate - together.gate),
+                experts=theta.experts - part * (apart.experts - together.experts),
+            )
+            found = _objective(em, without)
+            if found > objective - LEAST_LOSS * per_event:
+                theta, objective = without, found
+    covered = min(n_equal * float(((weights / weights.sum()) ** 2 / n).sum()), 1.0)
+    is_better = _objective(em, together) - objective > LEAST_GAIN * (1.0 - covered) * per_event
+    return together if is_better else theta
 
 
 def _em_on(learner: Learner, sample: Sample) -> Em:
@@ -132,9 +132,10 @@ def _amounts_of_events(rows: FloatArray, owners: IntArray, amounts: FloatArray) 
     [2.0, 1.0, 2.0, 1.0, 1.0]
     """
     events = row_numbers(rows)
-    of_model, times = np.unique(np.column_stack((events, owners)), axis=0, return_counts=True)
+    n_owners = int(owners.max()) + 1
+    of_models, times = np.unique(events * n_owners + owners, return_counts=True)
     is_single = np.ones(len(rows), dtype=np.bool_)
-    is_single[of_model[times > 1, 0]] = False
+    is_single[of_models[times > 1] // n_owners] = False
     return np.where(is_single[events], np.bincount(events, weights=amounts)[events], amounts)
 
 
