@@ -109,7 +109,8 @@ def _of_different_events(sample: Sample, chances: FloatArray, owners: IntArray) 
     times = np.empty(len(rows), dtype=np.int64)
     times[order] = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
     _, first, events = np.unique(rows * (int(times.max()) + 1) + times, return_index=True, return_inverse=True)
-    totals: FloatArray = np.bincount(events, weights=chances)
+    totals = np.zeros(len(first))
+    np.add.at(totals, events, chances)
     order = np.argsort(first)
     return Sample(*(array[first[order]] for array in sample)), totals[order]
 
