@@ -63,8 +63,8 @@ def mixture_intervals(
     """Compute central predictive intervals of mixtures, output by output.
 
     The ends are the quantiles (1 ∓ level) / 2 of Σ_k g_k N(μ_kq, σ²_kq), or of another noise, found by Newton's method
-    on the distribution function, inside a bracket that starts with the quantiles of the single components and is
-    halved wherever a Newton step leaves it or gains too little.
+    on the logarithm of the distribution function, inside a bracket that starts with the quantiles of the single
+    components and is halved wherever a Newton step leaves it or gains too little.
 
     Args:
         shares: (n, K) shares of the components, from 0 to 1.

@@ -232,7 +232,7 @@ def main(argv: list[str] | None = None) -> None:
         os.environ.setdefault(name, "1")
     from threadpoolctl import threadpool_limits
 
-    begun = time.perf_counter()
+    started = time.perf_counter()
     results = Results(arguments.out)
     with threadpool_limits(1):
         measure(arguments, results)
@@ -246,7 +246,7 @@ def main(argv: list[str] | None = None) -> None:
         arguments.document.write_text(rewritten(document, sections), encoding="utf-8")
     if find_spec("vowpalwabbit") is None:
         print("\nVowpal Wabbit is not installed and was left out: pip install vowpalwabbit")
-    print(f"{time.perf_counter() - begun:.0f} s", file=sys.stderr)
+    print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
     if arguments.pictures is not None:
         from benchmarks.performance.drawing import draw
 

@@ -1,4 +1,4 @@
-"""What one event costs: models that learn the same events in turn, in one process."""
+"""Cost of one event: models that learn the same events in turn, in one process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Contender(NamedTuple):
     make: Callable[[Events], Any]
     """Creates a model."""
     steps: Callable[[Any, Events], Callable[[dict[str, float], Any], Any] | None]
-    """What predicts and learns one event; None if rows are learned together."""
+    """Predicts and learns one event; None if rows are learned together."""
     is_classifier: bool = False
     at_once: int = 5_000
     """Events that are timed in each round."""
@@ -219,16 +219,16 @@ def latencies_of(
     """Return the seconds of each event, by the clock or by another one."""
     found = []
     for x, y in zip(events.dicts[start:stop], events.targets[start:stop], strict=True):
-        begun = now()
+        started = now()
         step(x, y)
-        found.append(now() - begun)
+        found.append(now() - started)
     return found
 
 
 def cpu_seconds(call: Callable[[], Any]) -> float:
-    begun = time.process_time()
+    started = time.process_time()
     call()
-    return time.process_time() - begun
+    return time.process_time() - started
 
 
 def quantiles(seconds: Sequence[float]) -> dict[str, float]:
@@ -297,10 +297,10 @@ def _first(contender: Contender, events: Events) -> dict[str, float]:
     for turn in range(STARTS + 1):
         step = contender.steps(contender.make(events), events)
         assert step is not None
-        begun = time.process_time()
+        started = time.process_time()
         seconds = latencies_of(step, events, 0, SETTLED)
         if turn:
-            costs.append((time.process_time() - begun) / SETTLED)
+            costs.append((time.process_time() - started) / SETTLED)
             waits += seconds
     return {"us": 1e6 * float(np.median(costs)), **quantiles(waits)}
 
@@ -311,9 +311,9 @@ def _saved(model: Any) -> dict[str, float]:
         path = Path(folder, "model.safetensors")
         seconds = []
         for _ in range(SAVES):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             model.save(path)
-            seconds.append(time.perf_counter() - begun)
+            seconds.append(time.perf_counter() - started)
         return {"checkpoint": path.stat().st_size, "save": 1e3 * float(np.median(seconds))}
 
 

@@ -1,4 +1,4 @@
-"""What the daemon learns from files, next to Vowpal Wabbit's driver on the same events."""
+"""Speed of the daemon with files, next to Vowpal Wabbit's driver on the same events."""
 
 from __future__ import annotations
 

@@ -107,12 +107,12 @@ class Timed:
             self._at = 0
         stop = self._at + self._count
         X, y, learn, rows = self._X, self._y, self._model.learn_array, self._rows
-        begun = time.process_time()
+        started = time.process_time()
         for start in range(self._at, stop, rows):
             end = min(start + rows, stop)
             learn(X[start:end], y[start:end])
         self._at = stop
-        return (time.process_time() - begun) / self._count
+        return (time.process_time() - started) / self._count
 
 
 def rank_one(p: int, K: int) -> Callable[[], float]:
@@ -122,11 +122,11 @@ def rank_one(p: int, K: int) -> Callable[[], float]:
     times = max(int(SECONDS / (len(matrices) * (1e-6 + 0.2e-9 * p * p))), 10)
 
     def timed() -> float:
-        begun = time.process_time()
+        started = time.process_time()
         for _ in range(times):
             for matrix in matrices:
                 blas.dsyr(1e-9, vector, a=matrix, overwrite_a=1)
-        return (time.process_time() - begun) / times
+        return (time.process_time() - started) / times
 
     return timed
 

@@ -71,13 +71,13 @@ def measured(rounds: int) -> Record:
             for row, target, x, y in zip(rows, read, dicts, targets, strict=True):
                 if not own.learn(row, target, 1.0):
                     # Something is due, and the event is learned the longer way, which is another line of the table.
-                    begun = time.process_time()
+                    started = time.process_time()
                     learner.learn_one(x, y, 1.0)
                     if own.is_of(learner.context, learner.phase):
                         own.refresh()
                     else:
                         own = bound[name] = OneEvent(learner.context, learner.phase)
-                    elsewhere += time.process_time() - begun
+                    elsewhere += time.process_time() - started
             return elsewhere
 
         return call
@@ -105,9 +105,9 @@ def measured(rounds: int) -> Record:
     turns: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            begun = time.process_time()
+            started = time.process_time()
             elsewhere = call() or 0.0
-            turns[name].append(1e6 * (time.process_time() - begun - elsewhere) / AT_ONCE)
+            turns[name].append(1e6 * (time.process_time() - started - elsewhere) / AT_ONCE)
         due.append(_due(watched, dicts, targets))
     us = {name: float(np.median(found)) for name, found in turns.items()}
     return {"rounds": rounds, "us": us, "due": np.median(due, axis=0).tolist()}
@@ -117,9 +117,9 @@ def _due(model: MoERegressor, dicts: list[dict[str, float]], targets: list[float
     """Return microseconds an event, and the share of events, that take three times the median to be learned."""
     seconds = []
     for x, target in zip(dicts, targets, strict=True):
-        begun = time.thread_time()
+        started = time.thread_time()
         model.learn_one(x, target)
-        seconds.append(time.thread_time() - begun)
+        seconds.append(time.thread_time() - started)
     found = np.array(seconds)
     usual = np.median(found)
     is_slow = found > SLOW * usual

@@ -153,9 +153,7 @@ def run_demo(folder: Path, *, port: int | None, on_batch: ProgressListener, clas
         averages = running.daemon.scores.averages
         values = averages["hits"].window if classify else averages["squared_error"].window
         rows = [_summarize(task, OURS, values, (len(values) + 1) // 2, summary.events_per_second)]
-        for name, model in task.baselines().items():
-            if not stop.requested:
-                rows.append(_run_baseline(task, name, model, events, (len(events) + 1) // 2))
+        rows += _run_baselines(task, events, (len(events) + 1) // 2, stop)
         tables = [_format_table(task, summary.learned, rows)]
         if not classify and not stop.requested:
             tables.append(_speeds(folder, stop, on_batch))
@@ -181,9 +179,7 @@ def _speeds(folder: Path, stop: StopFlag, on_batch: ProgressListener) -> str:
         errors = running.daemon.scores.averages["squared_error"]
         score, late = (float(np.sqrt(errors.means()[name])) for name in ("running", "window"))
         rows = [Row(OURS, score, late, summary.events_per_second)]
-        for name, model in LONG.baselines().items():
-            if not stop.requested:
-                rows.append(_run_baseline(LONG, name, model, events, len(errors.window)))
+        rows += _run_baselines(LONG, events, len(errors.window), stop)
         return _format_table(LONG, summary.learned, rows, len(errors.window))
 
 
@@ -320,6 +316,12 @@ def _make_classifiers() -> dict[str, Any]:
 REGRESSION = Task("trump-approval.csv", "five_thirty_eight", False, _load_polls, _make_regressors)
 CLASSIFICATION = Task("image-segments.csv", "category", True, _load_segments, _make_classifiers)
 LONG = Task("friedman-drift.csv", "y", False, _draw_friedman, _make_regressors, block_bytes=1 << 20)
+
+
+def _run_baselines(task: Task, events: Events, n_late: int, stop: StopFlag) -> Iterator[Row]:
+    for name, model in task.baselines().items():
+        if not stop.requested:
+            yield _run_baseline(task, name, model, events, n_late)
 
 
 def _run_baseline(task: Task, name: str, model: Any, events: Events, n_late: int) -> Row:

@@ -134,7 +134,7 @@ class Gaussian(ExpertNoise):
     def pdf(self, z: FloatArray) -> FloatArray:
         law, size = law_of(self.tail, 1), np.abs(z)
         found = np.asarray(np.exp(-0.5 * np.minimum(size, min(self.tail, _FAR)) ** 2) / ROOT_2PI)
-        far = size > self.tail  # few, while powers take longer than all else
+        far = size > self.tail  # powers take long, and are 1 elsewhere
         found[far] *= (size[far] / self.tail) ** -law.square
         return found / law.total
 

@@ -65,7 +65,7 @@ def fill_reservoir(new: Learner, learners: Sequence[Learner], weights: FloatArra
     context = new.context
     if context.reservoir is None:
         return
-    sample, chances = _of_different_events(*reservoir_events(new, learners, weights), owners_of(learners))
+    sample, chances = _of_different_events(*reservoir_events(new, learners, weights))
     if not len(sample.X):
         return
     size, seed = context.options.reservoir, context.options.seed
@@ -135,16 +135,16 @@ def row_numbers(rows: FloatArray) -> IntArray:
     return found
 
 
-def owners_of(learners: Sequence[Learner]) -> IntArray:
-    """Return of which learner each row of all their reservoirs is, (m,)."""
-    found: IntArray = np.repeat(np.arange(len(learners)), [len(learner.reservoir_rows().X) for learner in learners])
-    return found
+def reservoir_events(
+    new: Learner, learners: Sequence[Learner], weights: FloatArray
+) -> tuple[Sample, FloatArray, IntArray]:
+    """Return the events of all reservoirs in the coordinates of the new learner.
 
-
-def reservoir_events(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> tuple[Sample, FloatArray]:
-    """Return the events of all reservoirs in the coordinates of the new learner, and how many each stands for, (m,)."""
-    samples, counts = [], []
-    for learner, weight in zip(learners, weights, strict=True):
+    Returns:
+        m events; how many each stands for, (m,); and of which learner each is, (m,).
+    """
+    samples, counts, owners = [], [], []
+    for m, (learner, weight) in enumerate(zip(learners, weights, strict=True)):
         X, Y, given = np.empty((0, len(learner.encoder.fields))), np.empty((0, 1)), np.empty(0)
         if learner.context.reservoir is not None:
             _, X, Y, given = learner.reservoir_rows()
@@ -154,6 +154,8 @@ def reservoir_events(new: Learner, learners: Sequence[Learner], weights: FloatAr
         own = output[Y.astype(np.int64)].astype(np.float64) if new.targets.are_labels else Y[:, output]
         samples.append(Sample(translated(X, learner.encoder, new.encoder), own, given))
         counts.append(np.full(len(X), weight / len(X)))
+        owners.append(np.full(len(X), m))
     if not samples:
-        return Sample(np.empty((0, 0)), np.empty((0, 0)), np.empty(0)), np.empty(0)
-    return Sample(*(np.concatenate(arrays) for arrays in zip(*samples, strict=True))), np.concatenate(counts)
+        return Sample(np.empty((0, 0)), np.empty((0, 0)), np.empty(0)), np.empty(0), np.empty(0, dtype=np.int64)
+    sample = Sample(*(np.concatenate(arrays) for arrays in zip(*samples, strict=True)))
+    return sample, np.concatenate(counts), np.concatenate(owners)

@@ -303,8 +303,9 @@ def reduce_learners(
         def reduced_again(thetas: Sequence[Parameters | None], n: int) -> Parameters:
             return common.parameters(reduce_from(common.problem(thetas), W, found.experts, prior._replace(n=n)))
 
-        theta = refined(new, learners, weights, thetas, theta, reduced_again)
-        _start(new, learners, theta, common, problem, n, total)
+        better = refined(new, learners, weights, thetas, theta, reduced_again)
+        if better is not theta:
+            _start(new, learners, better, common, problem, n, total)
     fill_reservoir(new, learners, weights, n)
     parts = problem.shares.sum(axis=0)
     shares = np.zeros((len(learners), n_experts))

@@ -21,7 +21,7 @@ from streammoe.engine.model_selection import n_parameters
 from streammoe.engine.reservoir import Sample
 from streammoe.experts import Parameters
 from streammoe.model import fitting
-from streammoe.model.common_rows import owners_of, reservoir_events, row_numbers
+from streammoe.model.common_rows import reservoir_events, row_numbers
 from streammoe.model.learner import Learner
 from streammoe.types import FloatArray, IntArray
 
@@ -56,7 +56,7 @@ def refined(
         reduced_again: reduces mixtures with other parameters, None where there are none, of so many events, with the
             experts in the order of `theta`.
     """
-    (X, Y, given), counts = reservoir_events(new, learners, weights)
+    (X, Y, given), counts, owners = reservoir_events(new, learners, weights)
     if not len(X):
         return theta
     amounts = given * (counts / counts.mean())
@@ -67,7 +67,7 @@ def refined(
     rows = [learner.reservoir_rows() for learner in learners]
     n, n_rows = np.array([learner.n for learner in learners]), np.array([len(each.X) for each in rows])
     # Of rows that count differently, as many of equal weights would say as much.
-    of_events = _amounts_of_events(np.column_stack((X, Y)), owners_of(learners), amounts)
+    of_events = _amounts_of_events(np.column_stack((X, Y)), owners, amounts)
     n_equal = float(amounts.sum() ** 2 / (amounts @ of_events))
     n_free = n_parameters(new.context.family, len(theta.experts), *_sizes(new))
     if n_equal <= n_free:  # which they would fit perfectly, whatever is true
