@@ -15,6 +15,7 @@ import numpy as np
 
 from streammoe.kernels.compile import allocating, hook, inline, jit
 from streammoe.kernels.groups import Group, settle_softmax
+from streammoe.kernels.late import Late
 from streammoe.kernels.linalg import VANISHED, dot
 from streammoe.kernels.loop import Noise, Shape, loop
 from streammoe.kernels.single_expert import single_expert
@@ -129,6 +130,7 @@ def trust(
 @hook
 def step_experts(
     state: MMState,
+    late: Late,
     options: LearningOptions,
     keep: float,
     fresh: float,
@@ -136,6 +138,7 @@ def step_experts(
     tau: FloatArray,
     trusted: FloatArray,  # noqa: ARG001 - same
     probabilities: FloatArray,
+    row: int,
     r: FloatArray,
     y: FloatArray,
     gain: FloatArray,
@@ -158,8 +161,11 @@ def step_experts(
             push[label - 1] -= 1.0
         step_softmax(
             state.experts[k],
+            late,
+            k,
             state.expert_grams[k],
             state.expert_inverses[k],
+            row,
             r,
             push,
             gain,

@@ -13,7 +13,8 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import hook, inline, jit
-from streammoe.kernels.linalg import VANISHED, add_outer, grow, symmetric_product
+from streammoe.kernels.late import Late, grow, lessen, multiply
+from streammoe.kernels.linalg import VANISHED
 from streammoe.kernels.linear import Spread, linear_noise, shares_and_means
 from streammoe.kernels.loop import Kernel, Noise, Shape, named
 from streammoe.kernels.state import LearningOptions, MMState
@@ -141,6 +142,7 @@ def _scratch_rows(Q: int) -> int:  # noqa: ARG001 - every noise is called with t
 @hook
 def _step_experts(
     state: MMState,
+    late: Late,
     options: LearningOptions,
     keep: float,
     fresh: float,
@@ -148,6 +150,7 @@ def _step_experts(
     tau: FloatArray,
     trusted: FloatArray,
     means: FloatArray,
+    row: int,
     r: FloatArray,
     y: FloatArray,
     gain: FloatArray,
@@ -161,7 +164,7 @@ def _step_experts(
             state.masses[k] = max(keep * state.masses[k], VANISHED)
             continue
         weight = amount * trusted[k]
-        quadratic = symmetric_product(state.expert_inverses[k], r, gain)
+        quadratic = multiply(late, k, state.expert_inverses[k], r, gain)
         shrink = 1.0 / (1.0 + weight * quadratic)
         old_mass = keep * state.masses[k]
         new = fresh * trusted[k]
@@ -176,8 +179,8 @@ def _step_experts(
             for j in range(r.shape[0]):
                 state.experts[k, q, j] += push_size * gain[j]
         state.masses[k] = mass
-        add_outer(state.expert_inverses[k], gain, -weight * shrink)
-        grow(state.expert_grams[k], r, weight)
+        lessen(late, k, state.expert_inverses[k], gain, -weight * shrink)
+        grow(late, k, state.expert_grams[k], row, r, weight)
 
 
 @inline

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import allocating, inline, jit, part
-from streammoe.types import FloatArray
+from streammoe.types import FloatArray, IntArray
 
 VANISHED = 1e-100
 """A diagonal entry below this has nothing left to say, and its inverse would overflow with the next events."""
@@ -61,60 +61,75 @@ def symmetric_product(matrix: FloatArray, vector: FloatArray, out: FloatArray) -
 
 
 @inline
-def add_outer(matrix: FloatArray, vector: FloatArray, weight: float) -> None:
-    """``matrix += weight * outer(vector, vector)``, in place."""
+def updated_product(
+    matrix: FloatArray, update: FloatArray, weight: float, vector: FloatArray, out: FloatArray
+) -> float:
+    """Do `add_outer` with `update` and `weight`, then `symmetric_product` with `vector`, in one sweep."""
     p = vector.shape[0]
+    blocked = p - p % 4
     for i in range(p):
-        scaled = weight * vector[i]
-        for j in range(p):
-            matrix[i, j] += scaled * vector[j]
+        out[i] = 0.0
+    for j in range(0, blocked, 4):
+        for row in range(j, j + 4):
+            _add_outer_row(matrix, update, weight, row)
+        v0, v1, v2, v3 = vector[j], vector[j + 1], vector[j + 2], vector[j + 3]
+        for i in range(p):
+            out[i] += v0 * matrix[j, i] + v1 * matrix[j + 1, i] + v2 * matrix[j + 2, i] + v3 * matrix[j + 3, i]
+    for j in range(blocked, p):
+        _add_outer_row(matrix, update, weight, j)
+        v0 = vector[j]
+        for i in range(p):
+            out[i] += v0 * matrix[j, i]
+    return dot(vector, out)
 
 
 @inline
-def grow(gram: FloatArray, vector: FloatArray, weight: float) -> None:
-    """Add ``weight * outer(vector, vector)`` to a Gram matrix, or note the weight where the caller does that later.
+def add_outer(matrix: FloatArray, vector: FloatArray, weight: float) -> None:
+    """``matrix += weight * outer(vector, vector)``, in place."""
+    for i in range(vector.shape[0]):
+        _add_outer_row(matrix, vector, weight, i)
 
-    Args:
-        gram: (p, p); or (1,), where the weight is noted.
-        vector: (p,).
-        weight: its weight.
-    """
-    if gram.ndim == 2:
-        add_outer(gram, vector, weight)
-    else:
-        gram[0] = weight
+
+@inline
+def _add_outer_row(matrix: FloatArray, vector: FloatArray, weight: float, i: int) -> None:
+    scaled = weight * vector[i]
+    for j in range(vector.shape[0]):
+        matrix[i, j] += scaled * vector[j]
 
 
 @part
-def add_outers_in_turn(matrix: FloatArray, rows: FloatArray, weights: FloatArray, lower: bool) -> None:
-    """Do `add_outer` for each of some rows, (n, p), with its weight; `lower`: in the lower triangle alone.
+def add_outers_in_turn(matrix: FloatArray, rows: FloatArray, at: IntArray, weights: FloatArray, lower: bool) -> None:
+    """Do `add_outer` for those of some rows, (m, p), with the indexes `at`, (n,), and weights, (n,).
 
-    Four rows a sweep, each of them added by itself as in single calls, whose result this is bit for bit.
+    `lower`: in the lower triangle alone. Four rows a sweep, each of them added by itself as in single calls, whose
+    result this is bit for bit.
     """
-    n, p = rows.shape
+    n, p = at.shape[0], rows.shape[1]
     blocked = n - n % 4
     for first in range(0, p, TILE):
-        for at in range(0, blocked, 4):
-            r0, r1, r2, r3 = rows[at], rows[at + 1], rows[at + 2], rows[at + 3]
-            w0, w1, w2, w3 = weights[at], weights[at + 1], weights[at + 2], weights[at + 3]
+        for e in range(0, blocked, 4):
+            r0, r1, r2, r3 = rows[at[e]], rows[at[e + 1]], rows[at[e + 2]], rows[at[e + 3]]
+            w0, w1, w2, w3 = weights[e], weights[e + 1], weights[e + 2], weights[e + 3]
             for i in range(first, min(first + TILE, p)):
                 row = matrix[i]
                 a0, a1, a2, a3 = w0 * r0[i], w1 * r1[i], w2 * r2[i], w3 * r3[i]
                 for j in range(i + 1 if lower else p):
                     row[j] = row[j] + a0 * r0[j] + a1 * r1[j] + a2 * r2[j] + a3 * r3[j]
-        for at in range(blocked, n):
+        for e in range(blocked, n):
+            row = rows[at[e]]
             for i in range(first, min(first + TILE, p)):
-                scaled = weights[at] * rows[at, i]
+                scaled = weights[e] * row[i]
                 for j in range(i + 1 if lower else p):
-                    matrix[i, j] += scaled * rows[at, j]
+                    matrix[i, j] += scaled * row[j]
 
 
 @part
 def add_product(matrix: FloatArray, vector: FloatArray, out: FloatArray) -> None:
     """``out += matrix @ vector`` for a symmetric matrix."""
-    for j in range(vector.shape[0]):
+    p = vector.shape[0]
+    for j in range(p):
         weight = vector[j]
-        for i in range(out.shape[0]):
+        for i in range(p):
             out[i] += weight * matrix[j, i]
 
 

@@ -13,7 +13,7 @@ from streammoe.kernels.compile import allocating, inline
 from streammoe.kernels.groups import Group, settle_linear, weigh
 from streammoe.kernels.linalg import dot
 from streammoe.kernels.loop import Kernel, Noise
-from streammoe.kernels.softmax import softmax
+from streammoe.kernels.softmax import multiply_gram, residual_of_gram, softmax
 from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray
 
@@ -145,7 +145,7 @@ def residual_of_linear(
 
     Args:
         amount: τ_k times the weight of the event.
-        linear: (Q, p) or larger, scratch.
+        linear: (Q + 1, p) or larger, scratch.
         residual: running means, written from index `at` on.
         share: weight of this event in the running means.
 
@@ -154,19 +154,10 @@ def residual_of_linear(
     """
     decay = state.decay[0]
     Q, p = y.shape[0], r.shape[0]
-    square = 0.0
+    gram = state.expert_grams[k]
+    at, square = residual_of_gram(gram, decay, r, amount, linear[Q], residual, at, share)
     for q in range(Q):
-        for i in range(p):
-            linear[q, i] = 0.0
-    for i in range(p):
-        for j in range(p):
-            stored = decay * state.expert_grams[k, i, j]
-            for q in range(Q):
-                linear[q, i] += stored * state.experts[k, q, j]
-            entry = amount * r[i] * r[j] - stored
-            residual[at] += share * (entry - residual[at])
-            square += entry * entry
-            at += 1
+        multiply_gram(gram, decay, state.experts[k, q], linear[q])
     for q in range(Q):
         for i in range(p):
             entry = amount * y[q] * r[i] - linear[q, i]

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from streammoe.kernels.compile import allocating, inline, jit
+from streammoe.kernels.compile import allocating, inline, jit, part
 from streammoe.kernels.groups import (
     Group,
     amounts_of,
@@ -37,6 +37,7 @@ from streammoe.kernels.groups import (
     settle_gate,
     stand_alone,
 )
+from streammoe.kernels.late import Late, begin, grow_now, is_full, late_of, lessen_now
 from streammoe.kernels.shared import (
     REFRESH_BELOW,
     RESIDUAL_EVERY,
@@ -86,9 +87,10 @@ class Noise(NamedTuple):
     that have more than half of the responsibility for it. Writes `trusted`, given the routed responsibilities and what
     `evaluate` left in `scratch`; may set negligible responsibilities to 0."""
     step_experts: Kernel
-    """``(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)``: learns one event in O(K p²).
-    `keep` is 1 − γ, `fresh` is γ times the event's weight, `amount` the same over the new decay; `gain`, (p_v,), and
-    `push`, (max(K, M),), are scratch. All experts at once: a function for each of them costs speed."""
+    """``(state, late, options, keep, fresh, amount, tau, trusted, means, row, r, y, gain, push)``: learns one event in
+    O(K p²), but for what waits in `late`. `keep` is 1 − γ, `fresh` is γ times the event's weight, `amount` the same
+    over the new decay, `row` where r stands in the call; `gain`, (p_v,), and `push`, (max(K, M),), are scratch. All
+    experts at once: a function for each of them costs speed."""
     settle_expert: Kernel
     """``(state, options, k, keep, group, amounts, tau, trusted, means, mass, weights, sizes, errors)``: the same for a
     group of B events, whose arrays have one axis more. `mass` is the new one; (B,), (B,) and (B, M) are scratch."""
@@ -284,9 +286,11 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
             predictions: FloatArray,
             trace: Trace,
             scratch: Scratch,
+            late: Late,
         ) -> int:
             shares, tau, trusted, means = scratch.shares, scratch.tau, scratch.trusted, scratch.means
             gate_gain, gain, push, limits = scratch.gate_gain, scratch.gain, scratch.push, scratch.limits
+            begin(late)
             M = means.shape[1]
             constant = log_constant(shape, M)
             if in_groups:
@@ -353,14 +357,19 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
                 route(tau, options.top_k)
                 outliers += trust(shape, tau, scratch.noise, trusted, M)
                 if state.n[0] % RESIDUAL_EVERY == 0:
+                    grow_all_now(state, late, W, R)
                     track_residual(state, residual, options, weights[i], shares, tau, trusted, means, w, r, y)
                 keep = 1.0 - gamma
                 decay = state.decay[0] * keep
                 fresh = gamma * weights[i]
                 amount = fresh / decay
-                step_gate(state, options, amount, shares, tau, push, w, gate_gain)
-                step_experts(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)
+                step_gate(state, late, options, amount, shares, tau, push, i, w, gate_gain)
+                step_experts(state, late, options, keep, fresh, amount, tau, trusted, means, i, r, y, gain, push)
                 finish_step(state, gamma, decay)
+                if in_groups or decay < REFRESH_BELOW or is_full(late, state.experts.shape[0]):
+                    grow_all_now(state, late, W, R)
+                if in_groups or decay < REFRESH_BELOW:
+                    lessen_all_now(state, late)
                 if decay < REFRESH_BELOW:
                     refresh(state, topped_up(state, options, gamma))
                 weight = average_weight(state, options, gamma)
@@ -369,6 +378,8 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
                 blend(state.average_variances, state.variances, variance_weight(options, weight, gamma))
                 if in_groups:
                     set_far_limits(state, limits)
+            grow_all_now(state, late, W, R)
+            lessen_all_now(state, late)
             return outliers
 
         def learn_rows(
@@ -405,19 +416,35 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
                 losses or predictions are not sound, and the state is to be thrown away.
             """
             K, M, p_w, p_v = state.experts.shape[0], predictions.shape[1], W.shape[1], R.shape[1]
+            # As few arrays as possible: making them takes as long as the rest where a call has a single row.
+            of_experts, gains = np.empty((3, K)), np.empty(p_w + p_v)
             scratch = Scratch(
-                np.empty(K),
-                np.empty(K),
-                np.empty(K),
+                of_experts[0],
+                of_experts[1],
+                of_experts[2],
                 np.empty((K, M)),
-                np.empty(p_w),
-                np.empty(p_v),
+                gains[:p_w],
+                gains[p_w:],
                 np.empty(max(K, M)),
                 np.empty((scratch_rows(M), max(K, M))),
-                np.empty(p_w + p_v),
+                np.empty(p_w + p_v if in_groups else 0),
             )
+            late = late_of(K + 1, W.shape[0], max(p_w, p_v))
             outliers = learn_each(
-                shape, state, residual, options, gammas, weights, W, R, Y, losses, predictions, trace, scratch
+                shape,
+                state,
+                residual,
+                options,
+                gammas,
+                weights,
+                W,
+                R,
+                Y,
+                losses,
+                predictions,
+                trace,
+                scratch,
+                late,
             )
             if outliers == UNSOUND or not is_sound_after(state, Y, losses, predictions):
                 return UNSOUND
@@ -434,6 +461,24 @@ def named(function: Function, module: str) -> Function:
     """Let a function count as one of `module`, by which it is cached and pickled."""
     function.__module__, function.__qualname__ = module, function.__name__
     return function
+
+
+@part
+def grow_all_now(state: MMState, late: Late, W: FloatArray, R: FloatArray) -> None:
+    """Add to the Gram matrices what waits for them."""
+    K = state.experts.shape[0]
+    grow_now(late, K, state.gate_gram, W)
+    for k in range(K):
+        grow_now(late, k, state.expert_grams[k], R)
+
+
+@part
+def lessen_all_now(state: MMState, late: Late) -> None:
+    """Make the updates of the inverses that wait."""
+    K = state.experts.shape[0]
+    lessen_now(late, K, state.gate_inverse)
+    for k in range(K):
+        lessen_now(late, k, state.expert_inverses[k])
 
 
 @cache
@@ -481,7 +526,7 @@ def _track_residual(residual_of_expert: Kernel) -> Kernel:
         """
         K, M = means.shape
         share = residual_share(residual, options)
-        linear = np.empty((max(K, M), max(w.shape[0], r.shape[0])))
+        linear = np.empty((max(K, M) + 1, max(w.shape[0], r.shape[0])))
         push = np.empty(max(K, M))
         at, square = residual_of_gate(state, residual, options, event_weight, shares, tau, w, push, linear, share)
         for k in range(K):

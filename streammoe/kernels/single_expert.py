@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from streammoe.kernels.compile import allocating, inline, jit
-from streammoe.kernels.linalg import add_outers_in_turn
+from streammoe.kernels.late import Late, begin, grow_now, is_full, late_of, lessen_now
 from streammoe.kernels.loop import UNSOUND, Kernel, Noise, Scratch, Shape, named
 from streammoe.kernels.shared import REFRESH_BELOW, finish_step, record_variances, refresh_expert, topped_up
 from streammoe.kernels.soundness import is_expert_sound_after
@@ -21,8 +21,6 @@ from streammoe.types import FloatArray
 
 LARGEST_STEP = 1.0 - 1e-12
 """A step of 1 would forget everything before it, and the recursions divide by 1 − γ."""
-TOGETHER = 16
-"""Number of events that enter the Gram matrix together, which nothing reads in between: four in one sweep."""
 
 
 def single_expert(noise: Noise, module: str) -> Kernel:
@@ -46,15 +44,14 @@ def single_expert(noise: Noise, module: str) -> Kernel:
         variances: FloatArray,
         scratch: Scratch,
         gate: FloatArray,
-        lean: SingleExpert,
-        waiting: FloatArray,
+        late: Late,
     ) -> None:
         shares, tau, trusted, means = scratch.shares, scratch.tau, scratch.trusted, scratch.means
         gain, push = scratch.gain, scratch.push
         M = predictions.shape[1]
         constant = log_constant(shape, M)
-        gram, noted = state.expert_grams[0], lean.expert_grams[0]
-        first = 0
+        gram, inverse = state.expert_grams[0], state.expert_inverses[0]
+        begin(late)
         for i in range(R.shape[0]):
             r, y = R[i], Y[i]
             losses[i] = evaluate(
@@ -65,25 +62,21 @@ def single_expert(noise: Noise, module: str) -> Kernel:
             if i < variances.shape[0]:
                 record_variances(state.variances, 0, variances[i, 0])
             if math.isnan(y[0]):
-                add_outers_in_turn(gram, R[first:i], waiting[: i - first], False)
-                first = i + 1
                 continue
             gamma = max(min(1.0 / (state.n[0] + 1.0), LARGEST_STEP), least_step)
             trust(shape, tau, scratch.noise, trusted, M)
             keep = 1.0 - gamma
             decay = state.decay[0] * keep
             fresh = gamma * weights[i]
-            noted[0] = 0.0
-            step_experts(lean, options, keep, fresh, fresh / decay, tau, trusted, means, r, y, gain, push)
-            waiting[i - first] = noted[0]
+            step_experts(state, late, options, keep, fresh, fresh / decay, tau, trusted, means, i, r, y, gain, push)
             finish_step(state, gamma, decay)
-            if decay < REFRESH_BELOW or i + 1 - first == TOGETHER:
-                add_outers_in_turn(gram, R[first : i + 1], waiting[: i + 1 - first], False)
-                first = i + 1
+            if decay < REFRESH_BELOW or is_full(late, 0):
+                grow_now(late, 0, gram, R)
             if decay < REFRESH_BELOW:
+                lessen_now(late, 0, inverse)
                 refresh(state, topped_up(state, options, gamma))
-        n = R.shape[0]
-        add_outers_in_turn(gram, R[first:n], waiting[: n - first], False)
+        grow_now(late, 0, gram, R)
+        lessen_now(late, 0, inverse)
 
     def learn_single(
         shape: Shape,
@@ -127,20 +120,7 @@ def single_expert(noise: Noise, module: str) -> Kernel:
             none,
         )
         gate = np.empty((0, R.shape[1]))
-        lean = SingleExpert(
-            state.n,
-            state.decay,
-            state.prior_weight,
-            state.experts,
-            state.variances,
-            state.masses,
-            np.empty((1, 1)),
-            state.expert_inverses,
-            state.prior_expert_gram,
-            state.prior_experts,
-            state.prior_variances,
-        )
-        waiting = np.empty(TOGETHER)
+        late = late_of(1, R.shape[0], R.shape[1])
         learn_each(
             shape,
             state,
@@ -154,8 +134,7 @@ def single_expert(noise: Noise, module: str) -> Kernel:
             variances,
             scratch,
             gate,
-            lean,
-            waiting,
+            late,
         )
         return 0 if is_expert_sound_after(state, Y, losses, predictions) else UNSOUND
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 
-from streammoe.kernels.compile import inline
-from streammoe.kernels.linalg import add_outer, dot, grow, symmetric_product
+from streammoe.kernels.compile import inline, part
+from streammoe.kernels.late import Late, grow, lessen, multiply
+from streammoe.kernels.linalg import add_product, dot
 from streammoe.types import FloatArray
 
 
@@ -82,8 +83,11 @@ def gate_bend(shares: FloatArray, bound_share: float) -> tuple[float, float]:
 @inline
 def step_softmax(
     coefficients: FloatArray,
+    late: Late,
+    k: int,
     gram: FloatArray,
     inverse: FloatArray,
+    row: int,
     x: FloatArray,
     push: FloatArray,
     gain: FloatArray,
@@ -91,10 +95,14 @@ def step_softmax(
     size: float,
     curvature: tuple[float, float],
 ) -> None:
-    """C ← C − size · A⁻¹ push (R⁺⁻¹ x)ᵀ, where R⁺ = R + weight · x xᵀ is updated first; all in stored units.
+    """C ← C − size · A⁻¹ push (R⁺⁻¹ x)ᵀ with R⁺ = R + weight · x xᵀ; all in stored units.
 
     Args:
-        coefficients: (N, p), changed in place; so are `gram` and `inverse`, (p, p).
+        coefficients: (N, p), changed in place.
+        late: what waits for R and its inverse.
+        k: which R of `late` it is.
+        gram, inverse: (p, p), changed in place, or later.
+        row: which row of a call x is.
         x: (p,).
         push: (N,) or longer; probabilities less targets.
         gain: (p,) scratch.
@@ -103,17 +111,17 @@ def step_softmax(
         curvature: (a, b) with A⁻¹ d = a (d + b Σd).
     """
     free = coefficients.shape[0]
-    quadratic = symmetric_product(inverse, x, gain)
+    quadratic = multiply(late, k, inverse, x, gain)
     shrink = 1.0 / (1.0 + weight * quadratic)
-    add_outer(inverse, gain, -weight * shrink)
-    grow(gram, x, weight)
+    lessen(late, k, inverse, gain, -weight * shrink)
+    grow(late, k, gram, row, x, weight)
     total = 0.0
-    for k in range(free):
-        total += push[k]
-    for k in range(free):
-        step = size * shrink * curvature[0] * (push[k] + curvature[1] * total)
+    for m in range(free):
+        total += push[m]
+    for m in range(free):
+        step = size * shrink * curvature[0] * (push[m] + curvature[1] * total)
         for j in range(x.shape[0]):
-            coefficients[k, j] -= step * gain[j]
+            coefficients[m, j] -= step * gain[j]
 
 
 @inline
@@ -145,6 +153,52 @@ def shorten_step(
             coefficients[k, j] += back * gain[j]
 
 
+@part
+def residual_of_gram(
+    gram: FloatArray,
+    decay: float,
+    x: FloatArray,
+    weight: float,
+    squares: FloatArray,
+    residual: FloatArray,
+    at: int,
+    share: float,
+) -> tuple[int, float]:
+    """Take S̄ − s of one Gram matrix, where s is weight · x xᵀ, into running means, written from index `at` on.
+
+    `squares`: (p,) scratch.
+
+    Returns:
+        Where the next block begins, and ‖S̄ − s‖² of this one.
+    """
+    p = x.shape[0]
+    for j in range(p):
+        squares[j] = 0.0
+    for i in range(p):
+        scaled = weight * x[i]
+        means = residual[at : at + p]
+        # A sum for each column, since one alone would wait for itself at every addition.
+        for j in range(p):
+            entry = scaled * x[j] - decay * gram[i, j]
+            means[j] += share * (entry - means[j])
+            squares[j] += entry * entry
+        at += p
+    total = 0.0
+    for j in range(p):
+        total += squares[j]
+    return at, total
+
+
+@part
+def multiply_gram(gram: FloatArray, decay: float, vector: FloatArray, out: FloatArray) -> None:
+    """Write ``decay * gram @ vector`` to `out`, for a symmetric matrix."""
+    for i in range(vector.shape[0]):
+        out[i] = 0.0
+    add_product(gram, vector, out)
+    for i in range(vector.shape[0]):
+        out[i] *= decay
+
+
 @inline
 def residual_of_softmax(
     coefficients: FloatArray,
@@ -164,7 +218,7 @@ def residual_of_softmax(
     Args:
         push: (N,) or longer; τ-weighted probabilities less targets.
         weight: of x xᵀ in this event's statistic.
-        linear: (N, p) or larger, scratch.
+        linear: (N + 1, p) or larger, scratch.
         residual: running means, written from index `at` on.
         share: weight of this event in the running means.
 
@@ -173,18 +227,12 @@ def residual_of_softmax(
     """
     free, p = coefficients.shape
     mix = bound_mix(curvature, free)
-    square = 0.0
+    at, square = residual_of_gram(gram, decay, x, weight, linear[free], residual, at, share)
     for k in range(free):
+        multiply_gram(gram, decay, coefficients[k], linear[k])
+        size = weight * dot(coefficients[k], x)
         for i in range(p):
-            linear[k, i] = 0.0
-    for i in range(p):
-        for j in range(p):
-            entry = weight * x[i] * x[j] - decay * gram[i, j]
-            for k in range(free):
-                linear[k, i] += entry * coefficients[k, j]
-            residual[at] += share * (entry - residual[at])
-            square += entry * entry
-            at += 1
+            linear[k, i] = size * x[i] - linear[k, i]
     for i in range(p):
         total = 0.0
         for k in range(free):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 AREAS = {
     "steps": "test_iterates.py test_drift_oracle.py contracts/test_families.py",
+    "late updates": "test_late.py test_iterates.py",
     "categorical": "test_iterates.py test_categorical.py",
     "heavy tails": "test_iterates.py test_elliptical.py",
     "softmax": "test_softmax.py test_sharp.py test_linalg.py test_iterates.py",
@@ -93,6 +94,15 @@ FAULTS = {
         Fault("average-never-forgets", "weight = max(weight, gamma)", "weight = min(weight, gamma)"),
         Fault("top-k-keeps-one-more", "for _ in range(top_k):", "for _ in range(top_k + 1):"),
         Fault("top-k-not-renormalised", "tau[k] / -total if tau[k] < 0.0", "-tau[k] if tau[k] < 0.0"),
+    ],
+    "late updates": [
+        Fault("late-update-lost", "late.factors[k] = factor", "late.factors[k] = 0.0"),
+        Fault("late-events-lost", "return bool(late.gains.shape[0] > 0 and", "return bool(late.gains.shape[0] < 0 and"),
+        Fault(
+            "late-update-forgotten-at-the-end",
+            "lessen_all_now(state, late)\n            return outliers",
+            "return outliers",
+        ),
     ],
     "categorical": [
         Fault("unlikely-class-loss", "return -largest - math.log(total)", "return -largest"),

@@ -39,13 +39,13 @@ def test_inverses_and_solutions_are_the_dense_ones(p):
 @pytest.mark.parametrize(("n", "p"), [(1, 3), (6, 5), (8, 17)])
 def test_rows_added_four_at_a_time_are_added_one_by_one(n, p, lower):
     rng = np.random.default_rng(n)
-    rows, weights, found = rng.normal(size=(n, p)), rng.random(n), spd(p)
+    rows, at, weights, found = rng.normal(size=(n, p)), rng.permutation(n), rng.random(n), spd(p)
     expected = found.copy()
-    for row, weight in zip(rows, weights, strict=True):
+    for row, weight in zip(rows[at], weights, strict=True):
         expected += np.outer(weight * row, row)
     if lower:
         expected = np.where(np.tri(p) > 0, expected, found)
-    add_outers_in_turn(found, rows, weights, lower)
+    add_outers_in_turn(found, rows, at, weights, lower)
     assert (found == expected).all()
 
 

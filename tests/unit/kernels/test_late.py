@@ -1,0 +1,68 @@
+"""Updates of wide matrices wait for a good moment, which must not show in one bit."""
+
+import numpy as np
+import pytest
+
+from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
+from streammoe.kernels.late import TOGETHER, WIDE
+from streammoe.kernels.linalg import add_outer, symmetric_product, updated_product
+
+P, K, N = WIDE + 3, 3, 3 * TOGETHER
+KINDS = {
+    "one output": (MoERegressor, 1, {}),
+    "few experts for each event": (MoERegressor, 1, {"top_k": 1}),
+    "steps that forget fast": (MoERegressor, 1, {"schedule": schedules.Constant(0.05)}),
+    "full covariance": (MoEMultiTargetRegressor, 2, {"expert": Gaussian("full")}),
+    "classes": (MoEClassifier, 2, {}),
+    "groups": (MoERegressor, 1, {"batch_size": 5}),
+}
+
+
+def model(kind):
+    estimator, rows, options = KINDS[kind]
+    rng = np.random.default_rng(0)
+    parameters = {
+        "n": 1000,
+        "gate": rng.normal(size=(K - 1, P)) / np.sqrt(P),
+        "experts": rng.normal(size=(K, rows, P)) / np.sqrt(P),
+        "masses": np.full(K, 1.0 / K),
+        "gate_gram": np.eye(P),
+        "expert_grams": np.stack([np.eye(P) / K] * K),
+    }
+    if estimator is not MoEClassifier:
+        parameters["variances"] = np.stack([np.eye(rows)] * K) if "full" in kind else np.ones((K, rows))
+    names = [f"x{j:02}" for j in range(P - 1)]
+    return estimator.from_parameters(parameters, feature_names=names, **options)
+
+
+def events(kind):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(N, P - 1))
+    Y = np.abs(X[:, :2]) + X[:, 2:3]
+    if kind == "classes":
+        return X, np.digitize(Y[:, 0], [0.0, 1.0])
+    return X, Y if "full" in kind else Y[:, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_of_any_length_leave_the_same_state(kind):
+    X, Y = events(kind)
+    at_once, in_parts = model(kind), model(kind)
+    at_once.learn_array(X, Y)
+    at = 0
+    for count in [1, 2, TOGETHER - 1, TOGETHER + 1, N]:
+        in_parts.learn_array(X[at : at + count], Y[at : at + count])
+        at += count
+    assert in_parts.state_digest() == at_once.state_digest()
+
+
+@pytest.mark.parametrize("p", [3, 8, 41])
+def test_an_update_on_the_way_of_a_product_is_that_before_it(p):
+    rng = np.random.default_rng(p)
+    root = rng.normal(size=(p, p))
+    expected, update, vector = root @ root.T, rng.normal(size=p), rng.normal(size=p)
+    found, out, other = expected.copy(), np.full(p, np.nan), np.full(p, np.nan)
+    add_outer(expected, update, -0.1)
+    assert updated_product(found, update, -0.1, vector, out) == symmetric_product(expected, vector, other)
+    assert (found == expected).all()
+    assert (out == other).all()
