@@ -13,8 +13,8 @@ import numpy as np
 from streammoe.kernels.compile import hook, inline, jit
 from streammoe.kernels.elliptical import NEGLIGIBLE
 from streammoe.kernels.gaussian import energy, irls_weight, is_outlier, log_constant
-from streammoe.kernels.late import Late, grow, lessen, multiply
-from streammoe.kernels.linalg import VANISHED
+from streammoe.kernels.late import Late, grow
+from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
 from streammoe.kernels.linear import Spread, linear_noise, shares_and_means
 from streammoe.kernels.loop import Shape, loop
 from streammoe.kernels.single_expert import single_expert
@@ -139,7 +139,7 @@ def _step_experts(
             state.masses[k] = max(keep * state.masses[k], VANISHED)
             continue
         weight = amount * trusted[k]
-        quadratic = multiply(late, k, state.expert_inverses[k], r, gain)
+        quadratic = symmetric_product(state.expert_inverses[k], r, gain)
         shrink = 1.0 / (1.0 + weight * quadratic)
         old_mass = keep * state.masses[k]
         new = fresh * trusted[k]
@@ -157,7 +157,7 @@ def _step_experts(
             for j in range(r.shape[0]):
                 state.experts[k, q, j] += push_size * gain[j]
         state.masses[k] = mass
-        lessen(late, k, state.expert_inverses[k], gain, -weight * shrink)
+        add_outer(state.expert_inverses[k], gain, -weight * shrink)
         grow(late, k, state.expert_grams[k], row, r, weight)
 
 

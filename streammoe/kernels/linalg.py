@@ -61,40 +61,13 @@ def symmetric_product(matrix: FloatArray, vector: FloatArray, out: FloatArray) -
 
 
 @inline
-def updated_product(
-    matrix: FloatArray, update: FloatArray, weight: float, vector: FloatArray, out: FloatArray
-) -> float:
-    """Do `add_outer` with `update` and `weight`, then `symmetric_product` with `vector`, in one sweep."""
-    p = vector.shape[0]
-    blocked = p - p % 4
-    for i in range(p):
-        out[i] = 0.0
-    for j in range(0, blocked, 4):
-        for row in range(j, j + 4):
-            _add_outer_row(matrix, update, weight, row)
-        v0, v1, v2, v3 = vector[j], vector[j + 1], vector[j + 2], vector[j + 3]
-        for i in range(p):
-            out[i] += v0 * matrix[j, i] + v1 * matrix[j + 1, i] + v2 * matrix[j + 2, i] + v3 * matrix[j + 3, i]
-    for j in range(blocked, p):
-        _add_outer_row(matrix, update, weight, j)
-        v0 = vector[j]
-        for i in range(p):
-            out[i] += v0 * matrix[j, i]
-    return dot(vector, out)
-
-
-@inline
 def add_outer(matrix: FloatArray, vector: FloatArray, weight: float) -> None:
     """``matrix += weight * outer(vector, vector)``, in place."""
-    for i in range(vector.shape[0]):
-        _add_outer_row(matrix, vector, weight, i)
-
-
-@inline
-def _add_outer_row(matrix: FloatArray, vector: FloatArray, weight: float, i: int) -> None:
-    scaled = weight * vector[i]
-    for j in range(vector.shape[0]):
-        matrix[i, j] += scaled * vector[j]
+    p = vector.shape[0]
+    for i in range(p):
+        scaled = weight * vector[i]
+        for j in range(p):
+            matrix[i, j] += scaled * vector[j]
 
 
 @part

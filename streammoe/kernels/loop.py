@@ -37,7 +37,7 @@ from streammoe.kernels.groups import (
     settle_gate,
     stand_alone,
 )
-from streammoe.kernels.late import Late, begin, grow_now, is_full, late_of, lessen_now
+from streammoe.kernels.late import Late, grow_now, is_full, late_of
 from streammoe.kernels.shared import (
     REFRESH_BELOW,
     RESIDUAL_EVERY,
@@ -290,7 +290,6 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
         ) -> int:
             shares, tau, trusted, means = scratch.shares, scratch.tau, scratch.trusted, scratch.means
             gate_gain, gain, push, limits = scratch.gate_gain, scratch.gain, scratch.push, scratch.limits
-            begin(late)
             M = means.shape[1]
             constant = log_constant(shape, M)
             if in_groups:
@@ -368,8 +367,6 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
                 finish_step(state, gamma, decay)
                 if in_groups or decay < REFRESH_BELOW or is_full(late, state.experts.shape[0]):
                     grow_all_now(state, late, W, R)
-                if in_groups or decay < REFRESH_BELOW:
-                    lessen_all_now(state, late)
                 if decay < REFRESH_BELOW:
                     refresh(state, topped_up(state, options, gamma))
                 weight = average_weight(state, options, gamma)
@@ -379,7 +376,6 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
                 if in_groups:
                     set_far_limits(state, limits)
             grow_all_now(state, late, W, R)
-            lessen_all_now(state, late)
             return outliers
 
         def learn_rows(
@@ -470,15 +466,6 @@ def grow_all_now(state: MMState, late: Late, W: FloatArray, R: FloatArray) -> No
     grow_now(late, K, state.gate_gram, W)
     for k in range(K):
         grow_now(late, k, state.expert_grams[k], R)
-
-
-@part
-def lessen_all_now(state: MMState, late: Late) -> None:
-    """Make the updates of the inverses that wait."""
-    K = state.experts.shape[0]
-    lessen_now(late, K, state.gate_inverse)
-    for k in range(K):
-        lessen_now(late, k, state.expert_inverses[k])
 
 
 @cache

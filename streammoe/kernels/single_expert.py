@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from streammoe.kernels.compile import allocating, inline, jit
-from streammoe.kernels.late import Late, begin, grow_now, is_full, late_of, lessen_now
+from streammoe.kernels.late import Late, grow_now, is_full, late_of
 from streammoe.kernels.loop import UNSOUND, Kernel, Noise, Scratch, Shape, named
 from streammoe.kernels.shared import REFRESH_BELOW, finish_step, record_variances, refresh_expert, topped_up
 from streammoe.kernels.soundness import is_expert_sound_after
@@ -50,8 +50,7 @@ def single_expert(noise: Noise, module: str) -> Kernel:
         gain, push = scratch.gain, scratch.push
         M = predictions.shape[1]
         constant = log_constant(shape, M)
-        gram, inverse = state.expert_grams[0], state.expert_inverses[0]
-        begin(late)
+        gram = state.expert_grams[0]
         for i in range(R.shape[0]):
             r, y = R[i], Y[i]
             losses[i] = evaluate(
@@ -73,10 +72,8 @@ def single_expert(noise: Noise, module: str) -> Kernel:
             if decay < REFRESH_BELOW or is_full(late, 0):
                 grow_now(late, 0, gram, R)
             if decay < REFRESH_BELOW:
-                lessen_now(late, 0, inverse)
                 refresh(state, topped_up(state, options, gamma))
         grow_now(late, 0, gram, R)
-        lessen_now(late, 0, inverse)
 
     def learn_single(
         shape: Shape,

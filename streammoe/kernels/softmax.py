@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from streammoe.kernels.compile import inline, part
-from streammoe.kernels.late import Late, grow, lessen, multiply
-from streammoe.kernels.linalg import add_product, dot
+from streammoe.kernels.late import Late, grow
+from streammoe.kernels.linalg import add_outer, add_product, dot, symmetric_product
 from streammoe.types import FloatArray
 
 
@@ -99,9 +99,9 @@ def step_softmax(
 
     Args:
         coefficients: (N, p), changed in place.
-        late: what waits for R and its inverse.
+        late: what waits for R.
         k: which R of `late` it is.
-        gram, inverse: (p, p), changed in place, or later.
+        gram, inverse: (p, p), changed in place, the first of them perhaps later.
         row: which row of a call x is.
         x: (p,).
         push: (N,) or longer; probabilities less targets.
@@ -111,9 +111,9 @@ def step_softmax(
         curvature: (a, b) with A⁻¹ d = a (d + b Σd).
     """
     free = coefficients.shape[0]
-    quadratic = multiply(late, k, inverse, x, gain)
+    quadratic = symmetric_product(inverse, x, gain)
     shrink = 1.0 / (1.0 + weight * quadratic)
-    lessen(late, k, inverse, gain, -weight * shrink)
+    add_outer(inverse, gain, -weight * shrink)
     grow(late, k, gram, row, x, weight)
     total = 0.0
     for m in range(free):

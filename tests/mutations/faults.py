@@ -96,11 +96,12 @@ FAULTS = {
         Fault("top-k-not-renormalised", "tau[k] / -total if tau[k] < 0.0", "-tau[k] if tau[k] < 0.0"),
     ],
     "late updates": [
-        Fault("late-update-lost", "late.factors[k] = factor", "late.factors[k] = 0.0"),
-        Fault("late-events-lost", "return bool(late.gains.shape[0] > 0 and", "return bool(late.gains.shape[0] < 0 and"),
         Fault(
-            "late-update-forgotten-at-the-end",
-            "lessen_all_now(state, late)\n            return outliers",
+            "late-events-lost", "return bool(late.counts.shape[0] > 0 and", "return bool(late.counts.shape[0] < 0 and"
+        ),
+        Fault(
+            "late-events-forgotten-at-the-end",
+            "grow_all_now(state, late, W, R)\n            return outliers",
             "return outliers",
         ),
     ],

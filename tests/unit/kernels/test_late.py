@@ -5,7 +5,6 @@ import pytest
 
 from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 from streammoe.kernels.late import TOGETHER, WIDE
-from streammoe.kernels.linalg import add_outer, symmetric_product, updated_product
 
 P, K, N = WIDE + 3, 3, 3 * TOGETHER
 KINDS = {
@@ -54,15 +53,3 @@ def test_calls_of_any_length_leave_the_same_state(kind):
         in_parts.learn_array(X[at : at + count], Y[at : at + count])
         at += count
     assert in_parts.state_digest() == at_once.state_digest()
-
-
-@pytest.mark.parametrize("p", [3, 8, 41])
-def test_an_update_on_the_way_of_a_product_is_that_before_it(p):
-    rng = np.random.default_rng(p)
-    root = rng.normal(size=(p, p))
-    expected, update, vector = root @ root.T, rng.normal(size=p), rng.normal(size=p)
-    found, out, other = expected.copy(), np.full(p, np.nan), np.full(p, np.nan)
-    add_outer(expected, update, -0.1)
-    assert updated_product(found, update, -0.1, vector, out) == symmetric_product(expected, vector, other)
-    assert (found == expected).all()
-    assert (out == other).all()
