@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from functools import cache
 from types import ModuleType
@@ -22,6 +23,11 @@ class Noise(ABC):
     @abstractmethod
     def variance(self) -> float:
         """Variance at scale 1."""
+
+    @property
+    def kink(self) -> float:
+        """|z| at which the density is not smooth; infinite if it is everywhere."""
+        return math.inf
 
     @abstractmethod
     def pdf(self, z: FloatArray) -> FloatArray:

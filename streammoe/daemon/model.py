@@ -17,6 +17,7 @@ from streammoe.experts.elliptical import Elliptical
 from streammoe.kernels.batch import WIDE, fit_softmax
 from streammoe.kernels.compile import compile_seconds
 from streammoe.options import Lags, RegressorOptions, WarmUp
+from streammoe.pipeline.intervals import mixture_intervals
 from streammoe.pipeline.pipeline import Schema
 from streammoe.reduction import reduce
 from streammoe.settings import Settings
@@ -64,6 +65,9 @@ def compile_kernels(settings: Settings | None = None) -> None:
                     reduce([model, model], support=X)
         if settings is None:
             _fit_many_features()
+        if settings is None or _writes_intervals(settings):
+            one = np.ones((1, 1, 1))
+            mixture_intervals(one[0], one, one, 0.9, Gaussian())
     finally:
         logger.disabled = was_disabled
     if spent := compile_seconds() - before:
@@ -83,6 +87,11 @@ def _fit_many_features() -> None:
     """Fit a softmax regression with so many features that another kernel does it."""
     rows = np.zeros((3, WIDE))
     fit_softmax(rows.copy(), 1.0, np.ones(WIDE), rows, (2.0, 1.0), np.ones((4, 4)), np.ones((4, WIDE)), 3, 1)
+
+
+def _writes_intervals(settings: Settings) -> bool:
+    predictions = settings.predictions
+    return predictions.kind != "none" and predictions.interval > 0.0 and isinstance(settings.model, RegressorOptions)
 
 
 def _kind(settings: Settings) -> str:

@@ -118,6 +118,11 @@ class Gaussian(ExpertNoise):
         """Name of the family of experts with this covariance."""
         return "gaussian_full" if self.covariance == "full" else "gaussian"
 
+    @property
+    def kink(self) -> float:
+        """Where the tails begin."""
+        return self.tail
+
     def spread(self, n_outputs: int) -> float:
         """Return the variance of each of Q outputs at scale 1."""
         law, Q = law_of(self.tail, n_outputs), n_outputs

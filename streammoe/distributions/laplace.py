@@ -61,6 +61,11 @@ class Laplace(ExpertNoise):
         inner = tip * (self._inner_area - 2.0 * tip * math.exp(-tip))
         return (outer + inner) / self.area
 
+    @property
+    def kink(self) -> float:
+        """The end of the tip."""
+        return self.tip
+
     def entropy(self, n_outputs: int) -> float:
         # log C + E[h(z)], and E[z h′(z)] = 1 by parts; z h′ is h outside the tip, 2 h − tip inside.
         inside = (self.tip - 1.0) * self._inner_area + 2.0 * self.tip * math.exp(-self.tip)

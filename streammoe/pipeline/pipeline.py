@@ -20,9 +20,9 @@ from streammoe.estimators import POISON, MixtureOfExperts, Outcome
 from streammoe.kernels.state import Trace
 from streammoe.pipeline.contest import MAX_LOSS, MAX_PREDICTION, Contest, Rival
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, Row, Values, decoder, require_targets, to_row
+from streammoe.pipeline.intervals import mixture_intervals
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import Batch, DeadLetter, Location, Predictions, PredictionSink
-from streammoe.quantiles import mixture_intervals
 from streammoe.text import cut, shown, some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
 
@@ -371,9 +371,7 @@ class Pipeline:
         shares, means, variances = (_padded(part, model.most_components) for part in rows.trace)
         intervals = None
         if writer.interval > 0.0:
-            # Experts that did not exist yet when the event was predicted have no share, so any spread will do.
-            spread = np.where(variances > 0.0, variances, variances[:, :1])
-            intervals = mixture_intervals(shares, means, spread, writer.interval, model.noise)
+            intervals = mixture_intervals(shares, means, variances, writer.interval, model.noise)
         writer.sink.write(
             Predictions(
                 locations=rows.origins.locations,

@@ -10,17 +10,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from streammoe.distributions import (
-    Gaussian,
     GaussianMixture,
-    Laplace,
     LaplaceMixture,
     MultivariateGaussianMixture,
     MultivariateStudentTMixture,
-    StudentT,
     StudentTMixture,
 )
 from streammoe.errors import ConfigError
-from streammoe.quantiles import mixture_intervals
 
 TWO = GaussianMixture([0.3, 0.7], [-1.0, 2.0], [0.25, 4.0])
 CORRELATED = MultivariateGaussianMixture(
@@ -136,24 +132,6 @@ def test_a_mixture_cannot_be_changed_nor_through_the_arrays_it_was_given():
             array[0] = 1.0
     with pytest.raises(FrozenInstanceError):
         mixture.means = shares
-
-
-@pytest.mark.parametrize("noise", [Gaussian(), Laplace(), StudentT()], ids=lambda noise: noise.name)
-def test_an_interval_does_not_depend_on_other_rows_or_on_components_without_a_share(noise):
-    rng = np.random.default_rng(0)
-    n, K = 200, 9
-    shares = rng.dirichlet(np.ones(K), n)
-    means, squares = rng.normal(size=(n, K, 2)), rng.uniform(0.1, 3.0, (n, K, 2))
-    found = mixture_intervals(shares, means, squares, 0.9, noise)
-    at = [0, 3, 3, 7, 9]
-    padded = [
-        np.insert(shares, at, 0.0, axis=1),
-        np.insert(means, at, 0.0, axis=1),
-        np.insert(squares, at, 1e3, axis=1),
-    ]
-    np.testing.assert_array_equal(mixture_intervals(*padded, 0.9, noise), found)
-    alone = [mixture_intervals(shares[[i]], means[[i]], squares[[i]], 0.9, noise)[0] for i in range(n)]
-    np.testing.assert_array_equal(alone, found)
 
 
 # --- several outputs ------------------------------------------------------------------------------------------------

@@ -1,0 +1,88 @@
+"""Intervals of many events at once, next to SciPy's distribution functions."""
+
+import math
+
+import numpy as np
+import pytest
+
+from streammoe.distributions import Gaussian, Laplace, StudentT, noises
+from streammoe.pipeline.intervals import mixture_intervals
+
+NOISES = [*(noise() for noise in noises().values()), Gaussian(tail=2.0), Gaussian(tail=3.3), Gaussian(tail=math.inf)]
+NOISES += [StudentT(df=2.1), StudentT(df=30.0), StudentT(df=1e6)]
+each = pytest.mark.parametrize("noise", NOISES, ids=str)
+LEVELS = [0.0, 0.5, 0.9, 0.99, 0.999999]
+
+
+def mixtures(n, K):
+    """Return mixtures of which some are hostile: (n, K) shares and (n, K, 1) means and variances."""
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet(np.full(K, 0.3), n)
+    means = rng.normal(size=(n, K)) * 10.0 ** rng.uniform(-3.0, 3.0, (n, 1))
+    variances = 10.0 ** rng.uniform(-2.0, 2.0, (n, K)) * 10.0 ** rng.choice([-12.0, 0.0, 12.0], (n, 1))
+    shares[::5, 0], shares[1::5, 0], shares[2::5, 1:] = 0.0, 1e-300, 0.0
+    means[::7] = means[::7, :1]
+    variances[::7] = variances[::7, :1]
+    means[3::7] *= 1e6
+    variances[4::7, 0] *= 1e16
+    variances[5::7, 0] *= 1e-16
+    return shares / shares.sum(axis=1, keepdims=True), means[:, :, None], variances[:, :, None]
+
+
+@each
+@pytest.mark.parametrize("level", LEVELS)
+def test_ends_have_the_probability_of_a_tail_outside_of_them(noise, level):
+    shares, means, variances = mixtures(700, 6)
+    found = mixture_intervals(shares, means, variances, level, noise)
+    deviations = np.sqrt(variances[:, :, 0])
+    tail = 0.5 * (1.0 - level)
+    for side, sign in enumerate([1.0, -1.0]):
+        ends = sign * found[:, 0, side]
+        reach = 2e-9 * np.where(shares > 0.0, deviations, math.inf).min(axis=1) + 1e-15 * np.abs(ends)
+        below, above = (
+            np.sum(shares * noise.cdf(((ends + to * reach)[:, None] - sign * means[:, :, 0]) / deviations), axis=1)
+            for to in (-1.0, 1.0)
+        )
+        assert (below <= tail * (1.0 + 1e-9)).all()
+        assert (above >= tail * (1.0 - 1e-9)).all()
+
+
+@each
+def test_an_interval_does_not_depend_on_other_rows_or_on_components_without_a_share(noise):
+    rng = np.random.default_rng(0)
+    n, K = 200, 9
+    shares = rng.dirichlet(np.ones(K), n)
+    means, squares = rng.normal(size=(n, K, 2)), rng.uniform(0.1, 3.0, (n, K, 2))
+    found = mixture_intervals(shares, means, squares, 0.9, noise)
+    at = [0, 3, 3, 7, 9]
+    padded = [
+        np.insert(shares, at, 0.0, axis=1),
+        np.insert(means, at, math.nan, axis=1),
+        np.insert(squares, at, 0.0, axis=1),
+    ]
+    np.testing.assert_array_equal(mixture_intervals(*padded, 0.9, noise), found)
+    alone = [mixture_intervals(shares[[i]], means[[i]], squares[[i]], 0.9, noise)[0] for i in range(n)]
+    np.testing.assert_array_equal(alone, found)
+
+
+def test_mirrored_mixtures_have_mirrored_intervals():
+    shares, means, variances = mixtures(700, 6)
+    found = mixture_intervals(shares, means, variances, 0.9, Laplace())
+    mirrored = mixture_intervals(shares, -means, variances, 0.9, Laplace())
+    np.testing.assert_array_equal(-mirrored[:, :, ::-1], found)
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_what_is_no_number_has_no_interval_nor_has_a_mixture_of_nothing(at):
+    parts = mixtures(10, 3)
+    parts[at][4, 1] = math.nan
+    parts[0][5] = 0.0
+    found = mixture_intervals(*parts, 0.9, Gaussian())
+    assert np.isnan(found).all(axis=(1, 2)).tolist() == [i in (4, 5) for i in range(10)]
+
+
+def test_numbers_that_overflow_end_the_search():
+    means = np.array([[[-1e308], [1e308]], [[0.0], [math.inf]], [[0.0], [1.0]]])
+    variances = np.array([[[1e300], [1e300]], [[1.0], [1.0]], [[5e-324], [5e-324]]])
+    found = mixture_intervals(np.full((3, 2), 0.5), means, variances, 0.9, Gaussian())
+    np.testing.assert_allclose(found[2, 0], [0.0, 1.0], atol=1e-100)
