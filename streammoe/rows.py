@@ -52,12 +52,22 @@ def _columns(rows: Predictions) -> dict[str, Any]:
     if rows.probabilities is not None:
         columns["probabilities"] = [dict(zip(rows.classes, row, strict=True)) for row in rows.probabilities.tolist()]
     if rows.gate is not None:
-        columns["gate"] = rows.gate.tolist()
+        columns["gate"] = _arrays(rows.gate)
     return columns
 
 
 def _by_output(values: FloatArray, outputs: Sequence[str]) -> list[Any]:
     """Split (n, Q, …) into n values of the only output, or n objects by output."""
     if len(outputs) == 1:
-        return list(values[:, 0].tolist())
+        return _arrays(values[:, 0]) if values.ndim == 3 else list(values[:, 0].tolist())
     return [dict(zip(outputs, row, strict=True)) for row in values.tolist()]
+
+
+def _arrays(values: FloatArray) -> list[msgspec.Struct]:
+    """Return the n rows of (n, k) numbers, to be encoded as arrays: quicker to make than lists."""
+    return list(map(_array_type(values.shape[1]), *values.T.tolist()))
+
+
+@cache
+def _array_type(size: int) -> type[msgspec.Struct]:
+    return msgspec.defstruct("Numbers", [f"at_{i}" for i in range(size)], array_like=True, gc=False)
