@@ -17,8 +17,10 @@ from streammoe.experts.elliptical import Elliptical
 from streammoe.kernels.batch import WIDE, fit_softmax
 from streammoe.kernels.compile import compile_seconds
 from streammoe.options import Lags, RegressorOptions, WarmUp
+from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.pipeline.intervals import mixture_intervals
 from streammoe.pipeline.pipeline import Schema
+from streammoe.ports import Batch
 from streammoe.reduction import reduce
 from streammoe.settings import Settings
 from streammoe.types import AnyArray, FloatArray
@@ -68,6 +70,8 @@ def compile_kernels(settings: Settings | None = None) -> None:
         if settings is None or _writes_intervals(settings):
             one = np.ones((1, 1, 1))
             mixture_intervals(one[0], one, one, 0.9, Gaussian())
+        record = Batch(b'{"y": 0}', np.array([8]), "jsonl", None, "", lambda _: {}, {})
+        decoder(record.format).decode(record, FieldRoles((), ("y",)))
     finally:
         logger.disabled = was_disabled
     if spent := compile_seconds() - before:

@@ -12,6 +12,7 @@ from pyarrow import csv
 
 from streammoe.columns import BOOLEANS
 from streammoe.errors import InvalidEvent, SourceError
+from streammoe.pipeline.decoders import alike
 from streammoe.pipeline.decoders.arrow import floats_of, texts_of, times_of, valid_of
 from streammoe.pipeline.decoders.rows import (
     DecodedBatch,
@@ -27,7 +28,7 @@ from streammoe.pipeline.decoders.rows import (
 )
 from streammoe.pipeline.decoders.values import CommaText
 from streammoe.ports import DELIMITERS, Batch
-from streammoe.types import AnyArray, IntArray
+from streammoe.types import AnyArray, BoolArray, IntArray
 
 _FIELD = {
     delimiter: re.compile(
@@ -71,7 +72,10 @@ class CsvDecoder:
         require_targets(batch.origin, header, roles)
         sheet = Sheet(len(batch), roles)
         new = tuple(sheet.candidates(header, ignore, awaited))
-        runs = list(growing_runs(len(batch)))[::-1] if new else [(0, len(batch))]
+        if new:
+            runs = list(growing_runs(len(batch)))[::-1]
+        else:
+            runs = _runs(~alike.fill(sheet, batch, alike.csv_pattern(batch, header)))[::-1]
         while runs and sheet.new is None:
             start, stop = runs.pop()
             if self._fill(sheet, batch, start, stop, new):
@@ -229,6 +233,16 @@ def _plain(block: bytes, ends: IntArray, delimiter: str) -> bool:
     if not block.endswith(b"\n"):
         lines = np.append(lines, len(block))
     return np.array_equal(lines, ends)
+
+
+def _runs(marks: BoolArray) -> list[tuple[int, int]]:
+    """Return where marks are set, as ranges.
+
+    >>> _runs(np.array([True, False, True, True]))
+    [(0, 1), (2, 4)]
+    """
+    edges = np.flatnonzero(np.diff(marks, prepend=False, append=False)).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def _among(octets: AnyArray, accepted: bytes) -> bool:

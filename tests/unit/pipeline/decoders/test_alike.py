@@ -1,0 +1,105 @@
+"""Records that are nothing but numbers between the same texts, next to the other paths of the decoders."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from streammoe.pipeline.decoders import FieldRoles, alike, decoder
+from streammoe.ports import Batch
+
+ROLES = FieldRoles(("a", "b"), ("y",), weight="w")
+CSV = ("a", "b", "other", "y", "w")
+CSV_LINES = [
+    "1.5,2,9,3,1",
+    ",2e1,9,3,",
+    "1,2,text,3,1",
+    '"1",2,9,3,1',
+    "true,2,9,3,1",
+    "1,2,9,3",
+    "x,2,9,3,1",
+    "1,2,9,3,-1",
+]
+CSV_LINES += ["1,2,9,,1", "1e999,2,9,3,1", "+1,.5,9,007,1", "1,2,9,3,1\r", "1,2,9,3,1e7"]
+JSON_LINES = [
+    '{"a": 1.5, "b": 2, "y": 3, "w": 1}',
+    '{"a": null, "b": 2e1, "y": 3, "w": null}',
+    '{"a": 1,"b": 2, "y": 3, "w": 1}',
+    '{"b": 1, "a": 2, "y": 3, "w": 1}',
+    '{"a": 1, "b": 2, "y": 3}',
+    '{"a": 1, "b": 2, "y": 3, "w": -1}',
+    '{"a": 1, "b": 2, "y": null, "w": 1}',
+    '{"a": NaN, "b": 2, "y": 3, "w": 1}',
+    '{"a": 1e999, "b": 2, "y": 3, "w": 1}',
+    '{"a": true, "b": "2", "y": 3, "w": 1}',
+    '{"a": 1, "b": 2, "y": 3, "w": 1} {}',
+    '{"a": 1, "b": 2, "y": 3, "w": 1, "z": 1}',
+    '{"a": -0, "b": -0.0, "y": 3, "w": 1}',
+]
+
+
+def batch(lines, format, **others):
+    """Return lines as a batch."""
+    records = [line.encode() + b"\n" for line in lines]
+    ends = np.cumsum([len(record) for record in records], dtype=np.int64)
+    columns = CSV if format == "csv" else None
+    return Batch(b"".join(records), ends, format, columns, "origin", lambda i: {"offset": i}, {}, **others)
+
+
+def decoded(lines, format, roles=ROLES, **others):
+    """Return what a decoder makes of lines, as values that compare bit by bit."""
+    found = decoder(format).decode(batch(lines, format), roles, **others)
+    arrays = (found.rows, found.X, found.Y, found.weights)
+    return [each.tobytes() for each in arrays], found.texts, found.labels, found.rejected, found.first_new
+
+
+@pytest.mark.parametrize(("format", "lines"), [("csv", CSV_LINES), ("jsonl", JSON_LINES)])
+@pytest.mark.parametrize("others", [{}, {"ignore": {"other"}}, {"awaited": ["z"]}], ids=str)
+def test_the_other_paths_say_the_same(monkeypatch, format, lines, others):
+    orders = [[*lines[i:], *lines[:i]] for i in range(len(lines))] + [[lines[0], line, lines[0]] for line in lines]
+    found = [decoded(order, format, **others) for order in orders]
+    monkeypatch.setattr(alike, "fill", lambda _, batch, __: np.zeros(len(batch), np.bool_))
+    assert found == [decoded(order, format, **others) for order in orders]
+
+
+@pytest.mark.parametrize(("format", "line"), [("csv", CSV_LINES[0]), ("jsonl", JSON_LINES[0])])
+def test_records_like_the_first_one_are_read_at_once(monkeypatch, format, line):
+    def fail(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr("streammoe.pipeline.decoders.csv.CsvDecoder._fill", fail)
+    monkeypatch.setattr("streammoe.pipeline.decoders.jsonl._reader", fail)
+    found = decoder(format).decode(batch([line] * 3, format), ROLES)
+    assert found.X.tolist() == [[1.5, 2.0]] * 3
+    assert found.Y.tolist() == [[3.0]] * 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"a": 1, "a": 2}',
+        '{"a\\u0062": 1}',
+        '{"a": {"b": 1}}',
+        '{"a": [1]}',
+        '{"a": 1,}',
+        '{, "a": 1}',
+        '{"a": 1 {"b": 2}',
+        "{}",
+        "1",
+        '{"a": "1"}',
+        '{"a": 1} x',
+        '"a": 1}',
+    ],
+)
+def test_a_first_record_of_other_values_or_names_gives_no_pattern(line):
+    assert alike.json_pattern(batch([line], "jsonl")) is None
+
+
+def test_a_name_that_is_no_utf8_gives_no_pattern():
+    block = b'{"\xff": 1}'
+    assert alike.json_pattern(replace(batch(["x"], "jsonl"), block=block, ends=np.array([len(block)]))) is None
+
+
+def test_cells_with_a_comma_as_decimal_mark_or_under_one_name_follow_no_pattern():
+    assert alike.csv_pattern(batch(["1"], "csv", decimal=",", delimiter=";"), ["a"]) is None
+    assert alike.csv_pattern(batch(["1,2"], "csv"), ["a", "a"]) is None
