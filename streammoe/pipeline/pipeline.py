@@ -734,8 +734,12 @@ def _padded(values: FloatArray, size: int) -> FloatArray:
 
     So a row does not depend on whether its batch ended the warm-up.
     """
-    missing = size - values.shape[1]
-    return np.pad(values, [(0, 0), (0, missing), *[(0, 0)] * (values.ndim - 2)]) if missing > 0 else values
+    n, known, *rest = values.shape
+    if known >= size:
+        return values
+    padded = np.zeros((n, size, *rest))
+    padded[:, :known] = values
+    return padded
 
 
 def _served(

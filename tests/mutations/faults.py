@@ -31,7 +31,7 @@ AREAS = {
     "columns": "unit/test_columns.py",
     "estimators": "test_regressor.py test_classifier.py test_predicting.py invariants/*.py",
     "poison": "test_soundness.py invariants/*.py test_undo.py test_poison.py test_poisoned_batch.py",
-    "distributions": "test_distributions.py",
+    "distributions": "test_distributions.py pipeline/test_intervals.py",
     "persistence": (
         "persistence/test_format*.py test_lock.py test_store.py test_checked.py test_power_loss.py "
         "test_checkpoint_format.py golden/test_*.py test_options.py"
@@ -41,7 +41,7 @@ AREAS = {
         "test_checkpointer.py test_loop.py test_given_up_fits.py test_durability.py test_transactional_start.py"
     ),
     "pipeline": "test_pipeline.py test_predictions.py test_bad_input.py test_scores.py test_loop.py",
-    "decoders": "decoders/test_*.py property/test_decoders.py unit/test_bad_input.py",
+    "decoders": "decoders/test_*.py kernels/test_decimals.py property/test_decoders.py unit/test_bad_input.py",
     "label join": "test_label_join.py test_joined_labels.py",
     "guards": "test_jump.py test_dead_letters.py test_jumping_daemon.py test_loop.py",
     "global model": (
@@ -298,9 +298,10 @@ FAULTS = {
         Fault("upper-tail-not-mirrored", "if probability > 0.5:", "if probability > 2.0:"),
         Fault(
             "interval-depends-on-padding",
-            "    for column in terms.T:\n        total += column\n    return total",
-            "    return np.asarray(terms.sum(axis=1))",
+            "if share <= NEGLIGIBLE * tail:  # false for NaN",
+            "if share < 0.0:",
         ),
+        Fault("interval-ends-early", "(LAST_STEP if is_good else FINEST)", "(1e-3 if is_good else FINEST)"),
     ],
     "persistence": [
         Fault("file-not-synced", "file.flush()\n            os.fsync(file.fileno())", "file.flush()"),
@@ -386,6 +387,9 @@ FAULTS = {
     "decoders": [
         Fault("csv-empty-cell-refused", 'if value is None or (text and value == ""):', "if value is None:"),
         Fault("csv-fast-null-words", 'null_values=[""]', 'null_values=["", "NA"]'),
+        Fault("alike-half-way-up", "and kept & _THREE == _ONE:", "and kept & _THREE == _ZERO:"),
+        Fault("alike-leading-zeros", "(block[first] == _DIGIT and at > first + 1)", "False"),
+        Fault("alike-new-column", "None if is_new else pattern", "pattern"),
         Fault("csv-doubled-quote", "quoted.replace('\"\"', '\"')", "quoted"),
         Fault("csv-fast-odd-quotes", "_among(after, b'\\r\\n\"' + mark)", "_among(after, b'\\r\\n\" ' + mark)"),
         Fault(

@@ -8,14 +8,17 @@ neither: one kernel reads them (`alike`).
 
 from __future__ import annotations
 
+from functools import cache
+
 from streammoe.errors import ConfigError
 from streammoe.pipeline.decoders.rows import DecodedBatch, Decoder, FieldRoles, Row, Values, require_targets, to_row
 
 __all__ = ["DecodedBatch", "Decoder", "FieldRoles", "Row", "Values", "decoder", "require_targets", "to_row"]
 
 
+@cache
 def decoder(format: str) -> Decoder:
-    """Create the decoder for `format`; raise `ConfigError` if there is none."""
+    """Return the decoder for `format`; raise `ConfigError` if there is none."""
     # Imported on demand: all of them import Arrow.
     from streammoe.pipeline.decoders.arrow import ArrowDecoder
     from streammoe.pipeline.decoders.csv import CsvDecoder
