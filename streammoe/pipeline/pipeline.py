@@ -220,7 +220,7 @@ class Pipeline:
             targets,
             decoded.weights,
             texts={fields[j]: texts for j, texts in decoded.texts.items()},
-            traced=self.predictions is not None,
+            traced=self._is_traced,
             lags=self._lags(batch, decoded.rows),
         )
         rival = self._scored_by_rival(fields, decoded.X, targets, decoded.texts, outcome)
@@ -245,7 +245,7 @@ class Pipeline:
             np.array([row.weight]),
             texts={fields[j]: levels for j, levels in texts.items()},
             kinds=[kinds[name] for name in names],
-            traced=self.predictions is not None,
+            traced=self._is_traced,
             lags=self._lags(batch, np.array([i])),
         )
         if outcome.learned[0]:
@@ -290,9 +290,8 @@ class Pipeline:
         kept = rows.tolist()
         levels = {fields[j]: [column[i] for i in kept] for j, column in texts.items()}
         picked = targets[rows] if isinstance(targets, np.ndarray) else [targets[i] for i in kept]
-        is_traced = self.predictions is not None
         try:
-            scored = self.rival.model.score_rows(fields, X[rows], picked, texts=levels, traced=is_traced)
+            scored = self.rival.model.score_rows(fields, X[rows], picked, texts=levels, traced=self._is_traced)
         except Exception as error:  # noqa: BLE001 - whatever another process has written, learning goes on
             self.rival, self.rival_failure = None, f"{type(error).__name__}: {error}"
             return None
@@ -368,9 +367,9 @@ class Pipeline:
         """Write rows for events that a model has predicted; the version is that of the rival, or 0."""
         writer = self.predictions
         assert writer is not None  # noqa: S101 - for the type checker; the caller has checked
-        shares, means, variances = (_padded(part, model.most_components) for part in rows.trace)
         intervals = None
         if writer.interval > 0.0:
+            shares, means, variances = (_padded(part, model.most_components) for part in rows.trace)
             intervals = mixture_intervals(shares, means, variances, writer.interval, model.noise)
         writer.sink.write(
             Predictions(
@@ -392,7 +391,7 @@ class Pipeline:
         writer = self.predictions
         assert writer is not None  # noqa: S101 - same
         names = [str(label) for label in model.output_names]
-        gate = _padded(rows.gate, model.most_experts)
+        gate = _padded(rows.gate, model.most_experts) if writer.gate else None
         cuts = [0, *(np.flatnonzero(np.diff(known)) + 1).tolist(), len(known)]
         for start, stop in pairwise(cuts):
             M = int(known[start])
@@ -411,9 +410,15 @@ class Pipeline:
                     outputs=self.schema.targets,
                     classes=tuple(names[:M]),
                     probabilities=probabilities,
-                    gate=gate[start:stop] if writer.gate else None,
+                    gate=None if gate is None else gate[start:stop],
                 )
             )
+
+    @property
+    def _is_traced(self) -> bool:
+        """Whether what is written of predictions needs each expert's part."""
+        writer = self.predictions
+        return writer is not None and (writer.gate or (writer.interval > 0.0 and not self._is_classifier))
 
     def _before(self) -> _ModelBefore:
         return _ModelBefore(self.model.n - self.n_adopted, len(self.model.output_names))
