@@ -29,10 +29,10 @@ def writer(tmp_path):
     """Makes a writer to a file, which is closed at the end."""
     with ExitStack() as opened:
 
-        def writer(name):
+        def writer(name, interval=0.8, *, gate=True):
             sink = prediction_sink(tmp_path / name, "jsonl")
             opened.callback(sink.close)
-            return PredictionWriter(sink, 0.8, gate=True)
+            return PredictionWriter(sink, interval, gate=gate)
 
         yield writer
 
@@ -85,6 +85,20 @@ def test_the_rival_predicts_what_it_would_alone_and_learning_is_what_it_would_be
     else:
         known = [row for row in found if row["loss"] is not None]
         assert line.scores.log_loss.means()["running"] == pytest.approx(np.mean([row["loss"] for row in known]))
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_rows_without_intervals_and_gates_are_otherwise_the_same(kind, writer, tmp_path):
+    rival, found = rival_of(kind), []
+    for name, more in (("full.jsonl", {}), ("plain.jsonl", {"interval": 0.0, "gate": False})):
+        line = pipeline(kind, predictions=writer(name, **more))
+        line.contest, line.rival = Contest(), Rival(3, rival)
+        run(line, events_of(kind), "jsonl", (1, 7, 40))
+        line.predictions.sink.flush()
+        found.append(lines(tmp_path / name))
+    full, plain = found
+    assert full[0].keys() - plain[0].keys() == ({"gate"} if kind == "classifier" else {"interval", "gate"})
+    assert plain == [{name: row[name] for name in plain[0]} for row in full]
 
 
 @pytest.mark.parametrize("kind", TARGETS)
