@@ -236,15 +236,6 @@ class MixtureOfExperts(base.Estimator):
         return self.options.most_experts
 
     @property
-    def most_components(self) -> int:
-        """Maximum number of components of a predictive distribution: the experts of all members of a portfolio."""
-        options = self.options
-        K = self.most_experts
-        if options.serve != "portfolio":
-            return K
-        return (2 + options.has_refits) * K + 1 + len(ON_TRIAL) * options.has_on_trial + options.has_curved
-
-    @property
     def member_names(self) -> tuple[str, ...]:
         """Names of all members that the portfolio may have; none where the average predicts alone."""
         options = self.options

@@ -369,8 +369,7 @@ class Pipeline:
         assert writer is not None  # noqa: S101 - for the type checker; the caller has checked
         intervals = None
         if writer.interval > 0.0:
-            shares, means, variances = (_padded(part, model.most_components) for part in rows.trace)
-            intervals = mixture_intervals(shares, means, variances, writer.interval, model.noise)
+            intervals = mixture_intervals(*rows.trace, writer.interval, model.noise)
         writer.sink.write(
             Predictions(
                 locations=rows.origins.locations,
