@@ -33,8 +33,7 @@ def measured(rounds: int) -> Record:
     dicts, targets = events.dicts[SETTLED:], events.targets[SETTLED:]
     context = models["default"].learner.context
     encoder = context.encoder
-    rows = [encoder.row(x).copy() for x in dicts]
-    read = [context.targets.read_one(target)[0] for target in targets]
+    rows = [tuple(encoder.row(x)[0].tolist()) for x in dicts]
     # Of copies, which may be spoilt.
     bound_to = {name: copy.copy(model).learner for name, model in models.items()}
     bound = {name: OneEvent(learner.context, learner.phase) for name, learner in bound_to.items()}
@@ -51,15 +50,11 @@ def measured(rounds: int) -> Record:
 
     def encode() -> None:
         for x in dicts:
-            encoder.row(x)
-
-    def look_for_additions() -> None:
-        for x in dicts:
-            encoder.additions(x)
+            encoder.plain_row(x)
 
     def read_target() -> None:
         for target in targets:
-            context.targets.read_one(target)
+            context.targets.plain(target)
 
     def kernel_predicts() -> None:
         for row in rows:
@@ -68,11 +63,11 @@ def measured(rounds: int) -> Record:
     def kernel_learns(name: str) -> Callable[[], float]:
         def call() -> float:
             own, learner, elsewhere = bound[name], bound_to[name], 0.0
-            for row, target, x, y in zip(rows, read, dicts, targets, strict=True):
+            for row, target, x in zip(rows, targets, dicts, strict=True):
                 if not own.learn(row, target, 1.0):
                     # Something is due, and the event is learned the longer way, which is another line of the table.
                     started = time.process_time()
-                    learner.learn_one(x, y, 1.0)
+                    learner.learn_one(x, target, 1.0)
                     if own.is_of(learner.context, learner.phase):
                         own.refresh()
                     else:
@@ -94,7 +89,6 @@ def measured(rounds: int) -> Record:
         "predict_one": predict,
         "learn_one": learn,
         "row": encode,
-        "additions": look_for_additions,
         "target": read_target,
         "binding": look_at_binding,
         "kernel predicts": kernel_predicts,

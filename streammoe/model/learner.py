@@ -22,7 +22,7 @@ from streammoe.kernels.shared import limited_step
 from streammoe.layout import NO_ADDITIONS, Additions, Layout
 from streammoe.model.checks import event_weight, is_whole, names_in
 from streammoe.model.context import Context
-from streammoe.model.one_event import OneEvent, bound_to
+from streammoe.model.one_event import OneEvent, Row, Target, bound_to
 from streammoe.model.phases.contract import Phase, Served
 from streammoe.model.phases.provisional import in_units
 from streammoe.model.phases.streaming import Mixture, Streaming
@@ -112,6 +112,8 @@ class Learner:
         Raises:
             InvalidEvent: a value is invalid or would make a parameter non-finite; nothing was changed.
         """
+        if type(w) is float and w == 1.0 and self._learn_plain(x, y):
+            return
         context = self.context
         target, new_label = context.targets.read_one(y)
         if not context.targets.is_fixed:
@@ -125,10 +127,20 @@ class Learner:
         row = context.encoder.row(x, additions)
         if weight == 0.0:
             return
-        if additions or new_label is not None or not self._learn_usual(row, target, weight):
+        plain = None if additions or new_label is not None else self._bound()
+        given: Target = target.item() if target.size == 1 else tuple(target[0].tolist())
+        if plain is None or not self._learn_usual(plain, tuple(row[0].tolist()), given, weight):
             self._learn_at_length(row, target, additions, weight, new_label)
         if self.n == SETTLED_AT:
             self.warn_of_not_found()
+
+    def _learn_plain(self, x: Mapping[Any, Any], y: Any) -> bool:
+        """Learn an event of weight 1 that has nothing but floats, if it is usual; return whether it was learned."""
+        bound = self._one_event
+        if bound is None or not bound.is_of(self.context, self.phase):
+            return False
+        row, target = self.context.encoder.plain_row(x), self.context.targets.plain(y)
+        return row is not None and target is not None and self._learn_usual(bound, row, target, 1.0)
 
     def _learn_at_length(
         self, row: FloatArray, target: FloatArray, additions: Additions, weight: float, new_label: Any
@@ -154,24 +166,21 @@ class Learner:
         if self._n_single < BIND_AFTER:
             return None
         self._n_single = 0
-        self._one_event = bound_to(context, phase)
+        self._one_event = bound_to(context, phase, SETTLED_AT)
         return self._one_event
 
-    def _learn_usual(self, row: FloatArray, target: FloatArray, weight: float) -> bool:
+    def _learn_usual(self, bound: OneEvent, row: Row, target: Target, weight: float) -> bool:
         """Learn an event, unless it needs more than the usual; return whether it was learned."""
-        bound = self._bound()
-        if bound is None:
-            return False
         context, undo = self.context, self.undo
         undo.begin(self, 1)
         try:
             if not bound.learn(row, target, weight):
                 return False
             if context.encoder.levels:
-                context.encoder.notice_unplaced(row, target)
+                context.encoder.notice_unplaced(np.array([row]), np.array(target, ndmin=2))
             if context.reservoir is not None:
-                context.reservoir.add(row, target, np.array([weight]))
-            undo.note(1, Learner._learn_event, (row, target, NO_ADDITIONS, weight, None))
+                context.reservoir.add(np.array([row]), np.array(target, ndmin=2), np.array([weight]))
+            undo.note(1, Learner._learn_again, (row, target, weight))
         except UnsoundError:
             undo.take_back(self)
             return False
@@ -179,6 +188,10 @@ class Learner:
             undo.take_back(self)
             raise
         return True
+
+    def _learn_again(self, row: Row, target: Target, weight: float) -> None:
+        """Learn an event that `_learn_usual` has learned before."""
+        self._learn_event(np.array([row]), np.array(target, ndmin=2), NO_ADDITIONS, weight, None)
 
     def warn_of_not_found(self) -> None:
         """Warn once of names in the arguments that no event had a value of."""
@@ -364,7 +377,10 @@ class Learner:
         """Predict one event, in the form of the targets."""
         context, bound = self.context, self._bound()
         if bound is not None:
-            return context.targets.one(bound.predict(context.encoder.row(x)))
+            row = context.encoder.plain_row(x)
+            found = bound.predict(tuple(context.encoder.row(x)[0].tolist()) if row is None else row)
+            if found is not None:
+                return found if isinstance(found, float) else context.targets.one(found)
         scores, _ = self.score(self._row(x), None)
         return context.targets.one(scores.predictions)
 

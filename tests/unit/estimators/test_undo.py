@@ -88,7 +88,7 @@ def test_after_an_interrupted_event_the_undo_record_restarts(pair, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(model.learner.context.recent, "add", interrupt)  # half an event is learned
+        patch.setattr(model.learner.undo, "note", interrupt)  # an event is learned, and not yet noted
         with pytest.raises(KeyboardInterrupt):
             model.learn_one({"a": 100.0, "b": 1.0}, 1.0)
     rejection(model, *POISON)
