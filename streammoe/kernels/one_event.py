@@ -112,7 +112,8 @@ EVENT = record(
     # The portfolio, the drift detector, and what is counted.
     **integers("weights", "mean_weights", "mean_squares", "mean_count", "outliers"),
     **integers("losses_block", "block_size", "n_counts", "loss_counts", "usual", "closed"),
-    # The latest events, if the mixture may be fitted to them.
+    # What has been learned since there was a copy of the model; and the latest events, if it may be fitted to them.
+    **integers("noted_rows", "noted_targets", "noted_weights", "noted_used"),
     **integers("recent_size", "recent_X", "recent_Y", "recent_weights", "recent_losses", "recent_used", "recent_most"),
 )
 """What `predict_event` and `learn_event` know of a model."""
@@ -549,6 +550,20 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
         floats(event.recent_losses, (size,))[end] = loss
         used[0], used[1] = min(used[0] + 1, event.recent_most), end + 1
 
+    @inline
+    def note(event: Any, row: FloatArray, target: FloatArray, weight: float) -> None:
+        """Note what was learned, so that it can be learned again; there is room for it."""
+        F, T = event.F, event.T
+        used = whole_numbers(event.noted_used, (2,))
+        at, size = used[0], used[1]
+        rows, targets = floats(event.noted_rows, (size, F)), floats(event.noted_targets, (size, T))
+        for j in range(F):
+            rows[at, j] = row[0, j]
+        for q in range(T):
+            targets[at, q] = target[0, q]
+        floats(event.noted_weights, (size,))[at] = weight
+        used[0] = at + 1
+
     def learn_event(events: int, given: int, target_given: int, weight: float) -> int:
         """Predict, score and learn a raw row.
 
@@ -568,6 +583,9 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
         if count < event.next_count or count >= event.until_count:
             return UNUSUAL
         if event.recent_size != 0 and whole_numbers(event.recent_used, (2,))[1] == event.recent_size:
+            return UNUSUAL
+        noted = whole_numbers(event.noted_used, (2,))
+        if noted[0] == noted[1]:
             return UNUSUAL
         row, target = floats(event.row, (1, event.F)), floats(event.target, (1, event.T))
         if not read_floats(given, event, row) or not read_target(event, target_given, target):
@@ -660,6 +678,7 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
                 left += CLOSED
         if event.recent_size != 0:
             keep(event, held, target, loss[0], weight)
+        note(event, row, target, weight)
         whole_numbers(event.outliers, (1,))[0] += outliers
         in_units(event, served)
         if event.is_metric != 0 and event.holds != 0:

@@ -29,7 +29,7 @@ from streammoe.model.phases.streaming import Mixture, Streaming
 from streammoe.model.phases.warmup import Empty
 from streammoe.model.tables import Events, Table, Texts, raw_rows
 from streammoe.model.targets import Targets
-from streammoe.model.undo import Undo, poison_error
+from streammoe.model.undo import Notes, Undo, poison_error
 from streammoe.options import ClassifierOptions, FeatureOptions, Options
 from streammoe.text import shown
 from streammoe.types import FloatArray
@@ -171,27 +171,41 @@ class Learner:
 
     def _learn_usual(self, bound: OneEvent, row: Row, target: Target, weight: float) -> bool:
         """Learn an event, unless it needs more than the usual; return whether it was learned."""
-        context, undo = self.context, self.undo
-        undo.begin(self, 1)
+        context = self.context
         try:
-            if not bound.learn(row, target, weight):
+            if not bound.learn(row, target, weight, self):
                 return False
-            if context.encoder.levels:
-                context.encoder.notice_unplaced(np.array([row]), np.array(target, ndmin=2))
-            if context.reservoir is not None:
-                context.reservoir.add(np.array([row]), np.array(target, ndmin=2), np.array([weight]))
-            undo.note(1, Learner._learn_again, (row, target, weight))
+            if context.reservoir is not None or context.encoder.levels:
+                self._sample(bound, row, target, weight)
         except UnsoundError:
-            undo.take_back(self)
+            self.undo.take_back(self)
             return False
         except BaseException:
-            undo.take_back(self)
+            self.undo.take_back(self)
             raise
         return True
 
-    def _learn_again(self, row: Row, target: Target, weight: float) -> None:
-        """Learn an event that `_learn_usual` has learned before."""
-        self._learn_event(np.array([row]), np.array(target, ndmin=2), NO_ADDITIONS, weight, None)
+    def _sample(self, bound: OneEvent, row: Row, target: Target, weight: float) -> None:
+        """Do the part of learning an event that predictions do not depend on."""
+        context, X, Y = self.context, np.array([row]), np.array(target, ndmin=2)
+        try:
+            context.encoder.notice_unplaced(X, Y)
+            if context.reservoir is not None:
+                context.reservoir.add(X, Y, np.array([weight]))
+        except BaseException:
+            bound.drop_note()
+            raise
+
+    def new_notes(self, n_fields: int, n_targets: int) -> Notes:
+        """Return where a kernel notes the rows that it learns next."""
+        return self.undo.notes(self, Learner._learn_noted, n_fields, n_targets)
+
+    def _learn_noted(self, notes: Notes) -> None:
+        """Learn again the events that a kernel has learned."""
+        for i in range(int(notes.used[0])):
+            of = slice(i, i + 1)
+            self.take(notes.rows[of], notes.targets[of])
+            self.learn(notes.rows[of], notes.targets[of], notes.weights[of])
 
     def warn_of_not_found(self) -> None:
         """Warn once of names in the arguments that no event had a value of."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -45,6 +45,7 @@ from streammoe.kernels.state import LearningOptions
 from streammoe.model.context import Context
 from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.streaming import JUDGE_EVERY, Mixture, is_refitted
+from streammoe.model.undo import Notes
 from streammoe.replacements import REPLACEMENTS
 from streammoe.types import AnyArray, FloatArray
 
@@ -54,6 +55,17 @@ Target: TypeAlias = float | Row
 """A number, or several of them."""
 OF_RECENT = ("X", "Y", "weights", "losses", "used")
 """Arrays of `RecentEvents` to which a kernel adds."""
+
+
+OF_NOTES = ("rows", "targets", "weights", "used")
+"""Arrays of `Notes`, likewise."""
+
+
+class Owner(Protocol):
+    """A model that learns by a `OneEvent`."""
+
+    def new_notes(self, n_fields: int, n_targets: int) -> Notes:
+        """Return where the kernel notes what it learns from now on, see `Undo.notes`."""
 
 
 class OneEvent:
@@ -178,6 +190,7 @@ class OneEvent:
         self._record = _record(EVENT, {**sizes, **addresses}, arrays)
         self._event, self._alive = address_of(self._record), (arrays, own)
         self.refresh()
+        self._note_in(Notes(0, F, T))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copy of the model has arrays of its own, to which nothing is bound."""
@@ -209,7 +222,7 @@ class OneEvent:
         first = self._kernels().predict_event(self._event, id(row), address_of(served))
         return served if first == first else None  # noqa: PLR0124 - same
 
-    def learn(self, row: Row, target: Target, weight: float) -> bool:
+    def learn(self, row: Row, target: Target, weight: float, owner: Owner) -> bool:
         """Learn a raw row with its target, and return so; else nothing was changed, since the event is unusual.
 
         Raises:
@@ -218,18 +231,26 @@ class OneEvent:
         found = self._kernels().learn_event(self._event, id(row), id(target), weight)
         if found == 0:
             return True
-        if found == UNUSUAL and self._proceeds(target):
+        if found == UNUSUAL and self._proceeds(target, owner):
             found = self._kernels().learn_event(self._event, id(row), id(target), weight)
         if found == UNUSUAL:
             return False
         if found == UNSOUND:
             raise UnsoundError(["state"])
-        detector, portfolio = self._context.detector, self._phase.portfolio
-        if found & GROWS and portfolio is not None and portfolio.growing is not None:
-            portfolio.growing.add(self._held, self._target, self._weight)
-        if found & CLOSED and detector is not None:
-            self._phase.judge_block(self._context, detector, self._closed)
+        try:
+            detector, portfolio = self._context.detector, self._phase.portfolio
+            if found & GROWS and portfolio is not None and portfolio.growing is not None:
+                portfolio.growing.add(self._held, self._target, self._weight)
+            if found & CLOSED and detector is not None:
+                self._phase.judge_block(self._context, detector, self._closed)
+        except BaseException:
+            self.drop_note()
+            raise
         return True
+
+    def drop_note(self) -> None:
+        """Drop the note of the last event, of which not all was done."""
+        self._notes.drop_last()
 
     def refresh(self) -> None:
         """Find out anew when something is due, and what is kept of each event until then."""
@@ -251,6 +272,11 @@ class OneEvent:
         self._record["grows"] = GROWS if self._kept[-1] is not None else 0
         self._go_on_from(phase.n + 1)
 
+    def _note_in(self, notes: Notes) -> None:
+        self._notes = notes
+        for name in OF_NOTES:
+            self._record[f"noted_{name}"] = address_of(getattr(notes, name))
+
     def _go_on_from(self, n: int) -> None:
         """Let the kernel learn the n-th event and those after it, until something may be due."""
         self._first, self._last = n, min(self._until, (n // JUDGE_EVERY + 1) * JUDGE_EVERY)
@@ -258,7 +284,7 @@ class OneEvent:
         self._record["next_count"], self._record["until_count"] = self._first, self._last
         self._record["steps"] = address_of(self._steps)
 
-    def _proceeds(self, target: Target) -> bool:
+    def _proceeds(self, target: Target, owner: Owner) -> bool:
         """Return whether the kernel may try again an event that it has left, since it knows more now."""
         phase, n, knows = self._phase, self._phase.n + 1, False
         if n >= self._until:
@@ -270,6 +296,9 @@ class OneEvent:
             knows = True
         if self._room and self._recent is not None and self._recent.is_full:
             self._recent.make_room()
+            knows = True
+        if self._notes.is_full:
+            self._note_in(owner.new_notes(self._held.size, self._target.size))
             knows = True
         return knows
 

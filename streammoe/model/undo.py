@@ -21,6 +21,34 @@ Snapshot = TypeVar("Snapshot")
 Result = TypeVar("Result")
 
 
+class Notes:
+    """Rows that a kernel has learned, and has noted itself.
+
+    Attributes:
+        rows, targets, weights: (n, F), (n, Q) and (n,), of which the first ones are in use.
+        used: (2,) number of rows in use, and of those for which there is room; none once something else was noted.
+    """
+
+    def __init__(self, n: int, n_fields: int, n_targets: int) -> None:
+        self.rows, self.targets, self.weights = np.empty((n, n_fields)), np.empty((n, n_targets)), np.empty(n)
+        self.used = np.array([0, n])
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no row may follow."""
+        return bool(self.used[0] == self.used[1])
+
+    def close(self) -> int:
+        """Let no row follow; return how many there are."""
+        n = int(self.used[0])
+        self.used[1] = n
+        return n
+
+    def drop_last(self) -> None:
+        """Drop the last row, which was not learned as a whole."""
+        self.used[0] -= 1
+
+
 class Restorable(Protocol[Snapshot]):
     """A model that can be copied and restored."""
 
@@ -45,6 +73,8 @@ class Undo(Generic[Snapshot]):
         """Rows learned by them."""
         self._has_expired = False
         """Whether the record ends with the current call."""
+        self._notes: Notes | None = None
+        """What a kernel notes in; it is the last of these arguments, and its rows do not count yet."""
         self._spare: Snapshot | None = None
         """An obsolete snapshot to reuse, since arrays of a large model are slow to allocate."""
 
@@ -97,6 +127,7 @@ class Undo(Generic[Snapshot]):
 
     def begin(self, model: Restorable[Snapshot], rows: int) -> None:
         """Make sure that a change of the model, which learns so many rows, can be taken back."""
+        self._close()
         self._has_expired = False
         if self._snapshot is None or self._rows + rows > EVERY:
             self.forget()
@@ -108,12 +139,34 @@ class Undo(Generic[Snapshot]):
         self._since.append((function, arguments))
         self._rows += rows
 
+    def notes(
+        self, model: Restorable[Snapshot], function: Callable[[Any, Notes], None], n_fields: int, n_targets: int
+    ) -> Notes:
+        """Return where a kernel may note the rows that it learns next, until anything else is noted or taken back.
+
+        Args:
+            model: the model that owns this record.
+            function: takes the model and notes, and learns their rows again.
+            n_fields: number of fields.
+            n_targets: number of targets.
+        """
+        self.begin(model, 1)
+        self._notes = Notes(EVERY - self._rows, n_fields, n_targets)
+        self._since.append((function, (self._notes,)))
+        return self._notes
+
+    def _close(self) -> None:
+        if self._notes is not None:
+            self._rows += self._notes.close()
+            self._notes = None
+
     def expire(self) -> None:
         """End the record with the current call, which took too long to be repeated."""
         self._has_expired = True
 
     def forget(self) -> None:
         """Drop the record, because the model was changed by other means."""
+        self._close()
         self._spare = self._snapshot or self._spare
         self._snapshot = None
         self._since = []
@@ -121,6 +174,7 @@ class Undo(Generic[Snapshot]):
 
     def take_back(self, model: Restorable[Snapshot]) -> None:
         """Let the model be as it was when the last change that was recorded had been made."""
+        self._close()
         snapshot, since = self._snapshot, self._since
         # The model takes over the arrays of the snapshot, so they are no longer spare.
         self._snapshot, self._since, self._rows, self._spare = None, [], 0, None
