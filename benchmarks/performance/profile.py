@@ -64,7 +64,7 @@ def measured(rounds: int) -> Record:
         def call() -> float:
             own, learner, elsewhere = bound[name], bound_to[name], 0.0
             for row, target, x in zip(rows, targets, dicts, strict=True):
-                if not own.learn(row, target, 1.0):
+                if not own.learn(row, target, 1.0, learner):
                     # Something is due, and the event is learned the longer way, which is another line of the table.
                     started = time.process_time()
                     learner.learn_one(x, target, 1.0)

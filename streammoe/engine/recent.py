@@ -27,6 +27,17 @@ PREFIX = "recent."
 COUNTS = f"{PREFIX}earlier.n"
 
 
+def _limits(target_scale: FloatArray) -> FloatArray:
+    """Return the variances below which targets vary little, (Q,)."""
+    limits: FloatArray = (1.0 + ROUNDING) * (NARROW * target_scale) ** 2
+    return limits
+
+
+def least_variation(n: int, target_scale: FloatArray) -> float:
+    """Return the sum of squared differences of pairs of the first target above which n of them do not vary little."""
+    return 2.0 * n * float(_limits(target_scale)[0])
+
+
 class RecentEvents(Noticed):
     """Rows of learned events in order, NaN where missing, with targets, weights and the losses of what served.
 
@@ -150,11 +161,11 @@ class RecentEvents(Noticed):
             One for each n in a row that are complete; False where the rows so far do not go back to their beginning.
         """
         known = self._in_use()["Y"]
-        limits = (1.0 + ROUNDING) * (NARROW * target_scale) ** 2
+        limits = _limits(target_scale)
         if since >= PAIRED and since + len(Y) == n and len(known) >= PAIRED:
             # Nearly always these show that a run varies more, in a tenth of the time.
             apart = known[-PAIRED::2, 0] - known[1 - PAIRED :: 2, 0]
-            if float(apart @ apart) > 2.0 * n * limits[0]:
+            if float(apart @ apart) > least_variation(n, target_scale):
                 return np.zeros(1, dtype=np.bool_)
         first = known[len(known) - since :] if since <= len(known) else np.full((since, Y.shape[1]), np.nan)
         every = np.concatenate([first, Y]) if since else Y

@@ -74,7 +74,8 @@ EVENT = record(
     **integers("holds", "doubts", "is_metric", "has_own_gate", "has_portfolio", "has_means", "degree", "gate_degree"),
     **integers("n_series", "shape", "mixture", "members", *OBJECTS),
     # What changes now and then: the event counts at which something else has to be done, and step sizes until then.
-    **integers("next_count", "until_count", "steps", "grows"),
+    **integers("next_count", "until_count", "steps", "grows", "look_every", "looked_at", "n_compared"),
+    least_variation="f8",
     range_factor="f8",
     limit="f8",
     margin="f8",
@@ -536,6 +537,22 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
         return True
 
     @inline
+    def varies(event: Any) -> bool:
+        """Whether each two of the latest targets show that the latest ones do not vary little."""
+        size, n = event.recent_size, event.n_compared
+        if size == 0:
+            return False
+        used = whole_numbers(event.recent_used, (2,))
+        if used[0] < n:
+            return False
+        Y, end = floats(event.recent_Y, (size, event.T)), used[1]
+        total = 0.0
+        for i in range(end - n, end, 2):
+            total += (Y[i, 0] - Y[i + 1, 0]) ** 2
+        found: bool = total > event.least_variation
+        return found
+
+    @inline
     def keep(event: Any, held: FloatArray, target: FloatArray, loss: float, weight: float) -> None:
         """Keep a row among the latest events, as `RecentEvents.add` does; there is room for it."""
         size, F, T = event.recent_size, event.F, event.T
@@ -583,6 +600,8 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
         if count < event.next_count or count >= event.until_count:
             return UNUSUAL
         if event.recent_size != 0 and whole_numbers(event.recent_used, (2,))[1] == event.recent_size:
+            return UNUSUAL
+        if event.look_every != 0 and count % event.look_every == 0 and count != event.looked_at and not varies(event):
             return UNUSUAL
         noted = whole_numbers(event.noted_used, (2,))
         if noted[0] == noted[1]:

@@ -139,7 +139,8 @@ class Learner:
         bound = self._one_event
         if bound is None or not bound.is_of(self.context, self.phase):
             return False
-        row, target = self.context.encoder.plain_row(x), self.context.targets.plain(y)
+        row = self.context.encoder.plain_row(x)
+        target = self.context.targets.plain(y)
         return row is not None and target is not None and self._learn_usual(bound, row, target, 1.0)
 
     def _learn_at_length(
@@ -389,7 +390,9 @@ class Learner:
 
     def predict_one(self, x: Mapping[Any, Any]) -> Any:
         """Predict one event, in the form of the targets."""
-        context, bound = self.context, self._bound()
+        context, bound = self.context, self._one_event
+        if bound is None or not bound.is_of(context, self.phase):
+            bound = self._bound()
         if bound is not None:
             row = context.encoder.plain_row(x)
             found = bound.predict(tuple(context.encoder.row(x)[0].tolist()) if row is None else row)

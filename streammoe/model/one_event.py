@@ -21,7 +21,7 @@ from streammoe.engine.members.contract import Member
 from streammoe.engine.members.latest import Latest
 from streammoe.engine.members.one_expert import OneExpert
 from streammoe.engine.members.refitted import MOST_AT_ONCE, Refitted
-from streammoe.engine.recent import CAPACITY
+from streammoe.engine.recent import CAPACITY, PAIRED, least_variation
 from streammoe.engine.state import UnsoundError
 from streammoe.features import INPUT_PACE, MARGIN, TARGET_PACE
 from streammoe.kernels.by_address import OBJECTS, LayoutError, address_of, can_read_tuples
@@ -53,6 +53,8 @@ Row: TypeAlias = tuple[float, ...]
 """A raw row."""
 Target: TypeAlias = float | Row
 """A number, or several of them."""
+AT_ONCE = 512
+"""Number of events whose step sizes are computed together."""
 OF_RECENT = ("X", "Y", "weights", "losses", "used")
 """Arrays of `RecentEvents` to which a kernel adds."""
 
@@ -269,6 +271,9 @@ class OneEvent:
         self._record["recent_size"] = len(room["losses"]) if room else 0
         self._recent, self._room = recent, room
         self._kept = _kept(context, phase)
+        if phase.judges(context):
+            self._record["look_every"], self._record["n_compared"] = JUDGE_EVERY, PAIRED
+            self._record["least_variation"] = least_variation(JUDGE_EVERY, encoder.scaler.target_scale)
         self._record["grows"] = GROWS if self._kept[-1] is not None else 0
         self._go_on_from(phase.n + 1)
 
@@ -279,7 +284,7 @@ class OneEvent:
 
     def _go_on_from(self, n: int) -> None:
         """Let the kernel learn the n-th event and those after it, until something may be due."""
-        self._first, self._last = n, min(self._until, (n // JUDGE_EVERY + 1) * JUDGE_EVERY)
+        self._first, self._last = n, min(self._until, n + AT_ONCE)
         self._steps = self._context.steps.steps(n, max(self._last - n, 0))
         self._record["next_count"], self._record["until_count"] = self._first, self._last
         self._record["steps"] = address_of(self._steps)
@@ -289,9 +294,11 @@ class OneEvent:
         phase, n, knows = self._phase, self._phase.n + 1, False
         if n >= self._until:
             return False
-        if not self._first <= n < self._last:
-            if n % JUDGE_EVERY == 0 and not phase.is_usual(self._context, np.array(target, ndmin=2)):
+        if n % JUDGE_EVERY == 0:
+            if not phase.is_usual(self._context, np.array(target, ndmin=2)):
                 return False
+            self._record["looked_at"], knows = n, True
+        if not self._first <= n < self._last:
             self._go_on_from(n)
             knows = True
         if self._room and self._recent is not None and self._recent.is_full:

@@ -185,7 +185,7 @@ class Streaming(Noticed, Phase):
             context.recent.keep(n, mixture.served_parameters(self.leader.state))
         return self.on_own_due(context) if self.own_due(n - 1) == n else self
 
-    def _judges(self, context: Context) -> bool:
+    def judges(self, context: Context) -> bool:
         """Return whether the model is compared with the mean of the latest targets, whose unit it has to know."""
         is_known = context.family.is_metric and context.options.standardize
         return self.portfolio is not None and is_known and is_refitted(context)
@@ -198,7 +198,7 @@ class Streaming(Noticed, Phase):
             Y: targets of the next events.
         """
         since = self.n % JUDGE_EVERY
-        if since + len(Y) < JUDGE_EVERY or context.recent is None or not self._judges(context):
+        if since + len(Y) < JUDGE_EVERY or context.recent is None or not self.judges(context):
             return NEVER
         scale = context.encoder.scaler.target_scale
         ends = np.flatnonzero(context.recent.are_narrow(JUDGE_EVERY, since, Y, scale))
