@@ -53,7 +53,7 @@ Row: TypeAlias = tuple[float, ...]
 """A raw row."""
 Target: TypeAlias = float | Row
 """A number, or several of them."""
-AT_ONCE = 512
+AT_ONCE = 256
 """Number of events whose step sizes are computed together."""
 OF_RECENT = ("X", "Y", "weights", "losses", "used")
 """Arrays of `RecentEvents` to which a kernel adds."""

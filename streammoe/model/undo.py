@@ -15,6 +15,8 @@ from streammoe.model.tables import Events
 EVERY = 256
 """Rows after which a new snapshot is taken; calls since then are recorded and replayed. A snapshot costs a few times as
 much as learning one event, for which no more than one event in a hundred should wait."""
+FIRST_NOTES = 32
+"""Rows for which a kernel has room at first; each time twice as many, up to `EVERY`."""
 POISON = "poison"
 """The reason for rejecting an event that would leave no finite model."""
 Snapshot = TypeVar("Snapshot")
@@ -75,6 +77,7 @@ class Undo(Generic[Snapshot]):
         """Whether the record ends with the current call."""
         self._notes: Notes | None = None
         """What a kernel notes in; it is the last of these arguments, and its rows do not count yet."""
+        self._room = FIRST_NOTES
         self._spare: Snapshot | None = None
         """An obsolete snapshot to reuse, since arrays of a large model are slow to allocate."""
 
@@ -151,7 +154,8 @@ class Undo(Generic[Snapshot]):
             n_targets: number of targets.
         """
         self.begin(model, 1)
-        self._notes = Notes(EVERY - self._rows, n_fields, n_targets)
+        self._notes = Notes(min(self._room, EVERY - self._rows), n_fields, n_targets)
+        self._room = min(2 * self._room, EVERY)
         self._since.append((function, (self._notes,)))
         return self._notes
 
