@@ -114,9 +114,9 @@ class RecentEvents(Noticed):
         return {**self._arrays, "used": self._used} if self._has_shape(width, n_targets) else {}
 
     @property
-    def is_full(self) -> bool:
-        """Whether there is no row behind those in use."""
-        return self._end == len(self._arrays["losses"])
+    def n_free(self) -> int:
+        """Number of rows for which there is room behind those in use."""
+        return len(self._arrays["losses"]) - self._end
 
     @property
     def is_empty(self) -> bool:

@@ -45,7 +45,7 @@ from streammoe.kernels.state import LearningOptions
 from streammoe.model.context import Context
 from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.streaming import JUDGE_EVERY, Mixture, is_refitted
-from streammoe.model.undo import Notes
+from streammoe.model.undo import EVERY, Notes
 from streammoe.replacements import REPLACEMENTS
 from streammoe.types import AnyArray, FloatArray
 
@@ -53,7 +53,7 @@ Row: TypeAlias = tuple[float, ...]
 """A raw row."""
 Target: TypeAlias = float | Row
 """A number, or several of them."""
-AT_ONCE = 256
+AT_ONCE = EVERY
 """Number of events whose step sizes are computed together."""
 OF_RECENT = ("X", "Y", "weights", "losses", "used")
 """Arrays of `RecentEvents` to which a kernel adds."""
@@ -298,14 +298,16 @@ class OneEvent:
             if not phase.is_usual(self._context, np.array(target, ndmin=2)):
                 return False
             self._record["looked_at"], knows = n, True
-        if not self._first <= n < self._last:
+        notes_end = not self._notes.n_free
+        if notes_end:
+            self._note_in(owner.new_notes(self._held.size, self._target.size))
+            knows = True
+        # All of it at one event, so that few take longer.
+        if notes_end or not self._first <= n < self._last:
             self._go_on_from(n)
             knows = True
-        if self._room and self._recent is not None and self._recent.is_full:
+        if self._room and self._recent is not None and self._recent.n_free < max(1, self._notes.n_free):
             self._recent.make_room()
-            knows = True
-        if self._notes.is_full:
-            self._note_in(owner.new_notes(self._held.size, self._target.size))
             knows = True
         return knows
 

@@ -36,9 +36,9 @@ class Notes:
         self.used = np.array([0, n])
 
     @property
-    def is_full(self) -> bool:
-        """Whether no row may follow."""
-        return bool(self.used[0] == self.used[1])
+    def n_free(self) -> int:
+        """Number of rows that may follow."""
+        return int(self.used[1] - self.used[0])
 
     def close(self) -> int:
         """Let no row follow; return how many there are."""
