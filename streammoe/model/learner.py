@@ -188,11 +188,12 @@ class Learner:
 
     def _sample(self, bound: OneEvent, row: Row, target: Target, weight: float) -> None:
         """Do the part of learning an event that predictions do not depend on."""
-        context, X, Y = self.context, np.array([row]), np.array(target, ndmin=2)
+        context = self.context
         try:
-            context.encoder.notice_unplaced(X, Y)
+            if context.encoder.levels:
+                context.encoder.notice_unplaced(np.array([row]), np.array(target, ndmin=2))
             if context.reservoir is not None:
-                context.reservoir.add(X, Y, np.array([weight]))
+                context.reservoir.add_one(row, target, weight)
         except BaseException:
             bound.drop_note()
             raise

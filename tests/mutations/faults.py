@@ -172,7 +172,7 @@ FAULTS = {
     "single events": [
         Fault("arrays-that-were-replaced", "or not all(map(operator.is_, current, self._owners))", ""),
         Fault("replaced-but-not-noticed", "REPLACEMENTS.latest = object()", "pass"),
-        Fault("single-events-out-of-the-sample", "context.reservoir.add(X, Y, np.array([weight]))", "pass"),
+        Fault("single-events-out-of-the-sample", "context.reservoir.add_one(row, target, weight)", "pass"),
         Fault("single-events-never-due", "min(self._until, n + AT_ONCE)", "n + AT_ONCE"),
         Fault("interrupted-event-learned-again", "self._notes.drop_last()", "pass"),
         Fault("row-of-any-types", "and set(map(type, values)) == FLOATS", ""),

@@ -256,7 +256,7 @@ def test_an_interpreter_whose_floats_lie_elsewhere_learns_at_length(monkeypatch)
         by_address.can_read_tuples.cache_clear()
 
 
-@pytest.mark.parametrize("where", ["detector.judge", "reservoir.add", "undo.notes"])
+@pytest.mark.parametrize("where", ["detector.judge", "reservoir.add_one", "undo.notes"])
 def test_an_interrupted_event_is_not_learned(where, monkeypatch):
     events, targets = stream(MoERegressor)
     model = MoERegressor(2, warmup=WARMUP, reservoir=20)
