@@ -19,7 +19,7 @@ from numba.core import cgutils as untyped_cgutils
 from numba.extending import intrinsic
 from numba.np import arrayobj as untyped_arrayobj
 
-from streammoe.kernels.compile import hook
+from streammoe.kernels.compile import inline
 from streammoe.types import AnyArray, FloatArray
 
 # numba's own types say little of these.
@@ -156,7 +156,7 @@ def numbers(n: int) -> Any:
     return found
 
 
-@hook
+@inline
 def read_floats(given: int, objects: Any, out: FloatArray) -> bool:
     """Copy a tuple of as many floats as `out`, (1, n), has room for; return False if some are of another type.
 

@@ -114,7 +114,7 @@ EVENT = record(
     **integers("weights", "mean_weights", "mean_squares", "mean_count", "outliers"),
     **integers("losses_block", "block_size", "n_counts", "loss_counts", "usual", "closed"),
     # What has been learned since there was a copy of the model; and the latest events, if it may be fitted to them.
-    **integers("noted_rows", "noted_targets", "noted_weights", "noted_used"),
+    **integers("noted_rows", "noted_used"),
     **integers("recent_size", "recent_X", "recent_Y", "recent_weights", "recent_losses", "recent_used", "recent_most"),
 )
 """What `predict_event` and `learn_event` know of a model."""
@@ -572,14 +572,13 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
         """Note what was learned, so that it can be learned again; there is room for it."""
         F, T = event.F, event.T
         used = whole_numbers(event.noted_used, (2,))
-        at, size = used[0], used[1]
-        rows, targets = floats(event.noted_rows, (size, F)), floats(event.noted_targets, (size, T))
+        noted = floats(event.noted_rows, (used[1], F + T + 1))[used[0]]
         for j in range(F):
-            rows[at, j] = row[0, j]
+            noted[j] = row[0, j]
         for q in range(T):
-            targets[at, q] = target[0, q]
-        floats(event.noted_weights, (size,))[at] = weight
-        used[0] = at + 1
+            noted[F + q] = target[0, q]
+        noted[F + T] = weight
+        used[0] += 1
 
     def learn_event(events: int, given: int, target_given: int, weight: float) -> int:
         """Predict, score and learn a raw row.

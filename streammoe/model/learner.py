@@ -204,10 +204,9 @@ class Learner:
 
     def _learn_noted(self, notes: Notes) -> None:
         """Learn again the events that a kernel has learned."""
-        for i in range(int(notes.used[0])):
-            of = slice(i, i + 1)
-            self.take(notes.rows[of], notes.targets[of])
-            self.learn(notes.rows[of], notes.targets[of], notes.weights[of])
+        for row, target, weight in notes.events():
+            self.take(row, target)
+            self.learn(row, target, weight)
 
     def warn_of_not_found(self) -> None:
         """Warn once of names in the arguments that no event had a value of."""

@@ -57,9 +57,7 @@ AT_ONCE = EVERY
 """Number of events whose step sizes are computed together."""
 OF_RECENT = ("X", "Y", "weights", "losses", "used")
 """Arrays of `RecentEvents` to which a kernel adds."""
-
-
-OF_NOTES = ("rows", "targets", "weights", "used")
+OF_NOTES = ("rows", "used")
 """Arrays of `Notes`, likewise."""
 
 
@@ -226,6 +224,12 @@ class OneEvent:
 
     def learn(self, row: Row, target: Target, weight: float, owner: Owner) -> bool:
         """Learn a raw row with its target, and return so; else nothing was changed, since the event is unusual.
+
+        Args:
+            row: of floats, NaN where missing.
+            target: its target.
+            weight: how much it counts, above 0.
+            owner: the model.
 
         Raises:
             UnsoundError: the model has NaN or infinity; it must be discarded.

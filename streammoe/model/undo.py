@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from streammoe.engine.interruption import uninterrupted
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.model.tables import Events
+from streammoe.types import FloatArray
 
 EVERY = 256
 """Rows after which a new snapshot is taken; calls since then are recorded and replayed. A snapshot costs a few times as
@@ -27,18 +28,25 @@ class Notes:
     """Rows that a kernel has learned, and has noted itself.
 
     Attributes:
-        rows, targets, weights: (n, F), (n, Q) and (n,), of which the first ones are in use.
+        rows: (n, F + Q + 1) fields, targets and weights, of which the first ones are in use.
         used: (2,) number of rows in use, and of those for which there is room; none once something else was noted.
     """
 
     def __init__(self, n: int, n_fields: int, n_targets: int) -> None:
-        self.rows, self.targets, self.weights = np.empty((n, n_fields)), np.empty((n, n_targets)), np.empty(n)
+        self.rows = np.empty((n, n_fields + n_targets + 1))
         self.used = np.array([0, n])
+        self._n_fields = n_fields
 
     @property
     def n_free(self) -> int:
         """Number of rows that may follow."""
         return int(self.used[1] - self.used[0])
+
+    def events(self) -> Iterator[tuple[FloatArray, FloatArray, FloatArray]]:
+        """Yield each event in use: its row, (1, F), its targets, (1, Q), and its weight, (1,)."""
+        for i in range(int(self.used[0])):
+            row = self.rows[i : i + 1]
+            yield row[:, : self._n_fields].copy(), row[:, self._n_fields : -1].copy(), row[:, -1].copy()
 
     def close(self) -> int:
         """Let no row follow; return how many there are."""
