@@ -30,6 +30,7 @@ from streammoe.kernels.features import (
 from streammoe.layout import CYCLES, NO_ADDITIONS, Additions, Layout, Plan, padded, plan_of, restored_entries
 from streammoe.outliers import MAX_ERROR_SHARE
 from streammoe.ranges import Bounds, Scales, limits_of
+from streammoe.replacements import Noticed
 from streammoe.scaling import (
     Scaler,
     come_from_a_running_scaler,
@@ -77,7 +78,7 @@ class Frozen(NamedTuple):
     """(C,) of the last four see `Bounds`."""
 
 
-class Encoder:
+class Encoder(Noticed):
     """Encoder of events into raw rows, and of raw rows into features.
 
     A *field* is a key of events: numeric, categorical or a timestamp. A raw row (F,) has one number for each: the
@@ -416,10 +417,11 @@ class Encoder:
         Raises:
             InvalidEvent: a value is of the wrong type or not finite, or a name is neither a string nor an integer.
         """
-        if self._values is not None and not additions and type(event) is dict and len(event) == len(self.fields):
-            row = self._plain_row(event)
-            if row is not None:
-                return row
+        if not additions and (values := self.plain_row(event)) is not None and set(map(type, values)) == FLOATS:
+            # NaN and infinities make the sum NaN or infinite.
+            total = sum(values)
+            if total - total == 0.0:
+                return np.array([values])
         index, kinds = self._index, self.kinds
         codes: dict[tuple[Any, str], float] = {}
         if additions:
@@ -454,18 +456,18 @@ class Encoder:
                 found[j] = seconds(value, name)
         return np.array([found])
 
-    def _plain_row(self, event: dict[Any, object]) -> FloatArray | None:
-        """Encode an event of finite floats only, as nearly all are; None if it is another."""
-        assert self._values is not None  # noqa: S101 - the caller has asked
+    def plain_row(self, event: Mapping[Any, object]) -> tuple[Any, ...] | None:
+        """Return the values of an event in the order of the fields, if it has a value of each and nothing else.
+
+        None as well if some fields are not numbers, or there is just one. The values may be of any type; if all are
+        floats without infinities, they are what `row` returns.
+        """
+        if self._values is None or type(event) is not dict or len(event) != len(self.fields):
+            return None
         try:
-            values: Any = self._values(event)
+            return self._values(event)
         except KeyError:
             return None
-        if set(map(type, values)) != FLOATS:
-            return None
-        total = sum(values)
-        # NaN and infinities make the sum NaN or infinite.
-        return np.array([values]) if total - total == 0.0 else None
 
     def quantity(self, value: object, name: Any) -> float:
         """Convert the value of a numeric field to a float.

@@ -161,8 +161,7 @@ def profile_tables(results: Results, _: Verdicts) -> Iterator[str]:
         whole = us["predict_one"] + us["learn_one"]
         learns, (due, often) = us["kernel learns, default"], record["due"]
         steps = {
-            "dict → row, in both calls": 2.0 * us["row"],
-            "look for new columns and levels in the dict": us["additions"],
+            "dict → values, in both calls": 2.0 * us["row"],
             "read the target": us["target"],
             "whether the kernel is still bound to the model, in both calls": 2.0 * us["binding"],
             f"what is due now and then, at {often:.1%} of the events: copies to undo by, a look at the experts": due,

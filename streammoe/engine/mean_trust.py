@@ -15,12 +15,13 @@ from streammoe.checked import array_of
 from streammoe.engine import trust
 from streammoe.engine.state import copy_array
 from streammoe.kernels.portfolio import combine_means
+from streammoe.replacements import Noticed
 from streammoe.types import AnyArray, FloatArray
 
 NAME = "mean"
 
 
-class MeanTrust:
+class MeanTrust(Noticed):
     """Weights of the means of a portfolio's members.
 
     Attributes:

@@ -30,6 +30,7 @@ from streammoe.engine.state import MMState, copy_array
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.portfolio import LEAST_WEIGHT, combine
 from streammoe.kernels.state import Trace
+from streammoe.replacements import Noticed
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
@@ -53,7 +54,7 @@ def no_terms() -> None:
     """Return that there are no further features to see."""
 
 
-class Portfolio:
+class Portfolio(Noticed):
     """Members that predict together, the averaged mixture first.
 
     Attributes:

@@ -12,6 +12,7 @@ from streammoe.checked import array_of, require
 from streammoe.engine.drift import Drift
 from streammoe.engine.members.refitted import restored_parameters
 from streammoe.experts import Family, Parameters
+from streammoe.replacements import Noticed
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
 CAPACITY = 512
@@ -26,13 +27,23 @@ PREFIX = "recent."
 COUNTS = f"{PREFIX}earlier.n"
 
 
-class RecentEvents:
+def _limits(target_scale: FloatArray) -> FloatArray:
+    """Return the variances below which targets vary little, (Q,)."""
+    limits: FloatArray = (1.0 + ROUNDING) * (NARROW * target_scale) ** 2
+    return limits
+
+
+def least_variation(n: int, target_scale: FloatArray) -> float:
+    """Return the sum of squared differences of pairs of the first target above which n of them do not vary little."""
+    return 2.0 * n * float(_limits(target_scale)[0])
+
+
+class RecentEvents(Noticed):
     """Rows of learned events in order, NaN where missing, with targets, weights and the losses of what served.
 
     Numbers are held to what was seen before each event, as the mixture learned them.
 
     Attributes:
-        count: number of rows.
         earlier: parameters that predicted at earlier event counts, at most two of them, the latest last.
     """
 
@@ -44,9 +55,18 @@ class RecentEvents:
             "losses": np.empty(0),
         }
         """The last `count` rows up to `_end` are in use."""
-        self.count = 0
+        self._used = np.zeros(2, dtype=np.int64)
+        """How many these are, and `_end`: kernels change them."""
         self.earlier: tuple[tuple[int, Parameters], ...] = ()
-        self._end = 0
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return int(self._used[0])
+
+    @property
+    def _end(self) -> int:
+        return int(self._used[1])
 
     def keep(self, n: int, theta: Parameters) -> None:
         """Keep the parameters that predict at event n, next to those kept last."""
@@ -62,41 +82,63 @@ class RecentEvents:
 
     def add(self, X: FloatArray, Y: FloatArray, weights: FloatArray, losses: FloatArray) -> None:
         """Add learned rows, and drop the oldest beyond `CAPACITY`."""
-        if len(losses) == 1 and self._end < len(self._arrays["losses"]) and X.shape == self._arrays["X"][:1].shape:
-            # What follows, for the single events of a loop.
-            for array, row in zip(self._arrays.values(), (X, Y, weights, losses), strict=True):
-                array[self._end] = row[0]
-            self._end += 1
-            self.count = min(self.count + 1, CAPACITY)
-            return
         new = {name: array[-CAPACITY:] for name, array in zip(self._arrays, (X, Y, weights, losses), strict=True)}
         n, width = len(new["losses"]), X.shape[1]
         if n == CAPACITY:  # they replace all others
-            self.count = self._end = 0
+            self._used[:] = 0
         fits = self._end + n <= len(self._arrays["losses"]) and width == self._arrays["X"].shape[1]
         if not fits:
             self._move(width, Y.shape[1])
         for name, array in new.items():
             self._arrays[name][self._end : self._end + n] = array
-        self._end += n
-        self.count = min(self.count + n, CAPACITY)
+        self._used[:] = min(self.count + n, CAPACITY), self._end + n
 
     def offer(self, X: FloatArray, Y: FloatArray, weights: FloatArray, losses: FloatArray, *, needed: bool) -> None:
         """Add learned rows if they, and all before, may be needed; else drop everything."""
         if needed:
             self.add(X, Y, weights, losses)
-        elif self.count or self.earlier:
+        elif not self.is_empty:
             self.clear()
+
+    @property
+    def storage(self) -> object:
+        """What is another object whenever arrays in which rows are kept have been replaced."""
+        return self._arrays
+
+    def room(self, width: int, n_targets: int) -> dict[str, AnyArray]:
+        """Return where a kernel may add rows, of as many fields and targets, like `add`; empty if they do not fit.
+
+        Besides the arrays of rows, "used" has the number of rows in use, at most `CAPACITY`, and where they end. Where
+        that is the end of the arrays, call `make_room`.
+        """
+        return {**self._arrays, "used": self._used} if self._has_shape(width, n_targets) else {}
+
+    @property
+    def n_free(self) -> int:
+        """Number of rows for which there is room behind those in use."""
+        return len(self._arrays["losses"]) - self._end
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept."""
+        return not self.count and not self.earlier
+
+    def make_room(self) -> None:
+        """Move the rows to where as many others fit behind them, in the same arrays."""
+        self._move(self._arrays["X"].shape[1], self._arrays["Y"].shape[1])
+
+    def _has_shape(self, width: int, n_targets: int) -> bool:
+        return (self._arrays["X"].shape, self._arrays["Y"].shape[1]) == ((2 * CAPACITY, width), n_targets)
 
     def _move(self, width: int, n_targets: int) -> None:
         """Move the rows to the beginning of arrays with room for as many again, and for late columns."""
         before = self._in_use()
-        for name, shape in (("X", (width,)), ("Y", (n_targets,)), ("weights", ()), ("losses", ())):
-            self._arrays[name] = np.full((2 * CAPACITY, *shape), np.nan)
-            if self.count:
-                old = before[name]
-                self._arrays[name][(slice(self.count), *map(slice, old.shape[1:]))] = old
-        self._end = self.count
+        if not self._has_shape(width, n_targets):
+            shapes = {"X": (width,), "Y": (n_targets,), "weights": (), "losses": ()}
+            self._arrays = {name: np.full((2 * CAPACITY, *shape), np.nan) for name, shape in shapes.items()}
+        for name, old in before.items():
+            self._arrays[name][(slice(self.count), *map(slice, old.shape[1:]))] = old
+        self._used[1] = self.count
 
     def _in_use(self) -> dict[str, FloatArray]:
         used = slice(self._end - self.count, self._end)
@@ -104,7 +146,7 @@ class RecentEvents:
 
     def keep_last(self, n: int) -> None:
         """Drop all but the last n rows."""
-        self.count = min(self.count, n)
+        self._used[0] = min(self.count, n)
 
     def are_narrow(self, n: int, since: int, Y: FloatArray, target_scale: FloatArray) -> BoolArray:
         """Return whether each n targets in a row vary little, the first of which began `since` rows ago.
@@ -119,11 +161,11 @@ class RecentEvents:
             One for each n in a row that are complete; False where the rows so far do not go back to their beginning.
         """
         known = self._in_use()["Y"]
-        limits = (1.0 + ROUNDING) * (NARROW * target_scale) ** 2
+        limits = _limits(target_scale)
         if since >= PAIRED and since + len(Y) == n and len(known) >= PAIRED:
             # Nearly always these show that a run varies more, in a tenth of the time.
             apart = known[-PAIRED::2, 0] - known[1 - PAIRED :: 2, 0]
-            if float(apart @ apart) > 2.0 * n * limits[0]:
+            if float(apart @ apart) > least_variation(n, target_scale):
                 return np.zeros(1, dtype=np.bool_)
         first = known[len(known) - since :] if since <= len(known) else np.full((since, Y.shape[1]), np.nan)
         every = np.concatenate([first, Y]) if since else Y
@@ -158,7 +200,7 @@ class RecentEvents:
     def clear(self) -> None:
         """Drop everything."""
         blank = RecentEvents()
-        self._arrays, self.count, self._end, self.earlier = blank._arrays, 0, 0, ()
+        self._arrays, self._used, self.earlier = blank._arrays, blank._used, ()
 
     def rows(self, n_fields: int) -> tuple[FloatArray, FloatArray]:
         """Return copies of X, with so many columns, and Y."""
@@ -184,7 +226,7 @@ class RecentEvents:
         """Return an independent copy."""
         other = RecentEvents()
         other._arrays = {name: array.copy() for name, array in self._in_use().items()}
-        other.count = other._end = self.count
+        other._used[:] = self.count
         other.earlier = self.earlier
         return other
 

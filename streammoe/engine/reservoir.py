@@ -93,6 +93,12 @@ class Reservoir:
                 row = slice(i, i + 1)
                 self.add(X[row], Y[row], weights[row])
 
+    def add_one(self, row: tuple[float, ...], target: float | tuple[float, ...], weight: float) -> None:
+        """Add an event that has a target, given as numbers."""
+        self.seen += 1
+        if self.seen >= self._next:
+            self._add_next(np.array([row]), np.array(target, ndmin=2), np.array([weight]))
+
     def _add_next(self, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
         """Let the event that was seen last enter, if it does."""
         place = self._places.item(self._at)

@@ -1,4 +1,4 @@
-"""Kernels that call other kernels, and use arrays, by their addresses.
+"""Kernels that call other kernels, and use arrays and Python's floats, by their addresses.
 
 A kernel that calls another one as numba has it holds a copy of it, so that one which calls all kernels of an event
 would take as long to compile as all of them together. And each array that Python passes to a kernel costs a tenth of a
@@ -10,6 +10,7 @@ Whoever passes an address keeps alive what is there, and must not replace it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numba
@@ -18,7 +19,8 @@ from numba.core import cgutils as untyped_cgutils
 from numba.extending import intrinsic
 from numba.np import arrayobj as untyped_arrayobj
 
-from streammoe.types import AnyArray
+from streammoe.kernels.compile import inline
+from streammoe.types import AnyArray, FloatArray
 
 # numba's own types say little of these.
 types: Any = numba.types
@@ -40,6 +42,38 @@ def address_of(array: AnyArray) -> int:
         raise LayoutError(f"an array of shape {array.shape} is not in C order")
     found: int = array.__array_interface__["data"][0]
     return found
+
+
+OBJECTS = {
+    "float_type": id(float),
+    "type_at": object.__basicsize__ - np.dtype(np.intp).itemsize,
+    "value_at": object.__basicsize__,
+    "items_at": tuple.__basicsize__,
+}
+"""Where kernels find the numbers of a tuple of floats, whose address is its `id`: to make an array of it, and to pass
+that, takes as long as an event in the kernel."""
+
+
+class _Memory:
+    """Memory at an address, as NumPy makes an array of it."""
+
+    def __init__(self, address: int, kind: str) -> None:
+        self.__array_interface__ = {"version": 3, "data": (address, True), "shape": (1,), "typestr": kind}
+
+
+def _word(address: int) -> int:
+    return int(np.asarray(_Memory(address, np.dtype(np.intp).str))[0])
+
+
+@cache
+def can_read_tuples() -> bool:
+    """Return whether tuples and floats are in this interpreter's memory as `OBJECTS` says."""
+    value = 0.1
+    given = (0.2, value)
+    item = _word(id(given) + OBJECTS["items_at"] + np.dtype(np.intp).itemsize)
+    if item != id(value) or _word(item + OBJECTS["type_at"]) != OBJECTS["float_type"]:
+        return False
+    return float(np.asarray(_Memory(item + OBJECTS["value_at"], "<f8"))[0]) == value
 
 
 class Callee:
@@ -104,6 +138,40 @@ def array_of(element: Any, item_bytes: int) -> Any:
 
 
 floats, whole_numbers, flags = array_of(types.float64, 8), array_of(types.int64, 8), array_of(types.boolean, 1)
+
+
+def numbers(n: int) -> Any:
+    """Return ``address`` → a tuple of the n numbers there; to be used in a kernel."""
+    kind = types.UniTuple(types.float64, n) if n else types.Tuple(())
+
+    @intrinsic
+    def found(_: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001 - numba passes it
+            data = builder.inttoptr(values[0], context.get_data_type(types.float64).as_pointer())
+            each = [builder.load(cgutils.gep_inbounds(builder, data, i)) for i in range(n)]
+            return context.make_tuple(builder, kind, each)
+
+        return kind(address), generate
+
+    return found
+
+
+@inline
+def read_floats(given: int, objects: Any, out: FloatArray) -> bool:
+    """Copy a tuple of as many floats as `out`, (1, n), has room for; return False if some are of another type.
+
+    Args:
+        given: address of the tuple.
+        objects: a record with the fields of `OBJECTS`.
+        out: written.
+    """
+    n = out.shape[1]
+    items = whole_numbers(given + objects.items_at, (n,))
+    for j in range(n):
+        if whole_numbers(items[j] + objects.type_at, (1,))[0] != objects.float_type:
+            return False
+        out[0, j] = floats(items[j] + objects.value_at, (1,))[0]
+    return True
 
 
 def record(**fields: str) -> np.dtype[np.void]:

@@ -15,7 +15,19 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from streammoe.kernels import drift, features, portfolio
-from streammoe.kernels.by_address import Callee, flags, floats, integers, record, records, types, whole_numbers
+from streammoe.kernels.by_address import (
+    OBJECTS,
+    Callee,
+    flags,
+    floats,
+    integers,
+    numbers,
+    read_floats,
+    record,
+    records,
+    types,
+    whole_numbers,
+)
 from streammoe.kernels.compile import atomic, inline
 from streammoe.kernels.loop import UNSOUND, named
 from streammoe.kernels.state import LearningOptions, MMState, SingleExpert, Trace
@@ -23,6 +35,9 @@ from streammoe.types import FloatArray
 
 UNUSUAL = -2
 """What `learn_event` returns where nothing was changed, since the event needs more than this."""
+CLOSED, GROWS = 1, 2
+"""Flags that it returns where something is left to do: the drift detector has a block to judge, and the event is one of
+those to which the mixture will be fitted again."""
 AVERAGE, LATEST, LEARNS, STAYS = range(4)
 """Kinds of members: two that the mixture's step scores, a single expert that learns, and a mixture that stays."""
 
@@ -57,7 +72,10 @@ EVENT = record(
         "F", "T", "M", "p_w", "p_v", "n_columns", "n_numeric", "n_coded", "n_places", "n_timed", "m", "Q", "n_block"
     ),
     **integers("holds", "doubts", "is_metric", "has_own_gate", "has_portfolio", "has_means", "degree", "gate_degree"),
-    **integers("n_series"),
+    **integers("n_series", "shape", "mixture", "members", *OBJECTS),
+    # What changes now and then: the event counts at which something else has to be done, and step sizes until then.
+    **integers("next_count", "until_count", "steps", "grows", "look_every", "looked_at", "n_compared"),
+    least_variation="f8",
     range_factor="f8",
     limit="f8",
     margin="f8",
@@ -76,6 +94,8 @@ EVENT = record(
     # Room for one row.
     **integers(
         "verdict",
+        "row",
+        "target",
         "held",
         "W",
         "R",
@@ -92,7 +112,10 @@ EVENT = record(
     **integers("weight", "responsibilities", "said_losses", "said", "served_loss", "served", "shares"),
     # The portfolio, the drift detector, and what is counted.
     **integers("weights", "mean_weights", "mean_squares", "mean_count", "outliers"),
-    **integers("losses_block", "block_size", "n_counts", "loss_counts", "usual", "closed", "n_closed"),
+    **integers("losses_block", "block_size", "n_counts", "loss_counts", "usual", "closed"),
+    # What has been learned since there was a copy of the model; and the latest events, if it may be fitted to them.
+    **integers("noted_rows", "noted_used"),
+    **integers("recent_size", "recent_X", "recent_Y", "recent_weights", "recent_losses", "recent_used", "recent_most"),
 )
 """What `predict_event` and `learn_event` know of a model."""
 
@@ -290,6 +313,7 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
     )
     score, learn_mixture, learn_expert = score_rows.call, learn_rows.call, learn_single.call
     variances_shape = _full if n_dim == 3 else _diagonal
+    shape_at = numbers(n_numbers)
 
     @inline
     def write_terms(member: Any, R: FloatArray) -> None:
@@ -357,14 +381,28 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
             at = q if event.is_metric != 0 else 0
             served[0, q] = served[0, q] * scale[at] + center[at]
 
-    def predict_event(shape: Any, events: int, members: int, row: FloatArray, served: FloatArray) -> None:
-        """Write the prediction of a raw row, (1, F), to `served`, (1, M); nothing that learning uses is changed."""
+    def predict_event(events: int, given: int, wanted: int) -> float:
+        """Predict a raw row; nothing that learning uses is changed.
+
+        Args:
+            events: address of an `EVENT`.
+            given: address of a tuple of F numbers.
+            wanted: where to write the prediction, (M,); 0 if there is one number only.
+
+        Returns:
+            The first number of the prediction; NaN if the row is not one of floats without infinities.
+        """
         event = _events(events, (1,))[0]
+        shape = shape_at(event.shape)
         F, m, M, T = event.F, event.m, event.M, event.T
         lowest, highest = floats(event.lowest, (F,)), floats(event.highest, (F,))
         bounded, held = floats(event.bounded, (1, F)), floats(event.shown, (1, F))
+        if not read_floats(given, event, held):
+            return math.nan
         for j in range(F):
-            x = row[0, j]
+            x = held[0, j]
+            if math.isinf(x):
+                return math.nan
             bounded[0, j] = x if math.isnan(x) else min(max(x, lowest[j]), highest[j])
             held[0, j] = bounded[0, j]
         if event.holds != 0:
@@ -376,8 +414,9 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
             _expand(event, held, event.gate_degree, W)
         unknown, loss = floats(event.unknown, (1, T)), floats(event.shown_loss, (1,))
         losses, said = floats(event.said_losses, (m, 1)), floats(event.said, (m, 1, M))
+        served = floats(event.served if wanted == 0 else wanted, (1, M))
         for i in range(m):
-            member = _members(members, (m,))[i]
+            member = _members(event.members, (m,))[i]
             write_terms(member, R)
             score_member(shape, event, member, W, unknown, losses[i], said[i])
         if m == 1:
@@ -388,6 +427,8 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
         in_units(event, served)
         if event.is_metric != 0 and event.holds != 0:
             _hold_predictions(event, served, floats(event.unknown, (0, 1)))
+        first: float = served[0, 0]
+        return first
 
     @inline
     def is_unusual(event: Any, row: FloatArray, target: FloatArray) -> bool:
@@ -395,6 +436,9 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
         F, T = event.F, event.T
         for j in range(F):
             if math.isinf(row[0, j]):
+                return True
+        for q in range(T):
+            if not math.isfinite(target[0, q]):
                 return True
         if event.doubts != 0 and event.holds != 0:
             low, high = floats(event.target_low, (T,)), floats(event.target_high, (T,))
@@ -449,14 +493,14 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
         return found
 
     @inline
-    def learn_portfolio(shape: Any, event: Any, members: int, W: FloatArray, R: FloatArray, Z: FloatArray) -> int:
+    def learn_portfolio(shape: Any, event: Any, W: FloatArray, R: FloatArray, Z: FloatArray) -> int:
         """Let the members other than the mixture score or learn a row, and combine what all have said."""
         m, M = event.m, event.M
         losses, said = floats(event.said_losses, (m, 1)), floats(event.said, (m, 1, M))
         own, predictions = floats(event.losses, (2,)), floats(event.predictions, (2, M))
         weight = floats(event.weight, (1,))
         for i in range(m):
-            member = _members(members, (m,))[i]
+            member = _members(event.members, (m,))[i]
             if member.kind <= LATEST:
                 losses[i, 0] = own[member.kind]
                 for q in range(M):
@@ -482,34 +526,88 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
         combine_members(event, weight, Z, floats(event.served_loss, (1,)), served)
         return 0
 
-    def learn_event(
-        shape: Any,
-        events: int,
-        mixtures: int,
-        members: int,
-        row: FloatArray,
-        target: FloatArray,
-        gamma: float,
-        weight: float,
-    ) -> int:
+    @inline
+    def read_target(event: Any, given: int, target: FloatArray) -> bool:
+        """Copy a float, or a tuple of floats where there are several outputs; return False if it is something else."""
+        if event.T > 1:
+            return read_floats(given, event, target)
+        if whole_numbers(given + event.type_at, (1,))[0] != event.float_type:
+            return False
+        target[0, 0] = floats(given + event.value_at, (1,))[0]
+        return True
+
+    @inline
+    def varies(event: Any) -> bool:
+        """Whether each two of the latest targets show that the latest ones do not vary little."""
+        size, n = event.recent_size, event.n_compared
+        if size == 0:
+            return False
+        used = whole_numbers(event.recent_used, (2,))
+        if used[0] < n:
+            return False
+        Y, end = floats(event.recent_Y, (size, event.T)), used[1]
+        total = 0.0
+        for i in range(end - n, end, 2):
+            total += (Y[i, 0] - Y[i + 1, 0]) ** 2
+        found: bool = total > event.least_variation
+        return found
+
+    @inline
+    def keep(event: Any, held: FloatArray, target: FloatArray, loss: float, weight: float) -> None:
+        """Keep a row among the latest events, as `RecentEvents.add` does; there is room for it."""
+        size, F, T = event.recent_size, event.F, event.T
+        used = whole_numbers(event.recent_used, (2,))
+        end = used[1]
+        X, Y = floats(event.recent_X, (size, F)), floats(event.recent_Y, (size, T))
+        for j in range(F):
+            X[end, j] = held[0, j]
+        for q in range(T):
+            Y[end, q] = target[0, q]
+        floats(event.recent_weights, (size,))[end] = weight
+        floats(event.recent_losses, (size,))[end] = loss
+        used[0], used[1] = min(used[0] + 1, event.recent_most), end + 1
+
+    @inline
+    def note(event: Any, row: FloatArray, target: FloatArray, weight: float) -> None:
+        """Note what was learned, so that it can be learned again; there is room for it."""
+        F, T = event.F, event.T
+        used = whole_numbers(event.noted_used, (2,))
+        noted = floats(event.noted_rows, (used[1], F + T + 1))[used[0]]
+        for j in range(F):
+            noted[j] = row[0, j]
+        for q in range(T):
+            noted[F + q] = target[0, q]
+        noted[F + T] = weight
+        used[0] += 1
+
+    def learn_event(events: int, given: int, target_given: int, weight: float) -> int:
         """Predict, score and learn a raw row.
 
         Args:
-            shape: the numbers of the noise.
             events: address of an `EVENT`.
-            mixtures: address of a `MIXTURE`.
-            members: address of m `MEMBER`.
-            row: (1, F) raw fields.
-            target: (1, T) numbers, or the index of a class.
-            gamma: step size.
+            given: address of a tuple of F numbers.
+            target_given: address of a number, or of a tuple of T > 1 numbers; of the index of a class.
             weight: how much the event counts, above 0.
 
         Returns:
-            0; `UNUSUAL` if nothing was changed, since the event needs more than this; or `UNSOUND` if numbers are not
-            finite any more, and the state is to be thrown away. What the drift detector has to be told is written where
-            `events` says.
+            0, or flags of what is left to do; `UNUSUAL` if nothing was changed, since the event needs more than this;
+            or `UNSOUND` if numbers are not finite any more, and the state is to be thrown away.
         """
-        event, mixture = _events(events, (1,))[0], _mixtures(mixtures, (1,))[0]
+        event = _events(events, (1,))[0]
+        mixture, shape = _mixtures(event.mixture, (1,))[0], shape_at(event.shape)
+        count = whole_numbers(mixture.n, (1,))[0] + 1
+        if count < event.next_count or count >= event.until_count:
+            return UNUSUAL
+        if event.recent_size != 0 and whole_numbers(event.recent_used, (2,))[1] == event.recent_size:
+            return UNUSUAL
+        if event.look_every != 0 and count % event.look_every == 0 and count != event.looked_at and not varies(event):
+            return UNUSUAL
+        noted = whole_numbers(event.noted_used, (2,))
+        if noted[0] == noted[1]:
+            return UNUSUAL
+        row, target = floats(event.row, (1, event.F)), floats(event.target, (1, event.T))
+        if not read_floats(given, event, row) or not read_target(event, target_given, target):
+            return UNUSUAL
         if is_unusual(event, row, target):
             return UNUSUAL
         F, M, T, p_w, p_v, Q = event.F, event.M, event.T, event.p_w, event.p_v, event.Q
@@ -528,7 +626,8 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
         for q in range(T):
             Z[0, q] = (target[0, q] - center[q]) / scale[q]
         gammas, weights = floats(event.gamma, (1,)), floats(event.weight, (1,))
-        gammas[0], weights[0] = gamma, weight
+        gammas[0] = floats(event.steps, (event.until_count - event.next_count,))[count - event.next_count]
+        weights[0] = weight
         K, N = mixture.K, mixture.N
         n_said = 2 if event.has_portfolio != 0 else 1
         outliers = learn_mixture(
@@ -575,14 +674,15 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
             return UNSOUND
         served, loss = floats(event.served, (1, M)), floats(event.served_loss, (1,))
         if event.has_portfolio != 0:
-            if learn_portfolio(shape, event, members, W, R, Z) == UNSOUND:
+            if learn_portfolio(shape, event, W, R, Z) == UNSOUND:
                 return UNSOUND
         else:
             loss[0] = floats(event.losses, (1,))[0]
             for q in range(M):
                 served[0, q] = floats(event.predictions, (1, M))[0, q]
+        left: int = event.grows
         if event.losses_block != 0:
-            whole_numbers(event.n_closed, (1,))[0] = _hold_against_usual(
+            n_closed = _hold_against_usual(
                 event.hold_against_usual,
                 (
                     loss,
@@ -592,11 +692,16 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
                     floats(event.closed, (1, 3)),
                 ),
             )
+            if n_closed > 0:
+                left += CLOSED
+        if event.recent_size != 0:
+            keep(event, held, target, loss[0], weight)
+        note(event, row, target, weight)
         whole_numbers(event.outliers, (1,))[0] += outliers
         in_units(event, served)
         if event.is_metric != 0 and event.holds != 0:
             _hold_predictions(event, served, target)
-        return 0
+        return left
 
     return Kernels(
         atomic(named(predict_event, module.__name__)),

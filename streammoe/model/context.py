@@ -28,6 +28,7 @@ from streammoe.layout import Additions, Layout, padded
 from streammoe.model.lags import LagMemory
 from streammoe.model.targets import Targets
 from streammoe.options import FeatureOptions, Options
+from streammoe.replacements import Noticed
 from streammoe.scaling import Scaler
 from streammoe.schedules import Restarted, Steps
 from streammoe.types import BoolArray, FloatArray, IntArray
@@ -58,7 +59,7 @@ class Moves(NamedTuple):
     expert_at: IntArray
 
 
-class Context:
+class Context(Noticed):
     """Everything in a model except its phase.
 
     Attributes:

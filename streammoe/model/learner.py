@@ -22,14 +22,14 @@ from streammoe.kernels.shared import limited_step
 from streammoe.layout import NO_ADDITIONS, Additions, Layout
 from streammoe.model.checks import event_weight, is_whole, names_in
 from streammoe.model.context import Context
-from streammoe.model.one_event import OneEvent, bound_to
+from streammoe.model.one_event import OneEvent, Row, Target, bound_to
 from streammoe.model.phases.contract import Phase, Served
 from streammoe.model.phases.provisional import in_units
 from streammoe.model.phases.streaming import Mixture, Streaming
 from streammoe.model.phases.warmup import Empty
 from streammoe.model.tables import Events, Table, Texts, raw_rows
 from streammoe.model.targets import Targets
-from streammoe.model.undo import Undo, poison_error
+from streammoe.model.undo import Notes, Undo, poison_error
 from streammoe.options import ClassifierOptions, FeatureOptions, Options
 from streammoe.text import shown
 from streammoe.types import FloatArray
@@ -112,6 +112,8 @@ class Learner:
         Raises:
             InvalidEvent: a value is invalid or would make a parameter non-finite; nothing was changed.
         """
+        if type(w) is float and w == 1.0 and self._learn_plain(x, y):
+            return
         context = self.context
         target, new_label = context.targets.read_one(y)
         if not context.targets.is_fixed:
@@ -125,10 +127,21 @@ class Learner:
         row = context.encoder.row(x, additions)
         if weight == 0.0:
             return
-        if additions or new_label is not None or not self._learn_usual(row, target, weight):
+        plain = None if additions or new_label is not None else self._bound()
+        given: Target = target.item() if target.size == 1 else tuple(target[0].tolist())
+        if plain is None or not self._learn_usual(plain, tuple(row[0].tolist()), given, weight):
             self._learn_at_length(row, target, additions, weight, new_label)
         if self.n == SETTLED_AT:
             self.warn_of_not_found()
+
+    def _learn_plain(self, x: Mapping[Any, Any], y: Any) -> bool:
+        """Learn an event of weight 1 that has nothing but floats, if it is usual; return whether it was learned."""
+        bound = self._one_event
+        if bound is None or not bound.is_of(self.context, self.phase):
+            return False
+        row = self.context.encoder.plain_row(x)
+        target = self.context.targets.plain(y)
+        return row is not None and target is not None and self._learn_usual(bound, row, target, 1.0)
 
     def _learn_at_length(
         self, row: FloatArray, target: FloatArray, additions: Additions, weight: float, new_label: Any
@@ -154,31 +167,46 @@ class Learner:
         if self._n_single < BIND_AFTER:
             return None
         self._n_single = 0
-        self._one_event = bound_to(context, phase)
+        self._one_event = bound_to(context, phase, SETTLED_AT)
         return self._one_event
 
-    def _learn_usual(self, row: FloatArray, target: FloatArray, weight: float) -> bool:
+    def _learn_usual(self, bound: OneEvent, row: Row, target: Target, weight: float) -> bool:
         """Learn an event, unless it needs more than the usual; return whether it was learned."""
-        bound = self._bound()
-        if bound is None:
-            return False
-        context, undo = self.context, self.undo
-        undo.begin(self, 1)
+        context = self.context
         try:
-            if not bound.learn(row, target, weight):
+            if not bound.learn(row, target, weight, self):
                 return False
-            if context.encoder.levels:
-                context.encoder.notice_unplaced(row, target)
-            if context.reservoir is not None:
-                context.reservoir.add(row, target, np.array([weight]))
-            undo.note(1, Learner._learn_event, (row, target, NO_ADDITIONS, weight, None))
+            if context.reservoir is not None or context.encoder.levels:
+                self._sample(bound, row, target, weight)
         except UnsoundError:
-            undo.take_back(self)
+            self.undo.take_back(self)
             return False
         except BaseException:
-            undo.take_back(self)
+            self.undo.take_back(self)
             raise
         return True
+
+    def _sample(self, bound: OneEvent, row: Row, target: Target, weight: float) -> None:
+        """Do the part of learning an event that predictions do not depend on."""
+        context = self.context
+        try:
+            if context.encoder.levels:
+                context.encoder.notice_unplaced(np.array([row]), np.array(target, ndmin=2))
+            if context.reservoir is not None:
+                context.reservoir.add_one(row, target, weight)
+        except BaseException:
+            bound.drop_note()
+            raise
+
+    def new_notes(self, n_fields: int, n_targets: int) -> Notes:
+        """Return where a kernel notes the rows that it learns next."""
+        return self.undo.notes(self, Learner._learn_noted, n_fields, n_targets)
+
+    def _learn_noted(self, notes: Notes) -> None:
+        """Learn again the events that a kernel has learned."""
+        for row, target, weight in notes.events():
+            self.take(row, target)
+            self.learn(row, target, weight)
 
     def warn_of_not_found(self) -> None:
         """Warn once of names in the arguments that no event had a value of."""
@@ -362,9 +390,14 @@ class Learner:
 
     def predict_one(self, x: Mapping[Any, Any]) -> Any:
         """Predict one event, in the form of the targets."""
-        context, bound = self.context, self._bound()
+        context, bound = self.context, self._one_event
+        if bound is None or not bound.is_of(context, self.phase):
+            bound = self._bound()
         if bound is not None:
-            return context.targets.one(bound.predict(context.encoder.row(x)))
+            row = context.encoder.plain_row(x)
+            found = bound.predict(tuple(context.encoder.row(x)[0].tolist()) if row is None else row)
+            if found is not None:
+                return found if isinstance(found, float) else context.targets.one(found)
         scores, _ = self.score(self._row(x), None)
         return context.targets.one(scores.predictions)
 

@@ -38,6 +38,8 @@ class Targets(ABC):
 
     are_labels: ClassVar[bool] = False
     """Whether targets are labels of classes."""
+    is_number: ClassVar[bool] = False
+    """Whether a target is one number, which has no name."""
 
     def __init__(self, family: Family, n_outputs: int, most_outputs: int) -> None:
         self.family = family
@@ -68,6 +70,10 @@ class Targets(ABC):
         Raises:
             InvalidEvent: it is not a target, or a label that cannot be added.
         """
+
+    def plain(self, y: Any) -> float | tuple[float, ...] | None:
+        """Return the target of an event as floats where that takes no time, or None; they may be infinite or NaN."""
+        return None
 
     def read_known(self, y: Any) -> FloatArray:
         """Read the target of an event as a row of numbers, without adding a new label.
@@ -154,6 +160,8 @@ class Targets(ABC):
 class ScalarTarget(Targets):
     """Targets that are one number."""
 
+    is_number = True
+
     def __init__(self, family: Family) -> None:
         super().__init__(family, 1, 1)
 
@@ -165,6 +173,9 @@ class ScalarTarget(Targets):
     def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
         # The first test succeeds for nearly every value.
         return np.array([[y if type(y) is float and y - y == 0.0 else _number(y, "target")]]), None
+
+    def plain(self, y: Any) -> float | None:
+        return y if type(y) is float else None
 
     def one(self, predictions: FloatArray) -> float:
         return float(predictions[0, 0])

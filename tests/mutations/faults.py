@@ -181,11 +181,13 @@ FAULTS = {
         ),
     ],
     "single events": [
-        Fault("arrays-that-were-replaced", "and all(map(operator.is_, current, self._owners))", ""),
-        Fault("single-events-out-of-the-sample", "context.reservoir.add(row, target, np.array([weight]))", "pass"),
-        Fault("single-events-never-due", "if n >= self._until or", "if"),
-        Fault("row-of-any-types", "if set(map(type, values)) != FLOATS:", "if not values:"),
-        Fault("infinite-row", "if total - total == 0.0 else None", ""),
+        Fault("arrays-that-were-replaced", "or not all(map(operator.is_, current, self._owners))", ""),
+        Fault("replaced-but-not-noticed", "REPLACEMENTS.latest = object()", "pass"),
+        Fault("single-events-out-of-the-sample", "context.reservoir.add_one(row, target, weight)", "pass"),
+        Fault("single-events-never-due", "min(self._until, n + AT_ONCE)", "n + AT_ONCE"),
+        Fault("interrupted-event-learned-again", "self._notes.drop_last()", "pass"),
+        Fault("row-of-any-types", "and set(map(type, values)) == FLOATS", ""),
+        Fault("infinite-row", "if total - total == 0.0:", "if values:"),
     ],
     "schedules": [
         Fault(

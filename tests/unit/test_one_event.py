@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 import pickle
 import sys
 import threading
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from streammoe import Gaussian, InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
+from streammoe.kernels import by_address
 from streammoe.model import learner
 
 N, WARMUP = 900, 150
@@ -162,6 +166,126 @@ def test_arrays_between_single_events_make_no_difference():
         other.learn_one(x, y)
     learned(other, events[500:600], targets[500:600])
     assert model.state_digest() == other.state_digest()
+
+
+REPLACED = ["context", "phase", *(f"context.{name}" for name in ("options", "detector", "encoder", "recent"))]
+REPLACED += [f"context.encoder.{name}" for name in ("_plan", "scaler", "scales", "target_scales", "bounds", "doubts")]
+REPLACED += ["context.encoder.target_bounds", "phase.leader", "phase.portfolio", "phase.portfolio.members"]
+REPLACED += ["phase.portfolio.weights", "phase.portfolio.means", "phase.portfolio.means.weights"]
+
+
+def spoilt(thing):
+    """Write nonsense to all arrays of an object, and return how many there are."""
+    if isinstance(thing, np.ndarray):
+        thing[...] = -1
+        return 1
+    parts = thing.values() if isinstance(thing, dict) else thing if isinstance(thing, tuple | list) else None
+    if parts is None:
+        parts = vars(thing).values() if hasattr(thing, "__dict__") and not callable(thing) else ()
+    return sum(map(spoilt, parts))
+
+
+@pytest.mark.parametrize("path", REPLACED)
+def test_whatever_is_replaced_is_noticed(path):
+    model, events, targets = bound_model()
+    other = copy.deepcopy(model)
+    place, _, name = f"learner.{path}".rpartition(".")
+    owner = operator.attrgetter(place)(model)
+    before = getattr(owner, name)
+    setattr(owner, name, copy.deepcopy(before))
+    assert spoilt(before) or name == "options"
+    assert learned(model, events[400:450], targets[400:450]) == learned(other, events[400:450], targets[400:450])
+    assert model.state_digest() == other.state_digest()
+
+
+@pytest.mark.parametrize(
+    ("values", "y"),
+    [
+        ([1, 2.0, 3.0, 4.0], 1.0),
+        ([True, 2.0, 3.0, 4.0], 1.0),
+        ([np.float64(1.0), 2.0, 3.0, 4.0], 1.0),
+        ([Decimal(1), 2.0, 3.0, 4.0], 1.0),
+        ([math.nan, 2.0, 3.0, 4.0], 1.0),
+        ([None, 2.0, 3.0, 4.0], 1.0),
+        ([-0.0, 2.0, 3.0, 4.0], 1.0),
+        ([1.0, 2.0, 3.0, 4.0], 1),
+        ([1.0, 2.0, 3.0, 4.0], np.float64(1.0)),
+    ],
+)
+def test_values_of_other_types_are_learned_as_at_length(values, y, at_length):
+    model, _, _ = bound_model()
+    other = copy.deepcopy(model)
+    x = dict(zip(model.fields, values, strict=True))
+    for _ in range(3):
+        model.learn_one({"x0": 0.5, "x1": 0.0, "x2": 0.0, "x3": 1.0}, 0.5)
+        other.learn_one({"x0": 0.5, "x1": 0.0, "x2": 0.0, "x3": 1.0}, 0.5)
+    said = model.predict_one(x)
+    model.learn_one(x, y)
+    assert model.learner.is_bound
+    at_length()
+    other.learner._one_event = None
+    assert other.predict_one(x) == said
+    other.learn_one(x, y)
+    assert other.state_digest() == model.state_digest()
+
+
+@pytest.mark.parametrize("value", [Fraction(1), 1.0 + 0.0j, "1.0", np.array(1.0), math.inf])
+def test_what_only_looks_like_a_number_is_rejected_where_it_is_predicted_too(value):
+    model, _, _ = bound_model()
+    x = {"x0": value, "x1": 0.0, "x2": 0.0, "x3": 1.0}
+    for call in (model.predict_one, lambda x: model.learn_one(x, 1.0)):
+        with pytest.raises(InvalidEvent):
+            call(x)
+    before = model.state_digest()
+    for y in (value, None):
+        with pytest.raises(InvalidEvent):
+            model.learn_one({**x, "x0": 1.0}, y)
+    assert model.state_digest() == before
+
+
+def test_an_interpreter_whose_floats_lie_elsewhere_learns_at_length(monkeypatch):
+    by_address.can_read_tuples.cache_clear()
+    monkeypatch.setitem(by_address.OBJECTS, "float_type", id(int))
+    try:
+        assert not by_address.can_read_tuples()
+        model = MoERegressor(2, warmup=0)
+        for x, y in zip(*(part[:200] for part in stream(MoERegressor)), strict=True):
+            model.learn_one(x, y)
+        assert not model.learner.is_bound
+    finally:
+        by_address.can_read_tuples.cache_clear()
+
+
+@pytest.mark.parametrize("where", ["detector.judge", "reservoir.add_one", "undo.notes"])
+def test_an_interrupted_event_is_not_learned(where, monkeypatch):
+    events, targets = stream(MoERegressor)
+    model = MoERegressor(2, warmup=WARMUP, reservoir=20)
+    learned(model, events[:320], targets[:320])
+    assert model.learner.is_bound
+    twin = copy.deepcopy(model)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    done = []
+
+    def learn_on():
+        for i in range(320, 600):
+            model.learn_one(events[i], targets[i])
+            done.append(i)
+
+    with monkeypatch.context() as patch:
+        owner = model.learner if where.startswith("undo") else model.learner.context
+        patch.setattr(operator.attrgetter(where.partition(".")[0])(owner), where.partition(".")[2], interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            learn_on()
+    at = 320 + len(done)
+    assert model.n == at
+    learned(model, events[at:700], targets[at:700])
+    for i in range(320, at):
+        twin.learn_one(events[i], targets[i])
+    learned(twin, events[at:700], targets[at:700])
+    assert model.state_digest() == twin.state_digest()
 
 
 def test_threads_that_predict_do_not_disturb_each_other():

@@ -39,6 +39,7 @@ from streammoe.experts import Parameters
 from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Change, Phase, Served
 from streammoe.model.phases.provisional import in_units
+from streammoe.replacements import Noticed
 from streammoe.schedules import Steps
 from streammoe.types import AnyArray, FloatArray, IntArray
 
@@ -103,7 +104,7 @@ def window(context: Context, n: int) -> int:
     return max(round(1.0 / context.steps(n + 1)), 1)
 
 
-class Streaming(Phase):
+class Streaming(Noticed, Phase):
     """A phase that learns by streaming steps.
 
     Attributes:
@@ -184,7 +185,7 @@ class Streaming(Phase):
             context.recent.keep(n, mixture.served_parameters(self.leader.state))
         return self.on_own_due(context) if self.own_due(n - 1) == n else self
 
-    def _judges(self, context: Context) -> bool:
+    def judges(self, context: Context) -> bool:
         """Return whether the model is compared with the mean of the latest targets, whose unit it has to know."""
         is_known = context.family.is_metric and context.options.standardize
         return self.portfolio is not None and is_known and is_refitted(context)
@@ -197,7 +198,7 @@ class Streaming(Phase):
             Y: targets of the next events.
         """
         since = self.n % JUDGE_EVERY
-        if since + len(Y) < JUDGE_EVERY or context.recent is None or not self._judges(context):
+        if since + len(Y) < JUDGE_EVERY or context.recent is None or not self.judges(context):
             return NEVER
         scale = context.encoder.scaler.target_scale
         ends = np.flatnonzero(context.recent.are_narrow(JUDGE_EVERY, since, Y, scale))
@@ -296,42 +297,17 @@ class Streaming(Phase):
         return in_units(scores, scaler)
 
     def usual_until(self, context: Context) -> int:
-        """Return the next count of events at which something is due for sure, so that `learned_one` is not enough."""
+        """Return the next count of events at which something is due for sure, besides steps."""
         return min(self.next_due(context), self.n + events_to_refit(context, self.n))
 
     def is_usual(self, context: Context, Y: FloatArray) -> bool:
-        """Return whether `learned_one` is enough for an event before `usual_until`, given its target, (1, Q)."""
+        """Return whether nothing is due at an event before `usual_until`, given its target, (1, Q)."""
         return len(self._counts_to_judge(context, Y)) == 0
 
-    def learned_one(
-        self,
-        context: Context,
-        X: FloatArray,
-        Y: FloatArray,
-        weights: FloatArray,
-        losses: FloatArray,
-        closed: FloatArray | None,
-        *,
-        keeps: bool,
-    ) -> None:
-        """Do what `learn` does besides the steps of mixture and portfolio, after those of one usual event.
-
-        Args:
-            context: context of the model.
-            X: (1, F) its row, held to what was seen before, and `Y`, (1, Q), and `weights`, (1,).
-            losses: (1,) its loss, in the coordinates of the model.
-            closed: (1, 3) the block of losses that it has closed, see `DriftDetector.judge`, if it has.
-            keeps: whether a refit after a drift may need it.
-        """
-        detector, recent = context.detector, context.recent
-        if detector is not None:
-            drift = None if closed is None else detector.judge(closed, self.n)
-            if recent is not None:
-                recent.offer(X, Y, weights, losses, needed=keeps)
-            if drift is not None:
-                self._begin_again(context)
-        if self.portfolio is not None and self.portfolio.growing is not None:
-            self.portfolio.growing.add(X, Y, weights)
+    def judge_block(self, context: Context, detector: DriftDetector, closed: FloatArray) -> None:
+        """Begin again if the block of losses that the last event has closed, (1, 3), shows a drift."""
+        if detector.judge(closed, self.n) is not None:
+            self._begin_again(context)
 
     def _learn_with_detector(
         self,

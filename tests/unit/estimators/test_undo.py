@@ -88,7 +88,11 @@ def test_after_an_interrupted_event_the_undo_record_restarts(pair, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(model.learner.context.recent, "add", interrupt)  # half an event is learned
+        patch.setattr(model.learner.context.detector, "judge", interrupt)  # half an event is learned
+        to_come = model.learner.context.detector.to_come
+        for each in pair:
+            for _ in range(to_come - 1):
+                each.learn_one({"a": 100.0, "b": 1.0}, 1.0)
         with pytest.raises(KeyboardInterrupt):
             model.learn_one({"a": 100.0, "b": 1.0}, 1.0)
     rejection(model, *POISON)
