@@ -21,6 +21,8 @@ from streammoe.types import AnyArray, BoolArray, FloatArray
 from streammoe.values import NO_TARGET, check_name, number, type_in_words
 
 Label: TypeAlias = str | int | bool
+PLAIN_LABELS = frozenset({str, int, bool})
+"""Types of labels of which nothing has to be checked once they are known."""
 CLASSES = 'for classes use MoEClassifier (model.kind = "classifier")'
 """What to do with a target that is text."""
 
@@ -330,6 +332,11 @@ class ClassTarget(Targets):
             return np.array([[float(index)]]), None
         self._require_room(label)
         return np.zeros((1, 1)), label
+
+    def plain(self, y: Any) -> float | None:
+        # A known label has been checked. What is equal to one need not be a label, such as a Decimal.
+        index = self._index.get(y) if type(y) in PLAIN_LABELS else None
+        return None if index is None else float(index)
 
     def read_known(self, y: Any) -> FloatArray:
         label = _plain(y)

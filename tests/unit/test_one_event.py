@@ -229,6 +229,21 @@ def test_values_of_other_types_are_learned_as_at_length(values, y, at_length):
     assert other.state_digest() == model.state_digest()
 
 
+def test_labels_of_any_type_are_learned_as_at_length(at_length):
+    events, labels = stream(MoEClassifier)
+    many = [np.int64, bool, float, np.str_, str]
+    named = [many[i % 5](y) if i % 3 == 0 else y for i, y in enumerate(labels)]
+    bound = made(MoEClassifier, {"n_experts": 2})
+    said = learned(bound, events, named)
+    assert bound.learner.is_bound
+    with pytest.raises(InvalidEvent, match="must be a string, a finite number or a boolean"):
+        bound.learn_one(events[0], Decimal(1))  # equal to a label that is known
+    at_length()
+    other = made(MoEClassifier, {"n_experts": 2})
+    assert said == learned(other, events, named)
+    assert bound.state_digest() == other.state_digest()
+
+
 @pytest.mark.parametrize("value", [Fraction(1), 1.0 + 0.0j, "1.0", np.array(1.0), math.inf])
 def test_what_only_looks_like_a_number_is_rejected_where_it_is_predicted_too(value):
     model, _, _ = bound_model()
