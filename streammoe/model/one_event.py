@@ -199,7 +199,10 @@ class OneEvent:
         return type(None), ()
 
     def is_of(self, context: Context, phase: Phase) -> bool:
-        """Return whether all that was bound is still what the model uses; where events are kept is bound anew."""
+        """Return whether all that was bound is still what the model uses, but for where events are kept.
+
+        Nothing that a kernel uses is changed: threads that predict may ask while another one learns.
+        """
         latest = REPLACEMENTS.latest
         if phase is self._phase and context is self._context and latest is self._seen:
             return True
@@ -208,10 +211,12 @@ class OneEvent:
         current = _owners(context, self._phase)
         if len(current) != len(self._owners) or not all(map(operator.is_, current, self._owners)):
             return False
-        if not all(map(operator.is_, _kept(context, self._phase), self._kept)):
-            self.refresh()
-        self._seen = latest
+        if self._keeps_as_bound():
+            self._seen = latest
         return True
+
+    def _keeps_as_bound(self) -> bool:
+        return all(map(operator.is_, _kept(self._context, self._phase), self._kept))
 
     def predict(self, row: Row) -> float | FloatArray | None:
         """Return the prediction of a raw row in the targets' own units, a number or (1, M); None if that takes more."""
@@ -234,6 +239,8 @@ class OneEvent:
         Raises:
             UnsoundError: the model has NaN or infinity; it must be discarded.
         """
+        if self._seen is not REPLACEMENTS.latest and not self._keeps_as_bound():
+            self.refresh()
         found = self._kernels().learn_event(self._event, id(row), id(target), weight)
         if found == 0:
             return True
