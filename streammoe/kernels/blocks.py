@@ -24,6 +24,7 @@ from streammoe.kernels.shared import (
     blend,
     finish_step,
     mix,
+    pull_to_prior,
     record,
     record_variances,
     route,
@@ -346,8 +347,7 @@ def _refreshes(top_up: Kernel) -> tuple[Kernel, Kernel]:
             old = state.experts[k].copy()
             for q in range(state.experts.shape[1]):
                 theta = state.experts[k, q]
-                for j in range(force.shape[0]):
-                    force[j] = share * state.prior_expert_gram[j] * (state.prior_experts[q, j] - theta[j])
+                pull_to_prior(state, q, share, theta, force)
                 pull(state.expert_inverses[0], force, theta)
             top_up(state, k, share, old)
             state.masses[k] += share
