@@ -16,13 +16,14 @@ if TYPE_CHECKING:
         TooManyBadRecords,
     )
     from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
-    from streammoe.options import Auto, Decay, Exponential, Lags, PageHinkley, Polyak, WarmUp
+    from streammoe.options import Auto, Blocks, Decay, Exponential, Lags, PageHinkley, Polyak, WarmUp
     from streammoe.reduction import merge_statistics, reduce
 
     __version__: str
 
 __all__ = [
     "Auto",
+    "Blocks",
     "CheckpointError",
     "ConfigError",
     "Decay",
@@ -51,7 +52,7 @@ __all__ = [
 _ESTIMATORS = {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"}
 _MODULES = {"mm", "schedules"}
 _NOISES = {"Gaussian", "Laplace", "StudentT"}
-_OPTIONS = {"Auto", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak", "WarmUp"}
+_OPTIONS = {"Auto", "Blocks", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak", "WarmUp"}
 _REDUCTIONS = {"merge_statistics", "reduce"}
 
 

@@ -293,6 +293,7 @@ class Portfolio(Noticed):
         most_experts: int,
         curved: str = "off",
         refits: bool = False,
+        block_size: int = 0,
     ) -> Portfolio:
         """Restore the portfolio of a mixture that has learned n events from the arrays that `arrays` returned.
 
@@ -303,7 +304,8 @@ class Portfolio(Noticed):
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
         where = f"{PREFIX}weights"
-        one = OneExpert.from_arrays(family, bound, arrays, PREFIX, n=n, n_outputs=n_outputs, p_v=p_v)
+        of_one = {"n": n, "n_outputs": n_outputs, "p_v": p_v, "block_size": block_size}
+        one = OneExpert.from_arrays(family, bound, arrays, PREFIX, **of_one)
         members: list[Member] = [Average(), Latest(), one]
         sizes = {"n_outputs": n_outputs, "p_w": p_w, "p_v": p_v}
         if refits and f"{PREFIX}{Refitted.name}.experts" in arrays:
@@ -312,7 +314,7 @@ class Portfolio(Noticed):
         if refits and f"{PREFIX}{growing.NAME}.counts" in arrays:
             rows = GrowingRows.from_arrays(arrays, PREFIX, family, n=n, most_experts=most_experts, **sizes)
         members += [
-            kind.from_arrays(family, bound, arrays, PREFIX, n=n, n_outputs=n_outputs, p_v=p_v)
+            kind.from_arrays(family, bound, arrays, PREFIX, **of_one)
             for kind in ON_TRIAL
             if f"{PREFIX}{kind.name}.n" in arrays
         ]

@@ -21,6 +21,7 @@ from streammoe.options import (
     AnyClass,
     Auto,
     Averaging,
+    Blocks,
     ClassifierOptions,
     Lags,
     PageHinkley,
@@ -48,6 +49,7 @@ class RegressorArguments(MixtureOfExperts):
         expert: str | ExpertNoise = "gaussian",
         schedule: str | Schedule | None = None,
         bound: str = "adaptive",
+        curvature: str | Blocks | None = "full",
         events_per_coefficient: float = 0.0,
         prior_strength: float = 0.1,
         warmup: int | WarmUp | None = None,
@@ -76,6 +78,7 @@ class RegressorArguments(MixtureOfExperts):
         self.expert = expert
         self.schedule = schedule
         self.bound = bound
+        self.curvature = curvature
         self.events_per_coefficient = events_per_coefficient
         self.prior_strength = prior_strength
         self.warmup = warmup
@@ -115,6 +118,7 @@ class ClassifierArguments(MixtureOfExperts):
         max_classes: int = 100,
         schedule: str | Schedule | None = None,
         bound: str = "adaptive",
+        curvature: str | Blocks | None = "full",
         events_per_coefficient: float = 0.0,
         prior_strength: float = 0.04,
         warmup: int | WarmUp | None = None,
@@ -143,6 +147,7 @@ class ClassifierArguments(MixtureOfExperts):
         self.max_classes = max_classes
         self.schedule = schedule
         self.bound = bound
+        self.curvature = curvature
         self.events_per_coefficient = events_per_coefficient
         self.prior_strength = prior_strength
         self.warmup = warmup

@@ -14,7 +14,7 @@ import numpy as np
 
 from streammoe import distributions
 from streammoe.distributions import ExpertNoise
-from streammoe.experts.contract import Family, Parameters
+from streammoe.experts.contract import Family, Parameters, learning_kernel, single_kernel
 from streammoe.experts.on_sums import Sums
 from streammoe.kernels import gaussian
 from streammoe.kernels.batch import collect_errors, collect_gram, fit_linear, fit_variances
@@ -54,12 +54,12 @@ class Gaussian(Family):
     def learn_rows(self, state: MMState, *others: Any) -> int:
         # Called for each event; a shape that is looked up costs as little as one that is bound.
         shape = self._shapes.get(state.experts.shape[1])
-        learn = self.kernels.learn_in_groups if len(state.group) else self.kernels.learn_rows
+        learn = learning_kernel(self.kernels, state)
         found: int = learn(self._shape(state.experts) if shape is None else shape, state, *others)
         return found
 
     def learn_single(self, state: SingleExpert, *others: Any) -> int:
-        found: int = self.kernels.learn_single(self._shape(state.experts), state, *others)
+        found: int = single_kernel(self.kernels, state)(self._shape(state.experts), state, *others)
         return found
 
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
@@ -215,6 +215,10 @@ class Gaussian(Family):
         found = np.empty_like(tau)
         self.kernels.trusted_rows(self._shape(theta.experts), theta.experts, theta.variances, R, Y, tau, found)
         return found
+
+    def curvature_weights(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
+        largest: FloatArray = self.irls_weights(theta, tau, R, Y).max(axis=1)
+        return largest
 
     def first_variances(self, Y: FloatArray) -> FloatArray:
         if self.is_exact:

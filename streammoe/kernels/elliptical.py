@@ -184,6 +184,24 @@ def _step_experts(
 
 
 @inline
+def _step(
+    state: MMState,
+    options: LearningOptions,
+    k: int,
+    q: int,
+    old_mass: float,
+    new: float,
+    left: float,
+    mass: float,
+    means: FloatArray,
+    y: FloatArray,
+) -> None:
+    error = y[q] - means[k, q]
+    variance = (old_mass * state.variances[k, q] + new * error * error * left) / mass
+    state.variances[k, q] = max(variance, options.variance_floor * state.prior_variances[q])
+
+
+@inline
 def _settle(
     state: MMState, options: LearningOptions, k: int, q: int, keep: float, left: FloatArray, mass: float
 ) -> None:
@@ -229,4 +247,4 @@ def _residual(
     return at + 1, square + entry * entry
 
 
-SPREAD = Spread(_settle, _top_up, _residual)
+SPREAD = Spread(_step, _settle, _top_up, _residual)

@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from streammoe.kernels.blocks import in_blocks
 from streammoe.kernels.compile import hook, inline, jit
 from streammoe.kernels.elliptical import NEGLIGIBLE
 from streammoe.kernels.gaussian import energy, irls_weight, is_outlier, log_constant
@@ -162,6 +163,29 @@ def _step_experts(
 
 
 @inline
+def _step(
+    state: MMState,
+    options: LearningOptions,
+    k: int,
+    q: int,
+    old_mass: float,
+    new: float,
+    left: float,
+    mass: float,
+    means: FloatArray,
+    y: FloatArray,
+) -> None:
+    error = y[q] - means[k, q]
+    for c in range(q + 1):
+        product = error * (y[c] - means[k, c])
+        value = (old_mass * state.variances[k, q, c] + new * product * left) / mass
+        if c == q:
+            value = max(value, options.variance_floor * state.prior_variances[q])
+        state.variances[k, q, c] = value
+        state.variances[k, c, q] = value
+
+
+@inline
 def _settle(
     state: MMState, options: LearningOptions, k: int, q: int, keep: float, left: FloatArray, mass: float
 ) -> None:
@@ -217,9 +241,12 @@ def _residual(
     return at, square
 
 
-NOISE = linear_noise(log_constant, scratch_rows, evaluate, trust, _step_experts, Spread(_settle, _top_up, _residual))
+NOISE = linear_noise(
+    log_constant, scratch_rows, evaluate, trust, _step_experts, Spread(_step, _settle, _top_up, _residual)
+)
 learn_rows, learn_in_groups, score_rows = loop(NOISE, __name__)
 learn_single = single_expert(NOISE, __name__)
+learn_in_blocks, learn_single_in_blocks = in_blocks(NOISE, __name__)
 
 
 @jit

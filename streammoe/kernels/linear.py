@@ -9,9 +9,9 @@ import math
 from functools import cache
 from typing import NamedTuple
 
-from streammoe.kernels.compile import allocating, inline
+from streammoe.kernels.compile import allocating, hook, inline
 from streammoe.kernels.groups import Group, settle_linear, weigh
-from streammoe.kernels.linalg import dot
+from streammoe.kernels.linalg import VANISHED, dot
 from streammoe.kernels.loop import Kernel, Noise
 from streammoe.kernels.softmax import multiply_gram, residual_of_gram, softmax
 from streammoe.kernels.state import LearningOptions, MMState
@@ -23,6 +23,9 @@ LOG_2PI = math.log(2.0 * math.pi)
 class Spread(NamedTuple):
     """What there is to do about the variances of linear experts; each is made by `inline`, for output q of expert k."""
 
+    step: Kernel
+    """``(state, options, k, q, old_mass, new, left, mass, means, y)``: one event of weight `new`, of the square of
+    whose errors the step leaves so much unexplained."""
     settle: Kernel
     """``(state, options, k, q, keep, left, mass)``: a group, whose step leaves `left`, (Q, Q), unexplained."""
     top_up: Kernel
@@ -36,13 +39,55 @@ def linear_noise(
     log_constant: Kernel, scratch_rows: Kernel, evaluate: Kernel, trust: Kernel, step_experts: Kernel, spread: Spread
 ) -> Noise:
     """Describe linear experts to the loop."""
-    return Noise(log_constant, scratch_rows, evaluate, trust, step_experts, *_experts(spread))
+    return Noise(log_constant, scratch_rows, evaluate, trust, step_experts, largest_trust, *_experts(spread))
+
+
+@inline
+def largest_trust(options: LearningOptions, tau: FloatArray, trusted: FloatArray, means: FloatArray) -> float:  # noqa: ARG001 - same
+    """The largest weight of an event in the Gram matrix of an expert."""
+    largest: float = trusted[0]
+    for k in range(1, tau.shape[0]):
+        largest = max(largest, trusted[k])
+    return largest
 
 
 @cache
-def _experts(spread: Spread) -> tuple[Kernel, Kernel, Kernel]:
+def _experts(spread: Spread) -> tuple[Kernel, Kernel, Kernel, Kernel]:
     """Make what linear experts of any noise share, once for each kind of spread."""
-    settle_spread, top_up_spread, residual_of_spread = spread
+    step_spread, settle_spread, top_up_spread, residual_of_spread = spread
+
+    @hook
+    def step_in_blocks(
+        state: MMState,
+        options: LearningOptions,
+        keep: float,
+        fresh: float,
+        amount: float,
+        weight: float,
+        tau: FloatArray,
+        trusted: FloatArray,
+        means: FloatArray,
+        y: FloatArray,
+        gain: FloatArray,
+        left: float,
+        reach: float,
+        push: FloatArray,  # noqa: ARG001 - other experts need it
+    ) -> None:
+        for k in range(tau.shape[0]):
+            if tau[k] == 0.0:
+                state.masses[k] = max(keep * state.masses[k], VANISHED)
+                continue
+            size = amount * trusted[k]
+            old_mass = keep * state.masses[k]
+            mass = max(old_mass + fresh * tau[k], VANISHED)
+            # 1 − size · reach, as a sum of what cannot be negative.
+            unexplained = left + (weight - size) * reach
+            for q in range(y.shape[0]):
+                step_spread(state, options, k, q, old_mass, fresh * trusted[k], unexplained, mass, means, y)
+                push_size = size * (y[q] - means[k, q])
+                for j in range(gain.shape[0]):
+                    state.experts[k, q, j] += push_size * gain[j]
+            state.masses[k] = mass
 
     @allocating
     def settle_expert(
@@ -98,7 +143,7 @@ def _experts(spread: Spread) -> tuple[Kernel, Kernel, Kernel]:
         residual[at] += share * (entry - residual[at])
         return at + 1, square + entry * entry
 
-    return settle_expert, top_up, residual_of_expert
+    return step_in_blocks, settle_expert, top_up, residual_of_expert
 
 
 @inline

@@ -91,6 +91,12 @@ class Noise(NamedTuple):
     O(K p²), but for what waits in `late`. `keep` is 1 − γ, `fresh` is γ times the event's weight, `amount` the same
     over the new decay, `row` where r stands in the call; `gain`, (p_v,), and `push`, (max(K, M),), are scratch. All
     experts at once: a function for each of them costs speed."""
+    expert_weight: Kernel
+    """``(options, tau, trusted, means)`` → the largest weight with which the event enters an expert's curvature."""
+    step_in_blocks: Kernel
+    """``(state, options, keep, fresh, amount, weight, tau, trusted, means, y, gain, left, reach, push)``: learns one
+    event by the curvature that all experts share, in O(K p); see `streammoe.kernels.blocks.enter`, which has left
+    `gain`, `left` and `reach` for an event of this weight."""
     settle_expert: Kernel
     """``(state, options, k, keep, group, amounts, tau, trusted, means, mass, weights, sizes, errors)``: the same for a
     group of B events, whose arrays have one axis more. `mass` is the new one; (B,), (B,) and (B, M) are scratch."""

@@ -133,6 +133,13 @@ def refresh_gate(state: MMState, missing: float) -> None:
         add_product(state.gate_inverse, pull, state.gate[k])
 
 
+@inline
+def pull_to_prior(state: MMState | SingleExpert, q: int, share: float, theta: FloatArray, pull: FloatArray) -> None:
+    """Write share · Λ (Υ_0 − Υ) of row q of an expert's coefficients, `theta`, to `pull`, (p,)."""
+    for j in range(theta.shape[0]):
+        pull[j] = share * state.prior_expert_gram[j] * (state.prior_experts[q, j] - theta[j])
+
+
 @allocating
 def refresh_expert(state: MMState | SingleExpert, k: int, share: float) -> None:
     """Rebuild an expert's inverse from its Gram matrix, after adding `share` of the prior's statistics.
@@ -152,8 +159,7 @@ def refresh_expert(state: MMState | SingleExpert, k: int, share: float) -> None:
     pull = np.empty(p)
     for q in range(state.experts.shape[1]):
         theta = state.experts[k, q]
-        for j in range(p):
-            pull[j] = share * state.prior_expert_gram[j] * (state.prior_experts[q, j] - theta[j])
+        pull_to_prior(state, q, share, theta, pull)
         add_product(state.expert_inverses[k], pull, theta)
 
 

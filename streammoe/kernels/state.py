@@ -38,7 +38,8 @@ class MMState(NamedTuple):
     masses: FloatArray
     """(K,) E[τ_k]."""
     expert_grams: FloatArray
-    """(K, p_v, p_v) R_k = E[a τ_k r rᵀ]."""
+    """(K, p_v, p_v) R_k = E[a τ_k r rᵀ]; or (1, blocks, size, size), of which gate and experts have the curvature in
+    common (`streammoe.kernels.blocks`), and those of the gate are (0, 0)."""
     expert_inverses: FloatArray
     average_gate: FloatArray
     average_experts: FloatArray

@@ -12,6 +12,7 @@ import numpy as np
 from streammoe.bounds import MAX_BUFFER_BYTES, MAX_STATE_BYTES, buffer_bytes, model_bytes
 from streammoe.columns import ColumnKind
 from streammoe.engine import em, mixture, warmup
+from streammoe.engine.blocks import in_blocks
 from streammoe.engine.cost import Shape
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.interruption import interruptible
@@ -152,6 +153,7 @@ class Context(Noticed):
     def candidate(self, state: MMState) -> Candidate:
         """Return a mixture that continues from a state, with everything that its steps need."""
         n_outputs = self.targets.n_outputs
+        state = self._curved(state)
         state = grouping(state, self.options.batch_size, self.family.n_targets(n_outputs))
         residual = mixture.new_residual(self.family, state, n_outputs)
         return Candidate(state, residual, self.learning_options(len(state.masses)))
@@ -161,7 +163,12 @@ class Context(Noticed):
         options = self.options
         if options.serve != "portfolio":
             return None
-        return Portfolio.of(self.family, options.bound, state, trusted=trusted)
+        return Portfolio.of(self.family, options.bound, self._curved(state), trusted=trusted)
+
+    def _curved(self, state: MMState) -> MMState:
+        """Return a state whose curvature is as the options ask for."""
+        size = self.options.block_size
+        return in_blocks(state, size) if size else state
 
     def curved_terms(self) -> IntArray | None:
         """Return the features of the member of squares and products; None if there is nothing to multiply.
@@ -210,6 +217,7 @@ class Context(Noticed):
             prior_strength=options.prior_strength,
             seed=options.seed,
             n_features=self.encoder.n_expert_features,
+            block_size=self.options.block_size,
         )
 
     # -- Buffered rows -------------------------------------------------------------------------------------------------
@@ -292,6 +300,7 @@ class Context(Noticed):
             seed=self.options.seed,
             options=self.learning_options(n_experts),
             brief=brief,
+            block_size=self.options.block_size,
         )
 
     # -- A sample ------------------------------------------------------------------------------------------------------
@@ -351,15 +360,22 @@ class Context(Noticed):
         options, p_w, p_v = self.options, padded(gate_features), padded(expert_features)
         n_rows, is_portfolio = self.family.n_rows(self.targets.most_outputs), options.serve == "portfolio"
         curved = model_bytes(1, n_rows, 0, MOST_FEATURES) if options.has_curved else 0
-        K = options.most_experts
+        K, size = options.most_experts, options.block_size
+
+        def learning(n_alone: int) -> int:
+            if not size:
+                return model_bytes(K + n_alone, n_rows, p_w, p_v)
+            mixture_bytes = model_bytes(K, n_rows, p_w, p_v, size)
+            return mixture_bytes + n_alone * model_bytes(1, n_rows, 0, p_v, size)
+
         if options.warmup.size == 0:  # no members on trial begin then
-            return model_bytes(K + is_portfolio, n_rows, p_w, p_v) + curved
-        streaming = model_bytes(K + is_portfolio + len(ON_TRIAL) * options.has_on_trial, n_rows, p_w, p_v)
+            return learning(is_portfolio) + curved
+        streaming = learning(is_portfolio + len(ON_TRIAL) * options.has_on_trial)
         warm_up = model_bytes(1, n_rows, p_v, p_v)
         if is_portfolio:
             warm_up += model_bytes(1, n_rows, 0, p_v)
         if self.has_provisional:
-            warm_up += model_bytes(K, n_rows, p_w, p_v)
+            warm_up += learning(0)
         return max(streaming, warm_up) + curved
 
     def excess(self, additions: Additions) -> str | None:

@@ -585,6 +585,11 @@ class Learner:
         if not isinstance(phase, Streaming) or not is_whole(expert, 0) or not max(expert + 1, 2) <= K:
             rule = f"the model has {K}, numbered from 0, and needs at least two" if K else "the warm-up is not over"
             raise ConfigError(f"reseed_expert: there is no expert {shown(expert)} to reseed: {rule}")
+        if context.options.block_size:
+            raise ConfigError(
+                "reseed_expert: the curvature is in blocks, which do not tell the experts' statistics apart; make the "
+                "model with curvature 'full'"
+            )
         found = diagnose(context.family, phase.leader.state, phase.leader.options)
         self.phase = Mixture(context.candidate(phase.reseeded(context, found, expert, 0)), phase.portfolio)
         context.reseeds += 1

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from streammoe.engine.blocks import is_in_blocks
 from streammoe.engine.interruption import LONG
 from streammoe.engine.members.average import Average
 from streammoe.engine.members.contract import Member
@@ -337,7 +338,7 @@ def _is_usual(context: Context, phase: Mixture) -> bool:
     if context.lags is not None:
         return False
     state, portfolio = phase.leader.state, phase.portfolio
-    if len(state.group) or context.family.compiled(state.experts) is None:
+    if len(state.group) or is_in_blocks(state) or context.family.compiled(state.experts) is None:
         return False
     if (portfolio is not None) != (context.options.serve == "portfolio"):
         return False

@@ -92,6 +92,12 @@ def check_alike(learners: Sequence[Learner], names: Sequence[str]) -> None:
         if learner.phase.leader is None:
             problems.append(f"{name}: its warm-up is not over ({learner.n:,} events so far); leave it out until then")
             continue
+        if learner.context.options.block_size:
+            problems.append(
+                f"{name}: its curvature is in blocks, which do not tell the experts' statistics apart; reduce models "
+                "with curvature 'full' only"
+            )
+            continue
         problems += [f"{name}: {problem}" for problem in _differences(first, learner, names[0])]
     if problems:
         raise ConfigError(*problems)

@@ -509,3 +509,127 @@ ALGORITHMS: dict[str, type[Algorithm1]] = {
     "categorical": Algorithm3,
 }
 """The reference implementation of each family of experts."""
+
+
+LANES = 4
+"""Rows of features are padded with zeros to multiples of this."""
+
+
+class InBlocks(Algorithm1):
+    """One curvature D for gate and experts, by which an event's surrogate is a looser one; a mixin, see `in_blocks`.
+
+    D is blockdiag(x_b x_bᵀ / w_b) with w_b = |b|/p, times the largest weight c with which the event enters gate or
+    experts: ½ A ⊗ D for the gate, and D for an expert, where they would have ½ A ⊗ a w wᵀ and τ_k u_k r rᵀ. Slopes are
+    the same. So s2 is E[½ A ⊗ D], and s5 and s4 of experts are the same for all of them up to the prior.
+    """
+
+    size = 32
+
+    def __init__(self, parameters: Mapping[str, Any], *, bound: str = "tight", **others: Any) -> None:
+        blocks, p = np.array(parameters["gram_blocks"]), np.shape(parameters["experts"])[2]
+        self.shares = self.weights_of_blocks(p)
+        B = np.zeros((p, p))
+        for gram, (own, share) in zip(blocks, self.shares, strict=True):
+            width = own.stop - own.start
+            B[own, own] = gram[:width, :width] / share
+        K = len(parameters["masses"])
+        given = {**parameters, "gate_gram": B, "expert_grams": np.stack([B] * K)}
+        super().__init__(given, bound="adaptive" if bound == "sharp" else bound, **others)
+
+    def weights_of_blocks(self, p: int) -> list[tuple[slice, float]]:
+        """Return the features of each block with its w_b, to which padding adds."""
+        wide = -(-p // LANES) * LANES
+        firsts = range(0, wide, self.size)
+        return [(slice(min(at, p), min(at + self.size, p)), (min(at + self.size, wide) - at) / wide) for at in firsts]
+
+    def curvature_of(self, x: AnyArray) -> AnyArray:
+        """Return blockdiag(x_b x_bᵀ / w_b), no less than x xᵀ by the inequality of Cauchy and Schwarz."""
+        D = np.zeros((len(x), len(x)))
+        for own, share in self.shares:
+            D[own, own] = np.outer(x[own], x[own]) / share
+        return D
+
+    def slopes(self, w: AnyArray, r: AnyArray, y: Any, tau: AnyArray, theta: Theta) -> tuple[AnyArray, AnyArray, float]:
+        """Return u (K,), the residuals or pushes of experts (K, N), and the largest weight of an expert's curvature."""
+        if isinstance(self, Algorithm3):
+            logits = self.class_logits(r, theta)
+            pushes = [(np.exp(log_softmax(each)) - np.eye(len(each))[y])[1:] for each in logits]
+            return (
+                np.ones(self.K),
+                np.stack(pushes),
+                max(t * curvature_weight(self.bound, each) for t, each in zip(tau, logits, strict=True)),
+            )
+        u = self.irls_weight(r, y, theta) if isinstance(self, LogTails | StudentT) else np.ones(self.K)
+        return u, np.asarray(y - theta["experts"] @ r), float(np.max(tau * u))
+
+    def event_statistics(self, x: tuple[AnyArray, AnyArray], y: Any, theta: Theta) -> dict[str, AnyArray]:
+        w, r = x
+        logits = self.logits(w, theta)
+        g = np.exp(log_softmax(logits))
+        tau = self.routed(np.exp(log_softmax(self.log_joint(w, r, y, theta))))
+        u, slopes, largest = self.slopes(w, r, y, tau, theta)
+        if self.K > 1:
+            largest = max(largest, curvature_weight(self.bound, logits))
+        D = largest * self.curvature_of(r)
+        gate = {
+            "s1": np.outer((g - tau)[:-1], w) - self.A @ theta["gate"] @ D,
+            "s2": 0.5 * np.kron(self.A, D),
+            "s6": tau,
+        }
+        if isinstance(self, Algorithm3):
+            s3 = [
+                t * np.outer(push, r) - self.B @ C @ D for t, push, C in zip(tau, slopes, theta["experts"], strict=True)
+            ]
+            return gate | {"s3": np.stack(s3), "s4": np.stack([0.5 * np.kron(self.B, D)] * self.K)}
+        assert isinstance(self, Algorithm2)
+        s3, s4 = [], []
+        for trusted, error, upsilon in zip(tau * u, slopes, theta["experts"], strict=True):
+            cross = np.outer(error, upsilon @ r)
+            s3.append(self.form(trusted * (np.outer(error, error) + cross + cross.T) + upsilon @ D @ upsilon.T))
+            s4.append(-2.0 * (trusted * np.outer(error, r) + upsilon @ D))
+        return gate | {"s3": np.stack(s3), "s4": np.stack(s4), "s5": np.stack([D] * self.K)}
+
+    def top_up_prior(self, weight: float) -> None:
+        """Raise the weight of the prior's statistics, in the form of a surrogate at θ with the common curvature."""
+        missing = weight - self.prior_weight
+        self.prior_weight = weight
+        s, theta = self.mm.statistics, self.mm.last_iterate
+        own, of_gate = self.prior["expert_gram"] / self.K, self.prior["gate_gram"]
+        common = np.maximum(own, of_gate) if self.K > 1 else own
+        E, G, D = np.diag(own), np.diag(of_gate), np.diag(common)
+        C, C0 = theta["experts"], self.prior["experts"]
+        omega = theta["gate"]
+        added = {"s2": 0.5 * np.kron(self.A, D), "s1": self.A @ omega @ (G - D), "s6": 1.0 / self.K}
+        if isinstance(self, Algorithm3):
+            added |= {"s3": self.B @ ((C - C0) @ E - C @ D), "s4": 0.5 * np.kron(self.B, D)}
+        else:
+            assert isinstance(self, Algorithm2)
+            apart = C - C0
+            turned = C.transpose(0, 2, 1)
+            cross = apart @ E @ turned
+            square = apart @ E @ apart.transpose(0, 2, 1) - cross - cross.transpose(0, 2, 1) + C @ D @ turned
+            added |= {
+                "s3": self.form(square + np.diag(self.prior["variances"]) / self.K),
+                "s4": 2.0 * (apart @ E - C @ D),
+                "s5": D,
+            }
+        for name, statistic in added.items():
+            s[name] = s[name] + missing * statistic
+        self.mm.replace_statistics(s)
+
+    @property
+    def theta(self) -> dict[str, AnyArray]:
+        """As of any algorithm, with blocks of G in place of Gram matrices."""
+        found = super().theta
+        B = found.pop("expert_grams")[0]
+        found.pop("gate_gram", None)
+        blocks = np.zeros((len(self.shares), self.size, self.size))
+        for block, (own, share) in zip(blocks, self.shares, strict=True):
+            width = own.stop - own.start
+            block[:width, :width] = share * B[own, own]
+        return found | {"gram_blocks": blocks}
+
+
+def in_blocks(algorithm: type[Algorithm1], size: int) -> type[Algorithm1]:
+    """Return an algorithm with its curvature in blocks of so many features."""
+    return type(f"{algorithm.__name__}InBlocks", (InBlocks, algorithm), {"size": size})

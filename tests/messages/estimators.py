@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 from river import datasets, preprocessing
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, schedules
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, reduce, schedules
 from streammoe.distributions import Gaussian, GaussianMixture, Laplace, StudentT, StudentTMixture
 from streammoe.features import Encoder
 from streammoe.options import Auto, Exponential, Lags, PageHinkley, WarmUp
@@ -19,7 +19,7 @@ HUGE = 10**400
 """Larger than any float."""
 WRONG = {
     MoERegressor: dict.fromkeys(("n_experts", "degree", "gate_degree", "top_k"), 0)
-    | dict.fromkeys(("bound", "averaging", "drift", "reseed", "expert", "schedule"), "loose")
+    | dict.fromkeys(("bound", "curvature", "averaging", "drift", "reseed", "expert", "schedule"), "loose")
     | dict.fromkeys(("prior_strength", "range_factor"), math.nan)
     | dict.fromkeys(("warmup", "seed"), -1)
     | {"batch_size": 10**6, "max_levels": 2.5}
@@ -31,6 +31,8 @@ WRONG_TOGETHER = (
     (MoERegressor, {"warmup": 0, "prior_strength": 0.0}),
     (MoERegressor, {"warmup": 0, "n_experts": "auto"}),
     (MoERegressor, {"curved": "on", "hold": False}),
+    (MoERegressor, {"curvature": "blocks", "batch_size": 8, "reseed": "auto"}),
+    (MoEClassifier, {"curvature": "blocks", "degree": 2}),
     (MoERegressor, {"categorical": ("c", "t"), "timestamps": ("t",)}),
     (MoERegressor, {"expert": Gaussian("full")}),
 )
@@ -57,11 +59,11 @@ def curved_too_early(_):
     MoERegressor(2, warmup=WarmUp(60, restarts=1), curved="on").learn_array(X, X[:, 0])
 
 
-def reseeding(_):
-    model = MoERegressor(2, warmup=WarmUp(40, restarts=1))
+def learned_twins(**given):
+    model = MoERegressor(2, warmup=WarmUp(40, restarts=1), **given)
     with quiet():
         model.learn_array(*np.split(np.random.default_rng(0).normal(size=(50, 3)), [2], axis=1))
-    model.reseed_expert(2)
+    return model
 
 
 def from_parameters(change):
@@ -147,7 +149,9 @@ CASES = {
     "set_targets, there are some": lambda _: outputs().set_targets(["a"]),
     "set_targets, none": lambda _: MoEMultiTargetRegressor().set_targets([]),
     "reseed_expert during the warm-up": lambda _: MoERegressor(2).reseed_expert(0),
-    "reseed_expert, no such expert": reseeding,
+    "reseed_expert, no such expert": lambda _: learned_twins().reseed_expert(2),
+    "reseed_expert, a curvature in blocks": lambda _: learned_twins(curvature="blocks").reseed_expert(0),
+    "reduce, a curvature in blocks": lambda _: reduce([learned_twins(), learned_twins(curvature="blocks")]),
     # Schedules
     "power, alpha out of range": lambda _: schedules.power(alpha=0.4),
     "power, two numbers out of range": lambda _: schedules.power(2, gamma0=-1),

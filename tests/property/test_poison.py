@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
+from streammoe import Blocks, InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 from streammoe.distributions import Gaussian
 from streammoe.options import WarmUp
 
@@ -15,6 +15,12 @@ from streammoe.options import WarmUp
 def no_dust(number):
     """Below 1e-25 the fourth power, which a Gram matrix of squares holds, vanishes; the last test is about those."""
     return 0.0 if abs(number) < 1e-25 else number
+
+
+def consistent(drawn):
+    """Arguments that go together."""
+    drawn = drawn | {"standardize": drawn["standardize"] and drawn["warmup"].size > 0}
+    return drawn if drawn["curvature"] == "full" else drawn | {"batch_size": 1, "gate_degree": drawn["degree"]}
 
 
 sound = st.floats(-100, 100).map(no_dust)
@@ -48,8 +54,9 @@ arguments = st.fixed_dictionaries(
         "categorical": st.just(("c",)),
         "timestamps": st.just(("t",)),
         "max_levels": st.just(4),
+        "curvature": st.sampled_from(["full", "full", Blocks(2)]),
     }
-).map(lambda drawn: drawn | {"standardize": drawn["standardize"] and drawn["warmup"].size > 0})
+).map(consistent)
 bounds = st.sampled_from(["sharp", "tight", "adaptive", "paper"])
 label = st.one_of(st.sampled_from(["a", "b", 1, True, 2.5, np.int64(3), np.bool_(False)]), st.text(max_size=2), poison)
 several = st.dictionaries(st.sampled_from(["u", "v"]), value, min_size=1)

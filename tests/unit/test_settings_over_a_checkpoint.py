@@ -25,7 +25,8 @@ schema.timestamps=["a"] schema.numeric=["a"] schema.late_columns=true schema.max
 labels.key=id labels.max_pending=5 labels.expire_events=5 labels.expire_seconds=5.0
 model.kind=classifier model.n_experts=auto model.top_k=2 model.batch_size=8 model.reseed=auto
 model.reservoir=20
-model.degree=2 model.gate_degree=2 model.bound=paper model.events_per_coefficient=0.5
+model.degree=2 model.gate_degree=2 model.bound=paper model.curvature=blocks
+model.events_per_coefficient=0.5
 model.prior_strength=0.2 model.seed=1 model.standardize=false model.range_factor=1e9 model.averaging=none
 model.serve=polyak
 model.curved=off model.refits=false

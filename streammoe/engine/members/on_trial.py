@@ -44,8 +44,18 @@ class OnTrial(OneExpert):
 
     @classmethod
     def from_arrays(
-        cls, family: Family, bound: str, given: Mapping[str, AnyArray], prefix: str, *, n: int, n_outputs: int, p_v: int
+        cls,
+        family: Family,
+        bound: str,
+        given: Mapping[str, AnyArray],
+        prefix: str,
+        *,
+        n: int,
+        n_outputs: int,
+        p_v: int,
+        block_size: int = 0,
     ) -> Self:
-        found = super().from_arrays(family, bound, given, prefix, n=n, n_outputs=n_outputs, p_v=p_v)
+        sizes = {"n": n, "n_outputs": n_outputs, "p_v": p_v, "block_size": block_size}
+        found = super().from_arrays(family, bound, given, prefix, **sizes)
         idle = int(array_of(given, f"{prefix}{cls.name}_idle", "int64", (1,), least=0, most=PATIENCE - 1)[0])
         return cls(family, bound, found.state, idle)

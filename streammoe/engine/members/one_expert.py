@@ -11,6 +11,7 @@ import numpy as np
 
 from streammoe.checked import require
 from streammoe.engine import mixture
+from streammoe.engine.blocks import is_in_blocks
 from streammoe.engine.members.contract import Member, Rows
 from streammoe.engine.mixture import Scores
 from streammoe.engine.state import (
@@ -87,7 +88,7 @@ class OneExpert(Member):
         losses, predictions = np.empty(n), np.empty((n, n_outputs))
         variances = np.empty((n if traced else 0, 1, self.expert.variances.shape[1]))
         arguments = (self.expert, self.options, self.step, weights, R, Y, losses, predictions, variances)
-        work = n * p * (p + self.expert.experts.shape[1])
+        work = n * p * (self.expert.expert_grams.shape[-1] + self.expert.experts.shape[1])
         if mixture.stepped(work, self._family.learn_single, *arguments) == UNSOUND:
             raise UnsoundError([self.name])
         if not traced:
@@ -124,7 +125,16 @@ class OneExpert(Member):
 
     @classmethod
     def from_arrays(
-        cls, family: Family, bound: str, given: Mapping[str, AnyArray], prefix: str, *, n: int, n_outputs: int, p_v: int
+        cls,
+        family: Family,
+        bound: str,
+        given: Mapping[str, AnyArray],
+        prefix: str,
+        *,
+        n: int,
+        n_outputs: int,
+        p_v: int,
+        block_size: int = 0,
     ) -> OneExpert:
         """Restore an expert that has learned n events from the arrays that `arrays` returned, with a prefix.
 
@@ -132,20 +142,24 @@ class OneExpert(Member):
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
         place = f"{prefix}{cls.name}"
-        state = restored_expert(given, place, family, n_outputs=n_outputs, p_v=p_v)
+        state = restored_expert(given, place, family, n_outputs=n_outputs, p_v=p_v, block_size=block_size)
         counted = int(state.n[0])
         require(counted == n, f"array {place}.n counts {counted} events, but the mixture has learned {n}")
         return cls(family, bound, state)
 
 
-def restored_expert(given: Mapping[str, AnyArray], place: str, family: Family, *, n_outputs: int, p_v: int) -> MMState:
+def restored_expert(
+    given: Mapping[str, AnyArray], place: str, family: Family, *, n_outputs: int, p_v: int, block_size: int = 0
+) -> MMState:
     """Restore the state of a single expert that is saved without gate and average.
 
     Raises:
         CheckpointError: an array is missing, has another shape, or holds invalid values.
     """
     arrays = {**given, **{f"{place}.{name}": array for name, array in _without_gate(given, place).items()}}
-    return restored_state(arrays, place, family, n_experts=1, n_outputs=n_outputs, p_w=0, p_v=p_v)
+    return restored_state(
+        arrays, place, family, n_experts=1, n_outputs=n_outputs, p_w=0, p_v=p_v, block_size=block_size
+    )
 
 
 def _without_gate(arrays: Mapping[str, AnyArray], place: str) -> dict[str, AnyArray]:
@@ -163,6 +177,8 @@ def merged(mixture_state: MMState) -> MMState:
     normal experts exactly, as far as steps were the same. Coefficients of classes do not add up; these begin with the
     prior's, which after a fit are those of one expert fitted to the same events.
     """
+    if is_in_blocks(mixture_state):
+        return _merged_in_blocks(mixture_state)
     grams = mixture_state.decay[0] * mixture_state.expert_grams
     mass = mixture_state.masses.sum()
     gram = grams.sum(axis=0)
@@ -200,4 +216,32 @@ def merged(mixture_state: MMState) -> MMState:
         prior=prior,
         n=int(mixture_state.n[0]),
         prior_weight=float(mixture_state.prior_weight[0]),
+    )
+
+
+def _merged_in_blocks(mixture_state: MMState) -> MMState:
+    """Return one expert that begins with the prior's coefficients and variances, those of a fit of one expert.
+
+    A curvature in blocks does not tell the experts' statistics apart, whose sums would be exact.
+    """
+    one = mixture_state
+    variances = one.prior_variances
+    return one._replace(
+        n=one.n.copy(),
+        n_average=np.minimum(one.n, 1),
+        decay=one.decay.copy(),
+        prior_weight=one.prior_weight.copy(),
+        gate=np.empty((0, 0)),
+        experts=one.prior_experts[None].copy(),
+        variances=(np.diag(variances) if one.variances.ndim == 3 else variances)[None].copy(),
+        masses=np.array([one.masses.sum()]),
+        expert_grams=one.expert_grams.copy(),
+        expert_inverses=one.expert_inverses.copy(),
+        average_gate=np.empty((0, 0)),
+        average_experts=one.prior_experts[None].copy(),
+        average_variances=(np.diag(variances) if one.variances.ndim == 3 else variances)[None].copy(),
+        prior_gate_gram=np.empty(0),
+        prior_expert_gram=one.prior_expert_gram.copy(),
+        prior_experts=one.prior_experts.copy(),
+        prior_variances=one.prior_variances.copy(),
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe import Auto, MoEClassifier, MoERegressor
+from streammoe import Auto, Blocks, MoEClassifier, MoERegressor
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.layout import NO_ADDITIONS
 
@@ -54,8 +54,10 @@ STATES = (
         MoERegressor(n_experts=2, serve="polyak"),
         MoERegressor(n_experts=Auto(2), warmup=800, curved="off"),
         MoEClassifier(n_experts=2, classes=[0, 1, 2], max_classes=3),
+        MoERegressor(n_experts=3, curvature=Blocks(8), curved="off"),
+        MoERegressor(n_experts=3, curvature=Blocks(32), curved="off", warmup=0),
     ],
-    ids=["one", "two", "squares", "no warm-up", "average alone", "race", "classes"],
+    ids=["one", "two", "squares", "no warm-up", "average alone", "race", "classes", "blocks", "blocks at once"],
 )
 def test_the_size_that_counts_is_that_of_the_largest_state_with_all_members_and_companions(model):
     rng = np.random.default_rng(0)
