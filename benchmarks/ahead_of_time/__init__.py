@@ -1,1 +1,1 @@
-"""What numba costs next to compilers that run before a user installs: `python -m benchmarks.ahead_of_time`."""
+"""Comparison of numba with compilers that run before a user installs: `python -m benchmarks.ahead_of_time`."""

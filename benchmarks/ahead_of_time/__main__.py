@@ -33,11 +33,11 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
 }
 """In which the same events are learned; the C library chooses its functions when a process starts."""
 SUFFIXES = {"C": "c", "Cython": "pyx", "Rust": "rs"}
-"""Of sources; numba's are our kernels."""
+"""Suffixes of the source files by language; for numba the sources are our kernels."""
 
 
 def sizes(built: Sequence[Built]) -> str:
-    """What building takes, and what comes out."""
+    """Time of building, and size of the result."""
     rows = []
     for each in built:
         source = SOURCES / f"loop.{SUFFIXES.get(each.language)}"

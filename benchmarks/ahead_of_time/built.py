@@ -34,7 +34,7 @@ POINTERS = (
 
 
 class Model(ctypes.Structure):
-    """What the loop knows of a model; the same in all three sources."""
+    """Sizes, options and arrays of a model for the loop, the same in all three sources."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("K", "Q", "p_w", "p_v", "residual_size", "averaging")),
@@ -51,7 +51,7 @@ class Built(NamedTuple):
     target: str
     path: Path
     cpu_seconds: float
-    """Of building it."""
+    """CPU seconds of building it."""
 
     @property
     def name(self) -> str:

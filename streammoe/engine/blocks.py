@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from streammoe.kernels.linalg import invert_spd
-from streammoe.kernels.state import MMState
+from streammoe.kernels.linalg import inverses_of
+from streammoe.kernels.state import MMState, is_in_blocks
 from streammoe.types import FloatArray, IntArray
-
-
-def is_in_blocks(state: MMState) -> bool:
-    """Return whether the curvature of a state is in blocks."""
-    return state.expert_grams.ndim == 4
 
 
 def blocks_shape(p: int, size: int) -> tuple[int, int, int, int]:
@@ -44,14 +39,6 @@ def unit_blocks(p: int, size: int) -> FloatArray:
         width = min(size, p - first)
         np.fill_diagonal(blocks[0, b, :width, :width], width / p)
     return blocks
-
-
-def inverses_of(blocks: FloatArray) -> FloatArray:
-    """Return the inverses of blocks."""
-    inverses = np.empty_like(blocks)
-    for block, inverse in zip(blocks[0], inverses[0], strict=True):
-        invert_spd(block, inverse, np.empty_like(block))
-    return inverses
 
 
 def in_blocks(state: MMState, size: int) -> MMState:

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.engine.blocks import is_in_blocks, unit_blocks
+from streammoe.engine.blocks import unit_blocks
 from streammoe.engine.interruption import LONG, interruptible, uncancellable
 from streammoe.engine.state import UnsoundError, state_at, unsound_parts
 from streammoe.errors import ConfigError
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.loop import UNSOUND
-from streammoe.kernels.state import LearningOptions, MMState, Trace
+from streammoe.kernels.state import LearningOptions, MMState, Trace, is_in_blocks
 from streammoe.schedules import Schedule, Steps
 from streammoe.types import FloatArray
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from streammoe.bounds import MAX_PRIOR_STRENGTH
 from streammoe.checked import LARGEST_COUNT, array_of, require
-from streammoe.engine.blocks import blocks_shape, inverses_of, is_in_blocks, widened_blocks
+from streammoe.engine.blocks import blocks_shape, widened_blocks
 from streammoe.experts import Family
 from streammoe.kernels.groups import LARGEST_IN_GROUP, n_waiting
-from streammoe.kernels.linalg import invert_spd
+from streammoe.kernels.linalg import inverses_of
 from streammoe.kernels.soundness import is_sound
-from streammoe.kernels.state import MMState, Prior
+from streammoe.kernels.state import MMState, Prior, is_in_blocks
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 __all__ = [
@@ -52,14 +52,6 @@ def state_at(
     Gram matrices are the true ones: E[w wᵀ] and E[τ_k r rᵀ], with the adaptive bound's weights. In blocks there is none
     of the gate.
     """
-    gate_inverse = np.empty_like(gate_gram)
-    invert_spd(gate_gram, gate_inverse, np.empty_like(gate_gram))
-    if expert_grams.ndim == 4:
-        expert_inverses = inverses_of(expert_grams)
-    else:
-        expert_inverses = np.empty_like(expert_grams)
-        for gram, inverse in zip(expert_grams, expert_inverses, strict=True):
-            invert_spd(gram, inverse, np.empty_like(gram))
     return MMState(
         n=np.array([n], dtype=np.int64),
         n_average=np.array([1 if n else 0], dtype=np.int64),
@@ -67,12 +59,12 @@ def state_at(
         prior_weight=np.array([prior_weight]),
         gate=gate.copy(),
         gate_gram=gate_gram / decay,
-        gate_inverse=gate_inverse * decay,
+        gate_inverse=inverses_of(gate_gram[None])[0] * decay,
         experts=experts.copy(),
         variances=variances.copy(),
         masses=masses.copy(),
         expert_grams=expert_grams / decay,
-        expert_inverses=expert_inverses * decay,
+        expert_inverses=inverses_of(expert_grams) * decay,
         average_gate=gate.copy(),
         average_experts=experts.copy(),
         average_variances=variances.copy(),

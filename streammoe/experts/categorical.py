@@ -28,7 +28,7 @@ from streammoe.kernels.batch import (
     softmax_gradient,
     softmax_rows,
 )
-from streammoe.kernels.state import LearningOptions, MMState, Prior, SingleExpert
+from streammoe.kernels.state import LearningOptions, MMState, Prior, SingleExpert, is_in_blocks
 from streammoe.schedules import Power
 from streammoe.types import FloatArray
 
@@ -217,7 +217,7 @@ class Categorical(Family):
 
         That is its loss if its probabilities are right, and needs only the algorithm's own statistics.
         """
-        in_blocks = state.expert_grams.ndim == 4
+        in_blocks = is_in_blocks(state)
         size = state.experts.shape[1] + 1 if in_blocks else state.experts.shape[2]
         draws = np.random.default_rng(0).normal(size=(DRAWS, size))
         losses = np.empty(len(state.experts))

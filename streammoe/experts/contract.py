@@ -12,7 +12,7 @@ import numpy as np
 
 from streammoe.distributions import ExpertNoise, Gaussian
 from streammoe.experts.on_sums import Sums
-from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior, SingleExpert
+from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior, SingleExpert, is_in_blocks
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
 
@@ -243,7 +243,7 @@ class Family(ABC):
 
 def learning_kernel(kernels: ModuleType, state: MMState) -> Callable[..., int]:
     """Return the loop of a family's kernels that learns by such a state."""
-    if state.expert_grams.ndim == 4:
+    if is_in_blocks(state):
         found = kernels.learn_in_blocks
     else:
         found = kernels.learn_in_groups if len(state.group) else kernels.learn_rows
@@ -252,7 +252,7 @@ def learning_kernel(kernels: ModuleType, state: MMState) -> Callable[..., int]:
 
 def single_kernel(kernels: ModuleType, state: SingleExpert) -> Callable[..., int]:
     """Return the one that learns by such a state of a single expert."""
-    found = kernels.learn_single_in_blocks if state.expert_grams.ndim == 4 else kernels.learn_single
+    found = kernels.learn_single_in_blocks if is_in_blocks(state) else kernels.learn_single
     return cast("Callable[..., int]", found)
 
 
@@ -279,7 +279,7 @@ def squared_differences(state: MMState) -> FloatArray:
     for i in range(K):
         for j in range(i):
             apart = state.average_experts[i] - state.average_experts[j]
-            if state.expert_grams.ndim == 4:
+            if is_in_blocks(state):
                 found[i, j] = found[j, i] = squares_in_blocks(state, apart)
                 continue
             gram = state.decay[0] * (state.expert_grams[i] + state.expert_grams[j])

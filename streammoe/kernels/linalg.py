@@ -135,6 +135,15 @@ def invert_spd(matrix: FloatArray, out: FloatArray, factor: FloatArray) -> bool:
     return damping == 0.0
 
 
+def inverses_of(matrices: FloatArray) -> FloatArray:
+    """Return the inverses of matrices, (…, p, p), by `invert_spd`."""
+    shape = (math.prod(matrices.shape[:-2]), *matrices.shape[-2:])
+    inverses = np.empty(matrices.shape)
+    for matrix, inverse in zip(matrices.reshape(shape), inverses.reshape(shape), strict=True):
+        invert_spd(matrix, inverse, np.empty_like(matrix))
+    return inverses
+
+
 @jit
 def solve_spd(matrix: FloatArray, rows: FloatArray, factor: FloatArray) -> None:
     """Replace each row b of `rows`, (m, p), by ``matrix⁻¹ b``, with the scaling and damping of `invert_spd`.

@@ -121,6 +121,11 @@ class LearningOptions(NamedTuple):
     """Smallest weight in the running means of the convergence residual."""
 
 
+def is_in_blocks(state: MMState | SingleExpert) -> bool:
+    """Return whether the curvature of a state is in blocks (`streammoe.kernels.blocks`)."""
+    return state.expert_grams.ndim == 4
+
+
 class Trace(NamedTuple):
     """What each expert said about each row before it was learned; arrays of length 0 where nobody asks."""
 

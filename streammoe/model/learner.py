@@ -390,9 +390,7 @@ class Learner:
 
     def predict_one(self, x: Mapping[Any, Any]) -> Any:
         """Predict one event, in the form of the targets."""
-        context, bound = self.context, self._one_event
-        if bound is None or not bound.is_of(context, self.phase):
-            bound = self._bound()
+        context, bound = self.context, self._bound()
         if bound is not None:
             row = context.encoder.plain_row(x)
             found = bound.predict(tuple(context.encoder.row(x)[0].tolist()) if row is None else row)

@@ -15,7 +15,6 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from streammoe.engine.blocks import is_in_blocks
 from streammoe.engine.interruption import LONG
 from streammoe.engine.members.average import Average
 from streammoe.engine.members.contract import Member
@@ -42,7 +41,7 @@ from streammoe.kernels.one_event import (
     Kernels,
     kernels_for,
 )
-from streammoe.kernels.state import LearningOptions
+from streammoe.kernels.state import LearningOptions, is_in_blocks
 from streammoe.model.context import Context
 from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.streaming import JUDGE_EVERY, Mixture, is_refitted

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.engine.blocks import blocks_shape, is_in_blocks
+from streammoe.engine.blocks import blocks_shape
 from streammoe.engine.state import MMState, state_at
 from streammoe.errors import ConfigError
 from streammoe.kernels.groups import n_waiting
+from streammoe.kernels.state import is_in_blocks
 from streammoe.model.checks import is_whole, names_in
 from streammoe.model.learner import Learner
 from streammoe.scaling import Scaler

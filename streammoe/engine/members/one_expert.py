@@ -11,7 +11,6 @@ import numpy as np
 
 from streammoe.checked import require
 from streammoe.engine import mixture
-from streammoe.engine.blocks import is_in_blocks
 from streammoe.engine.members.contract import Member, Rows
 from streammoe.engine.mixture import Scores
 from streammoe.engine.state import (
@@ -27,7 +26,7 @@ from streammoe.engine.state import (
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.linalg import invert_spd
 from streammoe.kernels.loop import UNSOUND
-from streammoe.kernels.state import Prior, SingleExpert, Trace
+from streammoe.kernels.state import Prior, SingleExpert, Trace, is_in_blocks
 from streammoe.schedules import Constant
 from streammoe.types import AnyArray, FloatArray, IntArray
 
@@ -225,7 +224,8 @@ def _merged_in_blocks(mixture_state: MMState) -> MMState:
     A curvature in blocks does not tell the experts' statistics apart, whose sums would be exact.
     """
     one = mixture_state
-    variances = one.prior_variances
+    diagonal = one.prior_variances
+    variances = (np.diag(diagonal) if one.variances.ndim == 3 else diagonal)[None]
     return one._replace(
         n=one.n.copy(),
         n_average=np.minimum(one.n, 1),
@@ -233,13 +233,13 @@ def _merged_in_blocks(mixture_state: MMState) -> MMState:
         prior_weight=one.prior_weight.copy(),
         gate=np.empty((0, 0)),
         experts=one.prior_experts[None].copy(),
-        variances=(np.diag(variances) if one.variances.ndim == 3 else variances)[None].copy(),
+        variances=variances.copy(),
         masses=np.array([one.masses.sum()]),
         expert_grams=one.expert_grams.copy(),
         expert_inverses=one.expert_inverses.copy(),
         average_gate=np.empty((0, 0)),
         average_experts=one.prior_experts[None].copy(),
-        average_variances=(np.diag(variances) if one.variances.ndim == 3 else variances)[None].copy(),
+        average_variances=variances.copy(),
         prior_gate_gram=np.empty(0),
         prior_expert_gram=one.prior_expert_gram.copy(),
         prior_experts=one.prior_experts.copy(),
