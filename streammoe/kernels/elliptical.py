@@ -13,8 +13,6 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import hook, inline, jit
-from streammoe.kernels.late import Late, grow
-from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
 from streammoe.kernels.linear import Spread, linear_noise, shares_and_means
 from streammoe.kernels.loop import Kernel, Noise, Shape, named
 from streammoe.kernels.state import LearningOptions, MMState
@@ -104,7 +102,7 @@ def elliptical(energy: Kernel, irls_weight: Kernel, log_constant: Kernel, is_out
             trusted[k] = tau[k] * irls_weight(shape, square, Q)
         return beyond > 0.5
 
-    return linear_noise(log_constant, _scratch_rows, evaluate, trust, _step_experts, SPREAD)
+    return linear_noise(log_constant, _scratch_rows, evaluate, trust, SPREAD)
 
 
 def irls_weight_rows(irls_weight: Kernel, module: str) -> Kernel:
@@ -137,50 +135,6 @@ def irls_weight_rows(irls_weight: Kernel, module: str) -> Kernel:
 @inline
 def _scratch_rows(Q: int) -> int:  # noqa: ARG001 - every noise is called with the same arguments
     return 2
-
-
-@hook
-def _step_experts(
-    state: MMState,
-    late: Late,
-    options: LearningOptions,
-    keep: float,
-    fresh: float,
-    amount: float,
-    tau: FloatArray,
-    trusted: FloatArray,
-    means: FloatArray,
-    row: int,
-    r: FloatArray,
-    y: FloatArray,
-    gain: FloatArray,
-    push: FloatArray,  # noqa: ARG001 - other experts need it
-) -> None:
-    # With stored matrices R̃ = R / decay and their inverses P̃ = decay · P, the update of R by (1−γ) and γ τ r rᵀ is a
-    # rank-1 update of R̃ with weight γ τ / decay⁺, and R⁺⁻¹ r = P̃ r / (decay⁺ (1 + weight · rᵀ P̃ r)).
-    for k in range(tau.shape[0]):
-        if tau[k] == 0.0:
-            # Nothing of it moves but its mass: what it knows is worth as much less as `decay` says.
-            state.masses[k] = max(keep * state.masses[k], VANISHED)
-            continue
-        weight = amount * trusted[k]
-        quadratic = symmetric_product(state.expert_inverses[k], r, gain)
-        shrink = 1.0 / (1.0 + weight * quadratic)
-        old_mass = keep * state.masses[k]
-        new = fresh * trusted[k]
-        # Without a prior a starved expert's mass would reach 0 and its variance 0/0; so it stays, dead but finite.
-        mass = max(old_mass + fresh * tau[k], VANISHED)
-        for q in range(y.shape[0]):
-            error = y[q] - means[k, q]
-            # 1 − γ τ rᵀ R⁺⁻¹ r, written so that it cannot become negative, is the factor `shrink`.
-            variance = (old_mass * state.variances[k, q] + new * error * error * shrink) / mass
-            state.variances[k, q] = max(variance, options.variance_floor * state.prior_variances[q])
-            push_size = weight * shrink * error
-            for j in range(r.shape[0]):
-                state.experts[k, q, j] += push_size * gain[j]
-        state.masses[k] = mass
-        add_outer(state.expert_inverses[k], gain, -weight * shrink)
-        grow(late, k, state.expert_grams[k], row, r, weight)
 
 
 @inline

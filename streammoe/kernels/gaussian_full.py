@@ -14,8 +14,6 @@ from streammoe.kernels.blocks import in_blocks
 from streammoe.kernels.compile import hook, inline, jit
 from streammoe.kernels.elliptical import NEGLIGIBLE
 from streammoe.kernels.gaussian import energy, irls_weight, is_outlier, log_constant
-from streammoe.kernels.late import Late, grow
-from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
 from streammoe.kernels.linear import Spread, linear_noise, shares_and_means
 from streammoe.kernels.loop import Shape, loop
 from streammoe.kernels.single_expert import single_expert
@@ -118,50 +116,6 @@ def trust(shape: Shape, tau: FloatArray, scratch: FloatArray, trusted: FloatArra
     return beyond > 0.5
 
 
-@hook
-def _step_experts(
-    state: MMState,
-    late: Late,
-    options: LearningOptions,
-    keep: float,
-    fresh: float,
-    amount: float,
-    tau: FloatArray,
-    trusted: FloatArray,
-    means: FloatArray,
-    row: int,
-    r: FloatArray,
-    y: FloatArray,
-    gain: FloatArray,
-    push: FloatArray,  # noqa: ARG001 - other experts need it
-) -> None:
-    for k in range(tau.shape[0]):
-        if tau[k] == 0.0:
-            state.masses[k] = max(keep * state.masses[k], VANISHED)
-            continue
-        weight = amount * trusted[k]
-        quadratic = symmetric_product(state.expert_inverses[k], r, gain)
-        shrink = 1.0 / (1.0 + weight * quadratic)
-        old_mass = keep * state.masses[k]
-        new = fresh * trusted[k]
-        mass = max(old_mass + fresh * tau[k], VANISHED)
-        for q in range(y.shape[0]):
-            error = y[q] - means[k, q]
-            for c in range(q + 1):
-                product = error * (y[c] - means[k, c])
-                value = (old_mass * state.variances[k, q, c] + new * product * shrink) / mass
-                if c == q:
-                    value = max(value, options.variance_floor * state.prior_variances[q])
-                state.variances[k, q, c] = value
-                state.variances[k, c, q] = value
-            push_size = weight * shrink * error
-            for j in range(r.shape[0]):
-                state.experts[k, q, j] += push_size * gain[j]
-        state.masses[k] = mass
-        add_outer(state.expert_inverses[k], gain, -weight * shrink)
-        grow(late, k, state.expert_grams[k], row, r, weight)
-
-
 @inline
 def _step(
     state: MMState,
@@ -241,9 +195,7 @@ def _residual(
     return at, square
 
 
-NOISE = linear_noise(
-    log_constant, scratch_rows, evaluate, trust, _step_experts, Spread(_step, _settle, _top_up, _residual)
-)
+NOISE = linear_noise(log_constant, scratch_rows, evaluate, trust, Spread(_step, _settle, _top_up, _residual))
 learn_rows, learn_in_groups, score_rows = loop(NOISE, __name__)
 learn_single = single_expert(NOISE, __name__)
 learn_in_blocks, learn_single_in_blocks = in_blocks(NOISE, __name__)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from streammoe.kernels.compile import allocating, hook, inline
 from streammoe.kernels.groups import Group, settle_linear, weigh
-from streammoe.kernels.linalg import VANISHED, dot
+from streammoe.kernels.late import Late, grow
+from streammoe.kernels.linalg import VANISHED, add_outer, dot, symmetric_product
 from streammoe.kernels.loop import Kernel, Noise
 from streammoe.kernels.softmax import multiply_gram, residual_of_gram, softmax
 from streammoe.kernels.state import LearningOptions, MMState
@@ -35,11 +36,10 @@ class Spread(NamedTuple):
     residual, where `linear` is Υ_k R_k and `amount` weighs the event."""
 
 
-def linear_noise(
-    log_constant: Kernel, scratch_rows: Kernel, evaluate: Kernel, trust: Kernel, step_experts: Kernel, spread: Spread
-) -> Noise:
+def linear_noise(log_constant: Kernel, scratch_rows: Kernel, evaluate: Kernel, trust: Kernel, spread: Spread) -> Noise:
     """Describe linear experts to the loop."""
-    return Noise(log_constant, scratch_rows, evaluate, trust, step_experts, largest_trust, *_experts(spread))
+    step_experts, *others = _experts(spread)
+    return Noise(log_constant, scratch_rows, evaluate, trust, step_experts, largest_trust, *others)
 
 
 @inline
@@ -52,9 +52,49 @@ def largest_trust(options: LearningOptions, tau: FloatArray, trusted: FloatArray
 
 
 @cache
-def _experts(spread: Spread) -> tuple[Kernel, Kernel, Kernel, Kernel]:
+def _experts(spread: Spread) -> tuple[Kernel, ...]:
     """Make what linear experts of any noise share, once for each kind of spread."""
     step_spread, settle_spread, top_up_spread, residual_of_spread = spread
+
+    @hook
+    def step_experts(
+        state: MMState,
+        late: Late,
+        options: LearningOptions,
+        keep: float,
+        fresh: float,
+        amount: float,
+        tau: FloatArray,
+        trusted: FloatArray,
+        means: FloatArray,
+        row: int,
+        r: FloatArray,
+        y: FloatArray,
+        gain: FloatArray,
+        push: FloatArray,  # noqa: ARG001 - other experts need it
+    ) -> None:
+        # With stored matrices R̃ = R / decay and their inverses P̃ = decay · P, the update of R by (1−γ) and γ τ r rᵀ is
+        # a rank-1 update of R̃ with weight γ τ / decay⁺, and R⁺⁻¹ r = P̃ r / (decay⁺ (1 + weight · rᵀ P̃ r)).
+        for k in range(tau.shape[0]):
+            if tau[k] == 0.0:
+                # Nothing of it moves but its mass: what it knows is worth as much less as `decay` says.
+                state.masses[k] = max(keep * state.masses[k], VANISHED)
+                continue
+            weight = amount * trusted[k]
+            quadratic = symmetric_product(state.expert_inverses[k], r, gain)
+            # 1 − γ τ rᵀ R⁺⁻¹ r, written so that it cannot become negative.
+            shrink = 1.0 / (1.0 + weight * quadratic)
+            old_mass = keep * state.masses[k]
+            # Without a prior a starved expert's mass would reach 0 and its variance 0/0; so it stays, dead but finite.
+            mass = max(old_mass + fresh * tau[k], VANISHED)
+            for q in range(y.shape[0]):
+                step_spread(state, options, k, q, old_mass, fresh * trusted[k], shrink, mass, means, y)
+                push_size = weight * shrink * (y[q] - means[k, q])
+                for j in range(r.shape[0]):
+                    state.experts[k, q, j] += push_size * gain[j]
+            state.masses[k] = mass
+            add_outer(state.expert_inverses[k], gain, -weight * shrink)
+            grow(late, k, state.expert_grams[k], row, r, weight)
 
     @hook
     def step_in_blocks(
@@ -143,7 +183,7 @@ def _experts(spread: Spread) -> tuple[Kernel, Kernel, Kernel, Kernel]:
         residual[at] += share * (entry - residual[at])
         return at + 1, square + entry * entry
 
-    return step_in_blocks, settle_expert, top_up, residual_of_expert
+    return step_experts, step_in_blocks, settle_expert, top_up, residual_of_expert
 
 
 @inline
