@@ -108,10 +108,7 @@ def reseeded(
         values[heir] += values[expert]
         values[parent] *= 0.5
         values[expert] = values[parent]
-    direction = np.zeros(state.experts.shape[2])
-    direction[:n_features] = rng.normal(size=n_features) / np.sqrt(np.diagonal(grams[parent])[:n_features])
-    size = float(np.einsum("i,ij,j", direction, grams[parent], direction)) / masses[parent]
-    direction = direction / math.sqrt(size)
+    direction = _unit_direction(grams[parent], float(masses[parent]), rng.normal(size=n_features))
     signs: FloatArray = rng.normal(size=state.experts.shape[1:2])
     raw = _split(raw, parent, expert, direction, signs)
     served = _split(served, parent, expert, direction, signs)
@@ -139,10 +136,28 @@ def reseeded(
     )
 
 
+def _unit_direction(gram: FloatArray, mass: float, weights: FloatArray) -> FloatArray:
+    """Return a direction along which an expert's events have a mean square of 1, or zeros if they have no features.
+
+    Args:
+        gram: the expert's Gram matrix.
+        mass: its mass.
+        weights: of the features, in units of their own root mean squares. Those that have always been zero, which a
+            prior of 0 allows, have no such unit and no part in the direction.
+    """
+    squares = np.diagonal(gram)[: len(weights)]
+    direction = np.zeros(len(gram))
+    direction[: len(weights)] = np.divide(weights, np.sqrt(squares), out=np.zeros(len(weights)), where=squares > 0.0)
+    size = float(np.einsum("i,ij,j", direction, gram, direction)) / mass if mass > 0.0 else 0.0
+    return direction / math.sqrt(size) if size > 0.0 else np.zeros(len(gram))
+
+
 def _merged(theta: Parameters, grams: FloatArray, masses: FloatArray, expert: int, heir: int) -> Parameters:
     """Return parameters whose `heir` also represents `expert`, which is not modified."""
     pair = [heir, expert]
-    shares = masses[pair] / masses[pair].sum()
+    total = float(masses[pair].sum())
+    # Two without any mass, which a prior of 0 allows, share equally.
+    shares = masses[pair] / total if total > 0.0 else np.full(2, 0.5)
     gram = grams[heir] + grams[expert]
     inverse = np.empty_like(gram)
     invert_spd(gram, inverse, np.empty_like(gram))
@@ -154,7 +169,8 @@ def _merged(theta: Parameters, grams: FloatArray, masses: FloatArray, expert: in
     moved = theta.experts[pair] - experts[heir]
     full = variances.ndim == 3
     if variances.shape[1]:
-        spread = np.einsum("kqi,kij,kcj->qc", moved, grams[pair], moved) / masses[pair].sum()
+        spread = np.einsum("kqi,kij,kcj->qc", moved, grams[pair], moved)
+        spread = spread / total if total > 0.0 else np.zeros_like(spread)
         inside = np.einsum("k,k...->...", shares, theta.variances[pair])
         # Only rounding can make this negative: Gram matrices of extreme values are not quite positive.
         far = np.diagonal(spread)

@@ -66,3 +66,19 @@ def test_variances_stay_positive_where_rounding_has_spoilt_a_gram_matrix(case):
     for variances in (found.variances, found.average_variances):
         own = np.linalg.eigvalsh(variances) if variances.ndim == 3 else variances
         assert (own > 0.0).all()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_feature_that_was_always_zero_has_no_part_in_a_split(case):
+    state = random_state(case, 3, 4)
+    state.prior_weight[:] = 0.0
+    state.expert_grams[:] = np.diag([1.0, 1.0, 0.0, 0.0])
+    found = reseeded(state, 0, heir=1, parent=2, rng=np.random.default_rng(0), n_features=4, window=10)
+    assert all(np.isfinite(array).all() for array in found)
+    halves = found.experts[0] - found.experts[2]
+    assert np.abs(halves[:, :2]).min() > 0.0
+    assert np.array_equal(halves[:, 2:], np.zeros_like(halves[:, 2:]))
+    state.expert_grams[:] = 0.0
+    state.masses[:] = [0.0, 0.0, 1.0]
+    found = reseeded(state, 0, heir=1, parent=2, rng=np.random.default_rng(0), n_features=4, window=10)
+    assert all(np.isfinite(array).all() for array in found)
