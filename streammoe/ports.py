@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, overload
 
 import numpy as np
 
@@ -50,6 +50,32 @@ number of files that had its path before. For Kafka: ``topic``, ``partition`` an
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Locations(Sequence[Location]):
+    """Locations that differ in whole numbers alone, kept as columns: a dict for each takes as long as learning it."""
+
+    common: Location
+    """The entries that all have in common, which come first."""
+    numbers: Mapping[str, IntArray]
+    """The others by name: at least one, and a number for each location."""
+
+    def __len__(self) -> int:
+        return len(next(iter(self.numbers.values())))
+
+    @overload
+    def __getitem__(self, i: int) -> Location: ...
+    @overload
+    def __getitem__(self, i: slice) -> Locations: ...
+    def __getitem__(self, i: int | slice) -> Location | Locations:
+        if isinstance(i, slice):
+            return Locations(self.common, {name: numbers[i] for name, numbers in self.numbers.items()})
+        return {**self.common, **{name: int(numbers[i]) for name, numbers in self.numbers.items()}}
+
+    def take(self, indexes: IntArray) -> Locations:
+        """Return the locations of these indexes."""
+        return Locations(self.common, {name: numbers[indexes] for name, numbers in self.numbers.items()})
+
+
 DELIMITERS = (",", ";", "\t", "|")
 """Characters that may separate two values of csv."""
 DECIMALS = (".", ",")
@@ -83,8 +109,8 @@ class Batch:
     """Column names from a header, for formats whose records do not name their values."""
     origin: str
     """Where the block came from, for messages."""
-    location: Callable[[int], Location]
-    """Returns the location of the i-th record."""
+    locations: Sequence[Location]
+    """Where each of the n records came from; `Locations`, if they can be, are many times faster than others."""
     end: Position
     """Where reading resumes once every record of this batch has been processed."""
     skipped: int = 0
@@ -126,15 +152,21 @@ class Batch:
         start = int(self.ends[i - 1]) if i else 0
         return self.block[start : int(self.ends[i])].rstrip(b"\r\n")
 
+    def location(self, i: int) -> Location:
+        """Return the location of the i-th record."""
+        return self.locations[i]
+
+    def locations_at(self, indexes: IntArray) -> Sequence[Location]:
+        """Return the locations of the records of these indexes."""
+        if isinstance(self.locations, Locations):
+            return self.locations.take(indexes)
+        return [self.locations[i] for i in indexes.tolist()]
+
     def tail(self, first: int) -> Batch:
         """Return the batch without its first `first` records."""
-
-        def location(i: int) -> Location:
-            return self.location(first + i)
-
         rest = replace(
             self,
-            location=location,
+            locations=self.locations[first:],
             timestamps=None if self.timestamps is None else self.timestamps[first:],
             keys=None if self.keys is None else self.keys[first:],
             unreadable={i - first: bad for i, bad in self.unreadable.items() if i >= first},
@@ -149,13 +181,9 @@ class Batch:
         """Return the batch with only the records of these indexes, which rise."""
         kept = indexes.tolist()
         new_index = {i: at for at, i in enumerate(kept)}
-
-        def location(at: int) -> Location:
-            return self.location(kept[at])
-
         rest = replace(
             self,
-            location=location,
+            locations=self.locations_at(indexes),
             timestamps=None if self.timestamps is None else self.timestamps[indexes],
             keys=None if self.keys is None else [self.keys[i] for i in kept],
             unreadable={new_index[i]: bad for i, bad in self.unreadable.items() if i in new_index},

@@ -277,7 +277,7 @@ class _Replay:
                 delimiter=first.delimiter or ",",
                 decimal=first.decimal or ".",
                 origin=str(self.path),
-                location=lambda i: entries[i].letter.location,
+                locations=[entry.letter.location for entry in entries],
                 end={},
             )
         )

@@ -12,13 +12,13 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import inline, jit, part
+from streammoe.kernels.words import leading_zeros, upper_product
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
 LEAST_POWER, MOST_POWER = -330, 308
 """Exponents of ten in the table of powers."""
 MOST_DIGITS = 19
 _U = np.uint64
-_HALF, _LOW = _U(32), _U(0xFFFFFFFF)
 _NINE_BITS = _U(0x1FF)
 _ZERO, _ONE, _TWO, _THREE, _NINE, _TEN = map(_U, (0, 1, 2, 3, 9, 10))
 _TOP, _SIGN, _FRACTION = _U(63), _U(1 << 63), _U((1 << 52) - 1)
@@ -31,13 +31,21 @@ _EXPONENTS = ord("e"), ord("E")
 _NULL = ord("n"), ord("u"), ord("l"), ord("l")
 
 
-def powers_of_ten() -> AnyArray:
-    """Return the first 128 bits of each power of ten, (n, 2): the upper half, then the lower one."""
-    found = np.empty((MOST_POWER - LEAST_POWER + 1, 2), np.uint64)
-    for row, exponent in zip(found, range(LEAST_POWER, MOST_POWER + 1), strict=True):
+def powers_of_ten(least: int = LEAST_POWER, most: int = MOST_POWER, *, upwards: bool = False) -> AnyArray:
+    """Return the first 128 bits of each power of ten, (n, 2): the upper half, then the lower one.
+
+    Args:
+        least: exponent of the first one.
+        most: exponent of the last one.
+        upwards: whether to round up to 128 bits, or else down.
+    """
+    found = np.empty((most - least + 1, 2), np.uint64)
+    for row, exponent in zip(found, range(least, most + 1), strict=True):
         power = 10**exponent if exponent >= 0 else (1 << 1300) // 10**-exponent
         shift = power.bit_length() - 128
         bits = power >> shift if shift >= 0 else power << -shift
+        if upwards and (exponent < 0 or (shift > 0 and bits << shift != power)):
+            bits += 1
         row[0], row[1] = bits >> 64, bits & ((1 << 64) - 1)
     return found
 
@@ -45,11 +53,7 @@ def powers_of_ten() -> AnyArray:
 @inline
 def _product(a: np.uint64, b: np.uint64) -> tuple[np.uint64, np.uint64]:
     """The upper and lower half of a product of two unsigned integers."""
-    a1, a0, b1, b0 = a >> _HALF, a & _LOW, b >> _HALF, b & _LOW
-    low, middle = a0 * b0, a1 * b0
-    carried = middle + (low >> _HALF)
-    other = a0 * b1 + (carried & _LOW)
-    return a1 * b1 + (carried >> _HALF) + (other >> _HALF), a * b
+    return upper_product(a, b), a * b
 
 
 @part
@@ -59,9 +63,7 @@ def _double(digits: np.uint64, exponent: int, powers: AnyArray) -> float:
         return 0.0
     if exponent < LEAST_POWER or exponent > MOST_POWER:
         return math.nan
-    # Rounding may have made it a power of two, which has a leading zero less.
-    zeros = _U(1086 - (np.float64(digits).view(np.int64) >> 52))
-    zeros += _ONE ^ ((digits << zeros) >> _TOP)
+    zeros = _U(leading_zeros(digits))
     mantissa = digits << zeros
     at = exponent - LEAST_POWER
     upper, lower = _product(mantissa, powers[at, 0])

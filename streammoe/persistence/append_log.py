@@ -21,6 +21,7 @@ from streammoe.ports import Position, nothing_more
 from streammoe.text import shown
 
 LOGGER = logging.getLogger("streammoe.appending")
+Lines = bytes | bytearray | memoryview
 WRITTEN_AT_ONCE = 1 << 20
 """Bytes to buffer before a write between two flushes."""
 MOST_WAITING = 64 << 20
@@ -74,14 +75,17 @@ class AppendLog:
             )
             raise ConfigError(message) from error
 
-    def append(self, lines: bytes) -> None:
+    def append(self, lines: Lines) -> None:
         """Append these lines, including the last line end; lines that cannot be written now wait for `flush`."""
-        self._waiting += lines
-        if len(self._waiting) >= WRITTEN_AT_ONCE and not self._failing:
+        if not self._failing and len(self._waiting) + len(lines) >= WRITTEN_AT_ONCE:
             try:
                 self._drain()
+                self._write(lines)
             except OSError:
                 self._failing = True  # within a batch nothing can be done; `flush` retries and reports
+            else:
+                return
+        self._waiting += lines
 
     @property
     def overdue(self) -> bool:
@@ -216,24 +220,26 @@ class AppendLog:
 
     def _drain(self) -> None:
         """Write the waiting lines, all or none."""
-        if not self._waiting:
-            return
+        if self._waiting:
+            self._write(self._waiting)
+            self._waiting.clear()
+            self._failing = False
+
+    def _write(self, lines: Lines) -> None:
+        """Write these lines, all or none."""
         self._reopen_if_moved()
-        if self._torn:
-            self._waiting[:0] = b"\n"
-            self._torn = False
         whole = os.fstat(self._file.fileno()).st_size
         try:
-            with memoryview(self._waiting) as rest:
-                written = 0
-                while written < len(rest):
-                    written += self._file.write(rest[written:])
+            for piece in (b"\n" if self._torn else b"", lines):
+                with memoryview(piece) as rest:
+                    written = 0
+                    while written < len(rest):
+                        written += self._file.write(rest[written:])
         except OSError:
             with suppress(OSError):  # a device cannot be truncated; the next start ends half a line there
                 self._file.truncate(whole)
             raise
-        self._waiting.clear()
-        self._failing = False
+        self._torn = False
 
     def _reopen_if_moved(self) -> None:
         """Create a new file if this one was moved or removed, so that readers find new lines under the path."""

@@ -405,17 +405,16 @@ class _JoinedRecords:
     def batch(self) -> Batch:
         """Return the joined batch."""
         batch, rows, origins = self._from, self._rows, self._origins
-
-        def location(i: int) -> Location:
-            features = origins[i]
-            return batch.location(rows[i]) if features is None else _LOCATION.decode(features.location)
-
+        locations = [
+            batch.location(row) if features is None else _LOCATION.decode(features.location)
+            for row, features in zip(rows, origins, strict=True)
+        ]
         ends: IntArray = np.cumsum([len(record) for record in self._records], dtype=np.int64)
         return replace(
             batch,
             block=b"".join(self._records),
             ends=ends,
-            location=location,
+            locations=locations,
             timestamps=None if batch.timestamps is None else batch.timestamps[np.array(rows, np.int64)],
             keys=self._keys(),
             unreadable=self._unreadable,

@@ -319,11 +319,9 @@ class Pipeline:
         if self.predictions is None or not used.any():
             return
         versions = (before.n + np.cumsum(learned) - learned)[used]
-        used_rows = rows[used].tolist()
-        keys = ledger.batch.keys
-        locations = [ledger.batch.location(i) for i in used_rows]
+        used_rows, keys = rows[used], ledger.batch.keys
         own = _Written(
-            _Origins(locations, keys and [keys[i] for i in used_rows]),
+            _Origins(ledger.batch.locations_at(used_rows), keys and [keys[i] for i in used_rows.tolist()]),
             versions,
             outcome.predictions[used],
             outcome.targets[used],
@@ -622,7 +620,7 @@ class Pipeline:
 class _Origins(NamedTuple):
     """The locations and keys of the records that events came from."""
 
-    locations: list[Location]
+    locations: Sequence[Location]
     keys: Sequence[bytes | None] | None
 
     def part(self, piece: slice) -> _Origins:

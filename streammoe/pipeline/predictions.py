@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
@@ -22,7 +21,7 @@ from streammoe.errors import CheckpointError, ConfigError, RetriableCheckpointEr
 from streammoe.persistence import durable
 from streammoe.persistence.append_log import AppendLog, ignore_position, reporting_failure
 from streammoe.ports import Position, Predictions, PredictionSink
-from streammoe.rows import json_rows
+from streammoe.rows import json_lines
 from streammoe.text import shown
 from streammoe.types import FloatArray
 
@@ -86,7 +85,7 @@ def prediction_sink(path: str | os.PathLike[str], format: str) -> PredictionSink
 
 
 class JsonlPredictions(AppendLog, PredictionSink):
-    """A file with one JSON object per row, see `json_rows`; unknown and non-finite values are null.
+    """A file with one JSON object per row, see `json_lines`; unknown and non-finite values are null.
 
     Durable after `flush`. Without a checkpoint to go back to, the next start ends a line that a killed process left
     incomplete; it stays as a line of invalid JSON.
@@ -94,10 +93,9 @@ class JsonlPredictions(AppendLog, PredictionSink):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path, SETTING)
-        self._encode = msgspec.json.Encoder().encode_lines
 
     def write(self, rows: Predictions) -> None:
-        self.append(self._encode(json_rows(rows)))
+        self.append(json_lines(rows)[0])
 
 
 class ParquetPredictions(PredictionSink):

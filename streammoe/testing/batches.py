@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.ports import Batch, Location
+from streammoe.ports import Batch, Locations
 
 FORMATS = ("csv", "jsonl", "arrow", "parquet")
 """``arrow`` is a table as it is, ``parquet`` one that has been through a file."""
@@ -26,17 +26,14 @@ def batch_of(events: Sequence[Event | bytes], format: str, first: int = 0) -> Ba
     """
     columns = tuple(dict.fromkeys(name for event in events if not isinstance(event, bytes) for name in event))
     end = {"next": first + len(events)}
-
-    def location(i: int) -> Location:
-        return {"path": format, "row": first + i}
-
+    locations = Locations({"path": format}, {"row": np.arange(first, first + len(events))})
     if format in {"arrow", "parquet"}:
         table = _table([event for event in events if not isinstance(event, bytes)], columns, format)
-        return Batch(b"", np.empty(0, np.int64), "arrow", None, "memory.parquet", location, end, table=table)
+        return Batch(b"", np.empty(0, np.int64), "arrow", None, "memory.parquet", locations, end, table=table)
     lines = [_line(event, format, columns) for event in events]
     ends = np.array(list(accumulate(map(len, lines))), dtype=np.int64)
     header = columns if format == "csv" else None
-    return Batch(b"".join(lines), ends, format, header, f"memory.{format}", location, end)
+    return Batch(b"".join(lines), ends, format, header, f"memory.{format}", locations, end)
 
 
 def _line(event: Event | bytes, format: str, columns: Sequence[str]) -> bytes:

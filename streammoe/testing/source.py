@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 
 from streammoe.errors import SourceError
-from streammoe.ports import Batch, Position, Source
+from streammoe.ports import Batch, Locations, Position, Source
 from streammoe.types import IntArray
 
 KIND = "list"
@@ -110,7 +110,7 @@ class ListSource(Source):
             format=self._format,
             columns=self._columns,
             origin=ORIGIN,
-            location=lambda i: {"list": ORIGIN, "index": first + i},
+            locations=Locations({"list": ORIGIN}, {"index": np.arange(first, stop)}),
             end={"kind": KIND, "next": stop},
             skipped=sum(self._blank.get(at, 0) for at in range(first, stop)),
         )

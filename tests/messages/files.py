@@ -112,7 +112,7 @@ def decoded(columns, record, **more):
     """Return a case: one record of csv, whose target is y, is decoded."""
 
     def case(_):
-        batch = Batch(record, np.array([len(record)]), "csv", columns, "a.csv", lambda _: {}, {}, **more)
+        batch = Batch(record, np.array([len(record)]), "csv", columns, "a.csv", [{}], {}, **more)
         found = decoder("csv").decode(batch, FieldRoles(("a",), ("y",)))
         return "\n".join(detail for _, _, detail in found.rejected)
 

@@ -50,7 +50,7 @@ def table(columns, *, schema=ONE_TARGET, index=()):
             "arrow",
             tuple(columns),
             "a.parquet",
-            lambda i: {"row": i},
+            [{"row": i} for i in range(len(next(iter(columns.values()))))],
             {},
             table=pa.RecordBatch.from_pydict(columns),
             index=index,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streammoe.errors import InvalidEvent
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, decoder, to_row
 from streammoe.pipeline.decoders.values import CommaText, label, number, seconds
-from streammoe.ports import DECIMALS, DELIMITERS, Batch
+from streammoe.ports import DECIMALS, DELIMITERS, Batch, Locations
 
 HEADER = ("a", "t", "b", "y")
 WANTED = [
@@ -76,7 +76,7 @@ commas = st.sampled_from(["1,5", "-,5", "+2,", "1,5e3", "1.5", "1.000,5", "1,0,0
 def batch_of(records, format, header=HEADER):
     ends = np.cumsum([len(record) for record in records], dtype=np.int64)
     columns = header if format == "csv" else None
-    return Batch(b"".join(records), ends, format, columns, "here", lambda i: {"offset": i}, {})
+    return Batch(b"".join(records), ends, format, columns, "here", Locations({}, {"offset": np.arange(len(ends))}), {})
 
 
 def new_roles(new, wanted, text):
@@ -281,7 +281,8 @@ def test_arrow_tables_of_every_kind_decode_like_their_rows(data, n, late):
 
 
 def arrow_batch(table):
-    return Batch(b"", np.empty(0, np.int64), "arrow", None, "here", lambda i: {"row": i}, {}, table=table)
+    locations = Locations({}, {"row": np.arange(table.num_rows)})
+    return Batch(b"", np.empty(0, np.int64), "arrow", None, "here", locations, {}, table=table)
 
 
 layouts = st.sampled_from(

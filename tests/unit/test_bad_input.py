@@ -108,7 +108,8 @@ def from_kafka(values, format):
     decoded = values_of(format=format, **({"columns": list(COLUMNS)} if format == "csv" else {}))
     found = decoded.block([record(value) for value in values])
     assert not found.rejected
-    yield Batch(found.block, found.ends, format, decoded.columns, "topic", lambda i: {"offset": i}, {})
+    locations = [{"offset": i} for i in range(len(found.ends))]
+    yield Batch(found.block, found.ends, format, decoded.columns, "topic", locations, {})
 
 
 def from_parquet(path, events):

@@ -14,7 +14,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from streammoe.errors import SourceError
-from streammoe.ports import Batch
+from streammoe.ports import Batch, Locations
+from streammoe.types import IntArray
 
 _BUFFER_BYTES = 1 << 18  # per column; without it a whole row group would be read at once
 
@@ -93,15 +94,15 @@ class ParquetReader:
         table = table.slice(skipped)
         if not table.num_rows:
             return None
-        first, path = self.offset, self._path
+        rows: IntArray = np.arange(self.offset, self.offset + table.num_rows)
         self.offset += table.num_rows
         return Batch(
             block=b"",
             ends=np.empty(0, np.int64),
             format="arrow",
             columns=self._columns,
-            origin=path,
-            location=lambda i: {"path": path, "row": first + i},
+            origin=self._path,
+            locations=Locations({"path": self._path}, {"row": rows}),
             end={},
             table=table,
             index=self._index,

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from streammoe.errors import SourceError
-from streammoe.ports import Batch, Location, Position
+from streammoe.ports import Batch, Location, Locations, Position
 from streammoe.types import IntArray
 
 MAX_BLOCK_BYTES = 1 << 30
@@ -177,14 +177,13 @@ class RecordReader:
         block, ends, starts, blank = (
             (chunk[:stop], ends, np.zeros(1, np.int64), 0) if too_long else _without_blank_lines(chunk, ends)
         )
-        offsets, location = (starts + offset).tolist(), self._location
         return Batch(
             block=block,
             ends=ends,
             format=self._format,
             columns=self._columns,
             origin=self._name,
-            location=lambda i: {**location, "offset": offsets[i]},
+            locations=Locations(self._location, {"offset": starts + offset}),
             end={},
             skipped=blank,
             too_long=too_long,
@@ -316,7 +315,7 @@ def empty_batch(
     origin: str, end: Position, skipped: int, format: str = "jsonl", columns: tuple[str, ...] | None = None
 ) -> Batch:
     """Return a batch without records, for blank lines at the very end or a header without records."""
-    return Batch(b"", np.empty(0, np.int64), format, columns, origin, lambda _: {}, end, skipped)
+    return Batch(b"", np.empty(0, np.int64), format, columns, origin, (), end, skipped)
 
 
 def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool) -> IntArray:

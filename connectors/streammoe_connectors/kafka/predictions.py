@@ -6,12 +6,11 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from streammoe.errors import ConfigError
 from streammoe.ports import Position, Predictions, PredictionSink, Recovered
-from streammoe.rows import json_rows
+from streammoe.rows import json_lines
 from streammoe_connectors.kafka.delivery import Target, TopicSettings, TopicSink, check_topic, connection_for
 from streammoe_connectors.kafka.settings import Connection
 
@@ -51,7 +50,7 @@ class KafkaPredictionSettings(TopicSettings):
 
 
 class KafkaPredictions(TopicSink, PredictionSink):
-    """A sink that sends each prediction as a JSON object, see `json_rows`; non-finite numbers are null.
+    """A sink that sends each prediction as a JSON object, see `json_lines`; non-finite numbers are null.
 
     The key is that of the predicted record, so that predictions for a key are in order; or its location as JSON if it
     has none. At least once: a restart may send rows again, with the same key, location and model version. Exactly once
@@ -95,7 +94,6 @@ class KafkaPredictions(TopicSink, PredictionSink):
         target = Target(
             SECTION, settings.topic, "make rows shorter by predictions.gate = false or predictions.interval = 0"
         )
-        self._encode = msgspec.json.Encoder().encode
         self._transactions: TransactionalProducer | None = None
         if settings.transactional:
             group, name = _group_and_transactional_id(sources)
@@ -119,8 +117,11 @@ class KafkaPredictions(TopicSink, PredictionSink):
         if self._transactions is not None:
             self._transactions.begin()
         keys = [None] * len(rows) if rows.keys is None else rows.keys
-        for row, key, location in zip(json_rows(rows), keys, rows.locations, strict=True):
-            self._producer.send(self._encode(row), key, location, partitions)
+        lines, ends = json_lines(rows)
+        start = 0
+        for end, key, location in zip(ends.tolist(), keys, rows.locations, strict=True):
+            self._producer.send(bytes(lines[start : end - 1]), key, location, partitions)
+            start = end
         self._producer.discard_acknowledged()
 
     @property

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from streammoe.errors import ConfigError, SourceError
-from streammoe.ports import Batch, Location, Position, Source, SourceStatus, TopicPartition, Unreadable
+from streammoe.ports import Batch, Location, Locations, Position, Source, SourceStatus, TopicPartition, Unreadable
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.frames import Frame
 from streammoe_connectors.kafka.offsets import offsets_of
@@ -196,24 +196,34 @@ class KafkaSource(Source):
         partitions = header["partitions"]
         partition_index = np.frombuffer(next(pieces), np.int64) if len(partitions) > 1 else np.zeros(count, np.int64)
         unreadable = {i: Unreadable(reason, detail, bytes(next(pieces))) for i, reason, detail in header["rejected"]}
-
-        def location(i: int) -> Location:
-            topic, partition = partitions[partition_index[i]]
-            return {"topic": topic, "partition": partition, "offset": int(offsets[i])}
-
         return Batch(
             block=bytes(next(pieces)),
             ends=ends,
             format=self._format,
             columns=self._columns,
             origin=self._origin,
-            location=location,
+            locations=_locations(partitions, partition_index, offsets),
             end=header["end"],
             skipped=header["skipped"],
             timestamps=times,
             keys=keys,
             unreadable=unreadable,
         )
+
+
+def _locations(
+    partitions: Sequence[tuple[str, int]], partition_index: IntArray, offsets: IntArray
+) -> Sequence[Location]:
+    topics = {topic for topic, _ in partitions}
+    if len(topics) == 1:
+        numbers = np.array([partition for _, partition in partitions], np.int64)[partition_index]
+        return Locations({"topic": topics.pop()}, {"partition": numbers, "offset": offsets})
+    return [
+        {"topic": topic, "partition": partition, "offset": offset}
+        for (topic, partition), offset in zip(
+            map(partitions.__getitem__, partition_index), offsets.tolist(), strict=True
+        )
+    ]
 
 
 def _split_body(frame: Frame) -> Iterator[memoryview]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.pipeline.decoders import FieldRoles, decoder
-from streammoe.ports import Batch
+from streammoe.ports import Batch, Locations
 from streammoe_connectors.kafka.values import Values, ValueSettings
 
 
@@ -28,7 +28,8 @@ def values_of(**settings):
 
 def batch_of(values, records):
     block = values.block(records)
-    return Batch(block.block, block.ends, values.format, values.columns, "events", lambda i: {"offset": i}, {})
+    locations = Locations({}, {"offset": np.arange(len(block.ends))})
+    return Batch(block.block, block.ends, values.format, values.columns, "events", locations, {})
 
 
 def outcomes(values, records, wanted):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streammoe.pipeline.decoders import FieldRoles, alike, decoder
-from streammoe.ports import Batch
+from streammoe.ports import Batch, Locations
 
 ROLES = FieldRoles(("a", "b"), ("y",), weight="w")
 CSV = ("a", "b", "other", "y", "w")
@@ -43,7 +43,8 @@ def batch(lines, format, **others):
     records = [line.encode() + b"\n" for line in lines]
     ends = np.cumsum([len(record) for record in records], dtype=np.int64)
     columns = CSV if format == "csv" else None
-    return Batch(b"".join(records), ends, format, columns, "origin", lambda i: {"offset": i}, {}, **others)
+    locations = Locations({}, {"offset": np.arange(len(ends))})
+    return Batch(b"".join(records), ends, format, columns, "origin", locations, {}, **others)
 
 
 def decoded(lines, format, roles=ROLES, **others):

@@ -19,7 +19,7 @@ from streammoe.ports import Batch
 
 def csv_batch(*records, columns=("a", "b", "y")):
     ends = np.cumsum([len(record) for record in records], dtype=np.int64)
-    return Batch(b"".join(records), ends, "csv", columns, "", lambda i: {}, {})
+    return Batch(b"".join(records), ends, "csv", columns, "", (), {})
 
 
 def jsonl_batch(*records):
@@ -27,7 +27,7 @@ def jsonl_batch(*records):
 
 
 def arrow_batch(**columns):
-    return Batch(b"", np.empty(0, np.int64), "arrow", None, "", lambda i: {}, {}, table=pa.record_batch(columns))
+    return Batch(b"", np.empty(0, np.int64), "arrow", None, "", (), {}, table=pa.record_batch(columns))
 
 
 def decode(batch, columns=("a", "b"), targets=("y",), ignore=None, **wanted):
