@@ -34,6 +34,7 @@ from streammoe.errors import ConfigError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.dead_letters import DeadLetterFile
+from streammoe.pipeline.overlapped import OverlappedPredictions, has_other_core
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
 from streammoe.pipeline.predictions import RestartPlan, plan_restart, prediction_sink
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
@@ -228,6 +229,8 @@ def _prediction_writer(settings: Settings) -> PredictionWriter | None:
             return None
         case PredictionFileSettings():
             sink = prediction_sink(predictions.path, predictions.file_format)
+            if has_other_core():
+                sink = OverlappedPredictions(sink)
         case _:
             sink = connectors(PREDICTIONS)[predictions.kind](predictions, settings.sources)
     return PredictionWriter(sink, predictions.interval, predictions.gate)

@@ -397,8 +397,8 @@ class Predictions:
     """(n, M) class probabilities."""
     gate: FloatArray | None = None
     """(n, K) share of each expert, if requested."""
-    intervals: FloatArray | None = None
-    """(n, Q, 2) ends of the predictive intervals, if requested."""
+    intervals: Callable[[], FloatArray] | None = None
+    """Computes the (n, Q, 2) ends of the predictive intervals, if requested; it takes as long as writing the rows."""
 
     keys: Sequence[bytes | None] | None = None
     """The keys of the n records that the events came from, if the source has any."""

@@ -48,7 +48,7 @@ def json_lines(rows: Predictions) -> tuple[memoryview, IntArray]:
         line.by_output(predictions, rows.outputs)
         if rows.intervals is not None:
             line.text(b',"interval":')
-            line.by_output(rows.intervals, rows.outputs)
+            line.by_output(rows.intervals(), rows.outputs)
         line.text(b',"target":')
         unknown = set(np.flatnonzero(np.isnan(targets).any(axis=1)).tolist())
         if len(rows.outputs) > 1 and unknown:

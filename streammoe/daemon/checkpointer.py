@@ -6,7 +6,6 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -16,14 +15,13 @@ from streammoe.daemon.guards import Mark
 from streammoe.errors import RetriableCheckpointError
 from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.label_join import fingerprint
+from streammoe.pipeline.overlapped import result_of
 from streammoe.ports import Position
 from streammoe.types import AnyArray
 
 LOGGER = logging.getLogger("streammoe.daemon")
 _SLOW_ALLOCATION = 4_000_000
 """Number of bytes that the operating system takes more than a millisecond or two to provide."""
-_SIGNAL_CHECK_SECONDS = 0.5
-"""Maximum delay of a signal while waiting for the background thread."""
 FIRST_PAUSE = 1.0
 MAX_PAUSE = 30.0
 """Seconds between two attempts."""
@@ -231,10 +229,7 @@ class CheckpointWriter:
         if self._in_progress is None or not (wait or self._in_progress.done()):
             return None
         done, self._in_progress = self._in_progress, None
-        # Not `result` alone: a signal that arrives just before an unlimited wait is noticed only after it.
-        while not done.done():
-            futures.wait((done,), timeout=_SIGNAL_CHECK_SECONDS)
-        return done.result()
+        return result_of(done)
 
     def close(self) -> None:
         """Finish a checkpoint in progress; its failure is logged, since there is no caller left to handle it."""

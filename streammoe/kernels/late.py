@@ -3,7 +3,7 @@
 An event adds a multiple of x xᵀ to a Gram matrix, which nothing reads for many events: steps need the inverse alone.
 Reading and writing a matrix that does not fit into the nearest cache takes longer than the arithmetic, so that events
 wait for each other. Each entry goes through the same operations in the same order as by one update after the other, and
-no bit depends on when they are made.
+no bit depends on when they are made. Those above the diagonal are those below, to the last bit.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.kernels.compile import allocating, inline, part
-from streammoe.kernels.linalg import add_outer, add_outers_in_turn
+from streammoe.kernels.linalg import add_outer, add_outer_evenly, add_outers_in_turn, mirror_lower
 from streammoe.types import FloatArray, IntArray
 
 WIDE = 32
 """Features from which updates wait; noting those of narrower matrices would take as long as making them."""
 TOGETHER = 64
 """Most events that wait."""
+MANY = 8
+"""Events from which half of the matrix, and a copy of it for the other half, takes less time than all of it."""
 
 
 class Late(NamedTuple):
@@ -66,5 +68,10 @@ def grow_now(late: Late, k: int, gram: FloatArray, rows: FloatArray) -> None:
     if late.counts.shape[0] == 0:
         return
     n = late.counts[k]
-    add_outers_in_turn(gram, rows, late.rows[k, :n], late.weights[k, :n], False)
+    if n < MANY:
+        for e in range(n):
+            add_outer_evenly(gram, rows[late.rows[k, e]], late.weights[k, e])
+    else:
+        add_outers_in_turn(gram, rows, late.rows[k, :n], late.weights[k, :n], True)
+        mirror_lower(gram)
     late.counts[k] = 0

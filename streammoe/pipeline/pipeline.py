@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -367,7 +368,7 @@ class Pipeline:
         assert writer is not None  # noqa: S101 - for the type checker; the caller has checked
         intervals = None
         if writer.interval > 0.0:
-            intervals = mixture_intervals(*rows.trace, writer.interval, model.noise)
+            intervals = partial(mixture_intervals, *rows.trace, writer.interval, model.noise)
         writer.sink.write(
             Predictions(
                 locations=rows.origins.locations,

@@ -266,7 +266,7 @@ def _record_batch(rows: Predictions) -> Any:
     if isinstance(predictions, np.ndarray) and isinstance(targets, np.ndarray):
         columns["prediction"] = _arrow_by_output(predictions, rows.outputs)
         if rows.intervals is not None:
-            columns["interval"] = _arrow_by_output(rows.intervals, rows.outputs)
+            columns["interval"] = _arrow_by_output(rows.intervals(), rows.outputs)
         columns["target"] = _arrow_by_output(targets, rows.outputs)
     else:
         columns["prediction"] = pa.array(predictions, pa.string())

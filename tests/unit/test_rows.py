@@ -24,7 +24,7 @@ KINDS = {
         "predictions": NUMBERS[:, None],
         "targets": NUMBERS[:, None],
         "outputs": ("y",),
-        "intervals": RNG.normal(size=(N, 1, 2)),
+        "intervals": RNG.normal(size=(N, 1, 2)).copy,
         "gate": RNG.random((N, 3)),
         "losses": NUMBERS,
     },
@@ -32,7 +32,7 @@ KINDS = {
         "predictions": RNG.normal(size=(N, 2)),
         "targets": np.column_stack([NUMBERS, np.arange(N)]),
         "outputs": ("b", ODD),
-        "intervals": RNG.normal(size=(N, 2, 2)),
+        "intervals": RNG.normal(size=(N, 2, 2)).copy,
         "gate": RNG.random((N, 1)),
     },
     "outputs, all known": {
@@ -73,7 +73,7 @@ def as_objects(rows):
     else:
         columns["prediction"] = by_output(rows.predictions, rows.outputs)
         if rows.intervals is not None:
-            columns["interval"] = by_output(rows.intervals, rows.outputs)
+            columns["interval"] = by_output(rows.intervals(), rows.outputs)
         columns["target"] = by_output(rows.targets, rows.outputs)
         if len(rows.outputs) > 1:
             known = ~np.isnan(rows.targets).any(axis=1)

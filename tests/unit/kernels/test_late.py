@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
-from streammoe.kernels.late import TOGETHER, WIDE
+from streammoe.kernels.late import MANY, TOGETHER, WIDE, Late, grow_now
+from streammoe.kernels.linalg import add_outer
 
 P, K, N = WIDE + 3, 3, 3 * TOGETHER
 KINDS = {
@@ -53,3 +54,17 @@ def test_calls_of_any_length_leave_the_same_state(kind):
         in_parts.learn_array(X[at : at + count], Y[at : at + count])
         at += count
     assert in_parts.state_digest() == at_once.state_digest()
+
+
+@pytest.mark.parametrize("n", [MANY - 1, TOGETHER])
+def test_a_matrix_stays_symmetric_to_the_last_bit_and_is_below_the_diagonal_what_single_updates_make(n):
+    rng = np.random.default_rng(2)
+    rows, weights = rng.normal(size=(n, P)), rng.random(n)
+    late = Late(np.array([n]), np.arange(n)[None], weights[None])
+    gram, expected = np.eye(P), np.eye(P)
+    grow_now(late, 0, gram, rows)
+    for row, weight in zip(rows, weights, strict=True):
+        add_outer(expected, row, weight)
+    np.testing.assert_array_equal(np.tril(gram), np.tril(expected))
+    np.testing.assert_array_equal(gram, gram.T)
+    assert late.counts.tolist() == [0]
