@@ -42,6 +42,7 @@ AREAS = {
         "test_checkpointer.py test_loop.py test_given_up_fits.py test_durability.py test_transactional_start.py"
     ),
     "pipeline": "test_pipeline.py test_predictions.py test_bad_input.py test_scores.py test_loop.py",
+    "rows": "test_shortest.py test_rows.py test_overlapped.py unit/pipeline/test_predictions.py",
     "decoders": "decoders/test_*.py kernels/test_decimals.py property/test_decoders.py unit/test_bad_input.py",
     "label join": "test_label_join.py test_joined_labels.py",
     "guards": "test_jump.py test_dead_letters.py test_jumping_daemon.py test_loop.py",
@@ -104,6 +105,8 @@ FAULTS = {
         Fault("moved-blocks-mixed", "alike = own[:, None] == own[None]", "alike = own[:, None] >= 0"),
     ],
     "late updates": [
+        Fault("wide-matrix-not-mirrored", "        mirror_lower(gram)", "        pass"),
+        Fault("single-events-uneven", "row[j] += weight * vector[j] * own", "row[j] += scaled * vector[j]"),
         Fault(
             "late-events-lost", "return bool(late.counts.shape[0] > 0 and", "return bool(late.counts.shape[0] < 0 and"
         ),
@@ -393,6 +396,21 @@ FAULTS = {
             "np.concatenate([[before.classes], met[:-1]])",
             "np.concatenate([[before.classes], met[1:]])",
         ),
+    ],
+    "rows": [
+        Fault("border-closed-for-odd", "    below += is_odd\n", ""),
+        Fault("power-of-two-even", "is_uneven = fraction == _ZERO and exponent > 1", "is_uneven = False"),
+        Fault("powers-rounded-down", "bits += 1", "bits += 0"),
+        Fault("half-way-down", "value == half and s & _ONE == _ONE", "value == half and False"),
+        Fault("sticky-bit-lost", "_ONE if middle > _ONE else _ZERO", "_ZERO"),
+        Fault("unknown-outputs-as-objects", "_encode(None if i in unknown else each)", "_encode(each)"),
+        Fault("levels-of-second-column", "indexes + len(self._levels)", "indexes"),
+        Fault(
+            "flush-does-not-wait",
+            "        self._wait()\n        return self._sink.begin_flush()",
+            "        return self._sink.begin_flush()",
+        ),
+        Fault("any-number-of-writes", "self._wait(MOST_WAITING - 1)", "self._wait(10**9)"),
     ],
     "decoders": [
         Fault("csv-empty-cell-refused", 'if value is None or (text and value == ""):', "if value is None:"),
