@@ -502,9 +502,9 @@ class Encoder(Noticed):
             error.row = at
             raise error
         if additions:
-            held: list[tuple[Any, str | None]] = [entry for entry in additions.levels if entry[0] in self._index]
-            for field in additions.fields:
-                held += [(field, None), *((name, text) for name, text in additions.levels if name == field)]
+            # In the order of streams whose columns are known before the values of their first record.
+            held: list[tuple[Any, str | None]] = [(field, None) for field in additions.fields]
+            held += additions.levels
             self._append(held, dict(zip(additions.fields, self._kinds_of(additions), strict=True)))
             self._notice_mixed(additions.levels)
         self.scales, self.target_scales = scales, target_scales

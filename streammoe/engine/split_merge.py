@@ -76,6 +76,8 @@ def costliest(found: Diagnostics, expert: int) -> list[int]:
     return sorted(others, key=lambda k: (-cost[k], -found.shares[k], k))
 
 
+ABSENT = 1e-4
+"""Part of the usual mean square of a feature below which an expert's events do not have the feature."""
 APART = 0.5
 """Distance that each half moves from the middle, in standard deviations of the expert."""
 LOGITS_APART = 1.0
@@ -108,7 +110,8 @@ def reseeded(
         values[heir] += values[expert]
         values[parent] *= 0.5
         values[expert] = values[parent]
-    direction = _unit_direction(grams[parent], float(masses[parent]), rng.normal(size=n_features))
+    usual = state.prior_expert_gram[:n_features]
+    direction = _unit_direction(grams[parent], float(masses[parent]), usual, rng.normal(size=n_features))
     signs: FloatArray = rng.normal(size=state.experts.shape[1:2])
     raw = _split(raw, parent, expert, direction, signs)
     served = _split(served, parent, expert, direction, signs)
@@ -136,18 +139,20 @@ def reseeded(
     )
 
 
-def _unit_direction(gram: FloatArray, mass: float, weights: FloatArray) -> FloatArray:
+def _unit_direction(gram: FloatArray, mass: float, usual: FloatArray, weights: FloatArray) -> FloatArray:
     """Return a direction along which an expert's events have a mean square of 1, or zeros if they have no features.
 
     Args:
         gram: the expert's Gram matrix.
         mass: its mass.
-        weights: of the features, in units of their own root mean squares. Those that have always been zero, which a
-            prior of 0 allows, have no such unit and no part in the direction.
+        usual: the features' usual mean squares.
+        weights: of the features, in units of their own root mean squares. Those that are next to zero in the expert's
+            events, as a prior of 0 allows, have no part in the direction: it would be huge where they come back.
     """
     squares = np.diagonal(gram)[: len(weights)]
+    has_part = squares > ABSENT * mass * usual
     direction = np.zeros(len(gram))
-    direction[: len(weights)] = np.divide(weights, np.sqrt(squares), out=np.zeros(len(weights)), where=squares > 0.0)
+    direction[: len(weights)] = np.divide(weights, np.sqrt(squares), out=np.zeros(len(weights)), where=has_part)
     size = float(np.einsum("i,ij,j", direction, gram, direction)) / mass if mass > 0.0 else 0.0
     return direction / math.sqrt(size) if size > 0.0 else np.zeros(len(gram))
 

@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 
 from streammoe.kernels.compile import allocating, hook, inline, jit, part
-from streammoe.kernels.linalg import add_outer, add_product, invert_spd, symmetric_product
+from streammoe.kernels.linalg import add_outer, add_product, invert_padded, symmetric_product
 from streammoe.kernels.loop import UNSOUND, Kernel, Noise, Scratch, Shape, named
 from streammoe.kernels.shared import (
     REFRESH_BELOW,
@@ -85,7 +85,7 @@ def rebuild(grams: FloatArray, inverses: FloatArray, decay: float, missing: floa
             for j in range(stop - first):
                 grams[b, i, j] *= decay
             grams[b, i, i] += share * missing * prior[first + i]
-        invert_spd(grams[b], inverses[b], scratch)
+        invert_padded(grams[b], inverses[b], scratch)
 
 
 @part

@@ -93,10 +93,7 @@ def check_alike(learners: Sequence[Learner], names: Sequence[str]) -> None:
             problems.append(f"{name}: its warm-up is not over ({learner.n:,} events so far); leave it out until then")
             continue
         if learner.context.options.block_size:
-            problems.append(
-                f"{name}: its curvature is in blocks, which do not tell the experts' statistics apart; reduce models "
-                "with curvature 'full' only"
-            )
+            problems.append(f"{name}: {NOT_REDUCIBLE}")
             continue
         problems += [f"{name}: {problem}" for problem in _differences(first, learner, names[0])]
     if problems:
@@ -419,6 +416,11 @@ def check_same_start(learners: Sequence[Learner], names: Sequence[str]) -> None:
         raise ConfigError(*problems)
 
 
+NOT_REDUCIBLE = (
+    "its curvature is in blocks, which do not tell the experts' statistics apart; reduce models with curvature 'full' "
+    "only"
+)
+"""Why a model cannot be reduced with others."""
 _PRIOR = ("prior_gate_gram", "prior_expert_gram", "prior_experts", "prior_variances")
 
 

@@ -13,6 +13,7 @@ from streammoe.checked import is_count, require, restoring, table_of
 from streammoe.errors import CheckpointError, RetriableCheckpointError
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.fields import facts_of
+from streammoe.model.reduction import NOT_REDUCIBLE
 from streammoe.persistence import Checkpoint, NewerCheckpointError, decode, generation_of
 from streammoe.ports import Position
 from streammoe.shards.global_model import are_positions, is_digest
@@ -147,39 +148,28 @@ def own_events(metadata: Mapping[str, Any]) -> int:
     return int(n)  # type: ignore[arg-type] # checked just above
 
 
-class Differing(NamedTuple):
-    """How a model differs from those of most shards."""
-
-    what: str
-    """The setting, such as ``model.degree``."""
-    has: object
-    others: object
-
-    def __str__(self) -> str:
-        has, others = (cut(shown(value)) for value in (self.has, self.others))
-        return f"{self.what} is {has}, and {others} in the other shards"
-
-
-def differing(models: Mapping[str, MixtureOfExperts]) -> dict[str, Differing]:
-    """Return the models that differ from what most of them agree on, and in what.
+def differing(models: Mapping[str, MixtureOfExperts]) -> dict[str, str]:
+    """Return the models that cannot be merged with what most of them agree on, and why.
 
     Of several groups of the same size the one with the first model counts.
 
     Args:
         models: by the shards' names.
     """
-    facts = {name: dict(_facts(model)) for name, model in models.items()}
+    alone = {name: NOT_REDUCIBLE for name, model in models.items() if model.options.block_size}
+    facts = {name: dict(_facts(model)) for name, model in models.items() if name not in alone}
     if not facts:
-        return {}
+        return alone
     groups = {name: json.dumps(own, default=str) for name, own in facts.items()}
     ((largest, _),) = Counter(groups.values()).most_common(1)  # of equal ones the first
     most = facts[next(name for name, group in groups.items() if group == largest)]
-    return {name: _first_difference(facts[name], most) for name, group in groups.items() if group != largest}
+    return alone | {name: _first_difference(facts[name], most) for name, group in groups.items() if group != largest}
 
 
-def _first_difference(own: Mapping[str, object], most: Mapping[str, object]) -> Differing:
+def _first_difference(own: Mapping[str, object], most: Mapping[str, object]) -> str:
     what = next((what for what in {**most, **own} if own.get(what) != most.get(what)), "a setting")
-    return Differing(what, own.get(what), most.get(what))
+    has, others = (cut(shown(facts.get(what))) for facts in (own, most))
+    return f"{what} is {has}, and {others} in the other shards"
 
 
 def _facts(model: MixtureOfExperts) -> Iterator[tuple[str, object]]:

@@ -56,7 +56,7 @@ class Configuration(NamedTuple):
         return f"{self.kind.__name__}({given})"
 
 
-ALWAYS = {"categorical": ("z",), "timestamps": ("t",), "numeric": ("a",), "max_levels": 3, "reservoir": 40}
+ALWAYS = {"categorical": ("Z",), "timestamps": ("t",), "numeric": ("a",), "max_levels": 3, "reservoir": 40}
 MODELS = {
     "gaussian": (MoERegressor, {}),
     "student_t": (MoERegressor, {"expert": "student_t"}),
@@ -146,14 +146,14 @@ def event(configuration, i):
     found = {
         "a": a,
         "b": b,
-        "z": 1 + int(i % 3 == 1) + 2 * int(i >= 20 and i % 3 == 2) + 4 * int(i >= 100 and i % 7 == 0),
+        "Z": 1 + int(i % 3 == 1) + 2 * int(i >= 20 and i % 3 == 2) + 4 * int(i >= 100 and i % 7 == 0),
         "t": datetime.fromtimestamp(NEW_YEAR + 5400 * i, UTC).isoformat(),
         "w": float(WEIGHTS[i]),
     }
     if i % 11 == 5:
         del found["b"]
     if i % 17 == 3:
-        del found["z"]
+        del found["Z"]
     if i >= LATE_COLUMN and i % 3:
         found["late"] = a * b
     if configuration.kind is MoEClassifier:
@@ -167,7 +167,7 @@ HUGE = {"a": 9e49, "b": 1.0, "w": 1e6}
 ANYWHERE = ["a=inf", "a=1e300", "w=-1"]
 _VALUES = {
     "a": {"nan": math.nan, "inf": math.inf, "1e300": 1e300, "text": "much", "None": None},
-    "z": {"list": [1], "nan": math.nan},
+    "Z": {"list": [1], "nan": math.nan},
     "t": {"text": "yesterday", "1e300": 1e300},
     "y": {"nan": math.nan, "inf": math.inf, "list": [1.0]},
     "w": {"nan": math.nan, "-1": -1.0, "1e7": 1e7, "text": "heavy"},
@@ -179,7 +179,7 @@ DISTURBANCES = {
     "weight 0": {"w": 0.0},
     "no target": {},
 }
-MISSING = {"a=nan", "a=None", "z=nan"}
+MISSING = {"a=nan", "a=None", "Z=nan"}
 """What in a dict says that there is no value."""
 _TEXTS = ["a=text", "t=text", "w=nan"]
 BAD = {
@@ -188,7 +188,7 @@ BAD = {
     "array": [*ANYWHERE, "a=nan", "t=1e300", "y=nan", "w=nan"],
     "rows": ["a=inf", "a=1e300", "t=1e300", "y=inf"],
     "csv": [*ANYWHERE, *_TEXTS, "a=nan", "w=text", "no record"],
-    "jsonl": [*ANYWHERE, *_TEXTS, "a=nan", "z=list", "y=list", "no record"],
+    "jsonl": [*ANYWHERE, *_TEXTS, "a=nan", "Z=list", "y=list", "no record"],
     "parquet": [*ANYWHERE, "w=1e7"],
 }
 """What each way rejects."""

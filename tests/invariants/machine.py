@@ -222,7 +222,7 @@ class Machine:
     def disturbed(self, held, disturbance):
         """An event that must not be learned, and what else it would bring: a column, a level and a label."""
         change = DISTURBANCES[disturbance]
-        bad = {**held, "z": held.get("z", 1), **{name: value for name, value in change.items() if name != "y"}}
+        bad = {**held, "Z": held.get("Z", 1), **{name: value for name, value in change.items() if name != "y"}}
         first = self.configuration.targets[0]
         if "y" in change:
             bad[first] = change["y"]
@@ -237,7 +237,7 @@ class Machine:
     def one(self, held, odd):
         for i, each in enumerate(held):
             if odd and odd[0] == i and odd[1] not in MISSING:
-                strange = {**odd[2], "new": 1.0, "z": odd[2]["z"] if odd[1].startswith("z=") else 99}
+                strange = {**odd[2], "new": 1.0, "Z": odd[2]["Z"] if odd[1].startswith("Z=") else 99}
                 self.tried(odd[1], lambda strange=strange: learn_one(self.model, strange))
             learn_one(self.model, each)
         return Said()
@@ -310,7 +310,7 @@ class Machine:
             if start in new[:1]:
                 names, learn = [*names, "late"], partial(self.model.learn_wider, ["late"])
             weights = np.array([each["w"] for each in some])
-            texts = {"z": [None if each.get("z") is None else str(each["z"]) for each in some]}
+            texts = {"Z": [None if each.get("Z") is None else str(each["Z"]) for each in some]}
             outcome = learn(self.numbers(some, names), self.targets(some), weights, texts=texts)
             good = [j for j, i in enumerate(piece) if i != skipped]
             assert outcome.learned[good].all()
@@ -338,7 +338,7 @@ class Machine:
         classes = self.kind is MoEClassifier
         columns = {
             "weight": "w",
-            "categorical": frozenset("z"),
+            "categorical": frozenset("Z"),
             "timestamps": frozenset("t"),
             "numeric": frozenset("a"),
         }
@@ -369,7 +369,7 @@ class Machine:
 
     def numbers(self, some, names):
         return np.array(
-            [[math.nan if name == "z" else as_number(name, each.get(name)) for name in names] for each in some]
+            [[math.nan if name == "Z" else as_number(name, each.get(name)) for name in names] for each in some]
         )
 
     def targets(self, some):
@@ -387,13 +387,13 @@ class Machine:
         assert self.model.convergence_residual == pytest.approx(original.convergence_residual, rel=0, nan_ok=True)
         for i in range(2):
             held = event(self.configuration, (self.learned + 7 * i) % N)
-            learn_one(original, {**held, "a": -3.0, "original": 1.0, "z": "original"})
+            learn_one(original, {**held, "a": -3.0, "original": 1.0, "Z": "original"})
 
     def look(self):
         """Ask for everything that learns nothing."""
         model = self.model
         x, y = parts(model, event(self.configuration, self.learned % N))
-        strange = {**x, "unknown": 1.0, "z": "unknown", "a": 1e40}
+        strange = {**x, "unknown": 1.0, "Z": "unknown", "a": 1e40}
         X = np.array([[1.0, math.pi]])
         rows = model.predict_array(X, feature_names=["a", "b"])
         many = model.predict_many(pd.DataFrame(X, columns=["a", "b"]))
@@ -418,12 +418,12 @@ class Machine:
 
 
 def feature_names(held):
-    return [name for name in held if name in {"a", "b", "z", "t", "late", "new"}]
+    return [name for name in held if name in {"a", "b", "Z", "t", "late", "new"}]
 
 
 def same_columns(held):
     """How many of the first events a table without gaps can hold."""
-    full = {"a", "b", "z", "t"} <= held[0].keys()
+    full = {"a", "b", "Z", "t"} <= held[0].keys()
     return next((i for i, each in enumerate(held) if each.keys() != held[0].keys()), len(held)) if full else 0
 
 

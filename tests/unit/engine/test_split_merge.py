@@ -68,11 +68,12 @@ def test_variances_stay_positive_where_rounding_has_spoilt_a_gram_matrix(case):
         assert (own > 0.0).all()
 
 
+@pytest.mark.parametrize("square", [0.0, 1e-30])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_feature_that_was_always_zero_has_no_part_in_a_split(case):
+def test_a_feature_that_is_zero_has_no_part_in_a_split(case, square):
     state = random_state(case, 3, 4)
     state.prior_weight[:] = 0.0
-    state.expert_grams[:] = np.diag([1.0, 1.0, 0.0, 0.0])
+    state.expert_grams[:] = np.diag([1.0, 1.0, square, square])
     found = reseeded(state, 0, heir=1, parent=2, rng=np.random.default_rng(0), n_features=4, window=10)
     assert all(np.isfinite(array).all() for array in found)
     halves = found.experts[0] - found.experts[2]
