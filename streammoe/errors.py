@@ -81,6 +81,12 @@ class SinkError(StreammoeError):
     exit_code = 6
 
 
+class RetriableSinkError(SinkError):
+    """Predictions cannot be published by this sink any more, but by a new one that goes back to the last checkpoint."""
+
+    retriable = True
+
+
 class TooManyBadRecords(StreammoeError):  # noqa: N818 - a public name that operators know from the exit codes
     """More records were rejected than `dead_letters.max_ratio` allows, recently or up to the end of a source."""
 

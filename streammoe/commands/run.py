@@ -11,6 +11,9 @@ from pathlib import Path
 import click
 
 from streammoe.console import exit_codes, logging_options, progress_bar, set_up_logging, setting_options
+from streammoe.errors import RetriableSinkError
+
+LOGGER = logging.getLogger("streammoe.daemon")
 
 
 @click.command("run")
@@ -57,19 +60,28 @@ def command(
         from streammoe.daemon.reload import Reload
 
         load = partial(load_settings, config, overrides=overrides)
-        settings = load()
-        reload = Reload(hangup, settings, load, config)
-        with (
-            progress_bar("learning") as follow,
-            open_daemon(settings, fresh=fresh, from_model=from_model, on_batch=follow, reload=reload) as running,
-        ):
-            stop.arm()
-            if running.metrics_url:
-                logging.getLogger("streammoe.daemon").info("metrics at %s", running.metrics_url)
-            # What is loaded by now stays; else the collector would visit it every few thousand predictions.
-            gc.collect()
-            gc.freeze()
-            result = running.daemon.run(stop)
+        reload = Reload(hangup, load(), load, config)
+        opened, result = partial(open_daemon, fresh=fresh, from_model=from_model), None
+        with progress_bar("learning") as follow:
+            while result is None:
+                try:
+                    with opened(reload.settings, on_batch=follow, reload=reload) as running:
+                        stop.arm()
+                        if running.metrics_url:
+                            LOGGER.info("metrics at %s", running.metrics_url)
+                        # What is loaded by now stays; else the collector would visit it every few thousand predictions.
+                        gc.unfreeze()
+                        gc.collect()
+                        gc.freeze()
+                        result = running.daemon.run(stop)
+                except RetriableSinkError as error:
+                    if stop.requested:
+                        raise
+                    stop.disarm()
+                    LOGGER.warning(
+                        "%s; going back to the last checkpoint whose rows are visible, with a new one", error
+                    )
+                    opened = partial(open_daemon)  # as the next start after a crash
         if summary == "json":
             click.echo(json.dumps(result.flat()))
         else:

@@ -63,6 +63,11 @@ class Reload:
         self._file = file
 
     @property
+    def settings(self) -> Settings:
+        """The current settings."""
+        return self._settings
+
+    @property
     def requested(self) -> bool:
         """Whether SIGHUP was received since the last reload."""
         return self._flag.requested

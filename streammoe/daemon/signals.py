@@ -49,6 +49,10 @@ class StopFlag:
         """Let the first signal only set the flag from now on."""
         self._armed = True
 
+    def disarm(self) -> None:
+        """Let a signal end the process at once again."""
+        self._armed = False
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested or not self._armed:
             # Not sys.exit, which would run clean-up that may be what hangs. The last checkpoint is always valid.

@@ -25,6 +25,7 @@ from kafka.errors import (
     UnknownError,
     UnknownTopicOrPartitionError,
 )
+from kafka.net.compat import KafkaNetClient
 
 from streammoe.errors import ConfigError, SinkError, StreammoeError
 from streammoe.ports import Location
@@ -44,6 +45,7 @@ NOTHING_LOST = "nothing was lost: the next start writes everything after the las
 
 _BOOTSTRAP_TIMEOUT_MS = 10_000
 _METADATA_TIMEOUT_MS = 2_000
+_NOT_READY_PAUSE_SECONDS = 0.1
 _GRACE_SECONDS = 5.0  # for kafka-python to report itself why a record was not delivered
 _MAX_REQUEST_BYTES = 64 << 20  # large enough for the topic's max.message.bytes to be the only limit
 
@@ -82,6 +84,7 @@ class TopicProducer:
         connection: to the cluster.
         delivery: settings for sending.
         transactional: further arguments of kafka-python's producer, for transactions.
+        give_up_seconds: longest wait for an answer; by default for as long as a record may take.
     """
 
     def __init__(
@@ -90,6 +93,8 @@ class TopicProducer:
         connection: Connection,
         delivery: Delivery,
         transactional: Mapping[str, Any] | None = None,
+        *,
+        give_up_seconds: float | None = None,
     ) -> None:
         self.target = target
         self._options: dict[str, Any] = {
@@ -108,7 +113,8 @@ class TopicProducer:
             "bootstrap_timeout_ms": _BOOTSTRAP_TIMEOUT_MS,
             "max_block_ms": _METADATA_TIMEOUT_MS,
         }
-        self._give_up_seconds = self._options["delivery_timeout_ms"] / 1000.0 + _GRACE_SECONDS
+        longest = self._options["delivery_timeout_ms"] / 1000.0 + _GRACE_SECONDS
+        self._give_up_seconds = longest if give_up_seconds is None else min(give_up_seconds, longest)
         self._servers = ", ".join(self._options["bootstrap_servers"])
         self._producer: KafkaProducer | None = None
         self._connecting: Future[KafkaProducer] | None = None
@@ -363,7 +369,9 @@ class TopicProducer:
         if producer is None:
             return
         try:
-            producer.close(timeout=CLOSE_TIMEOUT_SECONDS)
+            # One that does not answer any more would take all the time that it is given.
+            is_given_up = self._failure is not None and self._failure.retriable
+            producer.close(timeout=0 if is_given_up else CLOSE_TIMEOUT_SECONDS)
         except KafkaError as error:
             _LOGGER.warning(
                 "%s: topic %r may have received only a part of what was not flushed (%s)",
@@ -401,12 +409,30 @@ class _Wait:
         return True
 
 
+class _PatientClient(KafkaNetClient):  # type: ignore[misc]  # kafka-python has no types
+    """A client that says of a node that cannot be reached that it is not ready.
+
+    kafka-python's raises an error instead, and its producer (3.0.12) then forgets the request of a transaction that it
+    was about to send to a coordinator that has died: neither is it sent to the next one, nor does it ever fail.
+    """
+
+    def await_ready(self, node_id: Any, timeout_ms: float = 30_000) -> bool:
+        try:
+            return bool(super().await_ready(node_id, timeout_ms=timeout_ms))
+        except KafkaError as error:
+            if not getattr(error, "retriable", False):
+                raise
+            _LOGGER.debug("node %s is not ready: %s", node_id, error)
+            time.sleep(_NOT_READY_PAUSE_SECONDS)  # the producer asks again at once
+            return False
+
+
 def _create_producer(options: Mapping[str, Any]) -> KafkaProducer:
     """Create a producer; if that fails, close what it has opened, which kafka-python does not always do."""
     opened: list[Any] = []
 
     def create_client(**arguments: Any) -> Any:
-        opened.append(KafkaProducer.DEFAULT_CONFIG["kafka_client"](**arguments))
+        opened.append(_PatientClient(**arguments))
         return opened[0]
 
     try:

@@ -19,7 +19,7 @@ from kafka.errors import (
     TransactionalIdAuthorizationFailedError,
 )
 
-from streammoe.errors import SinkError
+from streammoe.errors import RetriableSinkError, SinkError
 from streammoe.ports import Location, Position, Recovered, parts_of
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.offsets import OffsetMetadata
@@ -35,6 +35,9 @@ from streammoe_connectors.kafka.producer import (
 from streammoe_connectors.kafka.settings import Connection
 
 _LOGGER = logging.getLogger("streammoe.kafka")
+
+ANSWER_SECONDS = 10.0
+"""Time without an answer after which a producer is given up, for a new one to take over its transactions."""
 
 _TRANSACTION_ENDED_ERRORS = (
     IllegalStateError,
@@ -78,6 +81,7 @@ class TransactionalProducer(TopicProducer):
             connection,
             delivery,
             {"transactional_id": name, "transaction_timeout_ms": int(1000 * timeout)},
+            give_up_seconds=ANSWER_SECONDS,
         )
 
     def recover(self, timeout: float, position: Position | None) -> Recovered | None:
@@ -194,7 +198,9 @@ class TransactionalProducer(TopicProducer):
     def close(self) -> None:
         """Abort an open transaction, so that consumers need not wait; else release the partitions."""
         producer = self._producer
-        if producer is not None and self._open_since is not None:
+        if self._failure is not None and self._failure.retriable:
+            pass  # it would not answer now either; the next one aborts its transaction
+        elif producer is not None and self._open_since is not None:
             self._run_before_close(
                 producer.abort_transaction, "a transaction stays open until its timeout or the next start"
             )
@@ -227,6 +233,11 @@ class TransactionalProducer(TopicProducer):
             return SinkError(
                 f"{section}.transaction_timeout_seconds: {self._timeout:g} is more than the brokers allow; lower it, "
                 "or raise their transaction.max.timeout.ms"
+            )
+        if isinstance(error, KafkaTimeoutError) or getattr(error, "retriable", False):
+            return RetriableSinkError(
+                f"{section}: {self._servers} has not answered the producer of transactional id {self._name!r} "
+                f"({str(error) or type(error).__name__})"
             )
         if not isinstance(error, _TRANSACTION_ENDED_ERRORS):
             return super().as_sink_error(error, size, location)

@@ -180,17 +180,22 @@ def free_port() -> int:
     raise BrokerError(f"no free port on 127.0.0.1 between {PORTS.start} and {PORTS.stop}; end what uses them")
 
 
-def answers(port: int, timeout: float = 1.0) -> bool:
-    """Return whether a broker on this loopback port is ready, that is, lists itself among the live brokers."""
+def random_cluster_id() -> str:
+    """Return the id of a new cluster."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def answers(port: int, timeout: float = 1.0, brokers: int = 1) -> bool:
+    """Return whether a broker on this loopback port is ready, that is, lists so many live brokers, itself included."""
     body = struct.pack(">hhih", 3, 4, 1, -1) + struct.pack(">i?", 0, False)  # Metadata 4, of no topic
     try:
         with socket.create_connection(("127.0.0.1", port), timeout) as connection:
             connection.settimeout(timeout)
             connection.sendall(struct.pack(">i", len(body)) + body)
-            size, _, _, brokers = struct.unpack(">iiii", _receive(connection, 16))
+            size, _, _, found = struct.unpack(">iiii", _receive(connection, 16))
     except (OSError, EOFError):
         return False
-    return bool(size > 0 and brokers > 0)
+    return bool(size > 0 and found >= brokers)
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:
@@ -214,6 +219,7 @@ class Broker:
         port: port on 127.0.0.1; 0 for any free one.
         properties: settings of Kafka, which override `DEFAULTS`.
         heap: maximum Java heap, as in ``-Xmx``.
+        cluster_id: of the cluster, which all of its nodes have; by default that of a cluster of its own.
         quick: start faster (3 s instead of 5 s) with less optimized code, which a benchmark of the broker should not
             use. A single Python client is slower than either.
     """
@@ -225,6 +231,7 @@ class Broker:
         port: int = 0,
         properties: Mapping[str, str] | None = None,
         heap: str = "512m",
+        cluster_id: str = "",
         quick: bool = True,
     ) -> None:
         self.folder = Path(folder).absolute()
@@ -232,6 +239,7 @@ class Broker:
         self.address = f"127.0.0.1:{self.port}"
         self._properties = dict(properties or {})
         self._heap = heap
+        self._cluster_id = cluster_id or random_cluster_id()
         self._quick = quick
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -269,8 +277,7 @@ class Broker:
         options += [f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}", "-cp", jars]
         with self.log.open("ab") as log:
             if not (self.folder / "data" / "meta.properties").exists():
-                cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-                tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", f"--config={settings}"]
+                tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}", f"--config={settings}"]
                 result = subprocess.run(  # nosec B603 # Kafka's own tool
                     [java, *options, *tool], check=False, stdout=log, stderr=log
                 )

@@ -141,7 +141,7 @@ signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
 address, topic, path, partitions, rate = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5])
 lines = open(path, "rb").read().split(b"\\n")
 producer = KafkaProducer(
-    bootstrap_servers=address, acks="all", linger_ms=2 if rate else 20, batch_size=1 << 17,
+    bootstrap_servers=address.split(","), acks="all", linger_ms=2 if rate else 20, batch_size=1 << 17,
     delivery_timeout_ms=120_000, max_block_ms=120_000, reconnect_backoff_max_ms=500,
 )
 begun, sent = time.monotonic(), 0

@@ -26,14 +26,14 @@ class Topics:
     def admin(self) -> Any:
         """The admin client of kafka-python."""
         if self._admin is None:
-            self._admin = KafkaAdminClient(bootstrap_servers=self.address)
+            self._admin = KafkaAdminClient(bootstrap_servers=self.address.split(","))
         return self._admin
 
     def create(self, partitions: int = 1, configs: Mapping[str, object] | None = None, name: str = "events") -> str:
         """Create a topic whose name begins with `name`, and return its name."""
         topic = f"{name}-{uuid.uuid4().hex[:8]}"
         settings = {key: str(value) for key, value in (configs or {}).items()}
-        new = {"num_partitions": partitions, "replication_factor": 1, "configs": settings}
+        new = {"num_partitions": partitions, "replication_factor": -1, "configs": settings}
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
@@ -65,7 +65,7 @@ class Topics:
         `timestamps` (ms), `keys` and `headers` hold one entry per value. Without `partition` the key decides.
         """
         if self._producer is None:
-            self._producer = KafkaProducer(bootstrap_servers=self.address, linger_ms=5)
+            self._producer = KafkaProducer(bootstrap_servers=self.address.split(","), linger_ms=5)
         rows = zip(values, _each(keys), _each(headers), _each(timestamps), strict=False)
         sent = [
             self._producer.send(
@@ -84,7 +84,7 @@ class Topics:
     def read(self, topic: str, **settings: Any) -> list[Any]:
         """Return the current records of a topic, partition by partition."""
         settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False, **settings}
-        consumer = KafkaConsumer(bootstrap_servers=self.address, **settings)
+        consumer = KafkaConsumer(bootstrap_servers=self.address.split(","), **settings)
         try:
             partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic))]
             consumer.assign(partitions)

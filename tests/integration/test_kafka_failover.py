@@ -1,0 +1,101 @@
+"""A cluster of three nodes, of which that one is killed on which something depends.
+
+`STREAMMOE_ROUNDS=10 make test-exhaustive` kills each of them so often.
+"""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from kafka.errors import KafkaError
+
+from streammoe.testing.kafka.cluster import GROUPS, TRANSACTIONS, Cluster
+from streammoe.testing.kafka.lab import Daemon, Producer, wait_until
+from streammoe.testing.kafka.topics import Topics
+from tests.integration.conftest import available
+
+ROUNDS = [
+    1,
+    pytest.param(int(os.environ.get("STREAMMOE_ROUNDS", "3")), marks=pytest.mark.exhaustive),
+]
+MOST = 300_000
+RATE, MORE = 300, 1_000
+"""Lines a second, and how many rows must follow a death."""
+SETTINGS = {
+    "model.n_experts": 2,
+    "model.warmup.size": 100,
+    "model.warmup.restarts": 1,
+    "checkpoint.every_events": 500,
+    "checkpoint.every_seconds": 0.5,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield available(made.start)
+    made.stop()
+
+
+@pytest.fixture
+def topics(cluster):
+    topics = Topics(cluster.address)
+    yield topics
+    topics.close()
+
+
+@pytest.fixture
+def producing(cluster, topics, tmp_path):
+    """A topic that is being filled."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1.0, 1.0, (MOST, 3)).round(4)
+    y = (np.where(X[:, 0] > 0, X @ [1, 2, 3], X @ [-1, 0, 1]) + 0.1 * rng.normal(size=MOST)).round(4)
+    rows = zip(X.tolist(), y.tolist(), strict=True)
+    (tmp_path / "lines").write_text("\n".join(json.dumps({"a": a, "b": b, "c": c, "y": t}) for (a, b, c), t in rows))
+    topic = topics.create()
+    producer = Producer(cluster.address, topic, tmp_path / "lines", 1, RATE)
+    yield topic, producer
+    producer.kill()
+
+
+def visible(topics, topic):
+    return len(topics.read(topic, isolation_level="read_committed"))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_learning_and_transactional_predictions_outlive_any_one_node(cluster, topics, producing, tmp_path, rounds):
+    topic, producer = producing
+    written = topics.create(name="predictions", partitions=2)
+    sink = {"predictions.kind": "kafka", "predictions.topic": written, "predictions.transactional": True}
+    daemon = Daemon(tmp_path / f"daemon-{topic}", cluster.address, topic, SETTINGS | sink)
+    process = daemon.start()
+    daemon.wait_for_events(1_000)
+    for role in (topic, written, GROUPS, TRANSACTIONS) * rounds:
+        victim, seen = cluster.leader(role), visible(topics, written)
+        cluster.nodes[victim].kill9()
+        killed_at = time.monotonic()
+
+        def goes_on(seen=seen):
+            assert process.poll() is None, daemon.said
+            try:
+                return visible(topics, written) > seen + MORE
+            except KafkaError:  # a client of the test's own, which has asked the dead one
+                return False
+
+        wait_until(goes_on, f"rows that are visible after the death of the leader of {role}")
+        print(f"{role}: {time.monotonic() - killed_at:.1f} s")
+        cluster.nodes[victim].start()
+        for each in (topic, written, GROUPS, TRANSACTIONS):
+            wait_until(lambda each=each: cluster.in_sync(each) == len(cluster.nodes), f"{each} is on all nodes")
+    n = producer.stop()
+    process.send_signal(signal.SIGTERM)
+    daemon.end(process)
+    assert daemon.finish()["learned"] == n
+    places = [json.loads(row.value)["place"] for row in topics.read(written, isolation_level="read_committed")]
+    assert sorted(place["offset"] for place in places) == list(range(n))
+    undisturbed = Daemon(tmp_path / f"undisturbed-{topic}", cluster.address, topic, SETTINGS)
+    assert undisturbed.finish()["state_digest"] == daemon.metadata["state_digest"]
