@@ -17,12 +17,11 @@ from streammoe.testing.kafka.lab import Daemon, Producer, wait_until
 from streammoe.testing.kafka.topics import Topics
 from tests.integration.conftest import available
 
-ROUNDS = [
-    1,
-    pytest.param(int(os.environ.get("STREAMMOE_ROUNDS", "3")), marks=pytest.mark.exhaustive),
-]
+SHORT = ("events", GROUPS, TRANSACTIONS)
+LONG = ("events", "predictions", GROUPS, TRANSACTIONS) * int(os.environ.get("STREAMMOE_ROUNDS", "3"))
+"""What the nodes that are killed lead, one after the other."""
 MOST = 300_000
-RATE, MORE = 300, 1_000
+RATE, MORE = 300, 500
 """Lines a second, and how many rows must follow a death."""
 SETTINGS = {
     "model.n_experts": 2,
@@ -66,16 +65,17 @@ def visible(topics, topic):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("rounds", ROUNDS)
-def test_learning_and_transactional_predictions_outlive_any_one_node(cluster, topics, producing, tmp_path, rounds):
+@pytest.mark.parametrize("roles", [SHORT, pytest.param(LONG, marks=pytest.mark.exhaustive)], ids=["short", "long"])
+def test_learning_and_transactional_predictions_outlive_any_one_node(cluster, topics, producing, tmp_path, roles):
     topic, producer = producing
     written = topics.create(name="predictions", partitions=2)
     sink = {"predictions.kind": "kafka", "predictions.topic": written, "predictions.transactional": True}
     daemon = Daemon(tmp_path / f"daemon-{topic}", cluster.address, topic, SETTINGS | sink)
     process = daemon.start()
     daemon.wait_for_events(1_000)
-    for role in (topic, written, GROUPS, TRANSACTIONS) * rounds:
-        victim, seen = cluster.leader(role), visible(topics, written)
+    names = {"events": topic, "predictions": written, GROUPS: GROUPS, TRANSACTIONS: TRANSACTIONS}
+    for role in roles:
+        victim, seen = cluster.leader(names[role]), visible(topics, written)
         cluster.nodes[victim].kill9()
         killed_at = time.monotonic()
 
@@ -89,7 +89,7 @@ def test_learning_and_transactional_predictions_outlive_any_one_node(cluster, to
         wait_until(goes_on, f"rows that are visible after the death of the leader of {role}")
         print(f"{role}: {time.monotonic() - killed_at:.1f} s")
         cluster.nodes[victim].start()
-        for each in (topic, written, GROUPS, TRANSACTIONS):
+        for each in names.values():
             wait_until(lambda each=each: cluster.in_sync(each) == len(cluster.nodes), f"{each} is on all nodes")
     n = producer.stop()
     process.send_signal(signal.SIGTERM)

@@ -1,15 +1,19 @@
 """A daemon with transactional predictions: where it resumes after a crash, and when it cannot."""
 
 import itertools
+import json
 import random
 from pathlib import Path
 from typing import Literal
 
+import pandas as pd
 import pytest
+from click.testing import CliRunner
 from pydantic import BaseModel
 
-from streammoe import assembly, configuration
-from streammoe.errors import CheckpointError
+from streammoe import MoERegressor, WarmUp, assembly, configuration
+from streammoe.commands import main
+from streammoe.errors import CheckpointError, RetriableSinkError
 from streammoe.ports import PredictionSink, Recovered
 from streammoe.testing import ListSource
 from tests.unit import daemons
@@ -34,6 +38,8 @@ class Broker:
         self.steps = itertools.count()
         self.crash_at = None
         self.crash_before = None
+        self.silent_before = {}
+        """By generation, whether its transaction takes place, of which the sink is not told in either case."""
         self.asked = []
 
     def step(self):
@@ -103,9 +109,14 @@ class Transactions(PredictionSink):
         self.broker.step()
         if generation == self.broker.crash_before:  # the checkpoint exists, but its predictions are not visible
             raise Crash
+        takes_place = self.broker.silent_before.pop(generation, None)
+        if takes_place is False:
+            raise RetriableSinkError("no answer")
         self.broker.seen += self._open
         self.broker.generation = generation
         self._open.clear()
+        if takes_place:
+            raise RetriableSinkError("no answer")
         self.broker.step()
 
     def close(self):
@@ -155,6 +166,28 @@ def torn(broker):
 def test_a_crash_between_checkpoint_and_transaction_goes_back_one_generation(torn):
     run()
     assert torn.seen == ALL
+
+
+@pytest.mark.parametrize("start", ["as it was", "fresh", "given"])
+@pytest.mark.parametrize("silent", [{4: False}, {4: True}, {1: False}, {1: True, 2: True, 3: False}], ids=str)
+@pytest.mark.usefixtures("logging_as_before")
+def test_a_sink_without_answer_is_replaced_and_learning_goes_on_from_what_is_visible(broker, silent, start):
+    given = Path("given.model") if start == "given" else None
+    if given:
+        model = MoERegressor(2, warmup=WarmUp(25, restarts=1))
+        model.learn_many(pd.DataFrame([{"a": i % 3, "b": i % 7} for i in range(40)]), pd.Series(range(40)))
+        model.save(given)
+    calm = run("checkpoint.dir=calm", from_model=given)
+    if start == "fresh":
+        broker.seen, broker.generation = [], None
+        run()
+    flags = {"as it was": [], "fresh": ["--fresh"], "given": ["--from-model", str(given)]}[start]
+    broker.seen, broker.generation, broker.silent_before = [], None, dict(silent)
+    done = CliRunner().invoke(main, ["run", "config.toml", "--summary", "json", *flags])
+    assert done.exit_code == 0, done.output
+    assert (broker.seen, broker.silent_before) == (ALL, {})
+    assert json.loads(done.stdout)["state_digest"] == calm.state_digest
+    assert done.stderr.count("no answer; going back") == len(silent)
 
 
 def test_each_prediction_is_seen_once_over_random_crashes(broker):

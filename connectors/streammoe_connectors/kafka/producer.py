@@ -204,7 +204,7 @@ class TopicProducer:
         if self._producer is not None:
             return self._producer
         waiting = _Wait(self._give_up_seconds, f"{self.target.section}: no broker of {self._servers} responds")
-        while (producer := self.connect(LOG_INTERVAL_SECONDS if waiting.is_reported else FIRST_WAIT_SECONDS)) is None:
+        while (producer := self.connect(waiting.pause)) is None:
             if not waiting.check():
                 raise self.fail(KafkaTimeoutError(f"no broker responded for {self._give_up_seconds:.0f} s"))
         return producer
@@ -283,7 +283,7 @@ class TopicProducer:
             n_before = len(self._unacknowledged)
             try:
                 # Also sends what lingers.
-                producer.flush(LOG_INTERVAL_SECONDS)
+                producer.flush(waiting.pause)
             except (KafkaTimeoutError, UnknownError):  # the latter for a batch that was split meanwhile
                 _LOGGER.debug("%s: not all acknowledged yet", self.target.topic)
             self.discard_acknowledged()
@@ -357,7 +357,7 @@ class TopicProducer:
         pending = in_background(call)
         while True:
             try:
-                return pending.result(LOG_INTERVAL_SECONDS if waiting.is_reported else FIRST_WAIT_SECONDS)
+                return pending.result(waiting.pause)
             except TimeoutError:
                 if not waiting.check():
                     raise KafkaTimeoutError(f"{what} took more than {self._give_up_seconds:.0f} s") from None
@@ -394,16 +394,17 @@ class _Wait:
         self._reported = 0.0
 
     @property
-    def is_reported(self) -> bool:
-        """Whether the wait has been logged."""
-        return self._reported > 0.0
+    def pause(self) -> float:
+        """Seconds until `check` has something to do."""
+        left = self._since + self._give_up_seconds - time.monotonic()
+        return max(min(LOG_INTERVAL_SECONDS if self._reported else FIRST_WAIT_SECONDS, left), 0.0)
 
     def check(self) -> bool:
         """Log the wait if that is due, and return whether to wait longer."""
         waited = time.monotonic() - self._since
         if waited >= self._give_up_seconds:
             return False
-        if not self.is_reported or waited - self._reported >= LOG_INTERVAL_SECONDS:
+        if not self._reported or waited - self._reported >= LOG_INTERVAL_SECONDS:
             self._reported = max(waited, 1e-9)
             _LOGGER.warning("%s; waiting for %.0f s, up to %.0f s", self._what, waited, self._give_up_seconds)
         return True
