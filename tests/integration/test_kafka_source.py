@@ -161,6 +161,14 @@ def test_keys_times_and_offsets_are_read_and_a_bad_record_affects_no_other(topic
     assert (batch.skipped, batch.end["topics"][name]["partitions"]) == (2, {"0": 5})
 
 
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
+def test_what_brokers_have_compressed_is_read(topics, codec):
+    name = topics.create(configs={"compression.type": codec})
+    values = [b'{"i": %d, "text": "%s"}' % (i, b"abc" * 1_000) for i in range(300)]
+    topics.fill(name, values)
+    assert read(settings_of(topics.address, name, until="end"))[0] == values
+
+
 def test_gaps_of_compaction_are_passed_and_counted(topics):
     fast = {"cleanup.policy": "compact", "segment.ms": 100, "min.cleanable.dirty.ratio": 0.01}
     name = topics.create(configs=fast | {"max.compaction.lag.ms": 100})

@@ -240,9 +240,7 @@ class AssignedConsumer:
                 f"Kafka: this user may not read {_error_text(error)}; allow it to read the topic"
             ) from None
         except UnsupportedCodecError as error:
-            raise SourceError(
-                f"Kafka: records are compressed in a way that needs a package ({_error_text(error)})"
-            ) from None
+            raise SourceError(_missing_codec(_error_text(error))) from None
         except KafkaError as error:
             raise ClusterUnavailableError(_error_text(error)) from None
         return {TopicPartition(*partition): records for partition, records in fetched.items()}
@@ -271,6 +269,22 @@ class AssignedConsumer:
     def close(self) -> None:
         """Close connections, within a second or two."""
         self._consumer.close(autocommit=False, timeout_ms=1_000)
+
+
+_CODECS = {"snappy": "python-snappy", "lz4": "lz4", "zstd": "zstandard"}
+"""The packages that kafka-python needs for them."""
+
+
+def _missing_codec(said: str) -> str:
+    """Return what to do about records that cannot be decompressed."""
+    found = next((codec for codec in _CODECS if codec in said.lower()), None)
+    if found is None:
+        return f"Kafka: records are compressed in a way that kafka-python cannot read ({said}); use another codec"
+    package = _CODECS[found]
+    return (
+        f"Kafka: records are compressed by {found}, which needs {package}, which is not installed; run pip install "
+        f"{package}, or pip install '.[kafka]' in a clone of streammoe"
+    )
 
 
 def _error_text(error: BaseException) -> str:

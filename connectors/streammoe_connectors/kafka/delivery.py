@@ -19,7 +19,7 @@ class Delivery(BaseModel):
     """Settings for sending records.
 
     Attributes:
-        compression: of batches of records; lz4, zstd and snappy need their Python packages.
+        compression: of batches of records.
         linger_ms: how long a batch waits for more records, in milliseconds.
         batch_bytes: largest size of a batch.
         delivery_timeout_seconds: how long brokers may take to acknowledge a record, including outages, before the

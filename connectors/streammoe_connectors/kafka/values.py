@@ -5,6 +5,7 @@ Values in JSON and csv are passed on unchanged; those in Avro and Protobuf becom
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal, NamedTuple
@@ -14,10 +15,13 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_serializer, field_validator
 
 from streammoe.errors import InvalidEvent, not_installed
+from streammoe.text import shown
 from streammoe.types import IntArray
 from streammoe_connectors.formats.schema_registry import Registry, without_password
 from streammoe_connectors.kafka.fields import Record, RecordFields
 
+FRAME_BYTES = 5
+"""Length of the prefix of a registry's serializer."""
 _PACKAGES = {"avro": "fastavro", "protobuf": "protobuf"}  # the package to install for each format
 
 
@@ -46,8 +50,8 @@ class ValueSettings(BaseModel):
             interface. Each value then begins with a byte 0 and the 4 bytes of its schema's number. A user and a
             password are part of the address, as in ``https://user:password@host``; messages omit them.
         message: for protobuf, the full name of the message, such as ``shop.Order``.
-        framing: for protobuf, the prefix of each message: nothing (``none``), or that of serializers for a registry
-            (``confluent``).
+        framing: for jsonl and protobuf, the prefix of each message: nothing (``none``), or that of serializers for a
+            registry (``confluent``).
         key_field: name of the event's field for the record's key, as text.
         timestamp_field: name of the event's field for the record's timestamp, as seconds since 1970.
         header_fields: headers that become fields of the same names, as texts; the last of several equal ones counts.
@@ -124,9 +128,9 @@ class ValueSettings(BaseModel):
     @field_validator("framing")
     @classmethod
     def _check_framing(cls, framing: str, info: ValidationInfo) -> str:
-        if framing != "none" and info.data.get("format") in {"jsonl", "csv", "avro"}:
+        if framing != "none" and info.data.get("format") in {"csv", "avro"}:
             raise ValueError(
-                'must be "none" unless source.format is "protobuf"; for avro it follows from schema_registry'
+                'must be "none" unless source.format is "jsonl" or "protobuf"; for avro it follows from schema_registry'
             )
         return framing
 
@@ -199,6 +203,7 @@ class Values:
             values = [value.rstrip(b"\r\n") for value in raw]
         elif self._to_json is not None:
             values = _convert(raw, self._to_json, rejected)
+        values = [value.removeprefix(codecs.BOM_UTF8) for value in values]  # each is a text of its own
         if self._fields.names:
             columns = self._fields.read(records, rejected)
             add = self._fields.before_csv if self.format == "csv" else self._fields.into_json
@@ -221,6 +226,17 @@ def _convert(raw: list[bytes], to_json: Callable[[bytes], bytes], rejected: dict
     return values
 
 
+def _without_frame(value: bytes) -> bytes:
+    """Return the text behind the prefix of a registry's serializer; the schema is not needed to read it."""
+    if len(value) < FRAME_BYTES or value[0] != 0:
+        raise InvalidEvent(
+            f"the value {shown(value[:40])} must begin with a byte 0 and the 4 bytes of its schema's number, and does "
+            'not; values without them have source.framing = "none"',
+            reason="malformed",
+        )
+    return value[FRAME_BYTES:]
+
+
 def _create_converter(settings: ValueSettings) -> Callable[[bytes], bytes] | None:
     """Return the function that converts a value to JSON text, or ``None`` if no conversion is needed."""
     try:
@@ -235,6 +251,8 @@ def _create_converter(settings: ValueSettings) -> Callable[[bytes], bytes] | Non
 
             framed = settings.framing == "confluent"
             return ProtobufReader(str(settings.schema_file), str(settings.message), framed=framed)
+        if settings.format == "jsonl" and settings.framing == "confluent":
+            return _without_frame
     except ModuleNotFoundError:
         raise not_installed(
             f'source.format = "{settings.format}"', _PACKAGES[settings.format], settings.format

@@ -93,7 +93,7 @@ WRONG = {
         *({"format": "avro", "schema_registry": at} for at in ("file:///etc/passwd", "h:8081", "http://h:no")),
     ],
     "message": [PROTOBUF | {"message": None}, AVRO | {"message": "a.B"}],
-    "framing": [AVRO | {"framing": "confluent"}],
+    "framing": [AVRO | {"framing": "confluent"}, CSV | {"framing": "confluent"}],
     "timestamp_field": [{"key_field": "a", "timestamp_field": "a"}],
     "key_field": [CSV | {"key_field": "a"}],
     "header_fields": [{"key_field": "a", "header_fields": ["b", "a"]}],

@@ -26,6 +26,16 @@ def test_values_stand_in_the_block_as_they_are_and_their_line_ends_neither_split
     assert batch_of(csv, given).record(3) == b"3,4\n5,6"
 
 
+def test_a_byte_order_mark_is_ignored_and_so_is_the_frame_of_a_registry_that_must_be_there():
+    marked = [record(b"\xef\xbb\xbf" + GOOD), record(GOOD), record(b"\xef\xbb\xbf\xef\xbb\xbf" + GOOD)]
+    assert numbers(values_of(), marked, "x") == [[1], [1], "malformed"]
+    csv = values_of(format="csv", columns=["x", "y"])
+    assert numbers(csv, [record(b"\xef\xbb\xbf1,2"), record(b"1,2")], "x") == [[1], [1]]
+    framed = [b"\0\0\0\0\x07" + GOOD, b"\0\0\0\0\x07\xef\xbb\xbf" + GOOD, GOOD, b"\0\0\0\0", b"\1\0\0\0\x07" + GOOD]
+    found = numbers(values_of(framing="confluent"), [*map(record, framed)], "x")
+    assert found == [[1], [1], "malformed", "malformed", "malformed"]
+
+
 cells = st.sampled_from([b"1", b"2.5", b"", b'"3"', b'"', b"a", b"\n", b"\r\n", b",", b"\xff", b"\0", b'"a,\nb"'])
 lines = st.lists(cells, max_size=6).map(b"".join) | st.sampled_from(
     [b"1,2", b"1,2\n3,4", b'"1\n2",3', b"\xef\xbb\xbf1,2", b"nan,1"]
