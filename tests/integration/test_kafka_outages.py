@@ -235,6 +235,11 @@ def test_source_sinks_and_produce_wait_for_a_broker_that_is_not_there_yet_and_ou
         while (batch := source.poll(1.0)) is not None:
             found += records_of(batch)
         polled_until(source, lambda: not source.status().connected, "it is noticed")
+        before = source.status().counters.get("reconnected")
+        for _ in range(50):
+            assert source.poll(0.1) is None
+            assert not source.status().connected, "there is no broker"
+        assert source.status().counters.get("reconnected") == before
         starting = in_background(mortal.start)
         write(*range(2_000, 8_000, 200))
         starting.result()

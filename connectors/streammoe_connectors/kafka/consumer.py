@@ -30,6 +30,8 @@ from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 REQUEST_TIMEOUT_MS = 5_000
 """Timeout of a request."""
+METADATA_RETRY_SECONDS = 0.2
+"""Shortest time between two attempts of a metadata request."""
 
 
 class ClusterUnavailableError(Exception):
@@ -89,7 +91,7 @@ class AssignedConsumer:
             check = "security_protocol and the login" if "SASL" in protocol else "security_protocol"
             raise ClusterUnavailableError(f"{_error_text(error)}; check bootstrap_servers, {check}") from None
         self._metadata_request: Any = None
-        self._metadata_requested_at = 0.0
+        self._metadata_requested_at = self._next_metadata_attempt_at = 0.0
         self._failed_commits: deque[str] = deque()
 
     # --- topics -----------------------------------------------------------------------------------------------------
@@ -103,10 +105,14 @@ class AssignedConsumer:
 
     @property
     def metadata_request_age(self) -> float | None:
-        """Seconds since the last metadata request; ``None`` once its response has arrived."""
-        if self._metadata_request is None or self._metadata_request.is_done:
+        """Seconds since the last metadata request, which is repeated if it fails; ``None`` once there is a response."""
+        request, now = self._metadata_request, time.monotonic()
+        if request is None or request.succeeded():
             return None
-        return time.monotonic() - self._metadata_requested_at
+        if request.failed() and now >= self._next_metadata_attempt_at:
+            self._next_metadata_attempt_at = now + METADATA_RETRY_SECONDS
+            self._metadata_request = self._consumer._cluster.request_update()  # noqa: SLF001 - see the module's docstring
+        return now - self._metadata_requested_at
 
     def partitions(self, topic: str) -> list[int] | None:
         """Return partitions as of the last response, in order; ``None`` if there is no such topic.

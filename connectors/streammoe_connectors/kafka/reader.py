@@ -227,6 +227,9 @@ class Reader:
         self._next_attempt_at = time.monotonic() + min(self._pause_seconds * 2 ** min(self._failures, 9), longest)
         self._failures += 1
         self._set_connected(False)
+        if self._ready and self._consumer is not None and self._consumer.metadata_request_age is None:
+            # Only an answer shows that the cluster responds: a poll without records succeeds without one, too.
+            self._request_metadata(self._consumer)
         now = time.monotonic()
         if now - self._last_warning_at >= LOG_INTERVAL_SECONDS:
             self._last_warning_at = now
