@@ -20,7 +20,7 @@ from tests.integration.conftest import available
 SHORT = ("events", GROUPS, TRANSACTIONS)
 LONG = ("events", "predictions", GROUPS, TRANSACTIONS) * int(os.environ.get("STREAMMOE_ROUNDS", "3"))
 """What the nodes that are killed lead, one after the other."""
-MOST = 300_000
+MOST = 500_000
 RATE, MORE = 300, 500
 """Lines a second, and how many rows must follow a death."""
 SETTINGS = {

@@ -14,6 +14,7 @@ from typing import Any
 from kafka import KafkaConsumer, OffsetAndMetadata
 from kafka import TopicPartition as ClientPartition
 from kafka.errors import (
+    BrokerResponseError,
     KafkaError,
     LogTruncationError,
     OffsetOutOfRangeError,
@@ -107,7 +108,8 @@ class AssignedConsumer:
     def metadata_request_age(self) -> float | None:
         """Seconds since the last metadata request, which is repeated if it fails; ``None`` once there is a response."""
         request, now = self._metadata_request, time.monotonic()
-        if request is None or request.succeeded():
+        # Where it asks for a single topic, kafka-python fails it with that topic's error, which is a response.
+        if request is None or request.succeeded() or isinstance(request.exception, BrokerResponseError):
             return None
         if request.failed() and now >= self._next_metadata_attempt_at:
             self._next_metadata_attempt_at = now + METADATA_RETRY_SECONDS

@@ -152,6 +152,7 @@ while sent < len(lines) and not stopped:
     producer.send(topic, lines[sent], partition=sent % partitions)
     sent += 1
 producer.flush(120)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # else one that comes while Python ends would end it first
 print(sent)
 """
 
@@ -175,5 +176,5 @@ print(sent)
         """Return how many lines were sent, once all are acknowledged; raise RuntimeError if that failed."""
         output = self._process.communicate(timeout=300)[0]
         if self._process.returncode:
-            raise RuntimeError("the producer failed")
+            raise RuntimeError(f"the producer ended with {self._process.returncode}")
         return int(output)
