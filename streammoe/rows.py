@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Sequence
 from functools import cache
 
@@ -12,7 +13,7 @@ from streammoe.kernels.shortest import DOUBLE, LONGEST, SPARE, TEXT, WHOLE, powe
 from streammoe.ports import Locations, Predictions
 from streammoe.types import AnyArray, FloatArray, IntArray
 
-_encode = msgspec.json.Encoder().encode
+_encoder = msgspec.json.Encoder()
 _powers = cache(powers_to_write_by)
 
 
@@ -71,6 +72,13 @@ def json_lines(rows: Predictions) -> tuple[memoryview, IntArray]:
         line.array(rows.gate)
     line.text(b"}\n")
     return line.write()
+
+
+def _encode(value: object) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:  # the path of a file whose name is not UTF-8, of which JSON can write the escapes
+        return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 class _Line:

@@ -68,7 +68,7 @@ class AppendLog:
             self._file = self._open()
         except OSError as error:
             # The system's own message for a file in place of a folder is only that it exists.
-            reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
+            reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror or str(error)
             message = (
                 f"{setting} {self.path}: cannot be opened for appending ({reason}); "
                 "name a file in a folder that this user may write"

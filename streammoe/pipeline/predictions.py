@@ -20,7 +20,7 @@ from streammoe.checked import is_count, require, restoring
 from streammoe.errors import CheckpointError, ConfigError, RetriableCheckpointError
 from streammoe.persistence import durable
 from streammoe.persistence.append_log import AppendLog, ignore_position, reporting_failure
-from streammoe.ports import Position, Predictions, PredictionSink
+from streammoe.ports import Location, Position, Predictions, PredictionSink
 from streammoe.rows import json_lines
 from streammoe.text import shown
 from streammoe.types import FloatArray
@@ -255,9 +255,24 @@ class _Part(NamedTuple):
         return sum(map(len, self.batches))
 
 
+def _places(locations: Sequence[Location]) -> Any:
+    try:
+        return pa.array(locations)
+    except UnicodeEncodeError:  # the path of a file whose name is not UTF-8, which Arrow cannot hold
+        return pa.array(
+            [
+                {
+                    name: value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+                    for name, value in location.items()
+                }
+                for location in locations
+            ]
+        )
+
+
 def _record_batch(rows: Predictions) -> Any:
     columns: dict[str, Any] = {
-        "place": pa.array(rows.locations),
+        "place": _places(rows.locations),
         "model_version": pa.array(rows.versions, pa.int64()),
     }
     if rows.global_versions is not None:

@@ -1,11 +1,14 @@
 """Predictions as JSON, next to what msgspec makes of objects with the same entries."""
 
+import json
 import math
 
 import msgspec
 import numpy as np
 import pytest
+from pyarrow import parquet
 
+from streammoe.pipeline.predictions import prediction_sink
 from streammoe.ports import Locations, Predictions
 from streammoe.rows import json_lines
 
@@ -110,6 +113,18 @@ def test_lines_are_those_of_objects(kind, locations, has_global):
     expected = [msgspec.json.encode(each) + b"\n" for each in as_objects(rows)]
     assert bytes(found) == b"".join(expected)
     assert ends.tolist() == np.cumsum([len(line) for line in expected]).tolist()
+
+
+def test_a_path_that_is_not_utf8_is_escaped(tmp_path):
+    locations = Locations({"path": "x\udcff.csv"}, {"row": np.arange(N)})
+    rows = Predictions(locations=locations, versions=np.arange(N), **KINDS["one output"])
+    found = [json.loads(line) for line in bytes(json_lines(rows)[0]).splitlines()]
+    assert [each["place"] for each in found] == list(locations)
+    sink = prediction_sink(tmp_path / "out.parquet", "parquet")
+    sink.write(rows)
+    sink.flush()
+    (part,) = tmp_path.glob("*.parquet")
+    assert parquet.read_table(part)["place"][1].as_py() == {"path": "x\\udcff.csv", "row": 1}
 
 
 def test_locations_are_a_sequence_of_objects():
