@@ -82,7 +82,7 @@ def _encode(value: object) -> bytes:
 
 
 class _Line:
-    """What n lines have in common, and the columns of what differs."""
+    """A builder of n lines: the texts that they share, and a column for each value that differs."""
 
     def __init__(self, n: int) -> None:
         self._n = n

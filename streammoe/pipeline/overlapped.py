@@ -31,7 +31,7 @@ class OverlappedPredictions(PredictionSink):
     two of its methods run at the same time. An exception in the thread is raised by the next call.
 
     Args:
-        sink: not transactional; nobody else uses it.
+        sink: not transactional, and used by no other object.
     """
 
     def __init__(self, sink: PredictionSink) -> None:

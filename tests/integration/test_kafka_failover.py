@@ -19,7 +19,7 @@ from tests.integration.conftest import available
 
 SHORT = ("events", GROUPS, TRANSACTIONS)
 LONG = ("events", "predictions", GROUPS, TRANSACTIONS) * int(os.environ.get("STREAMMOE_ROUNDS", "3"))
-"""What the nodes that are killed lead, one after the other."""
+"""The topics whose leader is killed, in this order."""
 MOST = 500_000
 RATE, MORE = 300, 500
 """Lines a second, and how many rows must follow a death."""

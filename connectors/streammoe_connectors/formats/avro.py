@@ -12,10 +12,9 @@ from fastavro.read import LOGICAL_READERS
 
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe_connectors.formats.json_text import json_text, utc_text
-from streammoe_connectors.formats.schema_registry import Registry, UnknownSchemaError
+from streammoe_connectors.formats.schema_registry import FRAME_BYTES, Registry, UnknownSchemaError
 
 _MAX_DEPTH = 60  # of nested schemas; the decoder accepts JSON up to 100 levels
-_FRAME_BYTES = 5  # a byte 0, and the schema's number in 4 bytes
 _MIN_BYTES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1, "enum": 1}
 
 
@@ -60,13 +59,13 @@ class AvroRegistry:
             RetriableSourceError: the registry does not respond.
             SourceError: the registry denies access.
         """
-        if len(value) < _FRAME_BYTES or value[0] != 0:
+        if len(value) < FRAME_BYTES or value[0] != 0:
             raise _malformed(value, "must begin with a byte 0 and the 4 bytes of its schema's number, and does not")
-        number = int.from_bytes(value[1:_FRAME_BYTES], "big")
+        number = int.from_bytes(value[1:FRAME_BYTES], "big")
         schema = self._schemas.get(number)
         if schema is None:
             schema = self._fetch(number, value)
-        return _read(value[_FRAME_BYTES:], schema)
+        return _read(value[FRAME_BYTES:], schema)
 
     def _fetch(self, number: int, value: bytes) -> Any:
         try:

@@ -13,8 +13,8 @@ from google.protobuf.message import DecodeError, Message
 
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe_connectors.formats.json_text import json_text, utc_text
+from streammoe_connectors.formats.schema_registry import FRAME_BYTES
 
-_FRAME_BYTES = 5  # a byte 0, and the schema's number in 4 bytes
 _MAX_INDEXES = 100  # nesting of message types, and so the most indexes of a message
 _ADVICE = "it must be what protoc --include_imports --descriptor_set_out=FILE writes"
 
@@ -76,11 +76,11 @@ class ProtobufReader:
 
     def _message_start(self, value: bytes) -> int:
         """Return where the message begins."""
-        if len(value) <= _FRAME_BYTES or value[0] != 0:
+        if len(value) <= FRAME_BYTES or value[0] != 0:
             raise _malformed(
                 value, "must begin with a byte 0, the 4 bytes of its schema's number and indexes, and does not"
             )
-        count, end = _varint(value, _FRAME_BYTES)
+        count, end = _varint(value, FRAME_BYTES)
         if not 0 <= count <= _MAX_INDEXES:
             raise _malformed(value, f"must have at most {_MAX_INDEXES} indexes of its message, and claims {count}")
         indexes = []
@@ -113,7 +113,7 @@ def _varint(value: bytes, start: int) -> tuple[int, int]:
         number |= (octet & 0x7F) << (7 * i)
         if octet < 0x80:
             return (number >> 1) ^ -(number & 1), start + i + 1
-    raise _malformed(value, f"must have the indexes of its message from byte {_FRAME_BYTES} on, but they do not end")
+    raise _malformed(value, f"must have the indexes of its message from byte {FRAME_BYTES} on, but they do not end")
 
 
 class _Converters:

@@ -14,6 +14,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from streammoe.errors import RetriableSourceError, SourceError
 
+FRAME_BYTES = 5
+"""Length of the prefix that a registry's serializers write: a byte 0, and the schema's number in 4 bytes."""
 _TIMEOUT_SECONDS = 3.0  # of a request
 _RETRY_PAUSES_SECONDS = (0.2, 0.8)  # before further attempts; after those the source retries
 _MAX_RESPONSE_BYTES = 1 << 22

@@ -23,7 +23,7 @@ from kafka.errors import (
 )
 from kafka.net.compat import KafkaNetClient
 
-from streammoe.errors import SourceError
+from streammoe.errors import SourceError, not_installed
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.partitions import FetchedRecord
@@ -288,11 +288,7 @@ def _missing_codec(said: str) -> str:
     found = next((codec for codec in _CODECS if codec in said.lower()), None)
     if found is None:
         return f"Kafka: records are compressed in a way that kafka-python cannot read ({said}); use another codec"
-    package = _CODECS[found]
-    return (
-        f"Kafka: records are compressed by {found}, which needs {package}, which is not installed; run pip install "
-        f"{package}, or pip install '.[kafka]' in a clone of streammoe"
-    )
+    return str(not_installed(f"Kafka: reading records compressed by {found}", _CODECS[found], "kafka"))
 
 
 def _error_text(error: BaseException) -> str:

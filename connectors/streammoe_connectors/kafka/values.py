@@ -17,11 +17,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from streammoe.errors import InvalidEvent, not_installed
 from streammoe.text import shown
 from streammoe.types import IntArray
-from streammoe_connectors.formats.schema_registry import Registry, without_password
+from streammoe_connectors.formats.schema_registry import FRAME_BYTES, Registry, without_password
 from streammoe_connectors.kafka.fields import Record, RecordFields
 
-FRAME_BYTES = 5
-"""Length of the prefix of a registry's serializer."""
 _PACKAGES = {"avro": "fastavro", "protobuf": "protobuf"}  # the package to install for each format
 
 

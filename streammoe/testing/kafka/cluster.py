@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from kafka import KafkaAdminClient
@@ -94,11 +93,3 @@ class Cluster:
         """Kill all nodes: their data are not needed any more."""
         for node in self.nodes.values():
             node.kill9()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
