@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 
+import numpy as np
 from kafka import errors
 
 from streammoe.commands.produce.messages import MessageConverter
@@ -15,6 +16,7 @@ from streammoe_connectors.kafka.ownership import Ownership
 from streammoe_connectors.kafka.partitions import check_position
 from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.producer import TopicProducer
+from streammoe_connectors.kafka.records import Records
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from streammoe_connectors.kafka.start import report_missing_partitions, reset_offset
@@ -64,8 +66,8 @@ def _value(value, **settings):
 
     def case(_):
         values = Values(ValueSettings.model_validate(settings))
-        record = type("Record", (), {"value": value, "key": b"\xe4", "headers": [], "timestamp": 0})
-        return "\n".join(f"{reason}: {detail}" for reason, detail in values.block([record]).rejected.values())
+        records = Records(np.zeros(1, np.int64), np.zeros(1, np.int64), [value], [b"\xe4"], None)
+        return "\n".join(f"{reason}: {detail}" for reason, detail in values.block(records).rejected.values())
 
     return case
 

@@ -19,7 +19,7 @@ from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import Batch
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
-from tests.unit.connectors.kafka_records import record, values_of
+from tests.unit.connectors.kafka_records import columns, record, values_of
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("a", "c", "t", "w", "y")
@@ -106,7 +106,7 @@ def from_stdin(content, format):
 def from_kafka(values, format):
     """What `KafkaSource` gives for records with these values."""
     decoded = values_of(format=format, **({"columns": list(COLUMNS)} if format == "csv" else {}))
-    found = decoded.block([record(value) for value in values])
+    found = decoded.block(columns(*(record(value) for value in values)))
     assert not found.rejected
     locations = [{"offset": i} for i in range(len(found.ends))]
     yield Batch(found.block, found.ends, format, decoded.columns, "topic", locations, {})

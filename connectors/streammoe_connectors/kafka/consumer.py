@@ -26,7 +26,7 @@ from kafka.net.compat import KafkaNetClient
 from streammoe.errors import SourceError, not_installed
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.offsets import OffsetMetadata
-from streammoe_connectors.kafka.partitions import FetchedRecord
+from streammoe_connectors.kafka.records import Records
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 REQUEST_TIMEOUT_MS = 5_000
@@ -228,7 +228,7 @@ class AssignedConsumer:
         """Fetch from this partition again."""
         self._consumer.resume(ClientPartition(*partition))
 
-    def poll(self, seconds: float) -> dict[TopicPartition, list[FetchedRecord]]:
+    def poll(self, seconds: float) -> dict[TopicPartition, Records]:
         """Return records that arrived within so many seconds.
 
         Raises:
@@ -251,7 +251,7 @@ class AssignedConsumer:
             raise SourceError(_missing_codec(_error_text(error))) from None
         except KafkaError as error:
             raise ClusterUnavailableError(_error_text(error)) from None
-        return {TopicPartition(*partition): records for partition, records in fetched.items()}
+        return {TopicPartition(*partition): Records.of(records) for partition, records in fetched.items()}
 
     def _reset_fetcher(self) -> None:
         """Let kafka-python return records of resumed partitions that it fetched before they were paused.

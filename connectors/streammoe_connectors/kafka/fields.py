@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator
 
 import msgspec
+
+from streammoe_connectors.kafka.records import Records
 
 _JSON_WHITESPACE = b" \t\r\n"
 _CSV_SPECIAL = frozenset(',"\r\n')
 
 Column = list[str] | list[float | None] | list[str | None]
-
-
-class Record(Protocol):
-    """The attributes of kafka-python's ``ConsumerRecord`` that hold its content."""
-
-    @property
-    def value(self) -> bytes: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
-    @property
-    def timestamp(self) -> int | None:
-        """Milliseconds since 1970; negative if unknown."""
-        ...
 
 
 class RecordFields:
@@ -46,7 +32,7 @@ class RecordFields:
         self._headers = headers
         self._members = [json.dumps(name).encode() + b":" for name in self.names]
 
-    def read(self, records: Sequence[Record], rejected: dict[int, str]) -> list[Column]:
+    def read(self, records: Records, rejected: dict[int, str]) -> list[Column]:
         """Return a column for each name, ``None`` where a record lacks the field.
 
         Args:
@@ -55,12 +41,12 @@ class RecordFields:
         """
         columns: list[Column] = []
         if self._key is not None:
-            columns.append(_texts([record.key for record in records], "key", rejected))
+            columns.append(_texts(records.keys or [None] * len(records), "key", rejected))
         if self._timestamp is not None:
-            times = [record.timestamp for record in records]
-            columns.append([None if ms is None or ms < 0 else ms / 1000 for ms in times])
+            columns.append([None if ms < 0 else ms / 1000 for ms in records.times.tolist()])
         if self._headers:
-            header_maps = [dict(record.headers) for record in records]  # the last of several equal ones counts
+            # The last of several equal ones counts.
+            header_maps = [dict(headers) for headers in records.headers or [()] * len(records)]
             columns += [
                 _texts([headers.get(name) for headers in header_maps], f"header {name!r}", rejected)
                 for name in self._headers

@@ -5,28 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from streammoe.ports import Position, TopicPartition
-from streammoe.types import IntArray
-from streammoe_connectors.kafka.fields import Record
+from streammoe_connectors.kafka.records import NONE, Records, concatenate
 from streammoe_connectors.positions import check_kind, invalid, is_count
 
 KIND = "kafka"
-
-
-class FetchedRecord(Record, Protocol):
-    """The attributes of kafka-python's ``ConsumerRecord`` in use."""
-
-    @property
-    def offset(self) -> int: ...
-    @property
-    def value(self) -> Any:
-        """Bytes, or ``None`` in a tombstone."""
-        ...
 
 
 class PartitionBuffer:
@@ -54,36 +41,30 @@ class PartitionBuffer:
         """Since when (monotonic seconds) the whole log has been fetched."""
         self.received_at = time.monotonic()
         """When records were last fetched, or there were none to fetch."""
-        self.records: list[FetchedRecord] = []
-        """Fetched and not yet sent."""
-        self.times: IntArray = np.empty(0, np.int64)
-        """Timestamps of `records` in milliseconds since 1970."""
+        self.records = NONE
+        """Fetched and not yet sent, without tombstones."""
         self.n_bytes = 0
         """Size of the values in `records`."""
         self._tombstones: deque[int] = deque()
 
-    def add(self, records: Sequence[FetchedRecord], now: float) -> int:
+    def add(self, records: Records, now: float) -> int:
         """Append fetched records in order; return the number of gaps in their offsets."""
-        if self.stop_offset is not None and records[-1].offset >= self.stop_offset:
-            records = [record for record in records if record.offset < self.stop_offset]
+        if self.stop_offset is not None and records.offsets[-1] >= self.stop_offset:
+            records = records.part(slice(int(np.searchsorted(records.offsets, self.stop_offset))))
             if not records:
                 self.advance_to(self.stop_offset)
                 return 0
-        gaps = int(records[0].offset != self.fetch_position)
-        if records[-1].offset - records[0].offset >= len(records):
-            gaps += sum(b.offset != a.offset + 1 for a, b in pairwise(records))
-        self.fetch_position = records[-1].offset + 1
+        gaps = int(records.offsets[0] != self.fetch_position) + int(np.count_nonzero(np.diff(records.offsets) != 1))
+        self.fetch_position = int(records.offsets[-1]) + 1
         self.seek_pending = False
         self.at_end_since = None
         self.received_at = now
-        values: list[bytes | None] = [record.value for record in records]
-        if None in values:
-            self._tombstones.extend(record.offset for record in records if record.value is None)
-            records = [record for record in records if record.value is not None]
-        self.n_bytes += sum(len(record.value) for record in records)
-        self.records += records
-        times = np.fromiter((record.timestamp or 0 for record in records), np.int64, len(records))
-        self.times = np.concatenate([self.times, times]) if self.times.size else times
+        if None in records.values:
+            is_tombstone = np.array([value is None for value in records.values])
+            self._tombstones.extend(records.offsets[is_tombstone].tolist())
+            records = records.take(np.flatnonzero(~is_tombstone))
+        self.n_bytes += _size(records)
+        self.records = concatenate([self.records, records])
         self._update_next_offset()
         return gaps
 
@@ -92,14 +73,12 @@ class PartitionBuffer:
         self.fetch_position = max(self.fetch_position, offset)
         self._update_next_offset()
 
-    def take(self, count: int) -> list[FetchedRecord]:
+    def take(self, count: int) -> Records:
         """Remove and return the first `count` records."""
-        taken = self.records[:count]
-        del self.records[:count]
-        self.times = self.times[count:]
-        self.n_bytes = self.n_bytes - sum(len(record.value) for record in taken) if self.records else 0
+        taken, self.records = self.records.part(slice(count)), self.records.part(slice(count, None))
+        self.n_bytes = self.n_bytes - _size(taken) if self.records else 0
         if taken:
-            self.next_offset = taken[-1].offset + 1
+            self.next_offset = int(taken.offsets[-1]) + 1
         self._update_next_offset()
         return taken
 
@@ -122,8 +101,7 @@ class PartitionBuffer:
 
     def clear(self) -> None:
         """Discard all fetched records."""
-        self.records = []
-        self.times = self.times[:0]
+        self.records = NONE
         self.n_bytes = 0
         self._tombstones.clear()
 
@@ -147,6 +125,10 @@ class PartitionBuffer:
         if not self.records:
             stop = self.fetch_position if self.stop_offset is None else self.stop_offset
             self.next_offset = min(self.fetch_position, stop)
+
+
+def _size(records: Records) -> int:
+    return sum(map(len, filter(None, records.values)))
 
 
 def position_of(

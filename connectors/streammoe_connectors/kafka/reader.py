@@ -22,7 +22,8 @@ from streammoe_connectors.kafka.consumer import AssignedConsumer, ClusterUnavail
 from streammoe_connectors.kafka.frames import Outlet
 from streammoe_connectors.kafka.merge import merge
 from streammoe_connectors.kafka.ownership import Ownership
-from streammoe_connectors.kafka.partitions import FetchedRecord, PartitionBuffer, position_of
+from streammoe_connectors.kafka.partitions import PartitionBuffer, position_of
+from streammoe_connectors.kafka.records import Records, concatenate
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from streammoe_connectors.kafka.start import (
     partitions_of,
@@ -61,7 +62,7 @@ _UNDECODABLE = {"jsonl": b"!", "csv": b'"'}
 class OutgoingBatch(NamedTuple):
     """Records that were taken from their buffers, in the order in which they are sent to the daemon."""
 
-    records: list[FetchedRecord]
+    records: Records
     partition_index: IntArray | None
     """Index of each record's partition in `partitions`, if there are several."""
     partitions: list[TopicPartition]
@@ -494,15 +495,16 @@ class Reader:
         if len(buffers) == 1:
             counts, order = [min(len(buffers[0].records), self._settings.max_poll_records)], None
         else:
-            counts, order = merge([buffer.times for buffer in buffers], blocking, self._settings.max_poll_records)
+            counts, order = merge(
+                [buffer.records.times for buffer in buffers], blocking, self._settings.max_poll_records
+            )
         if sum(counts):
-            taken = [buffer.take(count) for buffer, count in zip(buffers, counts, strict=True)]
-            records = [record for records in taken for record in records]
+            records = concatenate([buffer.take(count) for buffer, count in zip(buffers, counts, strict=True)])
             partition_index = None
             partitions = [buffer.partition for buffer, count in zip(buffers, counts, strict=True) if count]
             if order is not None:
                 partition_index = np.repeat(np.arange(len(partitions)), [count for count in counts if count])[order]
-                records = [records[i] for i in order.tolist()]
+                records = records.take(order)
             self._send(
                 OutgoingBatch(
                     records,
@@ -557,27 +559,21 @@ class Reader:
             self._pending = batch
             raise ClusterUnavailableError(str(error)) from None
         self._pending = None
-        raw = [records[i].value for i in rejected]
+        raw = [records.values[i] or b"" for i in rejected]
         if rejected:
             block, ends = _replace_rejected(block, ends, rejected, _UNDECODABLE[self._values.format] + b"\n")
         count = len(records)
-        times = np.fromiter(
-            (-1 if record.timestamp is None else record.timestamp for record in records), np.int64, count
-        )
-        offsets = np.fromiter((record.offset for record in records), np.int64, count)
-        body = [offsets.tobytes(), times.tobytes(), ends.tobytes()]
-        keys = [record.key for record in records]
-        has_keys = keys.count(None) < count
-        if has_keys:
-            lengths = np.fromiter((-1 if key is None else len(key) for key in keys), np.int64, count)
-            body += [lengths.tobytes(), b"".join(key for key in keys if key is not None)]
+        body = [records.offsets.tobytes(), records.times.tobytes(), ends.tobytes()]
+        if records.keys is not None:
+            lengths = np.fromiter((-1 if key is None else len(key) for key in records.keys), np.int64, count)
+            body += [lengths.tobytes(), b"".join(filter(None, records.keys))]
         if batch.partition_index is not None:
             body.append(batch.partition_index.tobytes())
         header = {
             "type": "batch",
             "count": count,
             "sizes": [*map(len, body), *map(len, raw), len(block)],
-            "keys": has_keys,
+            "keys": records.keys is not None,
             "partitions": batch.partitions,
             "rejected": [[i, *why] for i, why in rejected.items()],
             "end": batch.end_position,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -18,7 +18,8 @@ from streammoe.errors import InvalidEvent, not_installed
 from streammoe.text import shown
 from streammoe.types import IntArray
 from streammoe_connectors.formats.schema_registry import FRAME_BYTES, Registry, without_password
-from streammoe_connectors.kafka.fields import Record, RecordFields
+from streammoe_connectors.kafka.fields import RecordFields
+from streammoe_connectors.kafka.records import Records
 
 _PACKAGES = {"avro": "fastavro", "protobuf": "protobuf"}  # the package to install for each format
 
@@ -186,14 +187,14 @@ class Values:
             self.format = "jsonl"
             self.columns = None
 
-    def block(self, records: Sequence[Record]) -> Block:
+    def block(self, records: Records) -> Block:
         """Convert `records`, none of which is a tombstone.
 
         Raises:
             RetriableSourceError: the registry does not respond; the call may be repeated with the same records.
             SourceError: the registry denies access.
         """
-        raw = [record.value for record in records]
+        raw = [value or b"" for value in records.values]
         rejected: dict[int, str] = {}
         values = raw
         if self.format == "csv":
@@ -201,7 +202,8 @@ class Values:
             values = [value.rstrip(b"\r\n") for value in raw]
         elif self._to_json is not None:
             values = _convert(raw, self._to_json, rejected)
-        values = [value.removeprefix(codecs.BOM_UTF8) for value in values]  # each is a text of its own
+        if any(value.startswith(codecs.BOM_UTF8) for value in values):
+            values = [value.removeprefix(codecs.BOM_UTF8) for value in values]  # each is a text of its own
         if self._fields.names:
             columns = self._fields.read(records, rejected)
             add = self._fields.before_csv if self.format == "csv" else self._fields.into_json

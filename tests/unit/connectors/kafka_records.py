@@ -7,6 +7,7 @@ import numpy as np
 
 from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.ports import Batch, Locations
+from streammoe_connectors.kafka.records import Records
 from streammoe_connectors.kafka.values import Values, ValueSettings
 
 
@@ -22,12 +23,16 @@ def record(value, *, key=None, headers=(), timestamp=-1):
     return Row(0, value, timestamp, key, tuple(headers))
 
 
+def columns(*rows):
+    return Records.of(rows)
+
+
 def values_of(**settings):
     return Values(ValueSettings.model_validate(settings))
 
 
 def batch_of(values, records):
-    block = values.block(records)
+    block = values.block(columns(*records))
     locations = Locations({}, {"offset": np.arange(len(block.ends))})
     return Batch(block.block, block.ends, values.format, values.columns, "events", locations, {})
 
@@ -40,7 +45,7 @@ def outcomes(values, records, wanted):
     for row, i in enumerate(decoded.rows.tolist()):
         texts = {wanted.fields[j]: column[row] for j, column in decoded.texts.items()}
         found[i] = (decoded.X[row].tobytes(), texts, decoded.Y[row].tobytes())
-    return found | {i: reason for i, (reason, _) in values.block(records).rejected.items()}
+    return found | {i: reason for i, (reason, _) in values.block(columns(*records)).rejected.items()}
 
 
 def numbers(values, records, *fields, **wanted):
@@ -52,7 +57,7 @@ def numbers(values, records, *fields, **wanted):
 
 def only(values, octets, **of_record):
     """The JSON object that one value becomes."""
-    block = values.block([record(octets, **of_record)])
+    block = values.block(columns(record(octets, **of_record)))
     assert block.rejected == {}
     assert block.ends.tolist() == [len(block.block)]
     return json.loads(block.block)
@@ -60,7 +65,7 @@ def only(values, octets, **of_record):
 
 def refusal(values, octets):
     """Return where and why one value is rejected, which is passed on unchanged in the block."""
-    block = values.block([record(octets)])
+    block = values.block(columns(record(octets)))
     assert block.block == octets + b"\n"
     ((index, (reason, _)),) = block.rejected.items()
     return index, reason

@@ -6,14 +6,14 @@ from streammoe.errors import SourceError
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.partitions import PartitionBuffer, check_position, position_of
-from tests.unit.connectors.kafka_records import Row
+from tests.unit.connectors.kafka_records import Row, columns
 
 
 def test_a_gap_is_counted_once_and_markers_that_were_passed_are_none():
     one = PartitionBuffer(TopicPartition("t", 0), 0, None)
-    assert [one.add([Row(offset)], 0.0) for offset in (0, 3, 4)] == [0, 1, 0]
+    assert [one.add(columns(Row(offset)), 0.0) for offset in (0, 3, 4)] == [0, 1, 0]
     one.advance_to(11)
-    assert one.add([Row(11)], 0.0) == 0
+    assert one.add(columns(Row(11)), 0.0) == 0
 
 
 def test_others_wait_for_it_until_it_has_been_at_its_end_for_a_while():
@@ -22,7 +22,7 @@ def test_others_wait_for_it_until_it_has_been_at_its_end_for_a_while():
     one.at_end_since = 100.0
     assert one.blocks_others(100.4, 0.5)
     assert not one.blocks_others(100.5, 0.5)
-    one.add([Row(0)], 101.0)
+    one.add(columns(Row(0)), 101.0)
     assert one.at_end_since is None
     assert one.blocks_others(200.0, 0.5)
 

@@ -16,7 +16,7 @@ from streammoe_connectors.kafka.consumer import ClusterUnavailableError, Offsets
 from streammoe_connectors.kafka.frames import Inlet, Outlet
 from streammoe_connectors.kafka.reader import Reader
 from streammoe_connectors.kafka.source_settings import ReadingSettings
-from tests.unit.connectors.kafka_records import Row
+from tests.unit.connectors.kafka_records import Row, columns
 
 SOON = 0.03
 """Seconds between two looks of the reader at the clock, and until the cluster knows of a new topic."""
@@ -108,7 +108,7 @@ class Script:
             rows = [row for row in log if row.offset >= self.at[number]][:100]
             if rows and number not in self.deaf | self.paused:
                 self.at[number] = rows[-1].offset + 1
-                found[TopicPartition("t", number)] = rows
+                found[TopicPartition("t", number)] = columns(*rows)
         return found
 
     def fetch_position(self, partition):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from streammoe.errors import ConfigError
 from streammoe.pipeline.decoders import FieldRoles
-from tests.unit.connectors.kafka_records import numbers, only, outcomes, record, refusal, values_of
+from tests.unit.connectors.kafka_records import columns, numbers, only, outcomes, record, refusal, values_of
 
 # --- Avro -------------------------------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ def test_decimals_become_numbers_with_all_their_digits_and_times_are_read_as_tim
     for base in (DECIMAL, DECIMAL | {"type": "fixed", "name": "F", "size": 9}):
         schema = record_of(d=base)
         for value in ("0.10", "-12345678901234567.89", "0.00"):
-            block = avro(schema).block([record(datum(schema, d=Decimal(value)))])
+            block = avro(schema).block(columns(record(datum(schema, d=Decimal(value)))))
             assert block.block == b'{"d":%s}\n' % value.encode()
     huge = long(8000) + b"\x7f" * 8000 + bytes(8)
     assert numbers(avro(record_of(d=DECIMAL, y="double")), [record(huge)], "d") == ["out_of_range"]
@@ -260,7 +260,7 @@ HOSTILE = [
 
 
 def test_hostile_avro_is_rejected(avro):
-    assert avro().block([record(bytes(20))]).rejected == {}
+    assert avro().block(columns(record(bytes(20)))).rejected == {}
     for schema, octets in HOSTILE:
         assert refusal(avro(schema), octets) == (0, "malformed"), schema
 

@@ -7,7 +7,7 @@ import pytest
 
 from streammoe.errors import RetriableSourceError, SourceError
 from streammoe_connectors.formats import schema_registry
-from tests.unit.connectors.kafka_records import numbers, record, values_of
+from tests.unit.connectors.kafka_records import columns, numbers, record, values_of
 
 POINT = {"type": "record", "name": "Point", "fields": [{"name": n, "type": "int"} for n in "xy"]}
 HOLDER = {**POINT, "name": "Holder", "fields": [{"name": "p", "type": "geo.Point"}, *POINT["fields"]]}
@@ -112,7 +112,7 @@ def test_a_registry_in_trouble_causes_no_rejection(registry, monkeypatch):
     for status in (500, 429):
         registry.answers["/schemas/ids/7"] = (status, {"error_code": 50001})
         with pytest.raises(RetriableSourceError):
-            values.block([framed(7)])
+            values.block(columns(framed(7)))
     registry.has(7, POINT)
     assert numbers(values, [framed(7)], "x") == [[1]]
     monkeypatch.setattr(schema_registry, "_TIMEOUT_SECONDS", 0.02)
@@ -121,7 +121,7 @@ def test_a_registry_in_trouble_causes_no_rejection(registry, monkeypatch):
         registry.close()
         for address in addresses:
             with pytest.raises(RetriableSourceError):
-                values_at(address).block([framed(7)])
+                values_at(address).block(columns(framed(7)))
 
 
 def test_a_server_that_is_no_registry_or_denies_access_stops_reading(registry):
@@ -135,7 +135,7 @@ def test_a_server_that_is_no_registry_or_denies_access_stops_reading(registry):
     ]:
         registry.answers["/schemas/ids/7"] = answer
         with pytest.raises(SourceError) as caught:
-            values_at(registry.address).block([framed(7)])
+            values_at(registry.address).block(columns(framed(7)))
         assert not caught.value.retriable, answer
     assert set(registry.asked) == {"/schemas/ids/7"}  # redirections are not followed
 
@@ -146,9 +146,9 @@ def test_user_and_password_are_sent_and_never_shown(registry):
     assert numbers(values, [framed(7)], "x") == [[1]]
     assert registry.logins == ["Basic bWU6cEBzczo="]
     registry.answers = {"/schemas/ids/8": (401, {}), "/schemas/ids/9": (500, {})}
-    messages = [values.block([framed(10)]).rejected[0][1]]
+    messages = [values.block(columns(framed(10))).rejected[0][1]]
     for number in (8, 9):
         with pytest.raises(SourceError, match=registry.address) as caught:
-            values.block([framed(number)])
+            values.block(columns(framed(number)))
         messages.append(str(caught.value))
     assert not [message for message in messages if "p%40ss" in message or "p@ss" in message]
