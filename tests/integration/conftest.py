@@ -8,9 +8,29 @@ import pytest
 from streammoe.testing.kafka.broker import Broker, SharedBroker, Unavailable, free_port
 from streammoe.testing.kafka.lab import Daemon
 from streammoe.testing.kafka.topics import Topics
-from tests.integration.kafka_clients import Transactions
+from tests.integration.kafka_clients import Transactions, chosen
 
 HERE = Path(__file__).parent
+CLIENTS = ("kafka-python", "librdkafka")
+OF_BOTH = {"test_kafka_failover", "test_kafka_outages", "test_kafka_processes", "test_kafka_sinks", "test_kafka_source"}
+"""Modules whose tests run with either client; with librdkafka, where they are not marked so, only exhaustively."""
+
+
+def pytest_generate_tests(metafunc):
+    if metafunc.module.__name__.rpartition(".")[2] not in OF_BOTH:
+        return
+    marks = () if metafunc.definition.get_closest_marker("both_clients") else (pytest.mark.exhaustive,)
+    clients = [CLIENTS[0], pytest.param(CLIENTS[1], marks=marks)]
+    metafunc.parametrize("client", clients, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client(request):
+    """The client of sources and sinks of this test."""
+    chosen.client = getattr(request, "param", CLIENTS[0])
+    Daemon.defaults = {"source.client": chosen.client}
+    yield chosen.client
+    chosen.client, Daemon.defaults = CLIENTS[0], {}
 
 
 def pytest_collection_modifyitems(items):

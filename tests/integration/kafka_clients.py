@@ -16,6 +16,10 @@ from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source import KafkaSource
 
 
+class chosen:  # noqa: N801 - the client of the test that runs
+    client = "kafka-python"
+
+
 def numbers(*found):
     return [b"%d" % i for i in found]
 
@@ -25,7 +29,7 @@ def numbers(*found):
 
 def settings_of(address, topics, **more):
     """Settings of a source with a group of its own."""
-    needed = {"kind": "kafka", "bootstrap_servers": address, "topics": topics, "group": f"group-{uuid.uuid4().hex[:8]}"}
+    needed = {"kind": "kafka", "client": chosen.client, "bootstrap_servers": address, "topics": topics, "group": f"group-{uuid.uuid4().hex[:8]}"}
     return KafkaSource.Settings(**needed | more)
 
 
@@ -88,7 +92,7 @@ def read(settings, position=None):
 def sink_to(address, topic, sources=(), **settings):
     """Predictions; settings that are out of range are accepted, for the sake of short tests."""
     made = KafkaPredictions.Settings(kind="kafka", topic=topic, transactional=bool(sources))
-    update = {"delivery_timeout_seconds": 60.0, "bootstrap_servers": (address,), **settings}
+    update = {"delivery_timeout_seconds": 60.0, "bootstrap_servers": (address,), "client": chosen.client, **settings}
     return KafkaPredictions(made.model_copy(update=update), sources)
 
 
@@ -128,7 +132,7 @@ class Transactions:
         self._opened = []
 
     def sink(self, **settings):
-        source = Source(bootstrap_servers=self.topics.address, group=self.group)
+        source = Source(bootstrap_servers=self.topics.address, group=self.group, client=chosen.client)
         self._opened.append(sink_to(self.topics.address, self.written, [source], **settings))
         return self._opened[-1]
 

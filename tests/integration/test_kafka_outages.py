@@ -25,6 +25,7 @@ from streammoe.testing.kafka.lab import Daemon, Producer, wait_until
 from streammoe_connectors.kafka import producer as kafka_producer
 from streammoe_connectors.kafka import topic_writer as kafka_topic_writer
 from streammoe_connectors.kafka import transactions as kafka_transactions
+from streammoe_connectors.kafka.kafka_python import producer as kafka_python_producer
 from streammoe_connectors.kafka.producer import in_background
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.integration.kafka_clients import (
@@ -267,7 +268,7 @@ def test_source_sinks_and_produce_wait_for_a_broker_that_is_not_there_yet_and_ou
 def test_where_a_broker_does_not_return_waiting_is_bounded_and_what_is_given_up_stays_so(
     mortal, mortal_topics, transactions, rides, monkeypatch
 ):
-    monkeypatch.setattr(kafka_producer, "MAX_UNACKNOWLEDGED_BYTES", 100_000)
+    monkeypatch.setattr(kafka_python_producer, "MAX_PENDING_BYTES", 100_000)
     monkeypatch.setattr(kafka_producer, "_GRACE_SECONDS", 1.0)
     monkeypatch.setattr(kafka_producer, "LOG_INTERVAL_SECONDS", 0.5)
     monkeypatch.setattr(kafka_topic_writer, "DELIVERY_TIMEOUT_MS", 2_000)

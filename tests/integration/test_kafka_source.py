@@ -26,7 +26,7 @@ class TestToTheEnd(SourceContract):
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
-    def content(cls, topics):
+    def content(cls, topics, client):
         cls.address, cls.topic, cls.batches = topics.address, topics.create(partitions=2), None
         for i, record in enumerate(cls.records):
             topics.fill(cls.topic, [record], partition=i % 3 % 2, timestamps=[T0 + i])

@@ -11,13 +11,15 @@ from streammoe.configuration import load_settings
 from streammoe.ports import TopicPartition
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.kafka.delivery import Delivery, Target
+from streammoe_connectors.kafka.kafka_python.options import client_options
+from streammoe_connectors.kafka.kafka_python.producer import client_error
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.ownership import Ownership
 from streammoe_connectors.kafka.partitions import check_position
 from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.records import Records
-from streammoe_connectors.kafka.settings import Connection, client_options
+from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from streammoe_connectors.kafka.start import report_missing_partitions, reset_offset
 from streammoe_connectors.kafka.topic_writer import TopicWriter
@@ -75,14 +77,14 @@ def _value(value, **settings):
 def _explained(error, size=0, place=None):
     target = Target("predictions", "p", 'set predictions.kind = "file"')
     producer = TopicProducer(target, Connection(bootstrap_servers="there:1"), Delivery())
-    return lambda _: str(producer.as_sink_error(error, size, place))
+    return lambda _: str(producer.as_sink_error(client_error(error), size, place))
 
 
 def _of_a_transaction(error):
     connection = Connection(bootstrap_servers="there:1")
     target = Target("predictions", "p", "")
     producer = TransactionalProducer(target, connection, Delivery(), group="g", name="streammoe-g-0/1", timeout=600.0)
-    return lambda _: str(producer.as_sink_error(error))
+    return lambda _: str(producer.as_sink_error(client_error(error)))
 
 
 def _produce(text):

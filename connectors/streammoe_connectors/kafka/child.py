@@ -15,11 +15,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from queue import SimpleQueue
 from typing import Any
 
 from streammoe.errors import ConfigError, SourceError
+from streammoe_connectors.kafka.clients import load_client
 from streammoe_connectors.kafka.frames import Inlet, Outlet
 from streammoe_connectors.kafka.reader import LOG_INTERVAL_SECONDS, POLL_SECONDS, Reader
 
@@ -27,10 +28,10 @@ from streammoe_connectors.kafka.reader import LOG_INTERVAL_SECONDS, POLL_SECONDS
 class ForwardHandler(logging.Handler):
     """A handler that passes log lines to the daemon without passwords, and repeats a line only after a while."""
 
-    def __init__(self, reader: Reader, options: Mapping[str, Any]) -> None:
+    def __init__(self, reader: Reader, secrets: Iterable[str]) -> None:
         super().__init__()
         self._reader = reader
-        self._secrets = [options[name] for name in ("sasl_plain_password", "ssl_password") if options.get(name)]
+        self._secrets = list(secrets)
         self._logged: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -103,7 +104,8 @@ def main() -> None:
 def _serve(start_command: Mapping[str, Any], outlet: Outlet, commands: SimpleQueue[dict[str, Any]]) -> None:
     try:
         reader = Reader(start_command, outlet, commands)
-        logging.basicConfig(level=logging.WARNING, handlers=[ForwardHandler(reader, start_command["options"])])
+        secrets = load_client(start_command["client"]).secrets_of(start_command["options"])
+        logging.basicConfig(level=logging.WARNING, handlers=[ForwardHandler(reader, secrets)])
         logging.getLogger("streammoe.source").setLevel(start_command["log_level"])
         # It warns whenever parsing delays its other thread by 0.1 s, as happens on a busy machine.
         logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)

@@ -1,33 +1,13 @@
-"""A consumer of assigned partitions, on top of kafka-python's.
-
-kafka-python has no public API to request topics without waiting, nor for their ids; so this also uses the consumer's
-``_cluster``, whose methods are documented.
-"""
+"""What the reader asks of a Kafka client: a consumer of assigned partitions, which uses its group only to commit."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Protocol
 
-from kafka import KafkaConsumer, OffsetAndMetadata
-from kafka import TopicPartition as ClientPartition
-from kafka.errors import (
-    BrokerResponseError,
-    KafkaError,
-    LogTruncationError,
-    OffsetOutOfRangeError,
-    TopicAuthorizationFailedError,
-    UnsupportedCodecError,
-)
-from kafka.net.compat import KafkaNetClient
-
-from streammoe.errors import SourceError, not_installed
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.records import Records
-from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 REQUEST_TIMEOUT_MS = 5_000
 """Timeout of a request."""
@@ -47,74 +27,22 @@ class OffsetsLostError(Exception):
         self.partitions = sorted(partitions)
 
 
-class AssignedConsumer:
-    """A consumer of assigned partitions, which uses its group only to commit.
+class AssignedConsumer(Protocol):
+    """A consumer of assigned partitions.
 
     All requests raise `ClusterUnavailableError` if they time out or fail with a retriable error.
-
-    Raises:
-        SourceError: the options are invalid, or the user is not authorized to read.
-        ClusterUnavailableError: no broker responded.
     """
-
-    def __init__(self, options: Mapping[str, Any], settings: ReadingSettings) -> None:
-        clients: list[Any] = []
-
-        def create_client(**arguments: Any) -> Any:
-            clients.append(KafkaNetClient(**arguments))
-            return clients[-1]
-
-        arguments = {
-            "fetch_max_bytes": max(settings.partition_fetch_bytes, settings.buffer_bytes // 2),
-            "metadata_max_age_ms": max(1_000, int(settings.discover_seconds * 1000)),
-            **options,
-            "allow_auto_create_topics": False,
-            "auto_offset_reset": "none",
-            "bootstrap_timeout_ms": REQUEST_TIMEOUT_MS,
-            "enable_auto_commit": False,
-            "group_id": settings.group,
-            "isolation_level": settings.isolation,
-            "kafka_client": create_client,
-            "max_partition_fetch_bytes": settings.partition_fetch_bytes,
-            "max_poll_records": settings.max_poll_records,
-        }
-        if "api_version" in arguments:
-            arguments["api_version"] = tuple(arguments["api_version"])
-        try:
-            self._consumer = KafkaConsumer(**arguments)
-        except KafkaError as error:
-            for client in clients:  # its thread would keep trying
-                client.close()
-            if not getattr(error, "retriable", False):
-                raise SourceError(f"Kafka cannot be reached with these settings: {_error_text(error)}") from None
-            # Brokers just close a connection with a wrong login or protocol.
-            protocol = options.get("security_protocol", "PLAINTEXT")
-            check = "security_protocol and the login" if "SASL" in protocol else "security_protocol"
-            raise ClusterUnavailableError(f"{_error_text(error)}; check bootstrap_servers, {check}") from None
-        self._metadata_request: Any = None
-        self._metadata_requested_at = self._next_metadata_attempt_at = 0.0
-        self._failed_commits: deque[str] = deque()
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
     def request_metadata(self, topics: Sequence[str]) -> None:
         """Request metadata of topics; `metadata_request_age` is ``None`` once the response has arrived."""
-        metadata = self._consumer._cluster  # noqa: SLF001 - see the module's docstring
-        metadata.set_topics(topics)
-        self._metadata_request = metadata.request_update()
-        self._metadata_requested_at = time.monotonic()
+        ...
 
     @property
     def metadata_request_age(self) -> float | None:
         """Seconds since the last metadata request, which is repeated if it fails; ``None`` once there is a response."""
-        request, now = self._metadata_request, time.monotonic()
-        # Where it asks for a single topic, kafka-python fails it with that topic's error, which is a response.
-        if request is None or request.succeeded() or isinstance(request.exception, BrokerResponseError):
-            return None
-        if request.failed() and now >= self._next_metadata_attempt_at:
-            self._next_metadata_attempt_at = now + METADATA_RETRY_SECONDS
-            self._metadata_request = self._consumer._cluster.request_update()  # noqa: SLF001 - see the module's docstring
-        return now - self._metadata_requested_at
+        ...
 
     def partitions(self, topic: str) -> list[int] | None:
         """Return partitions as of the last response, in order; ``None`` if there is no such topic.
@@ -122,111 +50,57 @@ class AssignedConsumer:
         Raises:
             SourceError: the user is not authorized to read it.
         """
-        metadata = self._consumer._cluster  # noqa: SLF001
-        if topic in metadata.unauthorized_topics:
-            raise SourceError(
-                f"Kafka topic {topic}: this user may not read it; allow it to describe and read the topic, or log in "
-                "as another one"
-            )
-        partitions = metadata.partitions_for_topic(topic)
-        return None if partitions is None else sorted(partitions)
+        ...
 
     def topic_id(self, topic: str) -> str | None:
         """Return the id of a topic, which distinguishes it from later ones; ``None`` from brokers older than 2.8."""
-        topic_id = self._consumer._cluster.topic_id(topic)  # noqa: SLF001
-        return None if topic_id is None else str(topic_id)
+        ...
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset of each partition's first record."""
-        return self._offsets("beginning_offsets", partitions)
+        ...
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offsets (high watermarks under ``read_uncommitted``)."""
-        return self._offsets("end_offsets", partitions)
+        ...
 
     def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
         """Return the offset of each partition's first record at that time or later, or of its end."""
-        ends = self.end_offsets(partitions)
-        try:
-            offsets = self._consumer.offsets_for_times(
-                {ClientPartition(*partition): timestamp_ms for partition in partitions}, timeout_ms=REQUEST_TIMEOUT_MS
-            )
-        except KafkaError as error:
-            raise ClusterUnavailableError(_error_text(error)) from None
-        return {
-            partition: ends[partition] if first is None else min(first.offset, ends[partition])
-            for partition in partitions
-            for first in [offsets[ClientPartition(*partition)]]
-        }
-
-    def _offsets(self, method: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        if not partitions:
-            return {}
-        try:
-            offsets = getattr(self._consumer, method)(
-                [ClientPartition(*partition) for partition in partitions], timeout_ms=REQUEST_TIMEOUT_MS
-            )
-        except (KafkaError, KeyError) as error:  # KeyError: the partition is not known yet
-            raise ClusterUnavailableError(_error_text(error)) from None
-        return {TopicPartition(*partition): offset for partition, offset in offsets.items()}
+        ...
 
     # --- the group --------------------------------------------------------------------------------------------------
 
     def committed(self, partition: TopicPartition) -> tuple[int, OffsetMetadata | None] | None:
         """Return the committed offset of the group, with its metadata if they are ours."""
-        try:
-            tp = ClientPartition(*partition)
-            committed = self._consumer.committed(tp, metadata=True, timeout_ms=REQUEST_TIMEOUT_MS)
-        except KafkaError as error:
-            raise ClusterUnavailableError(_error_text(error)) from None
-        if committed is None or committed.offset < 0:
-            return None
-        return committed.offset, OffsetMetadata.parse(committed.metadata)
+        ...
 
     def commit(self, offsets: Mapping[TopicPartition, int], metadata: str, *, wait_ms: int = 0) -> None:
         """Commit these offsets with these metadata; `failed_commits` reports failures."""
-        commits = {ClientPartition(*tp): OffsetAndMetadata(offset, metadata, -1) for tp, offset in offsets.items()}
-        try:
-            if wait_ms:
-                self._consumer.commit(commits, timeout_ms=wait_ms)
-            else:
-                self._consumer.commit_async(commits, callback=self._record_commit_failure)
-        except KafkaError as error:
-            self._failed_commits.append(_error_text(error))
+        ...
 
     def failed_commits(self) -> list[str]:
         """Return the reasons of commits that failed since the last call."""
-        failed = []
-        while self._failed_commits:
-            failed.append(self._failed_commits.popleft())
-        return failed
-
-    def _record_commit_failure(self, _: object, response: object) -> None:
-        """Record a failed commit; called by kafka-python's own thread."""
-        if isinstance(response, Exception):
-            self._failed_commits.append(_error_text(response))
+        ...
 
     # --- records ----------------------------------------------------------------------------------------------------
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Assign these partitions, each read from its offset."""
-        self._consumer.assign([ClientPartition(*partition) for partition in offsets])
-        for partition, offset in offsets.items():
-            self._consumer.seek(ClientPartition(*partition), offset)
+        ...
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue reading a partition at this offset."""
-        self._consumer.seek(ClientPartition(*partition), offset)
+        ...
 
     def pause(self, partition: TopicPartition) -> None:
         """Stop fetching from this partition for now."""
-        self._consumer.pause(ClientPartition(*partition))
+        ...
 
     def resume(self, partition: TopicPartition) -> None:
         """Fetch from this partition again."""
-        self._consumer.resume(ClientPartition(*partition))
+        ...
 
     def poll(self, seconds: float) -> dict[TopicPartition, Records]:
         """Return records that arrived within so many seconds.
@@ -236,60 +110,16 @@ class AssignedConsumer:
             SourceError: they may not be read.
             ClusterUnavailableError: any other failure, which is transient.
         """
-        self._reset_fetcher()
-        try:
-            fetched = self._consumer.poll(int(seconds * 1000))
-        except OffsetOutOfRangeError as error:
-            raise OffsetsLostError(TopicPartition(*partition) for partition in error.args[0]) from None
-        except LogTruncationError as error:
-            raise OffsetsLostError(TopicPartition(*partition) for partition in error.divergent_offsets) from None
-        except TopicAuthorizationFailedError as error:
-            raise SourceError(
-                f"Kafka: this user may not read {_error_text(error)}; allow it to read the topic"
-            ) from None
-        except UnsupportedCodecError as error:
-            raise SourceError(_missing_codec(_error_text(error))) from None
-        except KafkaError as error:
-            raise ClusterUnavailableError(_error_text(error)) from None
-        return {TopicPartition(*partition): Records.of(records) for partition, records in fetched.items()}
-
-    def _reset_fetcher(self) -> None:
-        """Let kafka-python return records of resumed partitions that it fetched before they were paused.
-
-        It does so only when no other records are pending, and (3.0.12) does not notice that these are used up. Without
-        records from other partitions it would then return nothing at all.
-        """
-        fetcher = self._consumer._fetcher  # noqa: SLF001 - the only alternative is to reconnect
-        if not getattr(fetcher, "_next_partition_records", None):
-            fetcher._next_partition_records = None  # noqa: SLF001
+        ...
 
     def fetch_position(self, partition: TopicPartition) -> int | None:
-        """Return the next offset to fetch."""
-        # `position` is slow, and may send a request to the cluster.
-        state = self._consumer._subscription.assignment.get(ClientPartition(*partition))  # noqa: SLF001
-        return None if state is None or state.position is None else int(state.position.offset)
+        """Return the next offset to fetch, as far as that is known."""
+        ...
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
         """Return the high watermark as of the last fetch, which includes records of open transactions."""
-        offset: int | None = self._consumer.highwater(ClientPartition(*partition))
-        return offset
+        ...
 
     def close(self) -> None:
         """Close connections, within a second or two."""
-        self._consumer.close(autocommit=False, timeout_ms=1_000)
-
-
-_CODECS = {"snappy": "python-snappy", "lz4": "lz4", "zstd": "zstandard"}
-"""The packages that kafka-python needs for them."""
-
-
-def _missing_codec(said: str) -> str:
-    """Return what to do about records that cannot be decompressed."""
-    found = next((codec for codec in _CODECS if codec in said.lower()), None)
-    if found is None:
-        return f"Kafka: records are compressed in a way that kafka-python cannot read ({said}); use another codec"
-    return str(not_installed(f"Kafka: reading records compressed by {found}", _CODECS[found], "kafka"))
-
-
-def _error_text(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+        ...

@@ -9,7 +9,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from streammoe.ports import DeadLetter, DeadLetterSink
-from streammoe_connectors.kafka.delivery import Target, TopicSettings, TopicSink, check_topic, connection_for
+from streammoe_connectors.kafka.delivery import Target, TopicSettings
+from streammoe_connectors.kafka.producer import TopicProducer
+from streammoe_connectors.kafka.topic_sink import TopicSink, check_topic, connection_for
 
 SECTION = "dead_letters"
 
@@ -47,8 +49,6 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
     def __init__(self, settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel]) -> None:
         target = Target(SECTION, settings.topic, 'keep rejected records in a file, by dead_letters.kind = "file"')
         connection = connection_for(settings, SECTION, sources)
-        from streammoe_connectors.kafka.producer import TopicProducer  # imports kafka-python, which is optional
-
         self._producer = TopicProducer(target, connection, settings)
         self._producer.try_connect()
 
@@ -58,7 +58,7 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
         partitions = self._producer.partitions()
         for letter in letters:
             self._producer.send(letter.record, None, letter.location, partitions, _headers(letter))
-        self._producer.discard_acknowledged()
+        self._producer.check_delivered()
 
 
 def _headers(letter: DeadLetter) -> list[tuple[str, bytes]]:

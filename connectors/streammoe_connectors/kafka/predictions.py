@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from streammoe.errors import ConfigError
 from streammoe.ports import Position, Predictions, PredictionSink, Recovered
 from streammoe.rows import json_lines
-from streammoe_connectors.kafka.delivery import Target, TopicSettings, TopicSink, check_topic, connection_for
+from streammoe_connectors.kafka.delivery import Target, TopicSettings
+from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.settings import Connection
-
-if TYPE_CHECKING:  # they import kafka-python, which is optional
-    from streammoe_connectors.kafka.producer import TopicProducer
-    from streammoe_connectors.kafka.transactions import TransactionalProducer
+from streammoe_connectors.kafka.topic_sink import TopicSink, check_topic, connection_for
+from streammoe_connectors.kafka.transactions import TransactionalProducer
 
 _LOGGER = logging.getLogger("streammoe.kafka")
 SECTION = "predictions"
@@ -88,9 +87,6 @@ class KafkaPredictions(TopicSink, PredictionSink):
 
     def __init__(self, settings: KafkaPredictionSettings, sources: Sequence[BaseModel]) -> None:
         connection = connection_for(settings, SECTION, sources)
-        from streammoe_connectors.kafka.producer import TopicProducer
-        from streammoe_connectors.kafka.transactions import TransactionalProducer
-
         target = Target(
             SECTION, settings.topic, "make rows shorter by predictions.gate = false or predictions.interval = 0"
         )
@@ -122,7 +118,7 @@ class KafkaPredictions(TopicSink, PredictionSink):
         for end, key, location in zip(ends.tolist(), keys, rows.locations, strict=True):
             self._producer.send(bytes(lines[start : end - 1]), key, location, partitions)
             start = end
-        self._producer.discard_acknowledged()
+        self._producer.check_delivered()
 
     @property
     def transactional(self) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Position, TopicPartition
 from streammoe.types import IntArray
+from streammoe_connectors.kafka.clients import load_client
 from streammoe_connectors.kafka.consumer import AssignedConsumer, ClusterUnavailableError, OffsetsLostError
 from streammoe_connectors.kafka.frames import Outlet
 from streammoe_connectors.kafka.merge import merge
@@ -77,7 +78,7 @@ class Reader:
     """The reader for a daemon.
 
     Args:
-        start_command: the first frame: settings, options of clients, position and its owner.
+        start_command: the first frame: settings, client and its options, position and its owner.
         outlet: for frames to the daemon.
         commands: further frames from the daemon.
         tick_seconds: interval of status frames, heartbeats, and checks for new partitions, connection and stalls.
@@ -94,6 +95,7 @@ class Reader:
         pause_seconds: float = 0.2,
     ) -> None:
         self._settings = ReadingSettings.model_validate(start_command["settings"])
+        self._client = load_client(start_command["client"])
         self._options: dict[str, Any] = start_command["options"]
         self._start_position: Position | None = start_command["position"]
         self._owner: str = start_command["owner"]
@@ -133,7 +135,7 @@ class Reader:
         self._last_warning_at = -LOG_INTERVAL_SECONDS
         self.logs: deque[dict[str, Any]] = deque(maxlen=200)
         self.client_error: tuple[float, str] | None = None
-        """When (monotonic seconds) kafka-python last logged why a connection failed, and its message."""
+        """When (monotonic seconds) the client last logged why a connection failed, and its message."""
 
     def run(self) -> None:
         """Read until asked to close.
@@ -235,7 +237,7 @@ class Reader:
         if now - self._last_warning_at >= LOG_INTERVAL_SECONDS:
             self._last_warning_at = now
             if self.client_error is not None and now - self.client_error[0] < LOG_INTERVAL_SECONDS:
-                why = f"{why}; kafka-python says: {self.client_error[1]}"
+                why = f"{why}; the client says: {self.client_error[1]}"
             _LOGGER.warning("the source does not respond (%s); retrying until it does", why)
 
     def _set_connected(self, connected: bool) -> None:
@@ -261,7 +263,7 @@ class Reader:
     def _prepare(self) -> None:
         settings = self._settings
         if self._consumer is None:
-            self._consumer = AssignedConsumer(self._options, settings)
+            self._consumer = self._client.create_consumer(self._options, settings)
             self._consumer.request_metadata(settings.topics)
         consumer = self._consumer
         if consumer.metadata_request_age is not None:
@@ -416,7 +418,7 @@ class Reader:
 
     def _rebuild(self) -> None:
         """Reconnect, and resume at the current offsets."""
-        consumer = AssignedConsumer(self._options, self._settings)
+        consumer = self._client.create_consumer(self._options, self._settings)
         consumer.request_metadata(self._settings.topics)
         self._last_metadata_request_at = time.monotonic()
         self._reassign(consumer)
@@ -624,7 +626,7 @@ class Reader:
             first = consumer.beginning_offsets([partition])[partition]
             end = consumer.end_offsets([partition])[partition]
             if first <= buffer.fetch_position <= end:
-                # kafka-python has reported the previous offset late.
+                # The client has reported the previous offset late.
                 consumer.seek(partition, buffer.fetch_position)
                 return
         # A position cannot hold offsets of two topics, so records fetched from the old one are discarded.

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
-from streammoe.errors import not_installed
 from streammoe.secrets import check_readable, read_secret
 
-DEFAULTS: dict[str, Any] = {"reconnect_backoff_max_ms": 1_000}
-"""Options of all our clients unless overridden in ``options``. kafka-python would wait up to 30 s before it retries a
-broker."""
+
+class ClientPackage(NamedTuple):
+    """Where a client comes from."""
+
+    module: str
+    package: str
+    extra: str
+
+
+CLIENTS = {
+    "kafka-python": ClientPackage("kafka", "kafka-python", "kafka"),
+    "librdkafka": ClientPackage("confluent_kafka", "confluent-kafka", "kafka-fast"),
+}
+"""By the name in the settings."""
 
 _OWN_SETTINGS = {
     "bootstrap_servers",
@@ -32,6 +41,7 @@ _FORBIDDEN_OPTIONS = {
     "acks": "nothing that was written may be lost",
     "auto_offset_reset": "positions are kept in checkpoints",
     "consumer_timeout_ms": "records are polled",
+    "delivery_timeout_ms": "it is the setting delivery_timeout_seconds",
     "default_offset_commit_callback": "failed commits are counted",
     "enable_auto_commit": "positions are kept in checkpoints",
     "enable_idempotence": "nothing may be written twice",
@@ -52,13 +62,60 @@ _FORBIDDEN_OPTIONS = {
     "value_deserializer": "it is code",
     "value_serializer": "it is code",
 }
-"""Options that would break promises of streammoe, or cannot be written in a file, with the reason."""
-
-
-def require_kafka_python(what: str) -> None:
-    """Raise `ConfigError` if kafka-python, which `what` needs, is not installed."""
-    if importlib.util.find_spec("kafka") is None:
-        raise not_installed(what, "kafka-python", "kafka")
+"""Options of kafka-python that would break promises of streammoe, or cannot be written in a file, with the reason."""
+LIBRDKAFKA_NAMES = {
+    "bootstrap_servers": "bootstrap.servers",
+    "security_protocol": "security.protocol",
+    "sasl_mechanism": "sasl.mechanism",
+    "sasl_plain_username": "sasl.username",
+    "sasl_plain_password": "sasl.password",  # nosec B105 # a name
+    "ssl_cafile": "ssl.ca.location",
+    "ssl_certfile": "ssl.certificate.location",
+    "ssl_keyfile": "ssl.key.location",
+    "ssl_password": "ssl.key.password",  # nosec B105 # a name
+    "client_id": "client.id",
+}
+"""The settings that both clients know, by kafka-python's names."""
+_FORBIDDEN_LIBRDKAFKA_OPTIONS = {
+    **dict.fromkeys(("metadata.broker.list", "sasl.mechanisms"), "it is another name of a setting of its own"),
+    **dict.fromkeys(("acks", "request.required.acks"), "nothing that was written may be lost"),
+    "allow.auto.create.topics": "a topic that is missing is an error",
+    "auto.commit.enable": "positions are kept in checkpoints",
+    "auto.offset.reset": "positions are kept in checkpoints",
+    **dict.fromkeys(("delivery.timeout.ms", "message.timeout.ms"), "it is the setting delivery_timeout_seconds"),
+    "delivery.report.only.error": "deliveries are counted",
+    "dr_cb": "it is code",
+    "enable.auto.commit": "positions are kept in checkpoints",
+    "enable.auto.offset.store": "positions are kept in checkpoints",
+    "enable.gapless.guarantee": "it would stop at the first record that fails",
+    "enable.idempotence": "nothing may be written twice",
+    "enable.partition.eof": "it tells where a partition ends",
+    "group.id": "it is the setting group",
+    "group.instance.id": "partitions are not assigned by the group",
+    "group.protocol": "partitions are not assigned by the group",
+    "isolation.level": "it is the setting isolation",
+    "plugin.library.paths": "it is code",
+    "sasl.kerberos.kinit.cmd": "it is code",
+    "ssl.engine.location": "it is code",
+    "ssl.providers": "it is code",
+    "transactional.id": "transactions are a setting of their own",
+    **dict.fromkeys(
+        (
+            "default.topic.config",
+            "error_cb",
+            "log_cb",
+            "logger",
+            "oauth_cb",
+            "on_commit",
+            "on_delivery",
+            "partitioner_cb",
+            "stats_cb",
+            "throttle_cb",
+        ),
+        "it is code",
+    ),
+}
+"""The same of librdkafka."""
 
 
 def parse_servers(value: object) -> object:
@@ -97,9 +154,12 @@ class Connection(BaseModel):
         ssl_password: the password of that key; better set by file or environment variable.
         ssl_password_file: a file that holds it.
         ssl_password_env: the environment variable that holds it.
+        client: the package that talks to the brokers: ``kafka-python``, or ``librdkafka``, which takes a fraction of
+            the processor time and is installed by the extra ``kafka-fast``.
         client_id: identifies this client in the brokers' logs and quotas.
-        api_version: of the brokers, such as ``[2, 3]``; detected if not set.
-        options: further options of kafka-python's clients, by their names there.
+        api_version: of the brokers, such as ``[2, 3]``; detected if not set. Only for kafka-python.
+        options: further options of the client, by their names there, such as ``fetch_min_bytes`` of kafka-python or
+            ``fetch.min.bytes`` of librdkafka.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -119,6 +179,7 @@ class Connection(BaseModel):
     ssl_password: SecretStr | None = None
     ssl_password_file: str | None = Field(default=None, min_length=1)
     ssl_password_env: str | None = Field(default=None, min_length=1)
+    client: Literal["kafka-python", "librdkafka"] = "kafka-python"
     client_id: str = Field(default="streammoe", min_length=1)
     api_version: Annotated[tuple[int, ...] | None, BeforeValidator(_as_tuple)] = None
     options: dict[str, Any] = Field(default_factory=dict, repr=False)
@@ -170,14 +231,24 @@ class Connection(BaseModel):
             raise ValueError(f'must not be set if security_protocol is "{protocol}", which is not encrypted')
         return path
 
+    @field_validator("api_version")
+    @classmethod
+    def _check_api_version(cls, version: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+        if version is not None and info.data.get("client") == "librdkafka":
+            raise ValueError('must not be set if client is "librdkafka", which always detects it')
+        return version
+
     @field_validator("options")
     @classmethod
-    def _check_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+    def _check_options(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        is_librdkafka = info.data.get("client") == "librdkafka"
+        own = set(LIBRDKAFKA_NAMES.values()) if is_librdkafka else _OWN_SETTINGS
+        forbidden = _FORBIDDEN_LIBRDKAFKA_OPTIONS if is_librdkafka else _FORBIDDEN_OPTIONS
         for name in options:
-            if name in _OWN_SETTINGS:
+            if name in own:
                 raise ValueError(f"must not hold {name}, which is a setting of its own")
-            if name in _FORBIDDEN_OPTIONS:
-                raise ValueError(f"must not hold {name}: {_FORBIDDEN_OPTIONS[name]}")
+            if name in forbidden:
+                raise ValueError(f"must not hold {name}: {forbidden[name]}")
         return options
 
 
@@ -188,8 +259,8 @@ def _count_set(*values: object) -> int:
     return sum(value is not None for value in values)
 
 
-def client_options(connection: Connection) -> dict[str, Any]:
-    """Return arguments for kafka-python's clients, which include passwords and must not be logged.
+def connection_options(connection: Connection) -> dict[str, Any]:
+    """Return the settings of a connection by kafka-python's names, with passwords, which must not be logged.
 
     Raises:
         ConfigError: the file or variable of a password, or the file of a certificate or key, cannot be read.
@@ -200,7 +271,6 @@ def client_options(connection: Connection) -> dict[str, Any]:
             # kafka-python would retry for ever, and name neither the setting nor the file.
             check_readable(name, path)
     options: dict[str, Any] = {
-        **DEFAULTS,
         "bootstrap_servers": list(connection.bootstrap_servers),
         "security_protocol": connection.security_protocol,
         "client_id": connection.client_id,
@@ -212,6 +282,5 @@ def client_options(connection: Connection) -> dict[str, Any]:
         "ssl_keyfile": connection.ssl_keyfile,
         "ssl_password": read_secret(connection, "ssl_password"),
         "api_version": connection.api_version,
-        **connection.options,
     }
     return {name: value for name, value in options.items() if value is not None}

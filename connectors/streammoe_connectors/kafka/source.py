@@ -12,11 +12,11 @@ import numpy as np
 from streammoe.errors import ConfigError, SourceError
 from streammoe.ports import Batch, Location, Locations, Position, Source, SourceStatus, TopicPartition, Unreadable
 from streammoe.types import IntArray
+from streammoe_connectors.kafka.clients import load_client, require_client
 from streammoe_connectors.kafka.frames import Frame
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.partitions import check_position
 from streammoe_connectors.kafka.process import ReaderProcess
-from streammoe_connectors.kafka.settings import client_options, require_kafka_python
 from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSettings
 from streammoe_connectors.kafka.values import Values
 
@@ -37,9 +37,9 @@ class KafkaSource(Source):
     Settings = KafkaSettings
 
     def __init__(self, settings: KafkaSettings) -> None:
-        require_kafka_python('source.kind = "kafka"')
+        require_client(settings, 'source.kind = "kafka"')
         self._settings = settings
-        self._options = client_options(settings)
+        self._options = load_client(settings.client).client_options(settings)
         values = Values(settings)
         self._format, self._columns = values.format, values.columns
         self._origin = f"kafka topic {', '.join(settings.topics)}"
@@ -63,6 +63,7 @@ class KafkaSource(Source):
         self._process = ReaderProcess(
             {
                 "settings": {name: getattr(self._settings, name) for name in ReadingSettings.model_fields},
+                "client": self._settings.client,
                 "options": self._options,
                 "position": position,
                 "owner": uuid.uuid4().hex if position is None else position["owner"],

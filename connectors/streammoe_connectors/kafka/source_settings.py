@@ -122,6 +122,8 @@ class KafkaSettings(Connection, ReadingSettings):
 _READING_OPTIONS = {
     "allow_auto_create_topics": "a topic that is missing is an error",
     "bootstrap_timeout_ms": "a cluster that does not respond is retried until it does",
+    "fetch.message.max.bytes": "set source.partition_fetch_bytes",
+    "max.partition.fetch.bytes": "set source.partition_fetch_bytes",
     "max_partition_fetch_bytes": "set source.partition_fetch_bytes",
     "max_poll_records": "set source.max_poll_records",
 }

@@ -6,23 +6,13 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-
-from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
-from kafka.errors import (
-    IllegalStateError,
-    InvalidProducerEpochError,
-    InvalidProducerIdMappingError,
-    InvalidTxnStateError,
-    KafkaError,
-    KafkaTimeoutError,
-    ProducerFencedError,
-    TransactionalIdAuthorizationFailedError,
-)
+from typing import TypeVar
 
 from streammoe.errors import RetriableSinkError, SinkError
 from streammoe.ports import Location, Position, Recovered, parts_of
+from streammoe_connectors.kafka.clients import Cause, ClientError, Producer, Transactional
 from streammoe_connectors.kafka.delivery import Delivery, Target
-from streammoe_connectors.kafka.offsets import OffsetMetadata
+from streammoe_connectors.kafka.offsets import OffsetMetadata, offsets_of
 from streammoe_connectors.kafka.producer import (
     CLOSE_TIMEOUT_SECONDS,
     FIRST_WAIT_SECONDS,
@@ -30,23 +20,14 @@ from streammoe_connectors.kafka.producer import (
     NOTHING_LOST,
     TopicProducer,
     in_background,
-    supported_options,
 )
 from streammoe_connectors.kafka.settings import Connection
 
+Result = TypeVar("Result")
 _LOGGER = logging.getLogger("streammoe.kafka")
 
 ANSWER_SECONDS = 10.0
 """Time without an answer after which a producer is given up, for a new one to take over its transactions."""
-
-_TRANSACTION_ENDED_ERRORS = (
-    IllegalStateError,
-    InvalidProducerEpochError,
-    InvalidProducerIdMappingError,
-    InvalidTxnStateError,
-    ProducerFencedError,
-)
-"""Errors of brokers and kafka-python for a transaction that has ended or been taken over."""
 
 
 class TransactionalProducer(TopicProducer):
@@ -66,7 +47,6 @@ class TransactionalProducer(TopicProducer):
     def __init__(
         self, target: Target, connection: Connection, delivery: Delivery, *, group: str, name: str, timeout: float
     ) -> None:
-        self._connection = connection
         self._group = group
         self._name = name
         self._timeout = timeout
@@ -80,7 +60,7 @@ class TransactionalProducer(TopicProducer):
             target,
             connection,
             delivery,
-            {"transactional_id": name, "transaction_timeout_ms": int(1000 * timeout)},
+            Transactional(name, timeout),
             give_up_seconds=ANSWER_SECONDS,
         )
 
@@ -113,49 +93,28 @@ class TransactionalProducer(TopicProducer):
         own = kafka_part(position)
         return Recovered(None if own is None else self._committed_generation(own))
 
-    def _take_over(self, producer: KafkaProducer) -> None:
+    def _take_over(self, producer: Producer) -> None:
+        self._until_answered(producer.init_transactions, f"transactional id {self._name!r}")
+
+    def _until_answered(self, call: Callable[[], Result], what: str) -> Result:
+        """Return the result of a call that its coordinator may have to be asked for several times."""
         while True:
             try:
-                producer.init_transactions()
-            except KafkaTimeoutError as error:
+                return call()
+            except ClientError as error:
+                if error.cause is not Cause.NO_ANSWER:
+                    raise self.fail(error) from error
                 if self._closed.is_set():
                     raise self.as_sink_error(error) from error
-                _LOGGER.debug("transactional id %r: its coordinator has not responded yet", self._name)
-            except KafkaError as error:
-                raise self.fail(error) from error
-            else:
-                return
+                _LOGGER.debug("%s: its coordinator has not responded yet", what)
 
     def _committed_generation(self, position: Position) -> int | None:
         """Return the last generation that the owner of this position committed to the group."""
-        partitions = [
-            TopicPartition(topic, int(number))
-            for topic, saved in position["topics"].items()
-            for number in saved["partitions"]
-        ]
-        options = {
-            **supported_options(self._connection, KafkaConsumer.DEFAULT_CONFIG),
-            "group_id": self._group,
-            "enable_auto_commit": False,
-            # The coordinator then responds only once earlier transactions have ended.
-            "isolation_level": "read_committed",
-        }
-        while True:
-            try:
-                consumer = KafkaConsumer(**options)
-                try:
-                    committed = [consumer.committed(tp, metadata=True, timeout_ms=10_000) for tp in partitions]
-                finally:
-                    consumer.close(autocommit=False, timeout_ms=1_000)
-            except KafkaTimeoutError as error:
-                if self._closed.is_set():
-                    raise self.as_sink_error(error) from error
-                _LOGGER.debug("group %r: its coordinator has not responded yet", self._group)
-            except KafkaError as error:
-                raise self.fail(error) from error
-            else:
-                break
-        metadata = [OffsetMetadata.parse(offset.metadata) for offset in committed if offset is not None]
+        partitions = list(offsets_of(position))
+        texts = self._until_answered(
+            lambda: self._client.committed_metadata(self._options, self._group, partitions), f"group {self._group!r}"
+        )
+        metadata = [OffsetMetadata.parse(text) for text in texts]
         # An empty owner marks a daemon that has stopped. It was ours: our later commits have replaced any other.
         owners = {"", position["owner"]}
         ours = [each.checkpoint_generation for each in metadata if each is not None and each.owner in owners]
@@ -167,7 +126,7 @@ class TransactionalProducer(TopicProducer):
             producer = self.wait_connected()
             try:
                 producer.begin_transaction()
-            except KafkaError as error:
+            except ClientError as error:
                 raise self.fail(error) from error
             self._open_since = time.monotonic()
 
@@ -180,20 +139,22 @@ class TransactionalProducer(TopicProducer):
                 f"{section}.transactional: the checkpoint holds no position of group {self._group!r} to commit with "
                 f"the {section}; configure the Kafka source as it was, or set {section}.transactional = false"
             )
-        offsets = _offsets_with_metadata(own, own["owner"], generation)
         self.begin()
         producer = self.wait_connected()
         try:
-            # The group has no members, since partitions are assigned, so its name suffices.
             self.call_with_timeout(
-                lambda: producer.send_offsets_to_transaction(offsets, self._group), "sending offsets"
+                lambda: self._send_offsets(producer, own, own["owner"], generation), "sending offsets"
             )
             self.call_with_timeout(producer.commit_transaction, "committing a transaction")
-        except KafkaError as error:
+        except ClientError as error:
             raise self.fail(error) from error
         self._log_if_slow()
         self._open_since = None
         self._last_commit = (own, generation)
+
+    def _send_offsets(self, producer: Producer, position: Position, owner: str, generation: int) -> None:
+        metadata = OffsetMetadata(owner, time.time(), generation).encode()
+        producer.send_offsets(offsets_of(position), metadata, self._group)
 
     def close(self) -> None:
         """Abort an open transaction, so that consumers need not wait; else release the partitions."""
@@ -209,7 +170,7 @@ class TransactionalProducer(TopicProducer):
 
             def release() -> None:
                 producer.begin_transaction()
-                producer.send_offsets_to_transaction(_offsets_with_metadata(position, "", generation), self._group)
+                self._send_offsets(producer, position, "", generation)
                 producer.commit_transaction()
 
             self._run_before_close(release, "for a while no other daemon can take over")
@@ -219,27 +180,26 @@ class TransactionalProducer(TopicProducer):
     def _run_before_close(call: Callable[[], object], otherwise: str) -> None:
         try:
             in_background(call).result(CLOSE_TIMEOUT_SECONDS)
-        except (KafkaError, TimeoutError) as error:
+        except (ClientError, TimeoutError) as error:
             _LOGGER.info("%s (%r)", otherwise, error)
 
-    def as_sink_error(self, error: BaseException, size: int = 0, location: Location | None = None) -> SinkError:
+    def as_sink_error(self, error: ClientError, size: int = 0, location: Location | None = None) -> SinkError:
         section = self.target.section
-        if isinstance(error, TransactionalIdAuthorizationFailedError):
+        if error.cause is Cause.TRANSACTIONAL_ID_NOT_AUTHORIZED:
             return SinkError(
                 f"{section}.transactional_id: {self._name!r} may not be used by this user; allow it WRITE and DESCRIBE "
                 "on this transactional id, or set another one"
             )
-        if "InvalidTransactionTimeout" in str(error):  # wrapped in a general error
+        if error.cause is Cause.TRANSACTION_TIMEOUT_TOO_LONG:
             return SinkError(
                 f"{section}.transaction_timeout_seconds: {self._timeout:g} is more than the brokers allow; lower it, "
                 "or raise their transaction.max.timeout.ms"
             )
-        if isinstance(error, KafkaTimeoutError) or getattr(error, "retriable", False):
+        if error.retriable:
             return RetriableSinkError(
-                f"{section}: {self._servers} has not answered the producer of transactional id {self._name!r} "
-                f"({str(error) or type(error).__name__})"
+                f"{section}: {self._servers} has not answered the producer of transactional id {self._name!r} ({error})"
             )
-        if not isinstance(error, _TRANSACTION_ENDED_ERRORS):
+        if error.cause is not Cause.TRANSACTION_ENDED:
             return super().as_sink_error(error, size, location)
         age = self._transaction_age()
         if age >= self._timeout:
@@ -249,7 +209,7 @@ class TransactionalProducer(TopicProducer):
                 f"latter; {NOTHING_LOST}"
             )
         return SinkError(
-            f"{section}: another daemon with transactional id {self._name!r} has taken over ({type(error).__name__}); "
+            f"{section}: another daemon with transactional id {self._name!r} has taken over ({error}); "
             f"stop one of them, or give each its own {section}.transactional_id and group; {NOTHING_LOST}"
         )
 
@@ -267,16 +227,6 @@ class TransactionalProducer(TopicProducer):
                 self._timeout,
                 self.target.section,
             )
-
-
-def _offsets_with_metadata(position: Position, owner: str, generation: int) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets of a Kafka source's position, with metadata that name their owner."""
-    metadata = OffsetMetadata(owner, time.time(), generation).encode()
-    return {
-        TopicPartition(topic, int(number)): OffsetAndMetadata(offset, metadata, -1)
-        for topic, saved in position["topics"].items()
-        for number, offset in saved["partitions"].items()
-    }
 
 
 def kafka_part(position: Position | None) -> Position | None:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from streammoe.persistence import read_checkpoint
 
@@ -36,6 +36,9 @@ class Daemon:
         settings: further settings by their full names, such as ``{"model.n_experts": 2}``.
     """
 
+    defaults: ClassVar[Mapping[str, object]] = {}
+    """Settings of all daemons unless given to one of them."""
+
     def __init__(self, folder: Path, address: str, topic: str, settings: Mapping[str, object] | None = None) -> None:
         folder.mkdir()
         self.folder, self.state, self.log = folder, folder / "state", folder / "log"
@@ -49,6 +52,7 @@ class Daemon:
             "checkpoint.dir": str(self.state),
             "dead_letters.path": str(folder / "dead-letters.jsonl"),
             "metrics.port": 0,
+            **self.defaults,
             **(settings or {}),
         }
         self.config = folder / "config.toml"

@@ -46,7 +46,7 @@ class Script:
         log = self.logs.get(number)
         return log[-1].offset + 1 if log else 0
 
-    def connect(self, options, settings):
+    def create_consumer(self, options, settings):
         self.made += 1
         if self.unanswered:
             self.unanswered -= 1
@@ -128,14 +128,20 @@ class Script:
 def child(monkeypatch):
     """Starts a reader in a thread; gives it, and a function that returns the next frame that is wanted."""
     script = Script()
-    monkeypatch.setattr(kafka_reader, "AssignedConsumer", script.connect)
+    monkeypatch.setattr(kafka_reader, "load_client", lambda _: script)
     read, write = os.pipe()
     commands = SimpleQueue()
     threads = []
 
     def start(position=None, **settings):
         settings = ReadingSettings(topics="t", group="g", **settings)
-        start_command = {"settings": settings.model_dump(), "options": {}, "position": position, "owner": "me"}
+        start_command = {
+            "settings": settings.model_dump(),
+            "client": "scripted",
+            "options": {},
+            "position": position,
+            "owner": "me",
+        }
         reader = Reader(start_command, Outlet(write), commands, tick_seconds=SOON, pause_seconds=0.005)
         threads.append(threading.Thread(target=reader.run))
         threads[0].start()

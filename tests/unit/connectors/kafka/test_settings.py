@@ -6,11 +6,12 @@ from pydantic import ValidationError
 from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 from streammoe_connectors.files.source import FileSource
-from streammoe_connectors.kafka.delivery import connection_for
+from streammoe_connectors.kafka.kafka_python.options import client_options
 from streammoe_connectors.kafka.predictions import KafkaPredictions
-from streammoe_connectors.kafka.settings import Connection, client_options
+from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source import KafkaSource
 from streammoe_connectors.kafka.source_settings import KafkaSettings
+from streammoe_connectors.kafka.topic_sink import connection_for
 from streammoe_connectors.kafka.topic_writer import TopicWriter
 
 SERVER = {"bootstrap_servers": "a:1"}

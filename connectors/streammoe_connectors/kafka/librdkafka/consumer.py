@@ -1,0 +1,336 @@
+"""A consumer of assigned partitions on top of librdkafka's, see `AssignedConsumer`."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+)
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from streammoe.errors import SourceError
+from streammoe.ports import TopicPartition
+from streammoe_connectors.kafka.consumer import (
+    METADATA_RETRY_SECONDS,
+    REQUEST_TIMEOUT_MS,
+    ClusterUnavailableError,
+    OffsetsLostError,
+)
+from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text
+from streammoe_connectors.kafka.offsets import OffsetMetadata
+from streammoe_connectors.kafka.records import Records
+from streammoe_connectors.kafka.source_settings import ReadingSettings
+
+_REQUEST_TIMEOUT = REQUEST_TIMEOUT_MS / 1000
+_CLOSE_SECONDS = 1.0
+_ISOLATION = {
+    "read_committed": IsolationLevel.READ_COMMITTED,
+    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
+}
+_LOST = {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
+_UNKNOWN = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 # its own codes begin so
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+}
+
+
+class LibrdkafkaConsumer:
+    """A consumer of assigned partitions; arguments and errors are those of `Client.create_consumer`."""
+
+    def __init__(self, options: Mapping[str, Any], settings: ReadingSettings) -> None:
+        self._settings = settings
+        self._last_error: str | None = None
+        self._failed_commits: deque[str] = deque()
+        self._n_commits = 0  # requested, and not answered yet
+        self._positions: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self._postponed: Exception | None = None
+        self._topics: dict[str, tuple[list[int], str | None] | KafkaError] = {}
+        self._described: dict[str, Any] = {}
+        self._metadata_names: Sequence[str] = ()
+        self._metadata_requested_at = self._next_metadata_attempt_at = 0.0
+        arguments = {
+            # Checksums of records are checked, as by other clients.
+            "check.crcs": True,
+            # How long it waits after its own buffer was full; by default a second.
+            "fetch.queue.backoff.ms": 20,
+            "queued.max.messages.kbytes": max(1_024, settings.buffer_bytes // 2_048),
+            "topic.metadata.refresh.interval.ms": max(1_000, int(settings.discover_seconds * 1000)),
+            **options,
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "group.id": settings.group,
+            "isolation.level": settings.isolation,
+            "max.partition.fetch.bytes": settings.partition_fetch_bytes,
+            "fetch.max.bytes": max(settings.partition_fetch_bytes, settings.buffer_bytes // 2),
+            "error_cb": self._record_error,
+            "on_commit": self._record_commit,
+            "logger": LOGGER,
+        }
+        try:
+            self._consumer = Consumer(arguments)
+            self._admin = AdminClient(dict(options), logger=LOGGER)
+        except (KafkaException, TypeError, ValueError) as error:
+            raise SourceError(f"Kafka cannot be reached with these settings: {error_text(error)}") from None
+        try:
+            self._consumer.list_topics(settings.topics[0], timeout=_REQUEST_TIMEOUT)
+        except KafkaException as error:
+            self._consumer.poll(0)  # which calls for errors
+            self.close()
+            # Brokers just close a connection with a wrong login or protocol.
+            protocol = options.get("security.protocol", "PLAINTEXT")
+            check = "security_protocol and the login" if "SASL" in protocol else "security_protocol"
+            raise ClusterUnavailableError(
+                f"{self._last_error or error_text(error)}; check bootstrap_servers, {check}"
+            ) from None
+
+    def _record_error(self, error: KafkaError) -> None:
+        self._last_error = error_text(error)
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+
+    def request_metadata(self, topics: Sequence[str]) -> None:
+        self._metadata_names = list(topics)
+        self._described = self._describe()
+        self._metadata_requested_at = time.monotonic()
+
+    def _describe(self) -> dict[str, Any]:
+        found = self._admin.describe_topics(TopicCollection(self._metadata_names), request_timeout=_REQUEST_TIMEOUT)
+        return dict(found)
+
+    @property
+    def metadata_request_age(self) -> float | None:
+        if not self._described:
+            return None
+        now = time.monotonic()
+        if all(future.done() for future in self._described.values()):
+            answers = {topic: _answer(future) for topic, future in self._described.items()}
+            if None not in answers.values():
+                self._topics = {topic: answer for topic, answer in answers.items() if answer is not None}
+                self._described = {}
+                return None
+            if now >= self._next_metadata_attempt_at:
+                self._next_metadata_attempt_at = now + METADATA_RETRY_SECONDS
+                self._described = self._describe()
+        return now - self._metadata_requested_at
+
+    def partitions(self, topic: str) -> list[int] | None:
+        found = self._topics.get(topic)
+        if isinstance(found, KafkaError):
+            if found.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise SourceError(
+                    f"Kafka topic {topic}: this user may not read it; allow it to describe and read the topic, or log "
+                    "in as another one"
+                )
+            return None
+        return None if found is None else found[0]
+
+    def topic_id(self, topic: str) -> str | None:
+        found = self._topics.get(topic)
+        return None if found is None or isinstance(found, KafkaError) else found[1]
+
+    # --- offsets ----------------------------------------------------------------------------------------------------
+
+    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._offsets(partitions, OffsetSpec.earliest())
+
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._offsets(partitions, OffsetSpec.latest())
+
+    def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
+        ends = self.end_offsets(partitions)
+        found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
+        return {
+            partition: ends[partition] if offset < 0 else min(offset, ends[partition])
+            for partition, offset in found.items()
+        }
+
+    def _offsets(self, partitions: Sequence[TopicPartition], wanted: OffsetSpec) -> dict[TopicPartition, int]:
+        if not partitions:
+            return {}
+        try:
+            found = self._admin.list_offsets(
+                {ClientPartition(*partition): wanted for partition in partitions},
+                isolation_level=_ISOLATION[self._settings.isolation],
+                request_timeout=_REQUEST_TIMEOUT,
+            )
+            return {
+                TopicPartition(each.topic, each.partition): future.result(_REQUEST_TIMEOUT + 1).offset
+                for each, future in found.items()
+            }
+        except (KafkaException, TimeoutError) as error:
+            raise ClusterUnavailableError(error_text(error)) from None
+
+    # --- the group --------------------------------------------------------------------------------------------------
+
+    def committed(self, partition: TopicPartition) -> tuple[int, OffsetMetadata | None] | None:
+        try:
+            (found,) = self._consumer.committed([ClientPartition(*partition)], timeout=_REQUEST_TIMEOUT)
+        except KafkaException as error:
+            raise ClusterUnavailableError(error_text(error)) from None
+        if found.error is not None:
+            raise ClusterUnavailableError(error_text(found.error))
+        return None if found.offset < 0 else (found.offset, OffsetMetadata.parse(found.metadata))
+
+    def commit(self, offsets: Mapping[TopicPartition, int], metadata: str, *, wait_ms: int = 0) -> None:
+        if not offsets:
+            return
+        commits = [ClientPartition(*partition, offset, metadata) for partition, offset in offsets.items()]
+        try:
+            self._consumer.commit(offsets=commits, asynchronous=True)
+        except KafkaException as error:
+            self._failed_commits.append(error_text(error))
+            return
+        self._n_commits += 1
+        deadline = time.monotonic() + wait_ms / 1000
+        if wait_ms:
+            self._consumer.unassign()  # the response is returned by a poll, which must not return records
+        while wait_ms and self._n_commits and time.monotonic() < deadline:
+            self._consumer.poll(0.02)
+
+    def _record_commit(self, error: KafkaError | None, partitions: Sequence[ClientPartition]) -> None:
+        self._n_commits -= 1
+        failed = next(filter(None, [error, *(partition.error for partition in partitions)]), None)
+        if failed is not None:
+            self._failed_commits.append(error_text(failed))
+
+    def failed_commits(self) -> list[str]:
+        failed = list(self._failed_commits)
+        self._failed_commits.clear()
+        return failed
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._positions = dict(offsets)
+        self._paused.clear()
+        self._consumer.assign([ClientPartition(*partition, offset) for partition, offset in offsets.items()])
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        # Its own seek fails while a partition is not being fetched, as after an error.
+        self._positions[partition] = offset
+        self._consumer.incremental_unassign([ClientPartition(*partition)])
+        self._consumer.incremental_assign([ClientPartition(*partition, offset)])
+        if partition in self._paused:
+            self._consumer.pause([ClientPartition(*partition)])
+
+    def pause(self, partition: TopicPartition) -> None:
+        self._paused.add(partition)
+        self._consumer.pause([ClientPartition(*partition)])
+
+    def resume(self, partition: TopicPartition) -> None:
+        self._paused.discard(partition)
+        self._consumer.resume([ClientPartition(*partition)])
+
+    def poll(self, seconds: float) -> dict[TopicPartition, Records]:
+        if self._postponed is not None:
+            error, self._postponed = self._postponed, None
+            raise error
+        # It would wait until it has as many as asked for.
+        messages = self._consumer.consume(1, seconds)
+        if messages:
+            messages += self._consumer.consume(self._settings.max_poll_records, 0)
+        failures = [message for message in messages if message.error() is not None]
+        if failures:
+            messages = [message for message in messages if message.error() is None]
+        found = self._by_partition(messages)
+        for failure in failures:
+            self._postponed = self._handle(failure) or self._postponed
+        if not found and self._postponed is not None:
+            return self.poll(0)  # which raises it
+        return found
+
+    def _by_partition(self, messages: list[Message]) -> dict[TopicPartition, Records]:
+        if not messages:
+            return {}
+        found = {}
+        if len(self._positions) == 1:
+            groups = {next(iter(self._positions)): messages}
+        else:
+            groups = {}
+            for message in messages:
+                partition = TopicPartition(str(message.topic()), int(message.partition() or 0))
+                groups.setdefault(partition, []).append(message)
+        for partition, group in groups.items():
+            if partition in self._positions:
+                found[partition] = records = _as_records(group)
+                self._positions[partition] = int(records.offsets[-1]) + 1
+        return found
+
+    def _handle(self, message: Message) -> Exception | None:
+        """Handle what librdkafka returns in place of a record; return the error to raise."""
+        error = message.error()
+        code = error.code()
+        partition = TopicPartition(str(message.topic()), int(message.partition() or 0))
+        if code == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            offset = message.offset()
+            if partition in self._positions and offset is not None and offset >= 0:
+                self._positions[partition] = max(self._positions[partition], offset)
+            return None
+        if code in _UNKNOWN:
+            return None  # the next metadata tell whether the topic is gone
+        if code in _LOST:
+            lost = [] if self._postponed is None else getattr(self._postponed, "partitions", [])
+            return OffsetsLostError([*lost, partition])
+        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return SourceError(f"Kafka: this user may not read {partition.topic}; allow it to read the topic")
+        return ClusterUnavailableError(error_text(error))
+
+    def fetch_position(self, partition: TopicPartition) -> int | None:
+        return self._positions.get(partition)
+
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        offsets = self._consumer.get_watermark_offsets(ClientPartition(*partition), cached=True)
+        return None if offsets is None or offsets[1] < 0 else int(offsets[1])
+
+    def close(self) -> None:
+        # It waits for brokers, and nothing depends on it.
+        closing = threading.Thread(target=self._consumer.close, name="streammoe-kafka-close", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SECONDS)
+
+
+def _as_records(messages: Sequence[Message]) -> Records:
+    count = len(messages)
+    keys = [message.key() for message in messages]
+    headers = [message.headers() for message in messages]
+    return Records(
+        np.fromiter((message.offset() for message in messages), np.int64, count),
+        np.fromiter((message.timestamp()[1] for message in messages), np.int64, count),
+        [message.value() for message in messages],
+        None if keys.count(None) == count else keys,
+        None if headers.count(None) == count else [each or () for each in headers],
+    )
+
+
+def _answer(future: Any) -> tuple[list[int], str | None] | KafkaError | None:
+    """Return partitions and id of a topic, or what the cluster says of it; ``None`` if it says nothing."""
+    error = future.exception()
+    if error is None:
+        description = future.result()
+        raw = description.topic_id
+        number = (raw.get_most_significant_bits() % 2**64) << 64 | raw.get_least_significant_bits() % 2**64
+        partitions = sorted(partition.id for partition in description.partitions)
+        # As kafka-python writes it, so that positions of either client suit the other.
+        return partitions, str(uuid.UUID(int=number)) if number else None
+    about = error_of(error)
+    if about is None or about.code() < 0:  # its own codes, such as those of time-outs
+        return None
+    return about

@@ -1,0 +1,53 @@
+"""librdkafka's own options of a connection, and what its logs and errors say."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from streammoe.errors import ConfigError
+from streammoe_connectors.kafka.settings import LIBRDKAFKA_NAMES, Connection, connection_options
+
+LOGGER = logging.getLogger("librdkafka")
+"""Receives its log, which would else go to the standard error output."""
+DEFAULTS: dict[str, Any] = {
+    "reconnect.backoff.max.ms": 1_000,
+    "socket.keepalive.enable": True,
+}
+"""Options unless overridden in ``options``. It would wait up to 10 s before it retries a broker."""
+_SECRETS = ("sasl.password", "ssl.key.password", "ssl.keystore.password", "sasl.oauthbearer.client.secret")
+
+
+def client_options(connection: Connection) -> dict[str, Any]:
+    """See `Client.client_options`."""
+    options = {LIBRDKAFKA_NAMES[name]: value for name, value in connection_options(connection).items()}
+    options["bootstrap.servers"] = ",".join(options["bootstrap.servers"])
+    return {**DEFAULTS, **options, **connection.options}
+
+
+def secrets_of(options: Mapping[str, Any]) -> list[str]:
+    """See `Client.secrets_of`."""
+    return [options[name] for name in _SECRETS if options.get(name)]
+
+
+def check_producer_options(connection: Connection, section: str) -> None:
+    """See `Client.check_producer_options`."""
+    try:
+        Producer({"bootstrap.servers": ",".join(connection.bootstrap_servers), **connection.options})
+    except (KafkaException, TypeError, ValueError) as error:
+        raise ConfigError(f"{section}.options: librdkafka rejects them: {error_text(error)}") from error
+
+
+def error_of(error: BaseException) -> KafkaError | None:
+    """Return what an exception of confluent-kafka is about."""
+    found = error.args[0] if isinstance(error, KafkaException) and error.args else None
+    return found if isinstance(found, KafkaError) else None
+
+
+def error_text(error: BaseException | KafkaError) -> str:
+    """Return librdkafka's own words for an error."""
+    about = error if isinstance(error, KafkaError) else error_of(error)
+    return str(error) if about is None else f"{about.str()} ({about.name()})"

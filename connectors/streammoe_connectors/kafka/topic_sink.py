@@ -1,0 +1,65 @@
+"""The common part of sinks that write to a topic, and the connection that they use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel
+
+from streammoe.errors import ConfigError
+from streammoe.ports import Sink
+from streammoe_connectors.kafka.clients import load_client, require_client
+from streammoe_connectors.kafka.producer import TopicProducer
+from streammoe_connectors.kafka.settings import Connection
+
+
+class TopicSink(Sink):
+    """The common part of sinks that write to a topic."""
+
+    _producer: TopicProducer
+
+    def flush(self) -> None:
+        self._producer.flush()
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+def connection_for(settings: Connection, section: str, sources: Sequence[BaseModel]) -> Connection:
+    """Return the connection of a section, or that of the first Kafka source if the section names no servers.
+
+    Raises:
+        ConfigError: there is none, or the section's is incomplete.
+    """
+    if settings.bootstrap_servers is not None:
+        require_client(settings, f'{section}.kind = "kafka"')
+        load_client(settings.client).check_producer_options(settings, section)
+        return settings
+    extra = sorted(settings.model_fields_set & Connection.model_fields.keys() - {"bootstrap_servers"})
+    if extra:
+        raise ConfigError(
+            f"{section}.bootstrap_servers: must be set together with {', '.join(extra)}; without any of them the "
+            "connection is that of the source"
+        )
+    source = next((source for source in sources if isinstance(source, Connection)), None)
+    if source is None:
+        raise ConfigError(
+            f"{section}.bootstrap_servers: required, but not set; without a source of kind kafka there is no "
+            "connection to share"
+        )
+    require_client(source, f'{section}.kind = "kafka"')
+    return source
+
+
+def check_topic(settings: Connection, topic: str, section: str, sources: Sequence[BaseModel]) -> None:
+    """Raise `ConfigError` if there is no connection, or a source reads the topic."""
+    connection = connection_for(settings, section, sources)
+    for source in sources:
+        if not isinstance(source, Connection):
+            continue
+        shared_servers = set(source.bootstrap_servers) & set(connection.bootstrap_servers)
+        if shared_servers and topic in getattr(source, "topics", ()):
+            raise ConfigError(
+                f"{section}.topic: is {topic!r}, which the source reads: the daemon would endlessly learn from its own "
+                "output; choose another topic"
+            )
