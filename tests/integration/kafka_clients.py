@@ -29,7 +29,13 @@ def numbers(*found):
 
 def settings_of(address, topics, **more):
     """Settings of a source with a group of its own."""
-    needed = {"kind": "kafka", "client": chosen.client, "bootstrap_servers": address, "topics": topics, "group": f"group-{uuid.uuid4().hex[:8]}"}
+    needed = {
+        "kind": "kafka",
+        "client": chosen.client,
+        "bootstrap_servers": address,
+        "topics": topics,
+        "group": f"group-{uuid.uuid4().hex[:8]}",
+    }
     return KafkaSource.Settings(**needed | more)
 
 

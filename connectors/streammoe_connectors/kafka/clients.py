@@ -51,7 +51,8 @@ class Undelivered(NamedTuple):
 
     error: ClientError
     size: int
-    location: Location
+    location: Location | None
+    """``None`` if the client only knows that some were not delivered."""
 
 
 class Producer(Protocol):

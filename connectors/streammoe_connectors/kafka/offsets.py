@@ -28,7 +28,8 @@ class OffsetMetadata(msgspec.Struct, frozen=True, rename={"committed_at": "at", 
     def parse(cls, text: str | None) -> Self | None:
         """Decode the result of `encode`; return ``None`` for anything else, such as metadata of other tools."""
         try:
-            return msgspec.json.decode(text or "", type=cls)
+            # confluent-kafka appends a zero byte to what it commits.
+            return msgspec.json.decode((text or "").removesuffix("\0"), type=cls)
         except (msgspec.DecodeError, UnicodeError):
             return None
 

@@ -36,6 +36,9 @@ from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 _REQUEST_TIMEOUT = REQUEST_TIMEOUT_MS / 1000
 _CLOSE_SECONDS = 1.0
+_SILENCE_SECONDS = 0.1
+"""Time without records of a topic within which it might have been deleted, created again, and filled beyond the
+position: librdkafka then reads on in the new one, without a word."""
 _ISOLATION = {
     "read_committed": IsolationLevel.READ_COMMITTED,
     "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
@@ -59,6 +62,8 @@ class LibrdkafkaConsumer:
         self._n_commits = 0  # requested, and not answered yet
         self._positions: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
+        self._unconfirmed: list[Message] = []  # records of topics whose ids must be asked for first
+        self._received_at: dict[str, float] = {}  # when records of a topic were last received
         self._postponed: Exception | None = None
         self._topics: dict[str, tuple[list[int], str | None] | KafkaError] = {}
         self._described: dict[str, Any] = {}
@@ -97,12 +102,14 @@ class LibrdkafkaConsumer:
             # Brokers just close a connection with a wrong login or protocol.
             protocol = options.get("security.protocol", "PLAINTEXT")
             check = "security_protocol and the login" if "SASL" in protocol else "security_protocol"
-            raise ClusterUnavailableError(
-                f"{self._last_error or error_text(error)}; check bootstrap_servers, {check}"
-            ) from None
+            raise ClusterUnavailableError(f"{self._reason(error)}; check bootstrap_servers, {check}") from None
 
     def _record_error(self, error: KafkaError) -> None:
         self._last_error = error_text(error)
+
+    def _reason(self, error: KafkaException) -> str:
+        """Return what was last said of a connection, which is more than that a request has timed out."""
+        return self._last_error or error_text(error)
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
@@ -243,19 +250,39 @@ class LibrdkafkaConsumer:
         if self._postponed is not None:
             error, self._postponed = self._postponed, None
             raise error
-        # It would wait until it has as many as asked for.
-        messages = self._consumer.consume(1, seconds)
-        if messages:
-            messages += self._consumer.consume(self._settings.max_poll_records, 0)
+        messages = self._unconfirmed
+        if not messages:
+            # It would wait until it has as many as asked for.
+            messages = self._consumer.consume(1, seconds)
+            if messages:
+                messages += self._consumer.consume(self._settings.max_poll_records, 0)
         failures = [message for message in messages if message.error() is not None]
-        if failures:
-            messages = [message for message in messages if message.error() is None]
-        found = self._by_partition(messages)
+        records = [message for message in messages if message.error() is None] if failures else messages
+        self._unconfirmed = messages
+        self._confirm_topics(records)
+        self._unconfirmed = []
+        found = self._by_partition(records)
         for failure in failures:
             self._postponed = self._handle(failure) or self._postponed
         if not found and self._postponed is not None:
             return self.poll(0)  # which raises it
         return found
+
+    def _confirm_topics(self, messages: list[Message]) -> None:
+        """Learn the ids of topics again if there were no records for a while, so that `topic_id` tells of new ones."""
+        if not messages:
+            return
+        now = time.monotonic()
+        topics = {str(message.topic()) for message in (messages if len(self._topics) > 1 else messages[:1])}
+        if any(now - self._received_at.get(topic, 0.0) > _SILENCE_SECONDS for topic in topics):
+            deadline = now + _REQUEST_TIMEOUT + 1
+            answers = {}
+            for topic, future in self._describe().items():
+                answers[topic] = _answer(future, max(0.0, deadline - time.monotonic()))
+            if None in answers.values():
+                raise ClusterUnavailableError("no answer about the ids of topics")
+            self._topics |= {topic: answer for topic, answer in answers.items() if answer is not None}
+        self._received_at |= dict.fromkeys(topics, time.monotonic())
 
     def _by_partition(self, messages: list[Message]) -> dict[TopicPartition, Records]:
         if not messages:
@@ -320,9 +347,12 @@ def _as_records(messages: Sequence[Message]) -> Records:
     )
 
 
-def _answer(future: Any) -> tuple[list[int], str | None] | KafkaError | None:
+def _answer(future: Any, timeout: float = 0.0) -> tuple[list[int], str | None] | KafkaError | None:
     """Return partitions and id of a topic, or what the cluster says of it; ``None`` if it says nothing."""
-    error = future.exception()
+    try:
+        error = future.exception(timeout)
+    except TimeoutError:
+        return None
     if error is None:
         description = future.result()
         raw = description.topic_id

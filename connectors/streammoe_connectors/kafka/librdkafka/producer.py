@@ -53,7 +53,6 @@ class LibrdkafkaProducer:
             "request.timeout.ms": min(30_000, timeout_ms // 2),
             **options,
             "delivery.report.only.error": True,
-            "error_cb": self._record_error,
             "logger": LOGGER,
         }
         if transactional is not None:
@@ -65,17 +64,13 @@ class LibrdkafkaProducer:
         arguments["delivery.timeout.ms"] = timeout_ms
         self._options = options
         self._failed: deque[Undelivered] = deque()
-        self._fatal: KafkaError | None = None
+        self._fatal: KafkaException | None = None
         self._known: dict[str, tuple[int, float]] = {}  # number of partitions, and until when that holds
         self._groups: dict[str, Any] = {}
         try:
-            self._producer = ClientProducer(arguments)
+            self._producer: Any = ClientProducer(arguments)
         except (KafkaException, TypeError, ValueError) as error:
             raise ConfigError(f"librdkafka rejects its settings: {error_text(error)}") from error
-
-    def _record_error(self, error: KafkaError) -> None:
-        if error.fatal() and self._fatal is None:
-            self._fatal = error
 
     def partitions(self, topic: str) -> int:
         known, until = self._known.get(topic, (0, 0.0))
@@ -87,8 +82,7 @@ class LibrdkafkaProducer:
             try:
                 found = self._producer.list_topics(topic, timeout=_METADATA_TIMEOUT_SECONDS).topics[topic]
             except KafkaException as error:
-                self._producer.poll(0)
-                raise client_error(error) from error
+                raise self._client_error(error) from error
             if found.error is None and found.partitions:
                 self._known[topic] = len(found.partitions), now + _METADATA_AGE_SECONDS
                 return len(found.partitions)
@@ -130,14 +124,29 @@ class LibrdkafkaProducer:
         return len(self._producer)
 
     def collect(self) -> Undelivered | None:
-        self._producer.poll(0)
+        self._serve(self._producer.poll, 0)
         return self.find_failure()
 
     def find_failure(self) -> Undelivered | None:
+        if self._fatal is not None:
+            return Undelivered(client_error(self._fatal), 0, None)
         return self._failed[0] if self._failed else None
 
     def flush(self, seconds: float) -> None:
-        self._producer.flush(seconds)
+        self._serve(self._producer.flush, seconds)
+
+    def _serve(self, serve: Callable[[float], object], seconds: float) -> None:
+        """Call what runs callbacks, and raises the error that ends a producer, once."""
+        try:
+            serve(seconds)
+        except (KafkaException, SystemError) as raised:
+            # Callbacks that it runs after that error fail with a SystemError of Python, whose cause it is.
+            error: BaseException | None = raised
+            while error is not None and not isinstance(error, KafkaException):
+                error = error.__cause__
+            if error is None:
+                raise
+            self._fatal = self._fatal or error
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
@@ -172,15 +181,17 @@ class LibrdkafkaProducer:
 
     def _client_error(self, error: KafkaException) -> ClientError:
         """Return the error, or the one that has ended the producer before."""
-        self._producer.poll(0)
-        return client_error(error if self._fatal is None else KafkaException(self._fatal))
+        self._serve(self._producer.poll, 0)
+        return client_error(self._fatal or error)
 
     def close(self, seconds: float) -> None:
         if seconds:
-            self._producer.flush(seconds)
+            self.flush(seconds)
         self._producer.purge()
-        # It waits for brokers, and nothing depends on it.
-        closing = threading.Thread(target=self._producer.close, name="streammoe-kafka-close", daemon=True)
+        # Its own `close` would abort a transaction that may be that of another producer by now. Without the last
+        # reference it ends as well, which waits for threads, and nothing depends on it.
+        references, self._producer = [self._producer], None
+        closing = threading.Thread(target=references.clear, name="streammoe-kafka-close", daemon=True)
         closing.start()
         closing.join(seconds)
 
