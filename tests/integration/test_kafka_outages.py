@@ -124,6 +124,7 @@ def test_labels_on_one_partition_that_is_still_filled_end_as_without_kills(morta
     assert summary["state_digest"] == undisturbed["state_digest"]
 
 
+@pytest.mark.both_clients
 @pytest.mark.process
 @pytest.mark.parametrize("seed", ROUNDS)
 def test_a_backlog_of_partitions_ends_so_too_and_each_prediction_is_seen_once(mortal_topics, tmp_path, seed):

@@ -52,6 +52,7 @@ def alive(pid):
         return False
 
 
+@pytest.mark.both_clients
 def test_a_checkpoint_is_mirrored_and_holds_its_partitions_until_the_end_or_until_they_are_taken(topics, group_of):
     name = topics.create()
     topics.fill(name, ["a", "b"])

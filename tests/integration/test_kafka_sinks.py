@@ -94,6 +94,7 @@ def setup(topics, transactions):
     return transactions(topics)
 
 
+@pytest.mark.both_clients
 def test_predictions_are_seen_with_the_position_and_a_good_end_lets_others_take_over(setup):
     sink = setup.sink()
     assert sink.transactional
@@ -114,6 +115,7 @@ def test_predictions_are_seen_with_the_position_and_a_good_end_lets_others_take_
     assert setup.seen() == list(range(10))
 
 
+@pytest.mark.both_clients
 def test_a_restart_ends_an_open_transaction_and_recovers_the_generation(setup):
     first = setup.sink()
     setup.recovered(first, None)
@@ -137,6 +139,7 @@ def test_a_restart_ends_an_open_transaction_and_recovers_the_generation(setup):
     assert setup.recovered(setup.sink(), setup.position(10, 0, owner="owner-2")) is None
 
 
+@pytest.mark.both_clients
 def test_a_zombie_is_shut_out(setup):
     zombie, heir, another = (setup.sink() for _ in range(3))
     setup.recovered(zombie, None)

@@ -18,6 +18,7 @@ T0 = 1_700_000_000_000
 # --- contracts ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_clients
 class TestToTheEnd(SourceContract):
     """With an end it is a finite source. Two partitions, tombstones between and behind."""
 
@@ -45,6 +46,18 @@ class TestToTheEnd(SourceContract):
         return self.batches
 
     test_reading_twice_gives_the_same_records_at_the_same_locations = None  # test_commits_change_nothing reads again
+
+
+def test_a_position_of_either_client_suits_the_other(topics, client):
+    other = "librdkafka" if client == "kafka-python" else "kafka-python"
+    name = topics.create(partitions=2)
+    topics.fill(name, numbers(0, 1, 2), partition=0)
+    settings = settings_of(topics.address, name, until="end")
+    found, position = read(settings)
+    topics.fill(name, numbers(3, 4), partition=1)
+    more, end = read(settings.model_copy(update={"client": other}), position)
+    assert (found, more) == (numbers(0, 1, 2), numbers(3, 4))
+    assert end["topics"][name]["id"] == position["topics"][name]["id"]
 
 
 # --- where it begins, and in which order ----------------------------------------------------------------------------
@@ -203,6 +216,7 @@ def transaction(topics):
         producer.close()
 
 
+@pytest.mark.both_clients
 def test_of_transactions_only_what_was_committed_is_read(topics, transaction):
     name = topics.create()
     transaction(name, 0, 1).commit_transaction()
@@ -230,6 +244,7 @@ def test_an_open_transaction_holds_up_its_partition_and_no_other(topics, transac
 # --- what is lost ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_clients
 @pytest.mark.parametrize(("policy", "at"), [pytest.param("earliest", 3, marks=pytest.mark.exhaustive), ("latest", 5)])
 def test_what_has_expired_is_left_as_the_policy_says(topics, policy, at):
     name = topics.create()
@@ -284,6 +299,7 @@ def recreate(topics, name, *values):
     wait_until(lambda: topics.fill(name, numbers(*values)), "it is there")
 
 
+@pytest.mark.both_clients
 def test_a_topic_that_was_created_again_is_noticed_at_the_start_and_while_it_is_read(topics):
     name = topics.create()
     topics.fill(name, numbers(0, 1))

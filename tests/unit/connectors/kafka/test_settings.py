@@ -6,7 +6,9 @@ from pydantic import ValidationError
 from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 from streammoe_connectors.files.source import FileSource
-from streammoe_connectors.kafka.kafka_python.options import client_options
+from streammoe_connectors.kafka import kafka_python, librdkafka
+from streammoe_connectors.kafka.delivery import Delivery
+from streammoe_connectors.kafka.kafka_python import client_options
 from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source import KafkaSource
@@ -35,10 +37,42 @@ def test_a_plain_connection_needs_nothing_else_and_further_options_are_handed_on
     assert client_options(connection) == plain | more | {"api_version": (2, 3)}
 
 
+def test_librdkafka_has_the_same_settings_by_its_own_names():
+    connection = Connection(
+        **LOGIN | {"bootstrap_servers": "a:1,b:2", "client_id": "me"},
+        client="librdkafka",
+        sasl_plain_password="p",
+        ssl_password="q",
+        options={"fetch.min.bytes": 9},
+    )
+    options = librdkafka.client_options(connection)
+    assert options.pop("reconnect.backoff.max.ms") == 1000
+    assert options.pop("socket.keepalive.enable")
+    assert options == {
+        "bootstrap.servers": "a:1,b:2",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "u",
+        "sasl.password": "p",
+        "ssl.key.password": "q",
+        "client.id": "me",
+        "fetch.min.bytes": 9,
+    }
+    # Each is one of its options: it rejects others.
+    for files in ({}, {"ssl_cafile": __file__, "ssl_certfile": __file__, "ssl_keyfile": __file__}):
+        known = librdkafka.client_options(Connection(**LOGIN, client="librdkafka", sasl_plain_password="p", **files))
+        with pytest.raises(ConfigError, match="No such configuration property") as caught:
+            librdkafka.create_producer({**known, "no.such.option": 1}, Delivery(), None)
+        assert "no.such.option" in str(caught.value)
+
+
 def test_a_password_is_in_the_options_and_nowhere_else():
     connection = Connection(**LOGIN, sasl_plain_password="hunter2", ssl_password="hunter3")
     options = client_options(connection)
     assert (options["sasl_plain_password"], options["ssl_password"]) == ("hunter2", "hunter3")
+    for client in (kafka_python, librdkafka):
+        lent = client.client_options(connection)
+        assert client.secrets_of(lent) == ["hunter2", "hunter3"]
     assert "hunter" not in f"{connection!r} {connection} {connection.model_dump()} {connection.model_dump_json()}"
     shown = KafkaSettings(**NEEDED, format="avro", schema_registry="https://me:hunter2@h:1/a")
     assert "hunter" not in repr(shown) + str(shown) + shown.model_dump_json()
@@ -80,7 +114,16 @@ WRONG = {
         {**LOGIN, "security_protocol": "SSL", "sasl_plain_password": "p"},
     ],
     "ssl_cafile": [{"ssl_cafile": "ca.pem"}],
-    "options": [{"options": {"group_id": 1}}, {"options": {"sasl_plain_password": "hunter2"}}],
+    "options": [
+        {"options": {"group_id": 1}},
+        {"options": {"sasl_plain_password": "hunter2"}},
+        {"client": "librdkafka", "options": {"sasl.password": "hunter2"}},
+        {"client": "librdkafka", "options": {"plugin.library.paths": "/tmp/x.so"}},
+        {"client": "librdkafka", "options": {"sasl.kerberos.kinit.cmd": "rm -rf /"}},
+        {"client": "librdkafka", "options": {"max.partition.fetch.bytes": 9}},
+    ],
+    "client": [{"client": "java"}],
+    "api_version": [{"client": "librdkafka", "api_version": [2, 3]}],
     "passwort": [{"passwort": "hunter2"}],
     "bootstrap_servers": [{"bootstrap_servers": servers} for servers in ("", 7, "http://a:1", "a:b:c", "u:p@a:1")],
     "topics": [{"topics": topics} for topics in ([], ["t", "t"], "a*")],

@@ -13,13 +13,17 @@ FILE = 'source = { kind = "file", path = "data.csv" }'
 CONFIGS = {
     "files": FILE,
     "source": f'source = {{ kind = "kafka", group = "g", topics = ["t"], format = "jsonl", {SERVERS} }}',
+    "librdkafka": f'source = {{ kind = "kafka", client = "librdkafka", group = "g", topics = ["t"], {SERVERS} }}',
     "predictions": f'{FILE}\npredictions = {{ kind = "kafka", topic = "t", {SERVERS} }}',
 }
 
 
+PACKAGES = ("kafka", "confluent_kafka")
+
+
 def take_out():
-    """Forget the modules of kafka-python, and of the connectors, which are to be imported without it."""
-    names = [name for name in sys.modules if name.partition(".")[0] in {"kafka", "streammoe_connectors"}]
+    """Forget the modules of clients, and of the connectors, which are to be imported without them."""
+    names = [name for name in sys.modules if name.partition(".")[0] in {*PACKAGES, "streammoe_connectors"}]
     return {name: sys.modules.pop(name) for name in names}
 
 
@@ -27,7 +31,7 @@ def take_out():
 def without_kafka():
     taken = take_out()
     connectors.cache_clear()
-    sys.modules["kafka"] = None
+    sys.modules.update(dict.fromkeys(PACKAGES))
     yield
     take_out()
     connectors.cache_clear()
@@ -51,4 +55,4 @@ def test_files_are_learned_and_what_needs_the_package_says_how_to_get_it(tmp_pat
         assert list(tmp_path.glob("**/checkpoint-*.safetensors"))
     else:
         assert result.exit_code == 2, result.output
-        assert "kafka-python" in result.output
+        assert ("confluent-kafka" if what == "librdkafka" else "kafka-python") in result.output

@@ -1,0 +1,108 @@
+"""What does an event cost with either Kafka client: read alone, learned, and with a prediction written to a topic?
+
+A real broker on this machine, one partition, 170 bytes of JSON per event, 10 inputs, 4 experts. Processor time is that
+of the daemon and its reader together (the broker's is not counted), as the slope between a short topic and a long one,
+so that starting up does not count. Clients alternate, and the smallest of a few rounds counts. With `--cpus 0` the
+daemon and its reader share one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+from benchmarks.kafka import fill
+from benchmarks.report import machine, table
+from streammoe.testing.kafka.broker import Broker
+from streammoe.testing.kafka.lab import Daemon
+from streammoe.testing.kafka.topics import Topics
+
+CLIENTS = ("kafka-python", "librdkafka")
+READ = """
+import sys
+from streammoe_connectors.kafka.source import KafkaSource
+address, topic, client = sys.argv[1:]
+source = KafkaSource(KafkaSource.Settings(
+    kind="kafka", bootstrap_servers=address, topics=topic, group="bench", until="end", client=client
+))
+source.seek(None)
+while not source.prepare(1.0):
+    pass
+while not source.finished:
+    source.poll(1.0)
+source.close()
+"""
+
+
+def cpu_seconds() -> float:
+    """Return the processor time of all processes that have been waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=int, default=400_000, help="of the long topic; the short one has a quarter")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--cpus", default="0", help="cores of the daemon, such as 0 or 0,1")
+    arguments = parser.parse_args(argv)
+    print(machine(), "\n")
+    with tempfile.TemporaryDirectory(prefix="streammoe-") as name, Broker(Path(name, "kafka"), quick=False) as broker:
+        folder, topics = Path(name), Topics(broker.address)
+        sizes = (arguments.events // 4, arguments.events)
+        filled = [topics.create() for _ in sizes]
+        for topic, size in zip(filled, sizes, strict=True):
+            fill(folder, topics, topic, size, 1)
+        os.sched_setaffinity(0, {int(cpu) for cpu in arguments.cpus.split(",")})
+
+        def reading(client: str, topic: str) -> None:
+            subprocess.run([sys.executable, "-c", READ, topics.address, topic, client], check=True)
+
+        def learning(client: str, topic: str, **more: object) -> None:
+            settings = {
+                "source.client": client,
+                "model.n_experts": 4,
+                "checkpoint.every_events": 50_000,
+                "checkpoint.every_seconds": 30,
+                **more,
+            }
+            Daemon(folder / f"daemon-{uuid.uuid4().hex[:8]}", topics.address, topic, settings).finish()
+
+        def predicting(client: str, topic: str) -> None:
+            written = {"predictions.kind": "kafka", "predictions.topic": topics.create(name="predictions")}
+            learning(client, topic, **written)
+
+        jobs = {"read": reading, "learned": learning, "learned, predictions to a topic": predicting}
+        cost = {(job, client): (float("inf"), float("inf")) for job in jobs for client in CLIENTS}
+        for _ in range(arguments.repeats):
+            for job, run in jobs.items():
+                for client in CLIENTS:
+                    used, clock = [], []
+                    for topic in filled:
+                        before, begun = cpu_seconds(), time.perf_counter()
+                        run(client, topic)
+                        used.append(cpu_seconds() - before)
+                        clock.append(time.perf_counter() - begun)
+                    events = sizes[1] - sizes[0]
+                    found = (1e6 * (used[1] - used[0]) / events, (clock[1] - clock[0]) / events)
+                    cost[job, client] = tuple(map(min, cost[job, client], found))  # type: ignore[assignment]
+        topics.close()
+    rows = []
+    for job in jobs:
+        (slow, slow_clock), (fast, fast_clock) = (cost[job, client] for client in CLIENTS)
+        rates = [f"{1 / clock:,.0f}" for clock in (slow_clock, fast_clock)]
+        rows.append([job, f"{slow:.1f}", f"{fast:.1f}", f"{slow / fast:.1f}", *rates, f"{slow_clock / fast_clock:.1f}"])
+    heads = [f"µs, {client}" for client in CLIENTS] + ["ratio"] + [f"events/s, {client}" for client in CLIENTS]
+    print(table(["an event is", *heads, "ratio"], rows))
+
+
+if __name__ == "__main__":
+    main()
