@@ -26,6 +26,7 @@ from streammoe_connectors.kafka import producer as kafka_producer
 from streammoe_connectors.kafka import topic_writer as kafka_topic_writer
 from streammoe_connectors.kafka import transactions as kafka_transactions
 from streammoe_connectors.kafka.kafka_python import producer as kafka_python_producer
+from streammoe_connectors.kafka.librdkafka import producer as librdkafka_producer
 from streammoe_connectors.kafka.producer import in_background
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.integration.kafka_clients import (
@@ -270,6 +271,7 @@ def test_where_a_broker_does_not_return_waiting_is_bounded_and_what_is_given_up_
     mortal, mortal_topics, transactions, rides, monkeypatch
 ):
     monkeypatch.setattr(kafka_python_producer, "MAX_PENDING_BYTES", 100_000)
+    monkeypatch.setattr(librdkafka_producer, "MAX_PENDING_KIBIBYTES", 100)
     monkeypatch.setattr(kafka_producer, "_GRACE_SECONDS", 1.0)
     monkeypatch.setattr(kafka_producer, "LOG_INTERVAL_SECONDS", 0.5)
     monkeypatch.setattr(kafka_topic_writer, "DELIVERY_TIMEOUT_MS", 2_000)

@@ -236,8 +236,20 @@ _CAUSES = {
             KafkaError._TIMED_OUT,  # noqa: SLF001
             KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
             KafkaError._TRANSPORT,  # noqa: SLF001
-            KafkaError.REQUEST_TIMED_OUT,
+            KafkaError._WAIT_COORD,  # noqa: SLF001
+            # Answers of brokers while others take over.
+            KafkaError.BROKER_NOT_AVAILABLE,
+            KafkaError.CONCURRENT_TRANSACTIONS,
+            KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+            KafkaError.COORDINATOR_NOT_AVAILABLE,
             KafkaError.LEADER_NOT_AVAILABLE,
+            KafkaError.NETWORK_EXCEPTION,
+            KafkaError.NOT_COORDINATOR,
+            KafkaError.NOT_ENOUGH_REPLICAS,
+            KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            KafkaError.NOT_LEADER_FOR_PARTITION,
+            KafkaError.REQUEST_TIMED_OUT,
+            KafkaError.UNSTABLE_OFFSET_COMMIT,
         ),
         Cause.NO_ANSWER,
     ),
