@@ -39,9 +39,9 @@ class ForwardHandler(logging.Handler):
         message = record.getMessage()
         for secret in self._secrets:
             message = message.replace(secret, "***")
-        if record.name.startswith("kafka.net") and record.levelno >= logging.ERROR:
+        if record.name.startswith(("kafka.net", "librdkafka")) and record.levelno >= logging.ERROR:
             # Omit the name of the connection; and that the bootstrap failed, which is also raised.
-            cause = message.rpartition(">: ")[2]
+            cause = message.rpartition(">: ")[2].rpartition("]: ")[2]
             if not cause.startswith("Bootstrap failed"):
                 self._reader.client_error = now, cause
         if not record.name.startswith("streammoe"):
