@@ -21,7 +21,7 @@ def command_line(*words: str) -> str:
     if Path(started).name != "streammoe":  # a script of this environment, or `python -m streammoe`
         started = _shown(Path(sys.executable).with_name("streammoe"))
     if Path(sys.argv[0]).name == "__main__.py" or not Path(started).exists():
-        return shlex.join([python(), "-m", "streammoe", *words])
+        return f"{python()} {shlex.join(['-m', 'streammoe', *words])}"
     return shlex.join(["streammoe" if _is_on_path(started) else started, *words])
 
 
@@ -33,7 +33,7 @@ def install_command(extra: str, package: str) -> str:
         package: what of it is missing, which is named where nothing else is known.
     """
     if (ROOT / "pyproject.toml").is_file():
-        folder = "." if Path.cwd() == ROOT else str(ROOT)
+        folder = "." if _current_folder() == ROOT else str(ROOT)
         return f"{python()} -m pip install -e {shlex.quote(f'{folder}[{extra}]')}"
     from importlib import metadata  # slow to import, and errors are defined everywhere
 
@@ -47,16 +47,23 @@ def install_command(extra: str, package: str) -> str:
 
 
 def python() -> str:
-    """Return the path of this Python for a command line."""
+    """Return this Python for a command line."""
     return shlex.quote(_shown(Path(sys.executable)))
 
 
 def _shown(path: Path) -> str:
     """Return a path that a shell takes for one: relative if the file is below the current folder."""
-    folder = Path.cwd()
+    folder = _current_folder()
     if path.parent == folder:
         return f"./{path.name}"
     return str(path.relative_to(folder) if folder in path.parents else path)
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # it was removed, and nothing is below it
+        return Path()
 
 
 def _is_on_path(program: str) -> bool:

@@ -89,4 +89,14 @@ def test_a_missing_extra_is_installed_by_this_python_from_the_clone_and_never_by
     monkeypatch.setattr(metadata, "requires", lambda name: lines if name == "streammoe" else None)
     assert shlex.split(invocation.install_command("kafka", "e"))[1:] == ["-m", "pip", "install", "a[b]<3,>=2", "c"]
     lines.clear()
-    assert invocation.install_command("kafka", "e[f]").endswith(" -m pip install 'e[f]'")
+    monkeypatch.setattr("sys.executable", "/a folder/bin/python")
+    assert invocation.install_command("kafka", "e[f]") == "'/a folder/bin/python' -m pip install 'e[f]'"
+    monkeypatch.setattr("sys.argv", ["streammoe/__main__.py"])
+    assert invocation.command_line("run", "a b") == "'/a folder/bin/python' -m streammoe run 'a b'"
+
+
+@pytest.mark.process
+def test_a_current_folder_that_was_removed_is_no_reason_not_to_start(tmp_path):
+    script = f"rmdir {tmp_path}; exec {sys.executable} -m streammoe --version"
+    done = subprocess.run(["/bin/sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
