@@ -79,10 +79,10 @@ format: $(VENV)/.stamp-dev  ## Fix what ruff can fix
 image-check: $(VENV)/.stamp-dev  ## Check the Dockerfile and rehearse its steps without an engine
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_image.py
 
-kafka-up: $(VENV)/.stamp-dev  ## Start a real Kafka on 127.0.0.1:9092; needs Java 17 and Maven
+kafka-up: $(VENV)/.stamp-kafka  ## Start a real Kafka on 127.0.0.1:9092, without Docker; needs Java 17 and Maven
 	$(BIN)/python scripts/kafka_broker.py up $(KAFKA_ARGS)
 
-kafka-down: $(VENV)/.stamp-dev  ## Stop it; its topics stay in .kafka
+kafka-down: $(VENV)/.stamp  ## Stop it; its topics stay in .kafka
 	$(BIN)/python scripts/kafka_broker.py down $(KAFKA_ARGS)
 
 clean:  ## Remove what the other targets created
@@ -110,6 +110,11 @@ $(VENV)/.stamp: pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
+$(VENV)/.stamp-kafka: $(VENV)/.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[kafka]"
+	@touch $@
+
+# It brings the extra kafka along.
 $(VENV)/.stamp-dev: $(VENV)/.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
-	@touch $@
+	@touch $(VENV)/.stamp-kafka $@

@@ -1,8 +1,8 @@
 """A real Apache Kafka on this machine, without Docker: `make kafka-up`.
 
-python scripts/kafka_broker.py up       # in the background, on 127.0.0.1:9092; does nothing if it is running
-python scripts/kafka_broker.py status
-python scripts/kafka_broker.py down
+.venv/bin/python scripts/kafka_broker.py up       # in the background, on 127.0.0.1:9092; does nothing if it is running
+.venv/bin/python scripts/kafka_broker.py status
+.venv/bin/python scripts/kafka_broker.py down
 """
 
 from __future__ import annotations
@@ -10,17 +10,25 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from streammoe.invocation import command_line, python
 from streammoe.testing.kafka.broker import KAFKA, STOP_TIMEOUT, Broker, BrokerError, Unavailable, answers
 
 FOLDER = Path(".kafka")
 """Folder of the broker that `make kafka-up` starts."""
+PORT = 9092
+"""The port that `streammoe produce` and the example expect."""
+DATA = Path("demo-state", "trump-approval.csv")
+"""What the demo leaves."""
+CONFIG = Path(__file__).parents[1] / "config" / "examples" / "kafka.toml"
 
 
 def running(folder: Path) -> int | None:
@@ -66,13 +74,23 @@ def up(folder: Path, port: int) -> None:
         broker = Broker(folder, port=port, quick=False).start()
         (folder / "broker.pid").write_text(f"{broker.pid}\n", encoding="utf-8")
         print(f"Kafka {KAFKA} is running on {broker.address}, with data and log in {folder}")
-    script = os.path.relpath(__file__)
-    print(
-        f"fill a topic   streammoe produce FILE --topic events --bootstrap-servers 127.0.0.1:{port}\n"
-        "learn from it  streammoe run CONFIG --set source.topics=events "
-        f"--set source.bootstrap_servers=127.0.0.1:{port}\n"
-        f"stop it        {'make kafka-down' if folder == FOLDER else f'python {script} down --folder {folder}'}"
-    )
+    print("\n".join(next_steps(folder, port)))
+
+
+def next_steps(folder: Path, port: int) -> Iterator[str]:
+    """Yield what to do with the broker of this folder, as commands for the shell that started it."""
+    address = f"127.0.0.1:{port}"
+    produce = ["produce", str(DATA), "--topic", "polls", "--repeat", "50", "--rate", "500"]
+    run = ["run", os.path.relpath(CONFIG)]
+    if port != PORT:
+        produce += ["--bootstrap-servers", address]
+        run += ["--set", f"source.bootstrap_servers={address}"]
+    if not DATA.exists():
+        yield f"get some data  {command_line('demo')}"
+    yield f"fill a topic   {command_line(*produce)}"
+    yield f"learn from it  {command_line(*run)}"
+    stop = f"{python()} {shlex.join([os.path.relpath(__file__), 'down', '--folder', str(folder)])}"
+    yield f"stop it        {'make kafka-down' if folder == FOLDER else stop}"
 
 
 def down(folder: Path) -> None:
@@ -109,7 +127,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="kafka_broker.py"
     )
     parser.add_argument("command", choices=["up", "down", "status"])
-    parser.add_argument("--port", type=int, default=9092, help="port on 127.0.0.1 (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=PORT, help="port on 127.0.0.1 (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder for data and log (default: %(default)s)")
     arguments = parser.parse_args()
     try:

@@ -16,9 +16,10 @@ def main() -> None:
 
     with StopFlag(armed=False):
         from streammoe.commands import main as command
+        from streammoe.invocation import command_line
 
         try:
-            command()
+            command(prog_name=command_line())
         except SystemExit as exit_:
             _exit_if_fit_was_abandoned(exit_)
             raise

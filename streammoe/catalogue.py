@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
 
 class Metric(NamedTuple):
@@ -17,11 +26,27 @@ class Metric(NamedTuple):
     buckets: tuple[float, ...] = ()
 
 
+PACKAGES = {"version": "streammoe", "numba": "numba", "numpy": "numpy", "kafka_python": "kafka-python"}
+"""The packages whose versions are shown, by their labels."""
+COMMON: dict[str, Metric] = {
+    "streammoe_build_info": Metric(Gauge, "Always 1; the labels are the versions that run", (*PACKAGES, "python"))
+}
+"""What every catalogue has."""
+
+
 class LiveMetrics:
-    """The metrics of a catalogue by their names, in a registry of their own."""
+    """The metrics of a catalogue by their names, in a registry of their own, next to those of the process.
+
+    Args:
+        catalogue: the metrics, `COMMON` among them.
+    """
 
     def __init__(self, catalogue: Mapping[str, Metric]) -> None:
+        # For all registries of the process, whose metrics are ours alone. Such series would give the time of this
+        # start, whereas counters go on from the first one.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self._of: dict[str, Counter | Gauge | Histogram] = {}
         for name, metric in catalogue.items():
             if metric.kind is Histogram:
@@ -31,6 +56,7 @@ class LiveMetrics:
             else:
                 made = metric.kind(name, metric.help, metric.labels, registry=self.registry)
             self._of[name] = made
+        self.gauge("streammoe_build_info", *map(_version, PACKAGES.values()), platform.python_version()).set(1)
 
     def clear(self, name: str) -> None:
         """Remove all series of a metric with labels."""
@@ -57,3 +83,11 @@ class LiveMetrics:
         metric = self._of[name]
         assert isinstance(metric, Histogram)  # noqa: S101 - same
         return metric
+
+
+def _version(package: str) -> str:
+    """Return the version of a package, or nothing if it is not installed, which Prometheus shows as no label."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from streammoe.invocation import install_command
+
 
 class StreammoeError(Exception):
     """Base class of all errors that streammoe raises on purpose."""
@@ -30,10 +32,7 @@ class ConfigError(StreammoeError, ValueError):
 
 def not_installed(what: str, package: str, extra: str) -> ConfigError:
     """Return the error for a setting or option `what` that needs a package from an optional extra."""
-    return ConfigError(
-        f"{what} needs {package}, which is not installed; run pip install {package}, or pip install '.[{extra}]' in a "
-        "clone of streammoe"
-    )
+    return ConfigError(f"{what} needs {package}, which is not installed; run {install_command(extra, package)}")
 
 
 class SourceError(StreammoeError):

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from river import forest, linear_model, preprocessing, tree
 
+from streammoe.invocation import python
+
 
 def river(make: Callable[[], Any], X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the predictions of a River model, (n,); y are floats, or class indexes."""
@@ -128,4 +130,4 @@ def run(name: str, X: np.ndarray, y: np.ndarray, classes: int | None) -> np.ndar
     return vowpal(arguments, X, y)
 
 
-NO_VOWPAL = "Vowpal Wabbit: not installed; `pip install vowpalwabbit` adds its rows."
+NO_VOWPAL = f"Vowpal Wabbit: not installed; `{python()} -m pip install vowpalwabbit` adds its rows."

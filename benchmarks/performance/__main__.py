@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.report import Record, Results, Verdicts, machine, markdown
+from streammoe.invocation import python
 
 PARTS = ("events", "growth", "files", "profile")
 THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -244,7 +245,7 @@ def main(argv: list[str] | None = None) -> None:
         document = arguments.document.read_text(encoding="utf-8")
         arguments.document.write_text(rewritten(document, sections), encoding="utf-8")
     if find_spec("vowpalwabbit") is None:
-        print("\nVowpal Wabbit is not installed and was left out: pip install vowpalwabbit")
+        print(f"\nVowpal Wabbit is not installed and was left out: {python()} -m pip install vowpalwabbit")
     print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
     if arguments.pictures is not None:
         from benchmarks.performance.drawing import draw

@@ -22,6 +22,7 @@ from river import forest, linear_model, preprocessing, tree
 from benchmarks.real.streams import Stream
 from streammoe.configuration import settings_from
 from streammoe.daemon.model import compile_kernels, model_from
+from streammoe.invocation import python
 
 LEAST_PROBABILITY = 1e-15
 """Lower bound in log-losses, as in the scores of `streammoe evaluate`."""
@@ -95,7 +96,7 @@ def events_of(name: str, stream: Stream, limit: int | None) -> int:
 def missing(name: str) -> str | None:
     """Return the command that installs what a learner needs, or None if it is installed."""
     needs = LEARNERS[name].needs
-    return None if find_spec(needs) else f"pip install {needs}"
+    return None if find_spec(needs) else f"{python()} -m pip install {needs}"
 
 
 def scores(stream: Stream, predicted: Predicted) -> tuple[float, float | None]:

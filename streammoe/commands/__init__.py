@@ -44,7 +44,7 @@ def _summary(command: str) -> str:
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="streammoe")
+@click.version_option(package_name="streammoe", prog_name="streammoe")
 def main() -> None:
     """Learn from a stream of events, one at a time, with an online mixture of experts.
 

@@ -23,9 +23,7 @@ import json
 import logging
 import os
 import re
-import shlex
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -43,6 +41,7 @@ from streammoe.console import logged, progress_bar
 from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError
+from streammoe.invocation import command_line
 from streammoe.types import FloatArray
 
 LOGGER = logging.getLogger("streammoe.demo")
@@ -70,7 +69,7 @@ class Task(NamedTuple):
 
 
 CONFIG = """\
-# Written by `streammoe demo`; `streammoe run {config} --fresh` streams the same file again.
+# Written by `demo`; with this file and --fresh, `run` streams the same data again.
 [source]
 kind = "file"
 path = {data}
@@ -161,8 +160,8 @@ def run_demo(folder: Path, *, port: int | None, on_batch: ProgressListener, clas
             table="\n\n".join(tables),
             locations=[
                 f"metrics     {running.metrics_url} ({note})",
-                f"checkpoint  {summary.checkpoint} ({_command('inspect', files.state)})",
-                f"config      {files.config} ({_command('run', files.config)} --fresh)",
+                f"checkpoint  {summary.checkpoint} ({command_line('inspect', str(files.state))})",
+                f"config      {files.config} ({command_line('run', str(files.config), '--fresh')})",
             ],
             wait=lambda: _wait_for_stop(stop),
         )
@@ -230,7 +229,6 @@ def _is_changed(path: Path, text: str) -> bool:
 
 def _render_config(files: Files, task: Task, port: int) -> str:
     return CONFIG.format(
-        config=files.config,
         data=json.dumps(str(files.data)),
         block_bytes=task.block_bytes,
         target=task.target,
@@ -239,23 +237,6 @@ def _render_config(files: Files, task: Task, port: int) -> str:
         dead_letters=json.dumps(str(files.dead_letters)),
         port=port,
     )
-
-
-def _command(name: str, path: Path) -> str:
-    """Return a command line that works where this one was started."""
-    program = sys.argv[0]
-    if Path(program).name == "__main__.py":
-        words = [sys.executable, "-m", "streammoe"]
-    elif Path(program).name != "streammoe" or _is_on_path(program):
-        words = ["streammoe"]
-    else:
-        words = [program]
-    return shlex.join([*words, name, str(path)])
-
-
-def _is_on_path(program: str) -> bool:
-    found = shutil.which("streammoe")
-    return found is not None and Path(found).resolve() == Path(program).resolve()
 
 
 def _replace(path: Path, text: str) -> None:

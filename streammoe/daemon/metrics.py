@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from streammoe.catalogue import LiveMetrics, Metric
+from streammoe.catalogue import COMMON, LiveMetrics, Metric
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.compile import compile_seconds
 from streammoe.pipeline.contest import Contest
@@ -123,6 +123,7 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_consumer_lag": Metric(Gauge, "Unread records of a partition", ("topic", "partition")),
     "streammoe_consumer_position": Metric(Gauge, "Next offset to read of a partition", ("topic", "partition")),
     "streammoe_source_progress_ratio": Metric(Gauge, "Share of a finite source that has been read; NaN if endless"),
+    **COMMON,
 }
 
 

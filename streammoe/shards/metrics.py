@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from streammoe.catalogue import LiveMetrics, Metric
+from streammoe.catalogue import COMMON, LiveMetrics, Metric
 from streammoe.shards.global_model import GlobalModel
 from streammoe.shards.shard import PROBLEMS, Problem
 
@@ -35,6 +35,7 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_shard_problem": Metric(
         Gauge, "1 while a shard's newest checkpoint does not count for this reason, else 0", ("shard", "reason")
     ),
+    **COMMON,
 }
 
 

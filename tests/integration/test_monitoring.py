@@ -30,7 +30,10 @@ from tests.integration.prometheus import Prometheus, program
 
 CONFIG = Path(__file__).parents[2] / "config"
 DASHBOARD = json.loads((CONFIG / "grafana" / "streammoe.json").read_text())
-QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+QUERIES = [
+    *(target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())),
+    *(marked["expr"] for marked in DASHBOARD["annotations"]["list"]),
+]
 VARIABLES = {"$__rate_interval": "10s", "$job": "streammoe", "$instance": ".+"}
 
 
@@ -85,7 +88,10 @@ def prometheus(tmp_path_factory):
     servers = [MetricsServer(MetricsSettings(port=0), Health(60.0)) for _ in served]
     for server, metrics in zip(servers, served, strict=True):
         server.show(metrics.registry)
-    shutil.copy(CONFIG / "prometheus" / "alerts.yml", folder)
+    alerts = yaml.safe_load((CONFIG / "prometheus" / "alerts.yml").read_text())
+    for rule in alerts["groups"][0]["rules"]:
+        rule.pop("for", None)  # minutes, until which an alert would be pending only
+    (folder / "alerts.yml").write_text(yaml.safe_dump(alerts))
     config = yaml.safe_load((CONFIG / "prometheus" / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "200ms", "evaluation_interval": "200ms"}
     targets = [server.url.removeprefix("http://").removesuffix("/metrics") for server in servers]

@@ -111,7 +111,8 @@ def find_java() -> str:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
     advice = (
-        f"install Java {JAVA} or newer (Debian, Ubuntu: apt install default-jre-headless; macOS: brew install openjdk)"
+        f"install Java {JAVA} or newer (Debian, Ubuntu: apt install default-jre-headless, or where that is older "
+        f"openjdk-{JAVA}-jre-headless; macOS: brew install openjdk, and export JAVA_HOME=$(brew --prefix openjdk))"
     )
     if java is None:
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "PATH holds no java"

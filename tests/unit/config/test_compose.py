@@ -1,10 +1,13 @@
 """compose.yaml, as far as it can be checked without Docker: it was never run by these tests."""
 
 import re
+import shlex
 from pathlib import Path
 
 import yaml
 
+from streammoe import commands
+from streammoe.commands.demo import REGRESSION
 from streammoe.configuration import load_settings
 from streammoe.testing.kafka.broker import KAFKA
 
@@ -39,6 +42,18 @@ def test_the_daemon_reads_the_topic_that_is_made_and_everything_finds_its_addres
     assert not Path(settings.checkpoint.dir).is_absolute()  # below the volume, which is where the image works
     scrape = yaml.safe_load((ROOT / "config/prometheus/prometheus.yml").read_text())["scrape_configs"][0]
     assert scrape["static_configs"][0]["targets"] == [f"streammoe:{settings.metrics.port}"]
+
+
+def test_the_commands_in_its_head_fill_the_topic_with_what_the_container_may_write():
+    head = (ROOT / "compose.yaml").read_text().partition("\nservices:")[0].replace("\\\n#", "")
+    name, daemon = "streammoe", SERVICES["streammoe"]
+    runs = [shlex.split(words) for words in re.findall(rf"docker compose exec {name} {name} (.*)", head)]
+    assert [words[0] for words in runs] == ["demo", "produce"]
+    demo, produce = (commands.main.get_command(None, word).make_context(word, words).params for word, *words in runs)
+    assert produce["file"] == str(demo["folder"] / REGRESSION.data)
+    assert daemon["tmpfs"][0].startswith(f"{demo['folder'].parent}:")
+    assert produce["servers"] == daemon["environment"]["STREAMMOE_SOURCE__BOOTSTRAP_SERVERS"]
+    assert produce["topic"] in SERVICES["topic"]["command"]
 
 
 def test_services_may_do_no_more_than_they_must():

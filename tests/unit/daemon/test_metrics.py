@@ -1,28 +1,30 @@
 import math
+import platform
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
 from prometheus_client import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from streammoe import catalogue
 from streammoe.daemon.metrics import CATALOGUE, CONDITIONS, OUTCOMES, RESEED_OUTCOMES, Metrics
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.options import WarmUp
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
 from streammoe.ports import SourceStatus, TopicPartition
 from streammoe.shards.metrics import CATALOGUE as OF_REDUCE
+from streammoe.shards.metrics import ReduceMetrics
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
 def families(metrics):
     text = generate_latest(metrics.registry).decode()
-    # The client may add when a series was created, as series of their own.
-    return {
-        family.name: family for family in text_string_to_metric_families(text) if not family.name.endswith("_created")
-    }
+    return {family.name: family for family in text_string_to_metric_families(text)}
 
 
 def samples(metrics):
@@ -88,7 +90,8 @@ WITHOUT = {
 def test_every_metric_of_the_catalogue_is_exposed_as_it_says_and_no_other(kind):
     exposed = families(published(*learned(kind)))
     # A counter's family leaves out the suffix that its name and its samples have.
-    assert exposed.keys() == {name.removesuffix("_total") for name in CATALOGUE}
+    ours = {name for name in exposed if not name.startswith("process_")}
+    assert ours == {name.removesuffix("_total") for name in CATALOGUE}
     for name, metric in CATALOGUE.items():
         family = exposed[name.removesuffix("_total")]
         assert (family.type, family.documentation) == (metric.kind.__name__.lower(), metric.help)
@@ -108,6 +111,34 @@ def test_the_document_has_every_metric_with_its_type_and_labels_and_names_no_oth
     others = {f"{name}_{part}" for name in histograms for part in ("bucket", "count", "sum")}
     named = set(re.findall(r"streammoe_[a-z_]*[a-z]", text))
     assert named - others - {"streammoe_connectors"} == set(known)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the client reads those of the process from /proc")
+@pytest.mark.parametrize("made", [Metrics, lambda: ReduceMetrics(["north"])], ids=["daemon", "reduction"])
+def test_next_to_ours_there_are_those_of_the_process_and_the_versions_and_none_of_when_a_series_was_made(made):
+    metrics = made()
+    documented = set(re.findall(r"^\| `(process_\w+)` \|", DOCUMENT.read_text(), re.MULTILINE))
+    for latest in (generate_latest, openmetrics.generate_latest):
+        lines = latest(metrics.registry).decode().splitlines()
+        names = {re.split(r"[{ ]", line)[0] for line in lines if not line.startswith("#")}
+        assert {name for name in names if name.startswith("process_")} == documented
+        assert not [name for name in names if name.endswith("_created")]
+    assert samples(metrics)["process_resident_memory_bytes",] > 1e7
+    [info] = families(metrics)["streammoe_build_info"].samples
+    assert info.value == 1
+    assert info.labels == {
+        "version": version("streammoe"),
+        "python": platform.python_version(),
+        "numba": version("numba"),
+        "numpy": version("numpy"),
+        "kafka_python": version("kafka-python"),
+    }
+
+
+def test_what_is_not_installed_has_no_version(monkeypatch):
+    monkeypatch.setitem(catalogue.PACKAGES, "kafka_python", "no such package")
+    [info] = families(Metrics())["streammoe_build_info"].samples
+    assert info.labels["kafka_python"] == ""
 
 
 # --- values ---------------------------------------------------------------------------------------------------------

@@ -1,8 +1,12 @@
 """Start and stop of brokers, without a real one: every integration test with Kafka relies on it."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +33,7 @@ def programs(tmp_path, monkeypatch):
     return write
 
 
+ROOT = Path(__file__).parents[3]
 JAVA = "echo 'openjdk version \"17.0.1\" 2025-04-15' >&2"
 
 
@@ -52,3 +57,17 @@ def test_a_broker_that_ends_leaves_no_process_and_its_last_words(programs, tmp_p
         with pytest.raises(BrokerError, match="out of luck"):
             start()
     assert one.pid is None
+
+
+def test_make_kafka_up_installs_the_extra_and_no_tool_of_development(tmp_path):
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    plan = subprocess.run(["make", "-n", "kafka-up"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"-e (\S+)", plan) == [".", '".[kafka]"']
+    # Installed with nothing else, it would end at an import of anything else.
+    optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
+    names = {re.split(r"[^\w-]", line)[0].replace("-", "_") for line in optional}
+    program = "import sys; from scripts import kafka_broker; print(*{name.partition('.')[0] for name in sys.modules})"
+    command = [sys.executable, "-c", program]
+    loaded = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert {"streammoe"} == names & {*loaded}

@@ -1,0 +1,102 @@
+"""Commands that are shown to users run as they are, in the shell that they read them in."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from scripts import kafka_broker
+from streammoe import commands, invocation
+from streammoe.configuration import load_settings
+from streammoe.errors import not_installed
+
+BIN = Path(sys.executable).parent
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("typed", "folder", "path"),
+    [
+        ("streammoe", "/", [BIN]),
+        (f"{BIN}/streammoe", "/", []),
+        (f"{BIN.parent.name}/{BIN.name}/streammoe", BIN.parent.parent, []),
+        ("./streammoe", BIN, []),
+        (f"{BIN.name}/python -m streammoe", BIN.parent, []),
+        ("./python -m streammoe", BIN, []),
+    ],
+)
+def test_a_hint_of_the_command_line_runs_where_it_is_shown(typed, folder, path):
+    environment = {**os.environ, "PATH": ":".join(map(str, [*path, "/usr/bin", "/bin"]))}
+
+    def run(words):
+        return subprocess.run(
+            words, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+
+    wrong = run(f"{typed} check-config")
+    assert wrong.returncode == 2
+    [hint] = re.findall(r"^Try '(.*)' for help", wrong.stderr, re.MULTILINE)
+    assert hint.startswith(f"{typed} "), "as it was typed, which is the shortest"
+    found = run(hint)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.startswith(f"Usage: {typed} check-config")
+
+
+@pytest.mark.parametrize("port", [kafka_broker.PORT, 9093])
+def test_make_kafka_up_shows_commands_that_fit_the_example(tmp_path, monkeypatch, port):
+    monkeypatch.chdir(tmp_path)
+    kafka_broker.DATA.parent.mkdir()
+
+    def shown():
+        return [shlex.split(line.partition("  ")[2]) for line in kafka_broker.next_steps(Path("other folder"), port)]
+
+    assert shown()[0][1:] == ["demo"]
+    kafka_broker.DATA.touch()
+    produce, run, stop = shown()
+    parsed = {}
+    for program, name, *words in (produce, run):
+        assert os.access(program, os.X_OK)
+        context = commands.main.get_command(None, name).make_context(name, words)  # an unknown option is an error
+        parsed[name] = context.params
+    sent = parsed["produce"]
+    settings = load_settings(parsed["run"]["config"], environment={}, overrides=parsed["run"]["overrides"])
+    [source] = settings.sources
+    assert ([sent["topic"]], [sent["servers"]]) == ([*source.topics], [*source.bootstrap_servers])
+    assert sent["servers"] == f"127.0.0.1:{port}"
+    done = subprocess.run(stop, capture_output=True, text=True, check=True)
+    assert done.stdout == "no broker of other folder is running\n"
+
+
+def test_a_missing_extra_is_installed_by_this_python_from_the_clone_and_never_by_the_name_of_streammoe(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(invocation.ROOT)
+    python = f"{BIN.parent.name}/{BIN.name}/{Path(sys.executable).name}"
+    monkeypatch.setattr("sys.executable", str(invocation.ROOT / python))
+    assert not_installed("it", "kafka-python", "kafka").problems == (
+        f"it needs kafka-python, which is not installed; run {python} -m pip install -e '.[kafka]'",
+    )
+    monkeypatch.chdir(tmp_path)
+    elsewhere = invocation.install_command("kafka", "kafka-python")
+    assert elsewhere == f"{invocation.ROOT}/{python} -m pip install -e '{invocation.ROOT}[kafka]'"
+    monkeypatch.setattr(invocation, "ROOT", tmp_path)  # as in site-packages
+    lines = ["numpy>=2", "a[b]<3,>=2; extra == 'kafka'", 'c; extra == "kafka"', "d; extra == 'kafka2'"]
+    monkeypatch.setattr(metadata, "requires", lambda name: lines if name == "streammoe" else None)
+    assert shlex.split(invocation.install_command("kafka", "e"))[1:] == ["-m", "pip", "install", "a[b]<3,>=2", "c"]
+    lines.clear()
+    monkeypatch.setattr("sys.executable", "/a folder/bin/python")
+    assert invocation.install_command("kafka", "e[f]") == "'/a folder/bin/python' -m pip install 'e[f]'"
+    monkeypatch.setattr("sys.argv", ["streammoe/__main__.py"])
+    assert invocation.command_line("run", "a b") == "'/a folder/bin/python' -m streammoe run 'a b'"
+
+
+@pytest.mark.process
+def test_a_current_folder_that_was_removed_is_no_reason_not_to_start(tmp_path):
+    script = f"rmdir {tmp_path}; exec {sys.executable} -m streammoe --version"
+    done = subprocess.run(["/bin/sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
