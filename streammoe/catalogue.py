@@ -26,7 +26,13 @@ class Metric(NamedTuple):
     buckets: tuple[float, ...] = ()
 
 
-PACKAGES = {"version": "streammoe", "numba": "numba", "numpy": "numpy", "kafka_python": "kafka-python"}
+PACKAGES = {
+    "version": "streammoe",
+    "numba": "numba",
+    "numpy": "numpy",
+    "kafka_python": "kafka-python",
+    "confluent_kafka": "confluent-kafka",
+}
 """The packages whose versions are shown, by their labels."""
 COMMON: dict[str, Metric] = {
     "streammoe_build_info": Metric(Gauge, "Always 1; the labels are the versions that run", (*PACKAGES, "python"))

@@ -132,6 +132,7 @@ def test_next_to_ours_there_are_those_of_the_process_and_the_versions_and_none_o
         "numba": version("numba"),
         "numpy": version("numpy"),
         "kafka_python": version("kafka-python"),
+        "confluent_kafka": version("confluent-kafka"),
     }
 
 
