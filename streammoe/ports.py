@@ -82,6 +82,10 @@ DECIMALS = (".", ",")
 """Characters that may be the decimal mark of a number in csv."""
 
 
+Headers = tuple[tuple[str, bytes | None], ...]
+"""The headers of a record in their order; a name may occur several times."""
+
+
 class Unreadable(NamedTuple):
     """A record that the source itself could not decode."""
 
@@ -126,6 +130,8 @@ class Batch:
     """Creation time of each record in milliseconds since 1970, shape (n,), if the source knows it."""
     keys: Sequence[bytes | None] | None = None
     """The keys of the n records, if the source has any."""
+    headers: Sequence[Headers] | None = None
+    """The headers of the n records, if any of them has some."""
     unreadable: Mapping[int, Unreadable] = field(default_factory=dict)
     """Records that must be rejected, by index. The block holds bytes in their place that no decoder accepts."""
 
@@ -169,6 +175,7 @@ class Batch:
             locations=self.locations[first:],
             timestamps=None if self.timestamps is None else self.timestamps[first:],
             keys=None if self.keys is None else self.keys[first:],
+            headers=None if self.headers is None else self.headers[first:],
             unreadable={i - first: bad for i, bad in self.unreadable.items() if i >= first},
             lags={i - first: lags for i, lags in self.lags.items() if i >= first},
         )
@@ -186,6 +193,7 @@ class Batch:
             locations=self.locations_at(indexes),
             timestamps=None if self.timestamps is None else self.timestamps[indexes],
             keys=None if self.keys is None else [self.keys[i] for i in kept],
+            headers=None if self.headers is None else [self.headers[i] for i in kept],
             unreadable={new_index[i]: bad for i, bad in self.unreadable.items() if i in new_index},
             lags={new_index[i]: lags for i, lags in self.lags.items() if i in new_index},
         )
@@ -325,6 +333,36 @@ class DeadLetter(NamedTuple):
     """See `Batch.delimiter`; ``None`` for a comma."""
     decimal: str | None = None
     """See `Batch.decimal`; ``None`` for a point."""
+    key: bytes | None = None
+    """The record's key, if its source has keys."""
+    headers: Headers | None = None
+    """The record's headers, if there are any; see `MAX_ENVELOPE_BYTES`."""
+    omitted_bytes: int | None = None
+    """Bytes of key and headers that were left out, since both together exceed `MAX_ENVELOPE_BYTES`."""
+
+
+MAX_ENVELOPE_BYTES = 1 << 15
+"""Bytes of key and headers that a dead letter holds at most: a topic of letters must have room for them."""
+
+
+def enveloped(letter: DeadLetter, key: bytes | None, headers: Headers | None) -> DeadLetter:
+    """Return a letter with key and headers of its record, as far as they fit; a part is kept whole or left out."""
+    room = MAX_ENVELOPE_BYTES
+    omitted = 0
+    if key is not None:
+        if len(key) <= room:
+            room -= len(key)
+        else:
+            omitted, key = len(key), None
+    kept = []
+    for name, value in headers or ():
+        size = len(name.encode(errors="surrogatepass")) + len(value or b"")
+        if size <= room:
+            room -= size
+            kept.append((name, value))
+        else:
+            omitted += size
+    return letter._replace(key=key, headers=tuple(kept) or None, omitted_bytes=omitted or None)
 
 
 def nothing_more() -> None:

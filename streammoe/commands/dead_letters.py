@@ -278,6 +278,8 @@ class _Replay:
                 decimal=first.decimal or ".",
                 origin=str(self.path),
                 locations=[entry.letter.location for entry in entries],
+                keys=[entry.letter.key for entry in entries],
+                headers=[entry.letter.headers or () for entry in entries],
                 end={},
             )
         )
@@ -353,7 +355,13 @@ def contents_text(contents: Contents) -> str:
 def contents_json(path: Path, contents: Contents) -> str:
     """Format the contents as one JSON object."""
     shown = [
-        {**letter._asdict(), "record": letter.record.decode(errors="backslashreplace")} for letter in contents.shown
+        {
+            **letter._asdict(),
+            "record": _text(letter.record),
+            "key": None if letter.key is None else _text(letter.key),
+            "headers": [[name, None if value is None else _text(value)] for name, value in letter.headers or ()],
+        }
+        for letter in contents.shown
     ]
     return json.dumps(
         {
@@ -386,15 +394,30 @@ def replayed_text(done: ReplayResult, *, dry_run: bool) -> str:
 def describe(letter: DeadLetter) -> str:
     """Format a letter in a few lines for a terminal, with control characters escaped."""
     location = ", ".join(f"{name} {value}" for name, value in letter.location.items())
-    record = letter.record[:MAX_SHOWN_BYTES].decode(errors="backslashreplace")
+    record = _text(letter.record[:MAX_SHOWN_BYTES])
     more = f" … ({len(letter.record):,} bytes)" if len(letter.record) > MAX_SHOWN_BYTES else ""
     return "\n".join(
         [
             printable(f"{location}: {letter.reason} ({letter.stage})"),
             f"  {printable(letter.detail)}",
             f"  {printable(record)}{more}",
+            *(f"  {printable(line)}" for line in _envelope(letter)),
         ]
     )
+
+
+def _envelope(letter: DeadLetter) -> Iterator[str]:
+    """Yield a line for the key of a record and one for each header, cut like the record."""
+    if letter.key is not None:
+        yield f"key {_text(letter.key[:MAX_SHOWN_BYTES])}"
+    for name, value in letter.headers or ():
+        yield f"header {name}: {'null' if value is None else _text(value[:MAX_SHOWN_BYTES])}"
+    if letter.omitted_bytes is not None:
+        yield f"{letter.omitted_bytes:,} bytes of key and headers were left out when it was written"
+
+
+def _text(octets: bytes) -> str:
+    return octets.decode(errors="backslashreplace")
 
 
 def _reading_options(letter: DeadLetter) -> tuple[object, ...]:

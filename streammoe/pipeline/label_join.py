@@ -26,7 +26,7 @@ from streammoe.persistence import state_digest
 from streammoe.pipeline.decoders.jsonl import is_for_parser, object_of
 from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, TooLarge, label
 from streammoe.pipeline.pipeline import BatchResult, Schema
-from streammoe.ports import Batch, Location, Unreadable
+from streammoe.ports import Batch, Headers, Location, Unreadable
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray, IntArray
 
@@ -56,6 +56,8 @@ class _WaitingRecord:
     """As JSON, to spare the garbage collector and checkpoints an object per record."""
     record_key: bytes | None
     """The key of the record in the source."""
+    headers: Headers
+    """Its headers there."""
     number: int
     """Number of the record, counted over the whole stream."""
     time: int
@@ -188,6 +190,11 @@ class LabelJoin:
             "labels.clock": np.array([self._seen, self._now], np.int64),
             "labels.places": np.frombuffer(b"[%s]" % b",".join([each.location for each in waiting]), np.uint8),
             "labels.keys": np.frombuffer(msgspec.json.encode([each.record_key for each in waiting]), np.uint8),
+            **(
+                {"labels.headers": np.frombuffer(msgspec.json.encode([each.headers for each in waiting]), np.uint8)}
+                if any(each.headers for each in waiting)
+                else {}
+            ),
             "labels.refused": np.array([each.rejected for each in waiting], np.bool_),
         }
 
@@ -211,12 +218,16 @@ class LabelJoin:
             (np.diff(ends, prepend=0) > 0).all() and (int(ends[-1]) if len(ends) else 0) == len(records),
             f"array labels.ends does not divide the {len(records)} bytes of labels.records",
         )
-        for (start, stop), number, time, location, record_key, was_rejected in zip(
+        headers: Sequence[Headers] = [()] * len(ends)
+        if "labels.headers" in arrays:
+            headers = _HEADERS.decode(array_of(arrays, "labels.headers", "uint8", (None,)).tobytes())
+        for (start, stop), number, time, location, record_key, own_headers, was_rejected in zip(
             pairwise([0, *ends.tolist()]),
             numbers.tolist(),
             times.tolist(),
             _LOCATIONS.decode(array_of(arrays, "labels.places", "uint8", (None,)).tobytes()),
             _KEYS.decode(array_of(arrays, "labels.keys", "uint8", (None,)).tobytes()),
+            headers,
             rejected.tolist(),
             strict=True,
         ):
@@ -226,7 +237,7 @@ class LabelJoin:
             require(key not in {None, *self._waiting}, f"labels.records holds {shown(record)} without a key of its own")
             _LOCATION.decode(location)
             waiting = _WaitingRecord(
-                str(key), record, is_label, bytes(location), record_key, number, time, was_rejected
+                str(key), record, is_label, bytes(location), record_key, own_headers, number, time, was_rejected
             )
             if lags is not None and not np.isnan(lags[len(self._waiting)]).any():
                 waiting.lags = lags[len(self._waiting)].copy()
@@ -400,7 +411,8 @@ class _JoinedRecords:
         batch = self._from
         location = msgspec.json.encode(batch.location(i))
         record_key = None if batch.keys is None else batch.keys[i]
-        return _WaitingRecord(key, record.rstrip(b"\r\n"), is_label, location, record_key, number, time)
+        headers = () if batch.headers is None else batch.headers[i]
+        return _WaitingRecord(key, record.rstrip(b"\r\n"), is_label, location, record_key, headers, number, time)
 
     def batch(self) -> Batch:
         """Return the joined batch."""
@@ -417,6 +429,7 @@ class _JoinedRecords:
             locations=locations,
             timestamps=None if batch.timestamps is None else batch.timestamps[np.array(rows, np.int64)],
             keys=self._keys(),
+            headers=self._headers(),
             unreadable=self._unreadable,
             lags={
                 i: features.lags
@@ -434,10 +447,19 @@ class _JoinedRecords:
             for i, features in zip(self._rows, self._origins, strict=True)
         ]
 
+    def _headers(self) -> Sequence[Headers] | None:
+        own = self._from.headers
+        if own is None and not any(features and features.headers for features in self._origins):
+            return None
+        return [
+            features.headers if features is not None else () if own is None else own[i]
+            for i, features in zip(self._rows, self._origins, strict=True)
+        ]
+
 
 _UNKNOWN = -1  # no timestamp, as in Kafka
 _SHOWN = 400  # bytes of a record to decode for a message; more than it shows
-_NOT_LEARNED = {"labels.places", "labels.keys", "labels.refused"}
+_NOT_LEARNED = {"labels.places", "labels.keys", "labels.headers", "labels.refused"}
 """Arrays for messages, rows and counts, without influence on what is learned."""
 _NULL = msgspec.Raw(b"null")
 _MISSING = (msgspec.Raw(), _NULL, msgspec.Raw(b'""'))
@@ -445,6 +467,7 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LOCATION = msgspec.json.Decoder(Location)
 _LOCATIONS = msgspec.json.Decoder(list[msgspec.Raw])
 _KEYS = msgspec.json.Decoder(list[bytes | None])
+_HEADERS = msgspec.json.Decoder(list[Headers])
 _Key = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)] | int | float | bool | None
 
 

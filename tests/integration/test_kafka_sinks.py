@@ -53,11 +53,14 @@ def test_a_dead_letter_is_the_record_with_headers(topics, closing):
     place = {"topic": "events", "partition": 0, "offset": 7}
     detail = "bad \udcff, größer"
     full = DeadLetter(place, "decode", "malformed", detail, b"\xff\x00", "csv", ("a", "ü"), "run", 12)
+    full = full._replace(key=b"\xfe", headers=(("stage", b"\xff"), ("stage", None)), omitted_bytes=3)
     sink.write([full, DeadLetter({"path": "ä", "offset": 0}, "validate", "too_long", "so long", b"")])
     sink.flush()
     full, bare = topics.read(name)
     assert (full.value, json.loads(full.key)) == (b"\xff\x00", place)
-    headers = {header: content.decode() for header, content in full.headers}
+    assert full.headers[-3:] == [("key", b"\xfe"), ("header.stage", b"\xff"), ("null-header.stage", b"")]
+    headers = {header: content.decode() for header, content in full.headers[:-3]}
+    assert headers.pop("omitted_bytes") == "3"
     assert json.loads(headers.pop("place")) == place
     assert json.loads(headers.pop("columns")) == ["a", "ü"]
     expected = {"stage": "decode", "reason": "malformed", "format": "csv", "run": "run", "events": "12"}

@@ -12,12 +12,17 @@ from streammoe.ports import DeadLetter, DeadLetterSink
 from streammoe_connectors.kafka.delivery import Target, TopicSettings, TopicSink, check_topic, connection_for
 
 SECTION = "dead_letters"
+HEADER_PREFIX = "header."
+"""What the names of a record's own headers begin with in its letter, so that they cannot be mistaken for ours."""
+NULL_PREFIX = "null-header."
+"""The same for headers without a value, which kafka-python cannot write; they are empty in letters."""
 
 
 class KafkaDeadLetterSettings(TopicSettings):
     """The ``[dead_letters]`` section for Kafka.
 
-    The topic's ``max.message.bytes`` must allow the longest record plus a thousand bytes of headers.
+    The topic's ``max.message.bytes`` must allow the longest record, its key and headers (up to 32 KiB), and a thousand
+    bytes.
     """
 
 
@@ -25,8 +30,9 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
     """A sink that sends the bytes of each rejected record as value, with the reason in headers.
 
     The headers are UTF-8 text: ``place`` (JSON), ``stage``, ``reason``, ``detail``, and where known ``format``,
-    ``columns`` (JSON), ``run`` and ``events``, see `DeadLetter`. The key is the location. At least once: a restart may
-    send a letter again, with the same key.
+    ``columns`` (JSON), ``run``, ``events`` and ``omitted_bytes``, see `DeadLetter`. The record's own key is the header
+    ``key``, and its headers are those with `HEADER_PREFIX` or `NULL_PREFIX` in front of their names. The key is the
+    location. At least once: a restart may send a letter again, with the same key.
 
     Args:
         settings: of the section.
@@ -73,6 +79,13 @@ def _headers(letter: DeadLetter) -> list[tuple[str, bytes]]:
         "events": None if letter.events is None else str(letter.events),
         "delimiter": letter.delimiter,
         "decimal": letter.decimal,
+        "omitted_bytes": None if letter.omitted_bytes is None else str(letter.omitted_bytes),
     }
     # The detail of a record that is not UTF-8 may contain lone surrogates.
-    return [(name, text.encode(errors="backslashreplace")) for name, text in texts.items() if text is not None]
+    own = [(name, text.encode(errors="backslashreplace")) for name, text in texts.items() if text is not None]
+    key = [] if letter.key is None else [("key", letter.key)]
+    given = [
+        (NULL_PREFIX + name, b"") if value is None else (HEADER_PREFIX + name, value)
+        for name, value in letter.headers or ()
+    ]
+    return [*own, *key, *given]

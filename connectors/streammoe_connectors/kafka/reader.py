@@ -19,7 +19,7 @@ from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Position, TopicPartition
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.consumer import AssignedConsumer, ClusterUnavailableError, OffsetsLostError
-from streammoe_connectors.kafka.frames import Outlet
+from streammoe_connectors.kafka.frames import Outlet, pack_headers
 from streammoe_connectors.kafka.merge import merge
 from streammoe_connectors.kafka.ownership import Ownership
 from streammoe_connectors.kafka.partitions import FetchedRecord, PartitionBuffer, position_of
@@ -571,6 +571,10 @@ class Reader:
         if has_keys:
             lengths = np.fromiter((-1 if key is None else len(key) for key in keys), np.int64, count)
             body += [lengths.tobytes(), b"".join(key for key in keys if key is not None)]
+        headers = [record.headers for record in records]
+        has_headers = any(headers)
+        if has_headers:
+            body.append(pack_headers(headers))
         if batch.partition_index is not None:
             body.append(batch.partition_index.tobytes())
         header = {
@@ -578,6 +582,7 @@ class Reader:
             "count": count,
             "sizes": [*map(len, body), *map(len, raw), len(block)],
             "keys": has_keys,
+            "headers": has_headers,
             "partitions": batch.partitions,
             "rejected": [[i, *why] for i, why in rejected.items()],
             "end": batch.end_position,

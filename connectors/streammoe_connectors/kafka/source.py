@@ -12,7 +12,7 @@ import numpy as np
 from streammoe.errors import ConfigError, SourceError
 from streammoe.ports import Batch, Location, Locations, Position, Source, SourceStatus, TopicPartition, Unreadable
 from streammoe.types import IntArray
-from streammoe_connectors.kafka.frames import Frame
+from streammoe_connectors.kafka.frames import Frame, PackedHeaders
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.partitions import check_position
 from streammoe_connectors.kafka.process import ReaderProcess
@@ -193,6 +193,7 @@ class KafkaSource(Source):
         count = header["count"]
         offsets, times, ends = (np.frombuffer(next(pieces), np.int64) for _ in range(3))
         keys = _split_keys(np.frombuffer(next(pieces), np.int64), next(pieces)) if header["keys"] else None
+        headers = PackedHeaders(bytes(next(pieces)), count) if header["headers"] else None
         partitions = header["partitions"]
         partition_index = np.frombuffer(next(pieces), np.int64) if len(partitions) > 1 else np.zeros(count, np.int64)
         unreadable = {i: Unreadable(reason, detail, bytes(next(pieces))) for i, reason, detail in header["rejected"]}
@@ -207,6 +208,7 @@ class KafkaSource(Source):
             skipped=header["skipped"],
             timestamps=times,
             keys=keys,
+            headers=headers,
             unreadable=unreadable,
         )
 

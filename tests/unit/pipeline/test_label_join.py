@@ -163,6 +163,22 @@ def test_a_rejected_event_is_in_the_letters_as_one_record():
     assert (label.reason, label.format) == ("no_key", None)  # no replay could learn it
 
 
+def test_a_letter_has_key_and_headers_of_the_record_that_it_names_also_over_a_restart():
+    """Those of an event are of its features, which came before, and after a restart in another process."""
+    whys = [(("why", b"A"),), (), (("why", b"no key"), ("why", None))]
+    before, after, line = joining(), joining(), line_of()
+    settled(before, line, batch_of([{"a": 1.0, "y": 1.0}, A], keys=[None, b"features"], headers=[(), whys[0]]))
+    after.restore(before.arrays())
+    later = [{"id": 1, "y": "?"}, {"a": "?", "y": 1.0}, {"y": 1.0}]
+    keys = [b"label", None, b"none"]
+    processed = settled(after, line, batch_of(later, 2, keys=keys, headers=[(("why", b"label"),), *whys[1:]]))
+    found = [(letter.key, letter.headers) for letter in processed.letters]
+    assert found == [(b"features", whys[0]), (None, None), (b"none", whys[2])]
+    bare = settled(before, line, batch_of([{"id": 1, "y": "?"}], 2))
+    assert [(letter.key, letter.headers) for letter in bare.letters] == found[:1]
+    assert "labels.headers" not in before.arrays()  # which no file of an earlier version has either
+
+
 def test_predictions_have_a_row_when_features_come_and_one_when_their_label_does():
     kept = []
     line = line_of(predictions=PredictionWriter(SimpleNamespace(write=kept.append), 0.0, gate=False))
