@@ -34,9 +34,9 @@ def pack(header: Mapping[str, Any], body: Sequence[bytes] = ()) -> list[bytes]:
     return [_HEAD.pack(len(text), sum(map(len, body))) + text, *body]
 
 
-def pack_headers(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> bytes:
+def pack_headers(headers: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> bytes:
     """Encode the headers of several records for the body of a frame."""
-    return _HEADERS_ENCODER.encode(headers)
+    return _HEADERS_ENCODER.encode([own or () for own in headers])
 
 
 class PackedHeaders(Sequence[Headers]):

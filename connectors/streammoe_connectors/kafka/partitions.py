@@ -152,6 +152,7 @@ class PartitionBuffer:
 def position_of(
     group: str,
     owner: str,
+    shard: str,
     topic_ids: Mapping[str, str | None],
     buffers: Sequence[PartitionBuffer],
     unassigned: Mapping[str, Any],
@@ -161,6 +162,7 @@ def position_of(
     Args:
         group: of the reader.
         owner: of the position.
+        shard: whose partitions are read, such as ``0/4``.
         topic_ids: by topic.
         buffers: of the partitions that are read.
         unassigned: see `kafka.start.unassigned_offsets`.
@@ -172,6 +174,7 @@ def position_of(
         "kind": KIND,
         "group": group,
         "owner": owner,
+        "shard": shard,
         "topics": topics,
         **({"left": unassigned} if unassigned else {}),
     }
@@ -187,6 +190,9 @@ def check_position(position: Position) -> None:
             if not isinstance(topic["id"], str | None):
                 raise TypeError
         if not isinstance(position["owner"], str):
+            raise TypeError
+        index, _, count = position.get("shard", "0/1").partition("/")  # which earlier versions left out
+        if not (_is_number(index) and _is_number(count) and int(index) < int(count)):
             raise TypeError
     except (KeyError, TypeError, AttributeError):
         raise invalid(KIND, "it must hold owner, and topics with partitions and their offsets") from None

@@ -298,7 +298,9 @@ class Reader:
             {
                 "type": "ready",
                 "position": self._current_position(),
-                "needs_checkpoint": self._start_position is None or counters["offset_reset"] > 0,
+                "needs_checkpoint": self._start_position is None
+                or counters["offset_reset"] > 0
+                or self._start_position.get("shard") != settings.shard,
                 "total": None if settings.until == "never" else total,
             }
         )
@@ -648,8 +650,14 @@ class Reader:
         consumer.seek(partition, offset)
 
     def _current_position(self) -> Position:
+        settings = self._settings
         return position_of(
-            self._settings.group, self._owner, self._topic_ids, list(self._buffers.values()), self._unassigned_offsets
+            settings.group,
+            self._owner,
+            settings.shard,
+            self._topic_ids,
+            list(self._buffers.values()),
+            self._unassigned_offsets,
         )
 
     def _close(self) -> None:

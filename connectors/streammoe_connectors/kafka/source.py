@@ -16,6 +16,7 @@ from streammoe_connectors.kafka.frames import Frame, PackedHeaders
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.partitions import check_position
 from streammoe_connectors.kafka.process import ReaderProcess
+from streammoe_connectors.kafka.resharding import redistributed
 from streammoe_connectors.kafka.settings import client_options, require_kafka_python
 from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSettings
 from streammoe_connectors.kafka.values import Values
@@ -35,6 +36,11 @@ class KafkaSource(Source):
     """
 
     Settings = KafkaSettings
+
+    @staticmethod
+    def redistributed(positions: Sequence[Position], count: int) -> list[Position]:
+        """Return the positions of another number of shards; see `kafka.resharding`."""
+        return redistributed(positions, count)
 
     def __init__(self, settings: KafkaSettings) -> None:
         require_kafka_python('source.kind = "kafka"')

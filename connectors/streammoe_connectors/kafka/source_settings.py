@@ -36,7 +36,7 @@ def _check_shard(value: object) -> object:
     parts = re.fullmatch(r"(\d{1,6})/(\d{1,6})", value) if isinstance(value, str) else None
     if parts is None or int(parts[1]) >= int(parts[2]):
         raise ValueError('must be like "0/4", the first of four shards, or a table like { index = 0, of = 4 }')
-    return value
+    return f"{int(parts[1])}/{int(parts[2])}"
 
 
 def _check_start(value: object) -> object:
