@@ -322,14 +322,18 @@ class Source(Protocol):
         """Release files and connections. Called once, as the last call."""
 
 
+EXPIRED = "expired"
+"""Reason in letters of records that waited in vain for their other half; they are not counted as rejected."""
+
+
 class DeadLetter(NamedTuple):
     """A rejected record, with all that is needed to find it, count it and replay it after a fix."""
 
     location: Location
     stage: str
-    """Where it was rejected: ``decode``, ``validate`` or ``learn``."""
+    """Where it was rejected: ``decode``, ``validate`` or ``learn``; or ``join``, where it expired."""
     reason: str
-    """One of `streammoe.errors.REASONS`, the label of the counter."""
+    """One of `streammoe.errors.REASONS`, the label of the counter; or `EXPIRED`."""
     detail: str
     """A sentence naming the field, the value and the rule."""
     record: bytes

@@ -29,7 +29,7 @@ from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, repla
 from streammoe.pipeline.dead_letters import read_letter
 from streammoe.pipeline.label_join import digest_with, label_arrays
 from streammoe.pipeline.pipeline import BatchResult, Pipeline
-from streammoe.ports import Batch, DeadLetter
+from streammoe.ports import EXPIRED, Batch, DeadLetter
 from streammoe.settings import Settings
 from streammoe.text import printable
 
@@ -41,6 +41,7 @@ MAX_SHOWN_BYTES = 200
 
 # Why a letter is not replayed.
 INCOMPLETE = "not a complete record, or written by a version that did not store how to read it again"
+HALF = "half of an event, whose other half did not come in time"
 OTHER_MODEL = "rejected by another model than that of the checkpoint, or before its first checkpoint"
 READ_AGAIN = "rejected after the last checkpoint of its run; the daemon will read the record again"
 
@@ -240,6 +241,8 @@ class _Replay:
 
     def _reason_to_keep(self, letter: DeadLetter) -> str | None:
         """Return why a letter must not be replayed, or None."""
+        if letter.reason == EXPIRED:
+            return HALF
         if letter.format is None or letter.run is None or letter.events is None:
             return INCOMPLETE
         events_saved = self.checkpoint.metadata.get("runs", {}).get(letter.run)
