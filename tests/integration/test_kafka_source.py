@@ -106,6 +106,30 @@ def test_partitions_that_had_to_wait_for_another_are_read_on(topics):
     assert "consumer_rebuilt" not in counters  # which is what helps after a minute
 
 
+def test_a_pattern_reads_topics_that_match_and_those_that_come_later_from_their_first_record(topics):
+    name = topics.create(partitions=2, name="pattern")
+    topics.fill(name, numbers(0, 1), partition=1)
+    topics.fill(topics.create(name="other"), numbers(7))
+    pattern = f"{name}([.]new-.*)?"
+    settings = settings_of(topics.address, None, topics_pattern=pattern, discover_seconds=0.2, start="latest")
+    with opened(settings) as source:
+        assert source.position["topics"].keys() == {name}
+        new = topics.create(name=f"{name}.new")
+        topics.fill(new, numbers(2, 3))
+        found, batch = take(source, 2)
+        assert (found, batch.origin) == (numbers(2, 3), f"kafka topics {pattern}")
+    later = topics.create(name=f"{name}.new")  # while none runs
+    topics.fill(later, numbers(5, 6))
+    with opened(settings, batch.end) as source:
+        found, last = take(source, 2)
+        assert found == numbers(5, 6)
+    offsets = {topic: held["partitions"] for topic, held in last.end["topics"].items()}
+    assert offsets == {name: {"0": 0, "1": 2}, new: {"0": 2}, later: {"0": 2}}
+    topics.admin.delete_topics([new])
+    with pytest.raises(SourceError), opened(settings, last.end):
+        pass
+
+
 def test_what_shards_and_topics_leave_out_is_read_later_from_where_it_was_left(topics):
     name, other = topics.create(partitions=4), topics.create()
     for number in range(4):

@@ -18,7 +18,7 @@ from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.resharding import redistributed
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
-from streammoe_connectors.kafka.start import report_missing_partitions, reset_offset
+from streammoe_connectors.kafka.start import no_topic, report_missing_partitions, reset_offset
 from streammoe_connectors.kafka.topic_writer import TopicWriter
 from streammoe_connectors.kafka.transactions import TransactionalProducer
 from streammoe_connectors.kafka.values import Values, ValueSettings
@@ -53,7 +53,7 @@ def _settings(*flags):
 
 
 def _reading(**settings):
-    return ReadingSettings(topics="t", group="g", **settings)
+    return ReadingSettings(**{"topics": "t", "group": "g", **settings})
 
 
 def _sink(*sources, **settings):
@@ -122,6 +122,10 @@ CASES = {
     "half a login": _settings("source.security_protocol=SASL_SSL", "source.sasl_mechanism=PLAIN"),
     "an option that would break a promise": _settings('source.options={"enable_auto_commit" = true}'),
     "a topic that is none": _settings('source.topics=["a", "b*", "c"]'),
+    "a pattern that is none": _settings("source.topics_pattern=(a"),
+    "a topic and a pattern": _settings("source.topics_pattern=a"),
+    "no topic that matches": lambda _: no_topic(_reading(topics=None, topics_pattern="orders[.].*"), []),
+    "a topic that no longer matches": lambda _: no_topic(_reading(topics=None, topics_pattern="o.*"), ["orders"]),
     "a start that is none": _settings("source.start=yesterday"),
     "a shard that is none": _settings("source.shard=3/3"),
     "a format that lacks something": _settings("source.format=csv"),

@@ -97,10 +97,12 @@ class AssignedConsumer:
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
-    def request_metadata(self, topics: Sequence[str]) -> None:
-        """Request metadata of topics; `metadata_request_age` is ``None`` once the response has arrived."""
+    def request_metadata(self, topics: Sequence[str] | None) -> None:
+        """Request metadata of topics, ``None`` for all; `metadata_request_age` is ``None`` once they have arrived."""
         metadata = self._consumer._cluster  # noqa: SLF001 - see the module's docstring
-        metadata.set_topics(topics)
+        metadata.need_all_topic_metadata = topics is None
+        if topics is not None:
+            metadata.set_topics(topics)
         self._metadata_request = metadata.request_update()
         self._metadata_requested_at = time.monotonic()
 
@@ -115,6 +117,10 @@ class AssignedConsumer:
             self._next_metadata_attempt_at = now + METADATA_RETRY_SECONDS
             self._metadata_request = self._consumer._cluster.request_update()  # noqa: SLF001 - see the module's docstring
         return now - self._metadata_requested_at
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics as of the last response, if metadata of all of them were requested."""
+        return sorted(self._consumer._cluster.topics())  # noqa: SLF001 - see the module's docstring
 
     def partitions(self, topic: str) -> list[int] | None:
         """Return partitions as of the last response, in order; ``None`` if there is no such topic.

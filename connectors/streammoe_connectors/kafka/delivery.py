@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from streammoe.errors import ConfigError
 from streammoe.ports import Sink
 from streammoe_connectors.kafka.settings import Connection, parse_servers, require_kafka_python
+from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 if TYPE_CHECKING:  # it imports kafka-python, which is optional
     from streammoe_connectors.kafka.producer import TopicProducer
@@ -105,7 +106,7 @@ def check_topic(settings: Connection, topic: str, section: str, sources: Sequenc
         if not isinstance(source, Connection):
             continue
         shared_servers = set(source.bootstrap_servers) & set(connection.bootstrap_servers)
-        if shared_servers and topic in getattr(source, "topics", ()):
+        if shared_servers and isinstance(source, ReadingSettings) and source.reads(topic):
             raise ConfigError(
                 f"{section}.topic: is {topic!r}, which the source reads: the daemon would endlessly learn from its own "
                 "output; choose another topic"

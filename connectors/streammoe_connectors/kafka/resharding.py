@@ -32,6 +32,7 @@ def redistributed(positions: Sequence[Position], count: int) -> list[Position]:
     groups = sorted({str(position.get("group")) for position in positions})
     if len(groups) > 1:
         raise SourceError(f"they belong to different groups ({', '.join(groups)}); name the shards of one group")
+    pattern = positions[0].get("pattern")
     topics = {topic: _id_of(topic, positions) for topic in _common_topics(positions)}
     offsets = dict(_offsets(positions, topics))
     left = dict(_left_offsets(positions, topics))
@@ -53,6 +54,7 @@ def redistributed(positions: Sequence[Position], count: int) -> list[Position]:
                 "group": groups[0],
                 "owner": uuid.uuid4().hex,
                 "shard": f"{index}/{count}",
+                **({"pattern": pattern} if pattern is not None else {}),
                 "topics": read,
                 **({"left": unread} if unread else {}),
             }
@@ -90,17 +92,20 @@ def _check_shards(positions: Sequence[Position]) -> None:
 
 
 def _common_topics(positions: Sequence[Position]) -> list[str]:
+    """Return the topics; where a pattern selects them, not all shards need have found each of them yet."""
+    patterns = {position.get("pattern") for position in positions}
     found = {tuple(sorted(position["topics"])) for position in positions}
-    if len(found) > 1:
+    if len(patterns) > 1 or (patterns == {None} and len(found) > 1):
         each = " and ".join(sorted(shown(", ".join(topics)) for topics in found))
         raise SourceError(
-            f"they read different topics ({each}); start their daemons once with the same source.topics, and stop them"
+            f"they read different topics ({each}), or by different settings; start their daemons once with the same "
+            "source.topics or topics_pattern, and stop them"
         )
-    return list(found.pop())
+    return sorted(set().union(*found))
 
 
 def _id_of(topic: str, positions: Sequence[Position]) -> str | None:
-    found = {position["topics"][topic]["id"] for position in positions} - {None}
+    found = {position["topics"][topic]["id"] for position in positions if topic in position["topics"]} - {None}
     if len(found) > 1:
         raise SourceError(
             f"topic {topic} was deleted and created again, which not all of them have noticed; start their daemons "
@@ -111,7 +116,7 @@ def _id_of(topic: str, positions: Sequence[Position]) -> str | None:
 
 def _offsets(positions: Sequence[Position], topics: Mapping[str, str | None]) -> Iterator[tuple[tuple[str, int], int]]:
     for position in positions:
-        for topic in topics:
+        for topic in topics.keys() & position["topics"].keys():
             for number, offset in position["topics"][topic]["partitions"].items():
                 yield (topic, int(number)), offset
 

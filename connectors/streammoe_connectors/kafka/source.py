@@ -48,7 +48,8 @@ class KafkaSource(Source):
         self._options = client_options(settings)
         values = Values(settings)
         self._format, self._columns = values.format, values.columns
-        self._origin = f"kafka topic {', '.join(settings.topics)}"
+        topics = "s " + str(settings.topics_pattern) if settings.topics is None else " " + ", ".join(settings.topics)
+        self._origin = f"kafka topic{topics}"
         self._process: ReaderProcess | None = None
         self._ready = False
         self._finished = False

@@ -77,6 +77,17 @@ def test_what_is_not_all_shards_of_one_stream_is_rejected(name):
         redistributed(REFUSED[name], 3)
 
 
+def test_a_topic_that_matches_and_not_all_shards_have_found_is_divided_like_others():
+    found = redistributed([position("0/2", {"t": {0: 4}, "u": {}}, pattern="."), position("1/2", pattern=".")], 2)
+    assert [each["pattern"] for each in found] == [".", "."]
+    assert [each["topics"] for each in found] == [
+        {"t": saved({0: 4}), "u": saved({})},
+        {"t": saved({}), "u": saved({})},
+    ]
+    with pytest.raises(SourceError):
+        redistributed([position("0/2", pattern="."), position("1/2", pattern="t")], 2)
+
+
 def test_an_id_that_one_of_them_does_not_know_is_no_difference():
     other = position("1/2") | {"topics": {"t": saved({1: 5}, None)}}
     assert redistributed([position("0/2", {"t": {0: 4}}), other], 1)[0]["topics"] == {"t": saved({0: 4, 1: 5})}
