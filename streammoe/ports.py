@@ -420,8 +420,29 @@ class Sink(Protocol):
         ...
 
 
+class StoredLetters(NamedTuple):
+    """The letters that a sink has written, as far as they are still there."""
+
+    name: str
+    """Identifies the place that holds them, the same whenever it is read."""
+    letters: Iterator[DeadLetter | None]
+    """In their order; ``None`` for what is no letter. Raises `SourceError` if they cannot be read."""
+
+
 class DeadLetterSink(Sink, Protocol):
     """A sink for rejected records, at least once: a restart may write a record again, with the same location."""
+
+    @staticmethod
+    def stored(settings: Any, sources: Sequence[Any]) -> StoredLetters:  # noqa: ARG004 - for subclasses
+        """Return what sinks with these settings have written; the arguments are those of the constructor.
+
+        Raises:
+            ConfigError: the settings do not tell where it is.
+            SourceError: it cannot be read.
+        """
+        raise SourceError(
+            f"dead_letters.kind = {settings.kind!r}: these letters cannot be read back; name a file of letters"
+        )
 
     def write(self, letters: list[DeadLetter]) -> None:
         """Write these letters, in order. May buffer."""

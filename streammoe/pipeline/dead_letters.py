@@ -8,10 +8,10 @@ import os
 from typing import Any
 
 from streammoe.persistence.append_log import AppendLog
-from streammoe.ports import DECIMALS, DELIMITERS, DeadLetter, Headers
+from streammoe.ports import DECIMALS, DELIMITERS, DeadLetter, DeadLetterSink, Headers
 
 
-class DeadLetterFile(AppendLog):
+class DeadLetterFile(AppendLog, DeadLetterSink):
     """A file of rejected records as JSON lines: place, stage, reason, detail, record, and how to replay it.
 
     A record or key that is not UTF-8 is written as ``record_base64`` or ``key_base64`` instead, and such a value of a

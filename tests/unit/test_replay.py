@@ -153,6 +153,13 @@ def test_without_a_fix_nothing_passes_and_with_a_reason_only_its_letters(rejecte
     assert replay(LETTERS, settings(), reason="out_of_range").learned == FAR
 
 
+def test_a_configuration_stands_for_the_file_that_it_names(rejected):
+    settings()
+    assert module.read_contents(Path("config.toml"), show=99) == module.read_contents(LETTERS, show=99)
+    assert replay(Path("config.toml"), settings()).learned == FAR
+    assert len(letters()) == TEXT
+
+
 # --- exactly once ---------------------------------------------------------------------------------------------------
 
 

@@ -8,14 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from streammoe.ports import DeadLetter, DeadLetterSink
+from streammoe.ports import DeadLetter, DeadLetterSink, StoredLetters
 from streammoe_connectors.kafka.delivery import Target, TopicSettings, TopicSink, check_topic, connection_for
 
 SECTION = "dead_letters"
-HEADER_PREFIX = "header."
-"""What the names of a record's own headers begin with in its letter, so that they cannot be mistaken for ours."""
-NULL_PREFIX = "null-header."
-"""The same for headers without a value, which kafka-python cannot write; they are empty in letters."""
 
 
 class KafkaDeadLetterSettings(TopicSettings):
@@ -31,7 +27,7 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
 
     The headers are UTF-8 text: ``place`` (JSON), ``stage``, ``reason``, ``detail``, and where known ``format``,
     ``columns`` (JSON), ``run``, ``events`` and ``omitted_bytes``, see `DeadLetter`. The record's own key is the header
-    ``key``, and its headers are those with `HEADER_PREFIX` or `NULL_PREFIX` in front of their names. The key is the
+    ``key``, and its headers are those with a prefix in front of their names, see `kafka.letters`. The key is the
     location. At least once: a restart may send a letter again, with the same key.
 
     Args:
@@ -50,6 +46,15 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
         """Raise `ConfigError` if the section conflicts with the sources."""
         check_topic(settings, settings.topic, SECTION, sources)
 
+    @staticmethod
+    def stored(settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel]) -> StoredLetters:
+        """Return the letters in the topic, up to its present end."""
+        connection = connection_for(settings, SECTION, sources)
+        from streammoe_connectors.kafka.letters import letters_in
+
+        servers = ",".join(sorted(connection.bootstrap_servers))
+        return StoredLetters(f"kafka://{servers}/{settings.topic}", letters_in(connection, settings.topic))
+
     def __init__(self, settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel]) -> None:
         target = Target(SECTION, settings.topic, 'keep rejected records in a file, by dead_letters.kind = "file"')
         connection = connection_for(settings, SECTION, sources)
@@ -63,11 +68,12 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
             return
         partitions = self._producer.partitions()
         for letter in letters:
-            self._producer.send(letter.record, None, letter.location, partitions, _headers(letter))
+            self._producer.send(letter.record, None, letter.location, partitions, headers_of(letter))
         self._producer.discard_acknowledged()
 
 
-def _headers(letter: DeadLetter) -> list[tuple[str, bytes]]:
+def headers_of(letter: DeadLetter) -> list[tuple[str, bytes]]:
+    """Return the headers of a letter in a topic."""
     texts = {
         "place": json.dumps(letter.location, ensure_ascii=False),
         "stage": letter.stage,
@@ -84,6 +90,9 @@ def _headers(letter: DeadLetter) -> list[tuple[str, bytes]]:
     # The detail of a record that is not UTF-8 may contain lone surrogates.
     own = [(name, text.encode(errors="backslashreplace")) for name, text in texts.items() if text is not None]
     key = [] if letter.key is None else [("key", letter.key)]
+    # Imports kafka-python, which is optional; so does whoever calls this.
+    from streammoe_connectors.kafka.letters import HEADER_PREFIX, NULL_PREFIX
+
     given = [
         (NULL_PREFIX + name, b"") if value is None else (HEADER_PREFIX + name, value)
         for name, value in letter.headers or ()
