@@ -41,6 +41,7 @@ from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered,
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
 from streammoe.shards.contains import NOTHING, adopted_events, contains_of
 from streammoe.shards.places import place_of
+from streammoe.shards.resharding import check_mark
 
 LOGGER = logging.getLogger("streammoe.assembly")
 MAX_RUNS = 1_000
@@ -95,6 +96,7 @@ def open_daemon(
     """
     with ExitStack() as stack:
         lock = stack.enter_context(FolderLock(settings.checkpoint.dir))
+        check_mark(lock.folder)
         store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep, lock=lock)
         store.prepare()
         server = None

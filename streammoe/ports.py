@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, overload
 
 import numpy as np
 
+from streammoe.errors import SourceError
 from streammoe.types import FloatArray, IntArray
 
 Position = dict[str, Any]
@@ -82,6 +83,10 @@ DECIMALS = (".", ",")
 """Characters that may be the decimal mark of a number in csv."""
 
 
+Headers = tuple[tuple[str, bytes | None], ...]
+"""The headers of a record in their order; a name may occur several times."""
+
+
 class Unreadable(NamedTuple):
     """A record that the source itself could not decode."""
 
@@ -126,6 +131,8 @@ class Batch:
     """Creation time of each record in milliseconds since 1970, shape (n,), if the source knows it."""
     keys: Sequence[bytes | None] | None = None
     """The keys of the n records, if the source has any."""
+    headers: Sequence[Headers] | None = None
+    """The headers of the n records, if any of them has some."""
     unreadable: Mapping[int, Unreadable] = field(default_factory=dict)
     """Records that must be rejected, by index. The block holds bytes in their place that no decoder accepts."""
 
@@ -169,6 +176,7 @@ class Batch:
             locations=self.locations[first:],
             timestamps=None if self.timestamps is None else self.timestamps[first:],
             keys=None if self.keys is None else self.keys[first:],
+            headers=None if self.headers is None else self.headers[first:],
             unreadable={i - first: bad for i, bad in self.unreadable.items() if i >= first},
             lags={i - first: lags for i, lags in self.lags.items() if i >= first},
         )
@@ -186,6 +194,7 @@ class Batch:
             locations=self.locations_at(indexes),
             timestamps=None if self.timestamps is None else self.timestamps[indexes],
             keys=None if self.keys is None else [self.keys[i] for i in kept],
+            headers=None if self.headers is None else [self.headers[i] for i in kept],
             unreadable={new_index[i]: bad for i, bad in self.unreadable.items() if i in new_index},
             lags={new_index[i]: lags for i, lags in self.lags.items() if i in new_index},
         )
@@ -243,6 +252,17 @@ class Source(Protocol):
 
     replayable: ClassVar[bool] = True
     """Whether the source can seek to an earlier position again."""
+
+    @staticmethod
+    def redistributed(positions: Sequence[Position], count: int) -> list[Position]:  # noqa: ARG004 - for subclasses
+        """Return positions for `count` readers that together go on where the readers at these positions have ended.
+
+        What was read before them is read by none, and everything after them by exactly one.
+
+        Raises:
+            SourceError: the positions are not those of all readers that share a stream, or the source cannot be shared.
+        """
+        raise SourceError("their source is not shared by several daemons; only Kafka topics are divided into shards")
 
     def seek(self, position: Position | None) -> None:
         """Go to `position`, or to the configured beginning for ``None``.
@@ -302,14 +322,18 @@ class Source(Protocol):
         """Release files and connections. Called once, as the last call."""
 
 
+EXPIRED = "expired"
+"""Reason in letters of records that waited in vain for their other half; they are not counted as rejected."""
+
+
 class DeadLetter(NamedTuple):
     """A rejected record, with all that is needed to find it, count it and replay it after a fix."""
 
     location: Location
     stage: str
-    """Where it was rejected: ``decode``, ``validate`` or ``learn``."""
+    """Where it was rejected: ``decode``, ``validate`` or ``learn``; or ``join``, where it expired."""
     reason: str
-    """One of `streammoe.errors.REASONS`, the label of the counter."""
+    """One of `streammoe.errors.REASONS`, the label of the counter; or `EXPIRED`."""
     detail: str
     """A sentence naming the field, the value and the rule."""
     record: bytes
@@ -325,6 +349,36 @@ class DeadLetter(NamedTuple):
     """See `Batch.delimiter`; ``None`` for a comma."""
     decimal: str | None = None
     """See `Batch.decimal`; ``None`` for a point."""
+    key: bytes | None = None
+    """The record's key, if its source has keys."""
+    headers: Headers | None = None
+    """The record's headers, if there are any; see `MAX_ENVELOPE_BYTES`."""
+    omitted_bytes: int | None = None
+    """Bytes of key and headers that were left out, since both together exceed `MAX_ENVELOPE_BYTES`."""
+
+
+MAX_ENVELOPE_BYTES = 1 << 15
+"""Bytes of key and headers that a dead letter holds at most: a topic of letters must have room for them."""
+
+
+def enveloped(letter: DeadLetter, key: bytes | None, headers: Headers | None) -> DeadLetter:
+    """Return a letter with key and headers of its record, as far as they fit; a part is kept whole or left out."""
+    room = MAX_ENVELOPE_BYTES
+    omitted = 0
+    if key is not None:
+        if len(key) <= room:
+            room -= len(key)
+        else:
+            omitted, key = len(key), None
+    kept = []
+    for name, value in headers or ():
+        size = len(name.encode(errors="surrogatepass")) + len(value or b"")
+        if size <= room:
+            room -= size
+            kept.append((name, value))
+        else:
+            omitted += size
+    return letter._replace(key=key, headers=tuple(kept) or None, omitted_bytes=omitted or None)
 
 
 def nothing_more() -> None:
@@ -366,8 +420,29 @@ class Sink(Protocol):
         ...
 
 
+class StoredLetters(NamedTuple):
+    """The letters that a sink has written, as far as they are still there."""
+
+    name: str
+    """Identifies the place that holds them, the same whenever it is read."""
+    letters: Iterator[DeadLetter | None]
+    """In their order; ``None`` for what is no letter. Raises `SourceError` if they cannot be read."""
+
+
 class DeadLetterSink(Sink, Protocol):
     """A sink for rejected records, at least once: a restart may write a record again, with the same location."""
+
+    @staticmethod
+    def stored(settings: Any, sources: Sequence[Any]) -> StoredLetters:  # noqa: ARG004 - for subclasses
+        """Return what sinks with these settings have written; the arguments are those of the constructor.
+
+        Raises:
+            ConfigError: the settings do not tell where it is.
+            SourceError: it cannot be read.
+        """
+        raise SourceError(
+            f"dead_letters.kind = {settings.kind!r}: these letters cannot be read back; name a file of letters"
+        )
 
     def write(self, letters: list[DeadLetter]) -> None:
         """Write these letters, in order. May buffer."""

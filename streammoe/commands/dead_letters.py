@@ -20,7 +20,7 @@ from typing import NamedTuple
 import click
 import numpy as np
 
-from streammoe.configuration import load_settings
+from streammoe.configuration import DEAD_LETTERS, connectors, load_settings
 from streammoe.console import logged, setting_options
 from streammoe.daemon.model import compile_kernels
 from streammoe.daemon.resume import resume_pipeline
@@ -29,8 +29,8 @@ from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, repla
 from streammoe.pipeline.dead_letters import read_letter
 from streammoe.pipeline.label_join import digest_with, label_arrays
 from streammoe.pipeline.pipeline import BatchResult, Pipeline
-from streammoe.ports import Batch, DeadLetter
-from streammoe.settings import Settings
+from streammoe.ports import EXPIRED, Batch, DeadLetter
+from streammoe.settings import DeadLetterFileSettings, Settings
 from streammoe.text import printable
 
 LOGGER = logging.getLogger("streammoe.commands.dead_letters")
@@ -41,6 +41,7 @@ MAX_SHOWN_BYTES = 200
 
 # Why a letter is not replayed.
 INCOMPLETE = "not a complete record, or written by a version that did not store how to read it again"
+HALF = "half of an event, whose other half did not come in time"
 OTHER_MODEL = "rejected by another model than that of the checkpoint, or before its first checkpoint"
 READ_AGAIN = "rejected after the last checkpoint of its run; the daemon will read the record again"
 
@@ -82,11 +83,90 @@ class ReplayResult(NamedTuple):
     """Problem of the first record that is still rejected."""
 
 
-def read_contents(path: Path, *, show: int = 0, reason: str | None = None) -> Contents:
-    """Count the letters of a file.
+class LetterFile:
+    """A file of dead letters, from which those that have been learned are removed.
 
     Args:
-        path: file of dead letters.
+        path: of the file.
+    """
+
+    is_rewritten = True
+    """Whether letters that have been learned leave it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.origin = str(path)
+        """What it is, for messages."""
+        self.name = str(path.resolve())
+        """Identifies it in checkpoints."""
+        self._lines: list[bytes] = []
+
+    def read(self) -> list[DeadLetter | None]:
+        """Return the letters; ``None`` for lines that are none.
+
+        Raises:
+            SourceError: the file cannot be read, or holds no letter among other lines.
+        """
+        self._lines = list(_lines(self.path))
+        letters = [read_letter(line) for line in self._lines]
+        _check_letters(self.origin, letters, "its {} lines")
+        return letters
+
+    def remove(self, indexes: set[int]) -> None:
+        """Remove these letters durably.
+
+        Raises:
+            CheckpointError: the file cannot be rewritten, or has grown since it was read.
+        """
+        kept = [line for i, line in enumerate(self._lines) if i not in indexes]
+        _rewrite(self.path, Path(self.name), kept, sum(map(len, self._lines)))
+
+
+class LetterTopic:
+    """Dead letters that another sink has written, such as a topic, from which nothing can be removed.
+
+    Args:
+        settings: of the daemon whose letters they are.
+    """
+
+    is_rewritten = False
+
+    def __init__(self, settings: Settings) -> None:
+        letters = settings.dead_letters
+        self._stored = connectors(DEAD_LETTERS)[letters.kind].stored(letters, settings.sources)
+        self.origin = self.name = str(self._stored.name)
+
+    def read(self) -> list[DeadLetter | None]:
+        """Return the letters; ``None`` for records that are none.
+
+        Raises:
+            SourceError: they cannot be read, or there is no letter among other records.
+        """
+        found: list[DeadLetter | None] = list(self._stored.letters)
+        _check_letters(self.origin, found, "its {} records")
+        return found
+
+    def remove(self, indexes: set[int]) -> None:
+        """Do nothing: checkpoints list what has been learned of them."""
+
+
+Place = LetterFile | LetterTopic
+
+
+def place_of_letters(path: Path) -> Place:
+    """Return the letters of a file, or those of the daemon with this configuration, a file whose name ends in .toml."""
+    if path.suffix != ".toml":
+        return LetterFile(path)
+    settings = load_settings(path)
+    letters = settings.dead_letters
+    return LetterFile(Path(letters.path)) if isinstance(letters, DeadLetterFileSettings) else LetterTopic(settings)
+
+
+def read_contents(path: Path, *, show: int = 0, reason: str | None = None) -> Contents:
+    """Count the letters of a file, or those of a daemon.
+
+    Args:
+        path: see `place_of_letters`.
         show: how many letters to return.
         reason: count and return only letters with this reason.
 
@@ -94,19 +174,15 @@ def read_contents(path: Path, *, show: int = 0, reason: str | None = None) -> Co
         SourceError: the file cannot be read, or is not a file of dead letters.
     """
     counts: Counter[tuple[str, str]] = Counter()
-    unreadable = letters = 0
+    unreadable = 0
     shown: list[DeadLetter] = []
-    for line in _lines(path):
-        letter = read_letter(line)
+    for letter in place_of_letters(path).read():
         if letter is None:
             unreadable += 1
-            continue
-        letters += 1
-        if reason is None or letter.reason == reason:
+        elif reason is None or letter.reason == reason:
             counts[letter.reason, letter.stage] += 1
             if len(shown) < show:
                 shown.append(letter)
-    _check_letters(path, letters, unreadable)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return Contents([Count(*key, count) for key, count in ordered], unreadable, shown)
 
@@ -120,10 +196,11 @@ def replay(path: Path, settings: Settings, *, reason: str | None = None, dry_run
     the letters that the checkpoint lists. Letters that another model rejected, or that were rejected after the newest
     checkpoint, stay, since the daemon has read or will read their records.
 
-    Predictions of replayed records are scored and not written.
+    Predictions of replayed records are scored and not written. From a topic no letter is removed; checkpoints list
+    those that have been learned as long as they are there.
 
     Args:
-        path: file of dead letters.
+        path: see `place_of_letters`.
         settings: the daemon's settings, corrected if they were at fault.
         reason: replay only letters with this reason; the others stay.
         dry_run: report what would be accepted, and change nothing.
@@ -151,7 +228,7 @@ def replay(path: Path, settings: Settings, *, reason: str | None = None, dry_run
                 "its predictions; start it again, stop it with SIGTERM, and replay then"
             )
             raise CheckpointError(message)
-        replay_run = _Replay(path, settings, store, checkpoint, reason)
+        replay_run = _Replay(place_of_letters(path), settings, store, checkpoint, reason)
         compile_kernels(settings)
         return replay_run.run(dry_run=dry_run)
 
@@ -168,14 +245,13 @@ class _Replay:
     """One replay, from the file to the checkpoint and back to the file."""
 
     def __init__(
-        self, path: Path, settings: Settings, store: CheckpointStore, checkpoint: Checkpoint, reason: str | None
+        self, place: Place, settings: Settings, store: CheckpointStore, checkpoint: Checkpoint, reason: str | None
     ) -> None:
-        self.path = path
+        self.place = place
         self.store = store
         self.checkpoint = checkpoint
         self.reason = reason
         self.pipeline: Pipeline = resume_pipeline(settings, checkpoint)
-        self.resolved_path = str(path.resolve())
         replayed = checkpoint.metadata.get("replayed", {})
         self.learned_keys: set[str] = {key for keys in replayed.values() for key in keys}
         """Keys of letters that the checkpoint lists: they have been learned."""
@@ -190,9 +266,7 @@ class _Replay:
         self.detail: str | None = None
 
     def run(self, *, dry_run: bool) -> ReplayResult:
-        lines = list(_lines(self.path))
-        size = sum(map(len, lines))
-        entries = self._select(lines)
+        entries = self._select(self.place.read())
         # One format and header at a time, in the order of the file.
         for _, group in groupby(entries, key=lambda entry: _reading_options(entry.letter)):
             while batch := list(islice(group, BATCH_SIZE)):
@@ -203,7 +277,7 @@ class _Replay:
             if n_accepted:
                 checkpoint = self._save()
             if self.lines_to_remove:
-                self._rewrite([line for i, line in enumerate(lines) if i not in self.lines_to_remove], size)
+                self.place.remove(self.lines_to_remove)
         return ReplayResult(
             self.outcomes["learned"],
             self.outcomes["predicted_only"],
@@ -214,16 +288,13 @@ class _Replay:
             self.detail,
         )
 
-    def _select(self, lines: list[bytes]) -> list[_Entry]:
+    def _select(self, letters: list[DeadLetter | None]) -> list[_Entry]:
         """Select the letters to replay; a letter that a restart has written again is selected once."""
         copies: dict[str, list[_Entry]] = {}
-        for i, line in enumerate(lines):
-            letter = read_letter(line)
+        for i, letter in enumerate(letters):
             if letter is not None:
                 key = _key(letter)
                 copies.setdefault(key, []).append(_Entry([i], key, letter))
-        letters = sum(map(len, copies.values()))
-        _check_letters(self.path, letters, len(lines) - letters)
         entries = []
         for key, duplicates in copies.items():
             line_numbers = [entry.lines[0] for entry in duplicates]
@@ -240,6 +311,8 @@ class _Replay:
 
     def _reason_to_keep(self, letter: DeadLetter) -> str | None:
         """Return why a letter must not be replayed, or None."""
+        if letter.reason == EXPIRED:
+            return HALF
         if letter.format is None or letter.run is None or letter.events is None:
             return INCOMPLETE
         events_saved = self.checkpoint.metadata.get("runs", {}).get(letter.run)
@@ -276,8 +349,10 @@ class _Replay:
                 columns=first.columns,
                 delimiter=first.delimiter or ",",
                 decimal=first.decimal or ".",
-                origin=str(self.path),
+                origin=self.place.origin,
                 locations=[entry.letter.location for entry in entries],
+                keys=[entry.letter.key for entry in entries],
+                headers=[entry.letter.headers or () for entry in entries],
                 end={},
             )
         )
@@ -301,37 +376,44 @@ class _Replay:
                 "counters": {"outcomes": dict(outcomes), "reasons": {r: n for r, n in reasons.items() if n}},
                 "scores": scores.to_json(),
                 # Only the latest replay of each file: letters of earlier ones have left the file.
-                "replayed": {**metadata.get("replayed", {}), self.resolved_path: sorted(self.replayed_keys)},
+                "replayed": {**metadata.get("replayed", {}), self.place.name: sorted(self.replayed_keys)},
                 "transactional": False,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
         )
         return str(self.store.path(generation))
 
-    def _rewrite(self, lines: list[bytes], size: int) -> None:
-        """Replace the content of the file, keeping its owner and permissions."""
-        path = Path(self.resolved_path)  # a symbolic link is kept, its target is replaced
-        umask = os.umask(0o077)  # other users must not read the new file before it has the permissions of the old one
-        try:
-            status = path.stat()
-            if status.st_size != size:
-                message = (
-                    f"{self.path}: it has grown during the replay, so some process still writes to it; stop that "
-                    "process and replay again: learned records are in the checkpoint and are not learned twice"
-                )
-                raise CheckpointError(message)
-            replace(path, b"".join(lines))
-            if os.geteuid() == 0:
-                os.chown(path, status.st_uid, status.st_gid)
-            path.chmod(status.st_mode & 0o7777)
-        except OSError as error:
+
+def _rewrite(given: Path, path: Path, lines: list[bytes], size: int) -> None:
+    """Replace the content of a file, keeping its owner and permissions.
+
+    Args:
+        given: its path as it was given, for messages.
+        path: the same without symbolic links, which stay.
+        lines: the new content.
+        size: of the present content, if nothing has been added to it.
+    """
+    umask = os.umask(0o077)  # other users must not read the new file before it has the permissions of the old one
+    try:
+        status = path.stat()
+        if status.st_size != size:
             message = (
-                f"{self.path}: cannot be rewritten ({error.strerror}); make room on the disk or fix its permissions, "
-                "and replay again: learned records are in the checkpoint and are not learned twice"
+                f"{given}: it has grown during the replay, so some process still writes to it; stop that process and "
+                "replay again: learned records are in the checkpoint and are not learned twice"
             )
-            raise CheckpointError(message) from error
-        finally:
-            os.umask(umask)
+            raise CheckpointError(message)
+        replace(path, b"".join(lines))
+        if os.geteuid() == 0:
+            os.chown(path, status.st_uid, status.st_gid)
+        path.chmod(status.st_mode & 0o7777)
+    except OSError as error:
+        message = (
+            f"{given}: cannot be rewritten ({error.strerror}); make room on the disk or fix its permissions, and "
+            "replay again: learned records are in the checkpoint and are not learned twice"
+        )
+        raise CheckpointError(message) from error
+    finally:
+        os.umask(umask)
 
 
 def contents_text(contents: Contents) -> str:
@@ -353,7 +435,13 @@ def contents_text(contents: Contents) -> str:
 def contents_json(path: Path, contents: Contents) -> str:
     """Format the contents as one JSON object."""
     shown = [
-        {**letter._asdict(), "record": letter.record.decode(errors="backslashreplace")} for letter in contents.shown
+        {
+            **letter._asdict(),
+            "record": _text(letter.record),
+            "key": None if letter.key is None else _text(letter.key),
+            "headers": [[name, None if value is None else _text(value)] for name, value in letter.headers or ()],
+        }
+        for letter in contents.shown
     ]
     return json.dumps(
         {
@@ -386,15 +474,30 @@ def replayed_text(done: ReplayResult, *, dry_run: bool) -> str:
 def describe(letter: DeadLetter) -> str:
     """Format a letter in a few lines for a terminal, with control characters escaped."""
     location = ", ".join(f"{name} {value}" for name, value in letter.location.items())
-    record = letter.record[:MAX_SHOWN_BYTES].decode(errors="backslashreplace")
+    record = _text(letter.record[:MAX_SHOWN_BYTES])
     more = f" … ({len(letter.record):,} bytes)" if len(letter.record) > MAX_SHOWN_BYTES else ""
     return "\n".join(
         [
             printable(f"{location}: {letter.reason} ({letter.stage})"),
             f"  {printable(letter.detail)}",
             f"  {printable(record)}{more}",
+            *(f"  {printable(line)}" for line in _envelope(letter)),
         ]
     )
+
+
+def _envelope(letter: DeadLetter) -> Iterator[str]:
+    """Yield a line for the key of a record and one for each header, cut like the record."""
+    if letter.key is not None:
+        yield f"key {_text(letter.key[:MAX_SHOWN_BYTES])}"
+    for name, value in letter.headers or ():
+        yield f"header {name}: {'null' if value is None else _text(value[:MAX_SHOWN_BYTES])}"
+    if letter.omitted_bytes is not None:
+        yield f"{letter.omitted_bytes:,} bytes of key and headers were left out when it was written"
+
+
+def _text(octets: bytes) -> str:
+    return octets.decode(errors="backslashreplace")
 
 
 def _reading_options(letter: DeadLetter) -> tuple[object, ...]:
@@ -418,14 +521,14 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise SourceError(message) from error
 
 
-def _check_letters(path: Path, letters: int, unreadable: int) -> None:
-    if unreadable and not letters:
-        message = f"{path}: none of its {unreadable} lines is a dead letter; give a daemon's dead_letters.path"
+def _check_letters(origin: str, found: list[DeadLetter | None], what: str) -> None:
+    if found and not any(found):
+        message = f"{origin}: none of {what.format(len(found))} is a dead letter; give a daemon's dead_letters.path"
         raise SourceError(message)
 
 
 @click.command("dead-letters")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE_OR_CONFIG", type=click.Path(path_type=Path))
 @click.option(
     "--show", type=click.IntRange(min=0), default=0, metavar="N", help="Show the first N letters, records included."
 )
@@ -452,8 +555,9 @@ def command(
 ) -> None:
     """Count the records that a daemon rejected, show them, or learn them after a fix.
 
-    Stop the daemon before a replay. It learns each record exactly once, as a new event, and saves a new checkpoint;
-    letters whose records are still rejected stay in the file.
+    Give a file of letters, or the configuration (.toml) of a daemon, whose letters may be in a topic. Stop the daemon
+    before a replay. It learns each record exactly once, as a new event, and saves a new checkpoint; letters whose
+    records are still rejected stay in the file, and all of them in a topic.
 
     \b
     Example:

@@ -31,7 +31,7 @@ from streammoe.persistence import Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with
 from streammoe.pipeline.pipeline import BatchResult, Pipeline, joined_results, reject_all
 from streammoe.pipeline.scores import Scores
-from streammoe.ports import Batch, DeadLetter, DeadLetterSink, Position, Source
+from streammoe.ports import EXPIRED, Batch, DeadLetter, DeadLetterSink, Position, Source
 from streammoe.settings import Settings
 from streammoe.shards.contains import KEY as CONTAINS
 from streammoe.shards.contains import NOTHING, Contains, contains_of
@@ -556,6 +556,7 @@ class Daemon:
         self.model.take_over(settings.model, "reload")
         if self._labels is not None:
             self._labels.limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
+            self._labels.keep_expired = labels.keep_expired
         if predictions is not None:
             interval, gate = settings.predictions.interval, settings.predictions.gate
             self._pipeline.predictions = predictions._replace(interval=interval, gate=gate)
@@ -596,8 +597,10 @@ class Daemon:
         if processed.letters:
             events = sum(self._outcomes.values()) + sum(processed.outcomes.values())
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
-            self._report_new_reasons(processed.letters)
-            self._latest_rejection = processed.letters[-1].detail
+        rejected = [letter for letter in processed.letters if letter.reason != EXPIRED]
+        if rejected:
+            self._report_new_reasons(rejected)
+            self._latest_rejection = rejected[-1].detail
         self._check_guard(partial(self._guard.judge, processed.bad), batch.caveat)
         if not self._outcomes["learned"] and not processed.outcomes["learned"] and processed.outcomes["predicted_only"]:
             LOGGER.warning("no record so far has a target, so nothing has been learned; is schema.target right?")

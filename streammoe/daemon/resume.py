@@ -392,7 +392,7 @@ def labels_of(settings: Settings, checkpoint: Checkpoint | None) -> LabelJoin | 
     if labels.key is None:
         return None
     limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
-    joining = LabelJoin(labels.key, schema_of(settings), limits, n_lags(settings))
+    joining = LabelJoin(labels.key, schema_of(settings), limits, n_lags(settings), keep_expired=labels.keep_expired)
     if checkpoint is not None:
         with restoring(settings.checkpoint.dir):
             joining.restore(checkpoint.arrays)

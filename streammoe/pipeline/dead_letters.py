@@ -5,15 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import os
+from typing import Any
 
 from streammoe.persistence.append_log import AppendLog
-from streammoe.ports import DECIMALS, DELIMITERS, DeadLetter
+from streammoe.ports import DECIMALS, DELIMITERS, DeadLetter, DeadLetterSink, Headers
 
 
-class DeadLetterFile(AppendLog):
+class DeadLetterFile(AppendLog, DeadLetterSink):
     """A file of rejected records as JSON lines: place, stage, reason, detail, record, and how to replay it.
 
-    A record that is not UTF-8 is written as ``record_base64`` instead. `read_letter` reads a line.
+    A record or key that is not UTF-8 is written as ``record_base64`` or ``key_base64`` instead, and such a value of a
+    header as an object with ``base64``. `read_letter` reads a line.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -22,14 +24,40 @@ class DeadLetterFile(AppendLog):
     def write(self, letters: list[DeadLetter]) -> None:
         """Append these letters; durable after `flush`."""
         for letter in letters:
-            known = {name: value for name, value in letter._asdict().items() if value is not None}
-            entry = {"place": known.pop("location"), **known}
-            try:
-                entry["record"] = letter.record.decode()
-            except UnicodeDecodeError:
-                del entry["record"]
-                entry["record_base64"] = base64.b64encode(letter.record).decode()
-            self.append(json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+            self.append(json.dumps(entry_of(letter), ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+
+
+def entry_of(letter: DeadLetter) -> dict[str, Any]:
+    """Return a letter as the object that is its line."""
+    known = {name: value for name, value in letter._asdict().items() if value is not None}
+    entry = {"place": known.pop("location"), **known}
+    for name in ("record", "key"):
+        octets = entry.pop(name, None)
+        if octets is not None:
+            value = _text(octets)
+            entry |= {name: value} if isinstance(value, str) else {f"{name}_base64": value["base64"]}
+    if letter.headers is not None:
+        entry["headers"] = [[name, None if value is None else _text(value)] for name, value in letter.headers]
+    return entry
+
+
+def _text(octets: bytes) -> str | dict[str, str]:
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(octets).decode()}
+
+
+def _octets(value: str | dict[str, str]) -> bytes:
+    """Return what `_text` was given; raise `ValueError`, `LookupError` or `TypeError` for anything else."""
+    return value.encode() if isinstance(value, str) else base64.b64decode(value["base64"], validate=True)
+
+
+def _headers(entry: list[Any]) -> Headers:
+    found = tuple((name, None if value is None else _octets(value)) for name, value in entry)
+    if not all(isinstance(name, str) for name, _ in found):
+        raise TypeError
+    return found
 
 
 _REQUIRED: dict[str, type] = {"place": dict, "stage": str, "reason": str, "detail": str}
@@ -40,6 +68,7 @@ _OPTIONAL: dict[str, type] = {
     "events": int,
     "delimiter": str,
     "decimal": str,
+    "omitted_bytes": int,
 }
 
 
@@ -51,6 +80,13 @@ def read_letter(line: bytes) -> DeadLetter | None:
             entry["record"].encode() if "record" in entry else base64.b64decode(entry["record_base64"], validate=True)
         )
         values = {name: entry[name] for name in _REQUIRED}
+        octets: dict[str, Any] = {}
+        if entry.get("key") is not None:
+            octets["key"] = entry["key"].encode()
+        elif "key_base64" in entry:
+            octets["key"] = base64.b64decode(entry["key_base64"], validate=True)
+        if entry.get("headers") is not None:
+            octets["headers"] = _headers(entry["headers"])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
     values |= {name: entry[name] for name in _OPTIONAL if entry.get(name) is not None}
@@ -62,4 +98,4 @@ def read_letter(line: bytes) -> DeadLetter | None:
             return None
     if values.get("delimiter", ";") not in DELIMITERS or values.get("decimal", ",") not in DECIMALS:
         return None
-    return DeadLetter(location=values.pop("place"), record=record, **values)
+    return DeadLetter(location=values.pop("place"), record=record, **values, **octets)

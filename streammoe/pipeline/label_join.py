@@ -26,13 +26,15 @@ from streammoe.persistence import state_digest
 from streammoe.pipeline.decoders.jsonl import is_for_parser, object_of
 from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, TooLarge, label
 from streammoe.pipeline.pipeline import BatchResult, Schema
-from streammoe.ports import Batch, Location, Unreadable
+from streammoe.ports import EXPIRED, Batch, DeadLetter, Headers, Location, Unreadable, enveloped
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.joining")
 NO_KEY = "no_key"
 """Reason for rejecting a record that cannot be joined."""
+JOIN = "join"
+"""Stage of dead letters of records that waited in vain."""
 
 
 class Limits(NamedTuple):
@@ -56,6 +58,8 @@ class _WaitingRecord:
     """As JSON, to spare the garbage collector and checkpoints an object per record."""
     record_key: bytes | None
     """The key of the record in the source."""
+    headers: Headers
+    """Its headers there."""
     number: int
     """Number of the record, counted over the whole stream."""
     time: int
@@ -64,6 +68,27 @@ class _WaitingRecord:
     """Whether the pipeline has rejected it, so that it is already counted."""
     lags: FloatArray | None = None
     """The lags that it was predicted with, see `Batch.lags`."""
+
+
+class _Expired(NamedTuple):
+    """A record that waited in vain."""
+
+    waiting: _WaitingRecord
+    why: str
+    before: int
+    """Number of records of the latest joined batch that had passed before."""
+
+    def letter(self, key: str) -> DeadLetter:
+        """Return its dead letter, which no decoder is named for since it is half of an event.
+
+        Args:
+            key: the field that both halves hold.
+        """
+        waiting = self.waiting
+        half, other = ("a label", "features") if waiting.is_label else ("features", "their label")
+        detail = f"{half} with {key} = {shown(waiting.key)} waited in vain for {other}: {self.why}"
+        letter = DeadLetter(_LOCATION.decode(waiting.location), JOIN, EXPIRED, detail, waiting.record)
+        return enveloped(letter, waiting.record_key, waiting.headers)
 
 
 class LabelJoin:
@@ -82,10 +107,14 @@ class LabelJoin:
         schema: the roles of the other fields.
         limits: of the buffer.
         n_lags: number of lags that a prediction sees; its event is learned with the same ones.
+        keep_expired: whether records that expire become dead letters.
     """
 
-    def __init__(self, key: str, schema: Schema, limits: Limits, n_lags: int = 0) -> None:
+    def __init__(
+        self, key: str, schema: Schema, limits: Limits, n_lags: int = 0, *, keep_expired: bool = False
+    ) -> None:
         self.key = key
+        self.keep_expired = keep_expired
         self.n_lags = n_lags
         self.limits = limits
         self._others = {key, *schema.others}
@@ -99,7 +128,8 @@ class LabelJoin:
         self._rejected = 0  # number of waiting records that have been rejected
         self._passed: list[tuple[int, _WaitingRecord]] = []
         """Features that passed in the latest batch, each with its index in the joined batch."""
-        self._expired: list[_WaitingRecord] = []  # records that expired in the latest batch
+        self._expired: list[_Expired] = []  # records that expired in the latest batch
+        self._n_passed = 0  # records of the latest joined batch so far
         self._warned = False
         self._n_taken = 0  # records of the latest batch that were joined
 
@@ -140,7 +170,7 @@ class LabelJoin:
                 "%s: records have no timestamps, so labels.expire_seconds has no effect; set labels.expire_events",
                 batch.origin,
             )
-        self._passed, self._expired = [], []
+        self._passed, self._expired, self._n_passed = [], [], 0
         self._n_taken = len(batch)
         if batch.too_long:
             self._advance_time(_UNKNOWN if batch.timestamps is None else int(batch.timestamps[0]))
@@ -160,7 +190,8 @@ class LabelJoin:
         """Count events instead of records, after the pipeline has processed the latest batch.
 
         Waiting features count as `pending` and not as predicted only. Rejected ones count as rejected, and neither as
-        pending nor later as expired; an event that they become part of counts separately.
+        pending nor later as expired; an event that they become part of counts separately. Expired ones are added to the
+        letters, if wanted.
         """
         rejected = [waiting for at, waiting in self._passed if processed.bad[at]]
         for waiting in rejected:
@@ -170,9 +201,16 @@ class LabelJoin:
             waiting.lags = processed.lags.get(at)
         outcomes = processed.outcomes.copy()
         outcomes["predicted_only"] -= len(self._passed) - len(rejected)
-        outcomes["expired"] = sum(not waiting.rejected for waiting in self._expired)
+        expired = [each for each in self._expired if not each.waiting.rejected]
+        outcomes["expired"] = len(expired)
+        letters = processed.letters
+        if self.keep_expired and expired:
+            # In the order of the stream, wherever it was cut: before the record at which they expired.
+            kept = [(each.before, 0, each.letter(self.key)) for each in expired]
+            kept += [(at, 1, own) for at, own in zip(np.flatnonzero(processed.bad).tolist(), letters, strict=True)]
+            letters = [letter for *_, letter in sorted(kept, key=lambda each: each[:2])]
         self._passed, self._expired = [], []
-        return processed._replace(outcomes=outcomes)
+        return processed._replace(outcomes=outcomes, letters=letters)
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return the buffer as arrays for a checkpoint."""
@@ -188,6 +226,11 @@ class LabelJoin:
             "labels.clock": np.array([self._seen, self._now], np.int64),
             "labels.places": np.frombuffer(b"[%s]" % b",".join([each.location for each in waiting]), np.uint8),
             "labels.keys": np.frombuffer(msgspec.json.encode([each.record_key for each in waiting]), np.uint8),
+            **(
+                {"labels.headers": np.frombuffer(msgspec.json.encode([each.headers for each in waiting]), np.uint8)}
+                if any(each.headers for each in waiting)
+                else {}
+            ),
             "labels.refused": np.array([each.rejected for each in waiting], np.bool_),
         }
 
@@ -211,12 +254,16 @@ class LabelJoin:
             (np.diff(ends, prepend=0) > 0).all() and (int(ends[-1]) if len(ends) else 0) == len(records),
             f"array labels.ends does not divide the {len(records)} bytes of labels.records",
         )
-        for (start, stop), number, time, location, record_key, was_rejected in zip(
+        headers: Sequence[Headers] = [()] * len(ends)
+        if "labels.headers" in arrays:
+            headers = _HEADERS.decode(array_of(arrays, "labels.headers", "uint8", (None,)).tobytes())
+        for (start, stop), number, time, location, record_key, own_headers, was_rejected in zip(
             pairwise([0, *ends.tolist()]),
             numbers.tolist(),
             times.tolist(),
             _LOCATIONS.decode(array_of(arrays, "labels.places", "uint8", (None,)).tobytes()),
             _KEYS.decode(array_of(arrays, "labels.keys", "uint8", (None,)).tobytes()),
+            headers,
             rejected.tolist(),
             strict=True,
         ):
@@ -226,7 +273,7 @@ class LabelJoin:
             require(key not in {None, *self._waiting}, f"labels.records holds {shown(record)} without a key of its own")
             _LOCATION.decode(location)
             waiting = _WaitingRecord(
-                str(key), record, is_label, bytes(location), record_key, number, time, was_rejected
+                str(key), record, is_label, bytes(location), record_key, own_headers, number, time, was_rejected
             )
             if lags is not None and not np.isnan(lags[len(self._waiting)]).any():
                 waiting.lags = lags[len(self._waiting)].copy()
@@ -243,6 +290,7 @@ class LabelJoin:
             if self.n_lags and i not in batch.unreadable and self._completes(batch.block[start:stop], after=first):
                 self._n_taken = i
                 break
+            self._n_passed = joined.count
             self._advance_time(_UNKNOWN if times is None else times[i])
             if i in batch.unreadable:
                 joined.reject(i, batch.unreadable[i])
@@ -306,27 +354,29 @@ class LabelJoin:
         _, events, seconds = self.limits
         while (events is not None or seconds is not None) and self._waiting:
             oldest = next(iter(self._waiting.values()))
-            if (events is None or self._seen - oldest.number <= events) and (
-                seconds is None or self._now - oldest.time <= 1e3 * seconds
-            ):
+            if events is not None and self._seen - oldest.number > events:
+                self._expire(oldest, f"labels.expire_events = {events} records have passed")
+            elif seconds is not None and self._now - oldest.time > 1e3 * seconds:
+                self._expire(oldest, f"labels.expire_seconds = {seconds:g} have passed, by timestamps")
+            else:
                 return
-            self._expire(oldest)
 
     def _buffer(self, waiting: _WaitingRecord, before: _WaitingRecord | None) -> None:
         """Add a record to the buffer; it replaces an earlier half of the same kind."""
         if before is not None:
-            self._expire(before)
+            self._expire(before, "another record of its kind has come under that key")
         self._waiting[waiting.key] = waiting
         while len(self._waiting) > self.limits.max_pending:
-            self._expire(next(iter(self._waiting.values())))
+            why = f"labels.max_pending = {self.limits.max_pending} others wait that came later"
+            self._expire(next(iter(self._waiting.values())), why)
 
     def _remove(self, waiting: _WaitingRecord) -> None:
         del self._waiting[waiting.key]
         self._rejected -= waiting.rejected
 
-    def _expire(self, waiting: _WaitingRecord) -> None:
+    def _expire(self, waiting: _WaitingRecord, why: str) -> None:
         self._remove(waiting)
-        self._expired.append(waiting)
+        self._expired.append(_Expired(waiting, why, self._n_passed))
 
     def _read(self, record: bytes, *, ascii_only: bool = False) -> tuple[Any, bool]:
         """Return the raw value of the key, and whether there is a target.
@@ -384,6 +434,11 @@ class _JoinedRecords:
         self._origins: list[_WaitingRecord | None] = []  # for each record the features that came before, if any
         self._unreadable: dict[int, Unreadable] = {}
 
+    @property
+    def count(self) -> int:
+        """Number of records so far."""
+        return len(self._records)
+
     def take(self, i: int, record: bytes, features: _WaitingRecord | None = None) -> int:
         """Pass on a record of the i-th one or of earlier features; return its index in the joined batch."""
         self._records.append(record)
@@ -400,7 +455,8 @@ class _JoinedRecords:
         batch = self._from
         location = msgspec.json.encode(batch.location(i))
         record_key = None if batch.keys is None else batch.keys[i]
-        return _WaitingRecord(key, record.rstrip(b"\r\n"), is_label, location, record_key, number, time)
+        headers = () if batch.headers is None else batch.headers[i]
+        return _WaitingRecord(key, record.rstrip(b"\r\n"), is_label, location, record_key, headers, number, time)
 
     def batch(self) -> Batch:
         """Return the joined batch."""
@@ -417,6 +473,7 @@ class _JoinedRecords:
             locations=locations,
             timestamps=None if batch.timestamps is None else batch.timestamps[np.array(rows, np.int64)],
             keys=self._keys(),
+            headers=self._headers(),
             unreadable=self._unreadable,
             lags={
                 i: features.lags
@@ -434,10 +491,19 @@ class _JoinedRecords:
             for i, features in zip(self._rows, self._origins, strict=True)
         ]
 
+    def _headers(self) -> Sequence[Headers] | None:
+        own = self._from.headers
+        if own is None and not any(features and features.headers for features in self._origins):
+            return None
+        return [
+            features.headers if features is not None else () if own is None else own[i]
+            for i, features in zip(self._rows, self._origins, strict=True)
+        ]
+
 
 _UNKNOWN = -1  # no timestamp, as in Kafka
 _SHOWN = 400  # bytes of a record to decode for a message; more than it shows
-_NOT_LEARNED = {"labels.places", "labels.keys", "labels.refused"}
+_NOT_LEARNED = {"labels.places", "labels.keys", "labels.headers", "labels.refused"}
 """Arrays for messages, rows and counts, without influence on what is learned."""
 _NULL = msgspec.Raw(b"null")
 _MISSING = (msgspec.Raw(), _NULL, msgspec.Raw(b'""'))
@@ -445,6 +511,7 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LOCATION = msgspec.json.Decoder(Location)
 _LOCATIONS = msgspec.json.Decoder(list[msgspec.Raw])
 _KEYS = msgspec.json.Decoder(list[bytes | None])
+_HEADERS = msgspec.json.Decoder(list[Headers])
 _Key = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)] | int | float | bool | None
 
 

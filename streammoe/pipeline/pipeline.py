@@ -23,7 +23,7 @@ from streammoe.pipeline.contest import MAX_LOSS, MAX_PREDICTION, Contest, Rival
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, Row, Values, decoder, require_targets, to_row
 from streammoe.pipeline.intervals import mixture_intervals
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
-from streammoe.ports import Batch, DeadLetter, Location, Predictions, PredictionSink
+from streammoe.ports import Batch, DeadLetter, Location, Predictions, PredictionSink, enveloped
 from streammoe.text import cut, shown, some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
 
@@ -698,13 +698,13 @@ class _Ledger:
         batch = self.batch
         if i in batch.unreadable:
             reason, detail, record = batch.unreadable[i]
-            self._letters[i] = DeadLetter(batch.location(i), "decode", reason, detail, record)
+            self._add(i, DeadLetter(batch.location(i), "decode", reason, detail, record))
             return
         written = "jsonl" if batch.table is not None else batch.format  # see `Batch.record`
         columns = None if batch.table is not None else batch.columns
         whole = None if batch.too_long else written
         usual = whole != "csv"
-        self._letters[i] = DeadLetter(
+        letter = DeadLetter(
             batch.location(i),
             stage,
             reason,
@@ -715,6 +715,13 @@ class _Ledger:
             delimiter=None if usual or batch.delimiter == "," else batch.delimiter,
             decimal=None if usual or batch.decimal == "." else batch.decimal,
         )
+        self._add(i, letter)
+
+    def _add(self, i: int, letter: DeadLetter) -> None:
+        """Keep the letter of the i-th record, with key and headers."""
+        keys, headers = self.batch.keys, self.batch.headers
+        key = None if keys is None else keys[i]
+        self._letters[i] = enveloped(letter, key, None if headers is None else headers[i])
 
     def to_result(self) -> BatchResult:
         """Return the totals, and the letters in the order of the records wherever the stream was cut."""

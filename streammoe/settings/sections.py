@@ -177,6 +177,9 @@ class Labels(Section):
     expire_seconds: float | None = option(
         None, "Like expire_events, in seconds, by the records' timestamps; files have none.", change="reload", gt=0
     )
+    keep_expired: bool = option(
+        False, "Write records that expire to the dead letters, which may be most of the stream.", change="reload"
+    )
 
     @field_validator("expire_events", "expire_seconds")
     @classmethod

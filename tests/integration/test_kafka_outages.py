@@ -25,9 +25,9 @@ from streammoe.testing.kafka.lab import Daemon, Producer, wait_until
 from streammoe_connectors.kafka import producer as kafka_producer
 from streammoe_connectors.kafka import topic_writer as kafka_topic_writer
 from streammoe_connectors.kafka import transactions as kafka_transactions
+from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.kafka_python import producer as kafka_python_producer
 from streammoe_connectors.kafka.librdkafka import producer as librdkafka_producer
-from streammoe_connectors.kafka.producer import in_background
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.integration.kafka_clients import (
     numbers,

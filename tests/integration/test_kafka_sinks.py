@@ -1,11 +1,17 @@
 """Predictions and dead letters in topics of a real Kafka, also in one transaction with the position."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from streammoe.errors import ConfigError, SinkError
+from streammoe.assembly import open_daemon
+from streammoe.commands.dead_letters import read_contents, replay
+from streammoe.configuration import load_settings
+from streammoe.daemon.signals import StopFlag
+from streammoe.errors import ConfigError, SinkError, SourceError
+from streammoe.persistence import read_checkpoint
 from streammoe.ports import DeadLetter
 from streammoe_connectors.kafka.dead_letters import KafkaDeadLetters
 from tests.integration.kafka_clients import rows, sink_to, versions
@@ -53,16 +59,72 @@ def test_a_dead_letter_is_the_record_with_headers(topics, closing):
     place = {"topic": "events", "partition": 0, "offset": 7}
     detail = "bad \udcff, größer"
     full = DeadLetter(place, "decode", "malformed", detail, b"\xff\x00", "csv", ("a", "ü"), "run", 12)
+    full = full._replace(key=b"\xfe", headers=(("stage", b"\xff"), ("stage", None)), omitted_bytes=3)
     sink.write([full, DeadLetter({"path": "ä", "offset": 0}, "validate", "too_long", "so long", b"")])
     sink.flush()
     full, bare = topics.read(name)
     assert (full.value, json.loads(full.key)) == (b"\xff\x00", place)
-    headers = {header: content.decode() for header, content in full.headers}
+    assert full.headers[-3:] == [("key", b"\xfe"), ("header.stage", b"\xff"), ("null-header.stage", b"")]
+    headers = {header: content.decode() for header, content in full.headers[:-3]}
+    assert headers.pop("omitted_bytes") == "3"
     assert json.loads(headers.pop("place")) == place
     assert json.loads(headers.pop("columns")) == ["a", "ü"]
     expected = {"stage": "decode", "reason": "malformed", "format": "csv", "run": "run", "events": "12"}
     assert headers == {"detail": "bad \\udcff, größer", **expected}
     assert (bare.value, [header for header, _ in bare.headers]) == (b"", ["place", "stage", "reason", "detail"])
+
+
+def test_letters_of_a_topic_are_shown_and_learned_once_and_what_comes_meanwhile_is_left(topics, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("streammoe.assembly.compile_kernels", lambda settings=None: None)
+    read, rejected = topics.create(), topics.create(partitions=2, name="letters")
+    events = [{"a": i % 7 - 3.0, "b": i % 5 - 2.0, "y": i % 7 - i % 5} for i in range(60)]
+    far = [{**events[i], "a": 1e9} for i in (3, 9)]
+    values = [json.dumps(event).encode() for event in [*events, *far]] + [b"what?"]
+    keys = [b"k%d" % i for i in range(len(values))]
+    topics.fill(read, values, keys=keys, headers=[[("trace", key)] for key in keys])
+    topics.fill(rejected, [b"of somebody else"])
+    source = {"kind": "kafka", "topics": read, "group": read, "bootstrap_servers": topics.address, "until": "end"}
+    lines = [
+        *(f"source.{name} = {json.dumps(value)}" for name, value in source.items()),
+        f'dead_letters = {{ kind = "kafka", topic = "{rejected}" }}',
+        'schema.target = "y"\nmodel = { n_experts = 1, warmup = 10, range_factor = 1e6 }\nmetrics.enabled = false',
+    ]
+    (tmp_path / "config.toml").write_text("\n".join(lines))
+    settings = load_settings("config.toml", environment={})
+    with open_daemon(settings) as running, StopFlag() as stop:
+        assert running.daemon.run(stop).rejected == 3
+    found = read_contents(Path("config.toml"), show=9)
+    assert ({count.reason: count.letters for count in found.counts}, found.unreadable) == (
+        {"out_of_range": 2, "malformed": 1},
+        1,
+    )
+    kept = sorted((letter.location["offset"], letter.record, letter.key, letter.headers) for letter in found.shown)
+    assert kept == [(i, values[i], keys[i], (("trace", keys[i]),)) for i in (60, 61, 62)]
+    fixed = load_settings("config.toml", environment={}, overrides=["model.range_factor=1e12"])
+    for _ in range(2):  # the second time it is as if it had been interrupted: no letter leaves a topic
+        done = replay(Path("config.toml"), fixed)
+        assert done.refused == {"malformed": 1}
+    assert (done.learned, done.dropped, done.checkpoint) == (0, 2, None)
+    # The checkpoint of a later replay lists them, too.
+    assert replay(Path("config.toml"), fixed, reason="out_of_range").learned == 0
+    assert read_checkpoint("state").metadata["n"] == 62
+    # A letter that repeats an earlier one, as after a crash of the daemon, changes nothing either.
+    letter = found.shown[0]
+    again = letters_to(topics.address, rejected)
+    again.write([letter])
+    again.flush()
+    again.close()
+    assert replay(Path("config.toml"), fixed).learned == 0
+    with pytest.raises(SourceError):
+        read_contents(config_of(tmp_path, lines, rejected, "nowhere"))
+
+
+def config_of(folder, lines, old, new):
+    """The same configuration with another topic of letters."""
+    path = folder / "other.toml"
+    path.write_text("\n".join(lines).replace(old, new))
+    return path
 
 
 def test_what_cannot_be_written_to_is_an_error_at_the_start(topics):

@@ -119,6 +119,30 @@ def test_partitions_that_had_to_wait_for_another_are_read_on(topics):
     assert "consumer_rebuilt" not in counters  # which is what helps after a minute
 
 
+def test_a_pattern_reads_topics_that_match_and_those_that_come_later_from_their_first_record(topics):
+    name = topics.create(partitions=2, name="pattern")
+    topics.fill(name, numbers(0, 1), partition=1)
+    topics.fill(topics.create(name="other"), numbers(7))
+    pattern = f"{name}([.]new-.*)?"
+    settings = settings_of(topics.address, None, topics_pattern=pattern, discover_seconds=0.2, start="latest")
+    with opened(settings) as source:
+        assert source.position["topics"].keys() == {name}
+        new = topics.create(name=f"{name}.new")
+        topics.fill(new, numbers(2, 3))
+        found, batch = take(source, 2)
+        assert (found, batch.origin) == (numbers(2, 3), f"kafka topics {pattern}")
+    later = topics.create(name=f"{name}.new")  # while none runs
+    topics.fill(later, numbers(5, 6))
+    with opened(settings, batch.end) as source:
+        found, last = take(source, 2)
+        assert found == numbers(5, 6)
+    offsets = {topic: held["partitions"] for topic, held in last.end["topics"].items()}
+    assert offsets == {name: {"0": 0, "1": 2}, new: {"0": 2}, later: {"0": 2}}
+    topics.admin.delete_topics([new])
+    with pytest.raises(SourceError), opened(settings, last.end):
+        pass
+
+
 def test_what_shards_and_topics_leave_out_is_read_later_from_where_it_was_left(topics):
     name, other = topics.create(partitions=4), topics.create()
     for number in range(4):
@@ -163,9 +187,12 @@ def test_keys_times_and_offsets_are_read_and_a_bad_record_affects_no_other(topic
     name = topics.create()
     values = [None, '{"x": 1}', '{"x": 2}', None, '{"x": 3}']
     keys = [b"gone", b"k", b"\xff", b"gone", None]
-    topics.fill(name, values, keys=keys, timestamps=[T0 + i for i in range(5)])
+    headers = [[], [("a", b"\xff"), ("a", b"")], [], [("gone", b"1")], [("\u00fc", b"2")]]
+    topics.fill(name, values, keys=keys, headers=headers, timestamps=[T0 + i for i in range(5)])
     with opened(settings_of(topics.address, name, key_field="id")) as source:
         found, batch = take(source, 3)
+    assert list(batch.headers) == [(("a", b"\xff"), ("a", b"")), (), (("\u00fc", b"2"),)]
+    assert list(batch.tail(1).headers) == list(batch.headers)[1:]
     assert found == [b'{"id":"k","x": 1}', b'{"x": 2}', b'{"x": 3}']
     assert (list(batch.unreadable), batch.unreadable[1].reason) == ([1], "malformed")
     assert (list(batch.keys), batch.timestamps.tolist()) == ([b"k", b"\xff", None], [T0 + 1, T0 + 2, T0 + 4])

@@ -129,6 +129,7 @@ _WRONG = {
         ),
         "folder --out out --watch --metrics-host 192.0.2.1 --metrics-port 1",
     ),
+    "reshard": ("folder --into new", "missing --into missing"),
     "produce data.csv --topic t --config": ("missing.toml", "binary.toml"),
 }
 """Beginnings of commands, and their ends."""

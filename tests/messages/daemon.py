@@ -21,6 +21,7 @@ from streammoe.pipeline.scores import PrequentialScores
 from streammoe.shards.contains import NOTHING, Contains
 from streammoe.shards.global_model import Contained, GlobalModel, write
 from streammoe.shards.places import Folder
+from streammoe.shards.resharding import Mark, check_mark
 from streammoe.testing import ListSource
 
 _FULL = RetriableCheckpointError("the disk is full")
@@ -164,7 +165,23 @@ _PLAIN = {"kind": "gaussian", "tail": np.inf}
 _EARLIER = {"serve": "polyak", "hold": False, "curved": "off", "refits": False, "drift": "off"}
 
 
+def _marked(*, is_left):
+    def case(folder):
+        Mark("plan", is_left, ["of-2/0", "of-2/1"], ["of-3/0", "of-3/1", "of-3/2"]).write(folder)
+        check_mark(folder)
+
+    return case
+
+
+def _no_mark(folder):
+    (folder / "resharding").write_text("{}")
+    check_mark(folder)
+
+
 CASES = {
+    "a folder whose partitions others have": _marked(is_left=True),
+    "a folder whose checkpoint is not there yet": _marked(is_left=False),
+    "a folder with a mark that is none": _no_mark,
     "a model without tails": _over({"expert": _PLAIN}, {"expert": {"kind": "gaussian"}}),
     "a model without tails, but the settings name them": _over({"expert": _PLAIN}, {"expert": {"tail": 6.0}}),
     "a model with defaults of an earlier version": _over(_EARLIER, {}),

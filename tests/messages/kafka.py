@@ -19,9 +19,10 @@ from streammoe_connectors.kafka.partitions import check_position
 from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.records import Records
+from streammoe_connectors.kafka.resharding import redistributed
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source_settings import ReadingSettings
-from streammoe_connectors.kafka.start import report_missing_partitions, reset_offset
+from streammoe_connectors.kafka.start import no_topic, report_missing_partitions, reset_offset
 from streammoe_connectors.kafka.topic_writer import TopicWriter
 from streammoe_connectors.kafka.transactions import TransactionalProducer
 from streammoe_connectors.kafka.values import Values, ValueSettings
@@ -56,7 +57,7 @@ def _settings(*flags):
 
 
 def _reading(**settings):
-    return ReadingSettings(topics="t", group="g", **settings)
+    return ReadingSettings(**{"topics": "t", "group": "g", **settings})
 
 
 def _sink(*sources, **settings):
@@ -106,6 +107,18 @@ def _without_field(_):
     messages.check_fields()
 
 
+def _shard(shard, *, group="g", topic="t", topic_id="one", partition=None):
+    partitions = {} if partition is None else {partition: 5}
+    topics = {topic: {"id": topic_id, "partitions": partitions}}
+    named = {} if shard is None else {"shard": shard}
+    return {"kind": "kafka", "group": group, "owner": "o", **named, "topics": topics}
+
+
+def _divided(**second):
+    """Return why the positions of a first shard and another one cannot be divided."""
+    return lambda _: redistributed([_shard("0/2"), _shard(**{"shard": "1/2", **second})], 3)
+
+
 FILE = FileSource.Settings(kind="file", path="a.jsonl")
 
 CASES = {
@@ -113,6 +126,10 @@ CASES = {
     "half a login": _settings("source.security_protocol=SASL_SSL", "source.sasl_mechanism=PLAIN"),
     "an option that would break a promise": _settings('source.options={"enable_auto_commit" = true}'),
     "a topic that is none": _settings('source.topics=["a", "b*", "c"]'),
+    "a pattern that is none": _settings("source.topics_pattern=(a"),
+    "a topic and a pattern": _settings("source.topics_pattern=a"),
+    "no topic that matches": lambda _: no_topic(_reading(topics=None, topics_pattern="orders[.].*"), []),
+    "a topic that no longer matches": lambda _: no_topic(_reading(topics=None, topics_pattern="o.*"), ["orders"]),
     "a start that is none": _settings("source.start=yesterday"),
     "a shard that is none": _settings("source.shard=3/3"),
     "a format that lacks something": _settings("source.format=csv"),
@@ -135,6 +152,14 @@ CASES = {
         ValueSettings(format="avro", schema_file=str(folder / "none.avsc"))
     ),
     "a position of another source": lambda _: check_position({"kind": "file"}),
+    "shards, one of an earlier version": _divided(shard=None),
+    "shards, one that is missing": lambda _: redistributed([_shard("1/3")], 3),
+    "shards, one twice": lambda _: redistributed([_shard("0/1"), _shard("0/1")], 3),
+    "shards of two divisions": _divided(shard="1/3"),
+    "shards of two groups": _divided(group="h"),
+    "shards of other topics": _divided(topic="u"),
+    "shards of a topic that was created again": _divided(topic_id="two"),
+    "shards, one with a partition of another": _divided(partition="2"),
     "an offset that is lost": lambda _: reset_offset(_Cluster(), _reading(), FIRST, 1, Counter()),
     "an offset that is lost, going on": lambda _: (
         reset_offset(_Cluster(), _reading(on_lost="latest"), FIRST, 1, Counter()) and None

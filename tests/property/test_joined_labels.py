@@ -20,6 +20,7 @@ from streammoe.persistence import decode, encode
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_arrays
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import PrequentialScores
+from streammoe.ports import EXPIRED
 from streammoe.testing.batches import batch_of
 
 SCHEMA = Schema(("y",), ignore=("id",), weight="w", numeric=frozenset("a"))
@@ -45,7 +46,8 @@ def record_of(kind, key, i):
 def part_of(records, times, start, stop):
     keys = [b"%d" % i for i in range(start, stop)]
     times = np.array(times[start:stop], np.int64)
-    return replace(batch_of(records[start:stop], "jsonl", start), timestamps=times, keys=keys)
+    headers = [(("i", key),) for key in keys]
+    return replace(batch_of(records[start:stop], "jsonl", start), timestamps=times, keys=keys, headers=headers)
 
 
 class Daemonlike:
@@ -54,7 +56,7 @@ class Daemonlike:
     def __init__(self, limits, lags=None):
         self.limits = limits
         self.n_lags = 0 if lags is None else lags.size * (1 + len(lags.inputs))
-        self.join = LabelJoin("id", SCHEMA, limits, self.n_lags)
+        self.join = LabelJoin("id", SCHEMA, limits, self.n_lags, keep_expired=True)
         model = MoERegressor(2, warmup=WarmUp(8, restarts=1), numeric=("a",), lags=lags)
         self.pipeline = Pipeline(model, SCHEMA, PrequentialScores())
         self.outcomes = Counter()
@@ -73,7 +75,7 @@ class Daemonlike:
         kept = decode(encode({**model.arrays(), **self.join.arrays()}, model.describe()), "memory")
         model = MoERegressor.from_checkpoint(kept.arrays, kept.metadata["model"])
         self.pipeline = Pipeline(model, SCHEMA, self.pipeline.scores)
-        self.join = LabelJoin("id", SCHEMA, self.limits, self.n_lags)
+        self.join = LabelJoin("id", SCHEMA, self.limits, self.n_lags, keep_expired=True)
         self.join.restore(label_arrays(kept.arrays))
 
     def found(self):
@@ -174,3 +176,8 @@ def test_what_passes_is_what_the_plain_model_says_and_every_event_counts_once(st
     assert min([*found.outcomes.values(), found.join.pending]) >= 0
     assert found.outcomes.total() + found.join.pending == len(records) - len(pairs) + rejected_twice
     assert found.outcomes["learned"] == found.pipeline.model.n
+    expired = [letter for letter in found.letters if letter.reason == EXPIRED]
+    assert len(expired) == found.outcomes["expired"]
+    for letter in expired:
+        at = letter.location["row"]
+        assert (letter.record, letter.key, letter.headers) == (records[at], b"%d" % at, (("i", b"%d" % at),))

@@ -108,6 +108,7 @@ LABELS = [
     holding("labels.clock", np.array([-1, -1])),
     holding("labels.places", text(b"[1]")),
     holding("labels.keys", text(b"{}")),
+    *(holding("labels.headers", text(headers)) for headers in (b"[]", b"{}", b"[" * 10_000)),
     lambda arrays, metadata: arrays["labels.records"].fill(ord("x")),
 ]
 POSITIONS = [

@@ -10,7 +10,7 @@ import pytest
 
 from streammoe.assembly import open_daemon
 from streammoe.commands import dead_letters as module
-from streammoe.commands.dead_letters import INCOMPLETE, OTHER_MODEL, READ_AGAIN, replay
+from streammoe.commands.dead_letters import HALF, INCOMPLETE, OTHER_MODEL, READ_AGAIN, replay
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
@@ -128,6 +128,21 @@ def test_what_waits_for_its_label_waits_on():
     assert (after.learned, after.pending, after.rejected) == (N - TEXT, 0, 2 * TEXT)
 
 
+def test_what_waited_in_vain_is_kept_and_counts_once_and_no_replay_learns_half_an_event(caplog):
+    flags = ["labels.key=id", "schema.ignore=['id']", "labels.max_pending=100", "labels.keep_expired=true"]
+    features = [{"id": i, **event} for i, event in enumerate(events())]
+    labels = [{"id": each["id"], "y": each.pop("y")} for each in features]
+    write_lines("data.jsonl", [*features, *labels[-100:]])
+    done = learn("1e6", "jsonl", *flags)
+    kept = Counter(letter.reason for letter in letters())
+    assert (done.expired, done.rejected, done.pending) == (kept["expired"], kept.total() - kept["expired"], 0)
+    assert kept["expired"] > 70
+    assert "expired" not in caplog.text  # which is no surprise that a log would tell of
+    before = LETTERS.read_bytes()
+    assert replay(LETTERS, settings("1e6", "jsonl", *flags), reason="expired").kept == {HALF: kept["expired"]}
+    assert LETTERS.read_bytes() == before
+
+
 def test_without_a_fix_nothing_passes_and_with_a_reason_only_its_letters(rejected):
     before = LETTERS.read_bytes()
     done = replay(LETTERS, settings("1e6"))
@@ -136,6 +151,13 @@ def test_without_a_fix_nothing_passes_and_with_a_reason_only_its_letters(rejecte
     done = replay(LETTERS, settings(), reason="wrong_type")
     assert (done.learned, done.refused, done.checkpoint) == (0, {"wrong_type": TEXT}, None)
     assert replay(LETTERS, settings(), reason="out_of_range").learned == FAR
+
+
+def test_a_configuration_stands_for_the_file_that_it_names(rejected):
+    settings()
+    assert module.read_contents(Path("config.toml"), show=99) == module.read_contents(LETTERS, show=99)
+    assert replay(Path("config.toml"), settings()).learned == FAR
+    assert len(letters()) == TEXT
 
 
 # --- exactly once ---------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ source.path=data*.csv source.format=csv source.block_bytes=8192 source.block_row
 source.delimiter=; source.header=["a","b","y"] source.follow=true source.on_truncate=restart
 schema.target=a schema.features=["a"] schema.ignore=["a"] schema.weight=a schema.categorical=["a"]
 schema.timestamps=["a"] schema.numeric=["a"] schema.late_columns=true schema.max_columns=7
-labels.key=id labels.max_pending=5 labels.expire_events=5 labels.expire_seconds=5.0
+labels.key=id labels.max_pending=5 labels.expire_events=5 labels.expire_seconds=5.0 labels.keep_expired=true
 model.kind=classifier model.n_experts=auto model.top_k=2 model.batch_size=8 model.reseed=auto
 model.reservoir=20
 model.degree=2 model.gate_degree=2 model.bound=paper model.curvature=blocks
@@ -73,6 +73,7 @@ BASE = {
     "labels.max_pending": LABELS,
     "labels.expire_events": LABELS,
     "labels.expire_seconds": LABELS,
+    "labels.keep_expired": LABELS,
     "predictions.format": ROWS,
     "predictions.path": ROWS,
 }

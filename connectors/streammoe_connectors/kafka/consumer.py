@@ -35,13 +35,17 @@ class AssignedConsumer(Protocol):
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
-    def request_metadata(self, topics: Sequence[str]) -> None:
-        """Request metadata of topics; `metadata_request_age` is ``None`` once the response has arrived."""
+    def request_metadata(self, topics: Sequence[str] | None) -> None:
+        """Request metadata of topics, ``None`` for all; `metadata_request_age` is ``None`` once they have arrived."""
         ...
 
     @property
     def metadata_request_age(self) -> float | None:
         """Seconds since the last metadata request, which is repeated if it fails; ``None`` once there is a response."""
+        ...
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics as of the last response, if metadata of all of them were requested."""
         ...
 
     def partitions(self, topic: str) -> list[int] | None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from streammoe.ports import DeadLetter, DeadLetterSink
+from streammoe.ports import DeadLetter, DeadLetterSink, StoredLetters
 from streammoe_connectors.kafka.delivery import Target, TopicSettings
+from streammoe_connectors.kafka.letters import HEADER_PREFIX, NULL_PREFIX, letters_in
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.topic_sink import TopicSink, check_topic, connection_for
 
@@ -19,7 +20,8 @@ SECTION = "dead_letters"
 class KafkaDeadLetterSettings(TopicSettings):
     """The ``[dead_letters]`` section for Kafka.
 
-    The topic's ``max.message.bytes`` must allow the longest record plus a thousand bytes of headers.
+    The topic's ``max.message.bytes`` must allow the longest record, its key and headers (up to 32 KiB), and a thousand
+    bytes.
     """
 
 
@@ -27,8 +29,9 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
     """A sink that sends the bytes of each rejected record as value, with the reason in headers.
 
     The headers are UTF-8 text: ``place`` (JSON), ``stage``, ``reason``, ``detail``, and where known ``format``,
-    ``columns`` (JSON), ``run`` and ``events``, see `DeadLetter`. The key is the location. At least once: a restart may
-    send a letter again, with the same key.
+    ``columns`` (JSON), ``run``, ``events`` and ``omitted_bytes``, see `DeadLetter`. The record's own key is the header
+    ``key``, and its headers are those with a prefix in front of their names, see `kafka.letters`. The key is the
+    location. At least once: a restart may send a letter again, with the same key.
 
     Args:
         settings: of the section.
@@ -46,6 +49,13 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
         """Raise `ConfigError` if the section conflicts with the sources."""
         check_topic(settings, settings.topic, SECTION, sources)
 
+    @staticmethod
+    def stored(settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel]) -> StoredLetters:
+        """Return the letters in the topic, up to its present end."""
+        connection = connection_for(settings, SECTION, sources)
+        servers = ",".join(sorted(connection.bootstrap_servers))
+        return StoredLetters(f"kafka://{servers}/{settings.topic}", letters_in(connection, settings.topic))
+
     def __init__(self, settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel]) -> None:
         target = Target(SECTION, settings.topic, 'keep rejected records in a file, by dead_letters.kind = "file"')
         connection = connection_for(settings, SECTION, sources)
@@ -57,11 +67,12 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
             return
         partitions = self._producer.partitions()
         for letter in letters:
-            self._producer.send(letter.record, None, letter.location, partitions, _headers(letter))
+            self._producer.send(letter.record, None, letter.location, partitions, headers_of(letter))
         self._producer.check_delivered()
 
 
-def _headers(letter: DeadLetter) -> list[tuple[str, bytes]]:
+def headers_of(letter: DeadLetter) -> list[tuple[str, bytes]]:
+    """Return the headers of a letter in a topic."""
     texts = {
         "place": json.dumps(letter.location, ensure_ascii=False),
         "stage": letter.stage,
@@ -73,6 +84,13 @@ def _headers(letter: DeadLetter) -> list[tuple[str, bytes]]:
         "events": None if letter.events is None else str(letter.events),
         "delimiter": letter.delimiter,
         "decimal": letter.decimal,
+        "omitted_bytes": None if letter.omitted_bytes is None else str(letter.omitted_bytes),
     }
     # The detail of a record that is not UTF-8 may contain lone surrogates.
-    return [(name, text.encode(errors="backslashreplace")) for name, text in texts.items() if text is not None]
+    own = [(name, text.encode(errors="backslashreplace")) for name, text in texts.items() if text is not None]
+    key = [] if letter.key is None else [("key", letter.key)]
+    given = [
+        (NULL_PREFIX + name, b"") if value is None else (HEADER_PREFIX + name, value)
+        for name, value in letter.headers or ()
+    ]
+    return [*own, *key, *given]

@@ -10,9 +10,12 @@ import select
 import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, overload
 
 import msgspec
+
+from streammoe.ports import Headers
 
 _HEAD = struct.Struct("<IQ")  # lengths of the JSON object and of the bytes after it
 _MAX_HEADER_BYTES = 1 << 28
@@ -29,6 +32,40 @@ def pack(header: Mapping[str, Any], body: Sequence[bytes] = ()) -> list[bytes]:
     """Encode a frame as pieces to be written one after the other."""
     text = msgspec.json.encode(header)
     return [_HEAD.pack(len(text), sum(map(len, body))) + text, *body]
+
+
+def pack_headers(headers: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> bytes:
+    """Encode the headers of several records for the body of a frame."""
+    return _HEADERS_ENCODER.encode([own or () for own in headers])
+
+
+class PackedHeaders(Sequence[Headers]):
+    """The result of `pack_headers`, decoded when a record's headers are first asked for.
+
+    Only rejected records and those that wait for their label need theirs, and there are mostly none of either.
+    """
+
+    def __init__(self, packed: bytes, count: int) -> None:
+        self._packed = packed
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, i: int) -> Headers: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[Headers]: ...
+    def __getitem__(self, i: int | slice) -> Headers | Sequence[Headers]:
+        return self._decoded[i]
+
+    @cached_property
+    def _decoded(self) -> list[Headers]:
+        return _HEADERS_DECODER.decode(self._packed)
+
+
+_HEADERS_ENCODER = msgspec.msgpack.Encoder()
+_HEADERS_DECODER = msgspec.msgpack.Decoder(list[Headers])
 
 
 class Inlet:

@@ -134,6 +134,8 @@ def _size(records: Records) -> int:
 def position_of(
     group: str,
     owner: str,
+    shard: str,
+    pattern: str | None,
     topic_ids: Mapping[str, str | None],
     buffers: Sequence[PartitionBuffer],
     unassigned: Mapping[str, Any],
@@ -143,6 +145,8 @@ def position_of(
     Args:
         group: of the reader.
         owner: of the position.
+        shard: whose partitions are read, such as ``0/4``.
+        pattern: of topics, if they are not named one by one.
         topic_ids: by topic.
         buffers: of the partitions that are read.
         unassigned: see `kafka.start.unassigned_offsets`.
@@ -154,6 +158,8 @@ def position_of(
         "kind": KIND,
         "group": group,
         "owner": owner,
+        "shard": shard,
+        **({"pattern": pattern} if pattern is not None else {}),
         "topics": topics,
         **({"left": unassigned} if unassigned else {}),
     }
@@ -168,7 +174,10 @@ def check_position(position: Position) -> None:
                 raise TypeError
             if not isinstance(topic["id"], str | None):
                 raise TypeError
-        if not isinstance(position["owner"], str):
+        if not isinstance(position["owner"], str) or not isinstance(position.get("pattern"), str | None):
+            raise TypeError
+        index, _, count = position.get("shard", "0/1").partition("/")  # which earlier versions left out
+        if not (_is_number(index) and _is_number(count) and int(index) < int(count)):
             raise TypeError
     except (KeyError, TypeError, AttributeError):
         raise invalid(KIND, "it must hold owner, and topics with partitions and their offsets") from None

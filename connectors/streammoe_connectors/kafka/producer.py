@@ -15,6 +15,7 @@ import msgspec
 
 from streammoe.errors import ConfigError, SinkError, StreammoeError
 from streammoe.ports import Location
+from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.clients import Cause, ClientError, Producer, Transactional, load_client
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.settings import Connection
@@ -340,17 +341,3 @@ class _Wait:
             self._reported = max(waited, 1e-9)
             _LOGGER.warning("%s; waiting for %.0f s, up to %.0f s", self._what, waited, self._give_up_seconds)
         return True
-
-
-def in_background(call: Callable[[], Result]) -> Future[Result]:
-    """Run a call that may never return, in a thread that ends with the process."""
-    pending: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            pending.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
-            pending.set_exception(error)
-
-    threading.Thread(target=run, name="streammoe-kafka", daemon=True).start()
-    return pending

@@ -20,17 +20,19 @@ from streammoe.ports import Position, TopicPartition
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.clients import load_client
 from streammoe_connectors.kafka.consumer import AssignedConsumer, ClusterUnavailableError, OffsetsLostError
-from streammoe_connectors.kafka.frames import Outlet
+from streammoe_connectors.kafka.frames import Outlet, pack_headers
 from streammoe_connectors.kafka.merge import merge
 from streammoe_connectors.kafka.ownership import Ownership
 from streammoe_connectors.kafka.partitions import PartitionBuffer, position_of
 from streammoe_connectors.kafka.records import Records, concatenate
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from streammoe_connectors.kafka.start import (
+    no_topic,
     partitions_of,
     report_missing_partitions,
     reset_offset,
     start_offsets,
+    topics_of,
     unassigned_offsets,
 )
 from streammoe_connectors.kafka.values import Values
@@ -110,6 +112,8 @@ class Reader:
         self._consumer: AssignedConsumer | None = None
         self._buffers: dict[TopicPartition, PartitionBuffer] = {}
         self._paused: set[TopicPartition] = set()
+        self._topics: list[str] = []
+        """Those that are read, in order; with a pattern those that have matched it so far."""
         self._topic_ids: dict[str, str | None] = {}
         self._pending: OutgoingBatch | None = None
         self._lost: dict[TopicPartition, bool] = {}
@@ -264,7 +268,7 @@ class Reader:
         settings = self._settings
         if self._consumer is None:
             self._consumer = self._client.create_consumer(self._options, settings)
-            self._consumer.request_metadata(settings.topics)
+            self._consumer.request_metadata(self._requested_topics)
         consumer = self._consumer
         if consumer.metadata_request_age is not None:
             self._next_attempt_at = time.monotonic() + 0.005
@@ -272,14 +276,14 @@ class Reader:
         self._require_topics(consumer)
         if self._missing_topic_responses:
             return
-        partitions = partitions_of(consumer, settings)
+        partitions = partitions_of(consumer, settings, self._topics)
         self._ownership.check(consumer, partitions)
         counters: Counter[str] = Counter()
         offsets = start_offsets(consumer, settings, self._start_position, partitions, counters)
         ends = consumer.end_offsets(partitions)
         stops = ends if settings.until == "end" else {}
         self._counters.update(counters)
-        self._topic_ids = {topic: consumer.topic_id(topic) for topic in settings.topics}
+        self._topic_ids = {topic: consumer.topic_id(topic) for topic in self._topics}
         for partition in partitions:
             stop = stops.get(partition)
             self._buffers[partition] = PartitionBuffer(
@@ -297,29 +301,41 @@ class Reader:
         self._last_metadata_request_at = self._last_checked_request_at = self._last_held_up_at = time.monotonic()
         buffers = self._buffers.values() if stops else ()
         total = sum((buffer.stop_offset or 0) - buffer.start_offset for buffer in buffers)
+        position = self._current_position()
         self._outlet.send(
             {
                 "type": "ready",
-                "position": self._current_position(),
-                "needs_checkpoint": self._start_position is None or counters["offset_reset"] > 0,
+                "position": position,
+                # It may differ by more than offsets: without a checkpoint another start might decide otherwise.
+                "needs_checkpoint": position != self._start_position,
                 "total": None if settings.until == "never" else total,
             }
         )
         self._report()
 
+    @property
+    def _requested_topics(self) -> tuple[str, ...] | None:
+        """Topics to request metadata of; ``None`` for all, among which a pattern selects."""
+        return self._settings.topics
+
     def _require_topics(self, consumer: AssignedConsumer) -> None:
-        missing = [topic for topic in self._settings.topics if consumer.partitions(topic) is None]
-        if not missing:
+        settings = self._settings
+        known = () if self._start_position is None else self._start_position["topics"]
+        self._topics = topics_of(consumer, settings, known)
+        missing = [topic for topic in self._topics if consumer.partitions(topic) is None]
+        if self._topics and not missing:
             self._missing_topic_responses = 0
             return
         self._missing_topic_responses += 1
         if self._missing_topic_responses >= _MISSING_RESPONSES:  # brokers may not know a new topic yet
-            raise SourceError(
-                f"Kafka has no topic {', '.join(missing)}; create it, correct source.topics, or allow this user to "
-                "see it"
-            )
+            if settings.topics is None and settings.on_lost != "fail" and len(missing) < len(self._topics):
+                # `start_offsets` warns of their partitions.
+                self._topics = [topic for topic in self._topics if topic not in missing]
+                self._missing_topic_responses = 0
+                return
+            raise SourceError(no_topic(settings, missing))
         self._next_attempt_at = time.monotonic() + 0.5
-        consumer.request_metadata(self._settings.topics)
+        consumer.request_metadata(self._requested_topics)
 
     def _refresh_metadata(self, consumer: AssignedConsumer, now: float) -> None:
         """Handle the last metadata response (new partitions, deleted or recreated topics), and request the next one."""
@@ -327,20 +343,22 @@ class Reader:
             return
         self._detect_recreated_topics(consumer)
         self._detect_deleted_topics(consumer)
-        new = [partition for partition in partitions_of(consumer, self._settings) if partition not in self._buffers]
-        if new and self._settings.until == "never" and not self._lost:
-            self._add_partitions(consumer, new)
+        if self._settings.until == "never" and not self._lost:
+            self._add_topics(consumer)
+            partitions = partitions_of(consumer, self._settings, self._topics)
+            if new := [partition for partition in partitions if partition not in self._buffers]:
+                self._add_partitions(consumer, new)
         silent = now - max(self._last_record_at, self._last_metadata_request_at) >= _METADATA_CHECK_SECONDS
         if silent or now - self._last_metadata_request_at >= self._settings.discover_seconds:
             self._request_metadata(consumer)
 
     def _request_metadata(self, consumer: AssignedConsumer) -> None:
         self._last_metadata_request_at = time.monotonic()
-        consumer.request_metadata(self._settings.topics)
+        consumer.request_metadata(self._requested_topics)
 
     def _detect_recreated_topics(self, consumer: AssignedConsumer) -> None:
         """Detect topics that were deleted and recreated."""
-        for topic in self._settings.topics:
+        for topic in self._topics:
             before, topic_id = self._topic_ids[topic], consumer.topic_id(topic)
             if topic_id is None or before == topic_id:
                 continue
@@ -353,7 +371,7 @@ class Reader:
         if self._last_checked_request_at == self._last_metadata_request_at:
             return  # that response has been checked already
         self._last_checked_request_at = self._last_metadata_request_at
-        missing = [topic for topic in self._settings.topics if consumer.partitions(topic) is None]
+        missing = [topic for topic in self._topics if consumer.partitions(topic) is None]
         self._missing_topic_responses = self._missing_topic_responses + 1 if missing else 0
         if self._missing_topic_responses != _MISSING_RESPONSES:
             return
@@ -363,6 +381,14 @@ class Reader:
                 f'{gone}. Set source.on_lost = "earliest" to continue with a new one, or start over with --fresh'
             )
         _LOGGER.warning("%s; waiting for a new one of that name", gone)
+
+    def _add_topics(self, consumer: AssignedConsumer) -> None:
+        """Add topics that match the pattern and did not exist before."""
+        topics = topics_of(consumer, self._settings, self._topics)
+        for topic in sorted(set(topics).difference(self._topics)):
+            _LOGGER.info("topic %s is new and matches source.topics_pattern", topic)
+            self._topic_ids[topic] = consumer.topic_id(topic)
+        self._topics = topics
 
     def _add_partitions(self, consumer: AssignedConsumer, partitions: list[TopicPartition]) -> None:
         try:
@@ -419,7 +445,7 @@ class Reader:
     def _rebuild(self) -> None:
         """Reconnect, and resume at the current offsets."""
         consumer = self._client.create_consumer(self._options, self._settings)
-        consumer.request_metadata(self._settings.topics)
+        consumer.request_metadata(self._requested_topics)
         self._last_metadata_request_at = time.monotonic()
         self._reassign(consumer)
         self._consumer = consumer
@@ -569,6 +595,8 @@ class Reader:
         if records.keys is not None:
             lengths = np.fromiter((-1 if key is None else len(key) for key in records.keys), np.int64, count)
             body += [lengths.tobytes(), b"".join(filter(None, records.keys))]
+        if records.headers is not None:
+            body.append(pack_headers(records.headers))
         if batch.partition_index is not None:
             body.append(batch.partition_index.tobytes())
         header = {
@@ -576,6 +604,7 @@ class Reader:
             "count": count,
             "sizes": [*map(len, body), *map(len, raw), len(block)],
             "keys": records.keys is not None,
+            "headers": records.headers is not None,
             "partitions": batch.partitions,
             "rejected": [[i, *why] for i, why in rejected.items()],
             "end": batch.end_position,
@@ -641,8 +670,15 @@ class Reader:
         consumer.seek(partition, offset)
 
     def _current_position(self) -> Position:
+        settings = self._settings
         return position_of(
-            self._settings.group, self._owner, self._topic_ids, list(self._buffers.values()), self._unassigned_offsets
+            settings.group,
+            self._owner,
+            settings.shard,
+            settings.topics_pattern,
+            self._topic_ids,
+            list(self._buffers.values()),
+            self._unassigned_offsets,
         )
 
     def _close(self) -> None:

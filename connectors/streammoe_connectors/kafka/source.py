@@ -13,10 +13,11 @@ from streammoe.errors import ConfigError, SourceError
 from streammoe.ports import Batch, Location, Locations, Position, Source, SourceStatus, TopicPartition, Unreadable
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.clients import load_client, require_client
-from streammoe_connectors.kafka.frames import Frame
+from streammoe_connectors.kafka.frames import Frame, PackedHeaders
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.partitions import check_position
 from streammoe_connectors.kafka.process import ReaderProcess
+from streammoe_connectors.kafka.resharding import redistributed
 from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSettings
 from streammoe_connectors.kafka.values import Values
 
@@ -36,13 +37,19 @@ class KafkaSource(Source):
 
     Settings = KafkaSettings
 
+    @staticmethod
+    def redistributed(positions: Sequence[Position], count: int) -> list[Position]:
+        """Return the positions of another number of shards; see `kafka.resharding`."""
+        return redistributed(positions, count)
+
     def __init__(self, settings: KafkaSettings) -> None:
         require_client(settings, 'source.kind = "kafka"')
         self._settings = settings
         self._options = load_client(settings.client).client_options(settings)
         values = Values(settings)
         self._format, self._columns = values.format, values.columns
-        self._origin = f"kafka topic {', '.join(settings.topics)}"
+        topics = "s " + str(settings.topics_pattern) if settings.topics is None else " " + ", ".join(settings.topics)
+        self._origin = f"kafka topic{topics}"
         self._process: ReaderProcess | None = None
         self._ready = False
         self._finished = False
@@ -194,6 +201,7 @@ class KafkaSource(Source):
         count = header["count"]
         offsets, times, ends = (np.frombuffer(next(pieces), np.int64) for _ in range(3))
         keys = _split_keys(np.frombuffer(next(pieces), np.int64), next(pieces)) if header["keys"] else None
+        headers = PackedHeaders(bytes(next(pieces)), count) if header["headers"] else None
         partitions = header["partitions"]
         partition_index = np.frombuffer(next(pieces), np.int64) if len(partitions) > 1 else np.zeros(count, np.int64)
         unreadable = {i: Unreadable(reason, detail, bytes(next(pieces))) for i, reason, detail in header["rejected"]}
@@ -208,6 +216,7 @@ class KafkaSource(Source):
             skipped=header["skipped"],
             timestamps=times,
             keys=keys,
+            headers=headers,
             unreadable=unreadable,
         )
 

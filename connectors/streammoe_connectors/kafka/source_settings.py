@@ -7,27 +7,44 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.values import ValueSettings
 
 STARTS = ("earliest", "latest", "committed")
+MAX_PATTERN_LENGTH = 500
+INTERNAL_PREFIX = "__"
+"""What the names of Kafka's own topics begin with."""
 
 
 def _check_topics(value: object) -> object:
+    if value is None:
+        return None
     topics = [value] if isinstance(value, str) else value
     if not isinstance(topics, (list, tuple)) or not topics:
         raise ValueError("must be the name of a topic, or a list of names")
     for number, topic in enumerate(topics, 1):
         if not isinstance(topic, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in {".", ".."}:
             raise ValueError(
-                "must be names of topics (up to 249 letters, digits, '.', '_', '-'; patterns are not supported), "
+                "must be names of topics (up to 249 letters, digits, '.', '_', '-'; for patterns use topics_pattern), "
                 f"but entry {number} is {topic!r}"
             )
     if repeated := sorted({topic for topic in topics if topics.count(topic) > 1}):
         raise ValueError(f"must name each topic once, but repeats {', '.join(repeated)}")
     return tuple(topics)
+
+
+def _check_pattern(value: object) -> object:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_PATTERN_LENGTH:
+        raise ValueError(f"must be a regular expression of at most {MAX_PATTERN_LENGTH} characters")
+    try:
+        re.compile(value)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"must be a regular expression, as Python reads them, and is not: {error}") from None
+    return value
 
 
 def _check_shard(value: object) -> object:
@@ -36,7 +53,7 @@ def _check_shard(value: object) -> object:
     parts = re.fullmatch(r"(\d{1,6})/(\d{1,6})", value) if isinstance(value, str) else None
     if parts is None or int(parts[1]) >= int(parts[2]):
         raise ValueError('must be like "0/4", the first of four shards, or a table like { index = 0, of = 4 }')
-    return value
+    return f"{int(parts[1])}/{int(parts[2])}"
 
 
 def _check_start(value: object) -> object:
@@ -61,6 +78,8 @@ class ReadingSettings(ValueSettings):
 
     Attributes:
         topics: the name of a topic, or a list of names.
+        topics_pattern: instead of `topics`, a regular expression, as Python reads them, that matches the whole names of
+            the topics to read, also of those that are created later; never of Kafka's own.
         group: the consumer group that shows the position of the last checkpoint to lag tools, and lets two daemons
             detect that they read the same partitions.
         start: where the first start begins: ``earliest``, ``latest``, ``committed`` (the offset committed by the group,
@@ -79,7 +98,8 @@ class ReadingSettings(ValueSettings):
         owner_seconds: how long after its last heartbeat a daemon's partitions may not be taken over.
     """
 
-    topics: Annotated[tuple[str, ...], BeforeValidator(_check_topics)]
+    topics: Annotated[tuple[str, ...] | None, BeforeValidator(_check_topics)] = None
+    topics_pattern: Annotated[str | None, BeforeValidator(_check_pattern)] = Field(default=None, validate_default=True)
     group: str = Field(min_length=1, max_length=249)
     start: Annotated[str, BeforeValidator(_check_start)] = "earliest"
     on_lost: Literal["fail", "earliest", "latest"] = "fail"
@@ -93,6 +113,19 @@ class ReadingSettings(ValueSettings):
     discover_seconds: float = Field(default=30.0, gt=0)
     stall_seconds: float = Field(default=60.0, gt=0)
     owner_seconds: float = Field(default=30.0, ge=1)
+
+    @field_validator("topics_pattern")
+    @classmethod
+    def _check_either(cls, pattern: str | None, info: ValidationInfo) -> str | None:
+        if "topics" in info.data and (pattern is None) == (info.data["topics"] is None):
+            raise ValueError("must be set if source.topics is not, and must not be set if that is")
+        return pattern
+
+    def reads(self, topic: str) -> bool:
+        """Whether this topic is named, or matches the pattern."""
+        if self.topics_pattern is None:
+            return topic in (self.topics or ())
+        return not topic.startswith(INTERNAL_PREFIX) and re.fullmatch(self.topics_pattern, topic) is not None
 
     @property
     def start_timestamp_ms(self) -> int | None:

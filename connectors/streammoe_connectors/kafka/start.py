@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from streammoe.errors import SourceError
@@ -16,14 +16,42 @@ from streammoe_connectors.kafka.source_settings import ReadingSettings
 _LOGGER = logging.getLogger("streammoe.source")
 
 
-def partitions_of(consumer: AssignedConsumer, settings: ReadingSettings) -> list[TopicPartition]:
+def topics_of(consumer: AssignedConsumer, settings: ReadingSettings, known: Iterable[str]) -> list[str]:
+    """Return the topics to read, whether they exist or not: those named, or all that match and those known before.
+
+    Args:
+        consumer: whose last response tells of the topics that exist.
+        settings: of the source.
+        known: topics that were read before.
+    """
+    if settings.topics is not None:
+        return sorted(settings.topics)
+    return sorted({topic for topic in (*consumer.topics(), *known) if settings.reads(topic)})
+
+
+def partitions_of(consumer: AssignedConsumer, settings: ReadingSettings, topics: Iterable[str]) -> list[TopicPartition]:
     """Return the partitions of the shard, in the order of topics and numbers, as of the cluster's last response."""
     return [
         TopicPartition(topic, number)
-        for topic in sorted(settings.topics)
+        for topic in topics
         for number in consumer.partitions(topic) or ()
         if settings.is_in_shard(number)
     ]
+
+
+def no_topic(settings: ReadingSettings, missing: Sequence[str]) -> str:
+    """Return what to do about topics that do not exist."""
+    if not missing:
+        return (
+            f"Kafka has no topic whose whole name matches source.topics_pattern = {settings.topics_pattern!r}; create "
+            "one, correct the pattern, or allow this user to see them"
+        )
+    if settings.topics is None:
+        return (
+            f"Kafka no longer has topic {', '.join(missing)}, which the checkpoint has read. Set "
+            'source.on_lost = "earliest" to continue with the others, or start over with --fresh'
+        )
+    return f"Kafka has no topic {', '.join(missing)}; create it, correct source.topics, or allow this user to see it"
 
 
 def start_offsets(
@@ -69,6 +97,14 @@ def start_offsets(
     for partition in partitions:
         topic, number = partition.topic, str(partition.partition)
         before = [saved for saved in (known.get(topic), position.get("left", {}).get(topic)) if saved is not None]
+        if not before and settings.topics_pattern is not None and position.get("pattern") == settings.topics_pattern:
+            # Its topic did not exist when the position was taken.
+            offsets[partition] = beginnings[partition]
+            counters["partition_discovered"] += 1
+            _LOGGER.info(
+                "topic %s is new and matches source.topics_pattern, read from its first record", partition.topic
+            )
+            continue
         if not before:
             without_position.append(partition)
             continue
@@ -112,7 +148,7 @@ def unassigned_offsets(settings: ReadingSettings, position: Position | None) -> 
 
 
 def _is_read(settings: ReadingSettings, topic: str, number: int | str) -> bool:
-    return topic in settings.topics and settings.is_in_shard(int(number))
+    return settings.reads(topic) and settings.is_in_shard(int(number))
 
 
 def report_missing_partitions(settings: ReadingSettings, offsets: Mapping[TopicPartition, int]) -> None:
@@ -128,12 +164,13 @@ def report_missing_partitions(settings: ReadingSettings, offsets: Mapping[TopicP
     )
     if settings.on_lost == "fail":
         raise SourceError(
-            f"Kafka no longer has {names}: the topic was recreated with fewer partitions, and the next records are "
-            'lost. Set source.on_lost = "earliest" or "latest" to continue with the others, or start over with --fresh'
+            f"Kafka no longer has {names}: the topic was deleted, or recreated with fewer partitions, and the next "
+            'records are lost. Set source.on_lost = "earliest" or "latest" to continue with the others, or start over '
+            "with --fresh"
         )
     _LOGGER.warning(
-        "no longer read, since the topic was recreated with fewer partitions: %s. Continuing with the others, "
-        "according to source.on_lost",
+        "no longer read, since the topic was deleted, or recreated with fewer partitions: %s. Continuing with the "
+        "others, according to source.on_lost",
         names,
     )
 

@@ -11,6 +11,7 @@ from streammoe.ports import Sink
 from streammoe_connectors.kafka.clients import load_client, require_client
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.settings import Connection
+from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 
 class TopicSink(Sink):
@@ -58,7 +59,7 @@ def check_topic(settings: Connection, topic: str, section: str, sources: Sequenc
         if not isinstance(source, Connection):
             continue
         shared_servers = set(source.bootstrap_servers) & set(connection.bootstrap_servers)
-        if shared_servers and topic in getattr(source, "topics", ()):
+        if shared_servers and isinstance(source, ReadingSettings) and source.reads(topic):
             raise ConfigError(
                 f"{section}.topic: is {topic!r}, which the source reads: the daemon would endlessly learn from its own "
                 "output; choose another topic"

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from streammoe.errors import RetriableSinkError, SinkError
 from streammoe.ports import Location, Position, Recovered, parts_of
+from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.clients import Cause, ClientError, Producer, Transactional
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.offsets import OffsetMetadata, offsets_of
@@ -19,7 +20,6 @@ from streammoe_connectors.kafka.producer import (
     LOG_INTERVAL_SECONDS,
     NOTHING_LOST,
     TopicProducer,
-    in_background,
 )
 from streammoe_connectors.kafka.settings import Connection
 

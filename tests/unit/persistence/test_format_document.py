@@ -1,6 +1,7 @@
 """docs/checkpoint-format.md is enough to read a checkpoint, and says what real ones hold."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,11 @@ from streammoe.model.phases import streaming
 from streammoe.options import Auto, WarmUp
 from streammoe.persistence import decode, state_digest
 from streammoe.persistence.store import read_checkpoint
+from streammoe.pipeline.label_join import LabelJoin, Limits
+from streammoe.pipeline.pipeline import Schema
 from streammoe.shards.places import Folder
 from streammoe.shards.watcher import Watcher
+from streammoe.testing.batches import batch_of
 from tests.unit.global_models import adopting_daemon
 from tests.unit.shards.shards import Daemon, Largest
 
@@ -118,7 +122,15 @@ def contents(models, tmp_path_factory):
     Watcher({"north": Folder(shard.store.folder)}, out, Largest()).round()
     merged = [decode(out.read(name), name) for name in out.names()]
     of_daemons = [read_checkpoint(folder), read_checkpoint(adopting / "state")]
-    return [*golden, *of_daemons, *merged, *((model.arrays(), model.describe()) for model in models)]
+    join = LabelJoin("id", Schema(("y",)), Limits(9))
+    join.join(replace(batch_of([{"id": 1, "a": 1}], "jsonl"), headers=[(("name", b"value"),)]))  # which Kafka has
+    return [
+        *golden,
+        *of_daemons,
+        (join.arrays(), {}),
+        *merged,
+        *((model.arrays(), model.describe()) for model in models),
+    ]
 
 
 def test_the_reader_on_that_page_reads_every_golden_file_and_rejects_damage():

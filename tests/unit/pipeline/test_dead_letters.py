@@ -9,7 +9,7 @@ from streammoe.daemon.guards import BAD_RECORD_WINDOW as WINDOW
 from streammoe.daemon.guards import BadRecordGuard
 from streammoe.errors import TooManyBadRecords
 from streammoe.pipeline.dead_letters import DeadLetterFile, read_letter
-from streammoe.ports import DeadLetter
+from streammoe.ports import MAX_ENVELOPE_BYTES, DeadLetter, enveloped
 
 
 def letter(record=b"1", detail="", **how_to_read):
@@ -20,6 +20,8 @@ LETTERS = [
     letter(b'{"x": "\xc3\xa9"}', "field 'x' is '\u00e9'; it must be a number", format="jsonl"),
     *[letter(record) for record in (b"\xff\xfe", b"caf\xe9", b"\xed\xa0\x80")],  # no text
     *[letter(record, "field '\ud800' is odd") for record in (b"", b"\0", b'1,"two\nlines"', "\u2028\x85".encode())],
+    letter(b"", key=b"", headers=(("a", b"\xff"), ("a", None), ("\u00e9", "\u00e9".encode()))),
+    letter(b"", key=b"\xff", omitted_bytes=7),
     letter(b"1;2\r", format="csv", columns=("a", "b"), run="r", events=9, delimiter=";", decimal=","),
 ]
 
@@ -42,13 +44,31 @@ def test_letters_are_lines_that_are_read_as_they_were_written(tmp_path):
     assert base64.b64decode(json.loads(lines[1])["record_base64"]) == LETTERS[1].record
 
 
+WRONG = [
+    {"key": 1},
+    {"key_base64": "?"},
+    *({"headers": headers} for headers in (1, [1], [["a"]], [[1, "a"]], [["a", 1]], [["a", {"base64": "?"}]])),
+]
+
+
 def test_what_is_no_letter():
     whole = {"place": {}, "stage": "", "reason": "", "detail": "", "record": ""}
     assert read_letter(json.dumps(whole).encode()) is not None
-    for wrong in ({"place": 1}, {"record": 1}, {"columns": [1]}, {"events": "x"}, {"delimiter": "x"}):
+    for wrong in ({"place": 1}, {"record": 1}, {"columns": [1]}, {"events": "x"}, {"delimiter": "x"}, *WRONG):
         assert read_letter(json.dumps(whole | wrong).encode()) is None, wrong
     for line in (b"", b"null", b"[" * 100_000):
         assert read_letter(line) is None
+
+
+def test_key_and_headers_are_kept_as_far_as_they_fit():
+    most = MAX_ENVELOPE_BYTES
+    fits = letter(key=b"k", headers=(("a", None), ("b", b"x" * (most - 3))))
+    assert enveloped(letter(), fits.key, fits.headers) == fits
+    headers = (("a", b"x" * most), ("b", b"y"))
+    assert enveloped(letter(), b"k" * (most - 2), headers) == letter(
+        key=b"k" * (most - 2), headers=headers[1:], omitted_bytes=most + 1
+    )
+    assert enveloped(letter(), b"k" * (most + 1), ()) == letter(omitted_bytes=most + 1)
 
 
 # --- the guard ------------------------------------------------------------------------------------------------------

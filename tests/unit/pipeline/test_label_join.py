@@ -17,7 +17,7 @@ from streammoe.options import Lags, WarmUp
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.pipeline.scores import PrequentialScores
-from streammoe.ports import Unreadable
+from streammoe.ports import EXPIRED, Unreadable
 from streammoe.testing import batches
 from tests.unit.pipeline import streams
 
@@ -161,6 +161,52 @@ def test_a_rejected_event_is_in_the_letters_as_one_record():
     assert (event.location["row"], event.reason, event.format) == (1, "wrong_type", "jsonl")
     assert json.loads(event.record) == {**A, "y": "?"}
     assert (label.reason, label.format) == ("no_key", None)  # no replay could learn it
+
+
+def test_a_letter_has_key_and_headers_of_the_record_that_it_names_also_over_a_restart():
+    """Those of an event are of its features, which came before, and after a restart in another process."""
+    whys = [(("why", b"A"),), (), (("why", b"no key"), ("why", None))]
+    before, after, line = joining(), joining(), line_of()
+    settled(before, line, batch_of([{"a": 1.0, "y": 1.0}, A], keys=[None, b"features"], headers=[(), whys[0]]))
+    after.restore(before.arrays())
+    later = [{"id": 1, "y": "?"}, {"a": "?", "y": 1.0}, {"y": 1.0}]
+    keys = [b"label", None, b"none"]
+    processed = settled(after, line, batch_of(later, 2, keys=keys, headers=[(("why", b"label"),), *whys[1:]]))
+    found = [(letter.key, letter.headers) for letter in processed.letters]
+    assert found == [(b"features", whys[0]), (None, None), (b"none", whys[2])]
+    bare = settled(before, line, batch_of([{"id": 1, "y": "?"}], 2))
+    assert [(letter.key, letter.headers) for letter in bare.letters] == found[:1]
+    assert "labels.headers" not in before.arrays()  # which no file of an earlier version has either
+
+
+@pytest.mark.parametrize(
+    ("limits", "later", "named"),
+    [
+        (Limits(1), [{"id": 2, "a": 1.0}], "max_pending = 1"),
+        (Limits(9, expire_events=1), [{"a": 1.0, "y": 1.0}] * 2, "expire_events = 1"),
+        (Limits(9, expire_seconds=1.5), [{"a": 1.0, "y": 1.0}] * 2, "expire_seconds = 1.5"),
+        (PLENTY, [B], "that key"),
+    ],
+)
+def test_what_expires_is_a_letter_if_wanted_and_counts_as_expired_alone(limits, later, named):
+    first = [{"a": 1.0, "y": 1.0}, A]
+    for keep in (False, True):
+        join, line = LabelJoin("id", SCHEMA, limits, keep_expired=keep), line_of()
+        times = [0, 0, *(1_000 * (i + 1) for i in range(len(later)))]
+        processed = settled(join, line, batch_of([*first, *later], times=times))
+        assert (processed.outcomes["expired"], processed.outcomes["rejected"], processed.reasons) == (1, 0, {})
+        assert not processed.bad.any()
+        assert len(processed.letters) == keep
+    (letter,) = processed.letters
+    assert (letter.location["row"], letter.stage, letter.reason, letter.format) == (1, "join", EXPIRED, None)
+    assert json.loads(letter.record) == A
+    assert named in letter.detail
+
+
+def test_features_that_were_rejected_have_one_letter_though_they_expire_later():
+    join, line = LabelJoin("id", SCHEMA, Limits(1), keep_expired=True), line_of()
+    processed = settled(join, line, batch_of([{"a": 1.0, "y": 1.0}, {"id": 1, "a": "?"}, {"id": 2, "a": 1.0}]))
+    assert [letter.reason for letter in processed.letters] == ["wrong_type"]
 
 
 def test_predictions_have_a_row_when_features_come_and_one_when_their_label_does():

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kafka import KafkaConsumer, OffsetAndMetadata
+from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata
 from kafka import TopicPartition as ClientPartition
 from kafka.errors import (
     BrokerResponseError,
@@ -35,6 +35,8 @@ from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.records import Records
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
+_PRODUCER_OPTIONS = KafkaProducer.DEFAULT_CONFIG.keys() - KafkaConsumer.DEFAULT_CONFIG.keys()
+
 
 class KafkaPythonConsumer:
     """A consumer of assigned partitions; arguments and errors are those of `Client.create_consumer`."""
@@ -49,7 +51,7 @@ class KafkaPythonConsumer:
         arguments = {
             "fetch_max_bytes": max(settings.partition_fetch_bytes, settings.buffer_bytes // 2),
             "metadata_max_age_ms": max(1_000, int(settings.discover_seconds * 1000)),
-            **options,
+            **{name: value for name, value in options.items() if name not in _PRODUCER_OPTIONS},
             "allow_auto_create_topics": False,
             "auto_offset_reset": "none",
             "bootstrap_timeout_ms": REQUEST_TIMEOUT_MS,
@@ -79,9 +81,11 @@ class KafkaPythonConsumer:
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
-    def request_metadata(self, topics: Sequence[str]) -> None:
+    def request_metadata(self, topics: Sequence[str] | None) -> None:
         metadata = self._consumer._cluster  # noqa: SLF001 - see the module's docstring
-        metadata.set_topics(topics)
+        metadata.need_all_topic_metadata = topics is None
+        if topics is not None:
+            metadata.set_topics(topics)
         self._metadata_request = metadata.request_update()
         self._metadata_requested_at = time.monotonic()
 
@@ -95,6 +99,9 @@ class KafkaPythonConsumer:
             self._next_metadata_attempt_at = now + METADATA_RETRY_SECONDS
             self._metadata_request = self._consumer._cluster.request_update()  # noqa: SLF001 - see the module's docstring
         return now - self._metadata_requested_at
+
+    def topics(self) -> list[str]:
+        return sorted(self._consumer._cluster.topics())  # noqa: SLF001 - see the module's docstring
 
     def partitions(self, topic: str) -> list[int] | None:
         metadata = self._consumer._cluster  # noqa: SLF001

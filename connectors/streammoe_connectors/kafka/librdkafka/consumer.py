@@ -7,7 +7,8 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 import numpy as np
 from confluent_kafka import (
@@ -23,6 +24,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from streammoe.errors import SourceError
 from streammoe.ports import TopicPartition
+from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.consumer import (
     METADATA_RETRY_SECONDS,
     REQUEST_TIMEOUT_MS,
@@ -52,6 +54,17 @@ _UNKNOWN = {
 }
 
 
+class Description(NamedTuple):
+    """What the cluster says of a topic."""
+
+    partitions: list[int]
+    topic_id: str | None
+
+
+Topics = dict[str, Description | KafkaError]
+"""By their names; an error stands for a topic that does not exist, or may not be read."""
+
+
 class LibrdkafkaConsumer:
     """A consumer of assigned partitions; arguments and errors are those of `Client.create_consumer`."""
 
@@ -65,9 +78,9 @@ class LibrdkafkaConsumer:
         self._unconfirmed: list[Message] = []  # records of topics whose ids must be asked for first
         self._received_at: dict[str, float] = {}  # when records of a topic were last received
         self._postponed: Exception | None = None
-        self._topics: dict[str, tuple[list[int], str | None] | KafkaError] = {}
-        self._described: dict[str, Any] = {}
-        self._metadata_names: Sequence[str] = ()
+        self._topics: Topics = {}
+        self._requested: Sequence[str] | None = None
+        self._metadata_request: Future[Topics] | None = None
         self._metadata_requested_at = self._next_metadata_attempt_at = 0.0
         arguments = {
             # Checksums of records are checked, as by other clients.
@@ -95,7 +108,7 @@ class LibrdkafkaConsumer:
         except (KafkaException, TypeError, ValueError) as error:
             raise SourceError(f"Kafka cannot be reached with these settings: {error_text(error)}") from None
         try:
-            self._consumer.list_topics(settings.topics[0], timeout=_REQUEST_TIMEOUT)
+            self._consumer.list_topics(settings.topics[0] if settings.topics else None, timeout=_REQUEST_TIMEOUT)
         except KafkaException as error:
             self._consumer.poll(0)  # which calls for errors
             self.close()
@@ -113,30 +126,44 @@ class LibrdkafkaConsumer:
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
-    def request_metadata(self, topics: Sequence[str]) -> None:
-        self._metadata_names = list(topics)
-        self._described = self._describe()
+    def request_metadata(self, topics: Sequence[str] | None) -> None:
+        self._requested = topics
+        self._metadata_request = in_background(lambda: self._describe(topics))
         self._metadata_requested_at = time.monotonic()
 
-    def _describe(self) -> dict[str, Any]:
-        found = self._admin.describe_topics(TopicCollection(self._metadata_names), request_timeout=_REQUEST_TIMEOUT)
-        return dict(found)
+    def _describe(self, topics: Sequence[str] | None) -> Topics:
+        """Return what the cluster says of topics, or of all that match the pattern, which takes two requests.
+
+        Raises:
+            ClusterUnavailableError: it does not say anything of one of them.
+        """
+        try:
+            if topics is None:
+                listed = self._admin.list_topics(timeout=_REQUEST_TIMEOUT).topics
+                topics = [topic for topic in listed if self._settings.reads(topic)]
+            if not topics:
+                return {}
+            found = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT)
+            return {topic: _description(future) for topic, future in found.items()}
+        except (KafkaException, TimeoutError) as error:
+            raise ClusterUnavailableError(error_text(error)) from None
 
     @property
     def metadata_request_age(self) -> float | None:
-        if not self._described:
+        request, now = self._metadata_request, time.monotonic()
+        if request is None:
             return None
-        now = time.monotonic()
-        if all(future.done() for future in self._described.values()):
-            answers = {topic: _answer(future) for topic, future in self._described.items()}
-            if None not in answers.values():
-                self._topics = {topic: answer for topic, answer in answers.items() if answer is not None}
-                self._described = {}
+        if request.done():
+            if request.exception() is None:
+                self._topics, self._metadata_request = request.result(), None
                 return None
             if now >= self._next_metadata_attempt_at:
                 self._next_metadata_attempt_at = now + METADATA_RETRY_SECONDS
-                self._described = self._describe()
+                self._metadata_request = in_background(lambda: self._describe(self._requested))
         return now - self._metadata_requested_at
+
+    def topics(self) -> list[str]:
+        return sorted(self._topics)
 
     def partitions(self, topic: str) -> list[int] | None:
         found = self._topics.get(topic)
@@ -147,11 +174,11 @@ class LibrdkafkaConsumer:
                     "in as another one"
                 )
             return None
-        return None if found is None else found[0]
+        return None if found is None else found.partitions
 
     def topic_id(self, topic: str) -> str | None:
         found = self._topics.get(topic)
-        return None if found is None or isinstance(found, KafkaError) else found[1]
+        return None if found is None or isinstance(found, KafkaError) else found.topic_id
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
@@ -275,13 +302,7 @@ class LibrdkafkaConsumer:
         now = time.monotonic()
         topics = {str(message.topic()) for message in (messages if len(self._topics) > 1 else messages[:1])}
         if any(now - self._received_at.get(topic, 0.0) > _SILENCE_SECONDS for topic in topics):
-            deadline = now + _REQUEST_TIMEOUT + 1
-            answers = {}
-            for topic, future in self._describe().items():
-                answers[topic] = _answer(future, max(0.0, deadline - time.monotonic()))
-            if None in answers.values():
-                raise ClusterUnavailableError("no answer about the ids of topics")
-            self._topics |= {topic: answer for topic, answer in answers.items() if answer is not None}
+            self._topics |= self._describe(sorted(topics))
         self._received_at |= dict.fromkeys(topics, time.monotonic())
 
     def _by_partition(self, messages: list[Message]) -> dict[TopicPartition, Records]:
@@ -347,20 +368,17 @@ def _as_records(messages: Sequence[Message]) -> Records:
     )
 
 
-def _answer(future: Any, timeout: float = 0.0) -> tuple[list[int], str | None] | KafkaError | None:
-    """Return partitions and id of a topic, or what the cluster says of it; ``None`` if it says nothing."""
+def _description(future: Any) -> Description | KafkaError:
+    """Return what the cluster says of a topic; raise the error of a request that it does not answer."""
     try:
-        error = future.exception(timeout)
-    except TimeoutError:
-        return None
-    if error is None:
-        description = future.result()
-        raw = description.topic_id
-        number = (raw.get_most_significant_bits() % 2**64) << 64 | raw.get_least_significant_bits() % 2**64
-        partitions = sorted(partition.id for partition in description.partitions)
-        # As kafka-python writes it, so that positions of either client suit the other.
-        return partitions, str(uuid.UUID(int=number)) if number else None
-    about = error_of(error)
-    if about is None or about.code() < 0:  # its own codes, such as those of time-outs
-        return None
-    return about
+        description = future.result(_REQUEST_TIMEOUT + 1)
+    except KafkaException as error:
+        about = error_of(error)
+        if about is None or about.code() < 0:  # its own codes, such as those of time-outs
+            raise
+        return about
+    raw = description.topic_id
+    number = (raw.get_most_significant_bits() % 2**64) << 64 | raw.get_least_significant_bits() % 2**64
+    # As kafka-python writes it, so that positions of either client suit the other.
+    topic_id = str(uuid.UUID(int=number)) if number else None
+    return Description(sorted(partition.id for partition in description.partitions), topic_id)

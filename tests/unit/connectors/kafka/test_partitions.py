@@ -30,14 +30,15 @@ def test_others_wait_for_it_until_it_has_been_at_its_end_for_a_while():
 def test_a_position_holds_every_partition_topics_without_any_and_what_was_left():
     buffers = [PartitionBuffer(TopicPartition("a", 0), 3), PartitionBuffer(TopicPartition("a", 10), 4)]
     left = {"c": {"id": "id", "partitions": {"1": 9}}}
-    position = position_of("g", "me", {"a": "id", "b": None}, buffers, {})
+    position = position_of("g", "me", "0/2", None, {"a": "id", "b": None}, buffers, {})
     assert position == {
         "kind": "kafka",
         "group": "g",
         "owner": "me",
+        "shard": "0/2",
         "topics": {"a": {"id": "id", "partitions": {"0": 3, "10": 4}}, "b": {"id": None, "partitions": {}}},
     }
-    assert position_of("g", "me", {"a": "id", "b": None}, buffers, left) == position | {"left": left}
+    assert position_of("g", "me", "0/2", None, {"a": "id", "b": None}, buffers, left) == position | {"left": left}
     assert offsets_of(position) == {TopicPartition("a", 0): 3, TopicPartition("a", 10): 4}
     for sound in (position, position | {"left": left}):
         check_position(sound)
@@ -45,6 +46,8 @@ def test_a_position_holds_every_partition_topics_without_any_and_what_was_left()
         {"kind": "file"},
         *({"topics": {"a": held}} for held in (7, {"partitions": {"x": 1}}, {"partitions": {"0": "1"}})),
         {"owner": None},
+        {"pattern": 7},
+        *({"shard": shard} for shard in (None, "0", "2/2", "0/0", "x/2", "-1/2")),
         {"left": {"a": {"id": "1", "partitions": {"0": -1}}}},
     ):
         with pytest.raises(SourceError):

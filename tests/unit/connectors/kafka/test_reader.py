@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from streammoe.errors import RetriableSourceError
+from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import TopicPartition
 from streammoe.testing.kafka.lab import PATIENCE, wait_until
 from streammoe_connectors.kafka import reader as kafka_reader
@@ -23,10 +23,14 @@ SOON = 0.03
 
 
 class Script:
-    """A cluster that holds the topic `t`, and behaves as its attributes say."""
+    """A cluster that holds the topic `t`, and behaves as its attributes say.
+
+    Other topics are those that `topic_of` names for the numbers of their only partitions.
+    """
 
     def __init__(self):
         self.logs = {0: []}
+        self.topic_of = {}
         self.first = {}
         self.deaf = set()
         self.id = self.next_id = None
@@ -64,8 +68,11 @@ class Script:
         if self.id != self.next_id:
             self.answered_at = time.monotonic() + SOON
 
+    def topics(self):
+        return sorted({self.topic_of.get(number, "t") for number in self.logs})
+
     def partitions(self, topic):
-        return list(self.logs)
+        return [number for number in self.logs if self.topic_of.get(number, "t") == topic] or None
 
     def topic_id(self, topic):
         return self.id
@@ -102,13 +109,13 @@ class Script:
         ends = {number: self.end(number) for number in self.at}
         lost = [number for number, at in self.at.items() if not self.first.get(number, 0) <= at <= ends[number]]
         if lost:
-            raise OffsetsLostError([TopicPartition("t", number) for number in lost])
+            raise OffsetsLostError([TopicPartition(self.topic_of.get(number, "t"), number) for number in lost])
         found = {}
         for number, log in self.logs.items():
-            rows = [row for row in log if row.offset >= self.at[number]][:100]
+            rows = [row for row in log if row.offset >= self.at.get(number, row.offset + 1)][:100]
             if rows and number not in self.deaf | self.paused:
                 self.at[number] = rows[-1].offset + 1
-                found[TopicPartition("t", number)] = columns(*rows)
+                found[TopicPartition(self.topic_of.get(number, "t"), number)] = columns(*rows)
         return found
 
     def fetch_position(self, partition):
@@ -134,14 +141,9 @@ def child(monkeypatch):
     threads = []
 
     def start(position=None, **settings):
-        settings = ReadingSettings(topics="t", group="g", **settings)
-        start_command = {
-            "settings": settings.model_dump(),
-            "client": "scripted",
-            "options": {},
-            "position": position,
-            "owner": "me",
-        }
+        settings = ReadingSettings(**{"topics": "t", "group": "g", **settings})
+        given = {"client": "scripted", "options": {}, "position": position, "owner": "me"}
+        start_command = {"settings": settings.model_dump(), **given}
         reader = Reader(start_command, Outlet(write), commands, tick_seconds=SOON, pause_seconds=0.005)
         threads.append(threading.Thread(target=reader.run))
         threads[0].start()
@@ -299,3 +301,89 @@ def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(chi
     script.deaf = set()
     take(until, 301)
     assert script.at == {0: 300, 1: 1}
+
+
+# --- topics by a pattern ----------------------------------------------------------------------------------------------
+
+MATCHING = {"topics": None, "topics_pattern": "a[.].*", "discover_seconds": 0.01}
+
+
+@pytest.fixture
+def failed(monkeypatch):
+    """What ends readers."""
+    found, run = [], Reader.run
+
+    def watched(reader):
+        try:
+            run(reader)
+        except SourceError as error:
+            found.append(str(error))
+
+    monkeypatch.setattr(Reader, "run", watched)
+    return found
+
+
+def held(position):
+    return {topic: saved["partitions"] for topic, saved in position["topics"].items()}
+
+
+def test_topics_that_match_are_read_those_that_come_later_from_their_first_record(child):
+    script, start = child
+    script.topic_of = {0: "a.0", 1: "ba.1", 2: "a", 3: "__a.3"}
+    script.logs = {number: [Row(i) for i in range(5)] for number in range(4)}
+    reader, until = start(start="latest", **MATCHING)
+    ready = until(is_a("ready"))
+    assert (held(ready["position"]), ready["needs_checkpoint"]) == ({"a.0": {"0": 5}}, True)
+    script.topic_of[4] = "a.4"
+    script.logs[4] = [Row(i) for i in range(3)]
+    batch = until(is_a("batch"))
+    assert (batch["count"], held(batch["end"])) == (3, {"a.0": {"0": 5}, "a.4": {"4": 3}})
+    assert reader._counters["partition_discovered"] == 1
+
+
+@pytest.mark.parametrize(("before", "at"), [("a[.].*", 0), (None, 3), (".*", 3)])
+def test_after_a_restart_what_has_come_is_new_and_what_the_settings_add_begins_as_they_say(child, before, at):
+    script, start = child
+    script.topic_of = {0: "a.0", 4: "a.4"}
+    script.logs = {0: [Row(i) for i in range(5)], 4: [Row(i) for i in range(3)]}
+    position = {"kind": "kafka", "group": "g", "owner": "me", "shard": "0/1"}
+    position |= {"topics": {"a.0": {"id": None, "partitions": {"0": 5}}}, **({"pattern": before} if before else {})}
+    _, until = start(position, start="latest", **MATCHING)
+    ready = until(is_a("ready"))
+    # What decides that has to be in a checkpoint before anything is read.
+    assert (held(ready["position"]), ready["needs_checkpoint"]) == ({"a.0": {"0": 5}, "a.4": {"4": at}}, True)
+
+
+@pytest.mark.parametrize("gone", ["while it is read", "before the start"])
+@pytest.mark.parametrize("policy", ["fail", "earliest"])
+def test_a_topic_that_matched_and_is_deleted_is_missed(child, failed, monkeypatch, gone, policy):
+    script, start = child
+    monkeypatch.setattr(kafka_reader, "_METADATA_CHECK_SECONDS", 0.01)
+    script.topic_of = {0: "a.0", 4: "a.4"}
+    script.logs = {0: [Row(i) for i in range(5)]}
+    position = None
+    if gone == "before the start":
+        topics = {"a.0": {"id": None, "partitions": {"0": 0}}, "a.4": {"id": None, "partitions": {"4": 3}}}
+        position = {"kind": "kafka", "group": "g", "owner": "me", "shard": "0/1", "pattern": "a[.].*", "topics": topics}
+    else:
+        script.logs[4] = [Row(0)]
+    reader, until = start(position, on_lost=policy, **MATCHING)
+    if gone == "while it is read":
+        take(until, 6)
+        del script.logs[4], script.at[4]
+    if policy == "fail":
+        wait_until(lambda: failed, "it ends")
+        assert "a.4" in failed[0]
+    elif gone == "before the start":
+        assert held(until(is_a("ready"))["position"]) == {"a.0": {"0": 0}}
+        take(until, 5)
+    else:
+        wait_until(lambda: reader._missing_topic_responses > 4, "it is missed")
+        script.logs[0].append(Row(5))
+        take(until, 1)
+
+
+def test_a_pattern_that_no_topic_matches_is_an_error(child, failed):
+    _, start = child
+    start(topics=None, topics_pattern="[a-s]|t.")
+    wait_until(lambda: failed, "it ends")

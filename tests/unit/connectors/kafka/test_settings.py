@@ -127,6 +127,11 @@ WRONG = {
     "passwort": [{"passwort": "hunter2"}],
     "bootstrap_servers": [{"bootstrap_servers": servers} for servers in ("", 7, "http://a:1", "a:b:c", "u:p@a:1")],
     "topics": [{"topics": topics} for topics in ([], ["t", "t"], "a*")],
+    "topics_pattern": [
+        {"topics_pattern": "a"},
+        {"topics": None},
+        *({"topics": None, "topics_pattern": pattern} for pattern in ("", "(", "a{2}{3}", "a" * 501, 7)),
+    ],
     "start": [{"start": start} for start in ("yesterday", "1969-12-31T00:00:00Z")],
     "shard": [{"shard": shard} for shard in ("3/3", "1", {"index": 1})],
     "format": [{"format": "xml"}],
@@ -152,6 +157,12 @@ def test_invalid_or_incompatible_settings_are_rejected_by_location():
             (error,) = caught.value.errors()
             assert ".".join(map(str, error["loc"])) == place, settings
             assert "hunter2" not in error["msg"]
+
+
+def test_a_pattern_matches_whole_names_and_none_of_kafkas_own():
+    settings = KafkaSettings(**NEEDED | {"topics": None, "topics_pattern": "_*a|b."})
+    topics = ("a", "_a", "__a", "ab", "b", "b1", "xb1")
+    assert [topic for topic in topics if settings.reads(topic)] == ["a", "_a", "b1"]
 
 
 # --- sinks -----------------------------------------------------------------------------------------------------------
@@ -181,6 +192,17 @@ def test_what_does_not_go_together_is_found_without_a_broker(tmp_path):
     for flag in ("dead_letters.topic=t", "predictions.transactional_id=x", "dead_letters.transactional=true"):
         with pytest.raises(ConfigError, match=flag.partition("=")[0]):
             load_settings(tmp_path / "config.toml", environment={}, overrides=[flag])
+
+
+def test_no_sink_writes_to_a_topic_that_matches(tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text(COMMON.replace('topics = "t"', 'topics_pattern = "t.*"'))
+    for topic, is_read in (("t9", True), ("9t", False)):
+        if is_read:
+            with pytest.raises(ConfigError, match=r"dead_letters\.topic"):
+                load_settings(config, environment={}, overrides=[f"dead_letters.topic={topic}"])
+        else:
+            load_settings(config, environment={}, overrides=[f"dead_letters.topic={topic}"])
 
 
 def test_settings_of_produce_are_those_of_the_file(tmp_path):
