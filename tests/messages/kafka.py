@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from unittest.mock import patch
 
 from kafka import errors
 
@@ -9,6 +10,8 @@ from streammoe.commands.produce.messages import MessageConverter
 from streammoe.configuration import load_settings
 from streammoe.ports import TopicPartition
 from streammoe_connectors.files.source import FileSource
+from streammoe_connectors.formats import schema_registry
+from streammoe_connectors.http_client import HttpClient, Response, Unreachable
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.ownership import Ownership
@@ -96,6 +99,23 @@ def _password(_):
     client_options(Connection(bootstrap_servers="there:1", **login, sasl_plain_password_env="NOT_SET_ANYWHERE"))
 
 
+def _registry(status, body=b"{}", *, fails=None, kind="AVRO", **login):
+    """Return what is said where a registry answers so, or not at all."""
+
+    def case(_):
+        settings = ValueSettings.model_validate(
+            {"format": kind.lower(), "schema_registry": "http://registry.example", **login}
+        )
+        record = type("Record", (), {"value": b"\0\0\0\0\7\0", "key": None, "headers": [], "timestamp": 0})
+        with (
+            patch.object(HttpClient, "send", side_effect=fails, return_value=Response(status, body)),
+            patch.object(schema_registry, "_RETRY_PAUSES_SECONDS", ()),
+        ):
+            return "\n".join(detail for _, detail in Values(settings).block([record]).rejected.values())
+
+    return case
+
+
 def _without_field(_):
     messages = MessageConverter(key="nope")
     messages.records = 2
@@ -130,6 +150,35 @@ CASES = {
     "a schema that is not there": lambda folder: Values(
         ValueSettings(format="avro", schema_file=str(folder / "none.avsc"))
     ),
+    "a registry's login without a registry": _settings("source.format=avro", "source.schema_registry_cafile=ca.pem"),
+    "two logins to a registry": _settings(
+        "source.format=avro",
+        "source.schema_registry=https://h",
+        "source.schema_registry_username=me",
+        "source.schema_registry_password=geheim",
+        "source.schema_registry_token_file=a",
+    ),
+    "half a login to a registry": _settings(
+        "source.format=avro", "source.schema_registry=https://h", "source.schema_registry_username=me"
+    ),
+    "a certificate for a registry without TLS": _settings(
+        "source.format=avro", "source.schema_registry=http://h", "source.schema_registry_cafile=a"
+    ),
+    "a registry's token that is none": _registry(200, schema_registry_token="two words"),
+    "a registry that requires a login": _registry(401),
+    "a registry that does not accept the login": _registry(401, schema_registry_token="t"),
+    "a registry that may not be read": _registry(403),
+    "no registry": _registry(404, b"<html>"),
+    "a registry that redirects": _registry(301),
+    "a registry that responds with something else": _registry(418),
+    "a registry that is out of order": _registry(503),
+    "a registry that does not respond": _registry(0, fails=Unreachable("Connection refused")),
+    "a registry that is not one": _registry(200, b"hello"),
+    "a registry without that schema": _registry(404, b'{"error_code": 40403}'),
+    "a registry that does not serialize": _registry(
+        200, b'{"schemaType": "PROTOBUF", "schema": "syntax = proto3;"}', kind="PROTOBUF"
+    ),
+    "a registry's schema of another type": _registry(200, b'{"schemaType": "JSON", "schema": "{}"}'),
     "a position of another source": lambda _: check_position({"kind": "file"}),
     "an offset that is lost": lambda _: reset_offset(_Cluster(), _reading(), FIRST, 1, Counter()),
     "an offset that is lost, going on": lambda _: (

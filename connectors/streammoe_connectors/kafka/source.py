@@ -17,7 +17,7 @@ from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.partitions import check_position
 from streammoe_connectors.kafka.process import ReaderProcess
 from streammoe_connectors.kafka.settings import client_options, require_kafka_python
-from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSettings
+from streammoe_connectors.kafka.source_settings import KafkaSettings
 from streammoe_connectors.kafka.values import Values
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -62,7 +62,7 @@ class KafkaSource(Source):
             check_position(position)
         self._process = ReaderProcess(
             {
-                "settings": {name: getattr(self._settings, name) for name in ReadingSettings.model_fields},
+                "settings": self._settings.to_frame(),
                 "options": self._options,
                 "position": position,
                 "owner": uuid.uuid4().hex if position is None else position["owner"],
