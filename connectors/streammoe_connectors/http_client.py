@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import ssl
 import time
 import urllib.error
@@ -165,6 +166,20 @@ class HttpClient:
 
 def _readable(reason: str) -> str:
     return reason.replace("_", " ").lower()
+
+
+def is_http_address(address: str) -> bool:
+    """Return whether a text is an http or https address without fragment.
+
+    >>> is_http_address("https://registry.example:8081/path"), is_http_address("registry.example:8081")
+    (True, False)
+    """
+    try:
+        parts = urlsplit(address)
+        usable = parts.scheme in {"http", "https"} and bool((parts.hostname or "").encode("idna")) and parts.port != 0
+    except ValueError:  # an invalid port or host
+        return False
+    return usable and not parts.fragment and re.fullmatch(r"[!-~]+", address) is not None
 
 
 def is_protected(address: str) -> bool:

@@ -11,8 +11,9 @@ from streammoe.configuration import load_settings
 from streammoe.ports import TopicPartition
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.formats import schema_registry
-from streammoe_connectors.http_client import HttpClient, Response, Unreachable
+from streammoe_connectors.http_client import HttpClient, Response, TlsFailure, Unreachable
 from streammoe_connectors.kafka.delivery import Delivery, Target
+from streammoe_connectors.kafka.oauth import OAuthLogin, TokenSource
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.ownership import Ownership
 from streammoe_connectors.kafka.partitions import check_position
@@ -116,6 +117,18 @@ def _registry(status, body=b"{}", *, fails=None, kind="AVRO", **login):
     return case
 
 
+def _token(status, body=b"{}", fails=None):
+    """Return what is said where a token endpoint answers so, or not at all."""
+
+    def case(_):
+        login = {"sasl_oauth_token_url": "https://login.example/token", "sasl_oauth_client_id": "me"}
+        source = TokenSource(OAuthLogin.model_validate({**login, "sasl_oauth_client_secret": "geheim"}))
+        with patch.object(HttpClient, "send", side_effect=fails, return_value=Response(status, body)):
+            source.token()
+
+    return case
+
+
 def _without_field(_):
     messages = MessageConverter(key="nope")
     messages.records = 2
@@ -179,6 +192,28 @@ CASES = {
         200, b'{"schemaType": "PROTOBUF", "schema": "syntax = proto3;"}', kind="PROTOBUF"
     ),
     "a registry's schema of another type": _registry(200, b'{"schemaType": "JSON", "schema": "{}"}'),
+    "tokens without an endpoint": _settings("source.security_protocol=SASL_SSL", "source.sasl_mechanism=OAUTHBEARER"),
+    "an endpoint without a client": _settings(
+        "source.security_protocol=SASL_SSL",
+        "source.sasl_mechanism=OAUTHBEARER",
+        "source.sasl_oauth_token_url=https://login.example/token",
+    ),
+    "a client's secret that would cross the network in plain text": _settings(
+        "source.security_protocol=SASL_SSL",
+        "source.sasl_mechanism=OAUTHBEARER",
+        "source.sasl_oauth_client_id=me",
+        "source.sasl_oauth_client_secret=geheim",
+        "source.sasl_oauth_token_url=http://login.example/token",
+    ),
+    "a client that the endpoint rejects": _token(401, b'{"error": "invalid_client"}'),
+    "a scope that the endpoint rejects": _token(400, b'{"error": "invalid_scope"}'),
+    "no token endpoint": _token(404),
+    "a token endpoint without tokens": _token(200, b"hello"),
+    "a token endpoint that redirects": _token(302),
+    "a token endpoint that is not trusted": _token(0, fails=TlsFailure("its certificate is not trusted (expired)")),
+    "a token endpoint that is out of order": _token(503),
+    "a token endpoint that does not respond": _token(0, fails=Unreachable("Connection refused")),
+    "produce, half a login by tokens": _produce('sasl_oauth_client_id = "me"'),
     "a position of another source": lambda _: check_position({"kind": "file"}),
     "an offset that is lost": lambda _: reset_offset(_Cluster(), _reading(), FIRST, 1, Counter()),
     "an offset that is lost, going on": lambda _: (

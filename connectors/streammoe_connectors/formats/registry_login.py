@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, fi
 
 from streammoe.errors import ConfigError
 from streammoe.secrets import read_secret
-from streammoe_connectors.http_client import ClientTls
+from streammoe_connectors.http_client import ClientTls, is_http_address
 
 _SECTION = "source"
 _TOKEN = re.compile(r"[!-~]+")  # what a header may hold of it; any other character would also be shown in errors
@@ -108,13 +108,9 @@ def check_registry_address(address: str | None, login: dict[str, object]) -> str
         if given:
             raise ValueError(f"must be set if {given[0]} is")
         return None
-    try:
-        parts = urlsplit(address)
-        usable = parts.scheme in {"http", "https"} and bool((parts.hostname or "").encode("idna")) and parts.port != 0
-    except ValueError:  # an invalid port or host
-        usable = False
-    if not usable or parts.query or parts.fragment or not re.fullmatch(r"[!-~]+", address):
+    if not is_http_address(address) or urlsplit(address).query:
         raise ValueError("must be the address of a registry, such as https://registry.example:8081")
+    parts = urlsplit(address)
     if parts.username is not None and any("_username" in name or "_token" in name for name in given):
         raise ValueError("must not hold a user if schema_registry_username or a token is set")
     if parts.scheme == "http" and (files := [name for name in given if name in _TLS_FILES]):

@@ -30,7 +30,9 @@ class ForwardHandler(logging.Handler):
     def __init__(self, reader: Reader, options: Mapping[str, Any]) -> None:
         super().__init__()
         self._reader = reader
-        self._secrets = [options[name] for name in ("sasl_plain_password", "ssl_password") if options.get(name)]
+        held = {**options, **(options.get("sasl_oauth") or {})}
+        secrets = ("sasl_plain_password", "ssl_password", "sasl_oauth_client_secret")
+        self._secrets = [held[name] for name in secrets if held.get(name)]
         self._logged: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -25,9 +25,11 @@ from kafka.net.compat import KafkaNetClient
 
 from streammoe.errors import SourceError, not_installed
 from streammoe.ports import TopicPartition
+from streammoe_connectors.kafka.oauth import TokenUnavailable
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.partitions import FetchedRecord
 from streammoe_connectors.kafka.source_settings import ReadingSettings
+from streammoe_connectors.kafka.token_provider import kafka_python_options, token_source
 
 REQUEST_TIMEOUT_MS = 5_000
 """Timeout of a request."""
@@ -54,7 +56,8 @@ class AssignedConsumer:
 
     Raises:
         SourceError: the options are invalid, or the user is not authorized to read.
-        ClusterUnavailableError: no broker responded.
+        ConfigError: the token endpoint rejects this client.
+        ClusterUnavailableError: no broker responded, or no token endpoint.
     """
 
     def __init__(self, options: Mapping[str, Any], settings: ReadingSettings) -> None:
@@ -64,10 +67,10 @@ class AssignedConsumer:
             clients.append(KafkaNetClient(**arguments))
             return clients[-1]
 
-        arguments = {
+        arguments: dict[str, Any] = {
             "fetch_max_bytes": max(settings.partition_fetch_bytes, settings.buffer_bytes // 2),
             "metadata_max_age_ms": max(1_000, int(settings.discover_seconds * 1000)),
-            **options,
+            **kafka_python_options(options),
             "allow_auto_create_topics": False,
             "auto_offset_reset": "none",
             "bootstrap_timeout_ms": REQUEST_TIMEOUT_MS,
@@ -80,6 +83,12 @@ class AssignedConsumer:
         }
         if "api_version" in arguments:
             arguments["api_version"] = tuple(arguments["api_version"])
+        self._tokens = token_source(arguments)
+        try:
+            if self._tokens is not None:
+                self._tokens.token()  # kafka-python's thread would not say why there is none
+        except TokenUnavailable as error:
+            raise ClusterUnavailableError(str(error)) from None
         try:
             self._consumer = KafkaConsumer(**arguments)
         except KafkaError as error:
@@ -234,8 +243,11 @@ class AssignedConsumer:
         Raises:
             OffsetsLostError: partitions no longer hold the records to be read next.
             SourceError: they may not be read.
+            ConfigError: the token endpoint rejects this client.
             ClusterUnavailableError: any other failure, which is transient.
         """
+        if self._tokens is not None:
+            self._tokens.check()
         self._reset_fetcher()
         try:
             fetched = self._consumer.poll(int(seconds * 1000))

@@ -30,7 +30,9 @@ from kafka.net.compat import KafkaNetClient
 from streammoe.errors import ConfigError, SinkError, StreammoeError
 from streammoe.ports import Location
 from streammoe_connectors.kafka.delivery import Delivery, Target
+from streammoe_connectors.kafka.oauth import TokenUnavailable
 from streammoe_connectors.kafka.settings import Connection, client_options
+from streammoe_connectors.kafka.token_provider import kafka_python_options, token_source
 
 _LOGGER = logging.getLogger("streammoe.kafka")
 
@@ -46,6 +48,7 @@ NOTHING_LOST = "nothing was lost: the next start writes everything after the las
 _BOOTSTRAP_TIMEOUT_MS = 10_000
 _METADATA_TIMEOUT_MS = 2_000
 _NOT_READY_PAUSE_SECONDS = 0.1
+_TOKEN_PAUSE_SECONDS = 1.0
 _GRACE_SECONDS = 5.0  # for kafka-python to report itself why a record was not delivered
 _MAX_REQUEST_BYTES = 64 << 20  # large enough for the topic's max.message.bytes to be the only limit
 
@@ -70,7 +73,8 @@ def location_key(location: Location) -> bytes:
 
 def supported_options(connection: Connection, known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a connection that a kind of client supports; some are for consumers only."""
-    return {name: value for name, value in client_options(connection).items() if name in known}
+    options = kafka_python_options(client_options(connection))
+    return {name: value for name, value in options.items() if name in known}
 
 
 class TopicProducer:
@@ -149,9 +153,16 @@ class TopicProducer:
         while producer is None:
             self._check_open()
             try:
+                if (tokens := token_source(self._options)) is not None:
+                    tokens.token()  # kafka-python's thread would not say why there is none
                 producer = _create_producer(self._options)
             except KafkaTimeoutError:
                 _LOGGER.debug("%s: no broker responded, retrying", self._servers)
+            except TokenUnavailable as error:
+                _LOGGER.debug("%s, retrying", error)
+                self._closed.wait(_TOKEN_PAUSE_SECONDS)
+            except ConfigError:
+                raise
             except (KafkaConfigurationError, ValueError, TypeError, AssertionError, RuntimeError) as error:
                 raise ConfigError(f"{self.target.section}: kafka-python rejects its settings: {error}") from error
             except (KafkaError, OSError) as error:

@@ -11,13 +11,14 @@ import numpy as np
 
 from streammoe.errors import ConfigError, SourceError
 from streammoe.ports import Batch, Location, Locations, Position, Source, SourceStatus, TopicPartition, Unreadable
+from streammoe.secrets import revealed
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.frames import Frame
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.partitions import check_position
 from streammoe_connectors.kafka.process import ReaderProcess
 from streammoe_connectors.kafka.settings import client_options, require_kafka_python
-from streammoe_connectors.kafka.source_settings import KafkaSettings
+from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSettings
 from streammoe_connectors.kafka.values import Values
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -62,7 +63,7 @@ class KafkaSource(Source):
             check_position(position)
         self._process = ReaderProcess(
             {
-                "settings": self._settings.to_frame(),
+                "settings": revealed(self._settings, ReadingSettings.model_fields),
                 "options": self._options,
                 "position": position,
                 "owner": uuid.uuid4().hex if position is None else position["owner"],

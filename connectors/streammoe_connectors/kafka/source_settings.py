@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.values import ValueSettings
@@ -93,13 +93,6 @@ class ReadingSettings(ValueSettings):
     discover_seconds: float = Field(default=30.0, gt=0)
     stall_seconds: float = Field(default=60.0, gt=0)
     owner_seconds: float = Field(default=30.0, ge=1)
-
-    def to_frame(self) -> dict[str, object]:
-        """Return all settings for reading in the form of JSON, including passwords; it must not be logged."""
-        values = {name: getattr(self, name) for name in ReadingSettings.model_fields}
-        return {
-            name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in values.items()
-        }
 
     @property
     def start_timestamp_ms(self) -> int | None:
