@@ -65,7 +65,7 @@ def test_tokens_open_the_way_and_are_replaced_while_it_reads(brokers, topics, en
     name = topics.create()
     topics.fill(name, numbers(1))
     endpoint.lifetime = 2.0
-    settings = settings_of(brokers[1], name, **login_at(endpoint))
+    settings = settings_of(brokers[1], name, **login_at(endpoint), sasl_oauth_extensions={"traceId": "a 1"})
     with caplog.at_level(logging.DEBUG), opened(settings) as source:
         assert take(source, 1)[0] == numbers(1)
         for i in (2, 3):

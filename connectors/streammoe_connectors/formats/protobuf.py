@@ -172,12 +172,9 @@ class _Schema:
                 "that reference"
             )
         try:
-            for content in _PROVIDED.values():
-                self._pool.AddSerializedFile(content)
-            for name, file in files.items():
-                if name not in _PROVIDED:
-                    self._pool.AddSerializedFile(file.SerializeToString())
-            self._pool.AddSerializedFile(root.SerializeToString())
+            registered_files = [file for name, file in files.items() if name not in _PROVIDED]
+            for file in (*_provided(imported), *registered_files, root):
+                self._pool.AddSerializedFile(file.SerializeToString())
         except TypeError as error:
             raise ValueError(str(error)) from None
         self._names = {indexes: name for name, indexes in _messages(root.package, root.message_type, ())}
@@ -361,15 +358,27 @@ def _confluent_files() -> Iterator[descriptor_pb2.FileDescriptorProto]:
     )
 
 
-_PROVIDED = {
-    module.DESCRIPTOR.name: module.DESCRIPTOR.serialized_pb
+def _protobuf_files() -> Iterator[descriptor_pb2.FileDescriptorProto]:
+    """Yield the files that come with Protobuf, each after those that it imports."""
     for module in (
-        # Each after those that it imports.
         *(any_pb2, descriptor_pb2, duration_pb2, empty_pb2, field_mask_pb2, source_context_pb2, struct_pb2),
         *(timestamp_pb2, wrappers_pb2, type_pb2, api_pb2),
-    )
-} | {file.name: file.SerializeToString() for file in _confluent_files()}
-"""Files that schemas import without registering them, serialized, by the path of the import."""
+    ):
+        yield descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
+
+
+_PROVIDED = {file.name: file for file in (*_protobuf_files(), *_confluent_files())}
+"""Files that schemas import without registering them, by the path of the import."""
+
+
+def _provided(imported: Iterable[str]) -> list[descriptor_pb2.FileDescriptorProto]:
+    """Return those of these files that are provided, with all that they import, each after those that it imports."""
+    wanted, found = set(imported), []
+    for name, file in reversed(_PROVIDED.items()):
+        if name in wanted:
+            found.append(file)
+            wanted.update(file.dependency)
+    return found[::-1]
 
 
 def _malformed(value: bytes, rule: str) -> InvalidEvent:

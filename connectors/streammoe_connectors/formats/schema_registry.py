@@ -134,7 +134,8 @@ class Registry:
             if not isinstance(reference, dict):
                 raise self._invalid_response("a reference that is not an object")
             name, subject, version = (str(reference.get(part)) for part in ("name", "subject", "version"))
-            key = (name, subject, version)
+            # A file has the name by which it is imported; in Avro a schema has names of its own, and each once.
+            key = (name if kind == "PROTOBUF" else "", subject, version)
             if key in found:
                 continue
             if key in ancestors or len(found) + len(ancestors) >= _MAX_REFERENCES:

@@ -35,6 +35,9 @@ def test_schemas_that_schemas_refer_to_are_fetched_too(registry):
     point = json.dumps({**POINT, "namespace": "geo", "fields": [{"name": "u", "type": "int"}]})
     registry.answers["/subjects/geo%2Fpoint/versions/3"] = (200, {"schema": point})
     assert numbers(values_at(registry.address), [framed(1, b"\2\6\2")], "x") == [[3]]
+    both = [{"name": name, "subject": "geo/point", "version": 3} for name in ("geo.Point", "geo.Other")]
+    registry.has(1, HOLDER, references=both)
+    assert numbers(values_at(registry.address), [framed(1, b"\2\6\2")], "x") == [[3]]
 
 
 def test_records_whose_schema_cannot_be_used_are_rejected_and_it_is_requested_once(registry):

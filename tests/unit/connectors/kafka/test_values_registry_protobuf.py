@@ -130,6 +130,14 @@ def test_a_message_is_read_by_its_schema_and_all_that_it_imports_which_are_fetch
     assert len(asked) == 3
 
 
+def test_files_that_come_with_protobuf_need_no_reference(registry):
+    names = ("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct", "timestamp")
+    for i, name in enumerate((*names, "type", "wrappers")):
+        file = FILE(dependency=[f"google/protobuf/{name}.proto"], message_type=[MESSAGE(name="A")])
+        put(registry, f"/schemas/ids/{i}{BY_VERSION}", file)
+        assert only(values_at(registry), framed(i, b"\0")) == {}, name
+
+
 def test_indexes_name_the_message_also_a_nested_one_and_all_of_a_topic_are_read(registry):
     shop(registry)
     values = values_at(registry)
