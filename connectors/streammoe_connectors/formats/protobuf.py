@@ -350,11 +350,16 @@ def _confluent_files() -> Iterator[descriptor_pb2.FileDescriptorProto]:
         field(number=i, name=name, type=kind, label=field.LABEL_OPTIONAL)
         for i, (name, kind) in enumerate(parts.items(), 1)
     ]
-    yield descriptor_pb2.FileDescriptorProto(
+    decimal = descriptor_pb2.FileDescriptorProto(
         name="confluent/type/decimal.proto",
         package="confluent.type",
         syntax="proto3",
         message_type=[descriptor_pb2.DescriptorProto(name="Decimal", field=fields)],
+    )
+    yield decimal
+    # The path that clients of other languages than Java had.
+    yield descriptor_pb2.FileDescriptorProto(
+        name="confluent/types/decimal.proto", dependency=[decimal.name], public_dependency=[0]
     )
 
 

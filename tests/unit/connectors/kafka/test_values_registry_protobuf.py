@@ -172,6 +172,11 @@ def test_decimals_are_exact_and_hostile_ones_rejected(registry):
     assert f'"price":{wide}}}'.encode() in block(wide.to_bytes(64, "big"), 0).block
     assert block(b"\1" * 65, 0).rejected
     assert b"1E-2147483647" in block(b"\1", 2**31 - 1).block
+    elsewhere = FILE()
+    elsewhere.CopyFrom(SHOP)
+    elsewhere.dependency[3] = "confluent/types/decimal.proto"
+    shop(registry, 8, elsewhere)
+    assert only(values, framed(8, order(price={"value": b"\1", "scale": 1}))) == {"y": 0, "price": 0.1}
 
 
 def test_types_are_inferred_where_a_registry_leaves_them_out(registry):
