@@ -85,7 +85,7 @@ class ClientTls(NamedTuple):
 class HttpClient:
     """A client that neither follows redirects, which could send a login anywhere, nor waits without end.
 
-    It uses the proxies named in the environment (``https_proxy``, ``no_proxy``), if any.
+    It uses the proxies named in the environment (``https_proxy``, ``no_proxy``), if any, but not for this machine.
 
     Args:
         tls: for ``https`` addresses.
@@ -95,8 +95,10 @@ class HttpClient:
 
     def __init__(self, tls: ClientTls, *, timeout_seconds: float, max_bytes: int) -> None:
         self._tls = tls
-        self._opener = urllib.request.build_opener(
-            _NoRedirectHandler, urllib.request.HTTPSHandler(context=tls.context())
+        context = tls.context()
+        self._opener, self._direct_opener = (
+            urllib.request.build_opener(_NoRedirectHandler, urllib.request.HTTPSHandler(context=context), *proxies)
+            for proxies in ((), (urllib.request.ProxyHandler({}),))
         )
         self._timeout_seconds = timeout_seconds
         self._max_bytes = max_bytes
@@ -110,9 +112,11 @@ class HttpClient:
         """
         request = urllib.request.Request(address, body, dict(headers))  # noqa: S310 - http or https, by the settings
         deadline = time.monotonic() + 2 * self._timeout_seconds
+        # A proxy would see what must not leave this machine, and could not reach it.
+        opener = self._direct_opener if _is_local(address) else self._opener
         try:
             try:
-                with self._opener.open(request, timeout=self._timeout_seconds) as response:
+                with opener.open(request, timeout=self._timeout_seconds) as response:
                     return Response(response.status, self._read(response, deadline))
             except urllib.error.HTTPError as error:
                 with error:
@@ -188,13 +192,15 @@ def is_protected(address: str) -> bool:
     >>> is_protected("http://127.0.0.1:8081"), is_protected("http://registry.example")
     (True, False)
     """
-    parts = urlsplit(address)
-    host = (parts.hostname or "").rstrip(".")
+    return urlsplit(address).scheme == "https" or _is_local(address)
+
+
+def _is_local(address: str) -> bool:
+    host = (urlsplit(address).hostname or "").rstrip(".")
     try:
-        local = ip_address(host).is_loopback
+        return ip_address(host).is_loopback
     except ValueError:
-        local = host == "localhost"
-    return parts.scheme == "https" or local
+        return host == "localhost"
 
 
 class _NoRedirectHandler(urllib.request.HTTPRedirectHandler):

@@ -44,8 +44,7 @@ def topics(brokers):
 
 
 @pytest.fixture
-def endpoint(monkeypatch):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
+def endpoint():
     endpoint = TokenEndpoint()
     yield endpoint
     endpoint.close()

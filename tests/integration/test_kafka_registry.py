@@ -10,8 +10,7 @@ from tests.integration.kafka_clients import opened, settings_of, take
 from tests.unit.connectors.registry import Registry
 
 
-def test_the_process_that_reads_logs_in_and_waits_for_a_registry_that_is_out_of_order(broker, topics, monkeypatch):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
+def test_the_process_that_reads_logs_in_and_waits_for_a_registry_that_is_out_of_order(broker, topics):
     content = descriptor_pb2.FileDescriptorProto.FromString(duration_pb2.DESCRIPTOR.serialized_pb)
     content.name, content.package = "default", "shop"  # two numbers, under a name of its own
     schema = base64.b64encode(content.SerializeToString()).decode()

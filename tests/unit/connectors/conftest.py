@@ -20,7 +20,6 @@ def write(tmp_path):
 def registries(monkeypatch):
     """Makes registries, which are closed at the end; clients do not pause between attempts."""
     monkeypatch.setattr(schema_registry, "_RETRY_PAUSES_SECONDS", (0.0, 0.0))
-    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
     made = []
 
     def make(*arguments):

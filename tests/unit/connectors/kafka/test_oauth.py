@@ -31,9 +31,8 @@ class Clock:
 
 
 @pytest.fixture
-def endpoints(monkeypatch):
+def endpoints():
     """Makes endpoints, which are closed at the end."""
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
     made = []
 
     def make(*arguments, **settings):

@@ -155,6 +155,16 @@ def test_a_redirect_takes_the_login_nowhere(registries):
     assert other.asked == []
 
 
+def test_no_proxy_sees_what_stays_on_this_machine(registries, monkeypatch):
+    registry, proxy = registries(), registries()
+    registry.has(7, POINT)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("http_proxy", f"http://{proxy.address}")
+    assert is_read(values_at(f"http://{registry.address}", schema_registry_token="t"))
+    values_at("http://registry.example").block([VALUE])
+    assert proxy.asked == ["http://registry.example/schemas/ids/7"]
+
+
 def test_each_way_to_be_turned_away_has_a_message_of_its_own_without_secrets(registry):
     user = {"schema_registry_username": "me", "schema_registry_password": "hunter2"}
     answers = [(401, {"error_code": 40101}), (403, {"error_code": 40301}), (404, b"<html>hunter2</html>"), (302, b"")]
