@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import BaseModel, SecretStr
@@ -12,7 +13,7 @@ from streammoe.errors import ConfigError
 
 HIDDEN = "***"
 """Replaces a secret in messages."""
-_NAMES = re.compile("password|secret|token", re.IGNORECASE)
+_NAMES = re.compile("password|secret|token(?!_url)", re.IGNORECASE)
 _LOGIN = re.compile(r"(?<=//)\S*@|[^\s/'\",]*:(?!//)[^\s'\",]*@")  # the login in an address, with or without a protocol
 
 
@@ -72,3 +73,9 @@ def read_secret(settings: BaseModel, name: str, section: str = "") -> str | None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ConfigError(f"{setting}_file: {path!r} cannot be read ({reason}); put the secret there") from None
+
+
+def revealed(settings: BaseModel, names: Iterable[str]) -> dict[str, object]:
+    """Return settings with secrets as plain text, to be handed to another process; they must not be logged."""
+    values = {name: getattr(settings, name) for name in names}
+    return {name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in values.items()}

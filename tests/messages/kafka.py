@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from unittest.mock import patch
 
 import numpy as np
 from kafka import errors
@@ -10,9 +11,12 @@ from streammoe.commands.produce.messages import MessageConverter
 from streammoe.configuration import load_settings
 from streammoe.ports import TopicPartition
 from streammoe_connectors.files.source import FileSource
+from streammoe_connectors.formats import schema_registry
+from streammoe_connectors.http_client import HttpClient, Response, TlsFailure, Unreachable
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.kafka_python.options import client_options
 from streammoe_connectors.kafka.kafka_python.producer import client_error
+from streammoe_connectors.kafka.oauth import OAuthLogin, TokenSource
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.ownership import Ownership
 from streammoe_connectors.kafka.partitions import check_position
@@ -101,6 +105,35 @@ def _password(_):
     client_options(Connection(bootstrap_servers="there:1", **login, sasl_plain_password_env="NOT_SET_ANYWHERE"))
 
 
+def _registry(status, body=b"{}", *, fails=None, kind="AVRO", **login):
+    """Return what is said where a registry answers so, or not at all."""
+
+    def case(_):
+        settings = ValueSettings.model_validate(
+            {"format": kind.lower(), "schema_registry": "http://registry.example", **login}
+        )
+        record = type("Record", (), {"value": b"\0\0\0\0\7\0", "key": None, "headers": [], "timestamp": 0})
+        with (
+            patch.object(HttpClient, "send", side_effect=fails, return_value=Response(status, body)),
+            patch.object(schema_registry, "_RETRY_PAUSES_SECONDS", ()),
+        ):
+            return "\n".join(detail for _, detail in Values(settings).block([record]).rejected.values())
+
+    return case
+
+
+def _token(status, body=b"{}", fails=None):
+    """Return what is said where a token endpoint answers so, or not at all."""
+
+    def case(_):
+        login = {"sasl_oauth_token_url": "https://login.example/token", "sasl_oauth_client_id": "me"}
+        source = TokenSource(OAuthLogin.model_validate({**login, "sasl_oauth_client_secret": "geheim"}))
+        with patch.object(HttpClient, "send", side_effect=fails, return_value=Response(status, body)):
+            source.token()
+
+    return case
+
+
 def _without_field(_):
     messages = MessageConverter(key="nope")
     messages.records = 2
@@ -151,6 +184,57 @@ CASES = {
     "a schema that is not there": lambda folder: Values(
         ValueSettings(format="avro", schema_file=str(folder / "none.avsc"))
     ),
+    "a registry's login without a registry": _settings("source.format=avro", "source.schema_registry_cafile=ca.pem"),
+    "two logins to a registry": _settings(
+        "source.format=avro",
+        "source.schema_registry=https://h",
+        "source.schema_registry_username=me",
+        "source.schema_registry_password=geheim",
+        "source.schema_registry_token_file=a",
+    ),
+    "half a login to a registry": _settings(
+        "source.format=avro", "source.schema_registry=https://h", "source.schema_registry_username=me"
+    ),
+    "a certificate for a registry without TLS": _settings(
+        "source.format=avro", "source.schema_registry=http://h", "source.schema_registry_cafile=a"
+    ),
+    "a registry's token that is none": _registry(200, schema_registry_token="two words"),
+    "a registry that requires a login": _registry(401),
+    "a registry that does not accept the login": _registry(401, schema_registry_token="t"),
+    "a registry that may not be read": _registry(403),
+    "no registry": _registry(404, b"<html>"),
+    "a registry that redirects": _registry(301),
+    "a registry that responds with something else": _registry(418),
+    "a registry that is out of order": _registry(503),
+    "a registry that does not respond": _registry(0, fails=Unreachable("Connection refused")),
+    "a registry that is not one": _registry(200, b"hello"),
+    "a registry without that schema": _registry(404, b'{"error_code": 40403}'),
+    "a registry that does not serialize": _registry(
+        200, b'{"schemaType": "PROTOBUF", "schema": "syntax = proto3;"}', kind="PROTOBUF"
+    ),
+    "a registry's schema of another type": _registry(200, b'{"schemaType": "JSON", "schema": "{}"}'),
+    "tokens without an endpoint": _settings("source.security_protocol=SASL_SSL", "source.sasl_mechanism=OAUTHBEARER"),
+    "an endpoint without a client": _settings(
+        "source.security_protocol=SASL_SSL",
+        "source.sasl_mechanism=OAUTHBEARER",
+        "source.sasl_oauth_token_url=https://login.example/token",
+    ),
+    "a client's secret that would cross the network in plain text": _settings(
+        "source.security_protocol=SASL_SSL",
+        "source.sasl_mechanism=OAUTHBEARER",
+        "source.sasl_oauth_client_id=me",
+        "source.sasl_oauth_client_secret=geheim",
+        "source.sasl_oauth_token_url=http://login.example/token",
+    ),
+    "a client that the endpoint rejects": _token(401, b'{"error": "invalid_client"}'),
+    "a scope that the endpoint rejects": _token(400, b'{"error": "invalid_scope"}'),
+    "no token endpoint": _token(404),
+    "a token endpoint without tokens": _token(200, b"hello"),
+    "a token endpoint that redirects": _token(302),
+    "a token endpoint that is not trusted": _token(0, fails=TlsFailure("its certificate is not trusted (expired)")),
+    "a token endpoint that is out of order": _token(503),
+    "a token endpoint that does not respond": _token(0, fails=Unreachable("Connection refused")),
+    "produce, half a login by tokens": _produce('sasl_oauth_client_id = "me"'),
     "a position of another source": lambda _: check_position({"kind": "file"}),
     "shards, one of an earlier version": _divided(shard=None),
     "shards, one that is missing": lambda _: redistributed([_shard("1/3")], 3),

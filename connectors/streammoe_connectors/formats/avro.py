@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,8 @@ class AvroRegistry:
         try:
             if number in self._unusable:
                 raise ValueError(self._unusable[number])
-            registered = self._registry.avro(number)
-            self._schemas[number] = _parse(registered.text, registered.references)
+            registered = self._registry.schema(number, "AVRO")
+            self._schemas[number] = _parse(registered.text, [reference.text for reference in registered.references])
         except UnknownSchemaError as error:
             raise _malformed(value, f"must name a registered Avro schema: {error}") from None
         except ValueError as error:
@@ -83,7 +84,7 @@ class AvroRegistry:
         return self._schemas[number]
 
 
-def _parse(text: str, references: tuple[str, ...] = ()) -> Any:
+def _parse(text: str, references: Sequence[str] = ()) -> Any:
     """Parse a schema; raise ValueError if it is not usable."""
     named: dict[str, Any] = {}
     try:

@@ -161,17 +161,18 @@ class Client(Protocol):
 
         Raises:
             SourceError: the options are invalid, or the user is not authorized to read.
-            ClusterUnavailableError: no broker responded.
+            ConfigError: the token endpoint rejects this client.
+            ClusterUnavailableError: no broker responded, or no token endpoint.
         """
         ...
 
     def create_producer(
         self, options: Mapping[str, Any], delivery: Delivery, transactional: Transactional | None
     ) -> Producer:
-        """Return a producer; `ClientError`, with `Cause.NO_ANSWER` if no broker responds.
+        """Return a producer; `ClientError`, with `Cause.NO_ANSWER` if no broker or token endpoint responds.
 
         Raises:
-            ConfigError: an option is invalid for a producer.
+            ConfigError: an option is invalid for a producer, or the token endpoint rejects this client.
         """
         ...
 

@@ -29,6 +29,7 @@ FIRST_WAIT_SECONDS = 5.0
 CLOSE_TIMEOUT_SECONDS = 5.0
 NOTHING_LOST = "nothing was lost: the next start writes everything after the last checkpoint again"
 
+_RETRY_SECONDS = 0.5
 _GRACE_SECONDS = 5.0  # for a client to report itself why a record was not delivered
 
 _ENCODE = msgspec.json.Encoder().encode
@@ -112,7 +113,8 @@ class TopicProducer:
             except ClientError as error:
                 if error.cause is not Cause.NO_ANSWER:
                     raise self.as_sink_error(error) from error
-                _LOGGER.debug("%s: no broker responded, retrying", self._servers)
+                _LOGGER.debug("%s: %s; retrying", self._servers, error)
+                self._closed.wait(_RETRY_SECONDS)
         try:
             while True:
                 self._check_open()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
 
-from streammoe.secrets import check_readable, read_secret
+from streammoe.secrets import check_readable, read_secret, revealed
+from streammoe_connectors.kafka.oauth import OAuthLogin, read_client_secret
 
 
 class ClientPackage(NamedTuple):
@@ -55,7 +56,8 @@ _FORBIDDEN_OPTIONS = {
     "metric_reporters": "it is code",
     "partition_assignment_strategy": "it is code",
     "partitioner": "it is code",
-    "sasl_oauth_token_provider": "it is code",
+    "sasl_oauth": "set sasl_oauth_token_url and what belongs to it",
+    "sasl_oauth_token_provider": "it is code; set sasl_oauth_token_url",
     "selector": "it is code",
     "ssl_context": "it is code",
     "transactional_id": "transactions are a setting of their own",
@@ -135,7 +137,7 @@ def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-class Connection(BaseModel):
+class Connection(OAuthLogin):
     """The connection to a Kafka cluster, as part of the settings of sources and sinks.
 
     Passwords are never shown: not in the settings' representation, messages or checkpoints.
@@ -144,7 +146,7 @@ class Connection(BaseModel):
         bootstrap_servers: addresses of some brokers, as a list or separated by commas.
         security_protocol: whether the connection is encrypted (SSL), and whether it uses a login (SASL).
         sasl_mechanism: of the login.
-        sasl_plain_username: the user name for PLAIN and SCRAM.
+        sasl_plain_username: the user name for PLAIN and SCRAM; OAUTHBEARER has the settings of `OAuthLogin`.
         sasl_plain_password: the password for that; better set by file or environment variable.
         sasl_plain_password_file: a file that holds it, such as a mounted secret; a line end after it is not part of it.
         sasl_plain_password_env: the environment variable that holds it.
@@ -162,11 +164,9 @@ class Connection(BaseModel):
             ``fetch.min.bytes`` of librdkafka.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
     bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(parse_servers)]
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] | None = Field(
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"] | None = Field(
         default=None, validate_default=True
     )
     sasl_plain_username: str | None = Field(default=None, min_length=1, validate_default=True)
@@ -192,14 +192,20 @@ class Connection(BaseModel):
             raise ValueError(f'must be set if security_protocol is "{protocol}"')
         if protocol in {"PLAINTEXT", "SSL"} and mechanism is not None:
             raise ValueError(f'must not be set if security_protocol is "{protocol}", which has no login')
+        if mechanism == "OAUTHBEARER" and info.data.get("sasl_oauth_token_url", "invalid") is None:
+            raise ValueError('needs sasl_oauth_token_url if it is "OAUTHBEARER"')
+        if mechanism != "OAUTHBEARER" and info.data.get("sasl_oauth_token_url") is not None:
+            raise ValueError('must be "OAUTHBEARER" if sasl_oauth_token_url is set')
         return mechanism
 
     @field_validator("sasl_plain_username")
     @classmethod
     def _check_username(cls, name: str | None, info: ValidationInfo) -> str | None:
         mechanism = info.data.get("sasl_mechanism")
-        if name is None and mechanism not in {None, "GSSAPI"}:
+        if name is None and mechanism not in {None, "GSSAPI", "OAUTHBEARER"}:
             raise ValueError(f'must be set if sasl_mechanism is "{mechanism}"')
+        if name is not None and mechanism == "OAUTHBEARER":
+            raise ValueError('must not be set if sasl_mechanism is "OAUTHBEARER"; set sasl_oauth_client_id')
         return name
 
     @field_validator("sasl_plain_password_env")
@@ -262,10 +268,13 @@ def _count_set(*values: object) -> int:
 def connection_options(connection: Connection) -> dict[str, Any]:
     """Return the settings of a connection by kafka-python's names, with passwords, which must not be logged.
 
+    All are of types that JSON has. With OAUTHBEARER ``sasl_oauth`` holds the settings of an `OAuthLogin`, from which
+    each client makes what it takes for them.
+
     Raises:
         ConfigError: the file or variable of a password, or the file of a certificate or key, cannot be read.
     """
-    for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):
+    for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "sasl_oauth_cafile"):
         path: str | None = getattr(connection, name)
         if path is not None:
             # kafka-python would retry for ever, and name neither the setting nor the file.
@@ -277,6 +286,7 @@ def connection_options(connection: Connection) -> dict[str, Any]:
         "sasl_mechanism": connection.sasl_mechanism,
         "sasl_plain_username": connection.sasl_plain_username,
         "sasl_plain_password": read_secret(connection, "sasl_plain_password"),
+        "sasl_oauth": _oauth_login(connection) if connection.sasl_mechanism == "OAUTHBEARER" else None,
         "ssl_cafile": connection.ssl_cafile,
         "ssl_certfile": connection.ssl_certfile,
         "ssl_keyfile": connection.ssl_keyfile,
@@ -284,3 +294,8 @@ def connection_options(connection: Connection) -> dict[str, Any]:
         "api_version": connection.api_version,
     }
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _oauth_login(connection: Connection) -> dict[str, object]:
+    read_client_secret(connection)  # which must be readable
+    return revealed(connection, OAuthLogin.model_fields)

@@ -11,6 +11,7 @@ import numpy as np
 
 from streammoe.errors import ConfigError, SourceError
 from streammoe.ports import Batch, Location, Locations, Position, Source, SourceStatus, TopicPartition, Unreadable
+from streammoe.secrets import revealed
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.clients import load_client, require_client
 from streammoe_connectors.kafka.frames import Frame, PackedHeaders
@@ -69,7 +70,7 @@ class KafkaSource(Source):
             check_position(position)
         self._process = ReaderProcess(
             {
-                "settings": {name: getattr(self._settings, name) for name in ReadingSettings.model_fields},
+                "settings": revealed(self._settings, ReadingSettings.model_fields),
                 "client": self._settings.client,
                 "options": self._options,
                 "position": position,

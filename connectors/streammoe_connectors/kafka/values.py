@@ -6,17 +6,21 @@ Values in JSON and csv are passed on unchanged; those in Avro and Protobuf becom
 from __future__ import annotations
 
 import codecs
-import re
 from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_serializer, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_serializer, field_validator
 
 from streammoe.errors import InvalidEvent, not_installed
 from streammoe.text import shown
 from streammoe.types import IntArray
+from streammoe_connectors.formats.registry_login import (
+    RegistryLogin,
+    authorization,
+    check_registry_address,
+    registry_tls,
+)
 from streammoe_connectors.formats.schema_registry import FRAME_BYTES, Registry, without_password
 from streammoe_connectors.kafka.fields import RecordFields
 from streammoe_connectors.kafka.records import Records
@@ -37,7 +41,7 @@ def _names(value: object) -> object:
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 
-class ValueSettings(BaseModel):
+class ValueSettings(RegistryLogin):
     """The format of values, and the parts of a record that become fields of its event.
 
     Attributes:
@@ -45,10 +49,12 @@ class ValueSettings(BaseModel):
         columns: for csv, the names of the values in each record, in order.
         schema_file: for avro, an Avro schema (``.avsc``) that all values were written with; for protobuf, the output of
             ``protoc --include_imports --descriptor_set_out=FILE``.
-        schema_registry: for avro instead of `schema_file`, the http(s) address of a registry with Confluent's
-            interface. Each value then begins with a byte 0 and the 4 bytes of its schema's number. A user and a
-            password are part of the address, as in ``https://user:password@host``; messages omit them.
-        message: for protobuf, the full name of the message, such as ``shop.Order``.
+        schema_registry: for avro and protobuf instead of `schema_file`, the http(s) address of a registry with
+            Confluent's interface. Each value then begins with a byte 0 and the 4 bytes of its schema's number, in
+            protobuf followed by the indexes of its message. A user and a password may be part of the address, as in
+            ``https://user:password@host``; messages omit them.
+        message: for protobuf, the full name of the message, such as ``shop.Order``; with a registry values of other
+            messages are then rejected, and by default all are read.
         framing: for jsonl and protobuf, the prefix of each message: nothing (``none``), or that of serializers for a
             registry (``confluent``).
         key_field: name of the event's field for the record's key, as text.
@@ -59,11 +65,9 @@ class ValueSettings(BaseModel):
     become columns, in this order, before `columns`. A record without key, timestamp or header lacks that field.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
     format: Literal["jsonl", "csv", "avro", "protobuf"] = "jsonl"
     columns: Names | None = Field(default=None, validate_default=True)
-    schema_registry: str | None = Field(default=None, min_length=1, repr=False)
+    schema_registry: str | None = Field(default=None, min_length=1, repr=False, validate_default=True)
     schema_file: str | None = Field(default=None, min_length=1, validate_default=True)
     message: str | None = Field(default=None, min_length=1, validate_default=True)
     framing: Literal["none", "confluent"] = "none"
@@ -84,20 +88,9 @@ class ValueSettings(BaseModel):
     @field_validator("schema_registry")
     @classmethod
     def _check_schema_registry(cls, address: str | None, info: ValidationInfo) -> str | None:
-        if address is None:
-            return None
-        if info.data.get("format") in {"jsonl", "csv", "protobuf"}:
-            raise ValueError('must be set only if source.format is "avro"')
-        try:
-            parts = urlsplit(address)
-            usable = (
-                parts.scheme in {"http", "https"} and bool((parts.hostname or "").encode("idna")) and parts.port != 0
-            )
-        except ValueError:  # an invalid port or host
-            usable = False
-        if not usable or parts.query or parts.fragment or not re.fullmatch(r"[!-~]+", address):
-            raise ValueError("must be the address of a registry, such as https://registry.example:8081")
-        return address
+        if address is not None and info.data.get("format") in {"jsonl", "csv"}:
+            raise ValueError('must be set only if source.format is "avro" or "protobuf"')
+        return check_registry_address(address, info.data)
 
     @field_validator("schema_file")
     @classmethod
@@ -105,12 +98,12 @@ class ValueSettings(BaseModel):
         match info.data.get("format"):
             case "jsonl" | "csv" as kind if path is not None:
                 raise ValueError(f'must not be set if source.format is "{kind}"')
-            case "avro" if "schema_registry" in info.data and (path is None) == (info.data["schema_registry"] is None):
+            case "avro" if _both_or_none(path, info):
                 raise ValueError('must be set if source.format is "avro", unless source.schema_registry is; not both')
-            case "protobuf" if path is None:
+            case "protobuf" if _both_or_none(path, info):
                 raise ValueError(
                     'must be set if source.format is "protobuf", to the output of protoc --include_imports '
-                    "--descriptor_set_out=FILE"
+                    "--descriptor_set_out=FILE, unless source.schema_registry is; not both"
                 )
         return path
 
@@ -118,8 +111,11 @@ class ValueSettings(BaseModel):
     @classmethod
     def _check_message(cls, message: str | None, info: ValidationInfo) -> str | None:
         kind = info.data.get("format")
-        if kind == "protobuf" and message is None:
-            raise ValueError('must be the full name of the message, such as shop.Order, if source.format is "protobuf"')
+        if kind == "protobuf" and message is None and info.data.get("schema_file") is not None:
+            raise ValueError(
+                'must be the full name of the message, such as shop.Order, if source.format is "protobuf" with a '
+                "schema_file"
+            )
         if kind in {"jsonl", "csv", "avro"} and message is not None:
             raise ValueError('must be set only if source.format is "protobuf"')
         return message
@@ -152,6 +148,10 @@ class ValueSettings(BaseModel):
     @field_serializer("schema_registry")
     def _hide_password(self, address: str | None) -> str | None:
         return None if address is None else without_password(address)
+
+
+def _both_or_none(schema_file: str | None, info: ValidationInfo) -> bool:
+    return "schema_registry" in info.data and (schema_file is None) == (info.data["schema_registry"] is None)
 
 
 class Block(NamedTuple):
@@ -244,13 +244,15 @@ def _create_converter(settings: ValueSettings) -> Callable[[bytes], bytes] | Non
             from streammoe_connectors.formats.avro import AvroFile, AvroRegistry
 
             if settings.schema_registry is not None:
-                return AvroRegistry(Registry(settings.schema_registry))
+                return AvroRegistry(_registry(settings, settings.schema_registry))
             return AvroFile(str(settings.schema_file))
         if settings.format == "protobuf":
-            from streammoe_connectors.formats.protobuf import ProtobufReader
+            from streammoe_connectors.formats.protobuf import ProtobufFile, ProtobufRegistry
 
+            if settings.schema_registry is not None:
+                return ProtobufRegistry(_registry(settings, settings.schema_registry), settings.message)
             framed = settings.framing == "confluent"
-            return ProtobufReader(str(settings.schema_file), str(settings.message), framed=framed)
+            return ProtobufFile(str(settings.schema_file), str(settings.message), framed=framed)
         if settings.format == "jsonl" and settings.framing == "confluent":
             return _without_frame
     except ModuleNotFoundError:
@@ -258,3 +260,8 @@ def _create_converter(settings: ValueSettings) -> Callable[[bytes], bytes] | Non
             f'source.format = "{settings.format}"', _PACKAGES[settings.format], settings.format
         ) from None
     return None
+
+
+def _registry(settings: ValueSettings, address: str) -> Registry:
+    authorization(settings, address)  # a missing secret is found before the first record
+    return Registry(address, authorization=lambda: authorization(settings, address), tls=registry_tls(settings))

@@ -1,5 +1,8 @@
 import pytest
 
+from streammoe_connectors.formats import schema_registry
+from tests.unit.connectors.registry import Registry
+
 
 @pytest.fixture
 def write(tmp_path):
@@ -11,3 +14,24 @@ def write(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def registries(monkeypatch):
+    """Makes registries, which are closed at the end; clients do not pause between attempts."""
+    monkeypatch.setattr(schema_registry, "_RETRY_PAUSES_SECONDS", (0.0, 0.0))
+    made = []
+
+    def make(*arguments):
+        made.append(Registry(*arguments))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def registry(registries):
+    """An empty registry."""
+    return registries()

@@ -24,7 +24,9 @@ __all__ = [
 
 def secrets_of(options: Mapping[str, Any]) -> list[str]:
     """See `Client.secrets_of`."""
-    return [options[name] for name in ("sasl_plain_password", "ssl_password") if options.get(name)]
+    held = {**options, **options.get("sasl_oauth", {})}
+    secrets = ("sasl_plain_password", "ssl_password", "sasl_oauth_client_secret")
+    return [held[name] for name in secrets if held.get(name)]
 
 
 def create_consumer(options: Mapping[str, Any], settings: ReadingSettings) -> KafkaPythonConsumer:

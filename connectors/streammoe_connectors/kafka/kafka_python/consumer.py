@@ -31,6 +31,8 @@ from streammoe_connectors.kafka.consumer import (
     ClusterUnavailableError,
     OffsetsLostError,
 )
+from streammoe_connectors.kafka.kafka_python.tokens import kafka_python_options, token_source
+from streammoe_connectors.kafka.oauth import TokenUnavailable
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.records import Records
 from streammoe_connectors.kafka.source_settings import ReadingSettings
@@ -48,10 +50,10 @@ class KafkaPythonConsumer:
             clients.append(KafkaNetClient(**arguments))
             return clients[-1]
 
-        arguments = {
+        arguments: dict[str, Any] = {
             "fetch_max_bytes": max(settings.partition_fetch_bytes, settings.buffer_bytes // 2),
             "metadata_max_age_ms": max(1_000, int(settings.discover_seconds * 1000)),
-            **{name: value for name, value in options.items() if name not in _PRODUCER_OPTIONS},
+            **{name: value for name, value in kafka_python_options(options).items() if name not in _PRODUCER_OPTIONS},
             "allow_auto_create_topics": False,
             "auto_offset_reset": "none",
             "bootstrap_timeout_ms": REQUEST_TIMEOUT_MS,
@@ -64,6 +66,12 @@ class KafkaPythonConsumer:
         }
         if "api_version" in arguments:
             arguments["api_version"] = tuple(arguments["api_version"])
+        self._tokens = token_source(arguments)
+        try:
+            if self._tokens is not None:
+                self._tokens.token()  # kafka-python's thread would not say why there is none
+        except TokenUnavailable as error:
+            raise ClusterUnavailableError(str(error)) from None
         try:
             self._consumer = KafkaConsumer(**arguments)
         except KafkaError as error:
@@ -200,6 +208,8 @@ class KafkaPythonConsumer:
         self._consumer.resume(ClientPartition(*partition))
 
     def poll(self, seconds: float) -> dict[TopicPartition, Records]:
+        if self._tokens is not None:
+            self._tokens.check()
         self._reset_fetcher()
         try:
             fetched = self._consumer.poll(int(seconds * 1000))

@@ -8,6 +8,7 @@ from typing import Any
 from kafka import KafkaProducer
 
 from streammoe.errors import ConfigError
+from streammoe_connectors.kafka.kafka_python.tokens import kafka_python_options
 from streammoe_connectors.kafka.settings import Connection, connection_options
 
 DEFAULTS: dict[str, Any] = {"reconnect_backoff_max_ms": 1_000}
@@ -28,4 +29,4 @@ def check_producer_options(connection: Connection, section: str) -> None:
 
 def supported_options(options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that a kind of client has; some are for consumers only."""
-    return {name: value for name, value in options.items() if name in known}
+    return {name: value for name, value in kafka_python_options(options).items() if name in known}

@@ -34,6 +34,8 @@ from streammoe.ports import Location, TopicPartition
 from streammoe_connectors.kafka.clients import Cause, ClientError, Transactional, Undelivered
 from streammoe_connectors.kafka.delivery import Delivery
 from streammoe_connectors.kafka.kafka_python.options import supported_options
+from streammoe_connectors.kafka.kafka_python.tokens import token_source
+from streammoe_connectors.kafka.oauth import TokenUnavailable
 
 _LOGGER = logging.getLogger("streammoe.kafka")
 
@@ -77,6 +79,11 @@ class KafkaPythonProducer:
             self._options["transaction_timeout_ms"] = int(1000 * transactional.timeout)
         self._pending: deque[_Sent] = deque()
         self._bytes = 0
+        try:
+            if (tokens := token_source(self._options)) is not None:
+                tokens.token()  # kafka-python's thread would not say why there is none
+        except TokenUnavailable as error:
+            raise ClientError(Cause.NO_ANSWER, str(error)) from error
         try:
             self._producer = _create(self._options)
         except KafkaTimeoutError as error:

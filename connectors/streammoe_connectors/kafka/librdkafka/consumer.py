@@ -31,7 +31,8 @@ from streammoe_connectors.kafka.consumer import (
     ClusterUnavailableError,
     OffsetsLostError,
 )
-from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text
+from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, with_tokens
+from streammoe_connectors.kafka.oauth import TokenUnavailable
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.records import Records
 from streammoe_connectors.kafka.source_settings import ReadingSettings
@@ -82,6 +83,10 @@ class LibrdkafkaConsumer:
         self._requested: Sequence[str] | None = None
         self._metadata_request: Future[Topics] | None = None
         self._metadata_requested_at = self._next_metadata_attempt_at = 0.0
+        try:
+            connection, self._tokens = with_tokens(options)
+        except TokenUnavailable as error:
+            raise ClusterUnavailableError(str(error)) from None
         arguments = {
             # Checksums of records are checked, as by other clients.
             "check.crcs": True,
@@ -89,7 +94,7 @@ class LibrdkafkaConsumer:
             "fetch.queue.backoff.ms": 20,
             "queued.max.messages.kbytes": max(1_024, settings.buffer_bytes // 2_048),
             "topic.metadata.refresh.interval.ms": max(1_000, int(settings.discover_seconds * 1000)),
-            **options,
+            **connection,
             "auto.offset.reset": "error",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -104,7 +109,7 @@ class LibrdkafkaConsumer:
         }
         try:
             self._consumer = Consumer(arguments)
-            self._admin = AdminClient(dict(options), logger=LOGGER)
+            self._admin = AdminClient(connection, logger=LOGGER)
         except (KafkaException, TypeError, ValueError) as error:
             raise SourceError(f"Kafka cannot be reached with these settings: {error_text(error)}") from None
         try:
@@ -274,6 +279,8 @@ class LibrdkafkaConsumer:
         self._consumer.resume([ClientPartition(*partition)])
 
     def poll(self, seconds: float) -> dict[TopicPartition, Records]:
+        if self._tokens is not None:
+            self._tokens.check()
         if self._postponed is not None:
             error, self._postponed = self._postponed, None
             raise error

@@ -18,7 +18,8 @@ from streammoe.errors import ConfigError
 from streammoe.ports import Location, TopicPartition
 from streammoe_connectors.kafka.clients import Cause, ClientError, Transactional, Undelivered
 from streammoe_connectors.kafka.delivery import Delivery
-from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text
+from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, with_tokens
+from streammoe_connectors.kafka.oauth import TokenUnavailable
 
 _LOGGER = logging.getLogger("streammoe.kafka")
 
@@ -39,6 +40,10 @@ class LibrdkafkaProducer:
         self, options: Mapping[str, Any], delivery: Delivery, transactional: Transactional | None = None
     ) -> None:
         timeout_ms = int(1000 * delivery.delivery_timeout_seconds)
+        try:
+            connection, _ = with_tokens(options)
+        except TokenUnavailable as error:
+            raise ClientError(Cause.NO_ANSWER, str(error)) from error
         arguments: dict[str, Any] = {
             "acks": "all",
             "enable.idempotence": True,
@@ -51,7 +56,7 @@ class LibrdkafkaProducer:
             # As in Java's clients.
             "partitioner": "murmur2_random",
             "request.timeout.ms": min(30_000, timeout_ms // 2),
-            **options,
+            **connection,
             "delivery.report.only.error": True,
             "logger": LOGGER,
         }
@@ -62,7 +67,7 @@ class LibrdkafkaProducer:
             arguments["transaction.timeout.ms"] = transaction_ms
             arguments["socket.timeout.ms"] = min(60_000, max(100, transaction_ms - 100))
         arguments["delivery.timeout.ms"] = timeout_ms
-        self._options = options
+        self._options = connection
         self._failed: deque[Undelivered] = deque()
         self._fatal: KafkaException | None = None
         self._known: dict[str, tuple[int, float]] = {}  # number of partitions, and until when that holds
@@ -200,9 +205,13 @@ def committed_metadata(
     options: Mapping[str, Any], group: str, partitions: Sequence[TopicPartition]
 ) -> list[str | None]:
     """See `Client.committed_metadata`."""
+    try:
+        connection, _ = with_tokens(options)
+    except TokenUnavailable as error:
+        raise ClientError(Cause.NO_ANSWER, str(error)) from error
     consumer = Consumer(
         {
-            **options,
+            **connection,
             "group.id": group,
             "enable.auto.commit": False,
             # The coordinator then responds only once earlier transactions have ended.

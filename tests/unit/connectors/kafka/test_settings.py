@@ -136,9 +136,12 @@ WRONG = {
     "shard": [{"shard": shard} for shard in ("3/3", "1", {"index": 1})],
     "format": [{"format": "xml"}],
     "columns": [{"format": "csv"}, CSV | {"columns": ["a", "a"]}, {"columns": ["a"]}],
-    "schema_file": [{"schema_file": "a"}, {"format": "avro"}, AVRO | {"schema_registry": "http://h"}],
+    "schema_file": [
+        *({"schema_file": "a"}, {"format": "avro"}, {"format": "protobuf"}),
+        *(settings | {"schema_registry": "http://h"} for settings in (AVRO, PROTOBUF)),
+    ],
     "schema_registry": [
-        PROTOBUF | {"schema_registry": "http://h"},
+        *(settings | {"schema_registry": "http://h"} for settings in ({"format": "jsonl"}, CSV)),
         *({"format": "avro", "schema_registry": at} for at in ("file:///etc/passwd", "h:8081", "http://h:no")),
     ],
     "message": [PROTOBUF | {"message": None}, AVRO | {"message": "a.B"}],

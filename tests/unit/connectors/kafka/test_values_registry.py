@@ -1,5 +1,4 @@
 import json
-import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -11,49 +10,6 @@ from tests.unit.connectors.kafka_records import columns, numbers, record, values
 
 POINT = {"type": "record", "name": "Point", "fields": [{"name": n, "type": "int"} for n in "xy"]}
 HOLDER = {**POINT, "name": "Holder", "fields": [{"name": "p", "type": "geo.Point"}, *POINT["fields"]]}
-
-
-class Registry(ThreadingHTTPServer):
-    """A registry on this machine: answers by path."""
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers, self.asked, self.logins = {}, [], []
-        self.address = f"127.0.0.1:{self.server_port}"
-        self.thread = threading.Thread(target=self.serve_forever, args=(0.01,))
-        self.thread.start()
-
-    def has(self, number, schema, **more):
-        self.answers[f"/schemas/ids/{number}"] = (200, {"schema": json.dumps(schema), **more})
-
-    def close(self):
-        self.shutdown()
-        self.thread.join()
-        self.server_close()
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.server.asked.append(self.path)
-        self.server.logins.append(self.headers["Authorization"])
-        status, body, *headers = self.server.answers.get(self.path, (404, {"error_code": 40403}))
-        self.send_response(status)
-        for header in headers:
-            self.send_header(*header)
-        self.end_headers()
-        self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def registry(monkeypatch):
-    monkeypatch.setattr(schema_registry, "_RETRY_PAUSES_SECONDS", (0.0, 0.0))
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    server = Registry()
-    yield server
-    server.close()
 
 
 def values_at(address):
@@ -78,6 +34,9 @@ def test_schemas_that_schemas_refer_to_are_fetched_too(registry):
     registry.has(1, HOLDER, references=[{"name": "geo.Point", "subject": "geo/point", "version": 3}])
     point = json.dumps({**POINT, "namespace": "geo", "fields": [{"name": "u", "type": "int"}]})
     registry.answers["/subjects/geo%2Fpoint/versions/3"] = (200, {"schema": point})
+    assert numbers(values_at(registry.address), [framed(1, b"\2\6\2")], "x") == [[3]]
+    both = [{"name": name, "subject": "geo/point", "version": 3} for name in ("geo.Point", "geo.Other")]
+    registry.has(1, HOLDER, references=both)
     assert numbers(values_at(registry.address), [framed(1, b"\2\6\2")], "x") == [[3]]
 
 

@@ -1,0 +1,265 @@
+"""Protobuf values that name their schema in a registry."""
+
+import base64
+import sys
+
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+
+from streammoe.errors import ConfigError, SourceError
+from streammoe_connectors.formats import schema_registry
+from tests.unit.connectors.kafka_records import only, record, refusal, values_of
+
+FILE, MESSAGE, FIELD = (
+    descriptor_pb2.FileDescriptorProto,
+    descriptor_pb2.DescriptorProto,
+    descriptor_pb2.FieldDescriptorProto,
+)
+
+
+def field(number, name, kind, **more):
+    return FIELD(number=number, name=name, type=f"TYPE_{kind}", label="LABEL_OPTIONAL", **more)
+
+
+def part(number, name, of):
+    return field(number, name, "MESSAGE", type_name=of)
+
+
+POINT = FILE(
+    name="geo/point.proto",
+    package="geo",
+    syntax="proto3",
+    message_type=[MESSAGE(name="Point", field=[field(1, "x", "DOUBLE"), part(2, "unit", ".geo.Unit")])],
+    dependency=["geo/unit.proto"],
+)
+UNIT = FILE(
+    name="geo/unit.proto",
+    package="geo",
+    syntax="proto3",
+    message_type=[MESSAGE(name="Unit", field=[field(1, "metres", "DOUBLE")])],
+)
+DECIMAL = FILE(
+    name="confluent/type/decimal.proto",
+    package="confluent.type",
+    message_type=[
+        MESSAGE(
+            name="Decimal",
+            field=[field(1, "value", "BYTES"), field(2, "precision", "UINT32"), field(3, "scale", "INT32")],
+        )
+    ],
+)
+META = FILE(name="confluent/meta.proto", package="confluent")
+SHOP = FILE(
+    name="shop.proto",
+    package="shop",
+    syntax="proto3",
+    dependency=["google/protobuf/timestamp.proto", "geo/point.proto", META.name, DECIMAL.name],
+    message_type=[
+        MESSAGE(
+            name="Order",
+            field=[
+                field(1, "y", "DOUBLE"),
+                part(2, "at", ".google.protobuf.Timestamp"),
+                part(3, "where", ".geo.Point"),
+                part(4, "price", ".confluent.type.Decimal"),
+            ],
+        ),
+        MESSAGE(
+            name="Refund",
+            field=[field(1, "y", "DOUBLE")],
+            nested_type=[MESSAGE(name="Reason", field=[field(1, "code", "INT64")]), MESSAGE(name="Empty")],
+        ),
+    ],
+)
+POOL = descriptor_pool.DescriptorPool()
+POOL.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+for each in (UNIT, POINT, META, DECIMAL, SHOP):
+    POOL.Add(each)
+Order, Reason = (
+    message_factory.GetMessageClass(POOL.FindMessageTypeByName(name)) for name in ("shop.Order", "shop.Refund.Reason")
+)
+BY_VERSION = "?format=serialized"
+
+
+def serialized(file):
+    """What a registry gives for a file: it may not know by which name others import it."""
+    copy = FILE()
+    copy.CopyFrom(file)
+    copy.name = "default"
+    return base64.b64encode(copy.SerializeToString()).decode()
+
+
+def put(registry, path, file, *references, **more):
+    """Let a path lead to a file, given as text or serialized, whose references are (path of the import, subject)."""
+    listed = [{"name": name, "subject": subject, "version": 1} for name, subject in references]
+    text = file if isinstance(file, str) else serialized(file)
+    registry.answers[path] = (200, {"schemaType": "PROTOBUF", "schema": text, "references": listed, **more})
+
+
+def shop(registry, number=7, file=SHOP):
+    """Put the schema of `Order`, which refers to that of a point, and that to one of a unit."""
+    put(registry, f"/schemas/ids/{number}{BY_VERSION}", file, ("geo/point.proto", "geo/point"))
+    put(registry, f"/subjects/geo%2Fpoint/versions/1{BY_VERSION}", POINT, ("geo/unit.proto", "unit"), id=3)
+    put(registry, f"/subjects/unit/versions/1{BY_VERSION}", UNIT, id=2)
+
+
+def values_at(registry, **settings):
+    return values_of(format="protobuf", schema_registry=f"http://{registry.address}", **settings)
+
+
+def framed(number, rest):
+    return b"\0" + number.to_bytes(4, "big") + rest
+
+
+def order(**fields):
+    return b"\0" + Order(**fields).SerializeToString()
+
+
+FULL = {"y": 0.5, "where": {"x": 2.5, "unit": {"metres": 0.1}}, "at": {"seconds": 1}}
+READ = {"y": 0.5, "at": "1970-01-01T00:00:01Z", "where": {"x": 2.5, "unit": {"metres": 0.1}}}
+
+
+def test_a_message_is_read_by_its_schema_and_all_that_it_imports_which_are_fetched_once(registry):
+    shop(registry)
+    values = values_at(registry)
+    assert only(values, framed(7, order(**FULL))) == READ
+    asked = list(registry.asked)
+    registry.answers = {}
+    assert only(values, framed(7, order(y=1.0))) == {"y": 1.0}
+    assert registry.asked == asked
+    assert len(asked) == 3
+
+
+def test_files_that_come_with_protobuf_need_no_reference(registry):
+    names = ("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct", "timestamp")
+    for i, name in enumerate((*names, "type", "wrappers")):
+        file = FILE(dependency=[f"google/protobuf/{name}.proto"], message_type=[MESSAGE(name="A")])
+        put(registry, f"/schemas/ids/{i}{BY_VERSION}", file)
+        assert only(values_at(registry), framed(i, b"\0")) == {}, name
+
+
+def test_indexes_name_the_message_also_a_nested_one_and_all_of_a_topic_are_read(registry):
+    shop(registry)
+    values = values_at(registry)
+    for indexes in (b"\0", b"\2\0"):
+        assert only(values, framed(7, indexes + Order(y=1.0).SerializeToString())) == {"y": 1.0}
+    assert only(values, framed(7, b"\2\2")) == {"y": 0}
+    assert only(values, framed(7, b"\4\2\0" + Reason(code=-5).SerializeToString())) == {"code": -5}
+    assert only(values, framed(7, b"\4\2\2")) == {}
+    for indexes in (b"\2\4", b"\4\2\4", b"\4\0\0", b"\2\1", b"\1", b"\xff", b"\xfe\xff\xff\xff\x0f"):
+        assert refusal(values, framed(7, indexes)) == (0, "malformed"), indexes
+    for octets in (b"", b"\0\0\0\0\7", b"\1\0\0\0\7\0", framed(7, order(y=1.0)[:-1])):
+        assert refusal(values, octets) == (0, "malformed"), octets
+
+
+def test_only_the_message_of_the_settings_is_read(registry):
+    shop(registry)
+    values = values_at(registry, message="shop.Refund.Reason")
+    assert only(values, framed(7, b"\4\2\0")) == {"code": 0}
+    assert refusal(values, framed(7, order(y=1.0))) == (0, "malformed")
+
+
+def test_decimals_are_exact_and_hostile_ones_rejected(registry):
+    shop(registry)
+    values = values_at(registry)
+
+    def block(octets, scale):
+        return values.block([record(framed(7, order(price={"value": octets, "scale": scale})))])
+
+    for octets, scale, text in [(b"\x30\x39", 2, "123.45"), (b"\xff", 3, "-0.001"), (b"", 0, "0"), (b"\1", -3, "1E+3")]:
+        assert f'"price":{text}}}'.encode() in block(octets, scale).block
+    wide = 2**503 + 1
+    assert f'"price":{wide}}}'.encode() in block(wide.to_bytes(64, "big"), 0).block
+    assert block(b"\1" * 65, 0).rejected
+    assert b"1E-2147483647" in block(b"\1", 2**31 - 1).block
+    elsewhere = FILE()
+    elsewhere.CopyFrom(SHOP)
+    elsewhere.dependency[3] = "confluent/types/decimal.proto"
+    shop(registry, 8, elsewhere)
+    assert only(values, framed(8, order(price={"value": b"\1", "scale": 1}))) == {"y": 0, "price": 0.1}
+
+
+def test_types_are_inferred_where_a_registry_leaves_them_out(registry):
+    lacking = FILE()
+    lacking.CopyFrom(SHOP)
+    for each in lacking.message_type[0].field:
+        if each.type_name:
+            each.ClearField("type")
+    shop(registry, file=lacking)
+    assert only(values_at(registry), framed(7, order(**FULL))) == READ
+
+
+def test_a_registry_that_serializes_only_by_number_is_asked_so(registry):
+    shop(registry)
+    put(registry, f"/subjects/unit/versions/1{BY_VERSION}", 'syntax = "proto3";', id=2)
+    put(registry, f"/schemas/ids/2{BY_VERSION}&subject=unit", UNIT)
+    assert only(values_at(registry), framed(7, order(**FULL))) == READ
+
+
+def test_a_registry_that_does_not_serialize_stops_reading(registry):
+    for answer in [(200, {"schemaType": "PROTOBUF", "schema": 'syntax = "proto3";'}), (501, {"error_code": 501})]:
+        registry.answers[f"/schemas/ids/7{BY_VERSION}"] = answer
+        with pytest.raises(SourceError) as caught:
+            values_at(registry).block([record(framed(7, b"\0"))])
+        assert not caught.value.retriable, answer
+    shop(registry)
+    put(registry, f"/subjects/unit/versions/1{BY_VERSION}", 'syntax = "proto3";', id=2)
+    put(registry, f"/schemas/ids/2{BY_VERSION}&subject=unit", 'syntax = "proto3";')
+    with pytest.raises(SourceError):
+        values_at(registry).block([record(framed(7, b"\0"))])
+
+
+def chain(length):
+    """Messages each of which holds the next one."""
+    messages = [MESSAGE(name=f"M{i}", field=[part(1, "next", f".M{i + 1}")]) for i in range(length)]
+    return FILE(message_type=[*messages, MESSAGE(name=f"M{length}")])
+
+
+def test_schemas_that_cannot_be_used_are_rejected_and_requested_once(registry, monkeypatch):
+    lacks_a_type = FILE(message_type=[MESSAGE(name="A", field=[part(1, "b", ".B")])])
+    wrong = {
+        "of another type": {"schemaType": "AVRO", "schema": "{}"},
+        "no descriptor": {"schema": base64.b64encode(b"\xff\xff").decode()},
+        "an import that is not registered": {"schema": serialized(FILE(dependency=["google/type/date.proto"]))},
+        "an unknown type": {"schema": serialized(lacks_a_type)},
+        "nested too deeply": {"schema": serialized(chain(3_000))},
+        "no message": {"schema": ""},
+        "itself": {
+            "schema": serialized(FILE(dependency=["a"])),
+            "references": [{"name": "a", "subject": "loop", "version": 1}],
+        },
+    }
+    registry.answers[f"/subjects/loop/versions/1{BY_VERSION}"] = (200, wrong["itself"])
+    for what, answer in wrong.items():
+        registry.answers[f"/schemas/ids/5{BY_VERSION}"] = (200, {"schemaType": "PROTOBUF", **answer})
+        values = values_at(registry)
+        for _ in range(2):
+            assert refusal(values, framed(5, b"\0")) == (0, "malformed"), what
+        assert registry.asked.count(f"/schemas/ids/5{BY_VERSION}") == 1, what
+        registry.asked.clear()
+    shop(registry)
+    monkeypatch.setattr(schema_registry, "_MAX_SCHEMA_BYTES", 500)
+    assert refusal(values_at(registry), framed(7, b"\0")) == (0, "malformed")
+
+
+def test_two_files_of_one_name_cannot_be_used_and_one_that_is_referred_to_twice_can(registry):
+    shop(registry)
+    twice = [("geo/point.proto", "geo/point"), ("geo/unit.proto", "unit")]
+    put(registry, f"/schemas/ids/7{BY_VERSION}", SHOP, *twice)
+    assert only(values_at(registry), framed(7, order(**FULL))) == READ
+    put(registry, f"/schemas/ids/7{BY_VERSION}", SHOP, *twice, ("geo/unit.proto", "other"))
+    put(registry, f"/subjects/other/versions/1{BY_VERSION}", FILE(package="other"))
+    assert refusal(values_at(registry), framed(7, b"\0")) == (0, "malformed")
+
+
+def test_bytes_that_are_no_message_are_rejected_and_affect_no_other(registry):
+    shop(registry)
+    values = values_at(registry)
+    block = values.block([record(framed(7, order(y=1.0))), record(framed(7, b"\0\xff")), record(framed(7, b"\2\2"))])
+    assert block.rejected.keys() == {1}
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "streammoe_connectors.formats.protobuf", None)
+    with pytest.raises(ConfigError, match="protobuf"):
+        values_of(format="protobuf", schema_registry="http://there")

@@ -1,0 +1,63 @@
+"""A schema registry on this machine, which answers by path."""
+
+import json
+import ssl
+import threading
+import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Registry(ThreadingHTTPServer):
+    """It knows what is in `answers`: a status, a body and headers for each path.
+
+    With `trickles` it sends spaces before a body, for a second.
+
+    Args:
+        context: for https.
+    """
+
+    def __init__(self, context: ssl.SSLContext | None = None):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers, self.asked, self.logins = {}, [], []
+        self.context, self.trickles = context, False
+        self.address = f"127.0.0.1:{self.server_port}"
+        self.thread = threading.Thread(target=self.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def has(self, number, schema, **more):
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        self.answers[f"/schemas/ids/{number}"] = (200, {"schema": text, **more})
+
+    def finish_request(self, request, client_address):
+        # In the thread of the request: a handshake must not keep others from being served.
+        if self.context is None:
+            super().finish_request(request, client_address)
+            return
+        with suppress(OSError), self.context.wrap_socket(request, server_side=True) as encrypted:
+            super().finish_request(encrypted, client_address)
+
+    def close(self):
+        self.shutdown()
+        self.thread.join()
+        self.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        self.server.logins.append(self.headers["Authorization"])
+        status, body, *headers = self.server.answers.get(self.path, (404, {"error_code": 40403}))
+        self.send_response(status)
+        for header in headers:
+            self.send_header(*header)
+        self.end_headers()
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        with suppress(OSError):  # the client may have had enough
+            for _ in range(100 * self.server.trickles):
+                self.wfile.write(b" ")
+                time.sleep(0.01)
+            self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
