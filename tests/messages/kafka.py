@@ -112,12 +112,12 @@ def _registry(status, body=b"{}", *, fails=None, kind="AVRO", **login):
         settings = ValueSettings.model_validate(
             {"format": kind.lower(), "schema_registry": "http://registry.example", **login}
         )
-        record = type("Record", (), {"value": b"\0\0\0\0\7\0", "key": None, "headers": [], "timestamp": 0})
+        records = Records(np.zeros(1, np.int64), np.zeros(1, np.int64), [b"\0\0\0\0\7\0"], None, None)
         with (
             patch.object(HttpClient, "send", side_effect=fails, return_value=Response(status, body)),
             patch.object(schema_registry, "_RETRY_PAUSES_SECONDS", ()),
         ):
-            return "\n".join(detail for _, detail in Values(settings).block([record]).rejected.values())
+            return "\n".join(detail for _, detail in Values(settings).block(records).rejected.values())
 
     return case
 

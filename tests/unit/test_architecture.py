@@ -28,6 +28,8 @@ OF_LIBRARIES = {
     "self._producer._sender",
 }
 """Private names of others, where they offer no public one."""
+ERROR_CODES = "KafkaError._"
+"""What the names of librdkafka's own error codes begin with, which are public."""
 ESTIMATORS = {"MixtureOfExperts", "MoERegressor", "MoEMultiTargetRegressor", "MoEClassifier"}
 
 
@@ -64,7 +66,8 @@ def test_no_file_reads_private_names_of_another():
     found = defaultdict(set)
     for path, tree in trees().items():
         for name in foreign_names(tree):
-            found[name].add(path)
+            if not name.startswith(ERROR_CODES):
+                found[name].add(path)
     assert found.keys() == OF_LIBRARIES, {name: found[name] for name in found.keys() - OF_LIBRARIES}
 
 

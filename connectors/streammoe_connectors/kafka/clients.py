@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 from streammoe.errors import not_installed
 from streammoe.ports import Location, TopicPartition
@@ -196,4 +195,9 @@ def require_client(connection: Connection, what: str) -> None:
 
 def load_client(name: str) -> Client:
     """Return the client of this name, whose package must be installed."""
-    return cast("Client", importlib.import_module(f"streammoe_connectors.kafka.{name.replace('-', '_')}"))
+    client: Client
+    if name == "librdkafka":
+        from streammoe_connectors.kafka import librdkafka as client
+    else:
+        from streammoe_connectors.kafka import kafka_python as client
+    return client

@@ -12,9 +12,10 @@ from kafka.errors import KafkaConnectionError
 from pydantic import ValidationError
 
 from streammoe.errors import ConfigError, SinkError
+from streammoe_connectors.kafka.kafka_python.options import client_options
+from streammoe_connectors.kafka.kafka_python.tokens import kafka_python_options, token_source
 from streammoe_connectors.kafka.oauth import OAuthLogin, TokenSource, TokenUnavailable
-from streammoe_connectors.kafka.settings import Connection, client_options
-from streammoe_connectors.kafka.token_provider import kafka_python_options, token_source
+from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.topic_writer import TopicWriter
 from tests.unit.connectors.token_endpoint import TokenEndpoint
 

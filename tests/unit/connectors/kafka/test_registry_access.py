@@ -18,7 +18,7 @@ from streammoe.errors import ConfigError, RetriableSourceError, SourceError
 from streammoe.secrets import revealed
 from streammoe_connectors.formats import schema_registry
 from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSettings
-from tests.unit.connectors.kafka_records import numbers, record, values_of
+from tests.unit.connectors.kafka_records import columns, numbers, record, values_of
 
 POINT = {"type": "record", "name": "Point", "fields": [{"name": n, "type": "int"} for n in "xy"]}
 VALUE = record(b"\0\0\0\0\7\2\4")
@@ -36,7 +36,7 @@ def is_read(values):
 def failure(values):
     """The error that stops reading, or with which it is tried again."""
     with pytest.raises(SourceError) as caught:
-        values.block([VALUE])
+        values.block(columns(VALUE))
     return caught.value
 
 
@@ -71,7 +71,7 @@ def test_a_token_that_is_replaced_in_its_file_is_sent_from_then_on(registry, tmp
     token = tmp_path / "token"
     token.write_text("old")
     values = values_at(f"http://{registry.address}", schema_registry_token_file=str(token))
-    values.block([record(b"\0\0\0\0\1")])
+    values.block(columns(record(b"\0\0\0\0\1")))
     token.write_text("new")
     assert is_read(values)
     assert registry.logins == ["Bearer old", "Bearer new"]
@@ -161,7 +161,7 @@ def test_no_proxy_sees_what_stays_on_this_machine(registries, monkeypatch):
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.setenv("http_proxy", f"http://{proxy.address}")
     assert is_read(values_at(f"http://{registry.address}", schema_registry_token="t"))
-    values_at("http://registry.example").block([VALUE])
+    values_at("http://registry.example").block(columns(VALUE))
     assert proxy.asked == ["http://registry.example/schemas/ids/7"]
 
 
@@ -189,10 +189,10 @@ def test_a_login_that_crosses_the_network_in_plain_text_is_warned_of_once(monkey
         caplog.clear()
         values = values_at(address, schema_registry_token="hunter2")
         with caplog.at_level(logging.WARNING):
-            values.block([VALUE, record(b"\0\0\0\0\x08\2\4")])
+            values.block(columns(VALUE, record(b"\0\0\0\0\x08\2\4")))
         assert len(caplog.records) == exposed, address
         assert "hunter2" not in caplog.text
-    assert values_at("http://registry.example").block([VALUE])
+    assert values_at("http://registry.example").block(columns(VALUE))
     assert len(caplog.records) == 0
 
 

@@ -8,7 +8,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 
 from streammoe.errors import ConfigError, SourceError
 from streammoe_connectors.formats import schema_registry
-from tests.unit.connectors.kafka_records import only, record, refusal, values_of
+from tests.unit.connectors.kafka_records import columns, only, record, refusal, values_of
 
 FILE, MESSAGE, FIELD = (
     descriptor_pb2.FileDescriptorProto,
@@ -164,7 +164,7 @@ def test_decimals_are_exact_and_hostile_ones_rejected(registry):
     values = values_at(registry)
 
     def block(octets, scale):
-        return values.block([record(framed(7, order(price={"value": octets, "scale": scale})))])
+        return values.block(columns(record(framed(7, order(price={"value": octets, "scale": scale})))))
 
     for octets, scale, text in [(b"\x30\x39", 2, "123.45"), (b"\xff", 3, "-0.001"), (b"", 0, "0"), (b"\1", -3, "1E+3")]:
         assert f'"price":{text}}}'.encode() in block(octets, scale).block
@@ -200,13 +200,13 @@ def test_a_registry_that_does_not_serialize_stops_reading(registry):
     for answer in [(200, {"schemaType": "PROTOBUF", "schema": 'syntax = "proto3";'}), (501, {"error_code": 501})]:
         registry.answers[f"/schemas/ids/7{BY_VERSION}"] = answer
         with pytest.raises(SourceError) as caught:
-            values_at(registry).block([record(framed(7, b"\0"))])
+            values_at(registry).block(columns(record(framed(7, b"\0"))))
         assert not caught.value.retriable, answer
     shop(registry)
     put(registry, f"/subjects/unit/versions/1{BY_VERSION}", 'syntax = "proto3";', id=2)
     put(registry, f"/schemas/ids/2{BY_VERSION}&subject=unit", 'syntax = "proto3";')
     with pytest.raises(SourceError):
-        values_at(registry).block([record(framed(7, b"\0"))])
+        values_at(registry).block(columns(record(framed(7, b"\0"))))
 
 
 def chain(length):
@@ -255,7 +255,9 @@ def test_two_files_of_one_name_cannot_be_used_and_one_that_is_referred_to_twice_
 def test_bytes_that_are_no_message_are_rejected_and_affect_no_other(registry):
     shop(registry)
     values = values_at(registry)
-    block = values.block([record(framed(7, order(y=1.0))), record(framed(7, b"\0\xff")), record(framed(7, b"\2\2"))])
+    block = values.block(
+        columns(record(framed(7, order(y=1.0))), record(framed(7, b"\0\xff")), record(framed(7, b"\2\2")))
+    )
     assert block.rejected.keys() == {1}
 
 
