@@ -82,9 +82,9 @@ def reshard(left: Sequence[Path], follow: Sequence[Path], *, dry_run: bool = Fal
         if not missing and not division.is_pending:
             saved = [_position(folder, _latest(folder)) for folder in follow]
             return ReshardResult(division.left, division.follow, saved, is_new=False)
+        labels = _labels(left, checkpoints, positions, len(follow))
+        model = _empty_model(left[0], checkpoints[0])
         if not dry_run:
-            labels = _labels(left, checkpoints, positions, len(follow))
-            model = _empty_model(left[0], checkpoints[0])
             for folder in missing:
                 stack.enter_context(FolderLock(folder))
                 CheckpointStore(folder).prepare()
