@@ -27,7 +27,7 @@ from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.persistence import LOCK_NAME, Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.label_join import digest_with, divided_labels, label_arrays
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
-from streammoe.ports import CHAINED, Position
+from streammoe.ports import CHAINED, Position, Source
 from streammoe.shards.resharding import NAME, Mark, read_mark
 from streammoe.text import listed, printable, shown
 from streammoe.types import AnyArray
@@ -217,7 +217,7 @@ def _redistributed(positions: Sequence[Position], count: int) -> list[Position]:
     source_class: Any = connectors().get(min(kinds))
     if len(kinds) > 1 or source_class is None:
         raise SourceError(f"they are of the kinds {listed(sorted(kinds), 'and')}, and must be of one that is installed")
-    divided: list[Position] = source_class.redistributed(positions, count)
+    divided: list[Position] = getattr(source_class, "redistributed", Source.redistributed)(positions, count)
     return divided
 
 
