@@ -264,6 +264,11 @@ class Source(Protocol):
         """
         raise SourceError("their source is not shared by several daemons; only Kafka topics are divided into shards")
 
+    @staticmethod
+    def reader_of(location: Location, count: int) -> int:  # noqa: ARG004 - for subclasses
+        """Return which of `count` readers, by its index in `redistributed`, gets records of a location."""
+        return 0
+
     def seek(self, position: Position | None) -> None:
         """Go to `position`, or to the configured beginning for ``None``.
 

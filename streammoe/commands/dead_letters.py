@@ -29,7 +29,7 @@ from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, repla
 from streammoe.pipeline.dead_letters import read_letter
 from streammoe.pipeline.label_join import digest_with, label_arrays
 from streammoe.pipeline.pipeline import BatchResult, Pipeline
-from streammoe.ports import EXPIRED, Batch, DeadLetter
+from streammoe.ports import EXPIRED, Batch, DeadLetter, DeadLetterSink, StoredLetters
 from streammoe.settings import DeadLetterFileSettings, Settings
 from streammoe.text import printable
 
@@ -133,8 +133,9 @@ class LetterTopic:
 
     def __init__(self, settings: Settings) -> None:
         letters = settings.dead_letters
-        self._stored = connectors(DEAD_LETTERS)[letters.kind].stored(letters, settings.sources)
-        self.origin = self.name = str(self._stored.name)
+        stored = getattr(connectors(DEAD_LETTERS)[letters.kind], "stored", DeadLetterSink.stored)
+        self._stored: StoredLetters = stored(letters, settings.sources)
+        self.origin = self.name = self._stored.name
 
     def read(self) -> list[DeadLetter | None]:
         """Return the letters; ``None`` for records that are none.

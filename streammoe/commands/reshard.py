@@ -18,18 +18,19 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
-from streammoe.checked import restoring
+from streammoe.checked import require, restoring, table_of
 from streammoe.configuration import connectors
 from streammoe.console import logged
 from streammoe.daemon.resume import check_bookkeeping
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.persistence import LOCK_NAME, Checkpoint, CheckpointStore, FolderLock
-from streammoe.pipeline.label_join import digest_with
-from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
-from streammoe.ports import CHAINED, Position
+from streammoe.pipeline.label_join import digest_with, divided_labels, label_arrays
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
+from streammoe.ports import CHAINED, Position, Source
 from streammoe.shards.resharding import NAME, Mark, read_mark
-from streammoe.text import counted, listed, printable, shown
+from streammoe.text import listed, printable, shown
+from streammoe.types import AnyArray
 
 LOGGER = logging.getLogger("streammoe.commands.reshard")
 
@@ -81,8 +82,9 @@ def reshard(left: Sequence[Path], follow: Sequence[Path], *, dry_run: bool = Fal
         if not missing and not division.is_pending:
             saved = [_position(folder, _latest(folder)) for folder in follow]
             return ReshardResult(division.left, division.follow, saved, is_new=False)
+        labels = _labels(left, checkpoints, positions, len(follow))
+        model = _empty_model(left[0], checkpoints[0])
         if not dry_run:
-            models = [_empty_model(folder, each) for folder, each in zip(left, checkpoints, strict=True)]
             for folder in missing:
                 stack.enter_context(FolderLock(folder))
                 CheckpointStore(folder).prepare()
@@ -92,9 +94,9 @@ def reshard(left: Sequence[Path], follow: Sequence[Path], *, dry_run: bool = Fal
                 division.mark(is_left=False).write(folder)
             for folder in left:
                 division.mark(is_left=True).write(folder)
-            for folder, position in zip(follow, divided, strict=True):
+            for folder, position, waiting in zip(follow, divided, labels, strict=True):
                 if folder in missing:
-                    _begin(folder, position, models[0], checkpoints[0].metadata)
+                    _begin(folder, position, model, checkpoints[0], waiting)
         return ReshardResult(division.left, division.follow, divided, is_new=not dry_run)
 
 
@@ -185,11 +187,6 @@ def _stopped(folder: Path, stack: ExitStack) -> Checkpoint:
             f"checkpoint folder {folder}: the daemon ended between its newest checkpoint and the transaction of its "
             "predictions; start it again, and stop it with SIGTERM"
         )
-    if waiting := len(checkpoint.arrays.get("labels.ends", ())):
-        raise CheckpointError(
-            f"checkpoint folder {folder}: {counted(waiting, 'record')} wait for their other half (labels.key), and "
-            "would never meet it; let them expire first, by a small labels.expire_events"
-        )
     return checkpoint
 
 
@@ -220,7 +217,7 @@ def _redistributed(positions: Sequence[Position], count: int) -> list[Position]:
     source_class: Any = connectors().get(min(kinds))
     if len(kinds) > 1 or source_class is None:
         raise SourceError(f"they are of the kinds {listed(sorted(kinds), 'and')}, and must be of one that is installed")
-    divided: list[Position] = source_class.redistributed(positions, count)
+    divided: list[Position] = getattr(source_class, "redistributed", Source.redistributed)(positions, count)
     return divided
 
 
@@ -230,14 +227,49 @@ def _empty_model(folder: Path, checkpoint: Checkpoint) -> MixtureOfExperts:
     return empty
 
 
-def _begin(folder: Path, position: Position, model: MixtureOfExperts, metadata: Mapping[str, Any]) -> None:
-    """Write a checkpoint such as a daemon writes before it has read anything, at another position."""
-    scores = ClassificationScores() if model.is_classifier else PrequentialScores(max(1, len(model.output_names)))
+def _labels(
+    folders: Sequence[Path], checkpoints: Sequence[Checkpoint], positions: Sequence[Position], count: int
+) -> list[dict[str, AnyArray]]:
+    """Return the records that wait for their other half in each new folder; nothing where none waits.
+
+    Raises:
+        CheckpointError: the daemons have different settings, by which the new ones could not go on with all of them.
+    """
+    buffers = [label_arrays(checkpoint.arrays) for checkpoint in checkpoints]
+    if not any(len(arrays.get("labels.ends", ())) for arrays in buffers):
+        return [{} for _ in range(count)]
+    settings = [checkpoint.metadata["settings"] for checkpoint in checkpoints]
+    for folder, own in zip(folders, settings, strict=True):
+        if own != settings[0]:
+            raise CheckpointError(
+                f"checkpoint folder {folder}: records wait for their labels, and its daemon has other settings of "
+                f"[model], [schema] or [labels] than that of {folders[0]}; start them once with the same, and stop them"
+            )
+    source_class: Any = connectors()[positions[0]["kind"]]
+    n_lags = buffers[0]["labels.lags"].shape[-1] if "labels.lags" in buffers[0] else 0
+    with restoring(listed(list(map(str, folders)), "and")):
+        key = table_of(settings[0], "labels").get("key")
+        require(isinstance(key, str), f"labels.key is {shown(key)}, though records wait for their label")
+        return divided_labels(
+            buffers, str(key), n_lags, count, lambda location: source_class.reader_of(location, count)
+        )
+
+
+def _begin(
+    folder: Path, position: Position, model: MixtureOfExperts, like: Checkpoint, labels: Mapping[str, AnyArray]
+) -> None:
+    """Write a checkpoint such as a daemon writes before it has learned anything, at another position."""
+    with restoring(str(folder)):
+        scores: Scores
+        if model.is_classifier:
+            scores = ClassificationScores()
+        else:
+            scores = PrequentialScores(PrequentialScores.restore(like.metadata["scores"], like.arrays).outputs)
     CheckpointStore(folder).save(
-        {**model.arrays(), **scores.arrays(), "guard.latest": np.zeros(0, np.bool_)},
+        {**model.arrays(), **scores.arrays(), **labels, "guard.latest": np.zeros(0, np.bool_)},
         {
             "version": version("streammoe"),
-            "settings": metadata["settings"],
+            "settings": like.metadata["settings"],
             **model.identify(),
             "runs": {},
             "replayed": {},
@@ -246,7 +278,7 @@ def _begin(folder: Path, position: Position, model: MixtureOfExperts, metadata: 
             "scores": scores.to_json(),
             "transactional": False,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "state_digest": digest_with(model, {}),
+            "state_digest": digest_with(model, labels),
         },
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +66,7 @@ class Journal:
         learned = result.outcomes["learned"]
         if not learned:
             return
+        batch = replace(batch, headers=None)  # which nobody learns from, and whose size is not counted
         if result.bad.any():
             batch = batch.select(np.flatnonzero(~result.bad))
         self._parts.append(Part(batch, learned))

@@ -10,7 +10,7 @@ import copy
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
@@ -214,71 +214,22 @@ class LabelJoin:
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return the buffer as arrays for a checkpoint."""
-        waiting = self._waiting.values()
-        nothing = np.full(self.n_lags, np.nan)
-        lags = [nothing if each.lags is None else each.lags for each in waiting]
-        return {
-            **({"labels.lags": np.array(lags).reshape(-1, self.n_lags)} if self.n_lags else {}),
-            "labels.records": np.frombuffer(b"".join([each.record for each in waiting]), np.uint8),
-            "labels.ends": np.cumsum([len(each.record) for each in waiting], dtype=np.int64),
-            "labels.numbers": np.array([each.number for each in waiting], np.int64),
-            "labels.times": np.array([each.time for each in waiting], np.int64),
-            "labels.clock": np.array([self._seen, self._now], np.int64),
-            "labels.places": np.frombuffer(b"[%s]" % b",".join([each.location for each in waiting]), np.uint8),
-            "labels.keys": np.frombuffer(msgspec.json.encode([each.record_key for each in waiting]), np.uint8),
-            **(
-                {"labels.headers": np.frombuffer(msgspec.json.encode([each.headers for each in waiting]), np.uint8)}
-                if any(each.headers for each in waiting)
-                else {}
-            ),
-            "labels.refused": np.array([each.rejected for each in waiting], np.bool_),
-        }
+        return _arrays_of(self._waiting.values(), self.n_lags, self._seen, self._now)
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
         """Restore the result of `arrays` into a new join with the same key and schema.
 
         Call within `streammoe.checked.restoring`.
         """
-        records = array_of(arrays, "labels.records", "uint8", (None,)).tobytes()
-        ends = array_of(arrays, "labels.ends", "int64", (None,), least=0.0)
-        each = (len(ends),)
-        numbers = array_of(arrays, "labels.numbers", "int64", each, least=0.0, most=LARGEST_COUNT)
-        times = array_of(arrays, "labels.times", "int64", each, least=_UNKNOWN)
-        rejected = array_of(arrays, "labels.refused", "bool", each)
-        lags = None
-        if self.n_lags:
-            lags = array_of(arrays, "labels.lags", "float64", (len(ends), self.n_lags), finite=False)
-        self._seen, self._now = array_of(arrays, "labels.clock", "int64", (2,), least=_UNKNOWN).tolist()
-        require(is_count(self._seen), f"array labels.clock counts {self._seen} records")
-        require(
-            (np.diff(ends, prepend=0) > 0).all() and (int(ends[-1]) if len(ends) else 0) == len(records),
-            f"array labels.ends does not divide the {len(records)} bytes of labels.records",
-        )
-        headers: Sequence[Headers] = [()] * len(ends)
-        if "labels.headers" in arrays:
-            headers = _HEADERS.decode(array_of(arrays, "labels.headers", "uint8", (None,)).tobytes())
-        for (start, stop), number, time, location, record_key, own_headers, was_rejected in zip(
-            pairwise([0, *ends.tolist()]),
-            numbers.tolist(),
-            times.tolist(),
-            _LOCATIONS.decode(array_of(arrays, "labels.places", "uint8", (None,)).tobytes()),
-            _KEYS.decode(array_of(arrays, "labels.keys", "uint8", (None,)).tobytes()),
-            headers,
-            rejected.tolist(),
-            strict=True,
-        ):
-            record = records[start:stop]
-            value, is_label = self._read(record)
+        self._seen, self._now = _clock_of(arrays)
+        for waiting in _saved_in(arrays, self.n_lags):
+            value, waiting.is_label = self._read(waiting.record)
             key = label(self.key, value, text=False)
-            require(key not in {None, *self._waiting}, f"labels.records holds {shown(record)} without a key of its own")
-            _LOCATION.decode(location)
-            waiting = _WaitingRecord(
-                str(key), record, is_label, bytes(location), record_key, own_headers, number, time, was_rejected
-            )
-            if lags is not None and not np.isnan(lags[len(self._waiting)]).any():
-                waiting.lags = lags[len(self._waiting)].copy()
+            record = shown(waiting.record)
+            require(key not in {None, *self._waiting}, f"labels.records holds {record} without a key of its own")
+            waiting.key = str(key)
             self._waiting[waiting.key] = waiting
-        self._rejected = int(rejected.sum())
+            self._rejected += waiting.rejected
 
     def _join_records(self, batch: Batch) -> Batch:
         joined = _JoinedRecords(batch)
@@ -406,6 +357,117 @@ class LabelJoin:
             if name not in values or (name in self._label_fields and value != _NULL):
                 values[name] = value
         return _encode_record(values)
+
+
+def _arrays_of(waiting: Collection[_WaitingRecord], n_lags: int, seen: int, now: int) -> dict[str, AnyArray]:
+    """Return waiting records as arrays for a checkpoint.
+
+    Args:
+        waiting: the oldest first.
+        n_lags: number of lags that a prediction sees.
+        seen: number of records so far.
+        now: stream time.
+    """
+    nothing = np.full(n_lags, np.nan)
+    lags = [nothing if each.lags is None else each.lags for each in waiting]
+    headers = [each.headers for each in waiting]
+    return {
+        **({"labels.lags": np.array(lags).reshape(-1, n_lags)} if n_lags else {}),
+        "labels.records": np.frombuffer(b"".join([each.record for each in waiting]), np.uint8),
+        "labels.ends": np.cumsum([len(each.record) for each in waiting], dtype=np.int64),
+        "labels.numbers": np.array([each.number for each in waiting], np.int64),
+        "labels.times": np.array([each.time for each in waiting], np.int64),
+        "labels.clock": np.array([seen, now], np.int64),
+        "labels.places": np.frombuffer(b"[%s]" % b",".join([each.location for each in waiting]), np.uint8),
+        "labels.keys": np.frombuffer(msgspec.json.encode([each.record_key for each in waiting]), np.uint8),
+        **({"labels.headers": np.frombuffer(msgspec.json.encode(headers), np.uint8)} if any(headers) else {}),
+        "labels.refused": np.array([each.rejected for each in waiting], np.bool_),
+    }
+
+
+def _clock_of(arrays: Mapping[str, AnyArray]) -> tuple[int, int]:
+    """Return the number of records so far, and the stream time."""
+    seen, now = array_of(arrays, "labels.clock", "int64", (2,), least=_UNKNOWN).tolist()
+    require(is_count(seen), f"array labels.clock counts {seen} records")
+    return seen, now
+
+
+def _saved_in(arrays: Mapping[str, AnyArray], n_lags: int) -> Iterator[_WaitingRecord]:
+    """Yield the waiting records of a checkpoint, the oldest first; what only the schema tells of them is missing.
+
+    Raises:
+        CheckpointError: the arrays are invalid.
+    """
+    records = array_of(arrays, "labels.records", "uint8", (None,)).tobytes()
+    ends = array_of(arrays, "labels.ends", "int64", (None,), least=0.0)
+    each = (len(ends),)
+    numbers = array_of(arrays, "labels.numbers", "int64", each, least=0.0, most=LARGEST_COUNT)
+    times = array_of(arrays, "labels.times", "int64", each, least=_UNKNOWN)
+    rejected = array_of(arrays, "labels.refused", "bool", each)
+    lags = array_of(arrays, "labels.lags", "float64", (len(ends), n_lags), finite=False) if n_lags else None
+    require(
+        (np.diff(ends, prepend=0) > 0).all() and (int(ends[-1]) if len(ends) else 0) == len(records),
+        f"array labels.ends does not divide the {len(records)} bytes of labels.records",
+    )
+    headers: Sequence[Headers] = [()] * len(ends)
+    if "labels.headers" in arrays:
+        headers = _HEADERS.decode(array_of(arrays, "labels.headers", "uint8", (None,)).tobytes())
+    for i, ((start, stop), number, time, location, record_key, own_headers, was_rejected) in enumerate(
+        zip(
+            pairwise([0, *ends.tolist()]),
+            numbers.tolist(),
+            times.tolist(),
+            _LOCATIONS.decode(array_of(arrays, "labels.places", "uint8", (None,)).tobytes()),
+            _KEYS.decode(array_of(arrays, "labels.keys", "uint8", (None,)).tobytes()),
+            headers,
+            rejected.tolist(),
+            strict=True,
+        )
+    ):
+        _LOCATION.decode(location)
+        waiting = _WaitingRecord(
+            "", records[start:stop], False, bytes(location), record_key, own_headers, number, time, was_rejected
+        )
+        if lags is not None and not np.isnan(lags[i]).any():
+            waiting.lags = lags[i].copy()
+        yield waiting
+
+
+def divided_labels(
+    buffers: Sequence[Mapping[str, AnyArray]], key: str, n_lags: int, count: int, reader_of: Callable[[Location], int]
+) -> list[dict[str, AnyArray]]:
+    """Divide the records that wait in several joins of one stream among other joins.
+
+    Each waits on for as many records, of its new join, as it would have in its own; and until the same time, which is
+    the latest of all.
+
+    Args:
+        buffers: the results of `LabelJoin.arrays`.
+        key: the field that both halves of an event hold.
+        n_lags: number of lags that a prediction sees.
+        count: number of the other joins.
+        reader_of: returns which of them gets records of a location.
+
+    Raises:
+        CheckpointError: the arrays are invalid, or records of one key have waited in two joins and would meet in one.
+    """
+    clocks = [_clock_of(arrays) for arrays in buffers]
+    seen, now = max(own for own, _ in clocks), max(own for _, own in clocks)
+    divided: list[dict[str, _WaitingRecord]] = [{} for _ in range(count)]
+    for arrays, (own_seen, _) in zip(buffers, clocks, strict=True):
+        for waiting in _saved_in(arrays, n_lags):
+            waiting.number += seen - own_seen
+            if waiting.time == _UNKNOWN:
+                waiting.time = now
+            waiting.key = str(label(key, object_of(waiting.record).get(key), text=False))
+            joined = divided[reader_of(_LOCATION.decode(waiting.location))]
+            require(
+                waiting.key not in joined,
+                f"records with the key {shown(waiting.key)} wait in two folders, which no daemon would have brought "
+                "together, and would meet in one; let them expire first",
+            )
+            joined[waiting.key] = waiting
+    return [_arrays_of(sorted(own.values(), key=lambda waiting: waiting.number), n_lags, seen, now) for own in divided]
 
 
 def digest_with(model: MixtureOfExperts, labels: Mapping[str, AnyArray]) -> str:

@@ -455,12 +455,12 @@ FAULTS = {
         ),
     ],
     "label join": [
-        Fault("label-expires-one-early", "self._seen - oldest.number <= events", "self._seen - oldest.number < events"),
-        Fault("label-expiry-in-milliseconds", "<= 1e3 * seconds", "<= seconds"),
+        Fault("label-expires-one-early", "self._seen - oldest.number > events", "self._seen - oldest.number >= events"),
+        Fault("label-expiry-in-milliseconds", "> 1e3 * seconds", "> seconds"),
         Fault(
             "newer-half-keeps-old-place",
-            "if before is not None:\n            self._expire(before)",
-            "if before is not None:\n            self._expired.append(before)",
+            'self._expire(before, "another record of its kind has come under that key")',
+            'self._expired.append(_Expired(before, "", 0))',
         ),
         Fault(
             "label-does-not-win",
@@ -469,8 +469,8 @@ FAULTS = {
         ),
         Fault(
             "label-clock-not-kept",
-            "np.array([self._seen, self._now], np.int64)",
-            "np.array([self._seen, _UNKNOWN], np.int64)",
+            "np.array([seen, now], np.int64)",
+            "np.array([seen, _UNKNOWN], np.int64)",
         ),
     ],
     "guards": [
@@ -619,7 +619,7 @@ FAULTS = {
         ),
     ],
     "replay": [
-        Fault("replayed-letters-not-named", "self.resolved_path: sorted(self.replayed_keys)", "self.resolved_path: []"),
+        Fault("replayed-letters-not-named", "self.place.name: sorted(self.replayed_keys)", "self.place.name: []"),
         Fault(
             "replayed-stay-rejected", 'outcomes["rejected"] -= sum(self.outcomes.values())', 'outcomes["rejected"] -= 0'
         ),

@@ -14,7 +14,7 @@ from streammoe.commands.dead_letters import HALF, INCOMPLETE, OTHER_MODEL, READ_
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
-from streammoe.errors import CheckpointError
+from streammoe.errors import CheckpointError, SourceError
 from streammoe.persistence import FolderLock, read_checkpoint
 from streammoe.pipeline.dead_letters import read_letter
 
@@ -158,6 +158,16 @@ def test_a_configuration_stands_for_the_file_that_it_names(rejected):
     assert module.read_contents(Path("config.toml"), show=99) == module.read_contents(LETTERS, show=99)
     assert replay(Path("config.toml"), settings()).learned == FAR
     assert len(letters()) == TEXT
+
+
+def test_letters_of_a_sink_that_cannot_read_them_are_an_error(monkeypatch):
+    settings()
+    config = Path("config.toml")
+    kafka = 'bootstrap_servers = "there:1"'
+    config.write_text(config.read_text() + f'dead_letters = {{ kind = "kafka", topic = "d", {kafka} }}\n')
+    monkeypatch.setattr(module, "connectors", lambda group: {"kafka": object})
+    with pytest.raises(SourceError):
+        module.read_contents(config)
 
 
 # --- exactly once ---------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,15 +15,18 @@ from streammoe.commands.inspect import describe_checkpoint
 from streammoe.commands.reshard import reshard
 from streammoe.commands.rollback import roll_back
 from streammoe.configuration import settings_from
-from streammoe.daemon.resume import check_checkpoint, is_blank
+from streammoe.daemon.model import schema_of
+from streammoe.daemon.resume import check_checkpoint, is_blank, labels_of, resume_pipeline
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.persistence import CheckpointStore, FolderLock, read_checkpoint, store
+from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_arrays
 from streammoe.ports import chained
 from streammoe.shards import resharding
 from streammoe.shards.places import Folder
 from streammoe.shards.resharding import NAME, check_mark
 from streammoe.shards.shard import look
+from streammoe.testing.batches import batch_of
 from tests.unit.connectors.kafka.test_resharding import position
 
 
@@ -39,7 +43,7 @@ def checkpoint(tmp_path_factory):
     return read_checkpoint(folder / "state")
 
 
-def settings(folder, state="state"):
+def settings(folder, state="state", **more):
     tables = {
         "source": {"kind": "file", "path": str(folder / "data.jsonl")},
         "schema": {"target": "y"},
@@ -47,6 +51,7 @@ def settings(folder, state="state"):
         "checkpoint": {"dir": str(folder / state)},
         "dead_letters": {"path": str(folder / "letters")},
         "metrics": {"enabled": False},
+        **more,
     }
     return settings_from(tables, "test")
 
@@ -55,10 +60,10 @@ def settings(folder, state="state"):
 def save(checkpoint, tmp_path):
     """Writes a checkpoint of a shard at a position, and returns its folder."""
 
-    def written(name, at, **metadata):
+    def written(name, at, arrays=checkpoint.arrays, **metadata):
         store = CheckpointStore(tmp_path / name)
         store.prepare()
-        store.save(checkpoint.arrays, {**checkpoint.metadata, "positions": [at], **metadata})
+        store.save(arrays, {**checkpoint.metadata, "positions": [at], **metadata})
         return tmp_path / name
 
     return written
@@ -132,13 +137,13 @@ STEPS = 3 + 3 + 2 + 3  # probes, marks of new and of old folders, checkpoints
 def test_after_an_end_at_any_step_old_and_new_never_both_start_and_the_same_again_completes_it(
     kind, allowed, two, three, monkeypatch
 ):
-    replace, steps = store.replace, []
+    write, steps = store.replace, []
 
     def failing(path, *data):
         steps.append(path)
         if len(steps) > allowed:
             raise kind(28, "No space left on device")
-        replace(path, *data)
+        write(path, *data)
 
     with monkeypatch.context() as patch:
         for place in (store, resharding):
@@ -183,9 +188,6 @@ def test_the_new_ones_can_be_divided_again(two, three, tmp_path):
 
 
 def test_what_cannot_be_divided_is_rejected_and_nothing_is_written(two, three, save, tmp_path):
-    waiting = save("waiting", position())
-    held = read_checkpoint(waiting)
-    CheckpointStore(waiting).save({**held.arrays, "labels.ends": np.array([3])}, held.metadata)
     full, file = tmp_path / "full", tmp_path / "file"
     full.mkdir()
     (full / "dead-letters.jsonl").write_text("")
@@ -203,7 +205,6 @@ def test_what_cannot_be_divided_is_rejected_and_nothing_is_written(two, three, s
         "unknown": ([save("unknown", {"kind": "nothing"})], three, SourceError),
         "of no daemon": ([save("saved", position(), settings=None)], three, CheckpointError),
         "unseen predictions": ([save("unseen", position(), transactional=True)], three, CheckpointError),
-        "labels to come": ([waiting], three, CheckpointError),
     }
     for name, (left, follow, error) in refused.items():
         with pytest.raises(error):
@@ -213,6 +214,96 @@ def test_what_cannot_be_divided_is_rejected_and_nothing_is_written(two, three, s
     with FolderLock(two[1]), pytest.raises(CheckpointError):  # its daemon runs
         reshard(two, three)
     assert not three[0].parent.exists()
+
+
+# --- labels that come later -------------------------------------------------------------------------------------------
+
+
+def location(partition, offset):
+    return {"topic": "t", "partition": partition, "offset": offset}
+
+
+def features(i):
+    return {"id": f"k{i}", "a": i / 9}
+
+
+@pytest.fixture
+def waiting(save, checkpoint, tmp_path):
+    """Folders of two shards in which features wait, of key i from partition i mod 4, in turn."""
+
+    def made(**changed):
+        labelled = settings(tmp_path, **LABELS)
+        table = labelled.learning_settings()
+        folders = []
+        for shard in range(2):
+            join = LabelJoin("id", schema_of(labelled), Limits(99))
+            own = [i for i in range(12) if i % 2 == shard]
+            records = batch_of([features(i) for i in own], "jsonl")
+            times = None if shard else np.array(own, np.int64)  # the other one's have none
+            locations = [location(i % 4, i) for i in own]
+            join.join(replace(records, locations=locations, timestamps=times, keys=[b"%d" % i for i in own]))
+            if shard:
+                join.join(batch_of([{"a": 1.0, "y": 1.0}] * 20, "jsonl"))  # others come meanwhile
+            at = position(f"{shard}/2", {"t": {shard: 9, shard + 2: 9}})
+            given = {**table, **(changed if shard else {})}
+            folders.append(save(f"labelled-{shard}", at, {**checkpoint.arrays, **join.arrays()}, settings=given))
+        return folders
+
+    return made
+
+
+LABELS = {"labels": {"key": "id"}, "schema": {"target": "y", "ignore": ["id"]}}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_waits_for_its_label_waits_on_where_that_will_come(waiting, count, tmp_path):
+    follow = [tmp_path / f"follow-{i}" for i in range(count)]
+    left = waiting()
+    reshard(left, follow)
+    pending = 0
+    for index, folder in enumerate(follow):
+        begun = read_checkpoint(folder)
+        labelled = settings(tmp_path, folder, **LABELS)
+        pipeline = resume_pipeline(labelled, begun)
+        join = labels_of(labelled, begun)
+        pending += join.pending
+        assert describe_checkpoint(folder)["state_digest"] == digest_with(pipeline.model, join.arrays())
+        for i in range(12):
+            found = join.join(batch_of([{"id": f"k{i}", "y": 1.0}], "jsonl"))
+            if i % 4 % count == index:
+                assert json.loads(found.record(0)) == {**features(i), "y": 1.0}
+                assert (found.location(0), found.keys[0]) == (location(i % 4, i), b"%d" % i)
+            else:
+                assert len(found) == 0
+    assert pending == 12
+
+
+def test_what_waits_expires_as_it_would_have(waiting, tmp_path):
+    """The first shard had 6 records, the last of which waits for 0 more; the second 26."""
+    folder = tmp_path / "one"
+    reshard(waiting(), [folder])
+    arrays = label_arrays(read_checkpoint(folder).arrays)
+    seen, now = arrays["labels.clock"].tolist()
+    places = json.loads(arrays["labels.places"].tobytes())
+    ages = {place["offset"]: seen - number for place, number in zip(places, arrays["labels.numbers"], strict=True)}
+    assert ages == {i: 5 - i // 2 + (20 if i % 2 else 0) for i in range(12)}
+    assert list(ages.values()) == sorted(ages.values(), reverse=True)  # the oldest first
+    times = dict(zip([place["offset"] for place in places], arrays["labels.times"].tolist(), strict=True))
+    assert (now, times) == (10, {i: 10 if i % 2 else i for i in range(12)})
+
+
+def test_waiting_records_that_cannot_go_on_together_are_rejected(waiting, tmp_path):
+    follow = [tmp_path / "one"]
+    with pytest.raises(CheckpointError):
+        reshard(waiting(labels={"key": "other"}), follow)
+    left = waiting()
+    for folder in left:
+        held = read_checkpoint(folder)
+        records = held.arrays["labels.records"].tobytes().replace(b"k11", b"k10")
+        CheckpointStore(folder).save({**held.arrays, "labels.records": np.frombuffer(records, np.uint8)}, held.metadata)
+    with pytest.raises(CheckpointError):
+        reshard(left, follow)
+    assert not follow[0].exists()
 
 
 def test_another_division_of_what_was_divided_is_rejected(two, three, tmp_path):

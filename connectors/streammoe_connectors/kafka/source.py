@@ -43,6 +43,11 @@ class KafkaSource(Source):
         """Return the positions of another number of shards; see `kafka.resharding`."""
         return redistributed(positions, count)
 
+    @staticmethod
+    def reader_of(location: Location, count: int) -> int:
+        """Return the shard of a record's partition."""
+        return int(location["partition"]) % count
+
     def __init__(self, settings: KafkaSettings) -> None:
         require_client(settings, 'source.kind = "kafka"')
         self._settings = settings

@@ -1,6 +1,7 @@
 """What is held of the events that a model has learned, for another one that lacks some of them."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +45,14 @@ def test_what_came_after_a_checkpoint_is_held_if_all_about_it_agrees():
     assert held(journal.since(4, DIGEST, {"at": 4})) == list(range(12, 18))
     for other in ((3, DIGEST, {"at": 2}), (2, "e" * 64, {"at": 2}), (2, DIGEST, {"at": 3}), (2, DIGEST, None)):
         assert journal.since(*other) is None
+
+
+def test_headers_are_not_held():
+    journal = Journal()
+    journal.add_saved(1, DIGEST, None, journal.mark)
+    for bad in ((), (1,)):
+        journal.add(replace(batch(0), headers=[(("a", b"1"),)] * 3), result(bad=bad))
+    assert [part.batch.headers for part in journal.since(1, DIGEST, None)] == [None, None]
 
 
 def test_positions_are_compared_as_they_come_back_from_json():
