@@ -12,7 +12,15 @@ from tests.integration.kafka_clients import Transactions, chosen
 
 HERE = Path(__file__).parent
 CLIENTS = ("kafka-python", "librdkafka")
-OF_BOTH = {"test_kafka_failover", "test_kafka_outages", "test_kafka_processes", "test_kafka_sinks", "test_kafka_source"}
+OF_BOTH = {
+    "test_kafka_failover",
+    "test_kafka_oauth",
+    "test_kafka_outages",
+    "test_kafka_processes",
+    "test_kafka_resharding",
+    "test_kafka_sinks",
+    "test_kafka_source",
+}
 """Modules whose tests run with either client; with librdkafka, where they are not marked so, only exhaustively."""
 
 

@@ -60,6 +60,7 @@ def login_at(endpoint, secret="hunter2"):
     }
 
 
+@pytest.mark.both_clients
 def test_tokens_open_the_way_and_are_replaced_while_it_reads(brokers, topics, endpoint, caplog):
     name = topics.create()
     topics.fill(name, numbers(1))

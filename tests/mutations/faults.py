@@ -592,8 +592,17 @@ FAULTS = {
         ),
     ],
     "kafka": [
-        Fault("kafka-offset-of-last", "self.next_offset = taken[-1].offset + 1", "self.next_offset = taken[-1].offset"),
-        Fault("kafka-reads-stop", "if record.offset < self.stop_offset]", "if record.offset <= self.stop_offset]"),
+        Fault(
+            "kafka-offset-of-last",
+            "self.next_offset = int(taken.offsets[-1]) + 1",
+            "self.next_offset = int(taken.offsets[-1])",
+        ),
+        Fault(
+            "kafka-reads-stop",
+            "np.searchsorted(records.offsets, self.stop_offset)",
+            'np.searchsorted(records.offsets, self.stop_offset, "right")',
+        ),
+        Fault("kafka-metadata-with-zero-byte", '(text or "").removesuffix("\\0")', '(text or "")'),
         Fault("kafka-tie-to-later-partition", '"right" if i <= last else "left"', '"right"'),
         Fault("kafka-merge-by-own-time", "keys = [np.maximum.accumulate(own) for own in times]", "keys = list(times)"),
         Fault(
