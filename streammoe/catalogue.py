@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -31,6 +31,13 @@ class LiveMetrics:
             else:
                 made = metric.kind(name, metric.help, metric.labels, registry=self.registry)
             self._of[name] = made
+
+    def registry_of(self, names: Iterable[str]) -> CollectorRegistry:
+        """Return a registry of some of these metrics."""
+        registry = CollectorRegistry()
+        for name in names:
+            registry.register(self._of[name])
+        return registry
 
     def clear(self, name: str) -> None:
         """Remove all series of a metric with labels."""

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import yaml
 
+from streammoe.daemon.health import Health
 from streammoe.daemon.metrics import CATALOGUE, Metrics
-from streammoe.daemon.server import Health, MetricsServer
+from streammoe.daemon.server import MetricsServer
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor
 from streammoe.pipeline.contest import Contest
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
@@ -169,7 +170,11 @@ SERIES = {
     "StreammoeSourceStalled": ("15m", {"streammoe_source_stalled": "0x5 2x115"}),
     "StreammoeStalled": ("30m", {"streammoe_model_events": "7x120", "streammoe_source_progress_ratio": "0.5x120"}),
     "StreammoeFallsBehind": ("90m", {f'streammoe_consumer_lag{{partition="{i}"}}': f"0+{100 * i}x120" for i in (0, 1)}),
-    "StreammoeCheckpointOld": ("30m", {"streammoe_checkpoint_age_seconds": "0+60x120", **events(learned=60)}),
+    "StreammoeSinkWaits": ("15m", {'streammoe_sink_waiting_seconds{sink="predictions"}': "0x5 0+60x115"}),
+    "StreammoeCheckpointOld": (
+        "30m",
+        {"streammoe_checkpoint_age_seconds": "0+60x120", "streammoe_unsaved_events": "0x5 60x115"},
+    ),
     "StreammoeManyRejected": ("30m", {REASON.format("malformed"): "0+10x120", **events(rejected=10, learned=90)}),
     "StreammoeJumped": ("15m", {"streammoe_guard_jumps_total": "0x5 1x115"}),
     "StreammoePoison": ("15m", {REASON.format("poison"): "0x5 3x115"}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -79,6 +79,7 @@ class Reader:
         start_command: the first frame: settings, options of clients, position and its owner.
         outlet: for frames to the daemon.
         commands: further frames from the daemon.
+        show_connected: called often with whether the cluster responds, for a daemon that reads no frames at present.
         tick_seconds: interval of status frames, heartbeats, and checks for new partitions, connection and stalls.
         pause_seconds: the pause after a request without response; doubled after each further one.
     """
@@ -89,6 +90,7 @@ class Reader:
         outlet: Outlet,
         commands: SimpleQueue[dict[str, Any]],
         *,
+        show_connected: Callable[[bool], object] = bool,
         tick_seconds: float = 1.0,
         pause_seconds: float = 0.2,
     ) -> None:
@@ -99,6 +101,7 @@ class Reader:
         self._unassigned_offsets = unassigned_offsets(self._settings, self._start_position)
         self._outlet = outlet
         self._commands = commands
+        self._show_connected = show_connected
         self._tick_seconds = tick_seconds
         self._pause_seconds = pause_seconds
         self._values = Values(self._settings)
@@ -183,6 +186,7 @@ class Reader:
     def _tick(self) -> None:
         """Do what is due regularly, independent of everything else."""
         self.send_logs()
+        self._show_connected(self._connected)
         if self._status_due and not self._outlet.pending:
             self._report()
         now = time.monotonic()
@@ -205,7 +209,6 @@ class Reader:
         self._outlet.send(
             {
                 "type": "status",
-                "connected": self._connected,
                 "ends": [
                     [*buffer.partition, buffer.known_end]
                     for buffer in self._buffers.values()
@@ -291,6 +294,7 @@ class Reader:
         else:
             _LOGGER.warning("source.shard = %r has no partition of these topics", settings.shard)
         self._connected = self._ready = True
+        self._show_connected(True)  # before the frame that says ready
         self._last_metadata_request_at = self._last_checked_request_at = self._last_held_up_at = time.monotonic()
         buffers = self._buffers.values() if stops else ()
         total = sum((buffer.stop_offset or 0) - buffer.start_offset for buffer in buffers)
