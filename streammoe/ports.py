@@ -229,6 +229,8 @@ class SourceStatus(NamedTuple):
     """Partitions that hold unread records but have returned none for a while."""
     counters: Mapping[str, int] = MappingProxyType({})
     """Events since the start, counted by short stable names such as ``reconnected``."""
+    held_back: Mapping[TopicPartition, int] = MappingProxyType({})
+    """The number of records read from each partition that wait for older ones of others."""
 
 
 class Source(Protocol):

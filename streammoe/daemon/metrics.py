@@ -129,6 +129,9 @@ CATALOGUE: dict[str, Metric] = {
         Counter, "Incidents of the source, such as reconnected or offset_reset, since this start", ("event",)
     ),
     "streammoe_consumer_lag": Metric(Gauge, "Unread records of a partition", ("topic", "partition")),
+    "streammoe_source_held_back_records": Metric(
+        Gauge, "Records read from a partition that wait for older ones of others", ("topic", "partition")
+    ),
     "streammoe_consumer_position": Metric(Gauge, "Next offset to read of a partition", ("topic", "partition")),
     "streammoe_source_progress_ratio": Metric(Gauge, "Share of a finite source that has been read; NaN if endless"),
 }
@@ -340,6 +343,7 @@ class Metrics:
         for name, values, earlier in (
             ("streammoe_consumer_position", status.positions, before.positions),
             ("streammoe_consumer_lag", status.lags, before.lags),
+            ("streammoe_source_held_back_records", status.held_back, before.held_back),
         ):
             for topic, partition in earlier.keys() - values.keys():
                 self._live.remove(name, topic, str(partition))

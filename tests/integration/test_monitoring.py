@@ -71,7 +71,7 @@ def publish(registries, models, shards, ended):
             partition = ("polls", 0)
             counters = {"reconnected": 1 + turn}
             metrics.set_source_status(
-                SourceStatus(True, True, {partition: turn}, {partition: 5}, [partition], counters)
+                SourceStatus(True, True, {partition: turn}, {partition: 5}, [partition], counters, {partition: 2})
             )
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Protocol
+from itertools import pairwise, takewhile
+from math import inf
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from streammoe.ports import Position, TopicPartition
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.fields import Record
+from streammoe_connectors.kafka.merge import Hold
 from streammoe_connectors.positions import check_kind, invalid, is_count
 
 KIND = "kafka"
@@ -27,6 +29,14 @@ class FetchedRecord(Record, Protocol):
     def value(self) -> Any:
         """Bytes, or ``None`` in a tombstone."""
         ...
+
+
+class _Arrival(NamedTuple):
+    """Consecutive records that arrived at once."""
+
+    at: float
+    """In monotonic seconds."""
+    records: int
 
 
 class PartitionBuffer:
@@ -52,6 +62,8 @@ class PartitionBuffer:
         """The high watermark or the last stable offset, whichever was received last; ``None`` if neither was."""
         self.at_end_since: float | None = None
         """Since when (monotonic seconds) the whole log has been fetched."""
+        self.was_at_end = False
+        """Whether the whole log had been fetched at any time since the start, or since a `seek`."""
         self.received_at = time.monotonic()
         """When records were last fetched, or there were none to fetch."""
         self.records: list[FetchedRecord] = []
@@ -60,6 +72,12 @@ class PartitionBuffer:
         """Timestamps of `records` in milliseconds since 1970."""
         self.n_bytes = 0
         """Size of the values in `records`."""
+        self.n_held_back = 0
+        """How many of `records` wait for older ones of other partitions."""
+        self._arrivals: deque[_Arrival] = deque()
+        """When `records` arrived."""
+        self._ahead_until = -inf
+        """Until when this partition counts as one whose timestamps are ahead of the others'."""
         self._tombstones: deque[int] = deque()
 
     def add(self, records: Sequence[FetchedRecord], now: float) -> int:
@@ -82,6 +100,8 @@ class PartitionBuffer:
             records = [record for record in records if record.value is not None]
         self.n_bytes += sum(len(record.value) for record in records)
         self.records += records
+        if records:
+            self._arrivals.append(_Arrival(now, len(records)))
         times = np.fromiter((record.timestamp or 0 for record in records), np.int64, len(records))
         self.times = np.concatenate([self.times, times]) if self.times.size else times
         self._update_next_offset()
@@ -96,6 +116,12 @@ class PartitionBuffer:
         """Remove and return the first `count` records."""
         taken = self.records[:count]
         del self.records[:count]
+        left = count
+        while left > 0:
+            first = self._arrivals.popleft()
+            if first.records > left:
+                self._arrivals.appendleft(first._replace(records=first.records - left))
+            left -= first.records
         self.times = self.times[count:]
         self.n_bytes = self.n_bytes - sum(len(record.value) for record in taken) if self.records else 0
         if taken:
@@ -116,6 +142,7 @@ class PartitionBuffer:
         self.fetch_position = offset
         self.seek_pending = True
         self.at_end_since = None
+        self.was_at_end = False
         self.known_end = None
         if not self.records:
             self.next_offset = offset
@@ -124,7 +151,8 @@ class PartitionBuffer:
         """Discard all fetched records."""
         self.records = []
         self.times = self.times[:0]
-        self.n_bytes = 0
+        self.n_bytes = self.n_held_back = 0
+        self._arrivals.clear()
         self._tombstones.clear()
 
     @property
@@ -132,16 +160,43 @@ class PartitionBuffer:
         """Whether everything before `stop_offset` has been fetched."""
         return self.stop_offset is not None and self.fetch_position >= self.stop_offset
 
-    def blocks_others(self, now: float, idle: float) -> bool:
-        """Whether other partitions must wait for records after the last fetched one.
+    def mark_at_end(self, now: float) -> None:
+        """Record that the whole log has been fetched."""
+        self.at_end_since = now
+        self.was_at_end = True
+
+    def hold(self, now: float, idle: float) -> Hold:
+        """Return whether other partitions must wait for records after the last fetched one.
+
+        They wait without a bound as long as it has never been at its end: the order of a backlog must depend on nothing
+        but the log.
 
         Args:
             now: monotonic seconds.
             idle: for how many seconds they wait for a partition at its end.
         """
-        if self.reached_stop:
-            return False
-        return self.at_end_since is None or now - self.at_end_since < idle
+        if self.reached_stop or (self.at_end_since is not None and now - self.at_end_since >= idle):
+            return Hold.NONE
+        return Hold.BOUNDED if self.was_at_end else Hold.UNBOUNDED
+
+    def count_overdue(self, now: float, longest: float, room: float) -> int:
+        """Return how many of the first records have waited for too long.
+
+        Once some have, the partition counts as one that is ahead of the others for as long again, and if it then has
+        more than there is room for, all are overdue: else it could deliver no more than its room in each such time.
+
+        Args:
+            now: monotonic seconds.
+            longest: for how many seconds a record may wait.
+            room: for how many bytes there is room.
+        """
+        overdue = takewhile(lambda arrival: now - arrival.at >= longest, self._arrivals)
+        count = sum(arrival.records for arrival in overdue)
+        if self.n_bytes > room and now < self._ahead_until:
+            count = len(self.records)
+        if count:
+            self._ahead_until = now + longest
+        return count
 
     def _update_next_offset(self) -> None:
         if not self.records:

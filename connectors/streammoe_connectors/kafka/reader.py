@@ -17,10 +17,11 @@ import numpy as np
 
 from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Position, TopicPartition
+from streammoe.text import some_of
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.consumer import AssignedConsumer, ClusterUnavailableError, OffsetsLostError
 from streammoe_connectors.kafka.frames import Outlet
-from streammoe_connectors.kafka.merge import merge
+from streammoe_connectors.kafka.merge import Hold, merge
 from streammoe_connectors.kafka.ownership import Ownership
 from streammoe_connectors.kafka.partitions import FetchedRecord, PartitionBuffer, position_of
 from streammoe_connectors.kafka.source_settings import ReadingSettings
@@ -38,6 +39,8 @@ POLL_SECONDS = 0.1
 """Timeout of `poll`; commands from the daemon and the regular checks wait this long."""
 LOG_INTERVAL_SECONDS = 30.0
 """Shortest time between two log messages of the same kind."""
+_EARLY_LOG_INTERVAL_SECONDS = 600.0
+"""Shortest time between two warnings of records that are passed although older ones may still come."""
 _FLOWING_POLL_SECONDS = 0.005
 """Timeout of `poll` while records arrive; kafka-python sleeps for 0.1 s if a response precedes its request slightly."""
 _FLOWING_SECONDS = 1.0
@@ -133,6 +136,7 @@ class Reader:
         self._has_more = False
         self._next_end_request_at = 0.0
         self._last_warning_at = -LOG_INTERVAL_SECONDS
+        self._warned_of_early_at = -_EARLY_LOG_INTERVAL_SECONDS
         self.logs: deque[dict[str, Any]] = deque(maxlen=200)
         self.client_error: tuple[float, str] | None = None
         """When (monotonic seconds) kafka-python last logged why a connection failed, and its message."""
@@ -214,6 +218,7 @@ class Reader:
                     for buffer in self._buffers.values()
                     if buffer.known_end is not None
                 ],
+                "held_back": [[*buffer.partition, buffer.n_held_back] for buffer in self._buffers.values()],
                 "stalled": self._stalled,
                 "counters": self._counters,
             }
@@ -483,22 +488,29 @@ class Reader:
             return
         buffer.known_end = end
         if buffer.fetch_position >= end:
-            buffer.at_end_since = buffer.received_at = now
+            buffer.mark_at_end(now)
+            buffer.received_at = now
 
     def _send_in_order(self, consumer: AssignedConsumer) -> bool:
         """Send the next records, as far as their order is certain; return whether more may follow at once."""
         buffers = list(self._buffers.values())
         now = time.monotonic()
         idle = self._settings.idle_ms / 1000
-        blocking = [buffer.blocks_others(now, idle) for buffer in buffers]
+        holds = [buffer.hold(now, idle) for buffer in buffers]
         if any(buffer.records for buffer in buffers):
             self._request_end_offsets(
-                consumer, [buffer for buffer, blocks in zip(buffers, blocking, strict=True) if blocks], now
+                consumer, [buffer for buffer, hold in zip(buffers, holds, strict=True) if hold is not Hold.NONE], now
             )
         if len(buffers) == 1:
             counts, order = [min(len(buffers[0].records), self._settings.max_poll_records)], None
         else:
-            counts, order = merge([buffer.times for buffer in buffers], blocking, self._settings.max_poll_records)
+            longest, room = self._settings.order_wait_ms / 1000, self._room
+            overdue = [buffer.count_overdue(now, longest, room) for buffer in buffers]
+            counts, order, n_early = merge(
+                [buffer.times for buffer in buffers], holds, overdue, self._settings.max_poll_records
+            )
+            if n_early:
+                self._report_early([buffer for buffer, n in zip(buffers, overdue, strict=True) if n], n_early, now)
         if sum(counts):
             taken = [buffer.take(count) for buffer, count in zip(buffers, counts, strict=True)]
             records = [record for records in taken for record in records]
@@ -518,7 +530,30 @@ class Reader:
                 )
             )
         self._apply_backpressure(consumer, buffers)
-        return sum(counts) == self._settings.max_poll_records
+        has_more = sum(counts) == self._settings.max_poll_records
+        if not has_more:
+            for buffer in buffers:
+                buffer.n_held_back = len(buffer.records)
+        return has_more
+
+    def _report_early(self, overdue: list[PartitionBuffer], n_early: int, now: float) -> None:
+        """Count records that are passed although older ones may still come, and warn of it now and then."""
+        self._counters["passed_early"] += n_early
+        if not self._settings.order_wait_ms or now - self._warned_of_early_at < _EARLY_LOG_INTERVAL_SECONDS:
+            return
+        self._warned_of_early_at = now
+        _LOGGER.warning(
+            "records of %s have waited %g s for older ones of other partitions, and are learned before those: their "
+            "timestamps are ahead of the others', or another partition is stalled. Compare the clocks of the "
+            "producers, or set message.timestamp.type=LogAppendTime; source.order_wait_ms is how long records wait",
+            some_of((f"topic {topic}, partition {number}" for topic, number in (b.partition for b in overdue)), str),
+            self._settings.order_wait_ms / 1000,
+        )
+
+    @property
+    def _room(self) -> float:
+        """How many bytes of one partition may wait for the others."""
+        return self._settings.buffer_bytes / len(self._buffers)
 
     def _request_end_offsets(self, consumer: AssignedConsumer, buffers: list[PartitionBuffer], now: float) -> None:
         """Request the last stable offsets of idle partitions: the high watermark includes open transactions."""
@@ -536,13 +571,13 @@ class Reader:
         ends = consumer.end_offsets([buffer.partition for buffer in unsure])
         for buffer in unsure:
             if buffer.fetch_position >= ends[buffer.partition]:
-                buffer.at_end_since = now
+                buffer.mark_at_end(now)
 
     def _apply_backpressure(self, consumer: AssignedConsumer, buffers: list[PartitionBuffer]) -> None:
         """Pause partitions whose buffers are full, and resume those with room."""
         if len(buffers) == 1:
             return
-        room = self._settings.buffer_bytes / len(buffers)
+        room = self._room
         for buffer in buffers:
             partition = buffer.partition
             if partition in self._paused:

@@ -153,6 +153,7 @@ class KafkaSource(Source):
             case "status":
                 self._ends = {TopicPartition(topic, number): end for topic, number, end in header["ends"]}
                 self._status = SourceStatus(
+                    held_back={TopicPartition(topic, number): n for topic, number, n in header["held_back"]},
                     stalled=[TopicPartition(*partition) for partition in header["stalled"]],
                     counters=header["counters"],
                 )

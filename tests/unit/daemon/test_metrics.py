@@ -58,7 +58,7 @@ def published(model, scores):
     metrics.observe_checkpoint(0.0, 0.004)
     metrics.observe_checkpoint_pause(0.002)
     metrics.publish(model, scores, (30, 120))
-    metrics.set_source_status(status({0: 7}, {0: 3}, reconnected=1))
+    metrics.set_source_status(status({0: 7}, {0: 3}, reconnected=1)._replace(held_back={TopicPartition("t", 0): 2}))
     return metrics
 
 

@@ -1,5 +1,6 @@
 """The child's loop against a cluster that follows a script, with short intervals in place of seconds."""
 
+import math
 import os
 import select
 import threading
@@ -293,3 +294,91 @@ def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(chi
     script.deaf = set()
     take(until, 301)
     assert script.at == {0: 300, 1: 1}
+
+
+AHEAD = 3_600_000
+"""Milliseconds by which the clock of a producer is ahead."""
+
+
+def flow(script, reader):
+    """Add a record to partition 0 whenever the last one has been read, from now on; return what ends that."""
+    ended = threading.Event()
+
+    def add():
+        while not ended.is_set():
+            count = len(script.logs[0])
+            if script.at.get(0) == count:
+                script.logs[0].append(Row(count, b"{}", count))
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=add)
+    thread.start()
+
+    def end():
+        ended.set()
+        thread.join()
+
+    return end
+
+
+def read_of(until, partition):
+    """Wait for a batch that passes a record of this partition; return the offset that it has come to."""
+    at = until(lambda header: header["type"] == "batch" and offsets(header, "end")[str(partition)] > 0)
+    return offsets(at, "end")[str(partition)]
+
+
+def test_a_partition_whose_clock_is_ahead_is_passed_after_a_while_though_others_never_pause(child, caplog):
+    script, start = child
+    script.logs = {0: [], 1: []}
+    reader, until = start(idle_ms=60_000, order_wait_ms=3_600_000)
+    until(is_a("ready"))
+    wait_until(lambda: reader._buffers[TopicPartition("t", 0)].was_at_end, "its backlog is over")
+    end = flow(script, reader)
+    try:
+        script.logs[1] = [Row(i, b"{}", AHEAD + i) for i in range(5)]
+        held = until(lambda header: header["type"] == "status" and ["t", 1, 5] in header["held_back"])
+        assert ["t", 0, 5] not in held["held_back"]
+        assert "passed_early" not in held["counters"]
+        reader._settings = reader._settings.model_copy(update={"order_wait_ms": 50})
+        assert read_of(until, 1) == 5
+        status = until(lambda header: header["type"] == "status" and ["t", 1, 0] in header["held_back"])
+        assert status["counters"]["passed_early"] == 5
+        script.logs[1] = [*script.logs[1], *(Row(i, b"{}", AHEAD + i) for i in range(5, 8))]
+        until(lambda header: header["type"] == "status" and header["counters"]["passed_early"] == 8)
+    finally:
+        end()
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 1, "not once for each of them"
+    assert "topic t, partition 1" in said[0]
+
+
+def test_a_backlog_is_waited_for_however_long_it_takes(child):
+    script, start = child
+    script.logs = {0: [Row(i, b"{}", i) for i in range(3)], 1: [Row(i, b"{}", AHEAD + i) for i in range(5)]}
+    script.deaf = {0}
+    reader, until = start(order_wait_ms=0, idle_ms=0)
+    ahead = reader._buffers
+    wait_until(lambda: ahead and len(ahead[TopicPartition("t", 1)].records) == 5, "they are fetched")
+    for _ in range(5):
+        until(is_a("status"))
+    assert len(ahead[TopicPartition("t", 1)].records) == 5
+    script.deaf = set()
+    batch = until(is_a("batch"))
+    assert batch["count"] == 8
+    assert "passed_early" not in reader._counters
+
+
+def test_a_partition_that_is_known_to_be_ahead_is_not_slowed_down_to_what_there_is_room_for(child):
+    script, start = child
+    script.logs = {0: [], 1: []}
+    reader, until = start(idle_ms=60_000, order_wait_ms=3_600_000, buffer_bytes=1 << 20)
+    until(is_a("ready"))
+    wait_until(lambda: reader._buffers[TopicPartition("t", 0)].was_at_end, "its backlog is over")
+    end = flow(script, reader)
+    try:
+        reader._buffers[TopicPartition("t", 1)]._ahead_until = math.inf
+        script.logs[1] = [Row(i, b"x" * 10_000, AHEAD + i) for i in range(3_000)]
+        # Its share of the buffer has room for 52 of them, and without that knowledge so many would be read in an hour.
+        until(lambda header: header["type"] == "batch" and offsets(header, "end")["1"] > 2_800)
+    finally:
+        end()
