@@ -262,15 +262,22 @@ def test_of_transactions_only_what_was_committed_is_read(topics, transaction):
     assert everything == numbers(0, 1, 2, 3, 4, 5)
 
 
-def test_an_open_transaction_holds_up_its_partition_and_no_other(topics, transaction):
+def test_an_open_transaction_holds_up_its_partition_and_no_other(topics, transaction, caplog):
     name = topics.create(partitions=2)
     producer = transaction(name, 0)
     topics.fill(name, numbers(1), partition=0)
-    with opened(settings_of(topics.address, name)) as source:
+    with opened(settings_of(topics.address, name, stall_seconds=1.0)) as source:
         topics.fill(name, numbers(2), partition=1)
         assert take(source, 1)[0] == numbers(2)
+        partition = TopicPartition(name, 0)
+        polled_until(source, lambda: source.status().lags[partition] == 2, "what is behind it counts as lag")
+        topics.fill(name, numbers(3), partition=0)
+        polled_until(source, lambda: source.status().lags[partition] == 3, "so does what comes then")
+        wait_until(lambda: source.poll(0.1) or caplog.records, "it is reported")
+        assert f"topic {name}, partition 0" in caplog.text
         producer.commit_transaction()
-        assert take(source, 2)[0] == numbers(0, 1)
+        assert take(source, 3)[0] == numbers(0, 1, 3)
+        polled_until(source, lambda: source.status().lags[partition] == 0, "all is read, the marker included")
 
 
 # --- what is lost ---------------------------------------------------------------------------------------------------

@@ -60,6 +60,8 @@ class PartitionBuffer:
         self.stop_offset = stop_offset
         self.known_end: int | None = None
         """The high watermark or the last stable offset, whichever was received last; ``None`` if neither was."""
+        self._behind_end: tuple[int, float] | None = None
+        """At which offset fetching is behind `known_end`, and since when (monotonic seconds)."""
         self.at_end_since: float | None = None
         """Since when (monotonic seconds) the whole log has been fetched."""
         self.was_at_end = False
@@ -159,6 +161,19 @@ class PartitionBuffer:
     def reached_stop(self) -> bool:
         """Whether everything before `stop_offset` has been fetched."""
         return self.stop_offset is not None and self.fetch_position >= self.stop_offset
+
+    def update_end(self, end: int, now: float) -> None:
+        """Record the high watermark, which includes records of open transactions."""
+        self.known_end = end
+        if self.fetch_position >= end:
+            self._behind_end = None
+        elif self._behind_end is None or self._behind_end[0] != self.fetch_position:
+            self._behind_end = self.fetch_position, now
+
+    def seconds_behind_end(self, now: float) -> float:
+        """Return for how long there has been more to fetch, without any progress."""
+        behind = self._behind_end
+        return 0.0 if behind is None or behind[0] != self.fetch_position else now - behind[1]
 
     def mark_at_end(self, now: float) -> None:
         """Record that the whole log has been fetched."""

@@ -123,6 +123,8 @@ class Reader:
         self._connected = False
         self._stalled: list[TopicPartition] = []
         self._rebuilt_for_stall = False
+        self._open_transactions: dict[TopicPartition, int] = {}
+        """Partitions that an open transaction has held up for so long that it was reported, and at which offset."""
         self._last_record_at = 0.0
         self._last_held_up_at = time.monotonic()  # when fetching was last prevented by something else
         self._next_stall_check_at = 0.0
@@ -202,6 +204,8 @@ class Reader:
             if self._ready:
                 self._ownership.heartbeat(self._consumer, is_connected=self._connected)
                 self._refresh_metadata(self._consumer, now)
+                for buffer in self._buffers.values() if not self._lost else ():
+                    self._update_end(self._consumer, buffer, now)
                 self._detect_stalls(self._consumer, now)
         self._status_due = True
         if not self._outlet.pending:  # else it follows the frames that the daemon has yet to read
@@ -404,6 +408,7 @@ class Reader:
         ends = consumer.end_offsets([buffer.partition for buffer in silent])
         for buffer in silent:
             buffer.known_end = max(buffer.known_end or 0, ends[buffer.partition])
+        self._report_open_transactions(silent, ends, now)
         stalled = [buffer.partition for buffer in silent if ends[buffer.partition] > buffer.fetch_position]
         new = [partition for partition in stalled if partition not in self._stalled]
         self._stalled = stalled
@@ -421,6 +426,38 @@ class Reader:
             self._counters["consumer_rebuilt"] += 1
             self._consumer = None
             consumer.close()
+
+    def _report_open_transactions(
+        self, silent: list[PartitionBuffer], ends: Mapping[TopicPartition, int], now: float
+    ) -> None:
+        """Warn once of each transaction that holds up a partition for too long."""
+        before, self._open_transactions = self._open_transactions, {}
+        if self._settings.isolation != "read_committed":
+            return
+        for buffer in silent:
+            offset = buffer.fetch_position
+            if ends[buffer.partition] > offset or buffer.seconds_behind_end(now) < self._settings.stall_seconds:
+                continue
+            self._open_transactions[buffer.partition] = offset
+            if before.get(buffer.partition) == offset:
+                continue
+            topic, number = buffer.partition
+            _LOGGER.warning(
+                "topic %s, partition %d: a transaction has been open at offset %d for %.0f s, and %d records from "
+                "there on wait until it ends. Find its producer by kafka-transactions.sh --bootstrap-server HOST:PORT "
+                "describe-producers --topic %s --partition %d. If that is gone for good, end the transaction: the same "
+                "with abort --topic %s --partition %d --start-offset %d",
+                topic,
+                number,
+                offset,
+                buffer.seconds_behind_end(now),
+                (buffer.known_end or offset) - offset,
+                topic,
+                number,
+                topic,
+                number,
+                offset,
+            )
 
     def _rebuild(self) -> None:
         """Reconnect, and resume at the current offsets."""
@@ -479,15 +516,18 @@ class Reader:
         return timeout
 
     def _update_end(self, consumer: AssignedConsumer, buffer: PartitionBuffer, now: float) -> None:
-        """Update what is known about the end of a partition."""
+        """Update what is known about the end of a partition.
+
+        Its records include those of open transactions, which are to be read once those end.
+        """
         position = consumer.fetch_position(buffer.partition)
         if position is not None and position > buffer.fetch_position:
             buffer.advance_to(position)
         end = consumer.high_watermark(buffer.partition)
         if end is None:
             return
-        buffer.known_end = end
-        if buffer.fetch_position >= end:
+        buffer.update_end(end, now)
+        if buffer.at_end_since is None and buffer.fetch_position >= end:
             buffer.mark_at_end(now)
             buffer.received_at = now
 

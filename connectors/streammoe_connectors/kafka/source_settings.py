@@ -77,7 +77,8 @@ class ReadingSettings(ValueSettings):
         partition_fetch_bytes: most bytes that a broker sends of one partition at once, except for a larger record.
         buffer_bytes: most bytes that wait for other partitions, to order records by time.
         discover_seconds: how often to look for new partitions.
-        stall_seconds: how long a partition with more records may return none before it is reported.
+        stall_seconds: how long a partition with more records may return none, or be held up by an open transaction,
+            before it is reported.
         owner_seconds: how long after its last heartbeat a daemon's partitions may not be taken over.
     """
 

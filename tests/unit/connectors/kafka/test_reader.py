@@ -30,6 +30,8 @@ class Script:
         self.logs = {0: []}
         self.first = {}
         self.deaf = set()
+        self.open_at = {}
+        """Where the transaction begins that is open in a partition."""
         self.id = self.next_id = None
         self.answered_at = 0.0
         self.unanswered = self.unanswered_offsets = 0
@@ -78,7 +80,10 @@ class Script:
         if self.unanswered_offsets:
             self.unanswered_offsets -= 1
             raise ClusterUnavailableError("not now")
-        return {partition: self.end(partition.partition) for partition in partitions}
+        return {partition: self.stable_end(partition.partition) for partition in partitions}
+
+    def stable_end(self, number):
+        return self.open_at.get(number, self.end(number))
 
     def committed(self, partition):
         return None
@@ -106,7 +111,8 @@ class Script:
             raise OffsetsLostError([TopicPartition("t", number) for number in lost])
         found = {}
         for number, log in self.logs.items():
-            rows = [row for row in log if row.offset >= self.at[number]][:100]
+            stable = self.stable_end(number)
+            rows = [row for row in log if self.at[number] <= row.offset < stable][:100]
             if rows and number not in self.deaf | self.paused:
                 self.at[number] = rows[-1].offset + 1
                 found[TopicPartition("t", number)] = rows
@@ -382,3 +388,49 @@ def test_a_partition_that_is_known_to_be_ahead_is_not_slowed_down_to_what_there_
         until(lambda header: header["type"] == "batch" and offsets(header, "end")["1"] > 2_800)
     finally:
         end()
+
+
+def ends(header):
+    return {number: end for _, number, end in header["ends"]}
+
+
+def test_records_behind_an_open_transaction_are_lag_and_one_that_stays_open_is_reported_once(child, caplog):
+    script, start = child
+    script.logs = {0: [Row(i) for i in range(5)], 1: [Row(0)]}
+    script.open_at = {0: 3}
+    reader, until = start(stall_seconds=0.3)
+    take(until, 4)
+    until(lambda header: header["type"] == "status" and ends(header) == {0: 5, 1: 1})
+    script.logs[0] = [*script.logs[0], *(Row(i) for i in range(5, 9))]
+    until(lambda header: header["type"] == "status" and ends(header) == {0: 9, 1: 1})
+    wait_until(lambda: caplog.records, "it is reported")
+    checks = reader._next_stall_check_at
+    wait_until(lambda: reader._next_stall_check_at > checks + 0.3, "some more looks")
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "topic t, partition 0" in said
+    assert "offset 3 " in said
+    assert "6 records" in said
+    status = until(is_a("status"))
+    assert (status["stalled"], "consumer_rebuilt" in status["counters"]) == ([], False)
+    script.open_at = {0: 7}  # the next one
+    take(until, 4)
+    wait_until(lambda: len(caplog.records) == 2, "that is reported, too")
+    script.open_at = {}
+    take(until, 2)
+
+
+def test_a_transaction_is_not_reported_because_its_partition_was_idle_before(child, caplog):
+    script, start = child
+    script.logs = {0: [Row(0)]}
+    reader, until = start(stall_seconds=1.0)
+    take(until, 1)
+    wait_until(lambda: reader._next_stall_check_at, "the first look")
+    idle = reader._next_stall_check_at
+    wait_until(lambda: reader._next_stall_check_at > idle + 1.2, "it is idle for longer than a stall")
+    script.open_at = {0: 1}
+    script.logs[0] = [*script.logs[0], Row(1)]
+    until(lambda header: header["type"] == "status" and ends(header) == {0: 2})
+    checks = reader._next_stall_check_at
+    wait_until(lambda: reader._next_stall_check_at > checks, "another look")
+    assert caplog.records == []
+    wait_until(lambda: caplog.records, "now it has been open for long enough")
