@@ -288,6 +288,14 @@ def test_learning_waits_once_memory_holds_enough_of_what_cannot_be_written(build
     assert ran.store.positions[-1] == 600
 
 
+def test_whether_the_source_is_connected_is_asked_at_each_scrape_not_at_the_last_poll(build):
+    ran = build(GOOD[:200])
+    ran.run()
+    assert ran.value("source_connected") == 1
+    ran.source.status = lambda: SourceStatus(connected=False)
+    assert ran.value("source_connected") == 0
+
+
 # --- other settings while it runs -----------------------------------------------------------------------------------
 
 
