@@ -14,6 +14,7 @@ from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
 from streammoe.daemon.global_model import GlobalFollower, GlobalReader
 from streammoe.daemon.guards import BadRecordGuard, LossGuard, RollbackHistory
+from streammoe.daemon.health import Health
 from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, JumpHandler, ProgressListener, RestoredState
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import compile_kernels, schema_of
@@ -29,7 +30,7 @@ from streammoe.daemon.resume import (
     resume_model,
     scores_of,
 )
-from streammoe.daemon.server import Health, MetricsServer
+from streammoe.daemon.server import MetricsServer
 from streammoe.errors import ConfigError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
@@ -37,6 +38,7 @@ from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.overlapped import OverlappedPredictions, has_other_core
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
 from streammoe.pipeline.predictions import RestartPlan, plan_restart, prediction_sink
+from streammoe.pipeline.watched import WatchedDeadLetters, WatchedPredictions
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
 from streammoe.shards.contains import NOTHING, adopted_events, contains_of
@@ -75,6 +77,7 @@ def open_daemon(
     from_model: Path | None = None,
     on_batch: ProgressListener | None = None,
     reload: Reload | None = None,
+    health: Health | None = None,
 ) -> Iterator[DaemonHandle]:
     """Open and check everything that a run needs before any event is read, and close it at the end.
 
@@ -85,6 +88,7 @@ def open_daemon(
             written before anything is read.
         on_batch: called with the source's progress after each batch.
         reload: reloads the settings on request.
+        health: outlives the daemon, where a further one follows it in this process.
 
     Raises:
         ConfigError: a port or a file named in the settings cannot be used, or there are both a checkpoint and
@@ -100,11 +104,15 @@ def open_daemon(
         store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep, lock=lock)
         store.prepare()
         server = None
-        health = Health(settings.metrics.alive_seconds)
+        if health is None:
+            health = health_of(settings)
+        health.ready, health.unsaved = False, ""
+        metrics = Metrics(health)
         if settings.metrics.enabled:
             server = MetricsServer(settings.metrics, health)
             stack.callback(server.close)
-        writer = _prediction_writer(settings)
+            server.show(metrics.at_the_start)
+        writer = _prediction_writer(settings, health)
         latest = None if fresh else store.latest()
         if latest is not None:
             if from_model is not None and not is_blank(latest[1]):
@@ -139,9 +147,8 @@ def open_daemon(
             LOGGER.info(
                 "starting with the model of %s, which has learned %d events; counts start at 0", from_model, model.n
             )
-        metrics = Metrics()
         follower = _follower(settings, metrics)
-        dead_letters = _dead_letters(settings)
+        dead_letters = WatchedDeadLetters(_dead_letters(settings), health.waits["dead_letters"])
         stack.callback(dead_letters.close)
         source = open_source(settings)
         stack.callback(source.close)
@@ -224,17 +231,23 @@ def _follower(settings: Settings, metrics: Metrics) -> GlobalFollower | None:
     return GlobalFollower(settings, reader, metrics, chosen.shard or Path(settings.checkpoint.dir).absolute().name)
 
 
-def _prediction_writer(settings: Settings) -> PredictionWriter | None:
-    predictions = settings.predictions
+def health_of(settings: Settings) -> Health:
+    """Return the state behind probes and metrics at the start of a daemon."""
+    return Health(settings.metrics.alive_seconds, settings.metrics.sink_wait_seconds)
+
+
+def _prediction_writer(settings: Settings, health: Health) -> PredictionWriter | None:
+    predictions, wait = settings.predictions, health.waits["predictions"]
     match predictions:
         case NoPredictionsSettings():
             return None
         case PredictionFileSettings():
-            sink = prediction_sink(predictions.path, predictions.file_format)
+            written = prediction_sink(predictions.path, predictions.file_format)
+            sink: PredictionSink = WatchedPredictions(written, wait)
             if has_other_core():
                 sink = OverlappedPredictions(sink)
         case _:
-            sink = connectors(PREDICTIONS)[predictions.kind](predictions, settings.sources)
+            sink = WatchedPredictions(connectors(PREDICTIONS)[predictions.kind](predictions, settings.sources), wait)
     return PredictionWriter(sink, predictions.interval, predictions.gate)
 
 

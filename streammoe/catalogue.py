@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
@@ -63,6 +63,13 @@ class LiveMetrics:
                 made = metric.kind(name, metric.help, metric.labels, registry=self.registry)
             self._of[name] = made
         self.gauge("streammoe_build_info", *map(_version, PACKAGES.values()), platform.python_version()).set(1)
+
+    def registry_of(self, names: Iterable[str]) -> CollectorRegistry:
+        """Return a registry of some of these metrics."""
+        registry = CollectorRegistry()
+        for name in names:
+            registry.register(self._of[name])
+        return registry
 
     def clear(self, name: str) -> None:
         """Remove all series of a metric with labels."""

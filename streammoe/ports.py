@@ -238,14 +238,16 @@ class SourceStatus(NamedTuple):
     """Partitions that hold unread records but have returned none for a while."""
     counters: Mapping[str, int] = MappingProxyType({})
     """Events since the start, counted by short stable names such as ``reconnected``."""
+    held_back: Mapping[TopicPartition, int] = MappingProxyType({})
+    """The number of records read from each partition that wait for older ones of others."""
 
 
 class Source(Protocol):
     """A source of records.
 
     The daemon calls from one thread: ``seek`` once; ``prepare`` until it returns true; then ``poll`` repeatedly, with
-    ``commit`` in between; finally ``close``. ``status`` may be called at any time in between. A source keeps no
-    position other than those passed to ``seek`` and returned by ``poll``.
+    ``commit`` in between; finally ``close``. ``status`` may be called at any time, also by another thread. A source
+    keeps no position other than those passed to ``seek`` and returned by ``poll``.
 
     Methods with a body are the default for subclasses and suit most sources.
     """
@@ -320,7 +322,11 @@ class Source(Protocol):
         ...
 
     def status(self) -> SourceStatus:
-        """Return the state of the source. Must not wait."""
+        """Return the state of the source. Must not wait.
+
+        Other threads call it while the daemon waits for a sink, and after ``close``; whether the source is connected
+        should then be as true as otherwise.
+        """
         return SourceStatus()
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from streammoe.errors import CheckpointError, ConfigError
 from streammoe.text import counted, listed, printable, shown
 
 if TYPE_CHECKING:
-    from streammoe.daemon.server import Health
+    from streammoe.daemon.health import Health
     from streammoe.daemon.signals import StopFlag
     from streammoe.persistence import FolderLock
     from streammoe.shards.metrics import ReduceMetrics
@@ -162,7 +162,8 @@ def _sole_writer(target: Place) -> Iterator[FolderLock | None]:
 @contextmanager
 def _served(metrics: ReduceMetrics, host: str, port: int | None) -> Iterator[Health]:
     """Serve metrics and probes, if there is a port for it."""
-    from streammoe.daemon.server import Health, MetricsServer
+    from streammoe.daemon.health import Health
+    from streammoe.daemon.server import MetricsServer
     from streammoe.settings import Metrics
 
     health = Health(_LONGEST_ROUND)

@@ -55,17 +55,19 @@ def command(
     from streammoe.daemon.signals import StopFlag
 
     with HangupFlag() as hangup, exit_codes(), StopFlag(armed=False) as stop:
-        from streammoe.assembly import open_daemon
+        from streammoe.assembly import health_of, open_daemon
         from streammoe.configuration import load_settings
+        from streammoe.daemon.health import WaitReporter
         from streammoe.daemon.reload import Reload
 
         load = partial(load_settings, config, overrides=overrides)
         reload = Reload(hangup, load(), load, config)
+        health = health_of(reload.settings)
         opened, result = partial(open_daemon, fresh=fresh, from_model=from_model), None
-        with progress_bar("learning") as follow:
+        with progress_bar("learning") as follow, WaitReporter(health):
             while result is None:
                 try:
-                    with opened(reload.settings, on_batch=follow, reload=reload) as running:
+                    with opened(reload.settings, on_batch=follow, reload=reload, health=health) as running:
                         stop.arm()
                         if running.metrics_url:
                             LOGGER.info("metrics at %s", running.metrics_url)

@@ -88,16 +88,19 @@ class ChainedSource(Source):
         each = [source.status() for source in self._sources]
         positions: dict[TopicPartition, int] = {}
         lags: dict[TopicPartition, int] = {}
+        held_back: dict[TopicPartition, int] = {}
         counters: Counter[str] = Counter()
         for status in each:
             positions |= status.positions
             lags |= status.lags
+            held_back |= status.held_back
             counters.update(status.counters)
         return SourceStatus(
             ready=all(status.ready for status in each),
             connected=all(status.connected for status in each),
             positions=positions,
             lags=lags,
+            held_back=held_back,
             stalled=[partition for status in each for partition in status.stalled],
             counters=counters,
         )

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter, RetryPolicy, WrittenCheckpoint
 from streammoe.daemon.global_model import GlobalFollower
 from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, RollbackHistory, SavedGeneration
+from streammoe.daemon.health import Health
 from streammoe.daemon.journal import Journal
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.resume import continued, contradicted
-from streammoe.daemon.server import Health
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable, uncancellable
 from streammoe.errors import ModelJumped, RetriableCheckpointError, SourceError, TooManyBadRecords
@@ -169,6 +169,8 @@ class Daemon:
         """Why the latest rejected record of this run was rejected."""
         self._unsaved = 0
         """Records since the state of the latest checkpoint, written or in progress."""
+        self._in_progress = 0
+        """Records before that since the latest one that is durable."""
         self._processed = 0
         self._taken_at = time.monotonic()
         """When that state was taken."""
@@ -178,6 +180,7 @@ class Daemon:
         self._is_prepared = False
         self._start_is_saved = position is not None
         """Whether there is a checkpoint that knows where reading began."""
+        metrics.follow_connection(lambda: source.status().connected)
         for outcome in outcomes:
             metrics.count(outcome, outcomes[outcome])
         for reason in reasons:
@@ -445,6 +448,7 @@ class Daemon:
 
     def _mark_saved(self, taken_at: float, pause: float) -> None:
         """Record that a checkpoint holds the current state, and that learning paused `pause` seconds for it."""
+        self._in_progress += self._unsaved
         self._unsaved = 0
         self._taken_at = taken_at
         self._metrics.observe_checkpoint_pause(pause)
@@ -479,6 +483,8 @@ class Daemon:
         self._path = str(self._store.path(written.generation))
         self._report_position(written.position)
         self._metrics.observe_checkpoint(written.taken_at, written.seconds)
+        self._in_progress = 0
+        self._metrics.set_unsaved(self._unsaved)
         LOGGER.debug("checkpoint %s after %.3f seconds", self._path, written.seconds)
 
     def _content(self) -> CheckpointContent:
@@ -553,6 +559,7 @@ class Daemon:
         self._retries.patience = checkpoint.retry_seconds
         self._guard.max_ratio = settings.dead_letters.max_ratio
         self._health.patience = settings.metrics.alive_seconds
+        self._health.sink_patience = settings.metrics.sink_wait_seconds
         self.model.take_over(settings.model, "reload")
         if self._labels is not None:
             self._labels.limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
@@ -611,6 +618,7 @@ class Daemon:
         self._report_drifts(self.model.drifts - drifts, batch)
         self._position = batch.end
         self._unsaved += len(batch) + batch.skipped
+        self._metrics.set_unsaved(self._in_progress + self._unsaved)
         self._processed += len(batch)
         self._outcomes.update(processed.outcomes)
         self._reasons.update(processed.reasons)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from streammoe.catalogue import COMMON, LiveMetrics, Metric
+from streammoe.daemon.health import SINKS, Health
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.compile import compile_seconds
 from streammoe.pipeline.contest import Contest
@@ -96,6 +98,9 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_checkpoint_age_seconds": Metric(
         Gauge, "Seconds since the state of the last durable checkpoint, or since the start"
     ),
+    "streammoe_unsaved_events": Metric(
+        Gauge, "Records processed since that state, which a crash makes the next start process again"
+    ),
     "streammoe_checkpoint_failures_total": Metric(Counter, "Failed attempts to save, since this start"),
     "streammoe_reload_total": Metric(Counter, "Reloads of the settings by SIGHUP, since this start", ("outcome",)),
     "streammoe_reload_success_timestamp_seconds": Metric(
@@ -114,6 +119,9 @@ CATALOGUE: dict[str, Metric] = {
         Counter, "Looks at the global model and adoptions that failed, by reason, since this start", ("reason",)
     ),
     "streammoe_global_held_bytes": Metric(Gauge, "Bytes of records held in case that a global model is adopted"),
+    "streammoe_sink_waiting_seconds": Metric(
+        Gauge, "How long a sink has kept the daemon waiting for its answer; 0 if it does not", ("sink",)
+    ),
     "streammoe_source_ready": Metric(Gauge, "1 once state and position are restored and reading has begun, else 0"),
     "streammoe_source_connected": Metric(Gauge, "1 while the source answers, else 0"),
     "streammoe_source_stalled": Metric(Gauge, "Partitions with unread records that have returned none for a while"),
@@ -121,20 +129,38 @@ CATALOGUE: dict[str, Metric] = {
         Counter, "Incidents of the source, such as reconnected or offset_reset, since this start", ("event",)
     ),
     "streammoe_consumer_lag": Metric(Gauge, "Unread records of a partition", ("topic", "partition")),
+    "streammoe_source_held_back_records": Metric(
+        Gauge, "Records read from a partition that wait for older ones of others", ("topic", "partition")
+    ),
     "streammoe_consumer_position": Metric(Gauge, "Next offset to read of a partition", ("topic", "partition")),
     "streammoe_source_progress_ratio": Metric(Gauge, "Share of a finite source that has been read; NaN if endless"),
     **COMMON,
 }
 
+AT_THE_START = (
+    "streammoe_checkpoint_age_seconds",
+    "streammoe_sink_waiting_seconds",
+    "streammoe_source_connected",
+    "streammoe_source_ready",
+)
+"""Metrics that are true before any state is restored, however long a sink or a source takes to answer."""
+
 
 class Metrics:
-    """The catalogue as live metrics in their own registry; updated by the learning loop once per batch."""
+    """The catalogue as live metrics in their own registry.
 
-    def __init__(self) -> None:
+    The learning loop updates most of them once per batch. Those that must be true while it waits are computed when they
+    are asked for.
+
+    Args:
+        health: of the daemon; knows when the last checkpoint was taken, and since when sinks have kept it waiting.
+    """
+
+    def __init__(self, health: Health | None = None) -> None:
+        self._health = Health(math.inf) if health is None else health
         self._live = LiveMetrics(CATALOGUE)
         self.registry = self._live.registry
         self._counter, self._gauge, self._histogram = self._live.counter, self._live.gauge, self._live.histogram
-        self._checkpoint_at = time.monotonic()
         self._compared: tuple[int | None, int] = (None, -COMPARISON_INTERVAL)
         """Number of experts at the last comparison, and of events that the model had learned."""
         self._reseeds = (0, 0)
@@ -142,7 +168,11 @@ class Metrics:
         self._members: tuple[str, ...] = ()
         """Members of the portfolio whose weights are shown."""
         self._status = SourceStatus(ready=False, connected=False)
-        self._gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self._checkpoint_at)
+        self.follow_connection(lambda: self._status.connected)
+        self._gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self._health.saved_at)
+        for section in SINKS:
+            wait = self._health.waits[section]
+            self._gauge("streammoe_sink_waiting_seconds", section).set_function(partial(getattr, wait, "seconds"))
         for outcome in OUTCOMES:
             self.count(outcome, 0)
         for outcome in RESEED_OUTCOMES:
@@ -156,6 +186,15 @@ class Metrics:
         self._global_at = math.nan
         self._gauge("streammoe_global_age_seconds").set_function(lambda: time.monotonic() - self._global_at)
         self._gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
+
+    @property
+    def at_the_start(self) -> CollectorRegistry:
+        """What can be served before the counters are restored."""
+        return self._live.registry_of(AT_THE_START)
+
+    def follow_connection(self, is_connected: Callable[[], bool]) -> None:
+        """Call this at each scrape, in another thread, to find out whether the source answers."""
+        self._gauge("streammoe_source_connected").set_function(is_connected)
 
     def count(self, outcome: str, events: int) -> None:
         """Count `events` more with this outcome."""
@@ -197,7 +236,11 @@ class Metrics:
     def observe_checkpoint(self, taken_at: float, seconds: float) -> None:
         """Record a checkpoint whose state was taken at `taken_at` (`time.monotonic`) and durable `seconds` later."""
         self._histogram("streammoe_checkpoint_seconds").observe(seconds)
-        self._checkpoint_at = taken_at
+        self._health.saved_at = taken_at
+
+    def set_unsaved(self, records: int) -> None:
+        """Show how many records a crash would make the next start process again."""
+        self._gauge("streammoe_unsaved_events").set(records)
 
     def observe_checkpoint_pause(self, seconds: float) -> None:
         """Record how long learning paused for a checkpoint."""
@@ -295,13 +338,13 @@ class Metrics:
         """Show the status of the source; series of partitions that are no longer read are removed."""
         before, self._status = self._status, status
         self._gauge("streammoe_source_ready").set(status.ready)
-        self._gauge("streammoe_source_connected").set(status.connected)
         self._gauge("streammoe_source_stalled").set(len(status.stalled))
         for event, times in status.counters.items():
             self._counter("streammoe_source_incidents_total", event).inc(times - before.counters.get(event, 0))
         for name, values, earlier in (
             ("streammoe_consumer_position", status.positions, before.positions),
             ("streammoe_consumer_lag", status.lags, before.lags),
+            ("streammoe_source_held_back_records", status.held_back, before.held_back),
         ):
             for topic, partition in earlier.keys() - values.keys():
                 self._live.remove(name, topic, str(partition))

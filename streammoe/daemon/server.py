@@ -12,7 +12,6 @@ import logging
 import selectors
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,6 +21,7 @@ from tornado.iostream import IOStream, SSLIOStream
 from tornado.web import Application, HTTPError, RequestHandler
 
 from streammoe.daemon.access import Access, HostNames, tls_context
+from streammoe.daemon.health import Health
 from streammoe.errors import ConfigError
 from streammoe.settings import Metrics
 
@@ -35,45 +35,13 @@ MAX_CONNECTIONS = 64
 idle clients lose their connections, and neither scrapes nor the daemon's files run out of descriptors."""
 
 
-class Health:
-    """State behind the health probes, written by the learning loop and read by the server's thread.
-
-    An idle source is healthy: the loop iterates whether or not records arrive. `patience` must cover the longest
-    iteration, such as the fit that ends the warm-up of a wide model.
-
-    Args:
-        patience: seconds that one iteration of the loop may take.
-    """
-
-    def __init__(self, patience: float) -> None:
-        self.patience = patience
-        self.ready = False
-        """Whether state and position are restored and the source has responded."""
-        self.unsaved = ""
-        """Why nothing can be saved at present; empty if saving works."""
-        self._beat_at = time.monotonic()
-
-    def beat(self) -> None:
-        """Record an iteration of the loop."""
-        self._beat_at = time.monotonic()
-
-    @property
-    def silent_seconds(self) -> float:
-        """Seconds since the last iteration of the loop."""
-        return time.monotonic() - self._beat_at
-
-    @property
-    def alive(self) -> bool:
-        """Whether the last iteration of the loop is recent enough."""
-        return self.silent_seconds <= self.patience
-
-
 class MetricsServer:
     """HTTP server for metrics and probes, which runs in its own thread from construction to `close`.
 
     ``/metrics`` for Prometheus, once there is a registry; ``/healthz``: 200 while the learning loop iterates;
-    ``/readyz``: 200 once state and position are restored and reading has begun. Otherwise 503, with the reason. Metrics
-    require a password or token if the settings define one; probes never do, and reveal nothing else.
+    ``/readyz``: 200 once state and position are restored and reading has begun, as long as everything can be saved and
+    no sink keeps learning waiting for too long. Otherwise 503, with the reason. Metrics require a password or token if
+    the settings define one; probes never do, and reveal nothing else.
 
     Args:
         settings: the section ``[metrics]``.
@@ -131,7 +99,7 @@ class MetricsServer:
         self.url = f"http{'s' if self._tls else ''}://{host_shown}:{bound}/metrics"
 
     def show(self, registry: CollectorRegistry) -> None:
-        """Serve this registry from now on; call it after counters are restored, so that they do not appear to jump."""
+        """Serve this registry from now on; counters only once they are restored, so that they do not appear to jump."""
         self.metrics = make_wsgi_app(registry)
 
     def close(self) -> None:
@@ -249,6 +217,8 @@ class _Ready(_Handler):
         health = self.server.health
         if unsaved := health.unsaved:
             self.say(503, f"nothing can be saved: {unsaved}")
+        elif waiting := health.waiting:
+            self.say(503, f"learning waits: {waiting}")
         elif health.ready:
             self.say(200, "ready")
         else:

@@ -216,6 +216,9 @@ class Metrics(Section):
     alive_seconds: float = option(
         300.0, "How long one iteration of the learning loop may take before /healthz fails.", change="reload", gt=0
     )
+    sink_wait_seconds: float = option(
+        60.0, "How long a sink may keep learning waiting before /readyz fails.", change="reload", gt=0
+    )
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_host_names)] = ()
     """Host names that requests may use, in addition to this machine's loopback names."""
     tls_certfile: Text | None = None

@@ -8,11 +8,15 @@ import json
 import logging
 import os
 import random
+import re
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from streammoe.assembly import open_daemon
 from streammoe.commands.produce.run import produce
@@ -21,6 +25,7 @@ from streammoe.daemon.signals import StopFlag
 from streammoe.errors import SinkError
 from streammoe.estimators import model_of
 from streammoe.persistence import read_checkpoint
+from streammoe.testing.kafka.broker import free_port
 from streammoe.testing.kafka.lab import Daemon, Producer, wait_until
 from streammoe_connectors.kafka import producer as kafka_producer
 from streammoe_connectors.kafka import topic_writer as kafka_topic_writer
@@ -29,6 +34,7 @@ from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.kafka_python import producer as kafka_python_producer
 from streammoe_connectors.kafka.librdkafka import producer as librdkafka_producer
 from streammoe_connectors.kafka.source import KafkaSource
+from tests.integration.conftest import available
 from tests.integration.kafka_clients import (
     numbers,
     opened,
@@ -40,6 +46,7 @@ from tests.integration.kafka_clients import (
     take,
     versions,
 )
+from tests.integration.prometheus import Prometheus, program
 
 # --- kills: each event counts exactly once --------------------------------------------------------------------------
 
@@ -265,6 +272,107 @@ def test_source_sinks_and_produce_wait_for_a_broker_that_is_not_there_yet_and_ou
     for partition in (0, 1):
         those = versions(record for record in records if record.partition == partition)
         assert those == sorted(those)
+
+
+SHIPPED = Path(__file__).parents[2] / "config" / "prometheus" / "alerts.yml"
+OUTAGE = {"StreammoeSourceDisconnected", "StreammoeSinkWaits", "StreammoeCheckpointOld"}
+"""Alerts that an outage of the brokers must set off."""
+
+
+def alerts(speed):
+    """The rules that an outage concerns, as shipped but for durations that are shorter by a factor."""
+
+    def shorter(found):
+        return f"> {float(found[1]) / speed:g}"
+
+    found = yaml.safe_load(SHIPPED.read_text())["groups"][0]["rules"]
+    rules = [rule for rule in found if rule["alert"] in {*OUTAGE, "StreammoeDown"}]
+    for rule in rules:
+        rule["expr"] = re.sub(r"> (\d{2,})", shorter, rule["expr"])
+        if "for" in rule:
+            rule["for"] = f"{60_000 * int(rule['for'].removesuffix('m')) // speed}ms"
+    return {"groups": [{"name": "streammoe", "rules": rules}]}
+
+
+def reason(instance):
+    """Why a daemon is not ready; none if it is."""
+    try:
+        with urllib.request.urlopen(f"http://{instance}/readyz", timeout=10):
+            return b""
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.read()
+    except urllib.error.URLError:  # its server is about to start
+        return b""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("speed", [40, pytest.param(1, marks=pytest.mark.exhaustive)], ids=["short", "shipped"])
+def test_alerts_go_off_in_an_outage_whatever_the_daemon_waits_for(mortal_topics, mortal, tmp_path, filling, speed):
+    available(lambda: program("prometheus"))
+    topic = mortal_topics.create()
+    # Rows that linger are unacknowledged at any moment, so also when the broker goes.
+    to_topic = {"predictions.kind": "kafka", "predictions.linger_ms": 500, "checkpoint.every_seconds": 1.0}
+    kinds = {
+        "plain": {"checkpoint.every_seconds": 1.0},
+        "written": {**to_topic, "predictions.delivery_timeout_seconds": 1_200.0},
+        "transactional": {**to_topic, "predictions.transactional": True},
+    }
+    daemons, instances = {}, {}
+    filling(topic, objects(*events(MOST, 0)))
+    for kind, settings in kinds.items():
+        port = free_port()
+        if kind != "plain":
+            settings["predictions.topic"] = mortal_topics.create()
+        folder = tmp_path / f"{kind}-{topic}"
+        settings |= {"metrics.port": port, "metrics.sink_wait_seconds": 60.0 / speed}
+        daemons[kind] = Daemon(folder, mortal.address, topic, MIXTURE | settings)
+        instances[f"127.0.0.1:{port}"] = kind
+        daemons[kind].start()
+    (tmp_path / "alerts.yml").write_text(yaml.safe_dump(alerts(speed)))
+    interval = f"{max(200, 5_000 // speed)}ms"
+    config = {
+        "global": {"scrape_interval": interval, "evaluation_interval": interval},
+        "rule_files": ["alerts.yml"],
+        "scrape_configs": [{"job_name": "streammoe", "static_configs": [{"targets": list(instances)}]}],
+    }
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    with Prometheus(tmp_path, tmp_path / "prometheus.yml") as prometheus:
+
+        def firing():
+            found = {kind: set() for kind in kinds}
+            for series in prometheus.query('ALERTS{alertstate="firing"}'):
+                found[instances[series["metric"]["instance"]]].add(series["metric"]["alertname"])
+            return found
+
+        def replaced():
+            return daemons["transactional"].said.count("going back")
+
+        for daemon in daemons.values():
+            daemon.wait_for_events(200)
+        wait_until(lambda: len(prometheus.query("streammoe_source_connected == 1")) == 3, "all are scraped")
+        # On a busy machine a write may take longer than the shortest of shortened durations.
+        wait_until(lambda: not any(firing().values()), "none is there before")
+        mortal.kill9()
+        expected = {"plain": OUTAGE & {"StreammoeSourceDisconnected"}, "written": OUTAGE, "transactional": OUTAGE}
+        wait_until(lambda: firing() == expected, "they go off", 600.0)
+        wait_until(lambda: replaced() == 1, "the transactional sink is replaced")
+
+        def waiting():
+            return {kind for instance, kind in instances.items() if b"[predictions] has not" in reason(instance)}
+
+        wait_until(lambda: waiting() == {"written", "transactional"}, "they are not ready")
+        wait_until(lambda: len(prometheus.query("up == 1")) == 3 and firing() == expected, "all alerts are there again")
+        mortal.start()
+        wait_until(lambda: not any(firing().values()), "all is well again")
+        for kind in ("written", "transactional"):
+            # More than one wait, if the broker takes its time to start.
+            waits = daemons[kind].said.count("[predictions] has not answered")
+            assert waits >= 1, kind
+            ends = "[predictions] answers again"
+            wait_until(
+                lambda kind=kind, waits=waits, ends=ends: daemons[kind].said.count(ends) >= waits, "it is logged"
+            )
 
 
 def test_where_a_broker_does_not_return_waiting_is_bounded_and_what_is_given_up_stays_so(

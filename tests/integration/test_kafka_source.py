@@ -1,5 +1,6 @@
 """The Kafka source on a real broker: what is read, from where, in which order."""
 
+import threading
 import time
 
 import pytest
@@ -10,6 +11,8 @@ from streammoe.errors import SourceError
 from streammoe.ports import TopicPartition
 from streammoe.testing import SourceContract
 from streammoe.testing.kafka.lab import wait_until
+from streammoe.testing.kafka.topics import Topics
+from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.integration.kafka_clients import numbers, opened, polled_until, read, records_of, settings_of, take
 
@@ -143,6 +146,49 @@ def test_a_pattern_reads_topics_that_match_and_those_that_come_later_from_their_
         pass
 
 
+def test_a_partition_whose_clock_is_ahead_is_learned_meanwhile_and_once_over_a_restart(topics):
+    name, ended = topics.create(partitions=2), threading.Event()
+    settings = settings_of(topics.address, name, idle_ms=60_000, order_wait_ms=1_000)
+    ahead = [b"1-%d" % i for i in range(40)]
+
+    def fill():
+        writer, sent = Topics(topics.address), 0
+        while not ended.wait(0.01):
+            writer.fill(name, [b"0-%d" % sent], partition=0, timestamps=[T0 + sent])
+            sent += 1
+        writer.close()
+        return [b"0-%d" % i for i in range(sent)]
+
+    found, filling = [], None
+
+    def read_until(source, last):
+        while last not in found:
+            batch = source.poll(30.0)
+            assert batch is not None, last
+            found.extend(records_of(batch))
+        return batch.end
+
+    try:
+        with opened(settings) as source:
+            filling = in_background(fill)
+            for first in (0, 10):
+                stamps = [T0 + 1_000_000 + i for i in range(first, first + 10)]
+                topics.fill(name, ahead[first : first + 10], partition=1, timestamps=stamps)
+                end = read_until(source, ahead[first + 9])
+        with opened(settings, end) as source:  # what is there by now is its backlog
+            topics.fill(name, ahead[20:], partition=1, timestamps=[T0 + 1_000_000 + i for i in range(20, 40)])
+            read_until(source, ahead[-1])
+            ended.set()
+            behind = filling.result(30)
+            read_until(source, behind[-1])
+            polled_until(source, lambda: source.status().counters.get("passed_early", 0) > 0, "it is counted")
+    finally:
+        ended.set()
+    assert [record for record in found if record.startswith(b"1-")] == ahead
+    assert [record for record in found if not record.startswith(b"1-")] == behind
+    assert found.index(ahead[0]) < len(found) - len(ahead), "none has waited for the end of the others"
+
+
 def test_what_shards_and_topics_leave_out_is_read_later_from_where_it_was_left(topics):
     name, other = topics.create(partitions=4), topics.create()
     for number in range(4):
@@ -257,15 +303,22 @@ def test_of_transactions_only_what_was_committed_is_read(topics, transaction):
     assert everything == numbers(0, 1, 2, 3, 4, 5)
 
 
-def test_an_open_transaction_holds_up_its_partition_and_no_other(topics, transaction):
+def test_an_open_transaction_holds_up_its_partition_and_no_other(topics, transaction, caplog):
     name = topics.create(partitions=2)
     producer = transaction(name, 0)
     topics.fill(name, numbers(1), partition=0)
-    with opened(settings_of(topics.address, name)) as source:
+    with opened(settings_of(topics.address, name, stall_seconds=1.0)) as source:
         topics.fill(name, numbers(2), partition=1)
         assert take(source, 1)[0] == numbers(2)
+        partition = TopicPartition(name, 0)
+        polled_until(source, lambda: source.status().lags[partition] == 2, "what is behind it counts as lag")
+        topics.fill(name, numbers(3), partition=0)
+        polled_until(source, lambda: source.status().lags[partition] == 3, "so does what comes then")
+        wait_until(lambda: source.poll(0.1) or caplog.records, "it is reported")
+        assert f"topic {name}, partition 0" in caplog.text
         producer.commit_transaction()
-        assert take(source, 2)[0] == numbers(0, 1)
+        assert take(source, 3)[0] == numbers(0, 1, 3)
+        polled_until(source, lambda: source.status().lags[partition] == 0, "all is read, the marker included")
 
 
 # --- what is lost ---------------------------------------------------------------------------------------------------

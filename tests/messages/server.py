@@ -6,7 +6,8 @@ from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
 
-from streammoe.daemon.server import Health, MetricsServer
+from streammoe.daemon.health import Health
+from streammoe.daemon.server import MetricsServer
 from streammoe.settings import Metrics
 
 

@@ -50,7 +50,7 @@ AREAS = {
         "test_journal.py test_rivals.py test_global_model.py test_jumping_daemon.py process/test_adoption.py"
     ),
     "scores": "test_scores.py test_metrics.py test_evaluation.py test_loop.py",
-    "server": "test_server*.py test_metrics.py",
+    "server": "test_server*.py test_metrics.py test_health.py test_watched.py test_loop.py test_transactional_start.py",
     "settings": "test_settings.py test_settings_over_a_checkpoint.py test_reload.py test_assembly.py",
     "files": "connectors/files/test_*.py contracts/test_sources.py",
     "kafka": (
@@ -534,6 +534,12 @@ FAULTS = {
         Fault("source-events-counted-again", "inc(times - before.counters.get(event, 0))", "inc(times)"),
     ],
     "server": [
+        Fault("wait-ends-between-attempts", "elif outcome is Outcome.UNANSWERED and", "elif False and"),
+        Fault("age-set-back-with-sink", "reload=reload, health=health) as running", "reload=reload) as running"),
+        Fault(
+            "unsaved-without-background", "set_unsaved(self._in_progress + self._unsaved)", "set_unsaved(self._unsaved)"
+        ),
+        Fault("connection-as-of-last-poll", "metrics.follow_connection(lambda: source.status().connected)", "pass"),
         Fault("metrics-without-password", "return any(hmac.compare_digest(digest, expected)", "return any(expected"),
         Fault("ready-while-unsaved", "if unsaved := health.unsaved:", "if unsaved := '':"),
     ],
@@ -603,8 +609,17 @@ FAULTS = {
             'np.searchsorted(records.offsets, self.stop_offset, "right")',
         ),
         Fault("kafka-metadata-with-zero-byte", '(text or "").removesuffix("\\0")', '(text or "")'),
-        Fault("kafka-tie-to-later-partition", '"right" if i <= last else "left"', '"right"'),
-        Fault("kafka-merge-by-own-time", "keys = [np.maximum.accumulate(own) for own in times]", "keys = list(times)"),
+        Fault("kafka-tie-to-later-partition", '"right" if i <= self.partition else "left"', '"right"'),
+        Fault("kafka-merge-by-own-time", "np.maximum.accumulate(own[:max_records])", "own[:max_records]"),
+        Fault("kafka-backlog-overtaken", "Hold.BOUNDED if self.was_at_end else Hold.UNBOUNDED", "Hold.BOUNDED"),
+        Fault("kafka-clock-ahead-starves", "min(max([certain, *late]), unbounded)", "min(certain, unbounded)"),
+        Fault("kafka-clock-ahead-slow", "self.n_bytes > room and now < self._ahead_until", "self.n_bytes < 0"),
+        Fault(
+            "kafka-new-transaction-reported",
+            "or buffer.seconds_behind_end(now) < self._settings.stall_seconds",
+            "or buffer.seconds_behind_end(now) < 0",
+        ),
+        Fault("kafka-open-transaction-no-lag", "buffer.update_end(end, now)", "pass"),
         Fault(
             "kafka-markers-not-passed",
             "self.fetch_position = max(self.fetch_position, offset)",

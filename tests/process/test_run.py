@@ -43,7 +43,7 @@ def test_while_it_runs_metrics_and_checkpoints_can_be_seen_and_folder_and_port_a
     families = text_string_to_metric_families(daemon.ask("metrics")[1])
     value = {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
     of_other_models = {"streammoe_output_rmse", "streammoe_prequential_accuracy", "streammoe_baseline_accuracy"}
-    of_topics = {"streammoe_consumer_lag", "streammoe_consumer_position", "streammoe_source_incidents_total"}
+    of_topics = {name for name, metric in CATALOGUE.items() if {"partition", "event"} & set(metric.labels)}
     names = {name for name, *_ in value}
     for name in CATALOGUE.keys() - of_other_models - of_topics:
         assert names & {name, f"{name}_bucket"}, name

@@ -3,16 +3,20 @@
 import itertools
 import json
 import random
+import time
+import urllib.request
 from pathlib import Path
 from typing import Literal
 
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
 from streammoe import MoERegressor, WarmUp, assembly, configuration
 from streammoe.commands import main
+from streammoe.daemon.server import MetricsServer
 from streammoe.errors import CheckpointError, RetriableSinkError
 from streammoe.ports import PredictionSink, Recovered
 from streammoe.testing import ListSource
@@ -188,6 +192,58 @@ def test_a_sink_without_answer_is_replaced_and_learning_goes_on_from_what_is_vis
     assert (broker.seen, broker.silent_before) == (ALL, {})
     assert json.loads(done.stdout)["state_digest"] == calm.state_digest
     assert done.stderr.count("no answer; going back") == len(silent)
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_while_a_new_sink_waits_for_an_answer_metrics_say_so_and_the_age_of_the_checkpoint_grows_on(
+    broker, monkeypatch
+):
+    """As in an outage: the loop and its counters are gone, and alerts have only this to go by."""
+    seen, urls, failed_at = [], [], []
+    recover, commit = Transactions.recover, Transactions.commit
+
+    class Server(MetricsServer):
+        def __init__(self, settings, health):
+            super().__init__(settings, health)
+            urls.append(self.url)
+
+    def recovered(sink, timeout, position):
+        asked_at = time.monotonic()
+        with urllib.request.urlopen(urls[-1]) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        samples = [sample for family in families for sample in family.samples]
+        since = {
+            (sample.name, *sample.labels.values()): asked_at - sample.value
+            for sample in samples
+            if sample.name.endswith("_seconds")
+        }
+        seen.append((since, {sample.name: sample.value for sample in samples}))
+        if len(seen) == 2:
+            broker.down = 2
+        return recover(sink, timeout, position)
+
+    def committed(sink, position, generation):
+        try:
+            commit(sink, position, generation)
+        except RetriableSinkError:
+            failed_at.append(time.monotonic())
+            raise
+
+    monkeypatch.setattr(assembly, "MetricsServer", Server)
+    monkeypatch.setattr(Transactions, "recover", recovered)
+    monkeypatch.setattr(Transactions, "commit", committed)
+    broker.silent_before = {3: False}
+    flags = ["--set", "metrics.enabled=true", "--set", "metrics.port=0"]
+    done = CliRunner().invoke(main, ["run", "config.toml", *flags])
+    assert done.exit_code == 0, done.output
+    assert broker.seen == ALL
+    assert len(seen) == 4, "once at the start, and three times until the new sink has an answer"
+    for since, values in seen:
+        assert values["streammoe_source_connected"] == values["streammoe_source_ready"] == 0
+        assert not any(name.endswith("_total") for name in values), "they would seem to jump"
+        if since is not seen[0][0]:
+            assert since["streammoe_checkpoint_age_seconds",] < failed_at[0]
+            assert since["streammoe_sink_waiting_seconds", "predictions"] < failed_at[0]
 
 
 def test_each_prediction_is_seen_once_over_random_crashes(broker):

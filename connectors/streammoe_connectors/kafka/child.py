@@ -2,7 +2,8 @@
 
 kafka-python decodes records in Python, and receives them in small pieces; in one process with a learning thread each
 would wait for the other. Commands, including settings and passwords, arrive as frames on the standard input; records
-leave as frames on the standard output. When either is closed, the daemon is gone and this process ends.
+leave as frames on the standard output. When either is closed, the daemon is gone and this process ends. Whether brokers
+respond is shown on a further pipe, the descriptor of which is the only argument.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 from streammoe.errors import ConfigError, SourceError
 from streammoe_connectors.kafka.clients import load_client
+from streammoe_connectors.kafka.flag import FlagWriter
 from streammoe_connectors.kafka.frames import Inlet, Outlet
 from streammoe_connectors.kafka.reader import LOG_INTERVAL_SECONDS, POLL_SECONDS, Reader
 
@@ -85,10 +87,10 @@ def main() -> None:
         return
     commands: SimpleQueue[dict[str, Any]] = SimpleQueue()
     threading.Thread(target=_read_commands, args=(inlet, commands), daemon=True).start()
-    outlet = Outlet(output)
+    outlet, connected = Outlet(output), FlagWriter(int(sys.argv[1]))
     status = 0
     try:
-        _serve(first.header, outlet, commands)
+        _serve(first.header, outlet, commands, connected)
         while outlet.pending:
             outlet.flush(POLL_SECONDS)
     except BrokenPipeError:
@@ -101,9 +103,11 @@ def main() -> None:
     os._exit(status)
 
 
-def _serve(start_command: Mapping[str, Any], outlet: Outlet, commands: SimpleQueue[dict[str, Any]]) -> None:
+def _serve(
+    start_command: Mapping[str, Any], outlet: Outlet, commands: SimpleQueue[dict[str, Any]], connected: FlagWriter
+) -> None:
     try:
-        reader = Reader(start_command, outlet, commands)
+        reader = Reader(start_command, outlet, commands, show_connected=connected.show)
         secrets = load_client(start_command["client"]).secrets_of(start_command["options"])
         logging.basicConfig(level=logging.WARNING, handlers=[ForwardHandler(reader, secrets)])
         logging.getLogger("streammoe.source").setLevel(start_command["log_level"])

@@ -5,15 +5,26 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import takewhile
+from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from streammoe.ports import Position, TopicPartition
+from streammoe_connectors.kafka.merge import Hold
 from streammoe_connectors.kafka.records import NONE, Records, concatenate
 from streammoe_connectors.positions import check_kind, invalid, is_count
 
 KIND = "kafka"
+
+
+class _Arrival(NamedTuple):
+    """Consecutive records that arrived at once."""
+
+    at: float
+    """In monotonic seconds."""
+    records: int
 
 
 class PartitionBuffer:
@@ -37,14 +48,24 @@ class PartitionBuffer:
         self.stop_offset = stop_offset
         self.known_end: int | None = None
         """The high watermark or the last stable offset, whichever was received last; ``None`` if neither was."""
+        self._behind_end: tuple[int, float] | None = None
+        """At which offset fetching is behind `known_end`, and since when (monotonic seconds)."""
         self.at_end_since: float | None = None
         """Since when (monotonic seconds) the whole log has been fetched."""
+        self.was_at_end = False
+        """Whether the whole log had been fetched at any time since the start, or since a `seek`."""
         self.received_at = time.monotonic()
         """When records were last fetched, or there were none to fetch."""
         self.records = NONE
         """Fetched and not yet sent, without tombstones."""
         self.n_bytes = 0
         """Size of the values in `records`."""
+        self.n_held_back = 0
+        """How many of `records` wait for older ones of other partitions."""
+        self._arrivals: deque[_Arrival] = deque()
+        """When `records` arrived."""
+        self._ahead_until = -inf
+        """Until when this partition counts as one whose timestamps are ahead of the others'."""
         self._tombstones: deque[int] = deque()
 
     def add(self, records: Records, now: float) -> int:
@@ -65,6 +86,8 @@ class PartitionBuffer:
             records = records.take(np.flatnonzero(~is_tombstone))
         self.n_bytes += _size(records)
         self.records = concatenate([self.records, records])
+        if records:
+            self._arrivals.append(_Arrival(now, len(records)))
         self._update_next_offset()
         return gaps
 
@@ -76,6 +99,12 @@ class PartitionBuffer:
     def take(self, count: int) -> Records:
         """Remove and return the first `count` records."""
         taken, self.records = self.records.part(slice(count)), self.records.part(slice(count, None))
+        left = count
+        while left > 0:
+            first = self._arrivals.popleft()
+            if first.records > left:
+                self._arrivals.appendleft(first._replace(records=first.records - left))
+            left -= first.records
         self.n_bytes = self.n_bytes - _size(taken) if self.records else 0
         if taken:
             self.next_offset = int(taken.offsets[-1]) + 1
@@ -95,6 +124,7 @@ class PartitionBuffer:
         self.fetch_position = offset
         self.seek_pending = True
         self.at_end_since = None
+        self.was_at_end = False
         self.known_end = None
         if not self.records:
             self.next_offset = offset
@@ -102,7 +132,8 @@ class PartitionBuffer:
     def clear(self) -> None:
         """Discard all fetched records."""
         self.records = NONE
-        self.n_bytes = 0
+        self.n_bytes = self.n_held_back = 0
+        self._arrivals.clear()
         self._tombstones.clear()
 
     @property
@@ -110,16 +141,56 @@ class PartitionBuffer:
         """Whether everything before `stop_offset` has been fetched."""
         return self.stop_offset is not None and self.fetch_position >= self.stop_offset
 
-    def blocks_others(self, now: float, idle: float) -> bool:
-        """Whether other partitions must wait for records after the last fetched one.
+    def update_end(self, end: int, now: float) -> None:
+        """Record the high watermark, which includes records of open transactions."""
+        self.known_end = end
+        if self.fetch_position >= end:
+            self._behind_end = None
+        elif self._behind_end is None or self._behind_end[0] != self.fetch_position:
+            self._behind_end = self.fetch_position, now
+
+    def seconds_behind_end(self, now: float) -> float:
+        """Return for how long there has been more to fetch, without any progress."""
+        behind = self._behind_end
+        return 0.0 if behind is None or behind[0] != self.fetch_position else now - behind[1]
+
+    def mark_at_end(self, now: float) -> None:
+        """Record that the whole log has been fetched."""
+        self.at_end_since = now
+        self.was_at_end = True
+
+    def hold(self, now: float, idle: float) -> Hold:
+        """Return whether other partitions must wait for records after the last fetched one.
+
+        They wait without a bound as long as it has never been at its end: the order of a backlog must depend on nothing
+        but the log.
 
         Args:
             now: monotonic seconds.
             idle: for how many seconds they wait for a partition at its end.
         """
-        if self.reached_stop:
-            return False
-        return self.at_end_since is None or now - self.at_end_since < idle
+        if self.reached_stop or (self.at_end_since is not None and now - self.at_end_since >= idle):
+            return Hold.NONE
+        return Hold.BOUNDED if self.was_at_end else Hold.UNBOUNDED
+
+    def count_overdue(self, now: float, longest: float, room: float) -> int:
+        """Return how many of the first records have waited for too long.
+
+        Once some have, the partition counts as one that is ahead of the others for as long again, and if it then has
+        more than there is room for, all are overdue: else it could deliver no more than its room in each such time.
+
+        Args:
+            now: monotonic seconds.
+            longest: for how many seconds a record may wait.
+            room: for how many bytes there is room.
+        """
+        overdue = takewhile(lambda arrival: now - arrival.at >= longest, self._arrivals)
+        count = sum(arrival.records for arrival in overdue)
+        if self.n_bytes > room and now < self._ahead_until:
+            count = len(self.records)
+        if count:
+            self._ahead_until = now + longest
+        return count
 
     def _update_next_offset(self) -> None:
         if not self.records:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streammoe.errors import SourceError
+from streammoe_connectors.kafka.flag import FlagReader
 from streammoe_connectors.kafka.frames import Frame, Inlet, Outlet
 
 _PIPE_BYTES = 1 << 20
@@ -34,18 +35,22 @@ class ReaderProcess:
     def __init__(self, command: Mapping[str, Any]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - read once the child has died; closed by `close`
         # Signals to the group must not reach the child before it ignores them; it inherits blocked signals.
+        shown, show = os.pipe()
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         try:
-            self._process = subprocess.Popen(  # nosec B603 # fixed words, no shell
+            self._process = subprocess.Popen(  # noqa: S603 # nosec B603 # no shell, and fixed words but for a number
                 # -P: files in the daemon's working directory must not be imported.
-                [sys.executable, "-P", "-m", "streammoe_connectors.kafka.child"],
+                [sys.executable, "-P", "-m", "streammoe_connectors.kafka.child", str(show)],
+                pass_fds=(show,),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 bufsize=0,
             )
         finally:
+            os.close(show)
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        self._connected = FlagReader(shown)
         if self._process.stdin is None or self._process.stdout is None:
             raise AssertionError("both are pipes")
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
@@ -63,6 +68,11 @@ class ReaderProcess:
     def pid(self) -> int:
         """Process id of the child."""
         return self._process.pid
+
+    @property
+    def connected(self) -> bool:
+        """Whether brokers respond to the child, as of now; any thread may ask, also after `close`."""
+        return self._connected.value
 
     def send(self, command: Mapping[str, Any]) -> bool:
         """Send a command without waiting; return whether there was room for it."""
@@ -109,6 +119,7 @@ class ReaderProcess:
             self._process.wait()
         self._stdout.close()
         self._errors.close()
+        self._connected.close()
 
     def _child_died(self) -> SourceError:
         try:

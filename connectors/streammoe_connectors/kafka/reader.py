@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -17,11 +17,12 @@ import numpy as np
 
 from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Position, TopicPartition
+from streammoe.text import some_of
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.clients import load_client
 from streammoe_connectors.kafka.consumer import AssignedConsumer, ClusterUnavailableError, OffsetsLostError
 from streammoe_connectors.kafka.frames import Outlet, pack_headers
-from streammoe_connectors.kafka.merge import merge
+from streammoe_connectors.kafka.merge import Hold, merge
 from streammoe_connectors.kafka.ownership import Ownership
 from streammoe_connectors.kafka.partitions import PartitionBuffer, position_of
 from streammoe_connectors.kafka.records import Records, concatenate
@@ -42,6 +43,8 @@ POLL_SECONDS = 0.1
 """Timeout of `poll`; commands from the daemon and the regular checks wait this long."""
 LOG_INTERVAL_SECONDS = 30.0
 """Shortest time between two log messages of the same kind."""
+_EARLY_LOG_INTERVAL_SECONDS = 600.0
+"""Shortest time between two warnings of records that are passed although older ones may still come."""
 _FLOWING_POLL_SECONDS = 0.005
 """Timeout of `poll` while records arrive; kafka-python sleeps for 0.1 s if a response precedes its request slightly."""
 _FLOWING_SECONDS = 1.0
@@ -83,6 +86,7 @@ class Reader:
         start_command: the first frame: settings, client and its options, position and its owner.
         outlet: for frames to the daemon.
         commands: further frames from the daemon.
+        show_connected: called often with whether the cluster responds, for a daemon that reads no frames at present.
         tick_seconds: interval of status frames, heartbeats, and checks for new partitions, connection and stalls.
         pause_seconds: the pause after a request without response; doubled after each further one.
     """
@@ -93,6 +97,7 @@ class Reader:
         outlet: Outlet,
         commands: SimpleQueue[dict[str, Any]],
         *,
+        show_connected: Callable[[bool], object] = bool,
         tick_seconds: float = 1.0,
         pause_seconds: float = 0.2,
     ) -> None:
@@ -104,6 +109,7 @@ class Reader:
         self._unassigned_offsets = unassigned_offsets(self._settings, self._start_position)
         self._outlet = outlet
         self._commands = commands
+        self._show_connected = show_connected
         self._tick_seconds = tick_seconds
         self._pause_seconds = pause_seconds
         self._values = Values(self._settings)
@@ -124,6 +130,8 @@ class Reader:
         self._connected = False
         self._stalled: list[TopicPartition] = []
         self._rebuilt_for_stall = False
+        self._open_transactions: dict[TopicPartition, int] = {}
+        """Partitions that an open transaction has held up for so long that it was reported, and at which offset."""
         self._last_record_at = 0.0
         self._last_held_up_at = time.monotonic()  # when fetching was last prevented by something else
         self._next_stall_check_at = 0.0
@@ -137,6 +145,7 @@ class Reader:
         self._has_more = False
         self._next_end_request_at = 0.0
         self._last_warning_at = -LOG_INTERVAL_SECONDS
+        self._warned_of_early_at = -_EARLY_LOG_INTERVAL_SECONDS
         self.logs: deque[dict[str, Any]] = deque(maxlen=200)
         self.client_error: tuple[float, str] | None = None
         """When (monotonic seconds) the client last logged why a connection failed, and its message."""
@@ -190,6 +199,7 @@ class Reader:
     def _tick(self) -> None:
         """Do what is due regularly, independent of everything else."""
         self.send_logs()
+        self._show_connected(self._connected)
         if self._status_due and not self._outlet.pending:
             self._report()
         now = time.monotonic()
@@ -201,6 +211,8 @@ class Reader:
             if self._ready:
                 self._ownership.heartbeat(self._consumer, is_connected=self._connected)
                 self._refresh_metadata(self._consumer, now)
+                for buffer in self._buffers.values() if not self._lost else ():
+                    self._update_end(self._consumer, buffer, now)
                 self._detect_stalls(self._consumer, now)
         self._status_due = True
         if not self._outlet.pending:  # else it follows the frames that the daemon has yet to read
@@ -212,12 +224,12 @@ class Reader:
         self._outlet.send(
             {
                 "type": "status",
-                "connected": self._connected,
                 "ends": [
                     [*buffer.partition, buffer.known_end]
                     for buffer in self._buffers.values()
                     if buffer.known_end is not None
                 ],
+                "held_back": [[*buffer.partition, buffer.n_held_back] for buffer in self._buffers.values()],
                 "stalled": self._stalled,
                 "counters": self._counters,
             }
@@ -298,6 +310,7 @@ class Reader:
         else:
             _LOGGER.warning("source.shard = %r has no partition of these topics", settings.shard)
         self._connected = self._ready = True
+        self._show_connected(True)  # before the frame that says ready
         self._last_metadata_request_at = self._last_checked_request_at = self._last_held_up_at = time.monotonic()
         buffers = self._buffers.values() if stops else ()
         total = sum((buffer.stop_offset or 0) - buffer.start_offset for buffer in buffers)
@@ -424,6 +437,7 @@ class Reader:
         ends = consumer.end_offsets([buffer.partition for buffer in silent])
         for buffer in silent:
             buffer.known_end = max(buffer.known_end or 0, ends[buffer.partition])
+        self._report_open_transactions(silent, ends, now)
         stalled = [buffer.partition for buffer in silent if ends[buffer.partition] > buffer.fetch_position]
         new = [partition for partition in stalled if partition not in self._stalled]
         self._stalled = stalled
@@ -441,6 +455,38 @@ class Reader:
             self._counters["consumer_rebuilt"] += 1
             self._consumer = None
             consumer.close()
+
+    def _report_open_transactions(
+        self, silent: list[PartitionBuffer], ends: Mapping[TopicPartition, int], now: float
+    ) -> None:
+        """Warn once of each transaction that holds up a partition for too long."""
+        before, self._open_transactions = self._open_transactions, {}
+        if self._settings.isolation != "read_committed":
+            return
+        for buffer in silent:
+            offset = buffer.fetch_position
+            if ends[buffer.partition] > offset or buffer.seconds_behind_end(now) < self._settings.stall_seconds:
+                continue
+            self._open_transactions[buffer.partition] = offset
+            if before.get(buffer.partition) == offset:
+                continue
+            topic, number = buffer.partition
+            _LOGGER.warning(
+                "topic %s, partition %d: a transaction has been open at offset %d for %.0f s, and %d records from "
+                "there on wait until it ends. Find its producer by kafka-transactions.sh --bootstrap-server HOST:PORT "
+                "describe-producers --topic %s --partition %d. If that is gone for good, end the transaction: the same "
+                "with abort --topic %s --partition %d --start-offset %d",
+                topic,
+                number,
+                offset,
+                buffer.seconds_behind_end(now),
+                (buffer.known_end or offset) - offset,
+                topic,
+                number,
+                topic,
+                number,
+                offset,
+            )
 
     def _rebuild(self) -> None:
         """Reconnect, and resume at the current offsets."""
@@ -499,33 +545,41 @@ class Reader:
         return timeout
 
     def _update_end(self, consumer: AssignedConsumer, buffer: PartitionBuffer, now: float) -> None:
-        """Update what is known about the end of a partition."""
+        """Update what is known about the end of a partition.
+
+        Its records include those of open transactions, which are to be read once those end.
+        """
         position = consumer.fetch_position(buffer.partition)
         if position is not None and position > buffer.fetch_position:
             buffer.advance_to(position)
         end = consumer.high_watermark(buffer.partition)
         if end is None:
             return
-        buffer.known_end = end
-        if buffer.fetch_position >= end:
-            buffer.at_end_since = buffer.received_at = now
+        buffer.update_end(end, now)
+        if buffer.at_end_since is None and buffer.fetch_position >= end:
+            buffer.mark_at_end(now)
+            buffer.received_at = now
 
     def _send_in_order(self, consumer: AssignedConsumer) -> bool:
         """Send the next records, as far as their order is certain; return whether more may follow at once."""
         buffers = list(self._buffers.values())
         now = time.monotonic()
         idle = self._settings.idle_ms / 1000
-        blocking = [buffer.blocks_others(now, idle) for buffer in buffers]
+        holds = [buffer.hold(now, idle) for buffer in buffers]
         if any(buffer.records for buffer in buffers):
             self._request_end_offsets(
-                consumer, [buffer for buffer, blocks in zip(buffers, blocking, strict=True) if blocks], now
+                consumer, [buffer for buffer, hold in zip(buffers, holds, strict=True) if hold is not Hold.NONE], now
             )
         if len(buffers) == 1:
             counts, order = [min(len(buffers[0].records), self._settings.max_poll_records)], None
         else:
-            counts, order = merge(
-                [buffer.records.times for buffer in buffers], blocking, self._settings.max_poll_records
+            longest, room = self._settings.order_wait_ms / 1000, self._room
+            overdue = [buffer.count_overdue(now, longest, room) for buffer in buffers]
+            counts, order, n_early = merge(
+                [buffer.records.times for buffer in buffers], holds, overdue, self._settings.max_poll_records
             )
+            if n_early:
+                self._report_early([buffer for buffer, n in zip(buffers, overdue, strict=True) if n], n_early, now)
         if sum(counts):
             records = concatenate([buffer.take(count) for buffer, count in zip(buffers, counts, strict=True)])
             partition_index = None
@@ -544,7 +598,30 @@ class Reader:
                 )
             )
         self._apply_backpressure(consumer, buffers)
-        return sum(counts) == self._settings.max_poll_records
+        has_more = sum(counts) == self._settings.max_poll_records
+        if not has_more:
+            for buffer in buffers:
+                buffer.n_held_back = len(buffer.records)
+        return has_more
+
+    def _report_early(self, overdue: list[PartitionBuffer], n_early: int, now: float) -> None:
+        """Count records that are passed although older ones may still come, and warn of it now and then."""
+        self._counters["passed_early"] += n_early
+        if not self._settings.order_wait_ms or now - self._warned_of_early_at < _EARLY_LOG_INTERVAL_SECONDS:
+            return
+        self._warned_of_early_at = now
+        _LOGGER.warning(
+            "records of %s have waited %g s for older ones of other partitions, and are learned before those: their "
+            "timestamps are ahead of the others', or another partition is stalled. Compare the clocks of the "
+            "producers, or set message.timestamp.type=LogAppendTime; source.order_wait_ms is how long records wait",
+            some_of((f"topic {topic}, partition {number}" for topic, number in (b.partition for b in overdue)), str),
+            self._settings.order_wait_ms / 1000,
+        )
+
+    @property
+    def _room(self) -> float:
+        """How many bytes of one partition may wait for the others."""
+        return self._settings.buffer_bytes / len(self._buffers)
 
     def _request_end_offsets(self, consumer: AssignedConsumer, buffers: list[PartitionBuffer], now: float) -> None:
         """Request the last stable offsets of idle partitions: the high watermark includes open transactions."""
@@ -562,13 +639,13 @@ class Reader:
         ends = consumer.end_offsets([buffer.partition for buffer in unsure])
         for buffer in unsure:
             if buffer.fetch_position >= ends[buffer.partition]:
-                buffer.at_end_since = now
+                buffer.mark_at_end(now)
 
     def _apply_backpressure(self, consumer: AssignedConsumer, buffers: list[PartitionBuffer]) -> None:
         """Pause partitions whose buffers are full, and resume those with room."""
         if len(buffers) == 1:
             return
-        room = self._settings.buffer_bytes / len(buffers)
+        room = self._room
         for buffer in buffers:
             partition = buffer.partition
             if partition in self._paused:

@@ -68,7 +68,7 @@ class KafkaSource(Source):
         self._total: int | None = None
         self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
-        self._status = SourceStatus(ready=False, connected=False)
+        self._status = SourceStatus()
 
     def seek(self, position: Position | None) -> None:
         if position is not None:
@@ -124,6 +124,7 @@ class KafkaSource(Source):
         return self._n_consumed, self._total or 0
 
     def status(self) -> SourceStatus:
+        process = self._process
         lags = {
             partition: max(0, self._ends[partition] - offset)
             for partition, offset in self._positions.items()
@@ -131,7 +132,7 @@ class KafkaSource(Source):
         }
         return self._status._replace(
             ready=self._ready,
-            connected=self._status.connected and self._silent_seconds < _HANG_SECONDS,
+            connected=process is not None and process.connected and self._silent_seconds < _HANG_SECONDS,
             positions=self._positions,
             lags=lags,
         )
@@ -166,7 +167,7 @@ class KafkaSource(Source):
             case "status":
                 self._ends = {TopicPartition(topic, number): end for topic, number, end in header["ends"]}
                 self._status = SourceStatus(
-                    connected=header["connected"],
+                    held_back={TopicPartition(topic, number): n for topic, number, n in header["held_back"]},
                     stalled=[TopicPartition(*partition) for partition in header["stalled"]],
                     counters=header["counters"],
                 )

@@ -90,11 +90,14 @@ class ReadingSettings(ValueSettings):
         shard: such as ``1/4``: only partitions whose number leaves the remainder 1 when divided by 4.
         isolation: whether records of transactions wait for their commit.
         idle_ms: how long a partition at its end delays the others, to order records by time.
+        order_wait_ms: how long a record may wait for older ones of other partitions, once all of those partitions have
+            been read to their ends.
         max_poll_records: most records in a batch.
         partition_fetch_bytes: most bytes that a broker sends of one partition at once, except for a larger record.
         buffer_bytes: most bytes that wait for other partitions, to order records by time.
         discover_seconds: how often to look for new partitions.
-        stall_seconds: how long a partition with more records may return none before it is reported.
+        stall_seconds: how long a partition with more records may return none, or be held up by an open transaction,
+            before it is reported.
         owner_seconds: how long after its last heartbeat a daemon's partitions may not be taken over.
     """
 
@@ -107,6 +110,7 @@ class ReadingSettings(ValueSettings):
     shard: Annotated[str, BeforeValidator(_check_shard)] = "0/1"
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     idle_ms: int = Field(default=100, ge=0, le=600_000)
+    order_wait_ms: int = Field(default=10_000, ge=0, le=3_600_000)
     max_poll_records: int = Field(default=4_000, ge=1, le=1_000_000)
     partition_fetch_bytes: int = Field(default=1 << 20, ge=1_024, le=1 << 30)
     buffer_bytes: int = Field(default=64 << 20, ge=1 << 20)

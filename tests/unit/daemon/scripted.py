@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from streammoe.daemon.checkpointer import RetryPolicy
 from streammoe.daemon.guards import BadRecordGuard
+from streammoe.daemon.health import Health
 from streammoe.daemon.loop import CheckpointPolicy, Daemon
 from streammoe.daemon.metrics import Metrics
-from streammoe.daemon.server import Health
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.dead_letters import DeadLetterFile

@@ -27,7 +27,7 @@ class Topic(ListSource):
 
     def status(self):
         is_ready = self.waits < 0
-        return SourceStatus(is_ready, is_ready, {PARTITION: 1}, {PARTITION: 2}, [PARTITION], {"gap": 1})
+        return SourceStatus(is_ready, is_ready, {PARTITION: 1}, {PARTITION: 2}, [PARTITION], {"gap": 1}, {PARTITION: 3})
 
 
 def numbers(*values):
@@ -85,6 +85,8 @@ def test_it_is_ready_when_all_are_and_where_a_topic_begins_is_part_of_every_posi
     source.seek(None)
     assert not source.status().ready
     assert [source.prepare(0.0) for _ in range(3)] == [False, False, True]
-    assert source.status() == SourceStatus(True, True, {PARTITION: 1}, {PARTITION: 2}, [PARTITION], {"gap": 1})
+    assert source.status() == SourceStatus(
+        True, True, {PARTITION: 1}, {PARTITION: 2}, [PARTITION], {"gap": 1}, {PARTITION: 3}
+    )
     assert source.position == {"kind": "chain", "positions": [None, begins]}
     assert source.poll(0.0).end["positions"][1] == begins

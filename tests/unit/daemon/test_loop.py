@@ -212,12 +212,13 @@ def test_learning_continues_while_nothing_can_be_saved(build, at_once):
     ran = build(GOOD[:1000], policy=every(200), patience=1e9)
     Full(ran, 3)
     unsaved = []
-    ran.source._before_poll = lambda _: unsaved.append(ran.daemon._health.unsaved)
+    ran.source._before_poll = lambda at: unsaved.append((ran.daemon._health.unsaved, ran.value("unsaved_events") - at))
     whole = ran.run()
     assert whole.learned == 1000
     assert ran.store.positions[-1] == 1000
     assert ran.store.positions[0] >= 500, "each failed attempt is known before the next batch at the earliest"
-    assert unsaved.count("no room") >= 2
+    assert unsaved.count(("no room", 0)) >= 2, "none of what was read is saved"
+    assert ran.value("unsaved_events") == 0
     assert ran.value("checkpoint_failures_total") == 3
     assert build(GOOD[:1000]).run().state_digest == whole.state_digest
 
@@ -287,6 +288,14 @@ def test_learning_waits_once_memory_holds_enough_of_what_cannot_be_written(build
     assert ran.store.positions[-1] == 600
 
 
+def test_whether_the_source_is_connected_is_asked_at_each_scrape_not_at_the_last_poll(build):
+    ran = build(GOOD[:200])
+    ran.run()
+    assert ran.value("source_connected") == 1
+    ran.source.status = lambda: SourceStatus(connected=False)
+    assert ran.value("source_connected") == 0
+
+
 # --- other settings while it runs -----------------------------------------------------------------------------------
 
 
@@ -296,7 +305,7 @@ SETTINGS = settings.from_tables(
         "schema": {"target": "y"},
         "checkpoint": {"every_events": 100, "every_seconds": 1e9, "keep": 2, "retry_seconds": 7.0},
         "dead_letters": {"max_ratio": 0.25},
-        "metrics": {"alive_seconds": 5.0},
+        "metrics": {"alive_seconds": 5.0, "sink_wait_seconds": 4.0},
         "model": {"range_factor": 1e9},
         "predictions": {"kind": "file", "path": "p.jsonl", "interval": 0.0, "gate": False},
     },
@@ -310,8 +319,9 @@ def test_other_settings_hold_from_the_next_batch_on(build, tmp_path):
     ran.source._before_poll = lambda at: at == 300 and ran.daemon.reconfigure(SETTINGS, affects_events=False)
     ran.run()
     assert ran.store.positions == [400, 500, 600], "nothing is saved for settings that judge nothing"
-    held = ran.store.keep, ran.daemon._retries.patience, ran.daemon._guard.max_ratio, ran.daemon._health.patience
-    assert held == (2, 7.0, 0.25, 5.0)
+    held = ran.store.keep, ran.daemon._retries.patience, ran.daemon._guard.max_ratio
+    assert held == (2, 7.0, 0.25)
+    assert (ran.daemon._health.patience, ran.daemon._health.sink_patience) == (5.0, 4.0)
     assert ran.daemon.model.range_factor == ran.store.saved[-1]["settings"]["model"]["range_factor"] == 1e9
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert [("interval" in row, "gate" in row) for row in rows] == [(True, True)] * 300 + [(False, False)] * 300
@@ -379,6 +389,20 @@ def test_one_that_is_due_waits_for_the_one_under_way_and_holds_all_that_came(hel
     assert ran.steps == SAVED * 2
     assert ran.store.positions == [saved["n"] for saved in ran.store.saved] == [100, 500]
     assert [commit["next"] for commit in ran.source.commits] == [100, 500]
+
+
+def test_what_a_crash_would_cost_is_counted_from_the_checkpoint_that_is_durable(held):
+    ran, _, _ = held(GOOD[:500], let_at=400)
+    look, unsaved = ran.source._before_poll, []
+
+    def counted(following):
+        unsaved.append((following, ran.value("unsaved_events")))
+        look(following)
+
+    ran.source._before_poll = counted
+    ran.run()
+    assert unsaved == [(at, at) for at in (0, 100, 200, 300, 400)], "one that is under way does not count yet"
+    assert ran.value("unsaved_events") == 0
 
 
 @pytest.mark.parametrize("end", ["stop", "source", "failure"])

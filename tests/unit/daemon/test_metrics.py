@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import Counter, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe import catalogue
-from streammoe.daemon.metrics import CATALOGUE, CONDITIONS, OUTCOMES, RESEED_OUTCOMES, Metrics
+from streammoe.daemon.health import Health
+from streammoe.daemon.metrics import AT_THE_START, CATALOGUE, CONDITIONS, OUTCOMES, RESEED_OUTCOMES, Metrics
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.options import WarmUp
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
@@ -59,7 +60,7 @@ def published(model, scores):
     metrics.observe_checkpoint(0.0, 0.004)
     metrics.observe_checkpoint_pause(0.002)
     metrics.publish(model, scores, (30, 120))
-    metrics.set_source_status(status({0: 7}, {0: 3}, reconnected=1))
+    metrics.set_source_status(status({0: 7}, {0: 3}, reconnected=1)._replace(held_back={TopicPartition("t", 0): 2}))
     return metrics
 
 
@@ -240,6 +241,29 @@ def test_the_age_of_the_checkpoint_grows_until_the_next_one(monkeypatch):
             metrics.observe_checkpoint(taken_at, 0.8)
         ages.append(samples(metrics)["checkpoint_age_seconds",])
     assert ages == [30.0, 1.0, 2.5]
+
+
+def test_what_must_be_true_while_the_loop_waits_is_asked_for_at_each_scrape():
+    health, connected = Health(60.0), True
+    metrics = Metrics(health)
+    metrics.set_source_status(status({0: 7}, {0: 3}))
+    assert samples(metrics)["source_connected",] == 1
+    metrics.follow_connection(lambda: connected)
+    with health.waits["predictions"].call():
+        connected = False
+        value = samples(metrics)
+        assert value["source_connected",] == value["sink_waiting_seconds", "dead_letters"] == 0
+        assert (
+            0 < value["sink_waiting_seconds", "predictions"] < samples(metrics)["sink_waiting_seconds", "predictions"]
+        )
+    assert samples(metrics)["sink_waiting_seconds", "predictions"] == 0
+
+
+def test_before_counters_are_restored_only_what_is_true_without_them_is_there():
+    metrics = Metrics()
+    text = generate_latest(metrics.at_the_start).decode()
+    assert {family.name for family in text_string_to_metric_families(text)} == set(AT_THE_START)
+    assert not any(CATALOGUE[name].kind is Counter for name in AT_THE_START)
 
 
 def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_happens_once():

@@ -19,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.daemon import server as module
 from streammoe.daemon.access import HostNames
-from streammoe.daemon.server import MAX_HEAD_BYTES, Health, MetricsServer
+from streammoe.daemon.health import Health
+from streammoe.daemon.server import MAX_HEAD_BYTES, MetricsServer
 from streammoe.settings import Metrics
 
 PASSWORD = "correct horse: battery"
@@ -154,12 +155,17 @@ def test_it_is_ready_while_it_can_save_and_alive_while_the_loop_turns(serve, hea
     health.unsaved = "the disk is full"
     probe()
     health.unsaved = ""
+    with health.waits["predictions"].call():
+        probe()
+        health.sink_patience = 0.0
+        probe()
+        assert b"[predictions]" in ask(server, "/readyz")[2]
     health.patience = -1.0
     probe()
     health.patience = 60.0
     health.beat()
     probe()
-    assert probes == [(503, 200), (200, 200), (503, 200), (200, 503), (200, 200)]
+    assert probes == [(503, 200), (200, 200), (503, 200), (200, 200), (503, 200), (200, 503), (200, 200)]
     assert caplog.records == []
     health.patience = "a bug"
     assert ask(server, "/healthz", X_Secret="hidden")[0] == 500

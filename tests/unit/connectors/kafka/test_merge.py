@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streammoe_connectors.kafka.merge import merge
+from streammoe_connectors.kafka.merge import Hold, merge
 
 LOGS = st.lists(st.lists(st.integers(0, 6), max_size=12), min_size=1, max_size=4)
 
@@ -45,7 +45,38 @@ def test_the_order_is_that_of_heads_however_records_arrive_and_wherever_reading_
         if data.draw(st.integers(0, 3)) == 0:
             arrived = [len(own) for own in logs]
         times = arrays(own[at[i] : arrived[i]] for i, own in enumerate(logs))
-        holds = [arrived[i] < len(own) for i, own in enumerate(logs)]
-        merged = merge(times, holds, data.draw(st.integers(1, 9), label="most"))
+        # What has waited for long makes no difference to a backlog, nor does anything where nothing has waited.
+        holding, overdue = data.draw(st.sampled_from([(Hold.UNBOUNDED, 12), (Hold.BOUNDED, 0)]), label="overdue")
+        holds = [holding if arrived[i] < len(own) else Hold.NONE for i, own in enumerate(logs)]
+        late = [min(overdue, len(own)) for own in times]
+        merged = merge(times, holds, late, data.draw(st.integers(1, 9), label="most"))
+        assert merged.n_early == 0
         found += taken(merged, at)
     assert found == heads(logs)
+
+
+def passed(logs, holds, overdue, most):
+    """What is passed, record by record: the heads of all partitions, up to the last one that is certain or overdue."""
+    order = heads(logs)
+    at = {name: place for place, name in enumerate(order)}
+
+    def is_certain(place, kinds):
+        ends = [at[i, len(own) - 1] if own else -1 for i, own in enumerate(logs) if holds[i] in kinds]
+        return all(place <= end for end in ends)
+
+    certain = [is_certain(place, {Hold.BOUNDED, Hold.UNBOUNDED}) for place in range(len(order))]
+    # Records of a partition that wait for one before them count as if they had its time.
+    late = [overdue[i] > 0 and max(logs[i][: k + 1]) <= max(logs[i][: overdue[i]]) for i, k in order]
+    last = max((place for place in range(len(order)) if certain[place] or late[place]), default=-1)
+    found = [name for place, name in enumerate(order[: last + 1]) if is_certain(place, {Hold.UNBOUNDED})][:most]
+    return found, sum(not certain[at[name]] for name in found)
+
+
+@settings(max_examples=150)
+@given(LOGS, st.data())
+def test_what_is_overdue_is_passed_with_all_that_comes_before_it_but_nothing_that_a_backlog_may_precede(logs, data):
+    holds = [data.draw(st.sampled_from(Hold)) for _ in logs]
+    overdue = [data.draw(st.integers(0, len(own))) for own in logs]
+    most = data.draw(st.integers(1, 50))
+    merged = merge(arrays(logs), holds, overdue, most)
+    assert (taken(merged, [0] * len(logs)), merged.n_early) == passed(logs, holds, overdue, most)

@@ -1,5 +1,6 @@
 """The child's loop against a cluster that follows a script, with short intervals in place of seconds."""
 
+import math
 import os
 import select
 import threading
@@ -33,6 +34,8 @@ class Script:
         self.topic_of = {}
         self.first = {}
         self.deaf = set()
+        self.open_at = {}
+        """Where the transaction begins that is open in a partition."""
         self.id = self.next_id = None
         self.answered_at = 0.0
         self.unanswered = self.unanswered_offsets = 0
@@ -84,7 +87,10 @@ class Script:
         if self.unanswered_offsets:
             self.unanswered_offsets -= 1
             raise ClusterUnavailableError("not now")
-        return {partition: self.end(partition.partition) for partition in partitions}
+        return {partition: self.stable_end(partition.partition) for partition in partitions}
+
+    def stable_end(self, number):
+        return self.open_at.get(number, self.end(number))
 
     def committed(self, partition):
         return None
@@ -112,14 +118,15 @@ class Script:
             raise OffsetsLostError([TopicPartition(self.topic_of.get(number, "t"), number) for number in lost])
         found = {}
         for number, log in self.logs.items():
-            rows = [row for row in log if row.offset >= self.at.get(number, row.offset + 1)][:100]
+            stable = self.stable_end(number)
+            rows = [row for row in log if self.at.get(number, row.offset + 1) <= row.offset < stable][:100]
             if rows and number not in self.deaf | self.paused:
                 self.at[number] = rows[-1].offset + 1
                 found[TopicPartition(self.topic_of.get(number, "t"), number)] = columns(*rows)
         return found
 
     def fetch_position(self, partition):
-        return self.at[partition.partition]
+        return self.at.get(partition.partition)
 
     def high_watermark(self, partition):
         return None if partition.partition in self.deaf else self.end(partition.partition)
@@ -387,3 +394,137 @@ def test_a_pattern_that_no_topic_matches_is_an_error(child, failed):
     _, start = child
     start(topics=None, topics_pattern="[a-s]|t.")
     wait_until(lambda: failed, "it ends")
+
+
+AHEAD = 3_600_000
+"""Milliseconds by which the clock of a producer is ahead."""
+
+
+def flow(script, reader):
+    """Add a record to partition 0 whenever the last one has been read, from now on; return what ends that."""
+    ended = threading.Event()
+
+    def add():
+        while not ended.is_set():
+            count = len(script.logs[0])
+            if script.at.get(0) == count:
+                script.logs[0].append(Row(count, b"{}", count))
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=add)
+    thread.start()
+
+    def end():
+        ended.set()
+        thread.join()
+
+    return end
+
+
+def read_of(until, partition):
+    """Wait for a batch that passes a record of this partition; return the offset that it has come to."""
+    at = until(lambda header: header["type"] == "batch" and offsets(header, "end")[str(partition)] > 0)
+    return offsets(at, "end")[str(partition)]
+
+
+def test_a_partition_whose_clock_is_ahead_is_passed_after_a_while_though_others_never_pause(child, caplog):
+    script, start = child
+    script.logs = {0: [], 1: []}
+    reader, until = start(idle_ms=60_000, order_wait_ms=3_600_000)
+    until(is_a("ready"))
+    wait_until(lambda: reader._buffers[TopicPartition("t", 0)].was_at_end, "its backlog is over")
+    end = flow(script, reader)
+    try:
+        script.logs[1] = [Row(i, b"{}", AHEAD + i) for i in range(5)]
+        held = until(lambda header: header["type"] == "status" and ["t", 1, 5] in header["held_back"])
+        assert ["t", 0, 5] not in held["held_back"]
+        assert "passed_early" not in held["counters"]
+        reader._settings = reader._settings.model_copy(update={"order_wait_ms": 50})
+        assert read_of(until, 1) == 5
+        status = until(lambda header: header["type"] == "status" and ["t", 1, 0] in header["held_back"])
+        assert status["counters"]["passed_early"] == 5
+        script.logs[1] = [*script.logs[1], *(Row(i, b"{}", AHEAD + i) for i in range(5, 8))]
+        until(lambda header: header["type"] == "status" and header["counters"]["passed_early"] == 8)
+    finally:
+        end()
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 1, "not once for each of them"
+    assert "topic t, partition 1" in said[0]
+
+
+def test_a_backlog_is_waited_for_however_long_it_takes(child):
+    script, start = child
+    script.logs = {0: [Row(i, b"{}", i) for i in range(3)], 1: [Row(i, b"{}", AHEAD + i) for i in range(5)]}
+    script.deaf = {0}
+    reader, until = start(order_wait_ms=0, idle_ms=0)
+    ahead = reader._buffers
+    wait_until(lambda: ahead and len(ahead[TopicPartition("t", 1)].records) == 5, "they are fetched")
+    for _ in range(5):
+        until(is_a("status"))
+    assert len(ahead[TopicPartition("t", 1)].records) == 5
+    script.deaf = set()
+    batch = until(is_a("batch"))
+    assert batch["count"] == 8
+    assert "passed_early" not in reader._counters
+
+
+def test_a_partition_that_is_known_to_be_ahead_is_not_slowed_down_to_what_there_is_room_for(child):
+    script, start = child
+    script.logs = {0: [], 1: []}
+    reader, until = start(idle_ms=60_000, order_wait_ms=3_600_000, buffer_bytes=1 << 20)
+    until(is_a("ready"))
+    wait_until(lambda: reader._buffers[TopicPartition("t", 0)].was_at_end, "its backlog is over")
+    end = flow(script, reader)
+    try:
+        reader._buffers[TopicPartition("t", 1)]._ahead_until = math.inf
+        script.logs[1] = [Row(i, b"x" * 10_000, AHEAD + i) for i in range(3_000)]
+        # Its share of the buffer has room for 52 of them, and without that knowledge so many would be read in an hour.
+        until(lambda header: header["type"] == "batch" and offsets(header, "end")["1"] > 2_800)
+    finally:
+        end()
+
+
+def ends(header):
+    return {number: end for _, number, end in header["ends"]}
+
+
+def test_records_behind_an_open_transaction_are_lag_and_one_that_stays_open_is_reported_once(child, caplog):
+    script, start = child
+    script.logs = {0: [Row(i) for i in range(5)], 1: [Row(0)]}
+    script.open_at = {0: 3}
+    reader, until = start(stall_seconds=0.3)
+    take(until, 4)
+    until(lambda header: header["type"] == "status" and ends(header) == {0: 5, 1: 1})
+    script.logs[0] = [*script.logs[0], *(Row(i) for i in range(5, 9))]
+    until(lambda header: header["type"] == "status" and ends(header) == {0: 9, 1: 1})
+    wait_until(lambda: caplog.records, "it is reported")
+    checks = reader._next_stall_check_at
+    wait_until(lambda: reader._next_stall_check_at > checks + 0.3, "some more looks")
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "topic t, partition 0" in said
+    assert "offset 3 " in said
+    assert "6 records" in said
+    status = until(is_a("status"))
+    assert (status["stalled"], "consumer_rebuilt" in status["counters"]) == ([], False)
+    script.open_at = {0: 7}  # the next one
+    take(until, 4)
+    wait_until(lambda: len(caplog.records) == 2, "that is reported, too")
+    script.open_at = {}
+    take(until, 2)
+
+
+def test_a_transaction_is_not_reported_because_its_partition_was_idle_before(child, caplog):
+    script, start = child
+    script.logs = {0: [Row(0)]}
+    reader, until = start(stall_seconds=1.0)
+    take(until, 1)
+    wait_until(lambda: reader._next_stall_check_at, "the first look")
+    idle = reader._next_stall_check_at
+    wait_until(lambda: reader._next_stall_check_at > idle + 1.2, "it is idle for longer than a stall")
+    script.open_at = {0: 1}
+    script.logs[0] = [*script.logs[0], Row(1)]
+    until(lambda header: header["type"] == "status" and ends(header) == {0: 2})
+    checks = reader._next_stall_check_at
+    wait_until(lambda: reader._next_stall_check_at > checks, "another look")
+    assert caplog.records == []
+    wait_until(lambda: caplog.records, "now it has been open for long enough")

@@ -1,0 +1,111 @@
+"""What probes and metrics show of a daemon while its learning loop is busy, or waits for something."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Self
+
+from streammoe.pipeline.watched import SinkWait
+
+LOGGER = logging.getLogger("streammoe.daemon")
+SINKS = ("predictions", "dead_letters")
+"""Sections of the settings that describe a sink."""
+REPORT_AFTER_SECONDS = 10.0
+"""How long a wait for a sink lasts before it is logged."""
+_CHECK_SECONDS = 0.5
+"""Time between two looks at the waits, to log them."""
+
+
+class Health:
+    """The state behind probes and metrics that must be true at any time; all threads read it.
+
+    It outlives a sink that is replaced within the process, and with it the waits for that sink and the time since the
+    last durable checkpoint. An idle source is healthy: the loop iterates whether or not records arrive.
+
+    Args:
+        patience: seconds that one iteration of the loop may take. It must cover the longest one, such as the fit that
+            ends the warm-up of a wide model.
+        sink_patience: seconds that a sink may keep the daemon waiting until it is not ready any more.
+    """
+
+    def __init__(self, patience: float, sink_patience: float = 60.0) -> None:
+        self.patience = patience
+        self.sink_patience = sink_patience
+        self.ready = False
+        """Whether state and position are restored and the source has responded."""
+        self.unsaved = ""
+        """Why nothing can be saved at present; empty if saving works."""
+        self.saved_at = time.monotonic()
+        """When (`time.monotonic`) the state of the last durable checkpoint was taken, or the start."""
+        self.waits = {section: SinkWait() for section in SINKS}
+        """How long the sinks have kept the daemon waiting."""
+        self._beat_at = time.monotonic()
+
+    def beat(self) -> None:
+        """Record an iteration of the loop."""
+        self._beat_at = time.monotonic()
+
+    @property
+    def silent_seconds(self) -> float:
+        """Seconds since the last iteration of the loop."""
+        return time.monotonic() - self._beat_at
+
+    @property
+    def alive(self) -> bool:
+        """Whether the last iteration of the loop is recent enough."""
+        return self.silent_seconds <= self.patience
+
+    @property
+    def waiting(self) -> str:
+        """Which sink has kept the daemon waiting for too long, and for how long; empty if none has."""
+        lasted = {section: wait.seconds for section, wait in self.waits.items()}
+        return ", ".join(
+            f"[{section}] has not answered for {seconds:.0f} s"
+            for section, seconds in lasted.items()
+            if seconds > self.sink_patience
+        )
+
+
+class WaitReporter:
+    """Logs when a sink keeps the daemon waiting, and when it goes on, each once.
+
+    It does so in a thread, since the loop is blocked meanwhile.
+
+    Args:
+        health: knows the waits.
+        check_seconds: time between two looks at them.
+    """
+
+    def __init__(self, health: Health, check_seconds: float = _CHECK_SECONDS) -> None:
+        self._health = health
+        self._check_seconds = check_seconds
+        self._reported: dict[str, float] = {}
+        """How long the waits that were logged had lasted at the last look."""
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="waits", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._check_seconds):
+            for section in SINKS:
+                self._report(section, self._health.waits[section].seconds)
+
+    def _report(self, section: str, seconds: float) -> None:
+        before = self._reported.get(section)
+        if before is not None and seconds < before:
+            del self._reported[section]
+            LOGGER.warning("[%s] answers again after %.0f s; learning goes on", section, before)
+        elif before is not None:
+            self._reported[section] = seconds
+        elif seconds >= REPORT_AFTER_SECONDS:
+            self._reported[section] = seconds
+            LOGGER.warning("[%s] has not answered for %.0f s; learning waits until it does", section, seconds)

@@ -1,0 +1,59 @@
+"""A wait for a sink is logged once, and so is its end, while the loop is blocked."""
+
+import contextlib
+import logging
+
+import pytest
+
+from streammoe.daemon import health as module
+from streammoe.daemon.health import Health, WaitReporter
+from streammoe.pipeline.watched import Outcome
+from streammoe.testing.kafka.lab import wait_until
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    monkeypatch.setattr(module, "REPORT_AFTER_SECONDS", 0.05)
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_wait_and_its_end_are_logged_once_each_over_all_attempts(caplog):
+    caplog.set_level(logging.INFO)
+    health = Health(60.0)
+    wait = health.waits["predictions"]
+
+    def attempt(outcome):
+        with wait.call() as tell:
+            tell(outcome)
+
+    with WaitReporter(health, 0.005):
+        for _ in range(2):
+            before = len(caplog.records)
+            attempt(Outcome.UNANSWERED)
+            wait_until(lambda before=before: len(caplog.records) > before, "it is logged")
+            for _ in range(3):
+                attempt(Outcome.UNANSWERED)
+            lasted = wait.seconds
+            wait_until(lambda lasted=lasted: wait.seconds > lasted + 0.1, "some more looks")
+            assert len(caplog.records) == before + 1
+            attempt(Outcome.ANSWERED)
+            wait_until(lambda before=before: len(caplog.records) == before + 2, "its end is logged")
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 4
+    assert all(message.startswith("[predictions]") for message in said)
+    assert said[0] == said[2] != said[1] == said[3]
+
+
+@pytest.mark.usefixtures("soon")
+def test_short_waits_and_an_end_of_the_daemon_amid_one_are_not_logged_as_answers(caplog):
+    health = Health(60.0)
+    with WaitReporter(health, 0.005):
+        for _ in range(20):
+            with health.waits["dead_letters"].call():
+                pass
+        with contextlib.suppress(RuntimeError), health.waits["predictions"].call():
+            wait_until(lambda: caplog.records, "it is logged")
+            raise RuntimeError("it has given up")
+        lasted = health.waits["predictions"].seconds
+        wait_until(lambda: health.waits["predictions"].seconds > lasted + 0.1, "some more looks")
+    assert len(caplog.records) == 1
