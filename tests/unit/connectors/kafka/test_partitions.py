@@ -45,7 +45,7 @@ def test_records_are_overdue_by_when_they_arrived_and_all_of_a_partition_that_is
     assert one.count_overdue(114.0, 10.0, 19.0) == 4
     assert one.count_overdue(123.9, 10.0, 19.0) == 4, "it is still known to be"
     one.take(4)
-    one.add(columns(Row(10 + i, b"12345") for i in range(4)), 140.0)
+    one.add(columns(*(Row(10 + i, b"12345") for i in range(4))), 140.0)
     assert one.count_overdue(140.0, 10.0, 19.0) == 0, "it is not known to be any more"
     one.clear()
     assert one.count_overdue(200.0, 10.0, 19.0) == 0
