@@ -250,11 +250,14 @@ class Connection(OAuthLogin):
         is_librdkafka = info.data.get("client") == "librdkafka"
         own = set(LIBRDKAFKA_NAMES.values()) if is_librdkafka else _OWN_SETTINGS
         forbidden = _FORBIDDEN_LIBRDKAFKA_OPTIONS if is_librdkafka else _FORBIDDEN_OPTIONS
-        for name in options:
+        for name, value in options.items():
             if name in own:
                 raise ValueError(f"must not hold {name}, which is a setting of its own")
             if name in forbidden:
                 raise ValueError(f"must not hold {name}: {forbidden[name]}")
+            if name.startswith("sasl.kerberos.") and not re.fullmatch(r"[\w./@:-]*", str(value)):
+                # librdkafka makes a command for a shell of them.
+                raise ValueError(f"must not have a {name} with other than letters, digits and ._/@:-")
         return options
 
 

@@ -259,12 +259,14 @@ class LibrdkafkaConsumer:
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._positions = dict(offsets)
+        self._unconfirmed = []  # they are fetched again
         self._paused.clear()
         self._consumer.assign([ClientPartition(*partition, offset) for partition, offset in offsets.items()])
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         # Its own seek fails while a partition is not being fetched, as after an error.
         self._positions[partition] = offset
+        self._unconfirmed = [message for message in self._unconfirmed if _partition_of(message) != partition]
         self._consumer.incremental_unassign([ClientPartition(*partition)])
         self._consumer.incremental_assign([ClientPartition(*partition, offset)])
         if partition in self._paused:
@@ -321,8 +323,7 @@ class LibrdkafkaConsumer:
         else:
             groups = {}
             for message in messages:
-                partition = TopicPartition(str(message.topic()), int(message.partition() or 0))
-                groups.setdefault(partition, []).append(message)
+                groups.setdefault(_partition_of(message), []).append(message)
         for partition, group in groups.items():
             if partition in self._positions:
                 found[partition] = records = _as_records(group)
@@ -333,7 +334,7 @@ class LibrdkafkaConsumer:
         """Handle what librdkafka returns in place of a record; return the error to raise."""
         error = message.error()
         code = error.code()
-        partition = TopicPartition(str(message.topic()), int(message.partition() or 0))
+        partition = _partition_of(message)
         if code == KafkaError._PARTITION_EOF:  # noqa: SLF001
             offset = message.offset()
             if partition in self._positions and offset is not None and offset >= 0:
@@ -360,6 +361,10 @@ class LibrdkafkaConsumer:
         closing = threading.Thread(target=self._consumer.close, name="streammoe-kafka-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)
+
+
+def _partition_of(message: Message) -> TopicPartition:
+    return TopicPartition(message.topic(), message.partition())
 
 
 def _as_records(messages: Sequence[Message]) -> Records:

@@ -120,6 +120,7 @@ WRONG = {
         {"client": "librdkafka", "options": {"sasl.password": "hunter2"}},
         {"client": "librdkafka", "options": {"plugin.library.paths": "/tmp/x.so"}},
         {"client": "librdkafka", "options": {"sasl.kerberos.kinit.cmd": "rm -rf /"}},
+        {"client": "librdkafka", "options": {"sasl.kerberos.principal": "me; touch /tmp/x"}},
         {"client": "librdkafka", "options": {"max.partition.fetch.bytes": 9}},
     ],
     "client": [{"client": "java"}],
