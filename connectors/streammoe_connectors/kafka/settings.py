@@ -96,10 +96,15 @@ _FORBIDDEN_LIBRDKAFKA_OPTIONS = {
     "group.instance.id": "partitions are not assigned by the group",
     "group.protocol": "partitions are not assigned by the group",
     "isolation.level": "it is the setting isolation",
+    "partitioner": "records of a key go to the same partition whatever the client",
     "plugin.library.paths": "it is code",
     "sasl.kerberos.kinit.cmd": "it is code",
     "ssl.engine.location": "it is code",
     "ssl.providers": "it is code",
+    **dict.fromkeys(
+        ("test.mock.broker.rtt", "test.mock.num.brokers"), "it would put a cluster in memory in place of the brokers"
+    ),
+    "transaction.timeout.ms": "it is the setting transaction_timeout_seconds",
     "transactional.id": "transactions are a setting of their own",
     **dict.fromkeys(
         (

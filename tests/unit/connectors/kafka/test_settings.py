@@ -121,6 +121,7 @@ WRONG = {
         {"client": "librdkafka", "options": {"plugin.library.paths": "/tmp/x.so"}},
         {"client": "librdkafka", "options": {"sasl.kerberos.kinit.cmd": "rm -rf /"}},
         {"client": "librdkafka", "options": {"sasl.kerberos.principal": "me; touch /tmp/x"}},
+        {"client": "librdkafka", "options": {"test.mock.num.brokers": 1}},
         {"client": "librdkafka", "options": {"max.partition.fetch.bytes": 9}},
     ],
     "client": [{"client": "java"}],
