@@ -26,7 +26,7 @@ from streammoe_connectors.kafka.records import Records
 from streammoe_connectors.kafka.resharding import redistributed
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source_settings import ReadingSettings
-from streammoe_connectors.kafka.start import no_topic, report_missing_partitions, reset_offset
+from streammoe_connectors.kafka.start import no_topic, report_missing_partitions, reset_offset, start_offsets
 from streammoe_connectors.kafka.topic_writer import TopicWriter
 from streammoe_connectors.kafka.transactions import TransactionalProducer
 from streammoe_connectors.kafka.values import Values, ValueSettings
@@ -247,6 +247,9 @@ CASES = {
     "an offset that is lost": lambda _: reset_offset(_Cluster(), _reading(), FIRST, 1, Counter()),
     "an offset that is lost, going on": lambda _: (
         reset_offset(_Cluster(), _reading(on_lost="latest"), FIRST, 1, Counter()) and None
+    ),
+    "a checkpoint of another shard": lambda _: start_offsets(
+        _Cluster(), _reading(shard="1/3"), {"shard": "0/3", "topics": {}}, [], Counter()
     ),
     "a topic that was created again": lambda _: reset_offset(
         _Cluster(), _reading(), FIRST, 2, Counter(), recreated=True

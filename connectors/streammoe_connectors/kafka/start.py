@@ -64,11 +64,12 @@ def start_offsets(
     """Return the first offset to read from each partition.
 
     Raises:
-        SourceError: the records at a position are lost, and ``on_lost`` is ``fail``.
+        SourceError: the records at a position are lost, and ``on_lost`` is ``fail``; or it is that of another shard.
         ClusterUnavailableError: the cluster did not respond.
     """
     if position is None:
         position = {"topics": {}}
+    _check_shard(settings, position)
     known: Mapping[str, Any] = position["topics"]
     no_longer_read = sorted(
         f"{topic}/{number}"
@@ -124,6 +125,17 @@ def start_offsets(
             offsets[partition] = wanted
     offsets |= _initial_offsets(consumer, settings, without_position, beginnings)
     return offsets
+
+
+def _check_shard(settings: ReadingSettings, position: Position) -> None:
+    """Raise `SourceError` if a position is that of another shard of the same division."""
+    shard = position.get("shard", settings.shard)
+    if shard != settings.shard and shard.partition("/")[2] == settings.shard.partition("/")[2]:
+        raise SourceError(
+            f"the checkpoint is that of shard {shard}, and source.shard is {settings.shard!r}: its partitions would be "
+            "read from their first records, though another checkpoint has their positions. Correct source.shard or "
+            "checkpoint.dir, or start over with --fresh"
+        )
 
 
 def unassigned_offsets(settings: ReadingSettings, position: Position | None) -> dict[str, Any]:
