@@ -7,10 +7,12 @@ ROOT = Path(__file__).parents[2]
 BY_THE_TIME_OF_DAY = {
     "streammoe/daemon/loop.py": "when a checkpoint was made, for people",
     "streammoe/commands/dead_letters.py": "the same",
+    "streammoe/commands/reshard.py": "the same",
     "streammoe/commands/inspect.py": "how old one is, for people",
     "connectors/streammoe_connectors/stdin.py": "a name for what came through one pipe",
     "connectors/streammoe_connectors/kafka/ownership.py": "who owns a group, as seen by other machines",
     "connectors/streammoe_connectors/kafka/transactions.py": "the same",
+    "connectors/streammoe_connectors/kafka/oauth.py": "when a token expires, for clients that ask for a time of day",
 }
 """Modules that ask for the time of day, and what for. Nothing is waited for, due or expired by it within a process."""
 ASKS = re.compile(r"\btime\.time(_ns)?\b|\bdatetime\.now\b|^ *from time import", re.MULTILINE)
