@@ -8,15 +8,20 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 
+from streammoe import ports
 from streammoe.errors import SourceError
 from streammoe.testing.kafka.lab import Daemon, wait_until
 from streammoe_connectors.kafka import source as kafka_source
+from streammoe_connectors.kafka.clients import load_client
 from streammoe_connectors.kafka.offsets import OffsetMetadata
+from streammoe_connectors.kafka.settings import Connection
+from streammoe_connectors.kafka.source_settings import ReadingSettings
 from tests.integration.kafka_clients import opened, polled_until, settings_of, take
 
 
@@ -78,6 +83,34 @@ def test_a_checkpoint_is_mirrored_and_holds_its_partitions_until_the_end_or_unti
         group.write(0, "somebody", time.time() + 60)
         with pytest.raises(SourceError):
             source.poll(60.0)
+
+
+@pytest.mark.both_clients
+def test_marks_of_either_client_are_read_by_the_other(topics, client):
+    other = "librdkafka" if client == "kafka-python" else "kafka-python"
+    name, group = topics.create(partitions=8), f"group-{uuid.uuid4().hex[:8]}"
+    partitions = [ports.TopicPartition(name, number) for number in range(8)]
+    settings = ReadingSettings(topics=name, group=group)
+    connection = Connection(bootstrap_servers=topics.address)
+
+    def options_of(client):
+        return load_client(client).client_options(connection)
+
+    writer = load_client(client).create_consumer(options_of(client), settings)
+    reader = load_client(other).create_consumer(options_of(other), settings)
+    try:
+        # Of all lengths, since clients take memory in steps.
+        marks = {tp: OffsetMetadata("m" * (5 * tp.partition), 1.5, 7) for tp in partitions}
+        for partition, mark in marks.items():
+            writer.commit({partition: partition.partition}, mark.encode(), wait_ms=10_000)
+        assert writer.failed_commits() == []
+        for _ in range(3):
+            assert [reader.committed(tp) for tp in partitions] == [(tp.partition, marks[tp]) for tp in partitions]
+            texts = load_client(other).committed_metadata(options_of(other), group, partitions)
+            assert [OffsetMetadata.parse(text) for text in texts] == list(marks.values())
+    finally:
+        writer.close()
+        reader.close()
 
 
 def test_a_child_leaves_signals_to_the_daemon_and_one_that_is_killed_ends_it(topics):

@@ -608,7 +608,7 @@ FAULTS = {
             "np.searchsorted(records.offsets, self.stop_offset)",
             'np.searchsorted(records.offsets, self.stop_offset, "right")',
         ),
-        Fault("kafka-metadata-with-zero-byte", '(text or "").removesuffix("\\0")', '(text or "")'),
+        Fault("kafka-metadata-read-beyond-end", 'text[: text.find("}") + 1]', "text"),
         Fault("kafka-tie-to-later-partition", '"right" if i <= self.partition else "left"', '"right"'),
         Fault("kafka-merge-by-own-time", "np.maximum.accumulate(own[:max_records])", "own[:max_records]"),
         Fault("kafka-backlog-overtaken", "Hold.BOUNDED if self.was_at_end else Hold.UNBOUNDED", "Hold.BOUNDED"),

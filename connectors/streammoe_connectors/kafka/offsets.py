@@ -26,10 +26,14 @@ class OffsetMetadata(msgspec.Struct, frozen=True, rename={"committed_at": "at", 
 
     @classmethod
     def parse(cls, text: str | None) -> Self | None:
-        """Decode the result of `encode`; return ``None`` for anything else, such as metadata of other tools."""
+        """Decode the result of `encode`; return ``None`` for anything else, such as metadata of other tools.
+
+        What follows the object is ignored: confluent-kafka appends a zero byte to what it commits, and reads beyond the
+        end of what others have committed.
+        """
+        text = text or ""
         try:
-            # confluent-kafka appends a zero byte to what it commits.
-            return msgspec.json.decode((text or "").removesuffix("\0"), type=cls)
+            return msgspec.json.decode(text[: text.find("}") + 1], type=cls)
         except (msgspec.DecodeError, UnicodeError):
             return None
 

@@ -31,7 +31,7 @@ from streammoe_connectors.kafka.consumer import (
     ClusterUnavailableError,
     OffsetsLostError,
 )
-from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, with_tokens
+from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, metadata_of, with_tokens
 from streammoe_connectors.kafka.oauth import TokenUnavailable
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.records import Records
@@ -226,7 +226,7 @@ class LibrdkafkaConsumer:
             raise ClusterUnavailableError(error_text(error)) from None
         if found.error is not None:
             raise ClusterUnavailableError(error_text(found.error))
-        return None if found.offset < 0 else (found.offset, OffsetMetadata.parse(found.metadata))
+        return None if found.offset < 0 else (found.offset, OffsetMetadata.parse(metadata_of(found)))
 
     def commit(self, offsets: Mapping[TopicPartition, int], metadata: str, *, wait_ms: int = 0) -> None:
         if not offsets:

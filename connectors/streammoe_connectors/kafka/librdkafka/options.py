@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from streammoe.errors import ConfigError
 from streammoe_connectors.kafka.oauth import OAuthLogin, TokenSource
@@ -68,6 +68,15 @@ def check_producer_options(connection: Connection, section: str) -> None:
         Producer({"bootstrap.servers": ",".join(connection.bootstrap_servers), **connection.options})
     except (KafkaException, TypeError, ValueError) as error:
         raise ConfigError(f"{section}.options: librdkafka rejects them: {error_text(error)}") from error
+
+
+def metadata_of(committed: TopicPartition) -> str | None:
+    """Return the metadata of a committed offset, followed by anything: confluent-kafka reads beyond their end."""
+    try:
+        metadata: str | None = committed.metadata
+    except UnicodeDecodeError as error:
+        return bytes(error.object).decode(errors="replace")
+    return metadata
 
 
 def error_of(error: BaseException) -> KafkaError | None:

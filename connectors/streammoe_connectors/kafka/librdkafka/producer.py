@@ -18,7 +18,7 @@ from streammoe.errors import ConfigError
 from streammoe.ports import Location, TopicPartition
 from streammoe_connectors.kafka.clients import Cause, ClientError, Transactional, Undelivered
 from streammoe_connectors.kafka.delivery import Delivery
-from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, with_tokens
+from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, metadata_of, with_tokens
 from streammoe_connectors.kafka.oauth import TokenUnavailable
 
 _LOGGER = logging.getLogger("streammoe.kafka")
@@ -229,7 +229,7 @@ def committed_metadata(
     finally:
         consumer.close()
     found = {TopicPartition(each.topic, each.partition): each for each in committed}
-    return [found[partition].metadata if found[partition].offset >= 0 else None for partition in partitions]
+    return [metadata_of(found[partition]) if found[partition].offset >= 0 else None for partition in partitions]
 
 
 def _may_be_created(error: KafkaError | None) -> bool:

@@ -8,6 +8,7 @@ import pytest
 from streammoe.errors import SourceError
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka import ownership
+from streammoe_connectors.kafka.librdkafka.options import metadata_of
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
@@ -100,3 +101,20 @@ def test_commits_that_fail_are_counted(clock, group):
     group.failed = ["no", "no"]
     mine.heartbeat(group, is_connected=True)
     assert mine._counters["mirror_failed"] == 2
+
+
+def test_a_mark_is_read_whatever_follows_it():
+    mark = OffsetMetadata("me", 1.5, 7)
+    for behind in ("", "\0", "\ufffd}{", '{"owner":"you","at":2,"generation":1}'):
+        assert OffsetMetadata.parse(mark.encode() + behind) == mark
+    for other in (None, "", "somebody's note", "}", '{"owner":1}'):
+        assert OffsetMetadata.parse(other) is None
+
+
+def test_librdkafka_metadata_that_are_no_text_are_read_up_to_where_they_are_none():
+    class Committed:
+        @property
+        def metadata(self):
+            return (OffsetMetadata("me", 1.5, 7).encode().encode() + b"\xa0x").decode()
+
+    assert OffsetMetadata.parse(metadata_of(Committed())) == OffsetMetadata("me", 1.5, 7)
