@@ -39,6 +39,12 @@ from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 _REQUEST_TIMEOUT = REQUEST_TIMEOUT_MS / 1000
 _CLOSE_SECONDS = 1.0
+# The largest values that librdkafka accepts of what follows from our settings.
+_MAX_FETCH_BYTES = 1_000_000_000
+_MAX_QUEUE_KIBIBYTES = 2_097_151
+_MAX_AGE_MS = 3_600_000
+_RESPONSE_BYTES = 64 << 20
+"""Size of a response beyond what was asked for: its head, or a larger record."""
 _SILENCE_SECONDS = 0.1
 """Time without records of a topic within which it might have been deleted, created again, and filled beyond the
 position: librdkafka then reads on in the new one, without a word."""
@@ -87,13 +93,15 @@ class LibrdkafkaConsumer:
             connection, self._tokens = with_tokens(options)
         except TokenUnavailable as error:
             raise ClusterUnavailableError(str(error)) from None
+        fetch_bytes = min(max(settings.partition_fetch_bytes, settings.buffer_bytes // 2), _MAX_FETCH_BYTES)
         arguments = {
             # Checksums of records are checked, as by other clients.
             "check.crcs": True,
             # How long it waits after its own buffer was full; by default a second.
             "fetch.queue.backoff.ms": 20,
-            "queued.max.messages.kbytes": max(1_024, settings.buffer_bytes // 2_048),
-            "topic.metadata.refresh.interval.ms": max(1_000, int(settings.discover_seconds * 1000)),
+            "queued.max.messages.kbytes": min(max(1_024, settings.buffer_bytes // 2_048), _MAX_QUEUE_KIBIBYTES),
+            "receive.message.max.bytes": fetch_bytes + _RESPONSE_BYTES,
+            "topic.metadata.refresh.interval.ms": min(max(1_000, int(settings.discover_seconds * 1000)), _MAX_AGE_MS),
             **connection,
             "auto.offset.reset": "error",
             "enable.auto.commit": False,
@@ -101,8 +109,8 @@ class LibrdkafkaConsumer:
             "enable.partition.eof": True,
             "group.id": settings.group,
             "isolation.level": settings.isolation,
-            "max.partition.fetch.bytes": settings.partition_fetch_bytes,
-            "fetch.max.bytes": max(settings.partition_fetch_bytes, settings.buffer_bytes // 2),
+            "max.partition.fetch.bytes": min(settings.partition_fetch_bytes, _MAX_FETCH_BYTES),
+            "fetch.max.bytes": fetch_bytes,
             "error_cb": self._record_error,
             "on_commit": self._record_commit,
             "logger": LOGGER,

@@ -65,7 +65,14 @@ def secrets_of(options: Mapping[str, Any]) -> list[str]:
 def check_producer_options(connection: Connection, section: str) -> None:
     """See `Client.check_producer_options`."""
     try:
-        Producer({"bootstrap.servers": ",".join(connection.bootstrap_servers), **connection.options})
+        Producer(
+            {
+                "enable.idempotence": True,
+                **connection.options,
+                "bootstrap.servers": ",".join(connection.bootstrap_servers),
+                "logger": LOGGER,
+            }
+        )
     except (KafkaException, TypeError, ValueError) as error:
         raise ConfigError(f"{section}.options: librdkafka rejects them: {error_text(error)}") from error
 
@@ -88,4 +95,4 @@ def error_of(error: BaseException) -> KafkaError | None:
 def error_text(error: BaseException | KafkaError) -> str:
     """Return librdkafka's own words for an error."""
     about = error if isinstance(error, KafkaError) else error_of(error)
-    return str(error) if about is None else f"{about.str()} ({about.name()})"
+    return str(error) if about is None else f"{about.str().strip()} ({about.name()})"
