@@ -162,11 +162,13 @@ def test_a_partition_whose_clock_is_ahead_is_learned_meanwhile_and_once_over_a_r
     found, filling = [], None
 
     def read_until(source, last):
-        while last not in found:
+        end = None
+        while last not in found:  # it may have come with what was waited for before
             batch = source.poll(30.0)
             assert batch is not None, last
             found.extend(records_of(batch))
-        return batch.end
+            end = batch.end
+        return end
 
     try:
         with opened(settings) as source:
