@@ -406,7 +406,8 @@ def test_what_a_crash_would_cost_is_counted_from_the_checkpoint_that_is_durable(
 
 
 @pytest.mark.parametrize("end", ["stop", "source", "failure"])
-def test_one_under_way_is_waited_for_at_the_end(held, end):
+def test_one_under_way_is_waited_for_at_the_end(held, monkeypatch, end):
+    monkeypatch.setattr("streammoe.engine.interruption.GRACE_SECONDS", 600.0)  # no fit is given up, however slow
     stop = Stop()
     failures = {100: SourceError("gone")} if end == "failure" else {}
     ran, let, _ = held(GOOD[:200], sizes=[200] if end == "source" else [100], failures=failures)
