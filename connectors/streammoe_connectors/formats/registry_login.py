@@ -134,7 +134,7 @@ def registry_tls(settings: RegistryLogin) -> ClientTls:
 
 
 def authorization(settings: RegistryLogin, address: str) -> str | None:
-    """Return the header that logs in, read anew from files; ``None`` without a login.
+    """Return the header that logs in, read from files again; ``None`` without a login.
 
     Raises:
         ConfigError: the secret's file or variable cannot be read, or it is no token.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from streammoe.errors import SourceError
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.records import Records
@@ -25,6 +26,31 @@ class OffsetsLostError(Exception):
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         super().__init__()
         self.partitions = sorted(partitions)
+
+
+def unusable(text: str) -> SourceError:
+    """Return the error for settings that a client rejects, in its words."""
+    return SourceError(f"Kafka cannot be reached with these settings: {text}")
+
+
+def unreachable(text: str, protocol: str) -> ClusterUnavailableError:
+    """Return the error for brokers that do not respond, in the client's words."""
+    # Brokers just close a connection with a wrong login or protocol.
+    check = "security_protocol and the login" if "SASL" in protocol else "security_protocol"
+    return ClusterUnavailableError(f"{text}; check bootstrap_servers, {check}")
+
+
+def not_described(topic: str) -> SourceError:
+    """Return the error for a topic that the user may not even see."""
+    return SourceError(
+        f"Kafka topic {topic}: this user may not read it; allow it to describe and read the topic, or log in as "
+        "another one"
+    )
+
+
+def not_readable(topics: str) -> SourceError:
+    """Return the error for records that the user may not read."""
+    return SourceError(f"Kafka: this user may not read {topics}; allow it to read the topic")
 
 
 class AssignedConsumer(Protocol):

@@ -46,7 +46,7 @@ _FORBIDDEN_OPTIONS = {
     "default_offset_commit_callback": "failed commits are counted",
     "enable_auto_commit": "positions are kept in checkpoints",
     "enable_idempotence": "nothing may be written twice",
-    "exclude_internal_topics": "topics are named one by one",
+    "exclude_internal_topics": "topics are named, or match a pattern, which Kafka's own never do",
     "group_id": "it is the setting group",
     "group_instance_id": "partitions are not assigned by the group",
     "isolation_level": "it is the setting isolation",

@@ -24,7 +24,7 @@ try:
     from kafka import errors as kafka_errors
     from kafka.admin import ConfigResource, ConfigResourceType
 
-    from streammoe_connectors.kafka.kafka_python.tokens import kafka_python_options, token_source
+    from streammoe_connectors.kafka.kafka_python.tokens import kafka_python_options, request_first_token
 except ModuleNotFoundError as error:  # the extra is optional
     raise not_installed("streammoe produce", "kafka-python", "kafka") from error
 
@@ -150,8 +150,7 @@ class TopicWriter(RecordWriter):
     def _create_producer(self, partitions: int | None, low_latency: bool, settings: dict[str, Any]) -> Any:
         common = {"bootstrap_servers": self._servers.split(","), "bootstrap_timeout_ms": CONNECT_TIMEOUT_MS, **settings}
         try:
-            if (tokens := token_source(common)) is not None:
-                tokens.token()  # kafka-python's thread would not say why there is none
+            request_first_token(common)
             self._ensure_topic(partitions, common)
             limit = MAX_REQUEST_BYTES
             if self._max_message_bytes is not None and settings.get("compression_type") is None:

@@ -30,8 +30,12 @@ from streammoe_connectors.kafka.consumer import (
     REQUEST_TIMEOUT_MS,
     ClusterUnavailableError,
     OffsetsLostError,
+    not_described,
+    not_readable,
+    unreachable,
+    unusable,
 )
-from streammoe_connectors.kafka.kafka_python.tokens import kafka_python_options, token_source
+from streammoe_connectors.kafka.kafka_python.tokens import kafka_python_options, request_first_token
 from streammoe_connectors.kafka.oauth import TokenUnavailable
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.records import Records
@@ -66,10 +70,8 @@ class KafkaPythonConsumer:
         }
         if "api_version" in arguments:
             arguments["api_version"] = tuple(arguments["api_version"])
-        self._tokens = token_source(arguments)
         try:
-            if self._tokens is not None:
-                self._tokens.token()  # kafka-python's thread would not say why there is none
+            self._tokens = request_first_token(arguments)
         except TokenUnavailable as error:
             raise ClusterUnavailableError(str(error)) from None
         try:
@@ -78,11 +80,8 @@ class KafkaPythonConsumer:
             for client in clients:  # its thread would keep trying
                 client.close()
             if not getattr(error, "retriable", False):
-                raise SourceError(f"Kafka cannot be reached with these settings: {_error_text(error)}") from None
-            # Brokers just close a connection with a wrong login or protocol.
-            protocol = options.get("security_protocol", "PLAINTEXT")
-            check = "security_protocol and the login" if "SASL" in protocol else "security_protocol"
-            raise ClusterUnavailableError(f"{_error_text(error)}; check bootstrap_servers, {check}") from None
+                raise unusable(_error_text(error)) from None
+            raise unreachable(_error_text(error), options.get("security_protocol", "PLAINTEXT")) from None
         self._metadata_request: Any = None
         self._metadata_requested_at = self._next_metadata_attempt_at = 0.0
         self._failed_commits: deque[str] = deque()
@@ -114,10 +113,7 @@ class KafkaPythonConsumer:
     def partitions(self, topic: str) -> list[int] | None:
         metadata = self._consumer._cluster  # noqa: SLF001
         if topic in metadata.unauthorized_topics:
-            raise SourceError(
-                f"Kafka topic {topic}: this user may not read it; allow it to describe and read the topic, or log in "
-                "as another one"
-            )
+            raise not_described(topic)
         partitions = metadata.partitions_for_topic(topic)
         return None if partitions is None else sorted(partitions)
 
@@ -218,9 +214,7 @@ class KafkaPythonConsumer:
         except LogTruncationError as error:
             raise OffsetsLostError(TopicPartition(*partition) for partition in error.divergent_offsets) from None
         except TopicAuthorizationFailedError as error:
-            raise SourceError(
-                f"Kafka: this user may not read {_error_text(error)}; allow it to read the topic"
-            ) from None
+            raise not_readable(_error_text(error)) from None
         except UnsupportedCodecError as error:
             raise SourceError(_missing_codec(_error_text(error))) from None
         except KafkaError as error:

@@ -34,7 +34,7 @@ from streammoe.ports import Location, TopicPartition
 from streammoe_connectors.kafka.clients import Cause, ClientError, Transactional, Undelivered
 from streammoe_connectors.kafka.delivery import Delivery
 from streammoe_connectors.kafka.kafka_python.options import supported_options
-from streammoe_connectors.kafka.kafka_python.tokens import token_source
+from streammoe_connectors.kafka.kafka_python.tokens import request_first_token
 from streammoe_connectors.kafka.oauth import TokenUnavailable
 
 _LOGGER = logging.getLogger("streammoe.kafka")
@@ -80,8 +80,7 @@ class KafkaPythonProducer:
         self._pending: deque[_Sent] = deque()
         self._bytes = 0
         try:
-            if (tokens := token_source(self._options)) is not None:
-                tokens.token()  # kafka-python's thread would not say why there is none
+            request_first_token(self._options)
         except TokenUnavailable as error:
             raise ClientError(Cause.NO_ANSWER, str(error)) from error
         try:

@@ -50,3 +50,16 @@ def token_source(options: Mapping[str, Any]) -> TokenSource | None:
     """Return the source of the tokens of `kafka_python_options`, if these have any."""
     provider = options.get("sasl_oauth_token_provider")
     return provider.source if isinstance(provider, TokenProvider) else None
+
+
+def request_first_token(options: Mapping[str, Any]) -> TokenSource | None:
+    """Return `token_source` once it has a token: kafka-python's thread would not say why there is none.
+
+    Raises:
+        ConfigError: the endpoint rejects this client.
+        TokenUnavailable: there is no token, for a reason that may pass.
+    """
+    source = token_source(options)
+    if source is not None:
+        source.token()
+    return source

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,6 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from streammoe.errors import SourceError
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.consumer import (
@@ -30,6 +28,10 @@ from streammoe_connectors.kafka.consumer import (
     REQUEST_TIMEOUT_MS,
     ClusterUnavailableError,
     OffsetsLostError,
+    not_described,
+    not_readable,
+    unreachable,
+    unusable,
 )
 from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, metadata_of, with_tokens
 from streammoe_connectors.kafka.oauth import TokenUnavailable
@@ -119,16 +121,13 @@ class LibrdkafkaConsumer:
             self._consumer = Consumer(arguments)
             self._admin = AdminClient(connection, logger=LOGGER)
         except (KafkaException, TypeError, ValueError) as error:
-            raise SourceError(f"Kafka cannot be reached with these settings: {error_text(error)}") from None
+            raise unusable(error_text(error)) from None
         try:
             self._consumer.list_topics(settings.topics[0] if settings.topics else None, timeout=_REQUEST_TIMEOUT)
         except KafkaException as error:
             self._consumer.poll(0)  # which calls for errors
             self.close()
-            # Brokers just close a connection with a wrong login or protocol.
-            protocol = options.get("security.protocol", "PLAINTEXT")
-            check = "security_protocol and the login" if "SASL" in protocol else "security_protocol"
-            raise ClusterUnavailableError(f"{self._reason(error)}; check bootstrap_servers, {check}") from None
+            raise unreachable(self._reason(error), options.get("security.protocol", "PLAINTEXT")) from None
 
     def _record_error(self, error: KafkaError) -> None:
         self._last_error = error_text(error)
@@ -182,10 +181,7 @@ class LibrdkafkaConsumer:
         found = self._topics.get(topic)
         if isinstance(found, KafkaError):
             if found.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise SourceError(
-                    f"Kafka topic {topic}: this user may not read it; allow it to describe and read the topic, or log "
-                    "in as another one"
-                )
+                raise not_described(topic)
             return None
         return None if found is None else found.partitions
 
@@ -354,7 +350,7 @@ class LibrdkafkaConsumer:
             lost = [] if self._postponed is None else getattr(self._postponed, "partitions", [])
             return OffsetsLostError([*lost, partition])
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            return SourceError(f"Kafka: this user may not read {partition.topic}; allow it to read the topic")
+            return not_readable(partition.topic)
         return ClusterUnavailableError(error_text(error))
 
     def fetch_position(self, partition: TopicPartition) -> int | None:
@@ -366,9 +362,7 @@ class LibrdkafkaConsumer:
 
     def close(self) -> None:
         # It waits for brokers, and nothing depends on it.
-        closing = threading.Thread(target=self._consumer.close, name="streammoe-kafka-close", daemon=True)
-        closing.start()
-        closing.join(_CLOSE_SECONDS)
+        wait([in_background(self._consumer.close)], _CLOSE_SECONDS)
 
 
 def _partition_of(message: Message) -> TopicPartition:

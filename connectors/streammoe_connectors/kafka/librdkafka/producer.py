@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,12 +15,11 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from streammoe.errors import ConfigError
 from streammoe.ports import Location, TopicPartition
+from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.clients import Cause, ClientError, Transactional, Undelivered
 from streammoe_connectors.kafka.delivery import Delivery
 from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, metadata_of, with_tokens
 from streammoe_connectors.kafka.oauth import TokenUnavailable
-
-_LOGGER = logging.getLogger("streammoe.kafka")
 
 MAX_PENDING_KIBIBYTES = 32 << 10
 """Size of unacknowledged records from which on none is accepted."""
@@ -40,10 +38,7 @@ class LibrdkafkaProducer:
         self, options: Mapping[str, Any], delivery: Delivery, transactional: Transactional | None = None
     ) -> None:
         timeout_ms = int(1000 * delivery.delivery_timeout_seconds)
-        try:
-            connection, _ = with_tokens(options)
-        except TokenUnavailable as error:
-            raise ClientError(Cause.NO_ANSWER, str(error)) from error
+        connection = _connection(options)
         arguments: dict[str, Any] = {
             "acks": "all",
             "enable.idempotence": True,
@@ -196,22 +191,16 @@ class LibrdkafkaProducer:
         # Its own `close` would abort a transaction that may be that of another producer by now. Without the last
         # reference it ends as well, which waits for threads, and nothing depends on it.
         references, self._producer = [self._producer], None
-        closing = threading.Thread(target=references.clear, name="streammoe-kafka-close", daemon=True)
-        closing.start()
-        closing.join(seconds)
+        wait([in_background(references.clear)], seconds)
 
 
 def committed_metadata(
     options: Mapping[str, Any], group: str, partitions: Sequence[TopicPartition]
 ) -> list[str | None]:
     """See `Client.committed_metadata`."""
-    try:
-        connection, _ = with_tokens(options)
-    except TokenUnavailable as error:
-        raise ClientError(Cause.NO_ANSWER, str(error)) from error
     consumer = Consumer(
         {
-            **connection,
+            **_connection(options),
             "group.id": group,
             "enable.auto.commit": False,
             # The coordinator then responds only once earlier transactions have ended.
@@ -230,6 +219,15 @@ def committed_metadata(
         consumer.close()
     found = {TopicPartition(each.topic, each.partition): each for each in committed}
     return [metadata_of(found[partition]) if found[partition].offset >= 0 else None for partition in partitions]
+
+
+def _connection(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `with_tokens` of options; raise `ClientError` if there is no token for now."""
+    try:
+        connection, _ = with_tokens(options)
+    except TokenUnavailable as error:
+        raise ClientError(Cause.NO_ANSWER, str(error)) from error
+    return connection
 
 
 def _may_be_created(error: KafkaError | None) -> bool:
