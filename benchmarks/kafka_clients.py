@@ -92,8 +92,11 @@ def main(argv: list[str] | None = None) -> None:
                         used.append(cpu_seconds() - before)
                         clock.append(time.perf_counter() - begun)
                     events = sizes[1] - sizes[0]
-                    found = (1e6 * (used[1] - used[0]) / events, (clock[1] - clock[0]) / events)
-                    cost[job, client] = tuple(map(min, cost[job, client], found))  # type: ignore[assignment]
+                    least, fastest = cost[job, client]
+                    cost[job, client] = (
+                        min(least, 1e6 * (used[1] - used[0]) / events),
+                        min(fastest, (clock[1] - clock[0]) / events),
+                    )
         topics.close()
     rows = []
     for job in jobs:

@@ -78,21 +78,30 @@ def topics(broker):
     topics.close()
 
 
-@pytest.fixture(scope="module")
-def mortals(tmp_path_factory):
-    """A broker of this file, and the port on which it wants a login (me, hunter2)."""
+def broker_with_login(folder, mechanism, module, properties):
+    """A broker that is not started yet, and its address that wants a login by this mechanism."""
     port, controller, login = free_port(), free_port(), free_port()
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    properties = {
+    given = {
         "listeners": f"PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}",
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.login.plain.sasl.jaas.config": f'{module} user_me="hunter2";',
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+        "listener.name.login.sasl.enabled.mechanisms": mechanism,
+        f"listener.name.login.{mechanism.lower()}.sasl.jaas.config": module,
     }
-    broker = Broker(tmp_path_factory.mktemp("mortal"), port=port, properties=properties)
-    yield broker, f"127.0.0.1:{login}"
+    return Broker(folder, port=port, properties=given | properties), f"127.0.0.1:{login}"
+
+
+@pytest.fixture(scope="module")
+def mortals(tmp_path_factory):
+    """A broker of this file, and the port on which it wants a login (me, hunter2)."""
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    broker, login = broker_with_login(
+        tmp_path_factory.mktemp("mortal"),
+        "PLAIN",
+        f'{module} required user_me="hunter2";',
+        {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"},
+    )
+    yield broker, login
     broker.kill9()  # its data is not needed any more
 
 

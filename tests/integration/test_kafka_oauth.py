@@ -7,13 +7,12 @@ from pydantic import SecretStr
 
 from streammoe.errors import ConfigError
 from streammoe.ports import Message
-from streammoe.testing.kafka.broker import Broker, free_port
 from streammoe.testing.kafka.lab import wait_until
 from streammoe.testing.kafka.topics import Topics
 from streammoe_connectors.kafka import producer as kafka_producer
 from streammoe_connectors.kafka.source import KafkaSource
 from streammoe_connectors.kafka.topic_writer import TopicWriter
-from tests.integration.conftest import available
+from tests.integration.conftest import available, broker_with_login
 from tests.integration.kafka_clients import numbers, opened, rows, settings_of, sink_to, take, versions
 from tests.unit.connectors.token_endpoint import TokenEndpoint, unsecured_token
 
@@ -21,18 +20,14 @@ from tests.unit.connectors.token_endpoint import TokenEndpoint, unsecured_token
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory):
     """A broker, and its port that wants tokens. It ends a connection whose token has expired."""
-    port, controller, login = free_port(), free_port(), free_port()
-    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
-    properties = {
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "listener.name.login.sasl.enabled.mechanisms": "OAUTHBEARER",
-        "listener.name.login.oauthbearer.sasl.jaas.config": f'{module} unsecuredLoginStringClaim_sub="broker";',
-        "listener.name.login.oauthbearer.connections.max.reauth.ms": "60000",
-    }
-    broker = Broker(tmp_path_factory.mktemp("oauth"), port=port, properties=properties)
-    yield available(broker.start), f"127.0.0.1:{login}"
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    broker, login = broker_with_login(
+        tmp_path_factory.mktemp("oauth"),
+        "OAUTHBEARER",
+        f'{module} required unsecuredLoginStringClaim_sub="broker";',
+        {"listener.name.login.oauthbearer.connections.max.reauth.ms": "60000"},
+    )
+    yield available(broker.start), login
     broker.kill9()  # its data is not needed any more
 
 

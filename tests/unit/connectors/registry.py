@@ -2,13 +2,14 @@
 
 import json
 import ssl
-import threading
 import time
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.unit.connectors.http_server import LocalServer
 
 
-class Registry(ThreadingHTTPServer):
+class Registry(LocalServer):
     """It knows what is in `answers`: a status, a body and headers for each path.
 
     With `trickles` it sends spaces before a body, for a second.
@@ -18,29 +19,15 @@ class Registry(ThreadingHTTPServer):
     """
 
     def __init__(self, context: ssl.SSLContext | None = None):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler, context)
         self.answers, self.asked, self.logins = {}, [], []
-        self.context, self.trickles = context, False
+        self.trickles = False
         self.address = f"127.0.0.1:{self.server_port}"
-        self.thread = threading.Thread(target=self.serve_forever, args=(0.01,))
         self.thread.start()
 
     def has(self, number, schema, **more):
         text = schema if isinstance(schema, str) else json.dumps(schema)
         self.answers[f"/schemas/ids/{number}"] = (200, {"schema": text, **more})
-
-    def finish_request(self, request, client_address):
-        # In the thread of the request: a handshake must not keep others from being served.
-        if self.context is None:
-            super().finish_request(request, client_address)
-            return
-        with suppress(OSError), self.context.wrap_socket(request, server_side=True) as encrypted:
-            super().finish_request(encrypted, client_address)
-
-    def close(self):
-        self.shutdown()
-        self.thread.join()
-        self.server_close()
 
 
 class Handler(BaseHTTPRequestHandler):

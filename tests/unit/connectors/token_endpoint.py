@@ -3,11 +3,12 @@
 import base64
 import json
 import ssl
-import threading
 import time
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote_plus
+
+from tests.unit.connectors.http_server import LocalServer
 
 
 def unsecured_token(subject, lifetime):
@@ -18,7 +19,7 @@ def unsecured_token(subject, lifetime):
     return ".".join([*encoded, ""])
 
 
-class TokenEndpoint(ThreadingHTTPServer):
+class TokenEndpoint(LocalServer):
     """It knows one client, and grants it tokens that are valid for `lifetime` seconds.
 
     Args:
@@ -28,32 +29,19 @@ class TokenEndpoint(ThreadingHTTPServer):
     """
 
     def __init__(self, client=("me", "hunter2"), *, context: ssl.SSLContext | None = None, port=0):
-        super().__init__(("127.0.0.1", port), Handler)
-        self.client, self.context = client, context
+        super().__init__(Handler, context, port)
+        self.client = client
         self.lifetime = 60.0
         self.answer = None
         """A status, a body and headers to answer with, whatever is asked."""
         self.requests = []
         """Of each request the login, and the form."""
         self.url = f"http{'s' if context else ''}://127.0.0.1:{self.server_port}/oauth2/token?tenant=1"
-        self.thread = threading.Thread(target=self.serve_forever, args=(0.01,))
         self.thread.start()
 
     def granted(self):
         token = unsecured_token(self.client[0], self.lifetime)
         return 200, {"access_token": token, "token_type": "Bearer", "expires_in": self.lifetime}
-
-    def finish_request(self, request, client_address):
-        if self.context is None:
-            super().finish_request(request, client_address)
-            return
-        with suppress(OSError), self.context.wrap_socket(request, server_side=True) as encrypted:
-            super().finish_request(encrypted, client_address)
-
-    def close(self):
-        self.shutdown()
-        self.thread.join()
-        self.server_close()
 
 
 class Handler(BaseHTTPRequestHandler):
