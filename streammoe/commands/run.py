@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from streammoe.console import exit_codes, logging_options, progress_bar, set_up_logging, setting_options
-from streammoe.errors import RetriableSinkError
+from streammoe.errors import RetriableSinkError, SinkError
 
 LOGGER = logging.getLogger("streammoe.daemon")
 
@@ -78,7 +78,10 @@ def command(
                         result = running.daemon.run(stop)
                 except RetriableSinkError as error:
                     if stop.requested:
-                        raise
+                        raise SinkError(
+                            f"{error}; nothing was lost: the next start learns again what came after the last "
+                            "checkpoint whose rows are visible"
+                        ) from error
                     stop.disarm()
                     LOGGER.warning(
                         "%s; going back to the last checkpoint whose rows are visible, with a new one", error

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import signal
 import time
 import urllib.request
 from pathlib import Path
@@ -192,6 +193,24 @@ def test_a_sink_without_answer_is_replaced_and_learning_goes_on_from_what_is_vis
     assert (broker.seen, broker.silent_before) == (ALL, {})
     assert json.loads(done.stdout)["state_digest"] == calm.state_digest
     assert done.stderr.count("no answer; going back") == len(silent)
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_a_stop_waits_for_no_new_sink_and_says_that_nothing_was_lost(broker, monkeypatch):
+    commit = Transactions.commit
+
+    def committed(sink, position, generation):
+        if generation in broker.silent_before:
+            signal.raise_signal(signal.SIGTERM)
+        commit(sink, position, generation)
+
+    monkeypatch.setattr(Transactions, "commit", committed)
+    broker.silent_before = {4: False}
+    done = CliRunner().invoke(main, ["run", "config.toml"])
+    assert (done.exit_code, broker.seen) == (6, ALL[:60])
+    assert "no answer; nothing was lost: the next start learns again" in done.stderr
+    run()
+    assert broker.seen == ALL
 
 
 @pytest.mark.usefixtures("logging_as_before")
