@@ -20,7 +20,8 @@ from tests.integration.conftest import available
 SHORT = ("events", GROUPS, TRANSACTIONS)
 LONG = ("events", "predictions", GROUPS, TRANSACTIONS) * int(os.environ.get("STREAMMOE_ROUNDS", "3"))
 """The topics whose leader is killed, in this order."""
-MOST = 500_000
+DIFFERENT, TIMES = 10_000, 50
+"""Events, and how often they come: more than are read by the end."""
 RATE, MORE = 300, 500
 """Lines a second, and how many rows must follow a death."""
 SETTINGS = {
@@ -50,10 +51,11 @@ def topics(cluster):
 def producing(cluster, topics, tmp_path):
     """A topic that is being filled."""
     rng = np.random.default_rng(0)
-    X = rng.uniform(-1.0, 1.0, (MOST, 3)).round(4)
-    y = (np.where(X[:, 0] > 0, X @ [1, 2, 3], X @ [-1, 0, 1]) + 0.1 * rng.normal(size=MOST)).round(4)
+    X = rng.uniform(-1.0, 1.0, (DIFFERENT, 3)).round(4)
+    y = (np.where(X[:, 0] > 0, X @ [1, 2, 3], X @ [-1, 0, 1]) + 0.1 * rng.normal(size=DIFFERENT)).round(4)
     rows = zip(X.tolist(), y.tolist(), strict=True)
-    (tmp_path / "lines").write_text("\n".join(json.dumps({"a": a, "b": b, "c": c, "y": t}) for (a, b, c), t in rows))
+    lines = [json.dumps({"a": a, "b": b, "c": c, "y": t}) for (a, b, c), t in rows]
+    (tmp_path / "lines").write_text("\n".join(lines * TIMES))
     topic = topics.create()
     producer = Producer(cluster.address, topic, tmp_path / "lines", 1, RATE)
     yield topic, producer
