@@ -24,6 +24,7 @@ DIFFERENT, TIMES = 10_000, 50
 """Events, and how often they come: more than are read by the end."""
 RATE, MORE = 300, 500
 """Lines a second, and how many rows must follow a death."""
+COMMITTED = {"isolation_level": "read_committed"}
 SETTINGS = {
     "model.n_experts": 2,
     "model.warmup.size": 100,
@@ -62,10 +63,6 @@ def producing(cluster, topics, tmp_path):
     producer.kill()
 
 
-def visible(topics, topic):
-    return len(topics.read(topic, isolation_level="read_committed"))
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("roles", [SHORT, pytest.param(LONG, marks=pytest.mark.exhaustive)], ids=["short", "long"])
 def test_learning_and_transactional_predictions_outlive_any_one_node(cluster, topics, producing, tmp_path, roles):
@@ -77,27 +74,29 @@ def test_learning_and_transactional_predictions_outlive_any_one_node(cluster, to
     daemon.wait_for_events(1_000)
     names = {"events": topic, "predictions": written, GROUPS: GROUPS, TRANSACTIONS: TRANSACTIONS}
     for role in roles:
-        victim, seen = cluster.leader(names[role]), visible(topics, written)
+        victim, seen = cluster.leader(names[role]), topics.ends(written, **COMMITTED)
         cluster.nodes[victim].kill9()
         killed_at = time.monotonic()
 
         def goes_on(seen=seen):
             assert process.poll() is None, daemon.said
             try:
-                return visible(topics, written) > seen + MORE
+                return len(topics.read(written, seen, **COMMITTED)) > MORE
             except KafkaError:  # a client of the test's own, which has asked the dead one
                 return False
 
-        wait_until(goes_on, f"rows that are visible after the death of the leader of {role}")
+        wait_until(goes_on, f"rows that are visible after the death of the leader of {role}", every=0.5)
         print(f"{role}: {time.monotonic() - killed_at:.1f} s")
         cluster.nodes[victim].start()
         for each in names.values():
-            wait_until(lambda each=each: cluster.in_sync(each) == len(cluster.nodes), f"{each} is on all nodes")
+            wait_until(
+                lambda each=each: cluster.in_sync(each) == len(cluster.nodes), f"{each} is on all nodes", every=0.5
+            )
     n = producer.stop()
     process.send_signal(signal.SIGTERM)
     daemon.end(process)
     assert daemon.finish()["learned"] == n
-    places = [json.loads(row.value)["place"] for row in topics.read(written, isolation_level="read_committed")]
+    places = [json.loads(row.value)["place"] for row in topics.read(written, **COMMITTED)]
     assert sorted(place["offset"] for place in places) == list(range(n))
     undisturbed = Daemon(tmp_path / f"undisturbed-{topic}", cluster.address, topic, SETTINGS)
     assert undisturbed.finish()["state_digest"] == daemon.metadata["state_digest"]

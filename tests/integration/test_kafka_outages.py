@@ -355,7 +355,7 @@ def test_alerts_go_off_in_an_outage_whatever_the_daemon_waits_for(mortal_topics,
         wait_until(lambda: not any(firing().values()), "none is there before")
         mortal.kill9()
         expected = {"plain": OUTAGE & {"StreammoeSourceDisconnected"}, "written": OUTAGE, "transactional": OUTAGE}
-        wait_until(lambda: firing() == expected, "they go off", 600.0)
+        wait_until(lambda: firing() == expected, "they go off", 600.0, every=0.2)
         wait_until(lambda: replaced() == 1, "the transactional sink is replaced")
 
         def waiting():

@@ -17,13 +17,16 @@ PATIENCE = 120.0
 """Longest wait in seconds, for a busy machine."""
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Return once the condition holds; raise TimeoutError if it does not within so many seconds."""
+def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE, *, every: float = 0.02) -> None:
+    """Return once the condition holds; raise TimeoutError if it does not within so many seconds.
+
+    It is checked `every` so many seconds: not too often where a check itself keeps the brokers busy.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:
             raise TimeoutError(f"waited {seconds:g} s for {what}")
-        time.sleep(0.02)
+        time.sleep(every)
 
 
 class Daemon:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -81,22 +82,37 @@ class Topics:
         self._producer.flush(TIMEOUT_SECONDS)
         return [future.get(TIMEOUT_SECONDS).offset for future in sent]
 
-    def read(self, topic: str, **settings: Any) -> list[Any]:
-        """Return the current records of a topic, partition by partition."""
+    def read(self, topic: str, start: Iterable[int] | None = None, **settings: Any) -> list[Any]:
+        """Return the current records of a topic, from the beginning or these offsets on, partition by partition."""
+        with self._consumer(topic, settings) as (consumer, ends):
+            consumer.assign(list(ends))
+            if start is None:
+                consumer.seek_to_beginning(*ends)
+            else:
+                for partition, offset in zip(ends, start, strict=True):
+                    consumer.seek(partition, offset)
+            found: dict[Any, list[Any]] = {partition: [] for partition in ends}
+            while any(consumer.position(partition) < end for partition, end in ends.items()):
+                for partition, records in consumer.poll(500).items():
+                    found[partition] += records
+        return [record for records in found.values() for record in records]
+
+    def ends(self, topic: str, **settings: Any) -> list[int]:
+        """Return the offset after the last record of each partition, or after its marker of a transaction."""
+        with self._consumer(topic, settings) as (_, ends):
+            return list(ends.values())
+
+    @contextmanager
+    def _consumer(self, topic: str, settings: Mapping[str, Any]) -> Iterator[tuple[Any, dict[TopicPartition, int]]]:
+        """A consumer with these settings, and where partitions end for it, in their order."""
         settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False, **settings}
         consumer = KafkaConsumer(bootstrap_servers=self.address.split(","), **settings)
         try:
             partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic))]
-            consumer.assign(partitions)
-            consumer.seek_to_beginning(*partitions)
             ends = consumer.end_offsets(partitions)
-            found: dict[Any, list[Any]] = {partition: [] for partition in partitions}
-            while any(consumer.position(partition) < end for partition, end in ends.items()):
-                for partition, records in consumer.poll(500).items():
-                    found[partition] += records
+            yield consumer, {partition: ends[partition] for partition in partitions}
         finally:
             consumer.close()
-        return [record for partition in partitions for record in found[partition]]
 
     def close(self) -> None:
         """Close the clients."""
