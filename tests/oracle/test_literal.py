@@ -113,10 +113,10 @@ def test_blocks_bound_the_outer_product_of_any_features():
 def test_rounds_in_blocks_never_raise_the_objective(family):
     """A step of 1 with all events at once minimizes a majorizer of their loss, where features are correlated too."""
     case = Case(3, 12, "adaptive", SOUND, prior=1.0, weighted=True, block_size=4, **FAMILIES[family])
-    events = stream(case, 120)
-    shared = np.random.default_rng(1).normal(size=(120, 1))
+    events = stream(case, 80)
+    shared = np.random.default_rng(1).normal(size=(80, 1))
     X = events.X + 2.0 * shared
-    Y = events.y if case.classes else events.y.reshape(120, case.outputs)
+    Y = events.y if case.classes else events.y.reshape(80, case.outputs)
     p = case.p
     start = start_of(case, events._replace(X=X)) | {"prior_weight": 0.0}
     gram = start["gate_gram"]
@@ -130,7 +130,7 @@ def test_rounds_in_blocks_never_raise_the_objective(family):
         return float(np.average(losses, weights=events.weights))
 
     before = first = objective()
-    for _ in range(30):
+    for _ in range(10):
         algorithm.learn_group(rows, 1.0 - 1e-12, events.weights)
         after = objective()
         assert after <= before + 1e-9 * abs(before)
