@@ -50,7 +50,8 @@ def test_regression_is_won_and_two_may_run_at_a_time_or_one_after_the_other(tmp_
 
 def test_what_somebody_has_edited_is_kept_and_commands_are_those_that_work_here(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", [".venv/bin/streammoe", "demo"])
-    monkeypatch.setattr("streammoe.commands.demo.REGRESSION", REGRESSION._replace(events=_few, baselines=dict))
+    for name, task in (("REGRESSION", REGRESSION), ("LONG", LONG)):
+        monkeypatch.setattr(f"streammoe.commands.demo.{name}", task._replace(events=_few, baselines=dict))
     for name in ("demo.toml", REGRESSION.data):
         (tmp_path / name).write_text("mine")
     for _ in range(2):
