@@ -242,7 +242,8 @@ def test_models_that_go_on_from_one_result_keep_as_many_different_events(workers
     """As the daemons do that adopt a global model, again and again."""
     models = list(workers)
     for at in range(12):
-        models = [copy.deepcopy(reduce(models)) for _ in models]
+        result = reduce(models)
+        models = [copy.deepcopy(result) for _ in models]
         for m, model in enumerate(models):
             model.learn_array(*stream(10, 1000 + 10 * at + m))
     rows = reduce(models).learner.reservoir_rows()
