@@ -6,6 +6,7 @@ What click, TOML's and Parquet's readers say in their own words is left out: it 
 import contextlib
 import gzip
 import re
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -48,10 +49,16 @@ def _prepare():
     Path("loop.csv").symlink_to("loop.csv")
     Path("folder").mkdir()
     Path("config.toml").write_text(CONFIG)
+    Path("other.model").write_bytes(_model_of_other_columns())
+
+
+@cache
+def _model_of_other_columns():
     model = MoERegressor(n_experts=2, warmup=0, standardize=False)
     with quiet():
         model.learn_array(np.zeros((3, 1)), np.zeros(3), feature_names=["other"])
     model.save("other.model")
+    return Path("other.model").read_bytes()
 
 
 def _stopped():

@@ -205,10 +205,10 @@ def test_refining_takes_off_what_is_lost_by_fitting_parts() -> None:
 
     workers = []
     for seed in range(100, 108):
-        worker = MoERegressor(n_experts=4, reservoir=600)
+        worker = MoERegressor(n_experts=4, reservoir=600, warmup=WarmUp(restarts=1))
         batch.fit(worker, *drawn(1200, seed))
         workers.append(worker)
-    X, y = drawn(20_000, 99)
+    X, y = drawn(8_000, 99)
     plain, refined = (reduce(workers, refine=refine) for refine in (False, True))
     losses = [-float(np.mean(model.log_likelihood_array(X, y))) for model in (plain, refined)]
     assert losses[1] < losses[0] - 0.001

@@ -49,7 +49,7 @@ def test_it_predicts_nearly_as_well_as_whole_matrices(kind):
     targets = (y > 0.0).astype(int) if kind is MoEClassifier else y
     losses = []
     for curvature in ("full", "blocks", Blocks(8)):
-        model = kind(2, curvature=curvature, curved="off", refits=False)
+        model = kind(2, curvature=curvature, curved="off", refits=False, warmup=WarmUp(restarts=1))
         with quiet():
             losses.append(model.learn_array(X, targets)[2_000:].mean())
     assert losses[1] < losses[0] + 0.02

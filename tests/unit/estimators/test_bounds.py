@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe import Auto, Blocks, MoEClassifier, MoERegressor
+from streammoe import Auto, Blocks, MoEClassifier, MoERegressor, WarmUp
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.layout import NO_ADDITIONS
 
@@ -32,6 +32,7 @@ def test_columns_that_make_a_model_too_large_are_rejected_and_change_nothing(arg
     assert (begun.n, begun.fields, begun.state_digest(), fresh.fields) == (1, ["a"], digest, [])
 
 
+ONCE = WarmUp(restarts=1)
 STATES = (
     "state.",
     "race.0.",
@@ -48,13 +49,13 @@ STATES = (
     "model",
     [
         MoERegressor(n_experts=1),
-        MoERegressor(n_experts=2),
-        MoERegressor(n_experts=3, degree=2, curved="off"),
+        MoERegressor(n_experts=2, warmup=ONCE),
+        MoERegressor(n_experts=3, degree=2, curved="off", warmup=ONCE),
         MoERegressor(n_experts=3, warmup=0, curved="off"),
-        MoERegressor(n_experts=2, serve="polyak"),
-        MoERegressor(n_experts=Auto(2), warmup=800, curved="off"),
-        MoEClassifier(n_experts=2, classes=[0, 1, 2], max_classes=3),
-        MoERegressor(n_experts=3, curvature=Blocks(8), curved="off"),
+        MoERegressor(n_experts=2, serve="polyak", warmup=ONCE),
+        MoERegressor(n_experts=Auto(2), warmup=WarmUp(800, restarts=1), curved="off"),
+        MoEClassifier(n_experts=2, classes=[0, 1, 2], max_classes=3, warmup=ONCE),
+        MoERegressor(n_experts=3, curvature=Blocks(8), curved="off", warmup=ONCE),
         MoERegressor(n_experts=3, curvature=Blocks(32), curved="off", warmup=0),
     ],
     ids=["one", "two", "squares", "no warm-up", "average alone", "race", "classes", "blocks", "blocks at once"],
