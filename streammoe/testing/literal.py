@@ -414,7 +414,7 @@ class LogTails(Algorithm2):
 
     def edge(self, Q: int) -> float:
         """Return κ² of Q outputs, which chance exceeds as rarely as the square of `tail` with one."""
-        return float(chi2.isf(chi2.sf(self.tail**2, 1), Q))
+        return square_of_edge(self.tail, Q)
 
     def energy(self, square: Any, Q: int) -> Any:
         """Return E(δ²)."""
@@ -439,6 +439,12 @@ class LogTails(Algorithm2):
 
     def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray, theta: Theta) -> dict[str, AnyArray]:
         return super().expert_statistics(r, y, tau * self.irls_weight(r, y, theta), theta) | {"s6": tau}
+
+
+@cache
+def square_of_edge(tail: float, Q: int) -> float:
+    """Return κ²; see `LogTails.edge`."""
+    return float(chi2.isf(chi2.sf(tail**2, 1), Q))
 
 
 @cache
