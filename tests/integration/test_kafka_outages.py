@@ -183,7 +183,8 @@ def test_partitions_that_are_still_filled_count_each_event_once_though_daemon_an
     W = np.column_stack([np.ones(n), X])
     parameters = model_of(read_checkpoint(daemon.state), "here").parameters()
     np.testing.assert_allclose(parameters["expert_grams"][0], W.T @ W / n, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(parameters["experts"][0, 0], np.linalg.lstsq(W, y, rcond=None)[0], rtol=1e-9)
+    # A coefficient may be nearly 0.
+    np.testing.assert_allclose(parameters["experts"][0, 0], np.linalg.lstsq(W, y, rcond=None)[0], rtol=1e-9, atol=1e-12)
 
 
 # --- outages --------------------------------------------------------------------------------------------------------
