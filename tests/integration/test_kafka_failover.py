@@ -15,7 +15,9 @@ from kafka.errors import KafkaError
 from streammoe.testing.kafka.cluster import GROUPS, TRANSACTIONS, Cluster
 from streammoe.testing.kafka.lab import Daemon, Producer, wait_until
 from streammoe.testing.kafka.topics import Topics
+from streammoe_connectors.kafka.clients import load_client
 from tests.integration.conftest import available
+from tests.integration.kafka_clients import settings_of
 
 SHORT = ("events", GROUPS, TRANSACTIONS)
 LONG = ("events", "predictions", GROUPS, TRANSACTIONS) * int(os.environ.get("STREAMMOE_ROUNDS", "3"))
@@ -100,3 +102,31 @@ def test_learning_and_transactional_predictions_outlive_any_one_node(cluster, to
     assert sorted(place["offset"] for place in places) == list(range(n))
     undisturbed = Daemon(tmp_path / f"undisturbed-{topic}", cluster.address, topic, SETTINGS)
     assert undisturbed.finish()["state_digest"] == daemon.metadata["state_digest"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("victim", [1, 2, 3])
+def test_what_there_is_to_read_is_known_soon_whichever_node_a_client_would_have_asked(cluster, topics, client, victim):
+    topic = topics.create()
+    settings = settings_of(cluster.address, topic)
+    options = load_client(client).client_options(settings)
+    consumers = [load_client(client).create_consumer(options, settings) for _ in range(8)]  # each may ask another one
+
+    def ask():
+        for consumer in consumers:
+            consumer.request_metadata([topic])
+
+    def answers():
+        return [consumer.metadata_request_age for consumer in consumers] == [None] * len(consumers)
+
+    try:
+        ask()
+        wait_until(answers, "answers before")
+        cluster.nodes[victim].kill9()
+        ask()
+        wait_until(answers, "answers after", 30.0)
+        assert [consumer.partitions(topic) for consumer in consumers] == [[0]] * len(consumers)
+    finally:
+        for consumer in consumers:
+            consumer.close()
+        cluster.nodes[victim].start()

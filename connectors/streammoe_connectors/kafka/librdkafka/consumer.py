@@ -7,6 +7,7 @@ import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,6 +159,10 @@ class LibrdkafkaConsumer:
             found = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT)
             return {topic: _description(future) for topic, future in found.items()}
         except (KafkaException, TimeoutError) as error:
+            # What has not answered is the node that the client takes for the controller. If that is dead, it learns of
+            # another one from a list of topics, for which it asks any node.
+            with suppress(KafkaException):
+                self._admin.list_topics(timeout=_REQUEST_TIMEOUT)
             raise ClusterUnavailableError(error_text(error)) from None
 
     @property

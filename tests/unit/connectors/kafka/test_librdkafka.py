@@ -1,8 +1,13 @@
-"""Settings as options of librdkafka; no broker is asked."""
+"""Settings as options of librdkafka, and a client of it that knows only a dead node; no broker is asked."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from streammoe.errors import ConfigError
+from streammoe.testing.kafka.lab import wait_until
 from streammoe_connectors.kafka import librdkafka
 from streammoe_connectors.kafka.consumer import ClusterUnavailableError
 from streammoe_connectors.kafka.librdkafka import consumer as librdkafka_consumer
@@ -34,3 +39,35 @@ def test_options_that_no_producer_of_ours_has_are_found_without_a_broker(options
         librdkafka.check_producer_options(connection, "predictions")
     assert not str(caught.value).endswith("\n")
     assert capfd.readouterr().err == ""
+
+
+class Admin:
+    """Asks the node that it takes for the controller, until it learns of another one."""
+
+    asks_the_dead = True
+
+    def __init__(self, *_, **__):
+        pass
+
+    def describe_topics(self, topics, request_timeout):
+        del topics, request_timeout
+        answer = Future()
+        if self.asks_the_dead:
+            answer.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+        else:
+            answer.set_result(SimpleNamespace(topic_id=Uuid(1, 2), partitions=[SimpleNamespace(id=0)]))
+        return {"t": answer}
+
+    def list_topics(self, timeout):
+        del timeout
+        self.asks_the_dead = False
+
+
+def test_another_node_is_asked_for_topics_after_one_that_does_not_answer(monkeypatch):
+    consumer = SimpleNamespace(list_topics=lambda *_, **__: None, close=lambda: None)
+    monkeypatch.setattr(librdkafka_consumer, "AdminClient", Admin)
+    monkeypatch.setattr(librdkafka_consumer, "Consumer", lambda _: consumer)
+    client = librdkafka.create_consumer(NOWHERE, ReadingSettings(topics="t", group="g"))
+    client.request_metadata(["t"])
+    wait_until(lambda: client.metadata_request_age is None, "an answer")
+    assert client.partitions("t") == [0]
