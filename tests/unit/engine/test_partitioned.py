@@ -84,7 +84,7 @@ def test_the_statistics_are_those_of_the_whole(case, bound, K):
 )
 def test_a_fit_ends_where_that_of_the_whole_does(case):
     em, theta = problem(case, n, p, K), random_theta(case, K, p)
-    descent, state = partitioned.fit(in_parts(em, uneven(n, 3)), theta, rounds=500, tolerance=1e-12)
+    descent, state = partitioned.fit(in_parts(em, uneven(n, 16)), theta, rounds=500, tolerance=1e-12)
     theirs, there = batch.fit(em, [theta], "em", rounds=500, tolerance=1e-12)
     assert descent.reason == theirs.reason
     assert descent.objective == pytest.approx(theirs.objective, abs=1e-9)

@@ -156,14 +156,20 @@ class LibrdkafkaConsumer:
                 topics = [topic for topic in listed if self._settings.reads(topic)]
             if not topics:
                 return {}
-            found = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT)
-            return {topic: _description(future) for topic, future in found.items()}
+            return self._descriptions(topics)
         except (KafkaException, TimeoutError) as error:
+            raise ClusterUnavailableError(error_text(error)) from None
+
+    def _descriptions(self, topics: Sequence[str]) -> Topics:
+        found = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT)
+        try:
+            return {topic: _description(future) for topic, future in found.items()}
+        except (KafkaException, TimeoutError):
             # What has not answered is the node that the client takes for the controller. If that is dead, it learns of
             # another one from a list of topics, for which it asks any node.
             with suppress(KafkaException):
                 self._admin.list_topics(timeout=_REQUEST_TIMEOUT)
-            raise ClusterUnavailableError(error_text(error)) from None
+            raise
 
     @property
     def metadata_request_age(self) -> float | None:
