@@ -128,8 +128,8 @@ def test_predictions_are_held_to_the_targets_before_them(kind):
     X, y = stream(kind)
     Y = np.tanh(y).reshape(N, -1)
     Y[860] = 5.0  # beyond what was seen, but no error
-    Y[870:900:10] = 1e4
-    Y[930:960] = -20.0  # the first nine are taken for errors, then that is where targets are
+    Y[400:900:50] = 1e4  # ten errors, of which most are forgotten before the next
+    Y[930:960] = -20.0  # the first seven are taken for errors too, then that is where targets are
     brief = {**BRIEF, "expert": Gaussian(tail=np.inf)}  # which learns what is taken for an error by others
     ours, plain = kind(**brief), kind(**brief, hold=False)
     if kind is MoEMultiTargetRegressor:
