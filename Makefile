@@ -50,7 +50,7 @@ messages: $(VENV)/.stamp-dev  ## Regenerate tests/messages/approved.md, to be re
 reference: $(VENV)/.stamp-dev  ## Write docs/reference and the comments of config/default.toml again, from the code
 	$(BIN)/python scripts/reference.py
 
-bench: $(VENV)/.stamp-dev  ## Print the tables of docs/performance.md, in ten minutes
+bench: $(VENV)/.stamp-dev  ## Print the tables of docs/performance.md, in five to ten minutes
 	@$(BIN)/python -c "import vowpalwabbit" 2>/dev/null || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check vowpalwabbit || \
 	  echo "no Vowpal Wabbit for this platform; the tables leave it out" >&2
