@@ -1,7 +1,13 @@
 """What all tests share."""
 
 import logging
+import os
 import re
+import types
+
+# Before NumPy is loaded. Tests run in as many processes as there are cores, and threads of OpenBLAS that wait for each
+# other on busy cores take seconds for what one does in milliseconds.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import hypothesis
 import pytest
@@ -58,3 +64,13 @@ def logging_as_before():
     root.handlers[:] = before[0]
     root.setLevel(before[1])
     ours.setLevel(before[2])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_collection_at_a_start():
+    """`streammoe run` collects garbage once before it learns; after many tests that takes half a second."""
+    from streammoe.commands import run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "gc", types.SimpleNamespace(unfreeze=int, collect=int, freeze=int))
+        yield
