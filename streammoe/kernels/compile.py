@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import io
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from llvmlite import binding as llvm  # type: ignore[import-untyped]
 from numba.core import event
-from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, NullCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.registry import CPUDispatcher
 
 LOGGER = logging.getLogger("streammoe.kernels")
+CACHE_LOGGER = logging.getLogger("streammoe.kernels.cache")
 PACKAGE = "streammoe."
 OPTIONS = {"nopython": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 """Of every kernel, as numba calls them."""
+SEAL = 16
+"""Bytes of the digest at the end of each file of the cache."""
 PACE = 5.0
 """Seconds between two messages about what is compiled."""
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -55,7 +60,7 @@ class _Watch(event.Listener):
         # Warnings, since Python shows nothing else without any set-up, and a first call that hangs needs a reason.
         if self._said is None:
             self._said = now
-            LOGGER.warning("compiling kernels, once per installation; this takes up to a minute")
+            LOGGER.warning("compiling kernels, once per installation; a first start takes up to a minute")
         elif now - self._said >= PACE:
             self._said = now
             LOGGER.warning(
@@ -125,19 +130,100 @@ class _CacheFiles(CompileResultCacheImpl):
         super().__init__(function)  # type: ignore[no-untyped-call]  # numba has few types
 
     def get_filename_base(self, fullname: str, abiflags: str) -> str:
-        name = super().get_filename_base(f"{self._module}.{fullname}", abiflags)  # type: ignore[no-untyped-call]  # same
+        name = super().get_filename_base(f"{self._module}-{fullname}", abiflags)  # type: ignore[no-untyped-call]  # same
         return str(name)
 
 
+class _SealedFile(IndexDataCacheFile):
+    """Files of the cache that end with a digest, so that one which was damaged is compiled again rather than loaded.
+
+    numba takes whatever it finds for its own: half a file, as a power failure leaves it, ends every start by an error
+    of pickle, and one with blocks of zeros loads as machine code. What follows the end of a pickle is ignored.
+    """
+
+    def _is_whole(self, path: str) -> bool:
+        content = Path(path).read_bytes()
+        is_whole = _seal(content[:-SEAL]) == content[-SEAL:]
+        if not is_whole:
+            warn_damaged(path)
+        return is_whole
+
+    def _load_index(self) -> dict[object, str]:
+        try:
+            is_whole = self._is_whole(self._index_path)
+        except FileNotFoundError:
+            return {}
+        return super()._load_index() if is_whole else {}  # type: ignore[no-untyped-call]  # numba has few types
+
+    def _load_data(self, name: str) -> object:
+        path = self._data_path(name)  # type: ignore[no-untyped-call]  # same
+        if not self._is_whole(path):
+            raise FileNotFoundError(path)  # by which numba tells that it has to compile
+        return super()._load_data(name)  # type: ignore[no-untyped-call]  # same
+
+    @contextmanager
+    def _open_for_write(self, filepath: str) -> Iterator[io.BytesIO]:
+        content = io.BytesIO()
+        yield content
+        with super()._open_for_write(filepath) as file:
+            file.write(content.getvalue() + _seal(content.getvalue()))
+
+
+def _seal(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=SEAL).digest()
+
+
 class _Cache(FunctionCache):
-    """numba's cache on disk, shared between processes."""
+    """numba's cache on disk, shared between processes; where it fails, kernels are compiled at each start."""
 
     _impl_class = _CacheFiles
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]  # numba has few types
+        self._cache_file = _SealedFile(  # type: ignore[no-untyped-call]  # same
+            self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp()
+        )
+
+    def load_overload(self, sig: object, target_context: object) -> object:
+        try:
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]  # same
+        except OSError as error:
+            warn_not_kept(str(error.strerror))
+            return None
+
+    def save_overload(self, sig: object, data: object) -> None:
+        try:
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]  # same
+        except OSError as error:
+            warn_not_kept(str(error.strerror))
 
     def _index_key(self, sig: object, codegen: Any) -> tuple[object, object]:
         # numba adds a hash of the function and of what it closes over, which differs from process to process where
         # that is other kernels; the stamp covers both.
         return sig, codegen.magic_tuple()
+
+
+class _NoCache(NullCache):
+    """In place of the cache where there is no folder for it."""
+
+    def save_overload(self, sig: object, data: object) -> None:
+        warn_not_kept("neither the package's folder nor that of this user's caches can be written to")
+
+
+@cache
+def warn_damaged(path: str) -> None:
+    """Log that a file of the cache is of no use."""
+    CACHE_LOGGER.warning("%s is damaged, so that the kernel in it is compiled again", path)
+
+
+@cache
+def warn_not_kept(reason: str) -> None:
+    """Log that the cache is of no use, once for each reason rather than for each kernel."""
+    CACHE_LOGGER.warning(
+        "compiled kernels cannot be kept (%s), so that each start compiles them again; set NUMBA_CACHE_DIR to a folder "
+        "that can be written to, and run `streammoe compile` once",
+        reason,
+    )
 
 
 class _Kernel(CPUDispatcher):
@@ -146,7 +232,11 @@ class _Kernel(CPUDispatcher):
     as_part: Any
 
     def enable_caching(self) -> None:
-        self._cache = _Cache(self.py_func)  # type: ignore[no-untyped-call]  # same
+        self._cache: FunctionCache | NullCache
+        try:
+            self._cache = _Cache(self.py_func)
+        except RuntimeError:  # numba found no folder
+            self._cache = _NoCache()
 
     def compile(self, sig: Any) -> Any:
         # numba makes millions of objects, few of which are garbage before it is done: looking for it takes a tenth of

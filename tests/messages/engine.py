@@ -9,6 +9,7 @@ import numpy as np
 from streammoe import MoEClassifier, MoERegressor, load
 from streammoe.engine.drift import BLOCK, DriftDetector
 from streammoe.engine.spectral import polynomials
+from streammoe.kernels.compile import warn_damaged, warn_not_kept
 from streammoe.options import WarmUp
 
 RNG = np.random.default_rng(0)
@@ -42,7 +43,19 @@ def _group(folder, place, value, kind=MoERegressor):
     load(folder / "m")
 
 
+def _damaged(folder):
+    warn_damaged.cache_clear()
+    warn_damaged(folder / "gaussian-loop.learn_rows.nbi")
+
+
+def _not_kept(_):
+    warn_not_kept.cache_clear()
+    warn_not_kept("Read-only file system")
+
+
 CASES = {
+    "kernels: a damaged file": _damaged,
+    "kernels: no folder to keep them": _not_kept,
     "unknown link": lambda _: polynomials("tanh", 0.1),
     "a target too far for its group": lambda _: copy.deepcopy(_fitted(MoERegressor)).learn_one(
         {"x0": 0.0, "x1": 0.0, "x2": 0.0}, 1e31

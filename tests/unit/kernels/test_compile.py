@@ -5,7 +5,9 @@ import logging
 import os
 import pickle
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +110,78 @@ def test_while_kernels_are_compiled_it_is_said_which_one_how_many_and_for_how_lo
     assert re.fullmatch(r"compiling kernels: [1-9]\d* done in \d+ seconds, now somewhere\.slow", caplog.messages[-1])
 
 
+def add_one(x: float) -> float:
+    return x + 1.0
+
+
+def damage(path, how):
+    content = path.read_bytes()
+    middle = len(content) // 2
+    path.write_bytes(
+        {
+            "is empty": b"",
+            "ends early": content[:middle],
+            "has zeros within": content[:middle] + bytes(64) + content[middle + 64 :],
+        }[how]
+    )
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+@pytest.mark.parametrize("how", ["is empty", "ends early", "has zeros within"])
+def test_what_is_damaged_in_the_cache_is_compiled_again_and_replaced(how, suffix, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    jit(add_one)(1.0)
+    (path,) = tmp_path.rglob(f"*.{suffix}")
+    damage(path, how)
+    again = jit(add_one)
+    assert again(1.0) == 2.0
+    assert not again.stats.cache_hits
+    assert str(path) in caplog.text
+    caplog.clear()
+    mended = jit(add_one)
+    assert mended(1.0) == 2.0
+    assert mended.stats.cache_hits
+    assert not caplog.messages
+
+
+def is_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    jit(add_one)(1.0)
+    (path,) = tmp_path.rglob("*.nbi")
+    path.unlink()
+    path.mkdir()
+
+
+def is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+
+
+def is_nowhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "UserProvidedCacheLocator")
+
+
+@pytest.fixture
+def limits():
+    compiling.warn_not_kept.cache_clear()
+    before, on_excess = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, on_excess)
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("folder", [is_a_folder, is_full, is_nowhere])
+def test_without_a_cache_kernels_are_compiled_and_once_it_is_said(folder, tmp_path, monkeypatch, caplog):
+    folder(tmp_path, monkeypatch)
+    for _ in range(2):
+        kernel = jit(add_one)
+        assert kernel(1.0) == 2.0
+        assert not kernel.stats.cache_hits
+    assert ["NUMBA_CACHE_DIR" in message for message in caplog.messages].count(True) == 1
+
+
 def test_garbage_is_collected_again_once_a_kernel_is_compiled_or_cannot_be(tmp_path, monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     enabled = []
@@ -169,7 +243,8 @@ from streammoe.daemon.model import compile_kernels
 from streammoe.kernels import batch, categorical, decimals, gaussian, gaussian_full, laplace, quantiles, student_t
 compile_kernels()
 families = (categorical, gaussian, gaussian_full, laplace, student_t)
-kernels = [getattr(family, name) for family in families for name in ("learn_rows", "learn_in_groups", "score_rows")]
+names = ("learn_rows", "learn_in_groups", "learn_in_blocks", "score_rows")
+kernels = [getattr(family, name) for family in families for name in names]
 kernels += [batch._fit_by_conjugate_gradients, quantiles.mixture_ends, decimals.read_rows]
 print(*(len(kernel.signatures) for kernel in kernels))
 """
