@@ -378,6 +378,13 @@ class Context(Noticed):
             warm_up += learning(0)
         return max(streaming, warm_up) + curved
 
+    def _ways_to_be_smaller(self) -> str:
+        if not self.options.block_size:
+            return 'lower degree, gate_degree or n_experts, or set curvature to "blocks"'
+        if self.options.warmup.size == 0:
+            return "or lower degree, gate_degree, n_experts or the size of blocks"
+        return "lower degree or gate_degree, or set warmup to 0, since the one expert of a warm-up has whole matrices"
+
     def excess(self, additions: Additions) -> str | None:
         """Return an error message if the model would become too large with these fields and levels."""
         options = self.options
@@ -387,7 +394,7 @@ class Context(Noticed):
             return (
                 f"a model of {K:,} experts with {p_v:,} features, and {p_w:,} of the gate, would take "
                 f"{size / 2**30:,.1f} GiB, and {MAX_STATE_BYTES >> 30} GiB is the most: give fewer features or levels "
-                "(max_levels), or lower degree, gate_degree or n_experts"
+                f"(max_levels), {self._ways_to_be_smaller()}"
             )
         buffers = {"warmup": options.warmup.size or 0, "batch_size": options.batch_size, "reservoir": options.reservoir}
         for name, rows in buffers.items():
