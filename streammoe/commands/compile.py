@@ -11,7 +11,7 @@ from streammoe.console import logged
 @click.command("compile")
 @logged
 def command() -> None:
-    """Compile the kernels ahead of time, so that the first start is as fast as any other.
+    """Compile all kernels ahead of time, in some minutes, so that the first start is as fast as any other.
 
     \b
     Example:

@@ -24,6 +24,7 @@ AREAS = {
     "drift": "engine/test_drift.py test_drift_oracle.py test_schedules.py test_drifting_daemon.py",
     "schedules": "test_schedules.py",
     "single events": "test_one_event.py test_undo.py",
+    "compiling": "kernels/test_compile.py",
     "portfolio": "test_portfolio.py test_mean_trust.py test_curved.py test_steady.py",
     "held": "test_held.py test_tails.py unit/test_features.py",
     "refits": "test_growing.py test_refits.py test_refit.py test_recent.py",
@@ -199,6 +200,14 @@ FAULTS = {
         Fault("interrupted-event-learned-again", "self._notes.drop_last()", "pass"),
         Fault("row-of-any-types", "and set(map(type, values)) == FLOATS", ""),
         Fault("infinite-row", "if total - total == 0.0:", "if values:"),
+    ],
+    "compiling": [
+        Fault("damaged-code-loaded", "if not self._is_whole(path):", "if self._is_whole(path) is None:"),
+        Fault("damaged-index-loaded", "if is_whole else {}  # type", "  # type"),
+        Fault(
+            "no-folder-no-kernel", "except RuntimeError:  # numba found", "except NotImplementedError:  # numba found"
+        ),
+        Fault("blocks-not-ahead", "settings is None or settings.model.curvature is not None", "settings is not None"),
     ],
     "schedules": [
         Fault(

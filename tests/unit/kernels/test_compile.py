@@ -1,13 +1,12 @@
 """When machine code of the kernels is compiled, and when it comes from the cache on disk."""
 
+import errno
 import gc
 import logging
 import os
 import pickle
 import re
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -153,8 +152,11 @@ def is_a_folder(tmp_path, monkeypatch):
 
 
 def is_full(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    monkeypatch.setattr(os, "replace", fail)
 
 
 def is_nowhere(tmp_path, monkeypatch):
@@ -162,18 +164,9 @@ def is_nowhere(tmp_path, monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "UserProvidedCacheLocator")
 
 
-@pytest.fixture
-def limits():
-    compiling.warn_not_kept.cache_clear()
-    before, on_excess = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, on_excess)
-
-
-@pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("folder", [is_a_folder, is_full, is_nowhere])
 def test_without_a_cache_kernels_are_compiled_and_once_it_is_said(folder, tmp_path, monkeypatch, caplog):
+    compiling.warn_not_kept.cache_clear()
     folder(tmp_path, monkeypatch)
     for _ in range(2):
         kernel = jit(add_one)
