@@ -14,8 +14,8 @@ from streammoe.model.tables import Events
 from streammoe.types import FloatArray
 
 EVERY = 256
-"""Rows after which a new snapshot is taken; calls since then are recorded and replayed. A snapshot costs a few times as
-much as learning one event, for which no more than one event in a hundred should wait."""
+"""Rows after which a new snapshot is taken; calls since then are recorded and replayed. A snapshot takes as long
+as some fifty events of a small model, and no more than one event in a hundred should wait for one."""
 FIRST_NOTES = 32
 """Rows for which a kernel has room at first; each time twice as many, up to `EVERY`."""
 POISON = "poison"
