@@ -146,6 +146,10 @@ CASES = {
     "several bounds": lambda _: MoEClassifier(n_experts=0, warmup=10**9, prior_strength=1e12, max_classes=1),
     "set_columns, there are some": lambda _: learned().set_columns(["a"]),
     "listed columns, too many": lambda _: MoERegressor().set_columns(wide(9000)),
+    "listed columns, too many in blocks": lambda _: MoERegressor(curvature="blocks").set_columns(wide(9000)),
+    "listed columns, too many in blocks without a warm-up": lambda _: MoERegressor(
+        n_experts=1000, curvature="blocks", warmup=0
+    ).set_columns(wide(80_000)),
     "set_targets, there are some": lambda _: outputs().set_targets(["a"]),
     "set_targets, none": lambda _: MoEMultiTargetRegressor().set_targets([]),
     "reseed_expert during the warm-up": lambda _: MoERegressor(2).reseed_expert(0),
