@@ -56,10 +56,9 @@ def compile_kernels(settings: Settings | None = None) -> None:
             estimator, more, target = kinds[kind]
             if settings is None or settings.model.batch_size > 1:
                 estimator(n_experts=2, batch_size=4, **arguments, **more).learn_array(X, target)
-            if settings is None or settings.model.curvature is not None:
-                for K in (1, 2):
-                    estimator(n_experts=K, curvature="blocks", **arguments, **more).learn_array(X, target)
             for K in (1, 2):
+                if settings is None or settings.model.curvature is not None:
+                    estimator(n_experts=K, curvature="blocks", **arguments, **more).learn_array(X, target)
                 model = estimator(n_experts=K, **arguments, **more)
                 model.learn_array(X, target)
                 model.log_likelihood_array(X, target)

@@ -184,16 +184,11 @@ class _Cache(FunctionCache):
             self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp()
         )
 
-    def load_overload(self, sig: object, target_context: object) -> object:
+    @contextmanager
+    def _guard_against_spurious_io_errors(self) -> Iterator[None]:
+        # numba loads and saves within it.
         try:
-            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]  # same
-        except OSError as error:
-            warn_not_kept(str(error.strerror))
-            return None
-
-    def save_overload(self, sig: object, data: object) -> None:
-        try:
-            super().save_overload(sig, data)  # type: ignore[no-untyped-call]  # same
+            yield
         except OSError as error:
             warn_not_kept(str(error.strerror))
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.assembly import open_daemon
 from streammoe.commands.produce.run import produce
@@ -311,15 +312,15 @@ def reason(instance):
 def seconds_of_waiting(instance):
     """How long learning has been waiting for a sink."""
     with urllib.request.urlopen(f"http://{instance}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("streammoe_sink_waiting_seconds"))
+        families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
+    return sum(sample.value for sample in families["streammoe_sink_waiting_seconds"].samples)
 
 
 def kill_amid_writes(broker, instances):
     """Kill a broker when all these daemons have rows that it will not acknowledge.
 
-    At any one moment there may be none, during a checkpoint or because no events come. So it is stopped first, and goes
-    on if nobody waits for it.
+    At any one moment there may be none, during a checkpoint or because no events come. So it is stopped first, and
+    resumed unless all of them wait for it.
     """
     for _ in range(20):
         os.kill(broker.pid, signal.SIGSTOP)
