@@ -6,7 +6,7 @@ import fnmatch
 import logging
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 from streammoe import settings as settings_module
 from streammoe.errors import ConfigError
 from streammoe.persistence import CONFIRMED, LOCK_NAME
+from streammoe.persistence.durable import AnyPath, overlaps
 from streammoe.settings import Kinds, Settings
 
 LOGGER = logging.getLogger("streammoe.assembly")
@@ -47,15 +48,27 @@ def _kinds() -> Kinds:
 
 
 def load_settings(
-    path: str | Path, *, overrides: Sequence[str] = (), environment: Mapping[str, str] = os.environ
+    path: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] = os.environ,
+    inputs: Iterable[tuple[str, AnyPath]] = (),
 ) -> Settings:
     """Parse a configuration and validate it against the installed connectors; open nothing else.
+
+    Args:
+        path: of the configuration.
+        overrides: settings, ``section.field=value``.
+        environment: the variables.
+        inputs: further files that are read, each with what names it.
 
     Raises:
         ConfigError: with every problem at once.
     """
     settings = settings_module.load(path, kinds=_kinds(), environment=environment, overrides=overrides)
-    problems = [*_impossible_places(settings), *_contested_outputs(settings, path)]
+    outputs = _outputs(settings)
+    read = [("the configuration", path), *inputs]
+    problems = [*_impossible_places(settings), *_reserved(settings, outputs), *contested(settings, outputs, read)]
     if settings.guard.on_jump == "rollback" and getattr(settings.predictions, "transactional", False):
         rule = 'must not be "rollback" with transactional predictions, which cannot be withdrawn'
         problems.append(f'guard.on_jump: {rule}; set "stop", or predictions.transactional = false')
@@ -78,7 +91,8 @@ def _impossible_places(settings: Settings) -> Iterator[str]:
         where = "a file" if file == folder else f"inside {str(file)!r}, which is a file"
         yield f"checkpoint.dir: is {str(folder)!r}, {where}; name a folder, which may be missing"
     for setting, path in _outputs(settings).items():
-        if file := _file_on_the_way(Path(path).parent):
+        parent = Path(path).parent
+        if parent != folder and (file := _file_on_the_way(parent)):
             yield f"{setting}: is {path!r}, inside {str(file)!r}, which is a file; name a file in a folder"
         elif _is_folder(Path(path)):
             yield f"{setting}: is {path!r}, a folder; name a file"
@@ -103,29 +117,53 @@ def _outputs(settings: Settings) -> dict[str, str]:
     return {setting: path for setting, section in sections.items() if (path := getattr(section, "path", None))}
 
 
-def _contested_outputs(settings: Settings, config: str | Path) -> list[str]:
-    """Return a sentence for each setting that names an output file which is also read, or written twice."""
-    written = _outputs(settings)
-    known = connectors()
-    problems = [
-        f"{setting}: is {path!r}, which source.path {getattr(source, 'path', None)!r} reads; name another file"
-        for source in settings.sources
-        if hasattr(known[source.kind], "reads")  # type: ignore[attr-defined]
-        for setting, path in written.items()
-        if known[source.kind].reads(source, path)  # type: ignore[attr-defined]
-    ]
+def _reserved(settings: Settings, outputs: Mapping[str, str]) -> Iterator[str]:
+    """Find outputs that have the name of a file of the checkpoint folder."""
     folder = os.path.realpath(settings.checkpoint.dir)
-    for setting, path in written.items():
+    for setting, path in outputs.items():
         parent, name = os.path.split(os.path.realpath(path))
         if parent == folder and (name in {LOCK_NAME, CONFIRMED} or fnmatch.fnmatch(name, "*checkpoint-*")):
-            problems.append(f"{setting}: is {path!r}, a name that is reserved in checkpoint.dir; name another file")
-        if os.path.realpath(path) == os.path.realpath(config):
-            problems.append(f"{setting}: is {path!r}, the configuration itself; name another file")
-    if len(written) == 2 and len(set(map(os.path.realpath, written.values()))) == 1:
-        problems.append(
-            f"predictions.path: is {written['predictions.path']!r}, like dead_letters.path; name another file"
-        )
-    return problems
+            yield f"{setting}: is {path!r}, a name that is reserved in checkpoint.dir; name another file"
+
+
+def contested(
+    settings: Settings, outputs: Mapping[str, str], inputs: Iterable[tuple[str, AnyPath]] = ()
+) -> Iterator[str]:
+    """Yield a sentence for each output that is also read, or written twice, under whatever name.
+
+    Args:
+        settings: of what is read.
+        outputs: files that are to be written, by the option or setting that names each.
+        inputs: further files that are read, each with what names it.
+    """
+    known: Mapping[Any, Any] = connectors()
+    others = dict(outputs)
+    for setting, path in outputs.items():
+        for source in settings.sources:
+            kind: Any = known[source.kind]  # type: ignore[attr-defined]
+            if hasattr(kind, "reads") and kind.reads(source, path):
+                what = f"source.path {source.path!r}" if hasattr(source, "path") else source.kind  # type: ignore[attr-defined]
+                yield f"{setting}: is {path!r}, which {what} reads; name another file"
+                others.pop(setting, None)
+    sections = [("source", source) for source in settings.sources]
+    sections += [("metrics", settings.metrics), ("predictions", settings.predictions)]
+    sections += [("dead_letters", settings.dead_letters)]
+    named = [
+        (name, file)
+        for section, table in sections
+        for name, file in _texts(section, table.model_dump())
+        if os.path.isfile(file) and name not in _outputs(settings)  # noqa: PTH113 - whatever the text is
+    ]
+    yield from overlaps(others, [*inputs, *named])
+
+
+def _texts(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """Yield the texts among some settings, each with its name."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for inner, each in value.items():
+            yield from _texts(f"{name}.{inner}", each)
 
 
 def settings_from(tables: Mapping[str, Any], name: str, *, overrides: Sequence[str] = ()) -> Settings:

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position, Source
+from streammoe_connectors.files.listing import is_same_file
 from streammoe_connectors.files.settings import CsvSettings
 from streammoe_connectors.formats.records import MAX_BLOCK_BYTES, RecordReader, empty_batch
 from streammoe_connectors.positions import check_kind, invalid
@@ -53,6 +54,11 @@ class StdinSource(Source):
         format: Literal["csv", "jsonl"]
         block_bytes: int = Field(default=1 << 20, ge=4096, le=MAX_BLOCK_BYTES)
         max_record_bytes: int = Field(default=1 << 20, ge=1, le=MAX_BLOCK_BYTES)
+
+    @staticmethod
+    def reads(settings: Settings, path: str) -> bool:  # noqa: ARG004
+        """Whether `path` is the file that the standard input comes from."""
+        return is_same_file(path, 0)
 
     def __init__(self, settings: Settings, *, descriptor: int = 0) -> None:
         self._pipe = _Pipe(descriptor)

@@ -20,11 +20,11 @@ from typing import NamedTuple
 import click
 import numpy as np
 
-from streammoe.configuration import DEAD_LETTERS, connectors, load_settings
+from streammoe.configuration import DEAD_LETTERS, connectors, contested, load_settings
 from streammoe.console import logged, setting_options
 from streammoe.daemon.model import compile_kernels
 from streammoe.daemon.resume import resume_pipeline
-from streammoe.errors import CheckpointError, SourceError
+from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, replace
 from streammoe.pipeline.dead_letters import read_letter
 from streammoe.pipeline.label_join import digest_with, label_arrays
@@ -574,5 +574,8 @@ def command(
         click.echo(contents_json(file, contents) if as_json else contents_text(contents))
     else:
         settings = load_settings(config, overrides=overrides)
+        rewritten = {} if file.suffix == ".toml" else {"FILE_OR_CONFIG": str(file)}
+        if problems := list(contested(settings, rewritten, [("--replay", config)])):
+            raise ConfigError(*problems)
         done = replay(file, settings, reason=reason, dry_run=dry_run)
         click.echo(json.dumps(done._asdict()) if as_json else replayed_text(done, dry_run=dry_run))

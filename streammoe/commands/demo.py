@@ -21,7 +21,6 @@ import io
 import itertools
 import json
 import logging
-import os
 import re
 import shutil
 import tempfile
@@ -42,6 +41,7 @@ from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError
 from streammoe.invocation import command_line
+from streammoe.persistence import replace
 from streammoe.types import FloatArray
 
 LOGGER = logging.getLogger("streammoe.demo")
@@ -191,8 +191,8 @@ def _open_demo(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files = _choose_files(folder, task, data)
-        _replace(files.data, data)
-        _replace(files.config, _render_config(files, task, port))
+        replace(files.data, data.encode())
+        replace(files.config, _render_config(files, task, port).encode())
     except OSError as error:
         raise ConfigError(f"--dir {folder}: cannot be written ({error.strerror}); name another folder") from error
     settings = load_settings(files.config, environment={})
@@ -209,7 +209,12 @@ def _choose_files(folder: Path, task: Task, data: str) -> Files:
         Files(folder / f"demo{n}.toml", source, folder / f"checkpoints{n}", folder / f"dead-letters{n}.jsonl")
         for n in _name_suffixes()
     )
-    return next(files for files in candidates if not _is_changed(files.config, _render_config(files, task, 0)))
+    return next(
+        files
+        for files in candidates
+        if not _is_changed(files.config, _render_config(files, task, 0))
+        and (files.config.exists() or not (_is_taken(files.state) or _is_taken(files.dead_letters)))
+    )
 
 
 def _name_suffixes() -> Iterator[str]:
@@ -227,6 +232,13 @@ def _is_changed(path: Path, text: str) -> bool:
     return True
 
 
+def _is_taken(path: Path) -> bool:
+    """Whether something is there that no demo has left; log that it is kept."""
+    if path.exists():
+        LOGGER.warning("%s is not of this demo; it is kept, and another name is used", path)
+    return path.exists()
+
+
 def _render_config(files: Files, task: Task, port: int) -> str:
     return CONFIG.format(
         data=json.dumps(str(files.data)),
@@ -237,16 +249,6 @@ def _render_config(files: Files, task: Task, port: int) -> str:
         dead_letters=json.dumps(str(files.dead_letters)),
         port=port,
     )
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file atomically: another demo may be reading the existing one."""
-    written = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        written.write_text(text, encoding="utf-8", newline="")
-        written.replace(path)
-    finally:
-        written.unlink(missing_ok=True)
 
 
 def _to_csv(events: Events, target: str) -> str:

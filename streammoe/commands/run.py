@@ -60,7 +60,8 @@ def command(
         from streammoe.daemon.health import WaitReporter
         from streammoe.daemon.reload import Reload
 
-        load = partial(load_settings, config, overrides=overrides)
+        given = () if from_model is None else [("--from-model", from_model)]
+        load = partial(load_settings, config, overrides=overrides, inputs=given)
         reload = Reload(hangup, load(), load, config)
         health = health_of(reload.settings)
         opened, result = partial(open_daemon, fresh=fresh, from_model=from_model), None

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from streammoe.errors import ConfigError
 from streammoe.text import shown
 
 TEMPORARY_SUFFIX = ".tmp"
+AnyPath: TypeAlias = str | os.PathLike[str]
 
 
 def path_of(path: object) -> Path:
@@ -20,8 +25,34 @@ def path_of(path: object) -> Path:
     return Path(path)
 
 
+def overlaps(outputs: Mapping[str, AnyPath], inputs: Iterable[tuple[str, AnyPath]]) -> Iterator[str]:
+    """Yield a sentence for each output that is an input, or an earlier output, under whatever name.
+
+    Args:
+        outputs: files that are to be written, by the option or setting that names each.
+        inputs: files that are read, likewise.
+    """
+    names: dict[object, tuple[str, AnyPath]] = {}
+    for what, file in [*inputs, *outputs.items()]:
+        if (found := _identity(file)) is not None:
+            other, known = names.setdefault(found, (what, file))
+            if other != what and what in outputs:
+                yield f"{what}: is {str(file)!r}, the same file as {other} {str(known)!r}; name another file"
+
+
+def _identity(file: AnyPath) -> object:
+    """Return what all names of a file have in common; None for a device or a pipe, which keeps nothing."""
+    try:
+        status = Path(file).stat()
+    except OSError:
+        return os.path.realpath(file)
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
 def replace(path: Path, *data: bytes | memoryview) -> None:
     """Replace a file's content atomically; several pieces are written one after the other without being joined.
+
+    Nothing but a regular file is ever replaced. A symbolic link stays, and what it names is replaced.
 
     After a normal return the new bytes are on disk under `path`; after an error, a kill or a power cut there are
     either the old bytes or the new ones, never a mixture, and readers only ever see whole files.
@@ -32,16 +63,17 @@ def replace(path: Path, *data: bytes | memoryview) -> None:
     permissions are not carried over.
 
     Raises:
-        OSError: the folder cannot be written, or the disk is full; it names `path`.
+        OSError: there is something other than a file, the folder cannot be written, or the disk is full; it names
+            `path`.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+    target, temporary = _places(path)
     try:
         with temporary.open("xb") as file:
             for piece in data:
                 file.write(piece)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        temporary.replace(target)
     except BaseException as error:
         with suppress(OSError):  # the first error counts
             temporary.unlink()
@@ -49,7 +81,22 @@ def replace(path: Path, *data: bytes | memoryview) -> None:
             error.filename = str(path)  # the name that the caller knows
             del error.filename2
         raise
-    sync_folder(path.parent)
+    sync_folder(target.parent)
+
+
+def probe(path: Path) -> None:
+    """Raise the OSError that `replace` would raise now, unless it is for the size of the content."""
+    _, temporary = _places(path)
+    temporary.touch(exist_ok=False)
+    temporary.unlink()
+
+
+def _places(path: Path) -> tuple[Path, Path]:
+    """Return the file to be replaced, and the temporary one to be written first."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return target, target.with_name(f".{target.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
 
 
 def make_folder(folder: Path) -> None:

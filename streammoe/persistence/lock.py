@@ -91,6 +91,11 @@ class FolderLock:
                 f"{self._name}: its filesystem cannot lock files ({error.strerror}); "
                 f"set {self._setting} to a folder on a local disk"
             ) from error
+        if not os.pread(descriptor, 32, 0).strip().isdigit() and os.fstat(descriptor).st_size:
+            raise CheckpointError(
+                f"{self._name}: its file {LOCK_NAME!r} is something else than the lock, and would be lost; set "
+                f"{self._setting} to a folder of its own"
+            )
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

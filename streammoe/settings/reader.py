@@ -199,7 +199,11 @@ class _Reader:
             # Predictions can be disabled without removing the settings of their destination.
             table = {name: value for name, value in table.items() if name in NoPredictionsSettings.model_fields}
         read["predictions"] = self._chosen(("predictions",), predictions, table, default="none")
-        read["dead_letters"] = self._chosen(("dead_letters",), letters, tables.pop("dead_letters"), default="file")
+        table, saved = tables.pop("dead_letters"), tables["checkpoint"]
+        folder = saved.get("dir") if isinstance(saved, dict) else None
+        if isinstance(table, dict) and table.get("kind", "file") == "file" and isinstance(folder, str):
+            table = {"path": str(Path(folder, "dead-letters.jsonl")), **table}
+        read["dead_letters"] = self._chosen(("dead_letters",), letters, table, default="file")
         schema = tables["schema"]
         target = schema.get("target") if isinstance(schema, dict) else None
         read["model"] = self._model(tables.pop("model"), target)

@@ -330,6 +330,7 @@ class DeadLetterFileSettings(DeadLetters):
 
     kind: Literal["file"] = "file"
     path: Text = "state/dead-letters.jsonl"
+    """By default in ``checkpoint.dir``."""
 
 
 class Guard(Section):

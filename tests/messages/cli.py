@@ -100,7 +100,7 @@ _WRONG = {
     "run config.toml --set": (
         *("schema.target=z", "source.follow=true --set source.path=binary.csv.gz"),
         "checkpoint.dir=file",
-        "dead_letters.path=folder",
+        *("dead_letters.path=folder", "dead_letters.path=config.toml", "dead_letters.path=data.csv"),
         *(f"predictions.kind=file --set predictions.path={path}" for path in ("file/rows.jsonl", "rows.txt")),
         "metrics.enabled=true --set metrics.host=192.0.2.1",
     ),
@@ -123,7 +123,11 @@ _WRONG = {
         *("--against LinearRegression", "--plot out.txt", "--html missing/out.html", "--set metrics.port=1"),
     ),
     "fit": ("data.csv", "mostly-bad.csv --target y"),
-    "fit data.csv --target y": (*("--method magic", "--method mm --step 2", "--out folder", "--out missing/m.model"),),
+    "fit data.csv --target y": (
+        *("--method magic", "--method mm --step 2", "--out folder", "--out missing/m.model"),
+        *("--out data.csv", "--out new --trace ./new", "--out /dev/full", "--out /proc/model"),
+        "--from-model other.model --out other.model",
+    ),
     "dead-letters": ("missing.jsonl", "binary.csv", "letters.jsonl --dry-run"),
     "dead-letters letters.jsonl --replay": ("config.toml",),
     "reduce": (

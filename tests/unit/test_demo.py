@@ -48,6 +48,17 @@ def test_regression_is_won_and_two_may_run_at_a_time_or_one_after_the_other(tmp_
     assert not list(folder.glob("checkpoints/set-aside-*"))
 
 
+def test_a_folder_of_checkpoints_that_no_demo_has_written_is_kept(tmp_path, monkeypatch):
+    for name, task in (("REGRESSION", REGRESSION), ("LONG", LONG)):
+        monkeypatch.setattr(f"streammoe.commands.demo.{name}", task._replace(events=_few, baselines=dict))
+    mine = tmp_path / "checkpoints" / "checkpoint-000000000001.safetensors"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    with run(tmp_path, port=0) as report:
+        assert "checkpoints2" in report.locations[1]
+    assert [(path.name, path.read_text()) for path in mine.parent.iterdir()] == [(mine.name, "mine")]
+
+
 def test_what_somebody_has_edited_is_kept_and_commands_are_those_that_work_here(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", [".venv/bin/streammoe", "demo"])
     for name, task in (("REGRESSION", REGRESSION), ("LONG", LONG)):

@@ -208,6 +208,8 @@ def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected()
 
 def test_without_matplotlib_pictures_are_rejected_before_a_long_run(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
+    tables = tables_from("data.csv", ["y"], classify=False, format=None, given={})
+    settings_of_file = settings_from(tables, "the test")
     with pytest.raises(ConfigError):
-        report.check_outputs(tmp_path / "x.png", None)
-    report.check_outputs(None, None)
+        report.check_outputs(tmp_path / "x.png", None, settings_of_file)
+    report.check_outputs(None, None, settings_of_file)

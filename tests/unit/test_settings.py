@@ -147,6 +147,15 @@ def test_flags_win_over_the_environment_over_the_file_over_defaults(config: Path
     assert (model.n_experts, model.degree, model.gate_degree, model.seed) == (5, 3, 2, 0)
     assert read(config, "model.seed=1", "model.seed=2").model.seed == 2, "the last flag wins"
     assert read(config, STREAMMOE_DEAD_LETTERS__MAX_RATIO="0.25").dead_letters.max_ratio == 0.25
+
+
+def test_dead_letters_go_to_the_folder_of_the_checkpoints_unless_told_otherwise(config):
+    for flags, path in (
+        ([], "state/dead-letters.jsonl"),
+        (["checkpoint.dir=/elsewhere"], "/elsewhere/dead-letters.jsonl"),
+        (["checkpoint.dir=/elsewhere", "dead_letters.path=bad.jsonl"], "bad.jsonl"),
+    ):
+        assert read(config, *flags).dead_letters.path == path
     assert read(config, STREAMMOE_LOG_LEVEL="debug", OTHER__THING="1") == read(config)
 
 

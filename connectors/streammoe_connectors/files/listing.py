@@ -86,6 +86,14 @@ def identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+def is_same_file(path: str, other: str | int) -> bool:
+    """Return whether two paths, or an open file, are one regular file that can be looked at."""
+    try:
+        return os.path.isfile(other) and os.path.samefile(path, other)  # noqa: PTH113, PTH121 - one may be open
+    except OSError:
+        return False
+
+
 def without_other_names(paths: Sequence[str], known: Sequence[str] = ()) -> list[str]:
     """Remove all but one of several paths to the same file, with one warning per file.
 

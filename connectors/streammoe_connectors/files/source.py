@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import time
+from contextlib import suppress
 
-from streammoe.errors import RetriableSourceError
+from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Batch, Position, Source, SourceStatus
 from streammoe_connectors.files.finite import FiniteFiles
 from streammoe_connectors.files.follow import FollowedFiles
-from streammoe_connectors.files.listing import matches_pattern
+from streammoe_connectors.files.listing import expand, is_same_file, matches_pattern
 from streammoe_connectors.files.settings import FileSettings
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -31,8 +32,12 @@ class FileSource(Source):
 
     @staticmethod
     def reads(settings: FileSettings, path: str) -> bool:
-        """Whether a source with these settings reads the file at `path`, however either path is spelled."""
-        return matches_pattern(os.path.realpath(settings.path), os.path.realpath(path))
+        """Whether a source with these settings reads the file at `path`, under whatever name."""
+        if matches_pattern(os.path.realpath(settings.path), os.path.realpath(path)):
+            return True
+        with suppress(SourceError):  # which a start reports
+            return any(is_same_file(path, name) for name in expand(settings.path))
+        return False
 
     def seek(self, position: Position | None) -> None:
         self._files.seek(position)

@@ -68,7 +68,7 @@ def command(
     if against:
         tables["source"]["block_bytes"] = 1 << 16  # slow peers, and a bar that moves
     settings = settings_from(tables, "the command line", overrides=overrides)
-    report.check_outputs(plot, page)
+    report.check_outputs(plot, page, settings)
     with StopFlag() as stop, progress_bar("evaluating") as follow:
         evaluation = run_evaluation(
             settings,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from streammoe.configuration import contested
 from streammoe.errors import ConfigError, not_installed
 from streammoe.estimators import MixtureOfExperts
+from streammoe.persistence.durable import probe, replace
+from streammoe.settings import Settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,8 +33,13 @@ class Output(NamedTuple):
     """Whether it is drawn, for which matplotlib must be installed."""
 
 
-def check_outputs(*outputs: Output) -> None:
-    """Check before a long run that the files can be written.
+def check_outputs(*outputs: Output, settings: Settings, inputs: Iterable[tuple[str, Path | None]] = ()) -> None:
+    """Check before a long run that the files can be written, and that nothing that is read would be lost.
+
+    Args:
+        *outputs: what is written.
+        settings: of the source.
+        inputs: further files that are read, each with what names it.
 
     Raises:
         ConfigError: matplotlib is missing, or a path cannot be used.
@@ -46,8 +54,15 @@ def check_outputs(*outputs: Output) -> None:
             problems.append(f"{name} {path}: is a folder; name a file in it")
         elif not path.parent.is_dir():
             problems.append(f"{name} {path}: there is no folder {path.parent}; create it first")
-        elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        elif path.exists() and not os.access(path, os.W_OK):
             problems.append(f"{name} {path}: cannot be written by this user; name another file")
+        else:
+            try:
+                probe(path)
+            except OSError as error:
+                problems.append(f"{name} {path}: cannot be written ({error.strerror}); name another file")
+    given = [(what, path) for what, path in inputs if path is not None]
+    problems += contested(settings, {output.option: str(path) for output, path in requested}, given)
     if problems:
         raise ConfigError(*problems)
     if any(output.needs_matplotlib for output, _ in requested):
@@ -56,6 +71,12 @@ def check_outputs(*outputs: Output) -> None:
         except ImportError as error:
             drawn = ", ".join(output.option for output in outputs if output.needs_matplotlib)
             raise not_installed(f"a picture ({drawn})", "matplotlib", "plot") from error
+
+
+def write_output(option: str, path: Path, content: bytes) -> None:
+    """Write a file that an option names, as a whole."""
+    with as_config_error(option, path):
+        replace(path, content)
 
 
 @contextmanager
@@ -71,8 +92,7 @@ def write_figure(option: str, path: Path, figure: Figure) -> None:
     """Write a figure in the format of the file extension."""
     data = io.BytesIO()
     figure.savefig(data, format=path.suffix.lower().removeprefix("."), dpi=150)
-    with as_config_error(option, path):
-        path.write_bytes(data.getvalue())
+    write_output(option, path, data.getvalue())
 
 
 def format_number(value: float) -> str:

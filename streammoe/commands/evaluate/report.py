@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streammoe.commands.evaluate import outputs
-from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, as_config_error, finite_or_none, format_number
+from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, finite_or_none, format_number
 from streammoe.commands.evaluate.run import Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from streammoe.settings import Settings
 
 PAGES = (".html", ".htm")
 MAX_SHARES = 10
@@ -65,8 +67,8 @@ def to_json(evaluation: Evaluation) -> str:
     )  # fmt: skip
 
 
-def check_outputs(plot: Path | None, page: Path | None) -> None:
-    """Check before a long run that its plot and its page can be written.
+def check_outputs(plot: Path | None, page: Path | None, settings: Settings) -> None:
+    """Check before a long run that its plot and its page can be written, and are not what the settings read.
 
     Raises:
         ConfigError: matplotlib is missing, or a path cannot be used.
@@ -74,6 +76,7 @@ def check_outputs(plot: Path | None, page: Path | None) -> None:
     outputs.check_outputs(
         outputs.Output("--plot", plot, FIGURE_SUFFIXES, needs_matplotlib=True),
         outputs.Output("--html", page, PAGES, needs_matplotlib=True),
+        settings=settings,
     )
 
 
@@ -88,8 +91,7 @@ def write_page(evaluation: Evaluation, path: Path) -> None:
     figure(evaluation).savefig(picture, format="svg", metadata={"Date": None})
     svg = picture.getvalue()
     svg = svg[svg.index("<svg") :]
-    with as_config_error("--html", path):
-        path.write_text(_page(evaluation, svg), encoding="utf-8")
+    outputs.write_output("--html", path, _page(evaluation, svg).encode())
 
 
 def figure(evaluation: Evaluation) -> Figure:

@@ -104,7 +104,7 @@ def command(
     if not targets and config is None:
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
     from streammoe.batch import Round
-    from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, Output, check_outputs
+    from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, Output, as_config_error, check_outputs
     from streammoe.commands.fit import report
     from streammoe.commands.fit.options import settings_of
     from streammoe.commands.fit.run import fit_source
@@ -127,8 +127,17 @@ def command(
         format=form,
         given=given,
     )
+    files: list[str] = []
+    if by_processes:
+        from streammoe.commands.fit.partitions import files_of, fit_files
+
+        files = files_of(data)
     check_outputs(
-        Output("--out", out), Output("--trace", trace), Output("--plot", plot, FIGURE_SUFFIXES, needs_matplotlib=True)
+        Output("--out", out),
+        Output("--trace", trace),
+        Output("--plot", plot, FIGURE_SUFFIXES, needs_matplotlib=True),
+        settings=settings,
+        inputs=[("--config", config), ("--from-model", from_model), *(("DATA", Path(name)) for name in files)],
     )
     with StopFlag() as stop, progress_bar("reading") as follow, progress_bar("fitting") as advance:
 
@@ -137,11 +146,9 @@ def command(
             return stop.requested
 
         if by_processes:
-            from streammoe.commands.fit.partitions import files_of, fit_files
-
             result = fit_files(
                 settings,
-                files_of(data),
+                files,
                 workers=workers,
                 scheduler=scheduler,
                 strategy=strategy,
@@ -168,7 +175,8 @@ def command(
     if result is None:
         end_without_result(stop.exit_code, "before a fit had begun; there is no model, and nothing was written")
     if out is not None:
-        result.fit.model.save(out)
+        with as_config_error("--out", out):
+            result.fit.model.save(out)
     if trace is not None:
         report.write_trace(result, trace)
     if plot is not None:

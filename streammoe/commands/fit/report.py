@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streammoe.batch import Fit, Round
-from streammoe.commands.evaluate.outputs import as_config_error, finite_or_none, format_number, write_figure
+from streammoe.commands.evaluate.outputs import finite_or_none, format_number, write_figure, write_output
 from streammoe.commands.fit.run import FileFit
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ def write_trace(result: FileFit, path: Path) -> None:
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(Round._fields)
     rows.writerows([["" if finite_or_none(value) is None else value for value in each] for each in result.fit.trace])
-    with as_config_error("--trace", path):
-        path.write_text(text.getvalue(), encoding="utf-8")
+    write_output("--trace", path, text.getvalue().encode())
 
 
 def write_plot(result: FileFit, path: Path) -> None:
