@@ -1,8 +1,8 @@
 """Kinds of columns: numbers, truth values, categories or times, by the first value unless a setting says otherwise.
 
-The rule is the same in Python, in `streammoe evaluate` and in the daemon. One value decides, so that nothing depends on
-how a stream is cut; what is decided is part of the model. Where a text could be a number, it is never a category: such
-a column is one of numbers, and the record is accepted or rejected as a number is.
+One value decides, so that nothing depends on how a stream is cut; what is decided is part of the model. In records of
+files and topics, where a text could be a number, it is never a category: such a column is one of numbers, and the
+record is accepted or rejected as a number is. In Python, where numbers have types of their own, any text is a category.
 """
 
 from __future__ import annotations
@@ -79,6 +79,20 @@ def kind_of(value: object, *, text: bool = False) -> ColumnKind | None:
     return "time" if _TIME.fullmatch(plain) else "category"
 
 
+def kind_in_python(value: object) -> ColumnKind | None:
+    """Return what a column holds whose first value is this one in Python, where a text is a category whatever it says.
+
+    Only a time in full, as ISO 8601 has it, is a time.
+
+    >>> [kind_in_python(value) for value in ("0", "10115", "NA", "1,5", "true", "2026-01-31", " ", 7)]
+    ['category', 'category', 'category', 'category', 'category', 'time', None, 'number']
+    """
+    if not isinstance(value, str):
+        return kind_of(value)
+    plain = str(value).strip()
+    return ("time" if _TIME.fullmatch(plain) else "category") if plain else None
+
+
 def _is_meant_as_number(text: str) -> bool:
     """Return whether a text is a number, or what is written where a number is missing or not finite."""
     return bool(
@@ -131,9 +145,9 @@ class Fixed(NamedTuple):
             return "time"
         return "number" if name in self.numeric or name in self.lagged else None
 
-    def kind_of(self, name: object, value: object, *, text: bool = False) -> ColumnKind | None:
-        """Return the kind of a column with this first value; None if neither a setting nor the value decides."""
-        return self.kind(name) or kind_of(value, text=text)
+    def kind_in_python(self, name: object, value: object) -> ColumnKind | None:
+        """Return the kind of a column with this first value; None if neither an argument nor the value decides."""
+        return self.kind(name) or kind_in_python(value)
 
     def explained(self, error: InvalidEvent) -> InvalidEvent:
         """Return the error of a value that is no number with the reason why it must be one, if that is its lags."""

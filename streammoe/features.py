@@ -137,6 +137,8 @@ class Encoder(Noticed):
         """Number of events learned, by field, whose level has no column; not saved in checkpoints."""
         self.mixed: set[Any] = set()
         """Fields taken for categories by their first value that hold numbers too; not saved in checkpoints."""
+        self.stated: set[Any] = set()
+        """Fields that came with a type of categories; not saved in checkpoints."""
         self.scaler = identity_scaler(0, n_outputs)
         self.scales = Scales.blank(0)
         self.target_scales = Scales.blank(n_outputs)
@@ -172,7 +174,17 @@ class Encoder(Noticed):
     def copy(self) -> Encoder:
         """Return an independent copy."""
         other = copy.copy(self)
-        for name in ("fields", "kinds", "awaited", "feature_names", "unplaced", "mixed", "_index", "_entries"):
+        for name in (
+            "fields",
+            "kinds",
+            "awaited",
+            "feature_names",
+            "unplaced",
+            "mixed",
+            "stated",
+            "_index",
+            "_entries",
+        ):
             setattr(other, name, getattr(self, name).copy())
         other.scales, other.target_scales = self.scales.copied(), self.target_scales.copied()
         other.bounds, other.target_bounds = self.bounds.copied(), self.target_bounds.copied()
@@ -278,7 +290,7 @@ class Encoder(Noticed):
     def kind_of(self, name: Any, value: object) -> ColumnKind | None:
         """Return what a field holds, or what this first value makes it hold; None if nothing decides yet."""
         j = self._index.get(name)
-        return self.fixed.kind_of(name, value) if j is None else KINDS[self.kinds[j]]
+        return self.fixed.kind_in_python(name, value) if j is None else KINDS[self.kinds[j]]
 
     def is_categorical(self, name: Any) -> bool:
         """Return whether a field holds categories, or will."""
@@ -349,7 +361,7 @@ class Encoder(Noticed):
             check_name(name)
         if not unseen and not self.levels:
             return NO_ADDITIONS
-        found = {name: self.fixed.kind_of(name, event[name]) for name in unseen if not is_missing(event[name])}
+        found = {name: self.fixed.kind_in_python(name, event[name]) for name in unseen if not is_missing(event[name])}
         unseen = sorted((name for name, kind in found.items() if kind is not None), key=str)
         levels = []
         for name in (*self.levels, *(name for name in unseen if found[name] == "category")):
@@ -810,7 +822,9 @@ class Encoder(Noticed):
     def _notice_mixed(self, levels: Iterable[tuple[Any, str]]) -> None:
         """Warn once of each field that its first value made one of categories, and that holds numbers too."""
         for name, text in levels:
-            if name not in self.fixed.categorical and name not in self.mixed and NUMBER.fullmatch(text):
+            if name in self.fixed.categorical or name in self.mixed or name in self.stated:
+                continue
+            if NUMBER.fullmatch(text) and not self._are_numbers(self.levels[name]):
                 self.mixed.add(name)
                 LOGGER.warning(
                     "%s: its first value made it a column of categories, and %s is one of them now; name it in "
@@ -818,6 +832,15 @@ class Encoder(Noticed):
                     name,
                     shown(text),
                 )
+
+    def _are_numbers(self, levels: Iterable[str]) -> bool:
+        return all(NUMBER.fullmatch(text) for text in levels)
+
+    @property
+    def numbers_as_text(self) -> list[Any]:
+        """Fields of categories, which nobody has said they are, of which each level so far is a number."""
+        said = {*self.fixed.categorical, *self.stated}
+        return [name for name, levels in self.levels.items() if name not in said and self._are_numbers(levels)]
 
     def _kinds_with(self, additions: Additions) -> IntArray:
         """Return the kinds of all fields, new ones included, (F + new fields,)."""

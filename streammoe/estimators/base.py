@@ -21,6 +21,7 @@ from streammoe.engine.members.one_expert import OneExpert
 from streammoe.engine.members.refitted import Refitted
 from streammoe.engine.portfolio import ON_TRIAL
 from streammoe.errors import ConfigError
+from streammoe.estimators.frames import table_by_names, targets_by_names
 from streammoe.fields import Change
 from streammoe.layout import Additions
 from streammoe.model import checkpoint, learn_rows
@@ -28,7 +29,7 @@ from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
 from streammoe.model.learner import Learner
 from streammoe.model.parameters import parameters_of
-from streammoe.model.tables import Events, Table, table_of_array
+from streammoe.model.tables import Events, Table
 from streammoe.model.targets import Targets
 from streammoe.noise import Noise
 from streammoe.options import CHOICES, FeatureOptions, Options, as_arguments, checked
@@ -106,11 +107,13 @@ class MixtureOfExperts(base.Estimator):
         """Learn rows in order; the result equals a loop over `learn_one`, bit for bit, wherever the array is cut.
 
         Args:
-            X: (n, P) finite numbers.
-            y: (n,) or (n, Q) finite numbers, or (n,) labels. New outputs are called y0, y1 and so on.
+            X: (n, P) finite numbers; or a data frame, of pandas, polars or Arrow, as `learn_many` takes it, whose
+                columns are found by their names.
+            y: (n,) or (n, Q) finite numbers, or (n,) labels. New outputs are called y0, y1 and so on, unless it is a
+                frame.
             w: (n,) weight of each event in the objective, in [0, 1e6]; by default 1. Events of weight 0 are not
                 learned.
-            feature_names: names of the columns; by default x0, x1, …
+            feature_names: names of the columns of an array; by default x0, x1, …
 
         Returns:
             (n,) prequential log-losses −log s(y|x) in the target's own units: each row is predicted, then learned.
@@ -119,18 +122,20 @@ class MixtureOfExperts(base.Estimator):
             InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row`` and nothing was
                 learned.
         """
-        table = table_of_array(X, feature_names, self.learner.encoder.own_fields)
-        return learn_array(self.learner, table, y, w)
+        table = table_by_names(self.learner.encoder, X, feature_names)
+        y, names = targets_by_names(self.learner.targets, y)
+        return learn_array(self.learner, table, y, w, names)
 
     def log_likelihood_array(
         self, X: AnyArray, y: AnyArray, *, feature_names: Sequence[Any] | None = None
     ) -> FloatArray:
         """Return log s(y|x) of each row, (n,), in the target's own units; nothing is learned."""
+        y, _ = targets_by_names(self.learner.targets, y)
         return self.learner.log_likelihood(self._table(X, feature_names), y)
 
     def _table(self, X: AnyArray, feature_names: Sequence[Any] | None) -> Table:
         """Convert an array to predict from."""
-        return table_of_array(X, feature_names, self.learner.encoder.own_fields, known=True)
+        return table_by_names(self.learner.encoder, X, feature_names, known=True)
 
     # -- Rows of a stream ----------------------------------------------------------------------------------------------
 

@@ -1,18 +1,19 @@
-"""Conversion from and to pandas, which is imported only when a frame is created."""
+"""Conversion of data frames, and to pandas, which is imported only when a frame is created."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from streammoe.columns import ColumnKind
 from streammoe.errors import InvalidEvent
 from streammoe.features import Encoder
-from streammoe.model.tables import Table
-from streammoe.text import shown
+from streammoe.model.tables import Table, table_of_array
+from streammoe.model.targets import Targets
+from streammoe.text import shown, some_of
 from streammoe.types import AnyArray
 from streammoe.values import check_name, is_missing, level, seconds, type_in_words
 
@@ -20,10 +21,69 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def frame_of(values: Any, what: str) -> pd.DataFrame | None:
+    """Return the frame that some values are, or can be converted to, as pandas has it; None if columns have no names.
+
+    Raises:
+        InvalidEvent: columns have names, but it cannot be converted.
+    """
+    if _is_frame(values):
+        return cast("pd.DataFrame", values)
+    if not (hasattr(values, "columns") or hasattr(values, "column_names")):
+        return None
+    try:
+        return cast("pd.DataFrame", values.to_pandas())
+    except (AttributeError, ImportError) as error:
+        why = f" ({error})" if isinstance(error, ImportError) else ""
+        msg = (
+            f"{what}: got {type_in_words(values)}, which cannot be converted to a frame of pandas{why}; give such a "
+            "frame, or an array with feature_names"
+        )
+        raise InvalidEvent(msg, reason="wrong_type", feature=what) from None
+
+
+def table_by_names(encoder: Encoder, X: Any, feature_names: Sequence[Any] | None, *, known: bool = False) -> Table:
+    """Convert an array, or a frame, which must have all columns of the model, whatever their order.
+
+    Args:
+        encoder: of the model.
+        X: the array or frame.
+        feature_names: names of the columns of an array.
+        known: whether an array without names must have the columns of the model.
+
+    Raises:
+        InvalidEvent: see `table_of` and `table_of_array`; or a column is missing.
+    """
+    frame = frame_of(X, "X")
+    if frame is None:
+        return table_of_array(X, feature_names, encoder.own_fields, known=known)
+    if feature_names is not None:
+        msg = "feature_names: a data frame has its own column names; omit feature_names"
+        raise InvalidEvent(msg, reason="wrong_shape")
+    table = table_of(encoder, frame)
+    if absent := [name for name in encoder.own_fields if name not in table.names]:
+        msg = (
+            f"X: lacks {some_of(absent)}, which the model has, among its columns ({some_of(table.names)}); rename "
+            "them, or give X.to_numpy() and feature_names"
+        )
+        raise InvalidEvent(msg, reason="wrong_shape")
+    return table
+
+
+def targets_by_names(targets: Targets, y: Any) -> tuple[Any, list[Any] | None]:
+    """Return targets in the order of the outputs, and the names of those, if it is a frame of several outputs."""
+    frame = None if targets.is_number or targets.are_labels else frame_of(y, "y")
+    if frame is None:
+        return y, None
+    names = targets.names_in(frame.columns)
+    return frame[names].to_numpy(), names
+
+
 def table_of(encoder: Encoder, X: pd.DataFrame) -> Table:
     """Convert a frame to a table; times become seconds since 1970, categories their levels, missing values NaN or None.
 
-    The first value of a column that the encoder does not know decides what it holds, as in `learn_one`.
+    A type of categories makes a column one of these. Of others that the encoder does not know the first value decides
+    what they hold, as in `learn_one`.
 
     Raises:
         InvalidEvent: a name or a value is of the wrong type, or a number is not finite; ``row`` is the index of the
@@ -40,12 +100,20 @@ def table_of(encoder: Encoder, X: pd.DataFrame) -> Table:
     rows = np.full((len(X), len(names)), np.nan)
     texts: dict[Any, list[str | None]] = {}
     kinds: dict[Any, ColumnKind] = {}
+    stated = [name for name in names if X[name].dtype == "category"]
     errors: list[InvalidEvent] = []
     for j, name in enumerate(names):
         values = _values(X[name])
         kind = encoder.kind_of(name, next((value for value in values if not is_missing(value)), None))
         if kind is None:  # there is no value
             continue
+        if name in stated and kind != "category" and encoder.fixed.kind(name) is None:
+            if encoder.index_of(name) is not None:
+                msg = (
+                    f"{name!s}: its type is category, but the model has a column of {kind}s; convert it, or start over"
+                )
+                raise InvalidEvent(msg, reason="wrong_type", feature=name)
+            kind = "category"
         kinds[name] = kind
         if kind == "category":
             values = X[name].tolist()  # whole numbers as such, however large
@@ -63,7 +131,7 @@ def table_of(encoder: Encoder, X: pd.DataFrame) -> Table:
             errors.append(InvalidEvent(f"row {i}: {error}", reason=error.reason, feature=name, row=i))
     if errors:
         raise min(errors, key=lambda error: error.row or 0)
-    return Table(rows, names, texts, kinds)
+    return Table(rows, names, texts, kinds, stated)
 
 
 def _values(column: pd.Series) -> AnyArray | list[Any]:
@@ -80,9 +148,13 @@ def check_frame(frame: object, what: str) -> None:
     Raises:
         InvalidEvent: it is not.
     """
-    if not (hasattr(frame, "columns") and hasattr(frame, "index")):
+    if not _is_frame(frame):
         msg = f"{what}: got {shown(frame)}, {type_in_words(frame)}; it must be a data frame"
         raise InvalidEvent(msg, reason="wrong_type", feature=what)
+
+
+def _is_frame(values: object) -> bool:
+    return hasattr(values, "columns") and hasattr(values, "index")
 
 
 def series_like(X: pd.DataFrame, values: AnyArray) -> pd.Series:

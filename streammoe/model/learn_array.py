@@ -47,7 +47,7 @@ def learn_array(
     weights, before = event_weights(weights, n), learner.n
     losses = _learn_weighted(learner, table, y, weights)
     if before < SETTLED_AT <= learner.n:
-        learner.warn_of_not_found()
+        learner.warn_of_columns()
     return losses
 
 
@@ -149,6 +149,7 @@ def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> 
         return np.empty(0)
     encoder = learner.encoder
     known = set(encoder.fields)
+    encoder.stated.update(table.stated)
     # Others have no value in these rows.
     unseen = sorted((name for name in table.names if name not in known and not table.first_value(name)), key=str)
     fields = [*encoder.fields, *unseen]

@@ -36,8 +36,8 @@ from streammoe.types import FloatArray
 from streammoe.values import check_name, not_a_mapping
 
 LOGGER = logging.getLogger("streammoe.estimators")
-SETTLED_AT = 100
-"""Number of events after which a column that only settings name is noticed."""
+SETTLED_AT = 30
+"""Number of events after which columns are noticed that may not be what was meant."""
 NOT_FOUND = (-1, "not found")
 """The entry of `Context.reported` that says so."""
 BIND_AFTER = 16
@@ -122,7 +122,9 @@ class Learner:
             return
         weight = 1.0 if type(w) is float and w == 1.0 else event_weight(w)
         if not isinstance(x, dict | Mapping):
-            raise not_a_mapping(x)
+            if not hasattr(x, "items"):
+                raise not_a_mapping(x)
+            x = dict(x.items())  # a row of a frame
         additions = context.encoder.additions(x)
         row = context.encoder.row(x, additions)
         if weight == 0.0:
@@ -132,7 +134,7 @@ class Learner:
         if plain is None or not self._learn_usual(plain, tuple(row[0].tolist()), given, weight):
             self._learn_at_length(row, target, additions, weight, new_label)
         if self.n == SETTLED_AT:
-            self.warn_of_not_found()
+            self.warn_of_columns()
 
     def _learn_plain(self, x: Mapping[Any, Any], y: Any) -> bool:
         """Learn an event of weight 1 that has nothing but floats, if it is usual; return whether it was learned."""
@@ -208,11 +210,18 @@ class Learner:
             self.take(row, target)
             self.learn(row, target, weight)
 
-    def warn_of_not_found(self) -> None:
-        """Warn once of names in the arguments that no event had a value of."""
+    def warn_of_columns(self) -> None:
+        """Warn once of numbers that came as text, and of names in the arguments that no event had a value of."""
         context, encoder = self.context, self.context.encoder
         if NOT_FOUND in context.reported:
             return
+        for name in encoder.numbers_as_text:
+            LOGGER.warning(
+                "%s: came as text, which makes it a column of categories, but each value so far is a number, such as "
+                "%s; if it is one, convert it with float() and start over; if it is a code, name it in categorical",
+                name,
+                shown(next(iter(encoder.levels[name]))),
+            )
         columns = [*encoder.own_fields, *encoder.awaited]
         named = encoder.fixed._asdict()
         named["lags.inputs"] = named.pop("lagged")

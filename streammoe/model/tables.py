@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,6 +30,8 @@ class Table(NamedTuple):
     """Levels of the columns that hold categories as such."""
     kinds: Mapping[Any, ColumnKind] = {}
     """What columns hold, where values or settings say so; those of an array are numbers otherwise."""
+    stated: Collection[Any] = ()
+    """Columns that have a type of categories."""
 
     def first_value(self, name: Any) -> int:
         """Return the index of the first row with a value in a column; n if there is none."""
@@ -41,11 +43,11 @@ class Table(NamedTuple):
 
     def part(self, piece: slice) -> Table:
         """Return a slice of rows."""
-        return Table(self.rows[piece], self.names, _part(self.texts, piece), self.kinds)
+        return self._replace(rows=self.rows[piece], texts=_part(self.texts, piece))
 
     def select(self, indexes: IntArray) -> Table:
         """Return the rows with these indexes."""
-        return Table(self.rows[indexes], self.names, _select(self.texts, indexes), self.kinds)
+        return self._replace(rows=self.rows[indexes], texts=_select(self.texts, indexes))
 
     def ordered(self, fields: Sequence[Any]) -> FloatArray:
         """Return rows in the order of `fields`; a field without column is NaN (missing), other columns are omitted."""

@@ -2,8 +2,10 @@
 
 import math
 from itertools import islice
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 from river import datasets, preprocessing
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, reduce, schedules
@@ -102,6 +104,17 @@ def learning(*xs, y=1.0, kind=MoERegressor, **arguments):
     return call
 
 
+def _with_frames(call):
+    """Call a method of a model that has learned a frame."""
+
+    def case(_):
+        model = MoERegressor(n_experts=1)
+        model.learn_many(FRAME, FRAME["a"])
+        call(model)
+
+    return case
+
+
 def wide(n):
     return {f"x{j}": 0.5 for j in range(n)}
 
@@ -115,6 +128,7 @@ IN_PYTHONS_WORDS = {"no JSON", "deep", "field beyond"}
 """They differ from version to version."""
 X, Y = np.arange(8.0).reshape(4, 2), np.arange(4.0)
 TWENTY = test_batch.rows(20)
+FRAME = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
 
 CASES = {
     # Columns
@@ -187,10 +201,15 @@ CASES = {
     "lags of a column that there is not": learning(*[{"temp": 1.5}] * 100, n_experts=1, lags=Lags(2, ("tmep",))),
     "lags of a target": lambda _: MoERegressor(lags=Lags(1, ("y",))).learn_one({"y": 1.0}, 1.0),
     "a column named as a lag": lambda _: MoERegressor(lags=1).set_columns(["a", "y:lag1"]),
-    "a number in quotes": learning({"a": "12.5"}),
-    "a number with separators of thousands": learning({"a": "1,234,567.5"}),
-    "a number with one comma": learning({"a": "1,234"}),
-    "a number with a decimal comma": learning({"a": "0,5"}),
+    **{
+        f"a number as text: {text}": learning({"a": 1.0}, {"a": text})
+        for text in ("12.5", "1,234,567.5", "1,234", "0,5")
+    },
+    "numbers as text": learning(*[{"zip": "10115"}] * 30, n_experts=1),
+    "a type of categories for numbers": _with_frames(lambda m: m.predict_many(FRAME.astype("category"))),
+    "a frame that lacks a column": _with_frames(lambda m: m.predict_array(FRAME[["a"]])),
+    "a frame with names besides": _with_frames(lambda m: m.predict_array(FRAME, feature_names=["a", "b"])),
+    "a frame that is none of pandas": _with_frames(lambda m: m.predict_array(SimpleNamespace(columns=["a", "b"]))),
     "a target in quotes": learning({"a": 1.0}, y="12.5"),
     "names that no event has": learning(
         *[{"color": "red", "size": 1.5}] * 100, n_experts=1, categorical=("colour",), timestamps=("when",)

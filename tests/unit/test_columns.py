@@ -20,7 +20,7 @@ from streammoe.pipeline.decoders.values import CommaText, TooLarge, Unreadable, 
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import PrequentialScores
 from tests.pairs import pairwise_cases
-from tests.unit.pipeline.streams import run
+from tests.unit.pipeline.streams import batches_of, run
 
 KINDS = {"categorical": ("c", "d"), "timestamps": ("t", "u")}
 QUICK = {"n_experts": 2, "warmup": WarmUp(30, restarts=1)}
@@ -83,7 +83,86 @@ def test_a_value_has_one_kind_and_what_is_meant_as_a_number_is_one():
         assert (kind_of(word, text=True), kind_of(word)) == ("boolean", "category")
 
 
-@pytest.mark.parametrize("value", TO_BE_REJECTED)
+AS_TEXT = [value for value in TO_BE_REJECTED if isinstance(value, str)] + ["0", "10115", " -1.5e3 ", "true"]
+
+
+def test_in_python_any_text_is_a_category_but_a_time_in_full():
+    for text in AS_TEXT:
+        one, many, declared = (MoERegressor(**QUICK, **more) for more in ({}, {}, {"categorical": ("x",)}))
+        for model in (one, declared):
+            model.learn_one({"x": text}, 1.0)
+        many.learn_many(pd.DataFrame({"x": [text]}), pd.Series([1.0]))
+        assert one.column_kinds == {"x": "category"}, text
+        assert one.state_digest() == many.state_digest() == declared.state_digest()
+    one.learn_one({"t": "2026-01-31T12:00Z"}, 1.0)
+    assert one.column_kinds["t"] == "time"
+
+
+def test_numbers_that_came_as_text_are_warned_of_once_unless_a_type_or_an_argument_says_they_are_codes(caplog):
+    frame = pd.DataFrame({"zip": [str(10115 + i % 3) for i in range(50)], "c": ["1", "red"] * 25, "v": range(50)})
+    y = pd.Series(np.arange(50.0))
+    ways = {
+        "one": lambda model: [model.learn_one(x, 1.0) for x in frame.to_dict("records")],
+        "frame": lambda model: model.learn_many(frame, y),
+        "pieces": lambda model: [model.learn_many(frame[i : i + 7], y[i : i + 7]) for i in range(0, 50, 7)],
+        "declared": lambda model: model.learn_many(frame, y),
+        "type": lambda model: model.learn_many(frame.astype({"zip": "category", "c": "category"}), y),
+    }
+    for way, learn in ways.items():
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            learn(MoERegressor(**QUICK, categorical=("zip",) if way == "declared" else None))
+        warned_of = [record.args[0] for record in caplog.records if "came as text" in record.msg]
+        assert warned_of == ([] if way in {"declared", "type"} else ["zip"]), way
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("codes", [[0, 1, 2], ["0", "1", "2"], ["r", "g", "b"], [0.5, 1.5, 2.5]], ids=str)
+def test_a_type_of_categories_is_what_the_user_says_whatever_the_codes(codes, ordered):
+    rng = np.random.default_rng(0)
+    k = rng.integers(0, 3, 300)
+    frame = pd.DataFrame({"k": np.array(codes, dtype=object)[k], "a": rng.normal(size=300)})
+    y = pd.Series(np.array([0.0, 5.0, -5.0])[k])
+    expected, found = MoERegressor(**QUICK, categorical=("k",)), MoERegressor(**QUICK)
+    expected.learn_many(frame, y)
+    typed = frame.assign(k=pd.Categorical(frame["k"], categories=codes, ordered=ordered))
+    found.learn_many(typed, y)
+    assert found.state_digest() == expected.state_digest()
+    assert np.abs(found.predict_many(typed) - y).max() < 0.2
+    arrays, numbers = MoERegressor(**QUICK), MoERegressor(**QUICK, numeric=("k",))
+    arrays.learn_array(typed, y)
+    assert arrays.state_digest() == expected.state_digest()
+    if not isinstance(codes[0], str):
+        numbers.learn_many(typed, y)
+        assert numbers.column_kinds["k"] == "number"
+    of_numbers = MoERegressor(**QUICK)
+    of_numbers.learn_one({"k": 1.0, "a": 0.0}, 1.0)
+    with pytest.raises(InvalidEvent, match="its type is category, but the model has a column of numbers"):
+        of_numbers.predict_many(typed)
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+def test_codes_as_text_go_on_in_a_daemon_and_those_of_a_daemon_in_python(format, tmp_path):
+    events = [{"a": 0.5 * i, "zip": str(10115 + i % 3), "y": float(i % 3)} for i in range(80)]
+    expected = learned(MoERegressor(**QUICK), events)
+    for first in ("python", "daemon"):
+        line = pipeline(**({"categorical": ("zip",)} if first == "daemon" else {}))
+        if first == "daemon":
+            assert run(line, events[:40], format).outcomes["learned"] == 40
+        else:
+            line.model = learned(MoERegressor(**QUICK), events[:40])
+        line.model.save(tmp_path / "model")
+        model = load(tmp_path / "model")
+        if first == "python":
+            line = Pipeline(model, line.schema, line.scores)
+            outcomes = [line.process(batch).outcomes["learned"] for batch in batches_of(events[40:], format)]
+            assert outcomes == [40]
+        else:
+            learned(model, events[40:])
+        assert model.state_digest() == expected.state_digest()
+
+
+@pytest.mark.parametrize("value", [value for value in TO_BE_REJECTED if not isinstance(value, str)])
 def test_what_is_rejected_decides_nothing(value):
     model = MoERegressor(**QUICK)
     with pytest.raises(InvalidEvent):
@@ -188,7 +267,7 @@ def test_a_frame_is_learned_whole_or_not_at_all_even_where_columns_join_before_t
 def test_names_in_the_arguments_that_no_event_has_are_warned_of_once(caplog, way):
     X = np.random.default_rng(0).normal(size=(150, 2))
     model = MoERegressor(**QUICK, categorical=("colour",), numeric=("x0",), timestamps=("when",))
-    for piece in (slice(0, 60), slice(60, 150)):
+    for piece in (slice(0, 25), slice(25, 150)):
         with caplog.at_level(logging.WARNING):
             if way == "one":
                 for row in X[piece]:

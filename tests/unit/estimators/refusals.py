@@ -174,6 +174,8 @@ def trained(kind, n):
 
 
 LATER = {
+    "feature text",
+    "frame of text",
     "label one too many",
     "array, label too many",
     "outputs one of two",
@@ -181,4 +183,4 @@ LATER = {
     "frame, other outputs",
     "asked array of another width",
 }
-"""Sound first events, or first events that are too few for it."""
+"""Sound first events, such as text, which makes a column one of categories, or too few for it."""
