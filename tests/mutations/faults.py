@@ -30,6 +30,7 @@ AREAS = {
     "refits": "test_growing.py test_refits.py test_refit.py test_recent.py",
     "lags": "test_lags.py test_lags_of_late_labels.py test_label_join.py test_joined_labels.py",
     "encoder": "unit/test_features.py test_regressor.py property/test_poison.py",
+    "outputs": "unit/test_outputs.py",
     "columns": "unit/test_columns.py",
     "estimators": "test_regressor.py test_classifier.py test_predicting.py invariants/*.py",
     "poison": "test_soundness.py invariants/*.py test_undo.py test_poison.py test_poisoned_batch.py",
@@ -288,6 +289,14 @@ FAULTS = {
             "predictions-not-bounded", "np.minimum(np.maximum(X, self._plan.lowest), self._plan.highest)", "X.copy()"
         ),
     ],
+    "outputs": [
+        Fault(
+            "hard-link-is-another-file",
+            "return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None",
+            "return os.path.realpath(file)",
+        ),
+        Fault("device-replaced", "if target.exists() and not (target.is_file() or target.is_dir()):", "if False:"),
+    ],
     "columns": [
         Fault("marker-is-a-category", "or text.lower() in MARKERS or", "or"),
         Fault("empty-text-is-a-category", "    if not plain:\n        return None", "    if not plain:\n        pass"),
@@ -298,9 +307,10 @@ FAULTS = {
         ),
         Fault(
             "first-value-over-a-setting",
-            "return self.kind(name) or kind_of(value, text=text)",
-            "return kind_of(value, text=text)",
+            "return self.kind(name) or kind_in_python(value)",
+            "return kind_in_python(value)",
         ),
+        Fault("type-of-categories-ignored", 'if X[name].dtype == "category"]', "if False]"),
         Fault("standard-scaler-not-noticed", "math.isclose(abs(column[at]), math.sqrt(at), rel_tol=1e-6)", "False"),
     ],
     "estimators": [
@@ -327,7 +337,7 @@ FAULTS = {
     ],
     "persistence": [
         Fault("file-not-synced", "file.flush()\n            os.fsync(file.fileno())", "file.flush()"),
-        Fault("folder-not-synced", "        raise\n    sync_folder(path.parent)", "        raise"),
+        Fault("folder-not-synced", "        raise\n    sync_folder(target.parent)", "        raise"),
         Fault(
             "new-folder-not-synced", "in missing:\n        sync_folder(path.parent)", "in missing:\n        path.stat()"
         ),
