@@ -77,3 +77,7 @@ if not TYPE_CHECKING:  # type checkers would take any name for one that exists
         if name == "__version__":
             return import_module("importlib.metadata").version("streammoe")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> "list[str]":
+        """Return the public names, those included that are imported on first use."""
+        return [*__all__, "__version__"]

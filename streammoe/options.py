@@ -55,6 +55,10 @@ WIDTH = 120
 """Of lines in docstrings."""
 
 AnyOptions = TypeVar("AnyOptions", bound="Options")
+Bound: TypeAlias = Literal["sharp", "adaptive", "tight", "paper"]
+Serve: TypeAlias = Literal["portfolio", "polyak"]
+Curved: TypeAlias = Literal["auto", "on", "off"]
+Reseed: TypeAlias = Literal["off", "auto"]
 AnyClass = TypeVar("AnyClass", bound=type)
 
 
@@ -224,7 +228,7 @@ class Options(Section):
         ge=1,
         le=100_000,
     )
-    reseed: Literal["off", "auto"] = option(
+    reseed: Reseed = option(
         "off",
         'Idle experts are left alone; "auto": they are tried as half of another.',
         more="An expert that is starved, or a duplicate, then becomes half of the one whose loss is worst, next to the "
@@ -242,7 +246,7 @@ class Options(Section):
     )
     degree: int = option(1, "Highest power of each feature that the experts see.", ge=1, le=20)
     gate_degree: int = option(1, "Highest power of each feature that the gate sees.", ge=1, le=20)
-    bound: Literal["sharp", "adaptive", "tight", "paper"] = option(
+    bound: Bound = option(
         "adaptive",
         'Curvature of the surrogates: adapted to each event; "sharp": below the bound; "tight", "paper": looser.',
         more='Of the gate, and of a classifier\'s experts, for which "sharp" is the adaptive bound. The bounds '
@@ -296,13 +300,13 @@ class Options(Section):
         "or more at first; `None`: the raw iterate.",
         in_python="polyak",
     )
-    serve: Literal["portfolio", "polyak"] = option(
+    serve: Serve = option(
         "portfolio",
         'Who predicts: average, latest parameters and one expert together; "polyak": the average alone.',
         more="They are weighted by how well each has predicted recently, so that predictions follow a stream that "
         'drifts and lose nothing where it does not. With "polyak" the parameters of `averaging` predict alone.',
     )
-    curved: Literal["auto", "on", "off"] = option(
+    curved: Curved = option(
         "auto",
         "One more member that sees squares and products of held inputs: while it helps, always, or never.",
         more="For regions that no gate with flat edges can tell apart. It has the products of up to ten inputs, the "

@@ -169,6 +169,8 @@ def type_in_words(value: object) -> str:
 
     >>> [type_in_words(value) for value in (None, b"x", True, (1, 2), 0.5, 1)]
     ['None', 'bytes', 'a truth value', 'a tuple', 'a decimal number', 'a whole number']
+    >>> [type_in_words(type(name, (), {})()) for name in ("UUID", "Event", "UserDict", "HTTPError")]
+    ['a UUID', 'an Event', 'a UserDict', 'an HTTPError']
     """
     kinds: tuple[tuple[Any, str], ...] = (
         (type(None), "None"),
@@ -185,7 +187,8 @@ def type_in_words(value: object) -> str:
         if isinstance(value, kind):
             return words
     name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    vowels = "AEFHILMNORSX" if name[:2].isupper() else "AEIOaeio"  # of letters that are spelled, and of words
+    return f"{'an' if name[0] in vowels else 'a'} {name}"
 
 
 def _invalid(name: object, value: object, problem: str, reason: str) -> InvalidEvent:

@@ -10,12 +10,13 @@ import gc
 import hashlib
 import io
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TextIO, TypeVar, cast
 
 from llvmlite import binding as llvm  # type: ignore[import-untyped]
 from numba.core import event
@@ -31,52 +32,49 @@ OPTIONS = {"nopython": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 """Of every kernel, as numba calls them."""
 SEAL = 16
 """Bytes of the digest at the end of each file of the cache."""
-PACE = 5.0
-"""Seconds between two messages about what is compiled."""
+WAITING = "compiling the numerical loops, once per installation"
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
 class _Watch(event.Listener):
-    """Logs what is compiled, and adds up the seconds; what comes from the cache is not compiled."""
+    """Says that kernels are compiled, and adds up the seconds; what comes from the cache is not compiled.
+
+    On a terminal a line says so that is written again and again, and is gone at the end; else one line of the log.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._n_compiled = 0
-        self._kernel = ""
+        self.n_compiled = 0
         self._depth = 0
         """Of kernels that are compiled because another one calls them."""
         self._began = 0.0
-        self._said: float | None = None
-        """When something was logged."""
 
     def on_start(self, found: event.Event) -> None:
         if not _is_ours(found):
             return
-        now = time.perf_counter()
         if not self._depth:
-            function = found.data["dispatcher"].py_func
-            self._began, self._kernel = now, f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+            self._began = time.perf_counter()
+            if _is_terminal(sys.stderr):
+                sys.stderr.write(f"\r{WAITING}: {self.n_compiled} done in {self.seconds:.0f} seconds")
+                sys.stderr.flush()
+            elif not self.n_compiled:
+                LOGGER.info("%s; a first start takes up to a minute", WAITING)
         self._depth += 1
-        # Warnings, since Python shows nothing else without any set-up, and a first call that hangs needs a reason.
-        if self._said is None:
-            self._said = now
-            LOGGER.warning("compiling kernels, once per installation; a first start takes up to a minute")
-        elif now - self._said >= PACE:
-            self._said = now
-            LOGGER.warning(
-                "compiling kernels: %d done in %.0f seconds, now %s",
-                self._n_compiled,
-                self.seconds + now - self._began,
-                self._kernel,
-            )
 
     def on_end(self, found: event.Event) -> None:
         if not _is_ours(found):
             return
         self._depth -= 1
         if not self._depth:
-            self._n_compiled += 1
+            self.n_compiled += 1
             self.seconds += time.perf_counter() - self._began
+            if _is_terminal(sys.stderr):
+                sys.stderr.write(f"\r{'':{len(WAITING) + 40}}\r")
+                sys.stderr.flush()
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
 
 
 def _is_ours(found: event.Event) -> bool:
@@ -84,13 +82,13 @@ def _is_ours(found: event.Event) -> bool:
     return str(getattr(compiled, "__module__", "")).startswith(PACKAGE)
 
 
-_watch = _Watch()
-event.register("numba:compile", _watch)  # type: ignore[no-untyped-call]  # numba has few types
+WATCH = _Watch()
+event.register("numba:compile", WATCH)  # type: ignore[no-untyped-call]  # numba has few types
 
 
 def compile_seconds() -> float:
     """Seconds that this process has spent compiling kernels; 0 where all came from the cache."""
-    return _watch.seconds
+    return WATCH.seconds
 
 
 @cache

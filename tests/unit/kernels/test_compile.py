@@ -2,10 +2,10 @@
 
 import errno
 import gc
+import io
 import logging
 import os
 import pickle
-import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +23,9 @@ from streammoe.kernels import student_t
 from streammoe.kernels.compile import inline, jit, part
 
 PROGRAM = """
+import logging
 import numpy as np
+logging.basicConfig(level=logging.INFO)
 from streammoe.kernels.batch import adaptive_weights
 from streammoe.kernels.compile import compile_seconds
 out = np.empty(1)
@@ -95,18 +97,28 @@ def test_no_machine_code_is_made_of_a_kernel_that_only_another_one_calls(tmp_pat
     assert called(2.0) == 3.0
 
 
-def test_while_kernels_are_compiled_it_is_said_which_one_how_many_and_for_how_long(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_compiling_is_one_line_of_the_log_or_one_on_a_terminal_that_is_gone_at_the_end(
+    tmp_path, monkeypatch, caplog, is_terminal
+):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compiling, "PACE", 0.0)
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr("sys.stderr", shown)
+    monkeypatch.setattr(compiling.WATCH, "n_compiled", 0)
 
     def slow(x: float) -> float:
         return x + 1.0
 
     slow.__module__ = "streammoe.kernels.somewhere"
-    with caplog.at_level(logging.WARNING, "streammoe.kernels"):
-        for argument in (1.0, 1):
+    with caplog.at_level(logging.INFO, "streammoe.kernels"):
+        for argument in (1.0, 1, 1j):
             jit(slow)(argument)
-    assert re.fullmatch(r"compiling kernels: [1-9]\d* done in \d+ seconds, now somewhere\.slow", caplog.messages[-1])
+    assert [record.levelno for record in caplog.records] == ([] if is_terminal else [logging.INFO])
+    lines = shown.getvalue().split("\r")
+    said = [line for line in lines if line.strip()]
+    assert "\n" not in shown.getvalue()
+    assert (len(said) >= 3 and not lines[-1]) if is_terminal else not said
 
 
 def add_one(x: float) -> float:
