@@ -13,7 +13,8 @@ import click
 from streammoe.checked import array_of, restoring
 from streammoe.console import logged
 from streammoe.errors import CheckpointError
-from streammoe.estimators import MixtureOfExperts, model_of
+from streammoe.estimators import ESTIMATORS, MixtureOfExperts, model_of
+from streammoe.options import as_arguments
 from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
 from streammoe.pipeline.label_join import digest_with, label_arrays
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
@@ -21,6 +22,10 @@ from streammoe.text import counted, printable
 
 if TYPE_CHECKING:
     from streammoe.shards.places import Folder
+
+
+IDENTIFYING = ("head_bytes", "head_sha256", "inode")
+"""Parts of positions that say which file it is."""
 
 
 def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
@@ -132,16 +137,42 @@ def to_text(description: dict[str, Any]) -> str:
             lines += [f"{name:14} {_shard(shard, contained)}" for shard, contained in value["shards"].items()]
         elif name == "experts":
             lines += [f"{name:14} {_expert(k, expert)}" for k, expert in enumerate(value)]
+        elif name == "model":
+            lines.append(f"{name:14} {_model(value)}")
         else:
             lines.append(f"{name:14} {_plain(value)}")
     return "\n".join(lines)
 
 
 def _plain(value: Any) -> str:
-    """Return a JSON value as text; a dash if there is none."""
-    if value is None:
-        return "-"
-    return json.dumps(value) if isinstance(value, bool | dict | list) else printable(str(value))
+    """Return a JSON value as words for people, without what only identifies a file; a dash if there is none."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        return ", ".join(_entry(name, inner) for name, inner in value.items() if name not in IDENTIFYING) or "-"
+    if isinstance(value, list):
+        return ("; " if isinstance(next(iter(value), None), Mapping) else ", ").join(map(_plain, value)) or "-"
+    return "-" if value is None else printable(str(value))
+
+
+def _entry(name: str, value: Any) -> str:
+    text = _plain(value)
+    return f"{printable(name)} {text if text == '-' or not isinstance(value, Mapping | list) else f'({text})'}"
+
+
+def _model(described: Mapping[str, Any]) -> str:
+    """Format the kind of a model and those of its arguments that are not the default."""
+    kind, arguments = ESTIMATORS[described["kind"]], described["arguments"]
+    model, usual = kind(**as_arguments(kind.options_type, arguments)), kind()
+
+    def differs(name: str) -> bool:
+        mine, default = (getattr(each.options, name, getattr(each, name, None)) for each in (model, usual))
+        return bool(mine != default)
+
+    given = {name: value for name, value in arguments.items() if differs(name)}
+    return f"{kind.__name__}, {_plain(given) if given else 'all arguments by default'}"
 
 
 def _expert(k: int, expert: dict[str, Any]) -> str:
@@ -171,7 +202,7 @@ def _shard(name: str, contained: Mapping[str, Any]) -> str:
     return printable(
         f"{name}  {counted(contained['n'], 'event')} of generation {contained['generation']}, share "
         f"{contained['share']:.3g}, {'-' if apart is None else f'{apart:.3g}'} nats apart, "
-        f"positions {json.dumps(contained['positions'])}"
+        f"positions {_plain(contained['positions'])}"
     )
 
 

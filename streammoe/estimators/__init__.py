@@ -15,7 +15,13 @@ from streammoe.model.undo import POISON
 from streammoe.persistence import Checkpoint, read_checkpoint
 from streammoe.text import shown
 
+ESTIMATORS: dict[str, type[MixtureOfExperts]] = {
+    kind.__name__: kind for kind in (MoERegressor, MoEMultiTargetRegressor, MoEClassifier)
+}
+"""Kinds of models, by the names that checkpoints have."""
+
 __all__ = [
+    "ESTIMATORS",
     "POISON",
     "MixtureOfExperts",
     "MoEClassifier",
@@ -53,12 +59,11 @@ def model_of(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> MixtureOfE
     Raises:
         CheckpointError: it needs a newer version, or is not a valid model.
     """
-    kinds = {kind.__name__: kind for kind in (MoERegressor, MoEMultiTargetRegressor, MoEClassifier)}
     with restoring(path):
         description = checkpoint.metadata["model"]
-        if description["kind"] not in kinds:
+        if description["kind"] not in ESTIMATORS:
             kind = shown(description["kind"])
             raise CheckpointError(
                 f"holds a {kind}, which streammoe.load does not know; load it with its class, or upgrade streammoe"
             )
-        return kinds[description["kind"]].from_checkpoint(dict(checkpoint.arrays), description)
+        return ESTIMATORS[description["kind"]].from_checkpoint(dict(checkpoint.arrays), description)

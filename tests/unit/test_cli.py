@@ -326,6 +326,10 @@ def test_dead_letters_are_counted_shown_and_replayed(call, config, tmp_path):
     assert "        2  learned\n        1  stay: still rejected (wrong_type)\n" in call(*replay).stdout
     assert json.loads(call(*letters, "--json").stdout)["letters"] == 1
     assert json.loads(call("inspect", "state", "--json").stdout)["n"] == 52
+    table = dict(line.split(maxsplit=1) for line in call("inspect", "state").stdout.splitlines())
+    assert not [value for value in table.values() if re.search(r'[{}\[\]"]', value)], "it is for people"
+    assert (table["n"], table["warming_up"], table["outputs"]) == ("52", "no", "-")
+    assert table["model"].startswith("MoERegressor, ")
 
 
 # --- text of others ------------------------------------------------------------------------------------------------
