@@ -254,6 +254,8 @@ class Source(Protocol):
 
     replayable: ClassVar[bool] = True
     """Whether the source can seek to an earlier position again."""
+    can_look_ahead: ClassVar[bool] = False
+    """Whether its first records can be read without waiting for anybody, and without anybody noticing."""
 
     @staticmethod
     def redistributed(positions: Sequence[Position], count: int) -> list[Position]:  # noqa: ARG004 - for subclasses

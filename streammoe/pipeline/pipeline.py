@@ -532,6 +532,19 @@ class Pipeline:
             columns = {*self.model.fields, *names}.difference(*unseen.values())
             LOGGER.warning("%s: %s", batch.origin, not_found(unseen, sorted(columns)))
 
+    def check_header(self, batch: Batch) -> None:
+        """Check the columns of a source before they shape the model; records of JSON have none in common.
+
+        Raises:
+            SourceError: the target is not among them, there are too many, or one is of a type that is no feature.
+        """
+        others = self.schema.others | self._left_out(batch)
+        self._require_types(batch, others)
+        decoder(batch.format).decode(batch.tail(len(batch)), self._roles({}))
+        columns = batch.columns if self.schema.features is None else None
+        if columns is not None and (problem := self._describe_excess(set(columns) - others)):
+            raise SourceError(f"{batch.origin} has {problem}")
+
     def _find_columns(self, batch: Batch, ledger: _Ledger) -> Batch:
         """Take the columns from the first good record, and return the rest of the batch from that record on.
 
@@ -541,16 +554,11 @@ class Pipeline:
         """
         features = self.schema.features
         others = self.schema.others | self._left_out(batch)
-        self._require_types(batch, others)
+        self.check_header(batch)
         if features is not None and all(map(self.schema.fixed.kind, features)):
             self.model.set_columns(sorted(features))
             return batch
         decode, text = decoder(batch.format), _is_text(batch)
-        # A header without the target or with too many columns must be an error before it shapes the model.
-        decode.decode(batch.tail(len(batch)), self._roles({}))
-        open_columns = batch.columns if features is None else None
-        if open_columns is not None and (problem := self._describe_excess(set(open_columns) - others)):
-            raise SourceError(f"{batch.origin} has {problem}")
         for i in range(len(batch)):
             stage = "decode"
             try:

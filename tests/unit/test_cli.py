@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import shlex
+import shutil
 import sys
 
 import pytest
@@ -80,8 +81,33 @@ def test_help_has_every_command_with_its_log_options_and_examples_that_work(call
 # --- check-config and run -------------------------------------------------------------------------------------------
 
 
-def test_check_config_opens_nothing_and_reports_every_error(call, config, tmp_path):
-    (tmp_path / "data.csv").unlink()
+def test_what_run_says_of_files_is_said_before_and_nothing_is_written(call, config, tmp_path):
+    config.write_text(config.read_text() + "model = { n_experts = 1, warmup = 10 }\n")
+    (tmp_path / "binary.parquet").write_bytes(b"what?")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "lists.jsonl").write_text('{"a": 1, "y": 2}\n')
+    for flags in (
+        *(
+            ["source.path=none.csv"],
+            ["source.path=none-*.csv"],
+            ["source.path=folder"],
+            ["source.path=folder/none.csv"],
+        ),
+        *(["schema.target=z"], ["source.path=binary.parquet"], ["source.format=parquet"], ["schema.max_columns=1"]),
+    ):
+        words = [config, "--log-level", "error", *(word for flag in flags for word in ("--set", flag))]
+        before = sorted(path.name for path in tmp_path.iterdir())
+        checked = call("check-config", *words, code=3)
+        assert sorted(path.name for path in tmp_path.iterdir()) == before
+        assert call("run", *words, "--fresh", code=3).stderr == checked.stderr, flags
+        shutil.rmtree(tmp_path / "state")
+    call("check-config", config, "--set", "source.path=lists.jsonl")
+    call("run", config, "--log-level", "error")
+    (tmp_path / "data.csv").write_text("a,b,y\n")
+    assert call("check-config", config, code=3).stderr == call("run", config, "--log-level", "error", code=3).stderr
+
+
+def test_check_config_writes_nothing_and_reports_every_error(call, config, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     done = call("check-config", config)
     assert (done.stdout, done.stderr) == (f"{config}: no errors\n", "")

@@ -24,6 +24,7 @@ class FileSource(Source):
     """
 
     Settings = FileSettings
+    can_look_ahead = True
 
     def __init__(self, settings: FileSettings) -> None:
         self._settings = settings
