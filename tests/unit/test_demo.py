@@ -4,9 +4,11 @@ import contextlib
 import re
 import socket
 
+import numpy as np
 import pytest
+from river import linear_model, preprocessing, stats
 
-from streammoe.commands.demo import CLASSIFICATION, LONG, REGRESSION, run_demo
+from streammoe.commands.demo import CLASSIFICATION, LONG, NO_INTERCEPT, REGRESSION, run_demo
 from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 
@@ -27,6 +29,23 @@ def shown(table):
     return {name: (float(score), float(half)) for name, score, half in rows}
 
 
+def test_what_is_said_of_the_peer_without_an_intercept_is_why_it_is_behind_the_running_mean():
+    errors = {}
+    for constant in ({}, {"1": 1.0}):
+        scaler, model, mean = preprocessing.StandardScaler(), linear_model.BayesianLinearRegression(), stats.Mean()
+        squares = []
+        for x, y in LONG.events()[:3000]:
+            scaler.learn_one(x)
+            given = scaler.transform_one(x) | constant
+            squares.append((y - model.predict_one(given)) ** 2)
+            model.learn_one(given, y)
+            mean.update(y)
+        errors[bool(constant)] = np.sqrt(np.mean(squares))
+    assert 14.0 < mean.get() < 15.0
+    assert errors[False] > mean.get()
+    assert errors[True] < 4.0
+
+
 @pytest.mark.slow
 def test_regression_is_won_and_two_may_run_at_a_time_or_one_after_the_other(tmp_path):
     folder = tmp_path / 'a "quoted" folder'
@@ -38,7 +57,8 @@ def test_regression_is_won_and_two_may_run_at_a_time_or_one_after_the_other(tmp_
     assert list(rows) == ["streammoe", *REGRESSION.baselines()]
     ours, *others = rows.values()
     assert all(ours[0] < other[0] and ours[1] < other[1] for other in others)
-    *_, title, speeds = first.table.split("\n\n")
+    *_, title, speeds, note = first.table.split("\n\n")
+    assert note == NO_INTERCEPT
     assert title.startswith("3,000 further events")
     assert re.findall(r"^(\S.*?)  +[\d.]+ +[\d.]+ +[\d,]+$", speeds, re.MULTILINE) == list(rows)
     with run(folder) as again:
