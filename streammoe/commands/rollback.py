@@ -170,7 +170,8 @@ def _n_records(checkpoint: Checkpoint) -> int:
 
 def to_text(done: RollbackResult) -> str:
     """Format the result for a terminal."""
-    source = ", ".join(json.dumps(position) for position in done.positions) or "the beginning of the source"
+    read = [json.dumps(position) for position in done.positions if position is not None]
+    source = ", ".join(read) or "the beginning of the source"
     again = (
         "the records after it will be read again; their number is unknown"
         if done.records is None

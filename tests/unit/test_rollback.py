@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from streammoe.commands import main
 from streammoe.commands.dead_letters import replay
 from streammoe.commands.inspect import describe_checkpoint
-from streammoe.commands.rollback import roll_back
+from streammoe.commands.rollback import RollbackResult, roll_back, to_text
 from streammoe.daemon.loop import Daemon
 from streammoe.errors import CheckpointError
 from streammoe.persistence import FolderLock
@@ -228,3 +228,8 @@ def test_the_command_reports_what_is_read_again(learned):
     assert done.exit_code == 0, done.stderr
     assert call("rollback", "elsewhere", "--set", "checkpoint.dir=state").exit_code == 2
     assert call("rollback", "config.toml").exit_code == 4
+
+
+def test_a_checkpoint_before_anything_was_read_is_at_the_beginning_of_the_source():
+    done = RollbackResult(generation=1, before=2, n=5, positions=[None], records=7, aside="state/set-aside-x")
+    assert "\nfrom the beginning of the source\n" in to_text(done)
