@@ -86,9 +86,6 @@ kind = "{kind}"  # all else by default
 [checkpoint]
 dir = {state}
 
-[dead_letters]
-path = {dead_letters}
-
 [metrics]
 port = {port}
 """
@@ -102,7 +99,6 @@ class Files(NamedTuple):
     config: Path
     data: Path
     state: Path
-    dead_letters: Path
 
 
 class Report(NamedTuple):
@@ -207,15 +203,12 @@ def _choose_files(folder: Path, task: Task, data: str) -> Files:
     source = next(
         path for n in _name_suffixes() if not _is_changed(path := folder / f"{n}{'-' * bool(n)}{task.data}", data)
     )
-    candidates = (
-        Files(folder / f"demo{n}.toml", source, folder / f"checkpoints{n}", folder / f"dead-letters{n}.jsonl")
-        for n in _name_suffixes()
-    )
+    candidates = (Files(folder / f"demo{n}.toml", source, folder / f"checkpoints{n}") for n in _name_suffixes())
     return next(
         files
         for files in candidates
         if not _is_changed(files.config, _render_config(files, task, 0))
-        and (files.config.exists() or not (_is_taken(files.state) or _is_taken(files.dead_letters)))
+        and (files.config.exists() or not _is_taken(files.state))
     )
 
 
@@ -248,7 +241,6 @@ def _render_config(files: Files, task: Task, port: int) -> str:
         target=task.target,
         kind="classifier" if task.classify else "regressor",
         state=json.dumps(str(files.state)),
-        dead_letters=json.dumps(str(files.dead_letters)),
         port=port,
     )
 

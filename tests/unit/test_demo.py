@@ -64,7 +64,7 @@ def test_regression_is_won_and_two_may_run_at_a_time_or_one_after_the_other(tmp_
     with run(folder) as again:
         assert again.table.startswith("1,001 events")
     names = {path.name for path in folder.iterdir()}
-    assert names == {"trump-approval.csv", "demo.toml", "checkpoints", "dead-letters.jsonl"}
+    assert names == {"trump-approval.csv", "demo.toml", "checkpoints"}
     assert not list(folder.glob("checkpoints/set-aside-*"))
 
 
