@@ -5,7 +5,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from streammoe import mm, schedules
+    from streammoe import batch, mm, schedules
     from streammoe.distributions import Gaussian, Laplace, StudentT
     from streammoe.errors import (
         CheckpointError,
@@ -42,6 +42,7 @@ __all__ = [
     "StudentT",
     "TooManyBadRecords",
     "WarmUp",
+    "batch",
     "load",
     "merge_statistics",
     "mm",
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 _ESTIMATORS = {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"}
-_MODULES = {"mm", "schedules"}
+_MODULES = {"batch", "mm", "schedules"}
 _NOISES = {"Gaussian", "Laplace", "StudentT"}
 _OPTIONS = {"Auto", "Blocks", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak", "WarmUp"}
 _REDUCTIONS = {"merge_statistics", "reduce"}
