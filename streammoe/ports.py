@@ -111,7 +111,7 @@ class Batch:
     format: str
     """Name of the decoder: ``csv``, ``jsonl``, ``arrow``."""
     columns: tuple[str, ...] | None
-    """Column names from a header, for formats whose records do not name their values."""
+    """Column names from a header, for formats whose records do not name their values; empty for one without a name."""
     origin: str
     """Where the block came from, for messages."""
     locations: Sequence[Location]
@@ -119,7 +119,7 @@ class Batch:
     end: Position
     """Where reading resumes once every record of this batch has been processed."""
     skipped: int = 0
-    """Blank lines in the block and other records without content; they are counted and otherwise ignored."""
+    """Blank lines in the block, comments and other records without content, which are counted and otherwise ignored."""
     too_long: bool = False
     """Whether this is a single record longer than allowed, of which only the beginning is here."""
     table: Any = None
@@ -140,6 +140,9 @@ class Batch:
     """Separates two values of csv."""
     decimal: str = "."
     """Decimal mark of numbers in csv."""
+    opening: bytes = b""
+    """The beginning of a csv stream, with what precedes its header, where the batch is its first one: for the message
+    if that header is none."""
     lags: Mapping[int, FloatArray] = field(default_factory=dict)
     """The lags that events were predicted with earlier, by index, where a model has such features and targets come
     late; in the order of their names, infinite where one was missing."""

@@ -16,7 +16,7 @@ from pydantic import Field
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position, Source
 from streammoe_connectors.files.listing import is_same_file
-from streammoe_connectors.files.settings import CsvSettings
+from streammoe_connectors.files.settings import TextSettings
 from streammoe_connectors.formats.records import MAX_BLOCK_BYTES, RecordReader, empty_batch
 from streammoe_connectors.positions import check_kind, invalid
 
@@ -41,7 +41,7 @@ class StdinSource(Source):
 
     replayable = False
 
-    class Settings(CsvSettings):
+    class Settings(TextSettings):
         """The ``[source]`` section for the standard input.
 
         Attributes:

@@ -542,7 +542,7 @@ class Pipeline:
         self._require_types(batch, others)
         decoder(batch.format).decode(batch.tail(len(batch)), self._roles({}))
         columns = batch.columns if self.schema.features is None else None
-        if columns is not None and (problem := self._describe_excess(set(columns) - others)):
+        if columns is not None and (problem := self._describe_excess(set(filter(None, columns)) - others)):
             raise SourceError(f"{batch.origin} has {problem}")
 
     def _find_columns(self, batch: Batch, ledger: _Ledger) -> Batch:

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import codecs
+import re
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from streammoe_connectors.formats.records import MAX_BLOCK_BYTES, Dialect
+from streammoe_connectors.formats.records import MAX_BLOCK_BYTES, Dialect, is_like_ascii
 
-WITHOUT_DIALECT = {"jsonl": "JSON Lines", "parquet": "Parquet files"}
-"""The formats in which csv settings have no meaning."""
+FORMATS = {"csv": "CSV files", "jsonl": "JSON Lines", "parquet": "Parquet files"}
+"""What the formats are called."""
+MEANT_FOR = {
+    **dict.fromkeys(("delimiter", "decimal", "header", "skip_lines", "comment"), ("csv",)),
+    "encoding": ("csv", "jsonl"),
+}
+"""The formats in which a setting has a meaning."""
 _BY_EXTENSION = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 
 
-class CsvSettings(BaseModel):
-    """The csv dialect, in the ``[source]`` section of files and of the standard input.
+class TextSettings(BaseModel):
+    """How text is written, in the ``[source]`` section of files and of the standard input.
 
     Attributes:
         delimiter: separates two values.
         decimal: decimal mark of numbers; those that contain the delimiter must be quoted.
         header: ``True`` if the first line names the columns; else their names, and every line is a record.
+        skip_lines: lines to leave out before the header, or before the first record.
+        comment: lines of csv that begin with this are left out.
+        encoding: of csv and JSON Lines, by its name in Python.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -28,6 +38,9 @@ class CsvSettings(BaseModel):
     delimiter: Literal[",", ";", "\t", "|"] = ","
     decimal: Literal[".", ","] = "."
     header: Literal[True] | list[str] = True
+    skip_lines: int = Field(default=0, ge=0)
+    comment: str | None = None
+    encoding: str = "utf-8"
 
     @field_validator("delimiter", mode="before")
     @classmethod
@@ -42,6 +55,30 @@ class CsvSettings(BaseModel):
             raise ValueError('must be true, or name every column once, such as ["a", "b", "y"]')
         return header
 
+    @field_validator("comment")
+    @classmethod
+    def _check_comment(cls, comment: str | None) -> str | None:
+        if comment is not None and not re.fullmatch(r"[!-~]+", comment.replace('"', " ")):
+            raise ValueError('must be a mark such as "#", of ASCII characters without quotes and blanks')
+        return comment
+
+    @field_validator("encoding")
+    @classmethod
+    def _check_encoding(cls, encoding: str) -> str:
+        try:
+            name = codecs.lookup(encoding).name.removesuffix("-sig")  # a byte order mark is skipped anyway
+            is_known = is_like_ascii(name)
+        except (LookupError, ValueError):
+            raise ValueError(
+                f'must be the name of an encoding, such as "latin-1" or "cp1252", not {encoding!r}'
+            ) from None
+        if not is_known:
+            raise ValueError(
+                f"must be one that extends ASCII byte by byte, since records are cut at bytes, and {encoding!r} does "
+                f"not; convert the file, such as with iconv -f {encoding.upper()} -t UTF-8, and leave the setting out"
+            )
+        return name
+
     @field_validator("format", check_fields=False)
     @classmethod
     def _check_dialect(cls, format: str, info: ValidationInfo) -> str:
@@ -49,19 +86,21 @@ class CsvSettings(BaseModel):
         if format == "auto":
             suffixes = Path(str(info.data.get("path", "")).lower()).suffixes
             known = next((_BY_EXTENSION[suffix] for suffix in suffixes[-2:] if suffix in _BY_EXTENSION), "csv")
-        given = {"delimiter": ",", "decimal": ".", "header": True}
-        name = next((name for name, default in given.items() if info.data.get(name, default) != default), None)
-        if name is not None and known in WITHOUT_DIALECT:
-            raise ValueError(f"must be csv if source.{name} is set, which {WITHOUT_DIALECT[known]} do not have")
+        for name, formats in MEANT_FOR.items():
+            if known not in formats and info.data.get(name, default := cls.model_fields[name].default) != default:
+                raise ValueError(
+                    f"must be {' or '.join(formats)} if source.{name} is set, which {FORMATS[known]} do not have"
+                )
         return format
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect, for readers of records."""
-        return Dialect(self.delimiter, self.decimal, None if self.header is True else tuple(self.header))
+        """The same, for readers of records."""
+        names = None if self.header is True else tuple(self.header)
+        return Dialect(self.delimiter, self.decimal, names, self.skip_lines, self.comment, self.encoding)
 
 
-class FileSettings(CsvSettings):
+class FileSettings(TextSettings):
     """The ``[source]`` section for files.
 
     Attributes:

@@ -13,18 +13,23 @@ import io
 import logging
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from streammoe.errors import SourceError
-from streammoe.ports import Batch, Location, Locations, Position
-from streammoe.types import IntArray
+from streammoe.ports import Batch, Location, Locations, Position, Unreadable
+from streammoe.text import shown
+from streammoe.types import BoolArray, IntArray
 
 MAX_BLOCK_BYTES = 1 << 30
 """Limit of configured sizes of blocks and records: decoders hold sizes of blocks in 32 bits."""
 _LOGGER = logging.getLogger("streammoe.source")
 _UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # those of UTF-32 contain them
+UNDECODABLE = {"jsonl": b"!", "csv": b'"'}
+"""Content that no decoder accepts, by format, in place of records that are not readable."""
+_OPENING_BYTES = 1 << 14
 _MAX_SKIP_BYTES = 1 << 25  # some tenths of a second of decompression
 
 
@@ -52,12 +57,18 @@ class Stream(Protocol):
 
 
 class Dialect(NamedTuple):
-    """The dialect of a csv stream."""
+    """How a stream is written: in csv, or in any encoding."""
 
     delimiter: str = ","
     decimal: str = "."
     column_names: tuple[str, ...] | None = None
     """Column names, if there is no header."""
+    skip_lines: int = 0
+    """Lines before the header of csv, or before its first record."""
+    comment: str | None = None
+    """What lines of csv that are no records begin with."""
+    encoding: str = "utf-8"
+    """The name of one in which line ends and quotes are those of ASCII, see `is_like_ascii`."""
 
 
 _DEFAULT = Dialect()
@@ -66,8 +77,10 @@ _DEFAULT = Dialect()
 class RecordReader:
     """A reader of batches of whole records from a stream.
 
-    A csv stream begins with a header that names the columns, unless their names are given. A byte order mark at the
-    beginning is skipped. Lines of only white space are not records; they are counted in `Batch.skipped`.
+    A csv stream begins with a header that names the columns, unless their names are given; a name that is blank stands
+    for a column without one. A byte order mark at the beginning is skipped. Lines of only white space, comments and
+    repetitions of the header are not records; they are counted in `Batch.skipped`. Batches are in UTF-8, whatever the
+    encoding of the stream.
 
     In csv a line end inside quotes belongs to the record. A stray quote cannot swallow the stream: a record without an
     end within `max_record_bytes` (or before the end of the stream) is cut at its first line end, for the decoder to
@@ -82,7 +95,7 @@ class RecordReader:
         max_record_bytes: a longer record is cut.
         start: where the first record to return begins; the `offset` of an earlier reader, or 0.
         location: common part of all locations, to which each record adds its ``offset``.
-        dialect: of csv.
+        dialect: of the stream.
     """
 
     def __init__(
@@ -114,11 +127,20 @@ class RecordReader:
         self._location = location
         self._dialect = dialect
         self._columns: tuple[str, ...] | None = dialect.column_names if format == "csv" else None
+        self._comment = (dialect.comment or "").encode(dialect.encoding)
+        self._header = b""  # without its line end
+        self._opening = b""  # up to the end of the header, until the first batch
+        self._lines_to_skip = dialect.skip_lines
         self._buffer = b""  # from `offset` on
         self._scanned = 0  # bytes of the buffer known to hold no complete record
         self._in_oversized_record = False  # whether the buffer begins inside a record that was too long
         self._has_records = start > 0
-        self._preparations: list[Callable[[], bool]] = [self._skip_bom, self._read_header, self._go_to_start]
+        self._preparations: list[Callable[[], bool]] = [
+            self._skip_bom,
+            self._skip_lines,
+            self._read_header,
+            self._go_to_start,
+        ]
 
     def next(self) -> Batch | None:
         """Return the next batch, without its `end`; ``None`` if there is none, or none yet.
@@ -140,10 +162,12 @@ class RecordReader:
 
     def _describe_content(self, batch: Batch | None) -> str:
         """Describe what an empty stream holds; `batch` is its last batch."""
-        rest = "no record" if batch is None else "nothing but blank lines"
+        rest = "no record" if batch is None else "nothing but blank lines or comments"
+        n = self._dialect.skip_lines
+        after = f" after the {n} line{'s' if n > 1 else ''} that source.skip_lines leaves out" if n else ""
         if self._format != "csv" or self._dialect.column_names is not None:
-            return f"holds {rest}"
-        return "has not even a header" if self._columns is None else f"has a header and then {rest}"
+            return f"holds {rest}{after}"
+        return f"has not even a header{after}" if self._columns is None else f"has a header and then {rest}"
 
     def _next(self) -> Batch | None:
         self.needs_more_data = False
@@ -175,9 +199,12 @@ class RecordReader:
         if not stop:
             return None
         block, ends, starts, blank = (
-            (chunk[:stop], ends, np.zeros(1, np.int64), 0) if too_long else _without_blank_lines(chunk, ends)
+            (chunk[:stop], ends, np.zeros(1, np.int64), 0)
+            if too_long
+            else _without_blank_lines(chunk, ends, self._comment, self._header)
         )
-        return Batch(
+        opening, self._opening = self._opening, b""
+        batch = Batch(
             block=block,
             ends=ends,
             format=self._format,
@@ -189,7 +216,9 @@ class RecordReader:
             too_long=too_long,
             delimiter=self._dialect.delimiter,
             decimal=self._dialect.decimal,
+            opening=_utf8((opening + chunk)[:_OPENING_BYTES], self._dialect.encoding) if opening else b"",
         )
+        return batch if self._dialect.encoding == "utf-8" or too_long else _in_utf8(batch, self._dialect.encoding)
 
     def close(self) -> None:
         """Close the stream."""
@@ -221,12 +250,36 @@ class RecordReader:
                 "convert it, such as with iconv -f UTF-16 -t UTF-8"
             )
         if self._buffer == codecs.BOM_UTF8:
+            if self._dialect.encoding != "utf-8":
+                raise SourceError(
+                    f"{self._name} begins with the byte order mark of UTF-8, and source.encoding is "
+                    f"{self._dialect.encoding}; leave that setting out"
+                )
             self._discard(len(self._buffer))
             return True
         self.needs_more_data = codecs.BOM_UTF8.startswith(self._buffer) and not self._stream.at_eof
         return not self.needs_more_data
 
+    def _skip_lines(self) -> bool:
+        """Skip as many lines as the dialect says, whatever quotes they hold."""
+        while self._lines_to_skip:
+            end = 0
+            while self._lines_to_skip and (line_end := self._buffer.find(b"\n", end) + 1):
+                end, self._lines_to_skip = line_end, self._lines_to_skip - 1
+            if self._lines_to_skip:  # a line may be longer than what is read at once
+                end = len(self._buffer)
+            self._opening = (self._opening + self._buffer[:end])[:_OPENING_BYTES]
+            self._discard(end)
+            if self._lines_to_skip:
+                self._fill(self._block_bytes)
+                if not self._buffer:
+                    self.exhausted = self._stream.at_eof
+                    self.needs_more_data = not self.exhausted
+                    return False
+        return True
+
     def _read_header(self) -> bool:
+        """Read the header; blank lines and comments may precede it."""
         if self._format != "csv" or self._columns is not None:
             return True
         ends = self._read_record_ends()
@@ -234,14 +287,22 @@ class RecordReader:
             if self._stream.at_eof:
                 self.exhausted = True
             return False
-        header = self._buffer[: int(ends[0])]
-        if not header.endswith(b"\n") and not (self._stream.at_eof and len(header) == len(self._buffer)):
+        content = _have_content(self._buffer, ends, self._comment, b"")
+        if not content.any():
+            self._opening = (self._opening + self._buffer[: int(ends[-1])])[:_OPENING_BYTES]
+            self._discard(int(ends[-1]))
+            return False
+        first, stop = (int(at) for at in np.concatenate([[0], ends])[int(content.argmax()) :][:2])
+        header = self._buffer[first:stop]
+        if not header.endswith(b"\n") and not (self._stream.at_eof and stop == len(self._buffer)):
             raise SourceError(
                 f"{self._name} has a header longer than source.max_record_bytes = {self._limit}; raise that setting, "
                 "or correct the header"
             )
-        self._columns = _column_names(self._name, header, self._dialect.delimiter)
-        self._discard(len(header))
+        self._columns = _column_names(self._name, header, self._dialect)
+        self._header = header.rstrip(b"\r\n")
+        self._opening = (self._opening + self._buffer[:stop])[:_OPENING_BYTES]
+        self._discard(stop)
         return True
 
     def _go_to_start(self) -> bool:
@@ -298,7 +359,8 @@ class RecordReader:
                 failure = error
             at_eof = self._stream.at_eof and failure is None
             if at_eof or len(self._buffer) > self._limit or self._buffer.find(b"\n", self._scanned) >= 0:
-                ends = record_ends(self._buffer, self._limit, quoted=self._format == "csv", at_eof=at_eof)
+                quoted = self._format == "csv"
+                ends = record_ends(self._buffer, self._limit, quoted=quoted, at_eof=at_eof, comment=self._comment)
             else:
                 ends = np.empty(0, np.int64)
             if not ends.size:
@@ -318,7 +380,7 @@ def empty_batch(
     return Batch(b"", np.empty(0, np.int64), format, columns, origin, (), end, skipped)
 
 
-def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool) -> IntArray:
+def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment: bytes = b"") -> IntArray:
     """Find the ends of the complete records in `chunk`.
 
     Args:
@@ -327,12 +389,15 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool) -> IntA
             record.
         quoted: whether a line end inside quotes is part of the record.
         at_eof: whether the stream ends with this chunk, which then ends a line.
+        comment: if given, a line outside quotes that begins with it is a record of its own, whatever quotes it holds.
     """
     octets = np.frombuffer(chunk, np.uint8)
     lines: IntArray = np.flatnonzero(octets == ord("\n")) + 1
     if at_eof and chunk and not chunk.endswith(b"\n"):
         lines = np.append(lines, len(chunk))
     quotes = np.flatnonzero(octets == ord('"')) if quoted and b'"' in chunk else np.empty(0, np.int64)
+    if comment and quotes.size:
+        quotes = _without_comments(chunk, lines, quotes, comment)
     in_quotes = np.searchsorted(quotes, lines) % 2 == 1
     # Line ends outside quotes, then those inside; a forced cut inside quotes swaps the two from there on.
     parity, line_ends_by_parity = 0, (lines[~in_quotes], lines[in_quotes])
@@ -352,42 +417,132 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool) -> IntA
         line = int(np.searchsorted(lines, start, "right"))
         start = min(start + limit, int(lines[line])) if line < len(lines) else start + limit
         runs.append(np.array([start]))
+        if comment:  # which lines are comments depends on what is inside quotes from here on
+            rest = record_ends(chunk[start:], limit, quoted=quoted, at_eof=at_eof, comment=comment)
+            return np.concatenate([*runs, start + rest])
         parity = int(np.searchsorted(quotes, start)) % 2
     return np.concatenate(runs) if runs else np.empty(0, np.int64)
 
 
-def _without_blank_lines(chunk: bytes, ends: IntArray) -> tuple[bytes, IntArray, IntArray, int]:
-    """Return the block without blank records, its ends, the starts of its records in `chunk`, and the blank count."""
+def _without_comments(chunk: bytes, lines: IntArray, quotes: IntArray, comment: bytes) -> IntArray:
+    """Return the quotes that do not stand in comments: lines that begin with a mark where no quote is open."""
+    kept = np.ones(len(quotes), np.bool_)
+    starts = np.concatenate([[0], lines[:-1]])[: len(lines)]
+    marked = starts[np.frombuffer(chunk, np.uint8)[starts] == comment[0]]
+    stops = lines[np.searchsorted(lines, marked, "right")]
+    left_out = 0
+    for start, first, stop in zip(marked, *np.searchsorted(quotes, [marked, stops]), strict=True):
+        if stop > first and (first - left_out) % 2 == 0 and chunk.startswith(comment, start):
+            kept[first:stop] = False
+            left_out += stop - first
+    return quotes[kept]
+
+
+def _have_content(chunk: bytes, ends: IntArray, comment: bytes, header: bytes) -> BoolArray:
+    """Return which records, one after the other in `chunk`, are not blank, comments or the header once more."""
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
+    first = np.frombuffer(chunk, np.uint8)[starts]
+    doubtful = first <= ord(" ")
+    if comment:
+        doubtful |= first == comment[0]
+    if header and header in chunk:
+        doubtful |= (ends - starts >= len(header)) & (ends - starts <= len(header) + 2)
+    kept = np.ones(len(ends), np.bool_)
+    for i in np.flatnonzero(doubtful).tolist():
+        record = chunk[starts[i] : ends[i]]
+        is_comment = bool(comment) and record.startswith(comment)
+        kept[i] = not (record.isspace() or is_comment or (header and record.rstrip(b"\r\n") == header))
+    return kept
+
+
+def _without_blank_lines(
+    chunk: bytes, ends: IntArray, comment: bytes, header: bytes
+) -> tuple[bytes, IntArray, IntArray, int]:
+    """Return the block of records with content, their ends, their starts in `chunk`, and how many others there were."""
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if ends.size else ends
-    octets = np.frombuffer(chunk, np.uint8)
-    blank = [i for i in np.flatnonzero(octets[starts] <= ord(" ")) if chunk[starts[i] : ends[i]].isspace()]
     stop = int(ends[-1]) if ends.size else 0
-    if not blank:
+    keep = _have_content(chunk, ends, comment, header)
+    if keep.all():
         return chunk[:stop], ends, starts, 0
-    keep = np.ones(len(ends), np.bool_)
-    keep[blank] = False
     lengths = ends - starts
-    block = octets[:stop][np.repeat(keep, lengths)].tobytes()
-    return block, np.cumsum(lengths[keep]), starts[keep], len(blank)
+    block = np.frombuffer(chunk, np.uint8)[:stop][np.repeat(keep, lengths)].tobytes()
+    return block, np.cumsum(lengths[keep]), starts[keep], int(np.count_nonzero(~keep))
 
 
-def _column_names(path: str, header: bytes, delimiter: str) -> tuple[str, ...]:
-    advice = "the first line of a csv file must name its columns, with distinct names, in UTF-8"
+def is_like_ascii(encoding: str) -> bool:
+    """Whether a text in an encoding can be cut at line ends and quotes as if it were ASCII.
+
+    >>> is_like_ascii("latin-1"), is_like_ascii("shift_jis"), is_like_ascii("utf-16"), is_like_ascii("iso2022_jp")
+    (True, True, False, False)
+
+    Raises:
+        LookupError: there is no such encoding of texts.
+    """
+    # No escapes: of a character, to another set of characters, or to another meaning of a following line end.
+    plain = "\\x41\x1b$B\x1b$)C" + "".join(chr(code) for code in range(128) if chr(code) != "\\")
+    pairs = [(bytes([lead]) + mark.encode(), mark) for lead in range(128, 256) for mark in '\r\n"']
+    try:
+        return plain.encode().decode(encoding) == plain and all(
+            pair.decode(encoding, "ignore")[-1:] in {"", mark} for pair, mark in pairs
+        )
+    except UnicodeError:
+        return False
+
+
+def _utf8(text: bytes, encoding: str) -> bytes:
+    return text.decode(encoding, "replace").encode()
+
+
+def _in_utf8(batch: Batch, encoding: str) -> Batch:
+    """Convert the records of a batch; those that are not in the encoding become unreadable."""
+    if batch.block.isascii():
+        return batch
+    starts = [0, *batch.ends.tolist()]
+    values, unreadable = [], {}
+    for i in range(len(batch)):
+        try:
+            values.append(batch.block[starts[i] : starts[i + 1]].decode(encoding).encode())
+        except UnicodeDecodeError as error:
+            record = batch.record(i)
+            detail = f"record {shown(record)} must be in {encoding}, as source.encoding says; byte {error.start} is not"
+            unreadable[i] = Unreadable("malformed", detail, record)
+            values.append(UNDECODABLE[batch.format] + b"\n")
+    ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
+    return replace(batch, block=b"".join(values), ends=ends, unreadable=unreadable)
+
+
+def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]:
+    """Return the names in a header; an empty one for each column without a name."""
+    advice = (
+        "the first line of a csv file must name its columns, with distinct names; others before it are left "
+        "out by source.skip_lines or source.comment (for streammoe evaluate and fit --skip-lines and --comment)"
+    )
     if b"\0" in header:
         raise SourceError(
-            f"{path} has NUL bytes in its header, so it is not text in UTF-8: it is a binary file, UTF-16, or was "
-            f"damaged by a crash; {advice}"
+            f"{path} has NUL bytes in its header, so it is a binary file, UTF-16, or was damaged by a crash; convert "
+            f"UTF-16, such as with iconv -f UTF-16 -t UTF-8; {advice}"
         )
     try:
-        lines = list(csv.reader(io.StringIO(header.decode(), newline=""), delimiter=delimiter, strict=True))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(f"{path} has a header that cannot be read ({error}); {advice}") from error
-    names = tuple(name for line in lines for name in line)
-    if len(lines) != 1 or not names or not all(map(str.strip, names)):
+        text = header.rstrip(b"\r\n").decode(dialect.encoding)
+    except UnicodeDecodeError as error:
         raise SourceError(
-            f"{path} has an empty column name, or a carriage return (old Mac line end), in its header; {advice}"
+            f"{path} has a header that is not in {dialect.encoding} (byte {error.start}); name the encoding of the "
+            'file by source.encoding, such as "latin-1" (for streammoe evaluate and fit --encoding latin-1)'
+        ) from error
+    try:
+        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=dialect.delimiter, strict=True))
+    except csv.Error as error:
+        raise SourceError(f"{path} has a header that cannot be read ({error}); {advice}") from error
+    if len(lines) > 1:
+        raise SourceError(
+            f"{path} has a carriage return in its header after column {len(lines[0])}, {shown(lines[0][-1])}: its "
+            "lines end as on old Macs, or a name holds one; convert the file, such as with tr '\\r' '\\n', or quote "
+            "the name"
         )
-    duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
+    names = tuple(name if name.strip() else "" for line in lines for name in line)
+    if not any(names):
+        raise SourceError(f"{path} has a header without a single column name; {advice}")
+    duplicates = sorted(name for name, count in Counter(names).items() if count > 1 and name)
     if duplicates:
         raise SourceError(f"{path} has duplicate column names: {', '.join(map(repr, duplicates))}; {advice}")
     return names

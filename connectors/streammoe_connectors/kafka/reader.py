@@ -19,6 +19,7 @@ from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Position, TopicPartition
 from streammoe.text import some_of
 from streammoe.types import IntArray
+from streammoe_connectors.formats.records import UNDECODABLE
 from streammoe_connectors.kafka.clients import load_client
 from streammoe_connectors.kafka.consumer import AssignedConsumer, ClusterUnavailableError, OffsetsLostError
 from streammoe_connectors.kafka.frames import Outlet, pack_headers
@@ -61,8 +62,6 @@ _MAX_NAMED_PARTITIONS = 20
 """Most partitions named in a log message."""
 _MISSING_RESPONSES = 4
 """Consecutive responses without a topic after which it counts as missing."""
-_UNDECODABLE = {"jsonl": b"!", "csv": b'"'}
-"""Content that no decoder accepts, by format, to replace rejected records."""
 
 
 class OutgoingBatch(NamedTuple):
@@ -666,7 +665,7 @@ class Reader:
         self._pending = None
         raw = [records.values[i] or b"" for i in rejected]
         if rejected:
-            block, ends = _replace_rejected(block, ends, rejected, _UNDECODABLE[self._values.format] + b"\n")
+            block, ends = _replace_rejected(block, ends, rejected, UNDECODABLE[self._values.format] + b"\n")
         count = len(records)
         body = [records.offsets.tobytes(), records.times.tobytes(), ends.tobytes()]
         if records.keys is not None:

@@ -14,7 +14,7 @@ from streammoe.settings import parsed
 SECTIONS = ("source", "schema", "model")
 LISTS = ("features", "ignore", "categorical", "timestamps", "numeric", "header", "classes")
 SCHEMA = ("features", "ignore", "categorical", "timestamps", "numeric", "weight")
-CSV = ("delimiter", "decimal", "header")
+SOURCE = ("delimiter", "decimal", "header", "skip_lines", "comment", "encoding")
 
 
 def tables_from(
@@ -47,7 +47,7 @@ def tables_from(
     model: dict[str, Any] = {"kind": "classifier" if classify else "regressor"}
     for name, value in given.items():
         if value is not None:
-            table = source if name in CSV else schema if name in SCHEMA else model
+            table = source if name in SOURCE else schema if name in SCHEMA else model
             as_list = name in LISTS and not isinstance(value, list)
             table[name] = _columns(value) if as_list else option_value(name, value) if table is model else value
     return {"source": source, "schema": schema, "model": model}

@@ -36,12 +36,23 @@ class Pattern(NamedTuple):
 
 def csv_pattern(batch: Batch, header: Sequence[str]) -> Pattern | None:
     """Return the pattern of csv records of numbers that end as the first one does, if they can have one."""
-    if not len(batch) or batch.decimal != "." or len(set(header)) != len(header):
+    if not len(batch) or batch.decimal != ".":
         return None
     end = _LINE_END.search(batch.block, 0, int(batch.ends[0]))
     if not end or not end.group():
         return None
-    return Pattern([b"", *[batch.delimiter.encode()] * (len(header) - 1), end.group()], header, takes_null=False)
+    mark = batch.delimiter.encode()
+    width = batch.block.count(mark, 0, end.start()) + 1
+    texts, names, text = [], [], b""
+    for j, name in enumerate([*header, *[""] * width][:width]):
+        text += mark if j else b""
+        if name:  # columns without one hold nothing
+            texts.append(text)
+            names.append(name)
+            text = b""
+    if not names or len(set(names)) != len(names) or width == 1 < len(header):
+        return None
+    return Pattern([*texts, text + end.group()], names, takes_null=False)
 
 
 def json_pattern(batch: Batch) -> Pattern | None:

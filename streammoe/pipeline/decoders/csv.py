@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ from streammoe.pipeline.decoders.rows import (
 )
 from streammoe.pipeline.decoders.values import CommaText
 from streammoe.ports import DELIMITERS, Batch
+from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, IntArray
 
 _FIELD = {
@@ -51,12 +53,19 @@ class CsvDecoder:
             raise malformed(record, "must not begin with a byte order mark, which may only begin a stream")
         fields = _fields(record, batch.delimiter)
         columns = _columns(batch)
-        if len(fields) != len(columns):
-            raise malformed(record, f"has {len(fields)} values; it must have one for each of {len(columns)} columns")
-        return dict(zip(columns, map(CommaText, fields) if batch.decimal == "," else fields, strict=True))
+        if len(fields) == 1 < len(columns):
+            mark = shown(batch.delimiter)
+            raise malformed(
+                record, f"must have {len(columns)} values between {mark}; only those at its end may be left out"
+            )
+        for j, field in enumerate(fields):
+            if field and not field.isspace() and (j >= len(columns) or not columns[j]):
+                raise malformed(record, _surplus(batch, columns, j, field))
+        values = [*(map(CommaText, fields) if batch.decimal == "," else fields), *[""] * (len(columns) - len(fields))]
+        return {name: value for name, value in zip(columns, values, strict=False) if name}
 
     def names_beyond(self, batch: Batch, known: Collection[str], most: int) -> set[str]:
-        return set(sorted(set(_columns(batch)) - set(known))[:most])
+        return set(sorted(set(_columns(batch)) - set(known) - {""})[:most])
 
     def unsupported(self, batch: Batch) -> dict[str, str]:
         return {}
@@ -69,9 +78,9 @@ class CsvDecoder:
         awaited: Collection[str] = (),
     ) -> DecodedBatch:
         header = _columns(batch)
-        require_targets(batch.origin, header, roles)
+        require_targets(batch.origin, header, roles, lambda: _guess(batch, roles))
         sheet = Sheet(len(batch), roles)
-        new = tuple(sheet.candidates(header, ignore, awaited))
+        new = tuple(sheet.candidates(filter(None, header), ignore, awaited))
         if new:
             runs = list(growing_runs(len(batch)))[::-1]
         else:
@@ -101,9 +110,11 @@ class CsvDecoder:
         base = int(batch.ends[start - 1]) if start else 0
         ends = batch.ends[start:stop] - base
         block = batch.block[base : base + int(ends[-1])] if ends.size else b""
-        header = _columns(batch)
-        # Arrow gets numbers as column names, since names in the header may be empty, duplicate or special.
-        where = {name: str(j) for j, name in enumerate(header)}
+        width = self._width(batch, start)
+        header = (*_columns(batch), *[""] * width)[:width]
+        # Arrow gets numbers as column names, since names in the header may be special, and some columns have none.
+        where = {name: str(j) for j, name in enumerate(header) if name}
+        new = tuple(name for name in new if name in where)
         numbers = {name for name, kind in sheet.slots if kind == "number" and name in where}
         booleans = self._booleans(batch, start, stop, numbers)
         types = {where[name]: pa.string() for name in new}
@@ -113,8 +124,10 @@ class CsvDecoder:
                 expected = number if kind == "number" else pa.string()
                 if types.setdefault(where[name], expected) != expected:
                     return False  # one column with two roles
-        if not types or not _plain(block, ends, batch.delimiter):
+        if not types or width == 1 < len(_columns(batch)) or not _plain(block, ends, batch.delimiter):
             return False
+        nameless = [str(j) for j, name in enumerate(header) if not name]
+        types |= dict.fromkeys(nameless, pa.string())
         try:
             table = csv.read_csv(
                 pa.BufferReader(block),
@@ -135,7 +148,7 @@ class CsvDecoder:
             )
         except pa.ArrowException:  # also after an interrupt, which Arrow passes on to Python before it raises
             return False
-        if len(table) != stop - start:
+        if len(table) != stop - start or any(table[j].null_count < len(table) for j in nameless):
             return False
         # Numbers first, since records rejected below must have no earlier reason.
         for j, (name, kind) in enumerate(sheet.slots):
@@ -175,6 +188,13 @@ class CsvDecoder:
         sheet.first_new(start, holds, read, text=True)
         return True
 
+    def _width(self, batch: Batch, i: int) -> int:
+        """Return how many values the i-th record has, or as many as there are columns if it cannot be read."""
+        try:
+            return len(_fields(text_of(batch.record(i)), batch.delimiter))
+        except InvalidEvent:
+            return len(_columns(batch))
+
     def _booleans(self, batch: Batch, start: int, stop: int, names: set[str]) -> set[str]:
         """Return those of the columns that hold only booleans in the first records."""
         cells: dict[str, set[str]] = {name: set() for name in names}
@@ -195,6 +215,35 @@ def _columns(batch: Batch) -> tuple[str, ...]:
     if batch.columns is None:
         raise SourceError(f"{batch.origin} gives csv records without column names; its first line must be a header")
     return batch.columns
+
+
+def _surplus(batch: Batch, columns: Sequence[str], j: int, field: str) -> str:
+    """Say what is wrong with a value in a column without a name."""
+    if j >= len(columns):
+        return (
+            f"holds {shown(field)} in column {j + 1}, and the header names {len(columns)}; quote values that contain "
+            f"{shown(batch.delimiter)}, or name that column in the header"
+        )
+    return (
+        f"holds {shown(field)} in column {j + 1}, which has no name in the header; name it there, or leave the header "
+        "out by source.skip_lines and name every column by source.header (for streammoe evaluate and fit --skip-lines "
+        "and --header)"
+    )
+
+
+def _guess(batch: Batch, roles: FieldRoles) -> str:
+    """Say which line of the opening looks like the header, and how to begin there; nothing if none does."""
+    targets = {*roles.targets, *(name for name in (roles.label,) if name is not None)}
+    for n, line in enumerate(batch.opening.decode(errors="replace").split("\n")):
+        for mark in (batch.delimiter, *DELIMITERS):
+            if n and targets <= {cell.strip(' \t\r"') for cell in line.split(mark)}:
+                also = "" if mark == batch.delimiter else f" and source.delimiter to {json.dumps(mark)}"
+                flag = "" if mark == batch.delimiter else f" --delimiter {json.dumps(mark)}"
+                return (
+                    f"; line {n + 1} looks like the header: set source.skip_lines to {n}{also} (for streammoe evaluate "
+                    f"and fit --skip-lines {n}{flag})"
+                )
+    return ""
 
 
 def _fields(record: str, delimiter: str) -> list[str]:

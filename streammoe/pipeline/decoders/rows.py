@@ -332,13 +332,16 @@ def growing_runs(n: int) -> Iterator[tuple[int, int]]:
         start, length = start + length, 2 * length
 
 
-def require_targets(origin: str, header: Sequence[str], roles: FieldRoles) -> None:
-    """Raise `SourceError` if a header lacks a target."""
+def require_targets(
+    origin: str, header: Sequence[str], roles: FieldRoles, guess: Callable[[], str] = lambda: ""
+) -> None:
+    """Raise `SourceError` if a header lacks a target, with advice; a guess, if there is one, says where it might be."""
+    named = [*filter(None, header)]
     for target in (*roles.targets, *(name for name in (roles.label,) if name is not None)):
         if target not in header:
             raise SourceError(
                 f"{origin} has no column {target!r}, which is the target in the settings; its columns are "
-                f"{some_of(header)}{_hint(header)}"
+                f"{some_of(named)}{guess() or _hint(named)}"
             )
 
 
@@ -375,12 +378,18 @@ def readable(batch: Batch, i: int) -> bytes:
     return batch.record(i)
 
 
+_NOT_UTF8 = (
+    'must be UTF-8, and byte {} is not; name the encoding of files by source.encoding, such as "latin-1" (for '
+    "streammoe evaluate and fit --encoding latin-1)"
+)
+
+
 def text_of(record: bytes) -> str:
     """Decode a record as UTF-8; raise `InvalidEvent` if it is not."""
     try:
         return record.decode()
     except UnicodeDecodeError as error:
-        raise malformed(record, f"must be UTF-8, and byte {error.start} is not") from None
+        raise malformed(record, _NOT_UTF8.format(error.start)) from None
 
 
 def malformed(record: str | bytes, rule: str) -> InvalidEvent:

@@ -63,14 +63,17 @@ def taken(followed, count):
     block_bytes=st.integers(1, 60),
     max_record_bytes=st.integers(8, 60),
     format=st.sampled_from(["csv", "jsonl"]),
+    dialect=st.sampled_from([{}, {"comment": "z"}, {"comment": "z", "skip_lines": 3}, {"encoding": "shift_jis"}]),
 )
 def test_records_are_those_of_the_finished_file_wherever_a_writer_pauses_and_a_reader_restarts(
-    tmp_path_factory, body, cuts, block_bytes, max_record_bytes, format
+    tmp_path_factory, body, cuts, block_bytes, max_record_bytes, format, dialect
 ):
-    content = b"x,y\n" + body
+    skipped = b"\n" * dialect.get("skip_lines", 0)
+    content = skipped + b'y,z\nz"\n' + body
+    dialect = dialect if format == "csv" or "encoding" in dialect else {}
     folder = tmp_path_factory.mktemp("follow")
     (folder / "whole").write_bytes(content)
-    sizes = {"format": format, "block_bytes": block_bytes, "max_record_bytes": max_record_bytes}
+    sizes = {"format": format, "block_bytes": block_bytes, "max_record_bytes": max_record_bytes, **dialect}
     whole = read(folder / "whole", **sizes)
     log = folder / "log"
     log.write_bytes(b"")
@@ -88,7 +91,7 @@ def test_records_are_those_of_the_finished_file_wherever_a_writer_pauses_and_a_r
             if batch is not None:
                 found.append(batch)
     log.rename(folder / "log.1")
-    log.write_bytes(b"y,x\n9,9\n")  # only now is the last line of the first one complete
+    log.write_bytes(skipped + b"y,x\n9,9\n")  # only now is the last line of the first one complete
     while not found or found[-1].location(0)["rotation"] == 0:
         found += take(followed, 1)
     followed.close()

@@ -1,0 +1,164 @@
+"""Text as others export it: what surrounds records, how it is encoded, and rows of other lengths than the header."""
+
+import gzip
+
+import pytest
+from pydantic import ValidationError
+
+from streammoe.errors import SourceError
+from streammoe.pipeline.decoders import FieldRoles, decoder
+from streammoe_connectors.files.source import FileSource
+from streammoe_connectors.stdin import StdinSource
+from tests.unit.connectors.reading import drain, read, records, source, through_json, warnings
+
+ROWS = [(1.5, "red", 2.0), (None, 'a "b", #c\n#d', 3.0), (4.0, "größe", 5.0)]
+PLAIN = 'x,c,y\n1.5,red,2\n,"a ""b"", #c\n#d",3\n4,größe,5\n'
+LINES = PLAIN.split("\n")
+
+
+def with_lines(*before, **after):
+    """The table with lines before its header, and others before the n-th of its lines."""
+    lines = [text for n, line in enumerate(LINES) for text in (*after.get(f"_{n}", ()), line)]
+    return "\n".join([*before, *lines])
+
+
+EXPORTS = {
+    "plain": (PLAIN, {}),
+    "Windows": (PLAIN.replace("\n", "\r\n").replace("#c\r", "#c"), {}),
+    "a byte order mark and a preamble": ("\ufeff" + with_lines('of "me', "", "1,2"), {"skip_lines": 3}),
+    "a preamble without end": (with_lines("z" * 9000), {"skip_lines": 1}),
+    "comments": (with_lines("# it's \"so", _1=["#", "# a,b,c"], _4=['#"'], _5=["# end"]), {"comment": "#"}),
+    "a mark of two characters": (with_lines("//x", _2=['//"']), {"comment": "//"}),
+    "all at once": ("\ufeff" + with_lines("by me", "", "# now", _2=["", "#"]), {"skip_lines": 1, "comment": "#"}),
+    "concatenated": (with_lines(_2=["x,c,y", "x,c,y\r"]), {}),
+    "trailing separators": (PLAIN.replace("y\n", "y,,\n").replace("2\n", "2,, \n").replace("5\n", "5,,\n"), {}),
+    "separators of records alone": (PLAIN.replace("2\n", "2,,\n").replace("3\n", "3,,\n"), {}),
+    "a column without a name": (PLAIN.replace("x,", "x,,").replace("1.5,", "1.5, ,").replace("\n,", "\n,,")
+                                .replace("4,", "4,,"), {}),
+    "Latin": (PLAIN.replace(",", ";").replace(".", ","), {"encoding": "latin-1", "delimiter": ";", "decimal": ","}),
+    "Japanese": (PLAIN.replace("größe", "表ポ").replace(",", "|"), {"encoding": "shift_jis", "delimiter": "|"}),
+}  # fmt: skip
+
+
+def rows(batches):
+    """What is learned of the records, and how many are left out."""
+    found, rejected = [], []
+    roles = FieldRoles(("x", "c"), ("y",), categorical=frozenset("c"))
+    for batch in batches:
+        done = decoder(batch.format).decode(batch, roles)
+        rejected += [each.detail for each in done.rejected]
+        x = [None if value != value else value for value in done.X[:, 0].tolist()]  # noqa: PLR0124 - NaN
+        found += zip(x, done.texts[1], done.Y[:, 0].tolist(), strict=True)
+    return found, rejected
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+@pytest.mark.parametrize("way", ["file", "cut", "gzip", "glob", "follow", "stdin", "resumed"])
+def test_an_export_holds_the_rows_of_its_plain_twin_however_it_is_read(name, way, write, tmp_path):
+    text, settings = EXPORTS[name]
+    content = text.encode(settings.get("encoding", "utf-8"))
+    expected = [(x, {"größe": "表ポ"}.get(c, c) if name == "Japanese" else c, y) for x, c, y in ROWS]
+    if "delimiter" in settings:
+        expected = [(x, c.replace(",", settings["delimiter"]), y) for x, c, y in expected]
+    path = write("a.csv.gz" if way == "gzip" else "a.csv", gzip.compress(content) if way == "gzip" else content)
+    if way == "stdin":
+        with path.open("rb") as stream:
+            made = StdinSource.Settings(kind="stdin", format="csv", **settings)
+            stdin = StdinSource(made, descriptor=stream.fileno())
+            stdin.seek(None)
+            assert rows(drain(stdin)) == (expected, [])
+        return
+    if way == "follow":
+        opened = source(path, follow=True, **settings)
+        opened.seek(None)
+        found = [batch for _ in range(9) if (batch := opened.poll(0)) is not None]
+        opened.close()
+        assert rows(found) == (expected, [])
+        return
+    sizes = {} if way in {"file", "gzip"} else {"block_bytes": 7}
+    if way == "glob":
+        write("b.csv", content)
+        assert rows(read(tmp_path / "*.csv", **sizes, **settings)) == (expected * 2, [])
+        return
+    batches = read(path, **sizes, **settings)
+    assert rows(batches) == (expected, [])
+    if way == "resumed":
+        for n, batch in enumerate(batches, 1):
+            assert records(read(path, through_json(batch.end), **sizes, **settings)) == records(batches[n:])
+
+
+def test_a_value_without_a_column_is_rejected_with_its_number_and_what_to_do(write):
+    found, rejected = rows(read(write("a.csv", b"x,c,,y\n1,a,,2\n3,b,odd,4\n5,c,,6,7\n8\n9,d\n")))
+    assert (found[0], found[1][:2]) == ((1.0, "a", 2.0), (9.0, "d"))
+    assert ["column 3" in rejected[0], "source.header" in rejected[0]] == [True, True]
+    assert ["column 5" in rejected[1], "names 4" in rejected[1]] == [True, True]
+    assert "must have 4 values" in rejected[2]
+    assert len(rejected) == 3
+
+
+def test_a_header_that_is_none_is_an_error_that_guesses_where_it_is(write):
+    roles = FieldRoles(("x",), ("y",))
+    for content, advice in (
+        (b"by me\n\nx,y\n1,2\n", "source.skip_lines to 2"),
+        (
+            b'\xef\xbb\xbfversion=1\nof "2020"\nx,y\n1,2\n',
+            "source.skip_lines to 2 (for streammoe evaluate and fit --skip",
+        ),
+        (b'a\nx;"y"\n1;2\n', 'source.skip_lines to 1 and source.delimiter to ";"'),
+        (b"a,b\n1,2\n", None),
+    ):
+        (batch,) = read(write("a.csv", content))
+        with pytest.raises(SourceError) as failure:
+            decoder("csv").decode(batch, roles)
+        assert ("skip_lines" in str(failure.value)) == (advice is not None), failure.value
+        assert advice is None or advice in str(failure.value)
+
+
+BAD = {
+    b"a\xfcb,y\n1,2\n": "source.encoding",
+    b"x,y\r1,2\r": "carriage return",
+    b",,\n1,2,3\n": "without a single column name",
+    b"x,x\n1,2\n": "duplicate",
+    b'x,"y\n1,2\n': "source.skip_lines",
+}
+
+
+def test_a_header_that_cannot_be_read_is_an_error_with_a_remedy(write):
+    for content, words in BAD.items():
+        with pytest.raises(SourceError, match=words):
+            read(write("a.csv", content))
+    with pytest.raises(SourceError, match="byte order mark of UTF-8"):
+        read(write("a.csv", b"\xef\xbb\xbfx,y\n1,2\n"), encoding="latin-1")
+
+
+def test_what_is_not_in_the_encoding_is_rejected_by_record(write):
+    # No byte 0x81 in cp1252; what is left is read.
+    path = write("a.csv", b"x,c,y\n1,\x81,2\n3,\xe4,4\n")
+    found, rejected = rows(read(path, encoding="cp1252"))
+    assert (found, len(rejected)) == ([(3.0, "ä", 4.0)], 1)
+    assert "cp1252" in rejected[0]
+    found, rejected = rows(read(path))
+    assert (found, ["source.encoding" in detail for detail in rejected]) == ([], [True, True])
+    (batch,) = read(write("a.jsonl", b'{"c":"\xe4"}\n'), encoding="latin-1")
+    assert records([batch]) == ['{"c":"ä"}'.encode()]
+
+
+def test_more_lines_than_there_are_is_an_empty_file_with_a_warning(write, caplog):
+    assert read(write("a.csv", b"x,y\n1,2\n"), skip_lines=9) == []
+    assert "9 lines that source.skip_lines" in warnings(caplog)[0]
+    assert read(write("b.csv", b"")) == []
+
+
+def test_settings_of_text_are_checked():
+    for wrong in (
+        *(
+            {"encoding": name}
+            for name in ("utf-16", "utf-7", "cp037", "iso2022_jp", "hz", "unicode_escape", "rot13", "?")
+        ),
+        *({"comment": mark} for mark in ("", '"', " ", "#\n", "ä")),
+        *({"skip_lines": -1}, {"path": "a.jsonl", "comment": "#"}, {"path": "a.jsonl", "skip_lines": 1}),
+        {"path": "a.parquet", "encoding": "latin-1"},
+    ):
+        with pytest.raises(ValidationError):
+            FileSource.Settings(**({"kind": "file", "path": "a.csv"} | wrong))
+    assert FileSource.Settings(kind="file", path="a.csv", encoding="UTF-8-sig").encoding == "utf-8"
