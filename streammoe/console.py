@@ -171,6 +171,7 @@ def file_options(command: Command) -> Command:
             click.option("--skip-lines", type=int, metavar="N", help="Lines to leave out before the CSV header."),
             click.option("--comment", metavar="MARK", help='What lines of CSV to leave out begin with, such as "#".'),
             click.option("--encoding", metavar="NAME", help='Of CSV and JSON Lines, such as "latin-1"; else UTF-8.'),
+            click.option("--record", metavar="A.B", help="Path of the record in each object of JSON Lines."),
             click.option("--features", metavar="A,B,…", help="Learn from these columns only."),
             click.option("--ignore", metavar="A,B,…", help="Columns to leave out."),
             click.option("--categorical", metavar="A,B,…", help="Columns that contain categories."),

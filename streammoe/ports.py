@@ -47,7 +47,8 @@ Location = dict[str, str | int]
 """Where a record came from; identifies a dead letter or a prediction.
 
 For a file: ``path`` and ``offset`` (in the decompressed content) or ``row``; for a followed file also ``rotation``, the
-number of files that had its path before. For Kafka: ``topic``, ``partition`` and ``offset``.
+number of files that had its path before. For Kafka: ``topic``, ``partition`` and ``offset``. One of several events in a
+record has its number there, too, as ``record``.
 """
 
 

@@ -104,6 +104,26 @@ def test_records_of_several_topics_come_in_the_order_of_their_times_over_restart
     assert found + read(settings, second.end)[0] == expected
 
 
+def test_each_event_of_a_value_has_a_place_and_a_position_divides_none(topics):
+    name = topics.create(partitions=2)
+    for number, at in ((0, T0), (1, T0 + 1)):
+        values = [b'[{"p":{"a":1}},{"p":{"a":%d}}]' % number, b'{"p":null}', b'{"p":{"a":9}}']
+        topics.fill(name, values, partition=number, timestamps=[at, at + 2, at + 4], keys=[b"k", b"l", b"m"])
+    settings = settings_of(topics.address, name, until="end", max_poll_records=1, record="p", key_field="k")
+    batches, position = [], None
+    for _ in range(6):  # each record after a restart
+        with opened(settings, position) as source:
+            batches.append(source.poll(60.0))
+        position = batches[-1].end
+    assert [records_of(batch) for batch in batches] == [
+        *([b'{"k":"k","a":1}', b'{"k":"k","a":%d}' % number] for number in (0, 1)),
+        *([], [], [b'{"k":"m","a":9}'], [b'{"k":"m","a":9}']),
+    ]
+    assert [(place["partition"], place["record"]) for place in batches[1].locations] == [(1, 0), (1, 1)]
+    assert batches[1].keys == [b"k", b"k"]
+    assert sum(batch.skipped for batch in batches) == 2
+
+
 def test_partitions_that_had_to_wait_for_another_are_read_on(topics):
     name = topics.create(partitions=3)
     for number, (count, at) in enumerate([(1_500, T0 + 1), (1_500, T0 + 1), (3_000, T0)]):

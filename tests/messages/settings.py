@@ -48,7 +48,13 @@ _WRONG_FLAGS = (
         "source.kind=kafak",
     ),
     *("source.format=xls", "source.header=[1, 2]", "predictions.kind=paper"),
-    *("source.encoding=utf-16", "source.encoding=latin-99", 'source.comment="', "source.skip_lines=-1"),
+    *(
+        "source.encoding=utf-16",
+        "source.encoding=latin-99",
+        'source.comment="',
+        "source.skip_lines=-1",
+        "source.record=a..b",
+    ),
     # Columns
     *(f"schema.target={value}" for value in ("", "[]", "[1, 2]", "['y', 'y']")),
     *(f"schema.features={value}" for value in ("a", "['a', 2]", "['y']")),

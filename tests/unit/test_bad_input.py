@@ -16,7 +16,7 @@ from streammoe.errors import InvalidEvent, StreammoeError
 from streammoe.estimators import MoEClassifier, MoERegressor
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
-from streammoe.ports import Batch
+from streammoe.ports import Batch, Unreadable
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
 from tests.unit.connectors.kafka_records import columns, record, values_of
@@ -107,9 +107,10 @@ def from_kafka(values, format):
     """What `KafkaSource` gives for records with these values."""
     decoded = values_of(format=format, **({"columns": list(COLUMNS)} if format == "csv" else {}))
     found = decoded.block(columns(*(record(value) for value in values)))
-    assert not found.rejected
     locations = [{"offset": i} for i in range(len(found.ends))]
-    yield Batch(found.block, found.ends, format, decoded.columns, "topic", locations, {})
+    unreadable = {i: Unreadable(*why, b"") for i, why in found.rejected.items()}
+    given = {"unreadable": unreadable, "skipped": found.skipped}
+    yield Batch(found.block, found.ends, format, decoded.columns, "topic", locations, {}, **given)
 
 
 def from_parquet(path, events):

@@ -112,12 +112,15 @@ def defaults(section: Any) -> dict[str, Any]:
 def test_settings_without_a_default_are_in_the_default_file_as_comments(config: Path) -> None:
     text = (CONFIG / "default.toml").read_text()
     opened, count = re.subn(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
-    assert count == 22
+    assert count == 23
     opened = opened.replace('"regressor"', '"classifier"', 1).replace('kind = "none"', 'kind = "file"', 1)
-    assert tomllib.loads(opened)["source"].keys() - tomllib.loads(text)["source"].keys() == {"path", "comment"}
-    of_files = (
-        r"^(delimiter|decimal|header|skip_lines|comment|encoding|block_\w+|max_record_bytes|follow|on_truncate).*\n"
-    )
+    assert tomllib.loads(opened)["source"].keys() - tomllib.loads(text)["source"].keys() == {
+        "path",
+        "comment",
+        "record",
+    }
+    of_text = r"delimiter|decimal|header|skip_lines|comment|encoding|record"
+    of_files = rf"^({of_text}|block_\w+|max_record_bytes|follow|on_truncate) = .*\n"
     of_regressors = r"^(expert|lags) .*\n"
     config.write_text(re.sub(f"{of_files}|{of_regressors}", "", opened, flags=re.MULTILINE))
     settings = read(config)

@@ -19,7 +19,8 @@ EVENTS = 60
 
 FLAGS = """
 source.path=data*.csv source.format=csv source.block_bytes=8192 source.block_rows=100 source.max_record_bytes=5000
-source.delimiter=; source.header=["a","b","y"] source.skip_lines=1 source.comment=# source.encoding=cp1252 source.follow=true source.on_truncate=restart
+source.delimiter=; source.header=["a","b","y"] source.skip_lines=1 source.comment=# source.encoding=cp1252
+source.follow=true source.on_truncate=restart
 schema.target=a schema.features=["a"] schema.ignore=["a"] schema.weight=a schema.categorical=["a"]
 schema.timestamps=["a"] schema.numeric=["a"] schema.late_columns=true schema.max_columns=7
 labels.key=id labels.max_pending=5 labels.expire_events=5 labels.expire_seconds=5.0 labels.keep_expired=true
@@ -51,6 +52,7 @@ CHANGED = {
     **{flag.partition("=")[0]: [flag] for flag in FLAGS.split()},
     "source.kind": ["source.kind=stdin", "source.format=csv"],
     "source.decimal": ["source.decimal=,"],
+    "source.record": ["source.record=payload.after", "source.format=jsonl"],
     "model.expert": ["model.expert=student_t"],
     "model.schedule.kind": ["model.schedule={kind='constant', gamma=0.1}"],
     "metrics.enabled": SERVED,

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from streammoe_connectors.formats.events import path_of
 from streammoe_connectors.formats.records import MAX_BLOCK_BYTES, Dialect, is_like_ascii
 
 FORMATS = {"csv": "CSV files", "jsonl": "JSON Lines", "parquet": "Parquet files"}
@@ -16,6 +17,7 @@ FORMATS = {"csv": "CSV files", "jsonl": "JSON Lines", "parquet": "Parquet files"
 MEANT_FOR = {
     **dict.fromkeys(("delimiter", "decimal", "header", "skip_lines", "comment"), ("csv",)),
     "encoding": ("csv", "jsonl"),
+    "record": ("jsonl",),
 }
 """The formats in which a setting has a meaning."""
 _BY_EXTENSION = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
@@ -31,6 +33,7 @@ class TextSettings(BaseModel):
         skip_lines: lines to leave out before the header, or before the first record.
         comment: lines of csv that begin with this are left out.
         encoding: of csv and JSON Lines, by its name in Python.
+        record: names that lead from an object of JSON Lines to the one that is the record, such as ``payload.after``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -41,6 +44,7 @@ class TextSettings(BaseModel):
     skip_lines: int = Field(default=0, ge=0)
     comment: str | None = None
     encoding: str = "utf-8"
+    record: str | None = None
 
     @field_validator("delimiter", mode="before")
     @classmethod
@@ -79,6 +83,12 @@ class TextSettings(BaseModel):
             )
         return name
 
+    @field_validator("record")
+    @classmethod
+    def _check_record(cls, record: str | None) -> str | None:
+        path_of(record)
+        return record
+
     @field_validator("format", check_fields=False)
     @classmethod
     def _check_dialect(cls, format: str, info: ValidationInfo) -> str:
@@ -97,7 +107,9 @@ class TextSettings(BaseModel):
     def dialect(self) -> Dialect:
         """The same, for readers of records."""
         names = None if self.header is True else tuple(self.header)
-        return Dialect(self.delimiter, self.decimal, names, self.skip_lines, self.comment, self.encoding)
+        return Dialect(
+            self.delimiter, self.decimal, names, self.skip_lines, self.comment, self.encoding, path_of(self.record)
+        )
 
 
 class FileSettings(TextSettings):

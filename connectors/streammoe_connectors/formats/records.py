@@ -14,6 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ from streammoe.errors import SourceError
 from streammoe.ports import Batch, Location, Locations, Position, Unreadable
 from streammoe.text import shown
 from streammoe.types import BoolArray, IntArray
+from streammoe_connectors.formats.events import events_of, numbered
 
 MAX_BLOCK_BYTES = 1 << 30
 """Limit of configured sizes of blocks and records: decoders hold sizes of blocks in 32 bits."""
@@ -69,6 +71,8 @@ class Dialect(NamedTuple):
     """What lines of csv that are no records begin with."""
     encoding: str = "utf-8"
     """The name of one in which line ends and quotes are those of ASCII, see `is_like_ascii`."""
+    record: tuple[str, ...] = ()
+    """Names that lead to the object that is the record, in JSON."""
 
 
 _DEFAULT = Dialect()
@@ -218,7 +222,10 @@ class RecordReader:
             decimal=self._dialect.decimal,
             opening=_utf8((opening + chunk)[:_OPENING_BYTES], self._dialect.encoding) if opening else b"",
         )
-        return batch if self._dialect.encoding == "utf-8" or too_long else _in_utf8(batch, self._dialect.encoding)
+        if too_long:
+            return batch
+        batch = batch if self._dialect.encoding == "utf-8" else _in_utf8(batch, self._dialect.encoding)
+        return _with_events(batch, self._dialect.record) if self._format == "jsonl" else batch
 
     def close(self) -> None:
         """Close the stream."""
@@ -424,6 +431,13 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment
     return np.concatenate(runs) if runs else np.empty(0, np.int64)
 
 
+def csv_lines(value: bytes) -> list[bytes]:
+    """Return the records of csv in a text, without their line ends; the text itself if it is blank."""
+    ends = record_ends(value, len(value), quoted=True, at_eof=True).tolist()
+    found = [value[start:stop].rstrip(b"\r\n") for start, stop in pairwise([0, *ends])]
+    return [line for line in found if line.strip()] or [value]
+
+
 def _without_comments(chunk: bytes, lines: IntArray, quotes: IntArray, comment: bytes) -> IntArray:
     """Return the quotes that do not stand in comments: lines that begin with a mark where no quote is open."""
     kept = np.ones(len(quotes), np.bool_)
@@ -443,10 +457,8 @@ def _have_content(chunk: bytes, ends: IntArray, comment: bytes, header: bytes) -
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
     first = np.frombuffer(chunk, np.uint8)[starts]
     doubtful = first <= ord(" ")
-    if comment:
-        doubtful |= first == comment[0]
-    if header and header in chunk:
-        doubtful |= (ends - starts >= len(header)) & (ends - starts <= len(header) + 2)
+    for mark in filter(None, (comment, header)):
+        doubtful |= first == mark[0]
     kept = np.ones(len(ends), np.bool_)
     for i in np.flatnonzero(doubtful).tolist():
         record = chunk[starts[i] : ends[i]]
@@ -509,6 +521,30 @@ def _in_utf8(batch: Batch, encoding: str) -> Batch:
             values.append(UNDECODABLE[batch.format] + b"\n")
     ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
     return replace(batch, block=b"".join(values), ends=ends, unreadable=unreadable)
+
+
+def _with_events(batch: Batch, path: tuple[str, ...]) -> Batch:
+    """Replace records by the events that they hold."""
+    starts = np.concatenate([[0], batch.ends[:-1]])[: len(batch)]
+    first = np.frombuffer(batch.block, np.uint8)[starts]
+    if not path and not ((first == ord("[")) | (first <= ord(" "))).any():
+        return batch
+    lines = [batch.block[start:stop] for start, stop in zip(starts.tolist(), batch.ends.tolist(), strict=True)]
+    events = events_of([line.rstrip(b"\r\n") for line in lines], path, whole=batch.unreadable)
+    values = [
+        (UNDECODABLE["jsonl"] if i in events.rejected else event) + b"\n" for i, event in enumerate(events.values)
+    ]
+    unreadable = {i: batch.unreadable[n] for i, n in enumerate(events.records) if n in batch.unreadable}
+    for i, detail in events.rejected.items():
+        unreadable[i] = Unreadable("malformed", detail, events.values[i])
+    return replace(
+        batch,
+        block=b"".join(values),
+        ends=np.cumsum(np.fromiter(map(len, values), np.int64, len(values))),
+        locations=numbered(batch.locations_at(np.array(events.records, np.int64)), events.numbers),
+        unreadable=unreadable,
+        skipped=batch.skipped + events.skipped,
+    )
 
 
 def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]:

@@ -656,14 +656,13 @@ class Reader:
                 self._paused.add(partition)
 
     def _send(self, batch: OutgoingBatch) -> None:
-        records = batch.records
         try:
-            block, ends, rejected = self._values.block(records)
+            block, ends, rejected, records, origins, numbers, skipped = self._values.block(batch.records)
         except RetriableSourceError as error:
             self._pending = batch
             raise ClusterUnavailableError(str(error)) from None
         self._pending = None
-        raw = [records.values[i] or b"" for i in rejected]
+        raw = [block[int(ends[i - 1]) if i else 0 : int(ends[i]) - 1] for i in rejected]
         if rejected:
             block, ends = _replace_rejected(block, ends, rejected, UNDECODABLE[self._values.format] + b"\n")
         count = len(records)
@@ -674,7 +673,10 @@ class Reader:
         if records.headers is not None:
             body.append(pack_headers(records.headers))
         if batch.partition_index is not None:
-            body.append(batch.partition_index.tobytes())
+            body.append(batch.partition_index[origins].tobytes())
+        has_numbers = max(numbers, default=-1) >= 0
+        if has_numbers:
+            body.append(np.array(numbers, np.int64).tobytes())
         header = {
             "type": "batch",
             "count": count,
@@ -682,9 +684,10 @@ class Reader:
             "keys": records.keys is not None,
             "headers": records.headers is not None,
             "partitions": batch.partitions,
+            "numbers": has_numbers,
             "rejected": [[i, *why] for i, why in rejected.items()],
             "end": batch.end_position,
-            "skipped": batch.n_skipped,
+            "skipped": batch.n_skipped + skipped,
             "n_consumed": batch.n_consumed,
         }
         self._outlet.send(header, [*body, *raw, block])

@@ -13,6 +13,7 @@ from streammoe.errors import ConfigError, SourceError
 from streammoe.ports import Batch, Location, Locations, Position, Source, SourceStatus, TopicPartition, Unreadable
 from streammoe.secrets import revealed
 from streammoe.types import IntArray
+from streammoe_connectors.formats.events import numbered
 from streammoe_connectors.kafka.clients import load_client, require_client
 from streammoe_connectors.kafka.frames import Frame, PackedHeaders
 from streammoe_connectors.kafka.offsets import offsets_of
@@ -211,6 +212,7 @@ class KafkaSource(Source):
         headers = PackedHeaders(bytes(next(pieces)), count) if header["headers"] else None
         partitions = header["partitions"]
         partition_index = np.frombuffer(next(pieces), np.int64) if len(partitions) > 1 else np.zeros(count, np.int64)
+        numbers = np.frombuffer(next(pieces), np.int64).tolist() if header["numbers"] else [-1] * count
         unreadable = {i: Unreadable(reason, detail, bytes(next(pieces))) for i, reason, detail in header["rejected"]}
         return Batch(
             block=bytes(next(pieces)),
@@ -218,7 +220,7 @@ class KafkaSource(Source):
             format=self._format,
             columns=self._columns,
             origin=self._origin,
-            locations=_locations(partitions, partition_index, offsets),
+            locations=numbered(_locations(partitions, partition_index, offsets), numbers),
             end=header["end"],
             skipped=header["skipped"],
             timestamps=times,

@@ -1,4 +1,4 @@
-"""Conversion of Kafka records to blocks for the daemon's decoders: values, and fields from keys, times and headers.
+"""Conversion of Kafka records to blocks for the daemon's decoders: events, and fields from keys, times and headers.
 
 Values in JSON and csv are passed on unchanged; those in Avro and Protobuf become JSON text.
 """
@@ -15,6 +15,8 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_serializer, f
 from streammoe.errors import InvalidEvent, not_installed
 from streammoe.text import shown
 from streammoe.types import IntArray
+from streammoe_connectors.formats.events import MANY, events_of, json_lines, path_of
+from streammoe_connectors.formats.records import csv_lines
 from streammoe_connectors.formats.registry_login import (
     RegistryLogin,
     authorization,
@@ -55,6 +57,8 @@ class ValueSettings(RegistryLogin):
             ``https://user:password@host``; messages omit them.
         message: for protobuf, the full name of the message, such as ``shop.Order``; with a registry values of other
             messages are then rejected, and by default all are read.
+        record: for jsonl, avro and protobuf, names that lead from the value to the object that is the record, such as
+            ``payload.after``.
         framing: for jsonl and protobuf, the prefix of each message: nothing (``none``), or that of serializers for a
             registry (``confluent``).
         key_field: name of the event's field for the record's key, as text.
@@ -70,6 +74,7 @@ class ValueSettings(RegistryLogin):
     schema_registry: str | None = Field(default=None, min_length=1, repr=False, validate_default=True)
     schema_file: str | None = Field(default=None, min_length=1, validate_default=True)
     message: str | None = Field(default=None, min_length=1, validate_default=True)
+    record: str | None = None
     framing: Literal["none", "confluent"] = "none"
     key_field: str | None = Field(default=None, min_length=1)
     timestamp_field: str | None = Field(default=None, min_length=1)
@@ -120,6 +125,14 @@ class ValueSettings(RegistryLogin):
             raise ValueError('must be set only if source.format is "protobuf"')
         return message
 
+    @field_validator("record")
+    @classmethod
+    def _check_record(cls, record: str | None, info: ValidationInfo) -> str | None:
+        if record is not None and info.data.get("format") == "csv":
+            raise ValueError('must not be set if source.format is "csv", whose values are not nested')
+        path_of(record)
+        return record
+
     @field_validator("framing")
     @classmethod
     def _check_framing(cls, framing: str, info: ValidationInfo) -> str:
@@ -155,14 +168,22 @@ def _both_or_none(schema_file: str | None, info: ValidationInfo) -> bool:
 
 
 class Block(NamedTuple):
-    """The values of several records, as parts of a `Batch`."""
+    """The events of several records, as parts of a `Batch`."""
 
     block: bytes
     """The values, each followed by a line end. They may themselves contain line ends."""
     ends: IntArray
     """(n,) where each value ends, including its line end."""
     rejected: dict[int, tuple[str, str]]
-    """Reason and detail of each rejected record, by index. The block holds its original value."""
+    """Reason and detail of each rejected event, by index. The block holds its original value."""
+    records: Records
+    """The (n) records that the events came from; one with several events occurs as often."""
+    origins: IntArray
+    """(n,) their index in those that were given."""
+    numbers: list[int]
+    """Of each event in its record, from 0; −1 if it is the only one."""
+    skipped: int
+    """Records, or parts of some, that hold no event."""
 
 
 class Values:
@@ -180,6 +201,7 @@ class Values:
     def __init__(self, settings: ValueSettings) -> None:
         self._fields = RecordFields(settings.key_field, settings.timestamp_field, settings.header_fields)
         self._to_json = _create_converter(settings)
+        self._path = path_of(settings.record)
         if settings.format == "csv":
             self.format = "csv"
             self.columns = (*self._fields.names, *(settings.columns or ()))
@@ -204,15 +226,27 @@ class Values:
             values = _convert(raw, self._to_json, rejected)
         if any(value.startswith(codecs.BOM_UTF8) for value in values):
             values = [value.removeprefix(codecs.BOM_UTF8) for value in values]  # each is a text of its own
+        index, numbers, skipped = np.arange(len(values)), [-1] * len(values), 0
+        if self._path or any(map(self._may_hold_many, values)):
+            is_csv = self.format == "csv"
+            path, lines = (None, csv_lines) if is_csv else (self._path, json_lines)
+            events = events_of(values, path, lines=lines, whole=rejected)
+            values = raw = events.values
+            rejected = {i: rejected[n] for i, n in enumerate(events.records) if n in rejected} | events.rejected
+            index, numbers, skipped = np.array(events.records, np.int64), events.numbers, events.skipped
+            records = records.take(index)
         if self._fields.names:
             columns = self._fields.read(records, rejected)
             add = self._fields.before_csv if self.format == "csv" else self._fields.into_json
             values = add(values, columns)
-        for i in rejected:
-            values[i] = raw[i]
+        values = [raw[i] if i in rejected else value for i, value in enumerate(values)]
         ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1)
         values.append(b"")  # for the last line end
-        return Block(b"\n".join(values), ends, {i: ("malformed", rejected[i]) for i in sorted(rejected)})
+        reasons = {i: ("malformed", rejected[i]) for i in sorted(rejected)}
+        return Block(b"\n".join(values), ends, reasons, records, index, numbers, skipped)
+
+    def _may_hold_many(self, value: bytes) -> bool:
+        return b"\n" in value or (self.format != "csv" and value[:1] in MANY)
 
 
 def _convert(raw: list[bytes], to_json: Callable[[bytes], bytes], rejected: dict[int, str]) -> list[bytes]:

@@ -14,7 +14,7 @@ from streammoe.settings import parsed
 SECTIONS = ("source", "schema", "model")
 LISTS = ("features", "ignore", "categorical", "timestamps", "numeric", "header", "classes")
 SCHEMA = ("features", "ignore", "categorical", "timestamps", "numeric", "weight")
-SOURCE = ("delimiter", "decimal", "header", "skip_lines", "comment", "encoding")
+SOURCE = ("delimiter", "decimal", "header", "skip_lines", "comment", "encoding", "record")
 
 
 def tables_from(

@@ -81,11 +81,14 @@ class Tally:
 
     def describe_rejected(self) -> str:
         """Describe the rejected records: counts by reason, the first detail, and possible remedies."""
-        first = next(iter(self.first_of.values())).detail
+        letter = next(iter(self.first_of.values()))
+        first = letter.detail
         hint = (
             ". List columns that are not numeric in --categorical, --timestamps or --ignore; use --classify if the "
             "target is a label"
         )
+        if letter.format == "jsonl":
+            hint += "; name the path of the event by --record if it is in an envelope"
         return f"({self.format_reasons()}). The first: {first}{hint if self.reasons['wrong_type'] else ''}"
 
     def format_reasons(self) -> str:

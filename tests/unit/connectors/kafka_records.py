@@ -51,7 +51,7 @@ def outcomes(values, records, wanted):
 def numbers(values, records, *fields, **wanted):
     """Each record's features, or the reason for which it is rejected."""
     found = outcomes(values, records, FieldRoles(fields, ("y",), **wanted))
-    each = [found[i] for i in range(len(records))]
+    each = [found[i] for i in range(len(found))]
     return [reason if isinstance(reason, str) else np.frombuffer(reason[0]).tolist() for reason in each]
 
 

@@ -68,9 +68,9 @@ def taken(followed, count):
 def test_records_are_those_of_the_finished_file_wherever_a_writer_pauses_and_a_reader_restarts(
     tmp_path_factory, body, cuts, block_bytes, max_record_bytes, format, dialect
 ):
+    dialect = dialect if format == "csv" or "encoding" in dialect else {}
     skipped = b"\n" * dialect.get("skip_lines", 0)
     content = skipped + b'y,z\nz"\n' + body
-    dialect = dialect if format == "csv" or "encoding" in dialect else {}
     folder = tmp_path_factory.mktemp("follow")
     (folder / "whole").write_bytes(content)
     sizes = {"format": format, "block_bytes": block_bytes, "max_record_bytes": max_record_bytes, **dialect}

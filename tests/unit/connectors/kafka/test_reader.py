@@ -219,6 +219,21 @@ def test_gaps_are_counted_tombstones_passed_and_nothing_beyond_the_stop_is_read(
     assert reader._counters["gap"] == 1
 
 
+def test_events_of_one_value_are_never_divided_and_the_position_is_behind_all_of_them(child):
+    script, start = child
+    many = b'[{"a":1},{"a":2},{"a":3}]'
+    script.logs[0] = [Row(0, many), Row(1, b"[]"), Row(2, b'{"a":4}'), Row(3, b'{"a":5}\n[]\n7\n[8]')]
+    _, until = start(until="end", max_poll_records=1)
+    found = [until(is_a("batch")) for _ in range(4)]
+    # Of the last value the empty list is passed, 7 is for the decoder to reject, and the last line is rejected here.
+    assert [(batch["count"], batch["skipped"], offsets(batch, "end")["0"]) for batch in found] == [
+        *((3, 0, 1), (0, 1, 2), (1, 0, 3), (3, 1, 4)),
+    ]
+    assert [batch["numbers"] for batch in found] == [True, False, False, True]
+    assert [[i for i, *_ in batch["rejected"]] for batch in found] == [[], [], [], [2]]
+    until(is_a("finished"))
+
+
 def test_records_are_kept_while_a_registry_does_not_answer_which_is_no_stall(child):
     script, start = child
     script.logs[0] = []

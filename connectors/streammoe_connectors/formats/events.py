@@ -1,0 +1,172 @@
+"""The events that a record holds: itself, the object at some path, each object of an array, or each of several lines.
+
+The events of one record stay in one batch, so that no checkpoint divides them: a position is that of a record.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from streammoe.errors import InvalidEvent
+from streammoe.ports import Location, Locations
+from streammoe.text import shown, some_of
+
+MANY = b"[ \t\r\n"
+"""What a JSON text may begin with that holds an array."""
+_VALUE = msgspec.json.Decoder(msgspec.Raw).decode
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class Events(NamedTuple):
+    """The n events of some records, in order."""
+
+    values: list[bytes]
+    records: list[int]
+    """Index of the record that each came from."""
+    numbers: list[int]
+    """Its number in that record, from 0; −1 if the record is one event."""
+    rejected: dict[int, str]
+    """Why there is no event, by index; the value is then that of its record or line."""
+    skipped: int
+    """How many had null in place of the object, or an array of none."""
+
+
+def path_of(setting: str | None) -> tuple[str, ...]:
+    """Return the names in a path as TOML writes it.
+
+    >>> path_of('payload."a.b"')
+    ('payload', 'a.b')
+
+    Raises:
+        ValueError: it is none.
+    """
+    names: list[str] = []
+    if setting is None:
+        return ()
+    try:
+        found: Any = tomllib.loads(f"{setting} = 0")
+    except tomllib.TOMLDecodeError:
+        found = None
+    while isinstance(found, dict) and len(found) == 1:
+        ((name, found),) = found.items()
+        names.append(name)
+    if found != 0:
+        raise ValueError(
+            'must be names with points between them, in quotes if they hold others than letters, digits, "_" and "-", '
+            'such as payload.after or payload."a.b"'
+        )
+    return tuple(names)
+
+
+def events_of(
+    values: Sequence[bytes],
+    path: tuple[str, ...] | None,
+    *,
+    lines: Callable[[bytes], list[bytes]] | None = None,
+    whole: Collection[int] = (),
+) -> Events:
+    """Return the events of records.
+
+    Args:
+        values: the records.
+        path: names that lead to the object that is the event, in JSON; each object of an array on the way counts.
+            ``None`` for other formats.
+        lines: divides a record into lines, which count like records.
+        whole: indexes of records to leave as they are.
+    """
+    events = Events([], [], [], {}, 0)
+    skipped = 0
+    for i, value in enumerate(values):
+        pieces = [value] if i in whole or lines is None else lines(value)
+        is_one = len(pieces) == 1
+        found: list[bytes | None] = []
+        for piece in pieces:
+            try:
+                if i in whole or path is None:
+                    found.append(piece)
+                elif _collect(piece, path, found):
+                    is_one = False
+            except InvalidEvent as error:
+                events.rejected[len(events.values) + len(found) - found.count(None)] = str(error)
+                found.append(piece)
+        kept = [(number, event) for number, event in enumerate(found) if event is not None]
+        events.values.extend(event for _, event in kept)
+        events.records.extend([i] * len(kept))
+        events.numbers.extend(-1 if is_one else number for number, _ in kept)
+        skipped += found.count(None)
+    return events._replace(skipped=skipped)
+
+
+def numbered(locations: Sequence[Location], numbers: Sequence[int]) -> Sequence[Location]:
+    """Return the locations of records with the numbers of events in them, as entry ``record``."""
+    if all(number < 0 for number in numbers):
+        return locations
+    if isinstance(locations, Locations) and all(number >= 0 for number in numbers):
+        return Locations(locations.common, {**locations.numbers, "record": np.array(numbers, np.int64)})
+    return [
+        place if number < 0 else {**place, "record": number} for place, number in zip(locations, numbers, strict=True)
+    ]
+
+
+def json_lines(value: bytes) -> list[bytes]:
+    """Return the lines of a text if the first one is a JSON text, or else the whole, whose line ends are blanks."""
+    lines = [line for line in value.split(b"\n") if not line.isspace() and line]
+    try:
+        if len(lines) > 1:
+            _VALUE(lines[0])
+    except _ERRORS:
+        return [value]
+    return lines if len(lines) > 1 else [value]
+
+
+def _collect(value: bytes, path: tuple[str, ...], found: list[bytes | None]) -> bool:
+    """Add the events of a JSON text to those found, None in place of null or no event; return whether it is an array.
+
+    Raises:
+        InvalidEvent: there is none; nothing is added then.
+    """
+    start = value.lstrip()[:1]
+    if start == b"[":
+        events: list[bytes | None] = []
+        for element in _decoded(_ELEMENTS, value):
+            if bytes(element)[:1] != b"{":
+                raise _malformed(
+                    value, f"must be a JSON object, or an array of objects; it holds {shown(bytes(element))}"
+                )
+            _collect(bytes(element), path, events)
+        found.extend(events or [None])
+        return True
+    if not path:
+        found.append(value)
+        return False
+    if start != b"{":
+        raise _malformed(value, f"must be a JSON object with the field {path[0]!r}, which source.record names")
+    fields = _decoded(_FIELDS, value)
+    if path[0] not in fields:
+        names = some_of(sorted(fields)) if fields else "none"
+        raise _malformed(value, f"must have the field {path[0]!r}, which source.record names; its fields are {names}")
+    inner = bytes(fields[path[0]])
+    if inner == b"null":
+        found.append(None)
+        return False
+    if len(path) == 1 and inner[:1] not in b"[{":
+        raise _malformed(value, f"must hold an object in the field {path[0]!r}, which source.record names")
+    return _collect(inner, path[1:], found)
+
+
+def _decoded(decode: Any, value: bytes) -> Any:
+    try:
+        return decode(value)
+    except _ERRORS as error:
+        raise _malformed(value, f"must be JSON, and is not: {error}") from None
+
+
+def _malformed(value: bytes, rule: str) -> InvalidEvent:
+    return InvalidEvent(f"record {shown(value)} {rule}", reason="malformed")
