@@ -1,5 +1,6 @@
 """Of files: what is read, and predictions that are written."""
 
+import gzip
 import tempfile
 from contextlib import closing
 from pathlib import Path
@@ -69,6 +70,23 @@ def renamed(change):
             position = files.poll(0).end
         change(path.rename(folder / "b.csv"))
         opened("*.csv", position)(folder)
+
+    return case
+
+
+def grown(content, more, name="a.csv"):
+    """Return a case: a file has been read to its end, more is appended, and a start follows."""
+
+    def case(folder):
+        (folder / name).write_bytes(content)
+        batch = None
+        with source(folder / name) as files:
+            files.seek(None)
+            while not files.finished:
+                batch = files.poll(0) or batch
+        with (folder / name).open("ab") as stream:
+            stream.write(more)
+        opened(name, batch.end)(folder)
 
     return case
 
@@ -176,6 +194,9 @@ CASES = {
     "a file replaced between two runs": resumed(lambda path: path.write_bytes(b"y\n" + b"2\n" * 100)),
     "a file renamed after it was read": renamed(lambda _: None),
     "a file renamed after it was read, and grown": renamed(appended),
+    "a file grown after it was read": grown(b"x\n1\n", b"2\n"),
+    "a file grown in its last record": grown(b"x\n1", b"2\n"),
+    "a compressed file grown after it was read": grown(gzip.compress(b"x\n1\n"), b"2", "a.csv.gz"),
     "a position of Kafka": opened("a.csv", {"kind": "kafka"}),
     "a position that is none": opened("a.csv", {"kind": "file", "files": [{"path": 7}]}),
     "a file that is no Parquet": read(b"x,y\n1,2\n", "a.parquet"),

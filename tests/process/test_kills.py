@@ -8,8 +8,9 @@ import time
 
 import pytest
 
+from streammoe.errors import SourceError
 from tests.process.points import CHECKPOINT
-from tests.process.workspace import Workspace, wait_until
+from tests.process.workspace import Workspace, append, wait_until
 
 EVENTS, MANY = 8_000, 60_000
 BAD_ONE_IN = 500
@@ -92,6 +93,54 @@ def test_killed_at_every_step_of_a_checkpoint_nothing_is_lost_or_doubled(make):
     assert outcome(here) == expected
     assert racing > 3, "nothing was killed while candidates raced"
     assert here.inspect()["candidates"] == 1
+
+
+def test_what_is_appended_between_runs_and_killed_ones_counts_once(make):
+    expected, here = undisturbed(make, EVENTS), make("appended", EVENTS)
+    path, lines = here / "all.csv", list(events(EVENTS))
+    whole = path.read_bytes()
+    path.write_bytes(whole.removesuffix(b"".join(lines[2_000:])).removesuffix(b"\n"))
+    assert here.run_here()["events"] == 2_000
+    for start, point in ((2_000, "half written"), (4_000, "renamed"), (6_000, "committing")):
+        # The last line of each time has its end only with those of the next one.
+        append(path, b"\n" + b"".join(lines[start : start + 2_000]).removesuffix(b"\n"))
+        assert kill(here, point, 2, random.Random(point))
+        if start < 4_000:
+            assert here.run_here()["events"] == start + 2_000
+    append(path, b"\n")
+    assert outcome(here) == expected
+    append(path, b"1,2,")
+    assert here.run_here()["events"] == EVENTS + 1
+    append(path, b"3,4\n")
+    before = here.checkpoints()
+    with pytest.raises(SourceError, match=rf"all.csv grew by 4 bytes .* at byte {len(whole) + 4} "):
+        here.run_here()
+    assert here.checkpoints() == before
+
+
+def test_events_of_one_record_count_once_across_kills(make):
+    names = ("a", "b", "c", "y")
+    objects = [dict(zip(names, map(float, line.split(b",")), strict=True)) for line in events(3_000)]
+    texts = [json.dumps(each).encode() for each in objects]
+
+    def made(name, lines):
+        here = make(name, 0)
+        here.write("all.jsonl", [line + b"\n" for line in lines], b"")
+        here.config("all.jsonl", EXTRA, model=MODEL)
+        return here
+
+    # Seven events in a line; a checkpoint is due every 400.
+    lines = [b"[%b]" % b",".join(texts[start : start + 7]) for start in range(0, len(texts), 7)]
+    flat, whole, here = outcome(made("flat", texts)), outcome(made("whole", lines)), made("killed", lines)
+    assert (whole["state_digest"], whole["learned"]) == (flat["state_digest"], flat["learned"])
+    for point in ("taken", "half written", "renamed", "committed"):
+        assert kill(here, point, 2, random.Random(point))
+    assert outcome(here) == whole
+    rows = [json.loads(row)["place"] for row in whole["rows"].splitlines()[:9]]
+    assert [(place["offset"], place["record"]) for place in rows][5:] == [
+        *((0, 5), (0, 6)),
+        *((len(lines[0]) + 1, number) for number in (1, 2)),  # the first of this line is rejected
+    ]
 
 
 @pytest.mark.exhaustive

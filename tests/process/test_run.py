@@ -133,7 +133,6 @@ def again(tmp_path, stopped):
 
 CHANGES = {
     "the finished one is removed": lambda at: (at / "live-1.csv").unlink() or append(at / "live-2.csv", REST),
-    "the finished one grew": lambda at: append(at / "live-1.csv", b"1,2,3\n" * 9) or append(at / "live-2.csv", REST),
     # Before the others by name; its records are learned after theirs all the same.
     "a new one": lambda at: (at / "live-0.csv").write_bytes(HEADER + REST),
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position
+from streammoe.text import counted
 from streammoe_connectors.files.gzipped import UNVERIFIED, GzipStream
 from streammoe_connectors.files.listing import (
     HEAD_BYTES,
@@ -40,6 +41,8 @@ _LOGGER = logging.getLogger("streammoe.source")
 class FiniteFiles:
     """A reader of files in name order; files that are new since a position follow those that it lists.
 
+    Of a plain file that was read to its end and has grown since, what was appended is read.
+
     A file with several names, by links, is read once. Blank lines are counted in `Batch.skipped` of their own or the
     next batch, and after the very last record in a batch without records.
     """
@@ -57,8 +60,8 @@ class FiniteFiles:
 
     def seek(self, position: Position | None) -> None:
         before = [] if position is None else files_of(position)
-        known = {Path(file["path"]).absolute() for file in before}
-        paths = [path for path in expand(self._settings.path) if Path(path).absolute() not in known]
+        listed = {Path(file["path"]).absolute() for file in before}
+        paths = [path for path in expand(self._settings.path) if Path(path).absolute() not in listed]
         paths = without_other_names(paths, [file["path"] for file in before])
         before, paths = self._match_renamed_files(before, paths)
         if not before and not paths:
@@ -66,12 +69,13 @@ class FiniteFiles:
                 f"source.path {self._settings.path!r} matches no file; correct the path, or put the files there"
             )
         for file in before:
-            self._files.append(file if file["done"] else self._resume(file))
+            known = self._look_again(file) if file["done"] else file
+            self._files.append(known if known["done"] else self._resume(known))
         for path in paths:
             self._files.append(inspect(path, self._settings.format))
             if position is not None:
                 _LOGGER.info("%s is new since the checkpoint; it is read after the files listed there", path)
-        sizes = [self._check_finished_size(file) if file["done"] else _size_at(file["path"]) for file in self._files]
+        sizes = [_size_when_finished(file) if file["done"] else _size_at(file["path"]) for file in self._files]
         self._finished_bytes = sum(size for size, file in zip(sizes, self._files, strict=True) if file["done"])
         self._total_bytes = sum(sizes)
         self._skip_finished()
@@ -131,8 +135,8 @@ class FiniteFiles:
         """Return the files of a position under their present names, and the paths that are left as new.
 
         A file whose path is gone is recognised by inode, size and first bytes once it was read to its end: it was
-        renamed, or another hard link to it stays. If a plain file has grown by whole lines, reading continues there,
-        which is right even for a new file that has the inode of a removed one and begins with the same lines.
+        renamed, or another hard link to it stays. If it has grown by whole lines, reading continues there, which is
+        right even for a new file that has the inode of a removed one and begins with the same lines.
         """
         gone: dict[int, list[int]] = {}
         for i, file in enumerate(before):
@@ -150,32 +154,16 @@ class FiniteFiles:
                 continue
             longest = max(same, key=lambda i: _size_when_finished(files[i]))
             gone[files[longest]["inode"]].remove(longest)
-            previous, size = files[longest], _size_at(path)
-            files[longest] = file = {**previous, "path": path}
-            rest = "it is not read again"
-            if size > _size_when_finished(previous) and self._can_continue(file):
-                file["done"] = False
-                file.pop("size", None)
-                rest = f"only the {size - previous['offset']} bytes by which it has grown are read"
+            previous = files[longest]
+            files[longest] = {**previous, "path": path}
             # A warning, since a new file that is taken for a removed one would be missed.
             _LOGGER.warning(
-                "%s is %s under another name, which had been read completely; %s. If it is a new file, replace it by a "
-                "copy of itself",
+                "%s is %s under another name, which had been read completely; only what was appended since is read. If "
+                "it is a new file, replace it by a copy of itself",
                 path,
                 previous["path"],
-                rest,
             )
         return files, new
-
-    def _can_continue(self, file: File) -> bool:
-        """Whether a finished file is plain and what had been read of it ends with a line."""
-        path = file["path"]
-        with as_source_errors(path), Path(path).open("rb") as stream:
-            kind = kind_of(path, self._settings.format, stream.read(HEAD_BYTES))
-            if kind.gzipped or kind.format == PARQUET or _size_when_finished(file) != file["offset"]:
-                return False
-            stream.seek(file["offset"] - 1)
-            return stream.read(1) == b"\n"
 
     def _next(self) -> Batch | None:
         """Return a batch of the current file, or ``None`` if there were only blank lines or its end."""
@@ -238,28 +226,49 @@ class FiniteFiles:
         while not self.finished and self._files[self._index]["done"]:
             self._index += 1
 
-    def _check_finished_size(self, file: File) -> int:
-        """Return the size of a finished file, which may be gone; report a new file under its name as an error."""
+    def _look_again(self, file: File) -> File:
+        """Return a finished file, which may be gone; one that is not finished if it has grown since.
+
+        Raises:
+            SourceError: another file has its name, or what was appended continues its last record.
+        """
         path, previous = file["path"], _size_when_finished(file)
-        # A followed file was rotated away before it was done; files that the settings do not match are not opened.
-        if "rotation" in file or not matches_pattern(self._settings.path, path):
-            return previous
-        try:
-            size = Path(path).stat().st_size
-        except OSError:  # finished files may be removed
-            return previous
+        # Files that the settings do not match are not opened.
+        status = status_at(path) if matches_pattern(self._settings.path, path) else None
+        # A followed file was rotated away before it was done, and its path is that of another one.
+        if status is None or ("rotation" in file and status.st_ino != file["inode"]):
+            return file
         with as_source_errors(path), Path(path).open("rb") as stream:
             check_head(file, stream)
-        if size < previous:
+            kind = kind_of(path, self._settings.format, stream.read(HEAD_BYTES))
+            stream.seek(max(0, previous - 1))
+            joint = stream.read(3) if previous else b"\n"
+        grown = status.st_size - previous
+        if grown < 0:
             raise SourceError(
-                f"{path} was replaced after it had been read completely: it has {size} bytes and had {previous}; give "
-                "new data a new name, or start with a fresh checkpoint folder"
+                f"{path} was replaced after it had been read completely: it has {status.st_size} bytes and had "
+                f"{previous}; give new data a new name, or start with a fresh checkpoint folder"
             )
-        if size > previous:
+        if grown and (kind.gzipped or kind.format == PARQUET):
             _LOGGER.warning(
-                "%s grew by %d bytes after it had been read completely; they are not read", path, size - previous
+                "%s grew by %s after it had been read completely; they are not read, since only plain CSV and "
+                "JSON Lines are read on where they have grown: put new rows into a new file",
+                path,
+                counted(grown, "byte"),
             )
-        return previous
+        elif grown:
+            if not joint.startswith(b"\n") and joint[1:2] != b"\n" and joint[1:] not in {b"\r", b"\r\n"}:
+                raise SourceError(
+                    f"{path} grew by {counted(grown, 'byte')} after it had been read completely, and they continue its "
+                    f"last record, which had no line end at byte {previous} and was taken as it was; end that line "
+                    "there and give new records lines of their own, or start with a fresh checkpoint folder"
+                )
+            _LOGGER.info(
+                "%s grew by %s after it had been read completely; they are read now", path, counted(grown, "byte")
+            )
+            file = {**file, "done": False}
+            file.pop("size", None)
+        return file
 
 
 def _size_at(path: str) -> int:

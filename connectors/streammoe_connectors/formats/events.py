@@ -5,6 +5,7 @@ The events of one record stay in one batch, so that no checkpoint divides them: 
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +22,14 @@ MANY = b"[ \t\r\n"
 _VALUE = msgspec.json.Decoder(msgspec.Raw).decode
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def _literal(text: str) -> msgspec.Raw:
+    return msgspec.Raw(text.encode())
+
+
+_LENIENT = json.JSONDecoder(parse_int=_literal, parse_float=_literal, parse_constant=_literal).decode
+"""Also takes NaN and infinities, for which the decoder of events rejects those that hold them, and no others."""
 
 
 class Events(NamedTuple):
@@ -121,7 +129,7 @@ def json_lines(value: bytes) -> list[bytes]:
     try:
         if len(lines) > 1:
             _VALUE(lines[0])
-    except _ERRORS:
+    except (msgspec.MsgspecError, RecursionError):
         return [value]
     return lines if len(lines) > 1 else [value]
 
@@ -162,9 +170,16 @@ def _collect(value: bytes, path: tuple[str, ...], found: list[bytes | None]) -> 
 
 
 def _decoded(decode: Any, value: bytes) -> Any:
+    """Return the members of an object, or the elements of an array, as they are written."""
     try:
         return decode(value)
-    except _ERRORS as error:
+    except (msgspec.MsgspecError, RecursionError):
+        pass  # it is none, or holds what is not quite JSON
+    try:
+        found = _LENIENT(value.decode())
+        encode = msgspec.json.encode
+        return {k: encode(v) for k, v in found.items()} if isinstance(found, dict) else [*map(encode, found)]
+    except (ValueError, RecursionError) as error:
         raise _malformed(value, f"must be JSON, and is not: {error}") from None
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import gzip
 import os
 from pathlib import Path
 from unittest.mock import Mock
@@ -129,13 +130,52 @@ def test_a_finished_file_under_another_name_is_not_read_again(write, tmp_path):
     assert records(read(tmp_path / "*.csv", through_json(batch.end))) == [b"4", b"5"]
 
 
-def test_a_finished_file_that_has_another_name_is_continued_only_at_the_beginning_of_a_line(write, tmp_path):
-    for name, content, more, left in (("a", b"a\n1", b"2\n", []), ("b", b"a\n", b"3\n", [b"3"])):
-        (tmp_path / name).mkdir()
-        path = write(f"{name}/x.csv", content)
-        end = through_json(read(path)[-1].end)
-        append(path.rename(tmp_path / name / "y.csv"), more)
-        assert records(read(tmp_path / name / "*.csv", end)) == left
+GROWN = {
+    # content, what is appended: records of it, or nothing where it is an error
+    (b"a\n1\n", b"2\n"): [b"2"],
+    (b"a\n1\n", b"2"): [b"2"],
+    (b"a\n1", b"\n2\n"): [b"2"],
+    (b"a\n1", b"\r\n2\n"): [b"2"],
+    (b"a\n1\r", b"\n2\n"): [b"2"],
+    (b"a\n1", b"\n"): [],
+    (b"a\n1", b"\r"): [],
+    (b"a\n1", b"2\n"): None,
+    (b"a\n1", b"\r2\n"): None,
+    (b"a\n", b"1\n"): [b"1"],
+    (b"a", b"\n1\n"): [b"1"],
+    (b"a", b"b\n1\n"): None,
+    (b"", b"a\n1\n"): [b"1"],
+    (b"\xef\xbb\xbf", b"\na\n1\n"): [b"1"],
+    (b'a\n"1\n2"\n', b'"3\n4"\n'): [b'"3\n4"'],
+}
+
+
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_what_is_appended_to_a_finished_file_is_read_if_it_begins_a_line(write, tmp_path, is_renamed):
+    for (content, more), expected in GROWN.items():
+        write("b.csv", b"a\n9\n")  # read after it, and not again
+        path = write("a.csv", content)
+        position = through_json(read(tmp_path / "*.csv")[-1].end)
+        if is_renamed:
+            path = path.rename(tmp_path / "c.csv")
+        append(path, more)
+        if expected is None:
+            with pytest.raises(SourceError, match=f"{path.name} grew .* had no line end at byte {len(content)} "):
+                read(tmp_path / "*.csv", position)
+        else:
+            batches = read(tmp_path / "*.csv", position)
+            assert records(batches) == expected, (content, more)
+            if batches and len(batches[-1]):
+                assert read(tmp_path / "*.csv", through_json(batches[-1].end)) == []
+        path.unlink()
+
+
+def test_what_is_appended_to_a_compressed_file_is_not_read_which_a_warning_says(write, caplog):
+    path = write("a.csv.gz", gzip.compress(b"a\n1\n"))
+    position = through_json(read(path)[-1].end)
+    append(path, gzip.compress(b"2\n"))
+    assert read(path, position) == []
+    assert "not read" in warnings(caplog)[0]
 
 
 # --- records --------------------------------------------------------------------------------------------------------
