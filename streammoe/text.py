@@ -32,6 +32,15 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def share_learned(learned: int, rejected: int, events: int) -> str:
+    """Say how many of all events were learned, and how many rejected.
+
+    >>> share_learned(2_031, 1_623, 3_654)
+    '2,031 of 3,654 events learned; 1,623 (44.4%) rejected'
+    """
+    return f"{learned:,} of {counted(events, 'event')} learned; {rejected:,} ({rejected / events:.1%}) rejected"
+
+
 def listed(words: Sequence[str], conjunction: Literal["and", "or"]) -> str:
     """Join words to a list in prose.
 

@@ -12,6 +12,7 @@ import click
 
 from streammoe.console import exit_codes, logging_options, progress_bar, set_up_logging, setting_options
 from streammoe.errors import RetriableSinkError, SinkError
+from streammoe.text import printable, share_learned
 
 LOGGER = logging.getLogger("streammoe.daemon")
 
@@ -92,6 +93,12 @@ def command(
             click.echo(json.dumps(result.flat()))
         else:
             for name, value in result.flat().items():
-                click.echo(
-                    f"{name:18} {'-' if value is None else f'{value:.6g}' if isinstance(value, float) else value}"
-                )
+                click.echo(f"{name:18} {_text(value)}")
+            if result.rejected:
+                click.echo(share_learned(result.learned, result.rejected, result.events - result.skipped))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        value = ", ".join(f"{printable(name)} {count}" for name, count in value.items()) or None
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

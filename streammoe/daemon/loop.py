@@ -86,6 +86,8 @@ class Summary(NamedTuple):
     expired: int
     model_events: int
     """Events that the model has learned: `learned`, plus those that a given model had learned before."""
+    vanished: dict[str, int]
+    """Features that vanished during this run, each with the number of events in succession that came without it."""
     scores: dict[str, float | None]
     """``rmse``, ``log_loss`` and ``baseline_rmse``, or ``accuracy``, ``log_loss`` and ``baseline_accuracy``."""
     events_per_second: float
@@ -833,6 +835,7 @@ class Daemon:
             **counts,
             pending=self._pending,
             model_events=self.model.n,
+            vanished={} if self._pipeline.presence is None else self._pipeline.presence.vanished,
             scores=self.scores.summary(),
             events_per_second=self._processed / max(seconds, 1e-9),
             checkpoint=self._path or (str(self._store.path(self._generation)) if self._generation else ""),

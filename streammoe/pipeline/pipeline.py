@@ -22,6 +22,7 @@ from streammoe.kernels.state import Trace
 from streammoe.pipeline.contest import MAX_LOSS, MAX_PREDICTION, Contest, Rival
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, Row, Values, decoder, require_targets, to_row
 from streammoe.pipeline.intervals import mixture_intervals
+from streammoe.pipeline.presence import Presence
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import Batch, DeadLetter, Location, Predictions, PredictionSink, enveloped
 from streammoe.text import cut, shown, some_of
@@ -136,6 +137,8 @@ class Pipeline:
         """Why there is no rival any more, if it could not score events."""
         self.n_adopted = 0
         """How many events the model has learned, according to its count, in excess of those of the source."""
+        self.presence: Presence | None = Presence()
+        """Of the features in the events of this run; ``None`` where others follow it."""
         self._unknown: set[str] = set()
         self._unsettled = SETTLED_AT
         """Number of records to examine for names in the settings."""
@@ -177,7 +180,7 @@ class Pipeline:
         outputs = len(self.schema.targets)
         scores = ClassificationScores() if model.is_classifier else PrequentialScores(outputs)
         line = Pipeline(model, self.schema, scores)
-        line._unknown, line._unsettled = self._unknown, 0
+        line._unknown, line._unsettled, line.presence = self._unknown, 0, None
         for batch in batches:
             yield line.process(batch)
 
@@ -214,6 +217,11 @@ class Pipeline:
         if not len(decoded.rows):
             return []
         fields = self.model.fields
+        if self.presence is not None:
+            rows = decoded.rows
+            vanished = self.presence.update(fields, decoded.X, decoded.texts, lambda i: batch.location(int(rows[i])))
+            for message in vanished:
+                LOGGER.warning("%s: %s", batch.origin, message)
         before = self._before()
         targets = decoded.Y if decoded.labels is None else decoded.labels
         outcome = self.model.learn_rows(

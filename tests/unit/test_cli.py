@@ -233,7 +233,13 @@ Y = ["many.csv", "--target", "y", "--ignore", "z", *QUIET]
 def test_evaluate_prints_a_table_or_json_and_writes_what_it_is_asked_for(call, data):
     asked = ["evaluate", *Y, "--warmup", 100]
     done = call(*asked, "--against", "river:LinearRegression")
-    for said in ("300 events", "streammoe, 2 experts", "river LinearRegression", "running mean", "wrong_type"):
+    for said in (
+        "300 of 301 events learned; 1 (0.3%) rejected",
+        "streammoe, 2 experts",
+        "river LinearRegression",
+        "running mean",
+        "wrong_type",
+    ):
         assert said in done.stdout
     assert (done.stderr, [path.name for path in data.iterdir()]) == ("", ["many.csv"])
     found = json.loads(call(*asked, "--plot", "o.png", "--html", "o.html", "--json").stdout)
@@ -294,6 +300,25 @@ def test_a_file_that_is_mostly_rejected_has_no_results_unless_that_is_allowed(ca
         assert not (tmp_path / file).exists()
         call(*asked, "--set", "dead_letters.max_ratio=0.6")
         assert (tmp_path / file).exists()
+
+
+def test_what_was_rejected_and_what_vanished_stands_at_the_end_of_a_run_and_in_a_table(call, tmp_path):
+    rows = [f"{i % 9},{'' if i >= 150 else i % 7},{'?' if i % 10 == 3 else i % 5}" for i in range(300)]
+    (tmp_path / "gone.csv").write_text("\n".join(["a,b,y", *rows, ""]))
+    (tmp_path / "c.toml").write_text("""
+        source = { kind = "file", path = "gone.csv" }
+        schema.target = "y"
+        model.n_experts = 1
+        metrics.enabled = false
+    """)
+    done = call("run", "c.toml")
+    said = "270 of 300 events learned; 30 (10.0%) rejected"
+    assert done.stdout.splitlines()[-1] == said
+    assert "vanished           b 135\n" in done.stdout
+    assert "each of 135 events had 'b', and none has since path gone.csv, offset" in done.stderr
+    table = call("evaluate", "gone.csv", "--target", "y", "--n-experts", 1).stdout
+    assert table.startswith(f"gone.csv: {said}. Each is predicted before it is learned\n")
+    assert "b has vanished: each event had it at first, and then 135 in succession came without it" in table
 
 
 def test_fit_takes_model_and_schema_of_a_configuration_and_flags_over_it(call, data, tmp_path):

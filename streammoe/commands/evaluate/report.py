@@ -15,6 +15,7 @@ import numpy as np
 from streammoe.commands.evaluate import outputs
 from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, finite_or_none, format_number
 from streammoe.commands.evaluate.run import Evaluation
+from streammoe.text import share_learned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,6 +59,7 @@ def to_json(evaluation: Evaluation) -> str:
             ],
             "n_experts": evaluation.model.chosen_n_experts,
             "refused": evaluation.rejected(),
+            "vanished": evaluation.vanished,
             "stopped": evaluation.stopped,
             "state_digest": evaluation.model.state_digest(),
             "settings": evaluation.settings,
@@ -199,8 +201,12 @@ def _page(evaluation: Evaluation, svg: str) -> str:
 
 
 def _heading(evaluation: Evaluation) -> list[str]:
-    learned = evaluation.outcomes["learned"]
-    lines = [f"{evaluation.source}: {learned:,} events, each predicted before it is learned"]
+    learned, rejected = evaluation.outcomes["learned"], evaluation.outcomes["rejected"]
+    what = f"{learned:,} events, each predicted before it is learned"
+    if rejected:
+        events = evaluation.outcomes.total() - evaluation.outcomes["skipped"]
+        what = f"{share_learned(learned, rejected, events)}. Each is predicted before it is learned"
+    lines = [f"{evaluation.source}: {what}"]
     if evaluation.stopped:
         lines += ["stopped before the end; results so far"]
     return lines
@@ -215,4 +221,8 @@ def _notes(evaluation: Evaluation) -> list[str]:
         lines += [
             f"{evaluation.model.n_candidates} candidates still race; the number of experts is that of the leading one"
         ]
+    lines += [
+        f"{name} has vanished: each event had it at first, and then {events:,} in succession came without it"
+        for name, events in evaluation.vanished.items()
+    ]
     return lines + evaluation.notes()

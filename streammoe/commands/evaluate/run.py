@@ -61,6 +61,8 @@ class Evaluation(Tally):
     """Number of events before there was a gate."""
     stopped: bool = False
     """Whether the run was stopped before the end."""
+    vanished: dict[str, int] = field(default_factory=dict)
+    """See `streammoe.pipeline.presence.Presence`."""
 
     @property
     def metric(self) -> str:
@@ -162,6 +164,8 @@ class _Run:
         evaluation.rows[0] = evaluation.rows[0]._replace(log_loss=self.scores.log_loss.means()["running"])
         evaluation.curves = {"streammoe": ours, **{p.name: p.curve for p in self.peers}}
         evaluation.warm_up = self.sink.warm_up
+        if self.pipeline.presence is not None:
+            evaluation.vanished = self.pipeline.presence.vanished
         return evaluation
 
     def _process(self, batch: Batch) -> None:

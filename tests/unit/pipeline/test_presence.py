@@ -1,0 +1,60 @@
+"""Features that came with every event, and then come no more."""
+
+import numpy as np
+import pytest
+
+from streammoe.pipeline.presence import Presence
+
+N = 700
+FIELDS = ("always", "ends", "too early", "pauses", "comes back", "text", "sometimes", "at the end")
+PRESENT = np.ones((N, len(FIELDS)), bool)
+PRESENT[300:, FIELDS.index("ends")] = False
+PRESENT[99:, FIELDS.index("too early")] = False
+PRESENT[300:399, FIELDS.index("pauses")] = False
+PRESENT[300:450, FIELDS.index("comes back")] = False
+PRESENT[300:, FIELDS.index("text")] = False
+PRESENT[::7, FIELDS.index("sometimes")] = False
+PRESENT[N - 99 :, FIELDS.index("at the end")] = False
+
+
+def followed(sizes):
+    """What is found of the stream in batches of these sizes."""
+    presence, found, start, sizes = Presence(), [], 0, iter(sizes)
+    text = FIELDS.index("text")
+    X = np.where(PRESENT, 1.0, np.nan)
+    X[:, text] = np.nan
+    while start < N:
+        stop = min(N, start + next(sizes))
+        texts = {text: ["x" if is_there else None for is_there in PRESENT[start:stop, text]]}
+        found += presence.update(FIELDS, X[start:stop], texts, lambda i, start=start: {"offset": start + i})
+        start = stop
+    return found, presence.vanished
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 301, 1000])
+def test_what_vanishes_is_said_once_and_counted_wherever_the_stream_is_cut(size):
+    found, vanished = followed(iter(lambda: size, 0))
+    assert vanished == {"ends": 400, "comes back": 150, "text": 400}
+    (message,) = found
+    assert message.startswith("each of 300 events had 'ends', 'comes back' and 'text', and none has since offset 300:")
+
+
+def test_columns_that_join_later_are_followed_from_there_on():
+    presence, nan = Presence(), np.nan
+    assert presence.update(("a",), np.ones((150, 1)), {}, dict) == []
+    assert presence.update(("a", "b"), np.ones((150, 2)), {}, dict) == []
+    rows = np.tile([[nan, 1.0]], (60, 1))
+    assert presence.update(("a", "b"), rows, {}, lambda i: {"row": i}) == []
+    (message,) = presence.update(("a", "b"), rows, {}, lambda i: {"row": 60 + i})
+    assert message.startswith("each of 300 events had 'a', and none has since row 0")
+    assert presence.vanished == {"a": 120}
+    assert presence.update(("a", "b"), rows * nan, {}, lambda i: {"row": i}) == []
+    assert presence.vanished == {"a": 180}
+
+
+def test_no_more_than_a_hundred_are_named():
+    presence = Presence()
+    fields = tuple(map(str, range(150)))
+    presence.update(fields, np.ones((100, 150)), {}, dict)
+    (message,) = presence.update(fields, np.full((100, 150), np.nan), {}, lambda i: {"row": i})
+    assert (len(presence.vanished), len(message) < 400) == (100, True)
