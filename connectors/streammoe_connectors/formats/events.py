@@ -28,7 +28,7 @@ def _literal(text: str) -> msgspec.Raw:
     return msgspec.Raw(text.encode())
 
 
-_LENIENT = json.JSONDecoder(parse_int=_literal, parse_float=_literal, parse_constant=_literal).decode
+_LENIENT = json.JSONDecoder(parse_constant=_literal, parse_float=_literal, parse_int=_literal).decode
 """Also takes NaN and infinities, for which the decoder of events rejects those that hold them, and no others."""
 
 

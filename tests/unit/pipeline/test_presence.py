@@ -10,7 +10,7 @@ FIELDS = ("always", "ends", "too early", "pauses", "comes back", "text", "someti
 PRESENT = np.ones((N, len(FIELDS)), bool)
 PRESENT[300:, FIELDS.index("ends")] = False
 PRESENT[99:, FIELDS.index("too early")] = False
-PRESENT[300:399, FIELDS.index("pauses")] = False
+PRESENT[300:399, FIELDS.index("pauses")] = PRESENT[500:550, FIELDS.index("pauses")] = False
 PRESENT[300:450, FIELDS.index("comes back")] = False
 PRESENT[300:, FIELDS.index("text")] = False
 PRESENT[::7, FIELDS.index("sometimes")] = False

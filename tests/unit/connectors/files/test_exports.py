@@ -96,6 +96,27 @@ def test_a_value_without_a_column_is_rejected_with_its_number_and_what_to_do(wri
     assert len(rejected) == 3
 
 
+def test_columns_of_numbers_alone_are_judged_in_the_same_way(write):
+    roles = FieldRoles(("x",), ("y",))
+    for content, rejected, y in (
+        (b"x,,y\n1,,2\n3,7,4\n5,,6\n", [1], [2.0, 6.0]),
+        (b"x,y\n5\n6\n1,2\n", [0, 1], [2.0]),
+        (b"x,y,z\n1,2\n3,4,5\n6,7\n", [], [2.0, 4.0, 7.0]),
+        (b"x,y\n1,2,\n3,4\n5,6,7\n", [2], [2.0, 4.0]),
+    ):
+        (batch,) = read(write("a.csv", content))
+        done = decoder("csv").decode(batch, roles)
+        assert ([each.index for each in done.rejected], done.Y[:, 0].tolist()) == (rejected, y), content
+    assert rows(read(write("a.csv", b"x,c,y\n5\n6\n")))[0] == []
+
+
+def test_a_comment_behind_a_quote_that_is_never_closed_is_one(write):
+    content = b'x,y\n1,"2\n' + b"3,4\n" * 5 + b'# it"s\n"5\n",6\n7,8\n'
+    for block_bytes in (1, 20, 4096):
+        batches = read(write("a.csv", content), comment="#", block_bytes=block_bytes, max_record_bytes=12)
+        assert records(batches) == [b'1,"2', *[b"3,4"] * 5, b'"5\n",6', b"7,8"]
+
+
 def test_a_header_that_is_none_is_an_error_that_guesses_where_it_is(write):
     roles = FieldRoles(("x",), ("y",))
     for content, advice in (
