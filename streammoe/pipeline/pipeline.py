@@ -217,11 +217,7 @@ class Pipeline:
         if not len(decoded.rows):
             return []
         fields = self.model.fields
-        if self.presence is not None:
-            rows = decoded.rows
-            vanished = self.presence.update(fields, decoded.X, decoded.texts, lambda i: batch.location(int(rows[i])))
-            for message in vanished:
-                LOGGER.warning("%s: %s", batch.origin, message)
+        self._follow(batch, decoded)
         before = self._before()
         targets = decoded.Y if decoded.labels is None else decoded.labels
         outcome = self.model.learn_rows(
@@ -234,6 +230,21 @@ class Pipeline:
         )
         rival = self._scored_by_rival(fields, decoded.X, targets, decoded.texts, outcome)
         return [_LearnedRows(first + decoded.rows, outcome, before, decoded.labels, rival)]
+
+    def _follow(self, batch: Batch, decoded: DecodedBatch) -> None:
+        """Warn of features that have vanished from the events with a target, which come once even if joined."""
+        if self.presence is None:
+            return
+        X, texts, rows = decoded.X, decoded.texts, decoded.rows
+        lacks = np.isnan(decoded.Y).any(axis=1)
+        if decoded.labels is not None and None in decoded.labels:
+            lacks |= np.array([label is None for label in decoded.labels])
+        if lacks.any():
+            kept = np.flatnonzero(~lacks)
+            X, rows = X[kept], rows[kept]
+            texts = {j: [column[i] for i in kept.tolist()] for j, column in texts.items()}
+        for message in self.presence.update(self.model.fields, X, texts, lambda i: batch.location(int(rows[i]))):
+            LOGGER.warning("%s: %s", batch.origin, message)
 
     def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> _LearnedRows:
         """Learn the i-th record, which has values for new columns."""

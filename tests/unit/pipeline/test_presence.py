@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from streammoe.pipeline.presence import Presence
+from tests.unit.pipeline.streams import pipeline, run
 
 N = 700
 FIELDS = ("always", "ends", "too early", "pauses", "comes back", "text", "sometimes", "at the end")
@@ -50,6 +51,13 @@ def test_columns_that_join_later_are_followed_from_there_on():
     assert presence.vanished == {"a": 120}
     assert presence.update(("a", "b"), rows * nan, {}, lambda i: {"row": i}) == []
     assert presence.vanished == {"a": 180}
+
+
+def test_events_without_a_target_do_not_count():
+    events = [{"a": i % 5, "b": i % 3 if i < 200 else None, "y": None if i % 2 else i % 4} for i in range(500)]
+    line = pipeline("regressor", n_experts=1)
+    run(line, events, sizes=[64])
+    assert line.presence.vanished == {"b": 150}
 
 
 def test_no_more_than_a_hundred_are_named():
