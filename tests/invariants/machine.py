@@ -331,7 +331,7 @@ class Machine:
             idle = int(disturbance in {"weight 0", "no target"})
             # Before there is a model, the first record that can be read says which columns there are.
             more = {"new": 1.0} if self.learned and disturbance != "huge" else {}
-            no_record = {"csv": b"1,2", "jsonl": b"{"}.get(format)
+            no_record = {"csv": b'1,"2', "jsonl": b"{"}.get(format)
             records.insert(at, no_record if disturbance == "no record" else {**bad, **more})
         self.name_targets()
         kept = []
