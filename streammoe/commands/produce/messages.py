@@ -60,7 +60,7 @@ class MessageConverter:
                 if columns is not None and field not in columns:
                     raise ConfigError(
                         f"{option} {field!r}: {batch.origin} has no such column, nothing was sent; it has "
-                        f"{', '.join(columns)}"
+                        f"{', '.join(filter(None, columns))}"
                     )
         if batch.too_long:
             self.records += 1
