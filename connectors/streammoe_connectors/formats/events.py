@@ -95,6 +95,7 @@ def events_of(
         pieces = [value] if i in whole or lines is None else lines(value)
         is_one = len(pieces) == 1
         found: list[bytes | None] = []
+        bad: dict[int, str] = {}
         for piece in pieces:
             try:
                 if i in whole or path is None:
@@ -102,9 +103,10 @@ def events_of(
                 elif _collect(piece, path, found):
                     is_one = False
             except InvalidEvent as error:
-                events.rejected[len(events.values) + len(found) - found.count(None)] = str(error)
+                bad[len(found)] = str(error)
                 found.append(piece)
         kept = [(number, event) for number, event in enumerate(found) if event is not None]
+        events.rejected.update((len(events.values) + at, bad[n]) for at, (n, _) in enumerate(kept) if n in bad)
         events.values.extend(event for _, event in kept)
         events.records.extend([i] * len(kept))
         events.numbers.extend(-1 if is_one else number for number, _ in kept)
@@ -129,7 +131,7 @@ def json_lines(value: bytes) -> list[bytes]:
     try:
         if len(lines) > 1:
             _VALUE(lines[0])
-    except (msgspec.MsgspecError, RecursionError):
+    except (ValueError, RecursionError):
         return [value]
     return lines if len(lines) > 1 else [value]
 
@@ -173,7 +175,7 @@ def _decoded(decode: Any, value: bytes) -> Any:
     """Return the members of an object, or the elements of an array, as they are written."""
     try:
         return decode(value)
-    except (msgspec.MsgspecError, RecursionError):
+    except (ValueError, RecursionError):
         pass  # it is none, or holds what is not quite JSON
     try:
         found = _LENIENT(value.decode())

@@ -402,9 +402,9 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment
     lines: IntArray = np.flatnonzero(octets == ord("\n")) + 1
     if at_eof and chunk and not chunk.endswith(b"\n"):
         lines = np.append(lines, len(chunk))
-    quotes = np.flatnonzero(octets == ord('"')) if quoted and b'"' in chunk else np.empty(0, np.int64)
-    if comment and quotes.size:
-        quotes = _without_comments(chunk, lines, quotes, comment)
+    every = quotes = np.flatnonzero(octets == ord('"')) if quoted and b'"' in chunk else np.empty(0, np.int64)
+    if comment:
+        quotes = _without_comments(chunk, 0, lines, every, comment)
     in_quotes = np.searchsorted(quotes, lines) % 2 == 1
     # Line ends outside quotes, then those inside; a forced cut inside quotes swaps the two from there on.
     parity, line_ends_by_parity = 0, (lines[~in_quotes], lines[in_quotes])
@@ -424,10 +424,12 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment
         line = int(np.searchsorted(lines, start, "right"))
         start = min(start + limit, int(lines[line])) if line < len(lines) else start + limit
         runs.append(np.array([start]))
-        if comment:  # which lines are comments depends on what is inside quotes from here on
-            rest = record_ends(chunk[start:], limit, quoted=quoted, at_eof=at_eof, comment=comment)
-            return np.concatenate([*runs, start + rest])
-        parity = int(np.searchsorted(quotes, start)) % 2
+        if comment:  # and others may be comments then
+            quotes = _without_comments(chunk, start, lines, every, comment)
+            in_quotes = np.searchsorted(quotes, lines) % 2 == 1
+            line_ends_by_parity = lines[~in_quotes], lines[in_quotes]
+        else:
+            parity = int(np.searchsorted(quotes, start)) % 2
     return np.concatenate(runs) if runs else np.empty(0, np.int64)
 
 
@@ -438,15 +440,17 @@ def csv_lines(value: bytes) -> list[bytes]:
     return [line for line in found if line.strip()] or [value]
 
 
-def _without_comments(chunk: bytes, lines: IntArray, quotes: IntArray, comment: bytes) -> IntArray:
-    """Return the quotes that do not stand in comments: lines that begin with a mark where no quote is open."""
+def _without_comments(chunk: bytes, start: int, lines: IntArray, quotes: IntArray, comment: bytes) -> IntArray:
+    """Return the quotes from a record's start on that are not in comments: lines with a mark where no quote is open."""
+    quotes = quotes[np.searchsorted(quotes, start) :]
+    ends = lines[np.searchsorted(lines, start, "right") :]
+    starts = np.append(start, ends)[: len(ends)]
+    marked = np.flatnonzero(np.frombuffer(chunk, np.uint8)[starts] == comment[0])
+    spans = np.searchsorted(quotes, [starts[marked], ends[marked]])
     kept = np.ones(len(quotes), np.bool_)
-    starts = np.concatenate([[0], lines[:-1]])[: len(lines)]
-    marked = starts[np.frombuffer(chunk, np.uint8)[starts] == comment[0]]
-    stops = lines[np.searchsorted(lines, marked, "right")]
     left_out = 0
-    for start, first, stop in zip(marked, *np.searchsorted(quotes, [marked, stops]), strict=True):
-        if stop > first and (first - left_out) % 2 == 0 and chunk.startswith(comment, start):
+    for at, first, stop in zip(starts[marked].tolist(), *spans.tolist(), strict=True):
+        if stop > first and (first - left_out) % 2 == 0 and chunk.startswith(comment, at):
             kept[first:stop] = False
             left_out += stop - first
     return quotes[kept]

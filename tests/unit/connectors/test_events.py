@@ -46,6 +46,8 @@ HELD = {
     (b'{"q":-Infinity,"p":[{"a":1e400},{"a":NaN}]}', "p"): [b'{"a":1e400}', b'{"a":NaN}'],
     (b'{"q":nan,"p":%b}' % A, "p"): "must be JSON",
     (b'{"q":"\xff","p":[%b' % A, "p"): "must be JSON",
+    (b'{"\xff":1,"p":%b}' % A, "p"): "must be JSON",
+    (b'{"\\ud800":1,"p":%b}' % A, "p"): [A],
     (b'{"q":%b,"p":%b}' % (b"[" * 100_000, A), "p"): "must be JSON",
     (b'{"p":' * 100 + A + b"}" * 100, ".".join("p" * 100)): [A],
 }

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from streammoe.errors import SourceError
 from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe_connectors.files.source import FileSource
+from streammoe_connectors.formats.records import record_ends
 from streammoe_connectors.stdin import StdinSource
 from tests.unit.connectors.reading import drain, read, records, source, through_json, warnings
 
@@ -115,6 +116,14 @@ def test_a_comment_behind_a_quote_that_is_never_closed_is_one(write):
     for block_bytes in (1, 20, 4096):
         batches = read(write("a.csv", content), comment="#", block_bytes=block_bytes, max_record_bytes=12)
         assert records(batches) == [b'1,"2', *[b"3,4"] * 5, b'"5\n",6', b"7,8"]
+
+
+def test_thousands_of_records_that_are_too_long_are_cut_among_comments(write):
+    path = write("a.csv", b"x\n" + b"1" * 30_000 + b'\n#"\n2\n' + b'"\n' * 9 + b"3\n#\n" * 5)
+    batches = read(path, comment="#", max_record_bytes=10)
+    assert records(batches)[1:2] == [b"2"]
+    assert records(batches)[-5:] == [b"3"] * 5
+    assert record_ends(b"1" * 50_000, 10, quoted=True, at_eof=True, comment=b"#").size == 5_000
 
 
 def test_a_header_that_is_none_is_an_error_that_guesses_where_it_is(write):
