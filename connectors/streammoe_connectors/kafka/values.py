@@ -227,8 +227,9 @@ class Values:
         if any(value.startswith(codecs.BOM_UTF8) for value in values):
             values = [value.removeprefix(codecs.BOM_UTF8) for value in values]  # each is a text of its own
         index, numbers, skipped = np.arange(len(values)), [-1] * len(values), 0
-        if self._path or any(map(self._may_hold_many, values)):
-            is_csv = self.format == "csv"
+        is_csv = self.format == "csv"
+        marks = b"" if is_csv else MANY
+        if self._path or any(b"\n" in value or value[:1] in marks for value in values):
             path, lines = (None, csv_lines) if is_csv else (self._path, json_lines)
             events = events_of(values, path, lines=lines, whole=rejected)
             values = raw = events.values
@@ -239,14 +240,12 @@ class Values:
             columns = self._fields.read(records, rejected)
             add = self._fields.before_csv if self.format == "csv" else self._fields.into_json
             values = add(values, columns)
-        values = [raw[i] if i in rejected else value for i, value in enumerate(values)]
+        for i in rejected:
+            values[i] = raw[i]
         ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1)
         values.append(b"")  # for the last line end
         reasons = {i: ("malformed", rejected[i]) for i in sorted(rejected)}
         return Block(b"\n".join(values), ends, reasons, records, index, numbers, skipped)
-
-    def _may_hold_many(self, value: bytes) -> bool:
-        return b"\n" in value or (self.format != "csv" and value[:1] in MANY)
 
 
 def _convert(raw: list[bytes], to_json: Callable[[bytes], bytes], rejected: dict[int, str]) -> list[bytes]:
