@@ -292,6 +292,8 @@ def kinds(annotation: Any, metadata: Any = ()) -> Iterator[str]:
         yield from (f"`{toml(value)}`" for value in get_args(annotation))
     elif origin is tuple or origin is list:
         yield "list"
+    elif origin is dict:
+        yield "table"
     elif annotation in {int, float}:
         yield f"{'whole number' if annotation is int else 'number'}{range_of(metadata)}"
     elif annotation is bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 from streammoe.errors import InvalidEvent
 from streammoe.kernels.features import CATEGORICAL, NUMERIC, TIMESTAMP
+from streammoe.notation import BOOLEANS, MISSING, MISSPELLED, NOT_FINITE, NUMBER, remedy_of, tidied
 from streammoe.text import listed, shown, some_of
 
 ColumnKind = Literal["number", "boolean", "category", "time"]
@@ -31,20 +32,9 @@ CODES: Mapping[ColumnKind, int] = {
 KINDS: Mapping[int, ColumnKind] = {NUMERIC: "number", CATEGORICAL: "category", TIMESTAMP: "time"}
 """The kinds of those fields."""
 
-# Texts that Arrow's csv reader accepts as finite numbers, and float() reads to the same bits.
-NUMBER = re.compile(r"[ \t]*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*")
-NOT_FINITE = re.compile(r"\s*[+-]?(?:nan(?:\(\w*\))?|inf(?:inity)?)\s*", re.IGNORECASE)
-BOOLEANS = {"true": 1.0, "false": 0.0}
-"""Truth values in formats that write everything as text, in lower case."""
-MARKERS = frozenset({"na", "n/a", "#n/a", "null", "?", "-", "."})
-"""Texts that usually stand for a number that is missing, in lower case."""
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:[ ,'_]\d{3})+(?:\.\d+)?|[+-]?\d{1,3}(?:\.\d{3})+,\d+")
-_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
-_ALMOST = re.compile(f"{_THOUSANDS.pattern}|{_COMMA.pattern}")
-"""Numbers with separators of thousands or a decimal comma, which are not accepted, but meant as numbers."""
 IN_QUOTES = "write it without quotes"
 """What `repair_of` says of a text that is a number."""
-_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[Tt ]\d\d.*)?", re.ASCII)
+_TIME = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])|\d{4}-\d\d-\d\d(?:[Tt ]\d\d.*)?", re.ASCII)
 
 
 def kind_of(value: object, *, text: bool = False) -> ColumnKind | None:
@@ -60,8 +50,8 @@ def kind_of(value: object, *, text: bool = False) -> ColumnKind | None:
     ['number', 'boolean', 'time', 'category', None]
     >>> kind_of(True), kind_of(7), kind_of("red"), kind_of(date(2026, 1, 31)), kind_of(None), kind_of("true")
     ('boolean', 'number', 'category', 'time', None, 'category')
-    >>> kind_of("12"), kind_of("1,5"), kind_of("NA"), kind_of(b"red")  # to be rejected
-    ('number', 'number', 'number', 'number')
+    >>> kind_of("12"), kind_of("1,5"), kind_of("NA"), kind_of("21 °C"), kind_of(b"red")  # to be rejected
+    ('number', 'number', 'number', 'number', 'number')
     """
     if isinstance(value, bool | np.bool_):
         return "boolean"
@@ -69,7 +59,7 @@ def kind_of(value: object, *, text: bool = False) -> ColumnKind | None:
         return "time"
     if not isinstance(value, str):
         return None if value is None else "number"
-    plain = str(value).strip()
+    plain = tidied(str(value))
     if not plain:
         return None
     if _is_meant_as_number(plain):
@@ -96,7 +86,11 @@ def kind_in_python(value: object) -> ColumnKind | None:
 def _is_meant_as_number(text: str) -> bool:
     """Return whether a text is a number, or what is written where a number is missing or not finite."""
     return bool(
-        NUMBER.fullmatch(text) or NOT_FINITE.fullmatch(text) or text.lower() in MARKERS or _ALMOST.fullmatch(text)
+        NUMBER.fullmatch(text)
+        or NOT_FINITE.fullmatch(text)
+        or text in MISSING
+        or text.lower() in MISSPELLED
+        or remedy_of(text)
     )
 
 
@@ -106,26 +100,21 @@ def repair_of(text: str) -> str:
     >>> [repair_of(text) for text in ("12.5", "1'234.5", "0,5", "1,234", "red", "NA")]  # doctest: +NORMALIZE_WHITESPACE
     ['write it without quotes', 'remove the separators of thousands', 'write the decimal mark as a point',
      'remove the comma if it separates thousands, write a point if it is the decimal mark', '', '']
+    >>> repair_of("$1,012.33")
+    'remove the unit, remove the separators of thousands'
     """
-    plain = text.strip()
-    if NUMBER.fullmatch(plain):
+    if NUMBER.fullmatch(tidied(text)):
         return IN_QUOTES
-    if not _ALMOST.fullmatch(plain):
+    remedy = remedy_of(text)
+    if remedy is None:
         return ""
-    if not _THOUSANDS.fullmatch(plain):
-        return "write the decimal mark as a point"
-    if has_decimal_comma(plain):
-        return "remove the comma if it separates thousands, write a point if it is the decimal mark"
-    return "remove the separators of thousands"
-
-
-def has_decimal_comma(text: str) -> bool:
-    """Return whether a text is a number with a single comma, which may be its decimal mark.
-
-    >>> [has_decimal_comma(text) for text in ("1,5", " -1,234e3", "1,234,567", "1.5")]
-    [True, True, False, False]
-    """
-    return _COMMA.fullmatch(text.strip()) is not None
+    steps = ["remove the unit"] if remedy.units else []
+    if remedy.thousands == "," and remedy.comma:
+        steps.append("remove the comma if it separates thousands, write a point if it is the decimal mark")
+    else:
+        steps += ["remove the separators of thousands"] if remedy.thousands else []
+        steps += ["write the decimal mark as a point"] if remedy.comma else []
+    return ", ".join(steps)
 
 
 class Fixed(NamedTuple):

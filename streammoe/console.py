@@ -176,10 +176,30 @@ def file_options(command: Command) -> Command:
             click.option("--ignore", metavar="A,B,…", help="Columns to leave out."),
             click.option("--categorical", metavar="A,B,…", help="Columns that contain categories."),
             click.option(
-                "--timestamp", "--timestamps", "timestamps", metavar="A,B,…", help="Columns that contain times."
+                "--timestamp",
+                "--timestamps",
+                "timestamps",
+                metavar="A,B,…",
+                multiple=True,
+                help="Columns that contain times; COLUMN=FORMAT for one with a format, such as %d/%m/%Y, or ms.",
             ),
+            click.option("--time-zone", metavar="NAME", help="Time zone of times that name none; by default UTC."),
             click.option(
                 "--numeric", metavar="A,B,…", help="Columns of numbers; of others the first value decides the kind."
+            ),
+            click.option(
+                "--missing",
+                metavar="[COLUMN=]TEXT",
+                multiple=True,
+                help="What stands for a missing value, such as -200, in one column or all; may be repeated.",
+            ),
+            click.option("--thousands", metavar="CHARACTER", help="Separator of thousands; by default none."),
+            click.option(
+                "--unit",
+                "units",
+                metavar="TEXT[=FACTOR]",
+                multiple=True,
+                help="Unit, percent or currency sign before or after numbers, such as %=0.01; may be repeated.",
             ),
             click.option("--weight", metavar="COLUMN", help="Column with the weight of each event."),
             *_model_options(),

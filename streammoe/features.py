@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.checked import array_of, as_json, list_of, names_of, require
-from streammoe.columns import CODES, KINDS, NUMBER, ColumnKind, Fixed
+from streammoe.columns import CODES, KINDS, ColumnKind, Fixed
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.kernels.features import (
     CATEGORICAL,
@@ -28,6 +28,7 @@ from streammoe.kernels.features import (
     screen_rows,
 )
 from streammoe.layout import CYCLES, NO_ADDITIONS, Additions, Layout, Plan, padded, plan_of, restored_entries
+from streammoe.notation import NUMBER
 from streammoe.outliers import MAX_ERROR_SHARE
 from streammoe.ranges import Bounds, Scales, limits_of
 from streammoe.replacements import Noticed

@@ -12,10 +12,11 @@ import numpy as np
 
 from streammoe.columns import IN_QUOTES, repair_of
 from streammoe.errors import InvalidEvent
+from streammoe.notation import as_text
 from streammoe.text import shown
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-ISO_8601 = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].+)?|\d{8}T.+", re.ASCII | re.IGNORECASE)
+ISO_8601 = re.compile(r"\d{4}-\d\d(?:-\d\d(?:[T ].+)?)?|\d{8}T.+", re.ASCII | re.IGNORECASE)
 """Texts to pass to `datetime.fromisoformat`, which alone would accept any letter between date and time."""
 
 
@@ -64,17 +65,6 @@ def number(value: object, name: object, advice: str = NO_VALUE) -> float:
         if isinstance(value, str) and (repair := repair_of(value)):
             advice = f"{repair} and convert it with float()" if repair != IN_QUOTES else "convert it with float()"
     raise _invalid(name, value, f"{problem}; {advice}", reason)
-
-
-def as_text(value: bool | float | Decimal) -> str:
-    """Return a finite number or a truth value as the text of a category or label.
-
-    >>> [as_text(value) for value in (True, 7, 7.0, 0.1)]
-    ['true', '7', '7', '0.1']
-    """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(int(value)) if value == int(value) else repr(float(value))
 
 
 def level(value: object, name: object) -> str:
@@ -134,7 +124,7 @@ def _from_text(text: str, name: object) -> float:
     if not ISO_8601.fullmatch(text):
         raise _not_a_time(name, text, "is not ISO 8601 text")
     try:
-        return _since_1970(datetime.fromisoformat(text.upper()))
+        return _since_1970(datetime.fromisoformat(f"{text}-01" if len(text) == len("2026-01") else text.upper()))
     except ValueError as error:
         raise _not_a_time(name, text, f"is not a time ({error})") from None
 

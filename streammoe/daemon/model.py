@@ -129,6 +129,7 @@ def schema_of(settings: Settings) -> Schema:
         lagged=frozenset(_lagged_inputs(settings)),
         late_columns=schema.late_columns,
         max_columns=schema.max_columns,
+        notations=schema.notations,
     )
 
 
@@ -175,7 +176,7 @@ def empty_model(settings: Settings) -> MixtureOfExperts:
     values = {
         **{name: getattr(settings.model, name) for name in type(settings.model).model_fields},
         "categorical": schema.categorical,
-        "timestamps": schema.timestamps,
+        "timestamps": tuple(schema.timestamps),
         "numeric": schema.numeric,
     }
     arguments = {name: value for name, value in values.items() if name in parameters}

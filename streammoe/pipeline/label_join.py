@@ -22,6 +22,7 @@ from streammoe.checked import LARGEST_COUNT, array_of, is_count, require
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.model.checkpoint import ASIDE
+from streammoe.notation import VERBATIM
 from streammoe.persistence import state_digest
 from streammoe.pipeline.decoders.jsonl import is_for_parser, object_of
 from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, TooLarge, label
@@ -224,7 +225,7 @@ class LabelJoin:
         self._seen, self._now = _clock_of(arrays)
         for waiting in _saved_in(arrays, self.n_lags):
             value, waiting.is_label = self._read(waiting.record)
-            key = label(self.key, value, text=False)
+            key = label(self.key, value, text=False, notation=VERBATIM)
             record = shown(waiting.record)
             require(key not in {None, *self._waiting}, f"labels.records holds {record} without a key of its own")
             waiting.key = str(key)
@@ -253,7 +254,7 @@ class LabelJoin:
                 joined.take(i, record)  # the decoder will reject it with the reason
                 continue
             try:
-                key = label(self.key, value, text=False)
+                key = label(self.key, value, text=False, notation=VERBATIM)
             except InvalidEvent as error:
                 key, problem = None, (error.reason, str(error))
             else:
@@ -289,7 +290,7 @@ class LabelJoin:
         """Whether a record is the label of waiting features that came after the first so many records."""
         try:
             value, is_label = self._read(record)
-            other = self._waiting.get(str(label(self.key, value, text=False)))
+            other = self._waiting.get(str(label(self.key, value, text=False, notation=VERBATIM)))
         except InvalidEvent:
             return False
         return is_label and other is not None and not other.is_label and other.number > after
@@ -459,7 +460,7 @@ def divided_labels(
             waiting.number += seen - own_seen
             if waiting.time == _UNKNOWN:
                 waiting.time = now
-            waiting.key = str(label(key, object_of(waiting.record).get(key), text=False))
+            waiting.key = str(label(key, object_of(waiting.record).get(key), text=False, notation=VERBATIM))
             joined = divided[reader_of(_LOCATION.decode(waiting.location))]
             require(
                 waiting.key not in joined,

@@ -19,8 +19,10 @@ from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
 from streammoe.kernels.state import Trace
+from streammoe.notation import EVERY, Notations, formats_of
 from streammoe.pipeline.contest import MAX_LOSS, MAX_PREDICTION, Contest, Rival
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, Row, Values, decoder, require_targets, to_row
+from streammoe.pipeline.decoders.values import time_advice
 from streammoe.pipeline.intervals import mixture_intervals
 from streammoe.pipeline.presence import Presence
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
@@ -53,6 +55,8 @@ class Schema(NamedTuple):
     """Columns that hold numbers."""
     lagged: frozenset[str] = frozenset()
     """Columns whose earlier values are features, and which hold numbers too; of others the first value decides."""
+    notations: Notations = Notations()
+    """How values are written."""
     late_columns: bool = False
     max_columns: int = 256
     """Maximum number of features where records name their fields: a first record with more is rejected, and late
@@ -270,6 +274,7 @@ class Pipeline:
         )
         if outcome.learned[0]:
             LOGGER.info("%s: more columns by their first values: %s", batch.origin, described(kinds))
+            self._warn_of_dates(batch, kinds, values)
         labels = [row.label] if self._is_classifier else None
         at = len(ledger.batch) - len(batch) + i
         rival = self._scored_by_rival(fields, np.array([row.x]), targets, texts, outcome)
@@ -471,6 +476,7 @@ class Pipeline:
             schema.timestamps.union(name for name, kind in kinds.items() if kind == "time"),
             schema.numeric,
             schema.lagged,
+            schema.notations,
         )
 
     def _targets(self, row: Row) -> FloatArray | list[str | None]:
@@ -526,6 +532,7 @@ class Pipeline:
             "ignore": schema.ignore,
             "weight": (schema.weight,) if schema.weight else (),
             **schema.fixed._asdict(),
+            "missing": schema.notations.missing.keys() - {EVERY},
         }
         every = set[str]().union(*named.values()) - self._seen
         names: Collection[str] = ()
@@ -604,6 +611,7 @@ class Pipeline:
                 ledger.reject(i, stage, error.reason, str(self._roles({}).explained(error)))
             else:
                 LOGGER.info("%s: columns by their first values: %s", batch.origin, described(kinds))
+                self._warn_of_dates(batch, kinds, values)
                 if features is None and (index := sorted(self._left_out(batch))):
                     LOGGER.info(
                         "%s: leaving out %s, the index of the data frame that was written there; to learn from it, "
@@ -613,6 +621,21 @@ class Pipeline:
                     )
                 return batch.tail(i)
         return batch.tail(len(batch))
+
+    def _warn_of_dates(self, batch: Batch, kinds: Mapping[str, ColumnKind], values: Values) -> None:
+        """Warn of columns that their first values make categories, and which may hold dates."""
+        for name, kind in kinds.items():
+            value = values.get(name)
+            is_open = kind == "category" and name not in self.schema.categorical and isinstance(value, str)
+            if is_open and (forms := formats_of(str(value))):
+                LOGGER.warning(
+                    "%s: column %s is one of categories by its first value, %s, and looks like one of dates: to read "
+                    "it as times, %s; else list it in schema.categorical",
+                    batch.origin,
+                    shown(name),
+                    shown(value),
+                    time_advice(name, forms),
+                )
 
     def _require_types(self, batch: Batch, others: Collection[str]) -> None:
         """Require that the type of each column that would be a feature has values that can be read.

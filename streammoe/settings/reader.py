@@ -211,6 +211,7 @@ class _Reader:
         read = {attributes.get(name, name): section for name, section in read.items()}
         self._check_labels(**read)
         self._check_lags(**read)
+        self._check_thousands(**read)
         self._check_global(**read)
         if self.problems:
             raise ConfigError(*self.problems)
@@ -265,6 +266,12 @@ class _Reader:
         ):
             if both := sorted(inputs.intersection(names)):
                 self.problems.append(self._broken(("model", "lags", "inputs"), rule.format(both[0]), list(lags.inputs)))
+
+    def _check_thousands(self, *, schema: Schema | None, sources: Iterable[BaseModel | None], **_: object) -> None:
+        """Check that thousands are not separated by a source's decimal mark."""
+        if schema is not None and any(schema.thousands == getattr(source, "decimal", ".") for source in sources):
+            rule = "must differ from source.decimal, the decimal mark (which is a point in all formats but csv)"
+            self.problems.append(self._broken(("schema", "thousands"), rule, schema.thousands))
 
     def _check_global(self, *, model: Model | None, global_: Global | None, **_: object) -> None:
         """Check that a global model would see what the own one sees."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
+from zoneinfo import ZoneInfo
 
 from pydantic import (
     BaseModel,
@@ -19,6 +21,7 @@ from pydantic import (
 )
 
 from streammoe.fields import Change, Section, facts_of, option
+from streammoe.notation import EVERY, TICKS, Notations, is_format
 from streammoe.options import ClassifierOptions, RegressorOptions
 
 Text = Annotated[str, StringConstraints(min_length=1)]
@@ -55,6 +58,40 @@ def _all_or_columns(value: object) -> object:
 Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
 
 
+def _times(value: object) -> object:
+    """Check a list of columns, or a table of their formats."""
+    if not isinstance(value, dict):
+        return _columns(value)
+    for name, form in value.items():
+        if form not in TICKS and not is_format(form):
+            known = ", ".join(map(repr, TICKS))
+            raise ValueError(f"must have a format for {name!r}: {known}, or one for Python's strptime, without %Z")
+    return value
+
+
+def _markers(value: object) -> object:
+    """Check texts and numbers that stand for missing values, of all columns or by column."""
+    table = value if isinstance(value, dict) else {EVERY: value}
+    lists = {name: tuple(each) if isinstance(each, (list, tuple)) else (each,) for name, each in table.items()}
+    markers = [marker for each in lists.values() for marker in each]
+    if not all(isinstance(marker, str | int | float) and not isinstance(marker, bool) for marker in markers):
+        raise ValueError("must hold texts or numbers, in a list or by column, such as { CO = [-200, 'off'] }")
+    return lists
+
+
+def _units(value: object) -> object:
+    """Check the factors of texts before and after numbers."""
+    table = value if isinstance(value, dict) else {"": value}
+    factors = [factor for factor in table.values() if isinstance(factor, int | float) and not isinstance(factor, bool)]
+    bad = [unit for unit in table if not unit or unit != unit.strip() or unit[0] in "0123456789+-.,"]
+    if bad or len(factors) < len(table) or not all(0.0 < abs(factor) < math.inf for factor in factors):
+        raise ValueError(
+            "must map texts before or after numbers to their factors, other than 0, such as { '°C' = 1, M = 1e6 }; "
+            "they do not begin with a digit, a sign, a point or a comma"
+        )
+    return dict(zip(table, map(float, factors), strict=True))
+
+
 def _host_names(value: object) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) and name for name in value):
         raise ValueError("must be a list of host names")
@@ -74,8 +111,23 @@ class Schema(Section):
     weight: Text | None = None
     """The column with the weight of an event; ``None`` gives all the same weight."""
     categorical: Columns = ()
-    timestamps: Columns = ()
+    timestamps: Annotated[tuple[str, ...] | dict[str, str], BeforeValidator(_times)] = ()
+    """Features that are times; in a table, with the format of each."""
     numeric: Columns = ()
+    missing: Annotated[dict[str, tuple[str | float, ...]], BeforeValidator(_markers)] = option(
+        {},
+        "What stands for a missing value besides NA, None and the like: a list, or by column { CO = [-200] }.",
+        change="restart",
+    )
+    thousands: Literal["", ",", ".", "'", " ", "_"] = option(
+        "", "Separator of thousands in numbers that are text, such as a comma.", change="restart"
+    )
+    units: Annotated[dict[str, float], BeforeValidator(_units)] = option(
+        {},
+        'Factors of units, percent or currency signs before or after numbers: { "°C" = 1, "%" = 0.01, M = 1e6 }.',
+        change="restart",
+    )
+    time_zone: str = option("UTC", "Time zone of times that name none, such as Europe/Berlin.", change="restart")
     late_columns: bool = False
     max_columns: int = option(
         256,
@@ -93,7 +145,9 @@ class Schema(Section):
 
     @field_validator("features", "ignore", "weight", "categorical", "timestamps", "numeric")
     @classmethod
-    def _disjoint(cls, value: str | tuple[str, ...] | None, info: ValidationInfo) -> str | tuple[str, ...] | None:
+    def _disjoint(
+        cls, value: str | tuple[str, ...] | dict[str, str] | None, info: ValidationInfo
+    ) -> str | tuple[str, ...] | dict[str, str] | None:
         """Reject columns with more than one meaning."""
         if value == "*" or value is None:
             return value
@@ -113,6 +167,23 @@ class Schema(Section):
             if others:
                 raise ValueError(f"must name features only; schema.features does not list {', '.join(others)}")
         return value
+
+    @property
+    def notations(self) -> Notations:
+        """How values are written."""
+        times = self.timestamps if isinstance(self.timestamps, dict) else {}
+        return Notations(
+            self.missing, self.thousands, self.units, times, "" if self.time_zone == "UTC" else self.time_zone
+        )
+
+    @field_validator("time_zone")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (LookupError, ValueError, OSError):
+            raise ValueError("must be a time zone of the IANA database, such as Europe/Berlin") from None
+        return name
 
     @field_validator("late_columns")
     @classmethod

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.columns import BOOLEANS
 from streammoe.errors import ConfigError
 from streammoe.estimators import MixtureOfExperts
+from streammoe.notation import BOOLEANS
 from streammoe.reduction import reduce_with_details
 from streammoe.shards.watcher import Merged, Reduction
 from streammoe.text import cut, listed, printable

@@ -32,14 +32,14 @@ def _prepare():
     rows = "".join(f"{i % 7},{i % 11},{i % 5}\n" for i in range(60))
     Path("data.csv").write_text("a,b,y\n" + rows)
     Path("header.csv").write_text("a,b,y\n")
-    Path("mostly-bad.csv").write_text("a,b,y\n" + rows + "?,1,2\n" * 90)
+    Path("mostly-bad.csv").write_text("a,b,y\n" + rows + "x,1,2\n" * 90)
     Path("twice.csv").write_text("a,a,y\n1,2,3\n")
     for name in ("empty.csv", "empty.jsonl", "file"):
         Path(name).touch()
     for name in ("binary.csv", "binary.jsonl", "binary.csv.gz", "binary.toml", "binary.model"):
         Path(name).write_bytes(bytes(range(256)) * 8)
     Path("cut.csv.gz").write_bytes(gzip.compress(Path("data.csv").read_bytes(), mtime=0)[:-9])
-    Path("scrambled.csv.gz").write_bytes(gzip.compress(b"a,b,y\n" + b"?,1,2\n" * 1500, mtime=0)[:-9])
+    Path("scrambled.csv.gz").write_bytes(gzip.compress(b"a,b,y\n" + b"na,1,2\n" * 1500, mtime=0)[:-9])
     Path("utf-16.csv").write_bytes("a,y\n1,2\n".encode("utf-16"))
     Path("letters.jsonl").write_text("no letter\n")
     Path("no-target.jsonl").write_text('{"a": 1}\n')

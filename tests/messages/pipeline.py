@@ -1,11 +1,13 @@
 """Of the pipeline: why a record is rejected, and which streams are errors."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from streammoe.estimators import MoEClassifier, MoERegressor
+from streammoe.notation import Notations
 from streammoe.options import Lags
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline, Schema
@@ -17,7 +19,7 @@ ONE_TARGET = Schema(("y",))
 TEN = Limits(10)
 
 
-def process(*records, columns=None, schema=ONE_TARGET, join=None, **model):
+def process(*records, columns=None, schema=ONE_TARGET, join=None, delimiter=",", **model):
     """Return the details of the letters that these records become, each in a batch of its own."""
     form = "jsonl" if columns is None else "csv"
     lines = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
@@ -30,7 +32,7 @@ def process(*records, columns=None, schema=ONE_TARGET, join=None, **model):
         pipeline = Pipeline(MoERegressor(1, **model), schema, PrequentialScores())
     letters = []
     while not source.finished:
-        batch = source.poll(0.0)
+        batch = replace(source.poll(0.0), delimiter=delimiter)
         letters += pipeline.process(batch if join is None else join.join(batch)).letters
     return "\n".join(letter.detail for letter in letters)
 
@@ -69,6 +71,7 @@ def joined(*records, limits=TEN, **options):
 GOOD = {"a": 1.0, "y": 2.0}
 LAGGED = Schema(("y",), lagged=frozenset({"temp"}))
 KINDS = Schema(("y",), categorical=frozenset("c"), timestamps=frozenset("t"), weight="w")
+FORMATTED = KINDS._replace(notations=Notations(times={"t": "%d/%m/%Y"}))
 
 CASES = {
     "a record that is no JSON": case(b"what is this?"),
@@ -115,7 +118,7 @@ CASES = {
         GOOD, {**GOOD, "b": 1}, {**GOOD, "c": 1}, schema=Schema(("y",), late_columns=True, max_columns=2)
     ),
     "columns of all kinds": case({"a": 1.0, "b": True, "c": "red", "t": "2026-01-31", "late": None, "y": 2.0}),
-    "a column that is late and wrong": case({"a": 1.0, "b": None, "y": 2.0}, {"a": 1.0, "b": "NA", "y": 2.0}),
+    "a column that is late and wrong": case({"a": 1.0, "b": None, "y": 2.0}, {"a": 1.0, "b": "1,5", "y": 2.0}),
     "a column decided by a broken record": case({"a": "broken", "y": 1.0}, {"a": 2.5, "y": 1.0}),
     "a late column": case(GOOD, {**GOOD, "b": 1}, schema=Schema(("y",), late_columns=True)),
     "a column that is ignored": case(GOOD, {**GOOD, "b": 1}),
@@ -128,6 +131,14 @@ CASES = {
     "features that no column has": case(b"1,2", columns=("size", "y"), schema=Schema(("y",), ("Size", "size"))),
     "a number in quotes": case(GOOD, {"a": "12.5", "y": 1}),
     "a number with separators of thousands": case(b'"1,234,567",2', columns=("a", "y")),
+    "a number with a unit": case({"a": "21 °C", "y": 1}),
+    "a number with currency and thousands": case(b'"$1,012.33",2', columns=("a", "y")),
+    "a negative number of an accountant": case(b"(5),2", columns=("a", "y")),
+    "a target with percent": case({"a": 1, "y": "5 %"}),
+    "a number with blanks and a decimal comma": case("1\u00a0234,5;2".encode(), columns=("a", "y"), delimiter=";"),
+    "a time in another format": case({"t": "01/12/2017", "y": 1}, schema=KINDS, timestamps=("t",)),
+    "a time that is not in its format": case({"t": "2017-12-01", "y": 1}, schema=FORMATTED, timestamps=("t",)),
+    "a column of dates in another format": case({"the day": "01/12/2017", "y": 1}),
     "a number with one comma": case(b'"1,234",2', columns=("a", "y")),
     "a label without a key": joined({"y": 1}),
     "labels in csv": joined(b"1,2", columns=("id", "a")),

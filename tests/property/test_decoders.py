@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe.errors import InvalidEvent
+from streammoe.notation import CommaText, Notations
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, decoder, to_row
-from streammoe.pipeline.decoders.values import CommaText, label, number, seconds
+from streammoe.pipeline.decoders.values import label, number, seconds
 from streammoe.ports import DECIMALS, DELIMITERS, Batch, Locations
 
 HEADER = ("a", "t", "b", "y")
@@ -70,6 +71,22 @@ times = st.one_of(
     st.dates().map(str),
     st.sampled_from(["2024-02-30", "2024-05-01T24:00", "2024-05-01 10:00+02", "2024-05-01t10:00:00,5Z", "20240501"]),
 )
+markers = st.sampled_from(
+    ["NA", " NA", "None", "na", "-", "--", "\\N", "<NA>", "?", "off", "-200", "-2e2", "-200.0", "2024-05", "01.05.2024"]
+)
+NOTATIONS = [
+    Notations(),
+    Notations(missing={"*": ("off",), "a": (-200,), "b": (), "t": (-200, "off")}, zone="Europe/Berlin"),
+    Notations(
+        missing={"*": (), "y": ("NA", -200)}, thousands="'", units={"%": 0.01, "$": 1.0}, times={"t": "%d.%m.%Y"}
+    ),
+    Notations(missing={"b": (-200.0,)}, units={"M": 1e300}, times={"t": "ms"}, zone="America/New_York"),
+]
+quantities = st.sampled_from(
+    ["5%", "5 %", "-$5", "$-5", "$ 1'234", "1'234.5", "1'23", "0'123", "%", "5 M", "1e99M", "$5%", "5 kg", "1\u00a0000"]
+)
+odd = markers | quantities
+notations = st.sampled_from(NOTATIONS)
 commas = st.sampled_from(["1,5", "-,5", "+2,", "1,5e3", "1.5", "1.000,5", "1,0,0", " 1,5", '"1,5"', "-1,5;2", "1\t2"])
 
 
@@ -142,10 +159,13 @@ def assert_paths_agree(batch, wanted, ignore=None):
 
 
 @settings(max_examples=40)
-@given(st.sampled_from(DIALECTS), st.sampled_from(WANTED), st.data())
-def test_csv_blocks_and_single_records_decode_like_their_values(dialect, wanted, data):
+@given(st.sampled_from(DIALECTS), st.sampled_from(WANTED), notations, st.data())
+def test_csv_blocks_and_single_records_decode_like_their_values(dialect, wanted, notation, data):
     delimiter, decimal = dialect
-    cell = st.one_of(cells, commas, times, numbers.map(lambda text: text.replace(".", decimal)))
+    wanted = wanted._replace(notations=notation)
+    cell = st.one_of(
+        cells, commas, times, odd, odd.map('"{}"'.format), numbers.map(lambda text: text.replace(".", decimal))
+    )
     rows = st.lists(cell, min_size=4, max_size=4).map(lambda row: (delimiter.join(row) + "\n").encode())
     records = data.draw(st.lists(mutated(rows), min_size=1, max_size=6))
     for part in (records, records[:1]):
@@ -154,10 +174,10 @@ def test_csv_blocks_and_single_records_decode_like_their_values(dialect, wanted,
 
 
 @settings(max_examples=40)
-@given(st.lists(json_records, min_size=1, max_size=6))
-def test_jsonl_blocks_and_single_records_decode_like_their_values(records):
+@given(st.lists(json_records, min_size=1, max_size=6), notations)
+def test_jsonl_blocks_and_single_records_decode_like_their_values(records, notation):
     for part in (records, records[:1]):
-        assert_paths_agree(batch_of(part, "jsonl"), WANTED[0])
+        assert_paths_agree(batch_of(part, "jsonl"), WANTED[0]._replace(notations=notation))
 
 
 @pytest.mark.parametrize(("delimiter", "decimal"), DIALECTS)
@@ -219,10 +239,15 @@ plain_numbers = st.sampled_from(["1", "0.5", "-2", "3e2", "true", "FALSE"])
 
 
 @settings(max_examples=25)
-@given(kinds_rows(plain_numbers | finite.map(repr), words, times, st.just(""), numbers), st.booleans())
-def test_csv_of_every_kind_decodes_like_its_records(rows, late):
+@given(
+    kinds_rows(plain_numbers | finite.map(repr), words | markers, times, st.just("") | markers, numbers | odd),
+    st.booleans(),
+    notations,
+)
+def test_csv_of_every_kind_decodes_like_its_records(rows, late, notation):
     records = [(",".join(row[name] for name in KINDS_HEADER) + "\n").encode() for row in rows]
-    assert_paths_agree(batch_of(records, "csv", KINDS_HEADER), EVERY_KIND, IGNORED if late else None)
+    wanted = EVERY_KIND._replace(notations=notation)
+    assert_paths_agree(batch_of(records, "csv", KINDS_HEADER), wanted, IGNORED if late else None)
 
 
 any_json = json_values | words | times | st.sampled_from([-0.0, 1e300, 2**70, 10**300, "\ud800"])
@@ -230,11 +255,16 @@ json_words = words | st.integers() | finite | st.booleans()
 
 
 @settings(max_examples=25)
-@given(kinds_rows(finite | st.integers(), json_words, times | finite, st.none(), any_json), st.booleans(), st.data())
-def test_jsonl_of_every_kind_decodes_like_its_records(rows, late, data):
+@given(
+    kinds_rows(finite | st.integers(), json_words | markers, times | finite, st.none() | markers, any_json | odd),
+    st.booleans(),
+    notations,
+    st.data(),
+)
+def test_jsonl_of_every_kind_decodes_like_its_records(rows, late, notation, data):
     kept = [{name: row[name] for name in row if data.draw(st.integers(0, 5))} for row in rows]
     batch = batch_of([(json.dumps(row) + "\n").encode() for row in kept], "jsonl")
-    assert_paths_agree(batch, EVERY_KIND, IGNORED if late else None)
+    assert_paths_agree(batch, EVERY_KIND._replace(notations=notation), IGNORED if late else None)
 
 
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -245,7 +275,7 @@ COLUMNS = {
     pa.uint64(): st.integers(0, 2**64 - 1),
     pa.bool_(): st.booleans(),
     pa.decimal128(38, 10): st.decimals(-(10**27), 10**27, places=10),
-    pa.string(): words | times,
+    pa.string(): words | times | odd,
     pa.string_view(): words,
     pa.large_string(): times,
     pa.dictionary(pa.int8(), pa.string()): words,
@@ -264,8 +294,8 @@ COLUMNS = {
 
 
 @settings(max_examples=25)
-@given(st.data(), st.integers(0, 6), st.booleans())
-def test_arrow_tables_of_every_kind_decode_like_their_rows(data, n, late):
+@given(st.data(), st.integers(0, 6), st.booleans(), notations)
+def test_arrow_tables_of_every_kind_decode_like_their_rows(data, n, late, notation):
     """Columns keep their type, so what varies is which type comes where another one belongs."""
     arrays = []
     for name in KINDS_HEADER:
@@ -277,7 +307,8 @@ def test_arrow_tables_of_every_kind_decode_like_their_rows(data, n, late):
             arrays.append(pa.array(values, kind.value_type).dictionary_encode().cast(kind))
         else:
             arrays.append(pa.array(values, kind))
-    assert_paths_agree(arrow_batch(pa.record_batch(arrays, KINDS_HEADER)), EVERY_KIND, IGNORED if late else None)
+    wanted = EVERY_KIND._replace(notations=notation)
+    assert_paths_agree(arrow_batch(pa.record_batch(arrays, KINDS_HEADER)), wanted, IGNORED if late else None)
 
 
 def arrow_batch(table):
@@ -286,13 +317,13 @@ def arrow_batch(table):
 
 
 layouts = st.sampled_from(
-    ["2024-05-01", "2024-05-01T12:30", "2024-05-01 12:30:05.25+01:00", "2024-05-01t00:00:59,123456789Z"]
+    ["2024-05-01", "2024-05", "2024-05-01T12:30", "2024-05-01 12:30:05.25+01:00", "2024-05-01t00:00:59,123456789Z"]
 )
 
 
 @settings(max_examples=25)
-@given(st.data(), layouts, st.integers(1, 5))
-def test_times_of_one_layout_decode_like_single_ones(data, layout, n):
+@given(st.data(), layouts, st.integers(1, 5), notations)
+def test_times_of_one_layout_decode_like_single_ones(data, layout, n, notation):
     """The way of columns, for which only the digits may differ."""
     digits = st.sampled_from("0123") if data.draw(st.booleans()) else st.sampled_from("0123456789a-")
     texts = []
@@ -306,4 +337,4 @@ def test_times_of_one_layout_decode_like_single_ones(data, layout, n):
         batch_of([f'{{"t":{text or "null"}}}\n'.encode() for text in quoted], "jsonl"),
         arrow_batch(pa.record_batch({"t": pa.array(["x", *texts], pa.string()).slice(1)})),
     ):
-        assert_paths_agree(batch, FieldRoles(("t",), timestamps=frozenset("t")))
+        assert_paths_agree(batch, FieldRoles(("t",), timestamps=frozenset("t"), notations=notation))

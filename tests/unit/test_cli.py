@@ -293,7 +293,7 @@ def test_every_option_reaches_its_setting(call, data):
 
 
 def test_a_file_that_is_mostly_rejected_has_no_results_unless_that_is_allowed(call, tmp_path):
-    (tmp_path / "half.csv").write_text("\n".join(["a,y", *(f"{i},{i % 3}" for i in range(40)), *["?,1"] * 41]))
+    (tmp_path / "half.csv").write_text("\n".join(["a,y", *(f"{i},{i % 3}" for i in range(40)), *["x,1"] * 41]))
     for command, file in (("fit --out", "m.model"), ("evaluate --html", "o.html")):
         asked = [*command.split(), file, "half.csv", "--target", "y", "--n-experts", 1]
         assert call(*asked, code=5).stdout == ""

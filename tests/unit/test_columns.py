@@ -15,8 +15,9 @@ from streammoe import InvalidEvent, MoEClassifier, MoERegressor, load
 from streammoe.columns import kind_of
 from streammoe.errors import CheckpointError
 from streammoe.model.checkpoint import restore
+from streammoe.notation import CommaText
 from streammoe.options import WarmUp
-from streammoe.pipeline.decoders.values import CommaText, TooLarge, Unreadable, first_kind
+from streammoe.pipeline.decoders.values import TooLarge, Unreadable, first_kind
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import PrequentialScores
 from tests.pairs import pairwise_cases
@@ -61,29 +62,57 @@ def pipeline(**schema):
 
 # --- the rule -------------------------------------------------------------------------------------------------------
 
+MISSING = ["NA", "n/a", "NULL", "None", "\\N", "<NA>", "?", "-", "--", "nan", " NA "]
+TO_BE_REJECTED = [
+    *("na", "-Infinity", "1,5", "1,234.5", "1.234,5", "1 000", "12,34,567", "1\u202f234,5", b"x", [1]),
+    *("21 °C", "48.2%", "$1,012.33", "-$5", "$-5", "5 €", "2.31M", "5 %", "(5)", "( 5 )", "1,5 kg", "£1.2bn"),
+]
+"""Nothing that is meant as a number becomes a category, nor does what no kind can hold."""
+NAMES = [
+    "3rd",
+    "4G",
+    "10A",
+    "10115-A",
+    "5 stars",
+    "36 months",
+    "10-20",
+    "A4",
+    "%",
+    "°C",
+    "<5",
+    "1/2",
+    "2021-22",
+    "none",
+]
+"""Categories that begin with a number, or look like a unit or a marker."""
 FOUND = {
     "number": [0, 1.5, Decimal(1), np.int8(3), np.float32(1), "1", " -1.5e3 ", "007", TooLarge("1e400")],
     "boolean": [True, np.False_],
-    "category": ["red", "yes", "A12", "10-20", "12:30", "2026-01-31 to 2026-02-28", "ü"],
-    "time": [datetime(2026, 1, 31, tzinfo=UTC), date(2026, 1, 31), np.datetime64("2026-01-31"), "2026-01-31T12:00Z"],
+    "category": ["red", "yes", "A12", "12:30", "2026-01-31 to 2026-02-28", "ü", *NAMES],
+    "time": [
+        *(datetime(2026, 1, 31, tzinfo=UTC), date(2026, 1, 31), np.datetime64("2026-01-31"), "2026-01-31T12:00Z"),
+        *("2026-01", "2026-12"),
+    ],
     None: [None, "", "  "],
 }
-TO_BE_REJECTED = ["NA", "n/a", "NULL", "?", "-", "nan", "-Infinity", "1,5", "1,234.5", "1.234,5", "1 000", b"x", [1]]
-"""Nothing that is meant as a number becomes a category, nor does what no kind can hold."""
 
 
 def test_a_value_has_one_kind_and_what_is_meant_as_a_number_is_one():
     for kind, values in FOUND.items():
         for value in values:
             assert kind_of(value) == kind, value
-    for value in [*TO_BE_REJECTED, Unreadable("a list"), CommaText("1,5"), CommaText("1.5")]:
-        for text in (False, True):
+    for text in (False, True):
+        for value in [*TO_BE_REJECTED, Unreadable("a list"), CommaText("1,5"), CommaText("1.5")]:
             assert first_kind(value, text) == "number", value
+        for value in MISSING:
+            assert first_kind(value, text) is None, value
+        for value in NAMES:
+            assert first_kind(value, text) == "category", value
     for word in ("true", "False"):
         assert (kind_of(word, text=True), kind_of(word)) == ("boolean", "category")
 
 
-AS_TEXT = [value for value in TO_BE_REJECTED if isinstance(value, str)] + ["0", "10115", " -1.5e3 ", "true"]
+AS_TEXT = [*MISSING, *(value for value in TO_BE_REJECTED if isinstance(value, str)), "0", "10115", " -1.5e3 ", "true"]
 
 
 def test_in_python_any_text_is_a_category_but_a_time_in_full():

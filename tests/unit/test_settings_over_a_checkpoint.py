@@ -23,6 +23,7 @@ source.delimiter=; source.header=["a","b","y"] source.skip_lines=1 source.commen
 source.follow=true source.on_truncate=restart
 schema.target=a schema.features=["a"] schema.ignore=["a"] schema.weight=a schema.categorical=["a"]
 schema.timestamps=["a"] schema.numeric=["a"] schema.late_columns=true schema.max_columns=7
+schema.missing=[-200] schema.thousands=' schema.units={kg=1} schema.time_zone=Europe/Berlin
 labels.key=id labels.max_pending=5 labels.expire_events=5 labels.expire_seconds=5.0 labels.keep_expired=true
 model.kind=classifier model.n_experts=auto model.top_k=2 model.batch_size=8 model.reseed=auto
 model.reservoir=20
@@ -167,7 +168,7 @@ def check(name, says, base):
     section, _, field = name.partition(".")
     newest = latest()["settings"]
     if section in newest:
-        assert newest[section][field] == getattr(getattr(now, section), field)
+        assert newest[section][field] == getattr(now, section).model_dump(mode="json")[field]
 
 
 @pytest.mark.usefixtures("here")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
 from streammoe.errors import ConfigError
+from streammoe.notation import EVERY, ISO, TICKS
 from streammoe.options import CHOICES
 from streammoe.settings import parsed
 
 SECTIONS = ("source", "schema", "model")
-LISTS = ("features", "ignore", "categorical", "timestamps", "numeric", "header", "classes")
-SCHEMA = ("features", "ignore", "categorical", "timestamps", "numeric", "weight")
+LISTS = ("features", "ignore", "categorical", "numeric", "header", "classes")
+NOTATION = ("missing", "thousands", "units", "time_zone")
+SCHEMA = ("features", "ignore", "categorical", "timestamps", "numeric", "weight", *NOTATION)
 SOURCE = ("delimiter", "decimal", "header", "skip_lines", "comment", "encoding", "record")
 
 
@@ -46,10 +48,13 @@ def tables_from(
     schema: dict[str, Any] = {"target": list(targets)}
     model: dict[str, Any] = {"kind": "classifier" if classify else "regressor"}
     for name, value in given.items():
-        if value is not None:
+        if value not in (None, ()):
             table = source if name in SOURCE else schema if name in SCHEMA else model
             as_list = name in LISTS and not isinstance(value, list)
-            table[name] = _columns(value) if as_list else option_value(name, value) if table is model else value
+            if name in REPEATED:
+                table[name] = REPEATED[name](value)
+            else:
+                table[name] = _columns(value) if as_list else option_value(name, value) if table is model else value
     return {"source": source, "schema": schema, "model": model}
 
 
@@ -103,3 +108,49 @@ def check_overrides(overrides: Sequence[str], command: str = "evaluate", also: S
 def _columns(text: str) -> list[str]:
     """Split comma-separated names; quotes as in CSV."""
     return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+
+
+def _timestamps(texts: Sequence[str]) -> list[str] | dict[str, str]:
+    """Return columns of times, with their formats if any has one.
+
+    >>> _timestamps(["a,b"]), _timestamps(["a", "when=%b %d, %Y"])
+    (['a', 'b'], {'a': 'iso', 'when': '%b %d, %Y'})
+    """
+    formats: dict[str, str] = {}
+    for text in texts:
+        name, _, form = text.rpartition("=")
+        formats |= {name: form} if name and ("%" in form or form in TICKS) else dict.fromkeys(_columns(text), ISO)
+    return formats if set(formats.values()) - {ISO} else list(formats)
+
+
+def _missing(texts: Sequence[str]) -> dict[str, list[object]]:
+    """Return what stands for missing values, by column.
+
+    >>> _missing(["n.a.", "CO=-200", "CO=-999", "country="])
+    {'*': ['n.a.'], 'CO': [-200, -999], 'country': []}
+    """
+    found: dict[str, list[object]] = {}
+    for text in texts:
+        name, _, marker = text.rpartition("=")
+        value = parsed(marker)
+        column = found.setdefault(name or EVERY, [])
+        column += [value if isinstance(value, int | float) and not isinstance(value, bool) else marker] * bool(marker)
+    return found
+
+
+def _units(texts: Sequence[str]) -> dict[str, object]:
+    """Return units and their factors.
+
+    >>> _units(["°C", "M=1e6"])
+    {'°C': 1, 'M': 1000000.0}
+    """
+    pairs = [text.rpartition("=") for text in texts]
+    return {name or text: parsed(text) if name else 1 for name, _, text in pairs}
+
+
+REPEATED: Mapping[str, Callable[[Sequence[str]], object]] = {
+    "timestamps": _timestamps,
+    "missing": _missing,
+    "units": _units,
+}
+"""How to read the options that may be repeated."""

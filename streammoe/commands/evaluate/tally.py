@@ -12,7 +12,7 @@ from streammoe.errors import SourceError, TooManyBadRecords
 from streammoe.pipeline.decoders import Values, decoder
 from streammoe.pipeline.pipeline import BatchResult, Schema
 from streammoe.ports import Batch, DeadLetter
-from streammoe.text import printable, some_of
+from streammoe.text import printable, shown, some_of
 
 
 @dataclass(kw_only=True)
@@ -130,7 +130,8 @@ def _describe_missing(schema: Schema, first: Values) -> str:
         if target not in first:
             held = f"the first one has {some_of(sorted(first))}; name the target with --target"
             return f"no record has a value of the target {target!r}, and {held}"
-        if first[target] in (None, ""):
-            held = "in the first one that field is empty; fill it in, or name another with --target"
+        if schema.notations.of(target).is_missing(first[target]):
+            found = shown(first[target]) if first[target] else "empty"
+            held = f"in the first one that field is {found}; fill it in, or name another with --target"
             return f"no record has a value of the target {target!r}: {held}"
     return f"no record has both a target and a weight above 0; the first one has the weight 0 in {schema.weight!r}"

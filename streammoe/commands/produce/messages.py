@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from streammoe.columns import BOOLEANS
 from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.notation import BOOLEANS
 from streammoe.pipeline.decoders import decoder
 from streammoe.pipeline.decoders.values import seconds
 from streammoe.ports import Batch, Message

@@ -11,8 +11,9 @@ import pyarrow as pa
 from pyarrow import types
 
 from streammoe.errors import InvalidEvent
+from streammoe.notation import DAY, ISO, USUAL, Notation
 from streammoe.pipeline.decoders.rows import DecodedBatch, FieldRoles, Sheet, Values, growing_runs, require_targets
-from streammoe.pipeline.decoders.values import DAY, SECOND_PARTS, TIME, Kind, Unreadable, label
+from streammoe.pipeline.decoders.values import SECOND_PARTS, TIME, Kind, LocalTime, Unreadable, label
 from streammoe.ports import Batch
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
@@ -61,7 +62,7 @@ class ArrowDecoder:
         return sheet.finish()
 
 
-def texts_of(column: Any) -> tuple[list[str | None], BoolArray]:
+def texts_of(column: Any, notation: Notation) -> tuple[list[str | None], BoolArray]:
     """Convert a column to labels by `decoders.values.label`, and return which values that rejects."""
     if not types.is_dictionary(column.type):
         # Arrow cannot encode half floats as dictionaries.
@@ -71,7 +72,7 @@ def texts_of(column: Any) -> tuple[list[str | None], BoolArray]:
     rejected = np.zeros(n + 1, np.bool_)
     for code, value in enumerate(_to_python(column.dictionary)):
         try:
-            levels[code] = label("", value, text=False)
+            levels[code] = label("", value, text=False, notation=notation)
         except InvalidEvent:
             rejected[code] = True
     codes = np.where(valid_of(column.indices), in_memory(column.indices), n)
@@ -94,8 +95,10 @@ def in_memory(column: Any) -> AnyArray:
     )
 
 
-def times_of(column: Any) -> FloatArray | None:
+def times_of(column: Any, notation: Notation = USUAL) -> FloatArray | None:
     """Convert times in ISO 8601 to seconds since 1970; return ``None`` unless all are valid and have one layout."""
+    if notation.time != ISO:
+        return None
     seconds = np.full(len(column), math.nan)
     valid = valid_of(column)
     column = column.drop_null().cast(pa.large_string())
@@ -121,7 +124,9 @@ def times_of(column: Any) -> FloatArray | None:
         return number
 
     year, month, day, hour, minute, second, fraction = map(part, range(1, 8))
-    hours, minutes = part(9), part(10)
+    hours, minutes = part(10), part(11)
+    if not match[3]:
+        day += 1
     months = 12 * (year - 1970) + month - 1
     month_start, month_end = (
         ticks.view("datetime64[M]").astype("datetime64[D]").astype(np.int64) for ticks in (months, months + 1)
@@ -134,11 +139,18 @@ def times_of(column: Any) -> FloatArray | None:
     ):
         if ((value < least) | (value > most)).any():
             return None
-    offset = (hours * 3600 + minutes * 60) * (-1 if match[8] == "-" else 1)
+    offset = (hours * 3600 + minutes * 60) * (-1 if match[9] == "-" else 1)
     whole = (month_start + day - 1) * DAY + hour * 3600 + minute * 60 + second - offset
+    if not (match[8] or match[9]):
+        whole = _in_utc(whole, notation)
     begin, end = match.span(7)
     seconds[valid] = whole.astype(np.float64) + fraction * 10 ** (9 - (end - begin)) / 1e9
     return seconds
+
+
+def _in_utc(seconds: IntArray, notation: Notation) -> IntArray:
+    """Convert local times as `Notation.utc` does."""
+    return np.fromiter(map(notation.utc, seconds.tolist()), np.int64, len(seconds)) if notation.zone else seconds
 
 
 def _columns(batch: Batch) -> dict[str, Any]:
@@ -153,26 +165,24 @@ def _fill(sheet: Sheet, start: int, n: int, columns: dict[str, Any]) -> None:
     """Store all values that have only one reading, and read records with others one by one, as `Sheet.put` does."""
     doubtful = np.zeros(n, np.bool_)
     mixed_times = []
-    for j, (name, kind) in enumerate(sheet.slots):
+    for j, (name, kind, notation) in enumerate(sheet.slots):
         column = columns.get(name)
         if column is None or column.null_count == n:
             continue
         if types.is_dictionary(column.type) and kind != "text":
             column = column.dictionary_decode()
         if kind == "text" and _is_scalar(column.type):
-            sheet.texts[j][start : start + n], rejected = texts_of(column)
+            sheet.texts[j][start : start + n], rejected = texts_of(column, notation)
             doubtful |= rejected
-        elif kind == "time" and _is_text(column.type):
-            seconds = times_of(column)
+        elif kind == "time" and (_is_text(column.type) or notation.time != ISO):
+            seconds = times_of(column, notation)
             if seconds is None:
                 mixed_times.append((j, column))
             else:
                 sheet.numbers[start : start + n, j] = seconds
-        elif (values := _floats(column, kind)) is not None:
+        elif (values := _floats(column, kind, notation)) is not None:
             sheet.numbers[start : start + n, j] = values
-            finite = np.isfinite(values)
-            if n - np.count_nonzero(finite) != column.null_count:
-                doubtful |= ~finite & valid_of(column)
+            doubtful |= np.isinf(values) if "NaN" in notation.missing else ~np.isfinite(values) & valid_of(column)
         else:
             doubtful |= valid_of(column)
     rows = np.flatnonzero(doubtful)
@@ -189,16 +199,15 @@ def _fill(sheet: Sheet, start: int, n: int, columns: dict[str, Any]) -> None:
     sheet.check_rows(start, start + n)
 
 
-def _floats(column: Any, kind: Kind) -> FloatArray | None:
+def _floats(column: Any, kind: Kind, notation: Notation) -> FloatArray | None:
     """Convert a column of numbers or times to floats, with NaN for null; ``None`` if it holds neither."""
     dtype = column.type
     if kind == "time" and (types.is_timestamp(dtype) or types.is_date(dtype)):
         ticks, unit = _ticks(column)
-        if unit == "D":
-            values = (ticks * DAY).astype(np.float64)
-        else:
-            whole, parts = np.divmod(ticks, SECOND_PARTS[unit])
-            values = whole.astype(np.float64) + (parts * (SECOND_PARTS["ns"] // SECOND_PARTS[unit])) / 1e9
+        whole, parts = np.divmod(ticks, SECOND_PARTS[unit])
+        whole = whole * DAY if unit == "D" else whole
+        whole = _in_utc(whole, notation) if _is_local(dtype) else whole
+        values = whole.astype(np.float64) + (parts * (SECOND_PARTS["ns"] // SECOND_PARTS[unit])) / 1e9
         values[~valid_of(column)] = math.nan
         return values
     if types.is_decimal(dtype):
@@ -230,7 +239,8 @@ def _to_python(column: Any) -> list[object]:
         # Python's own times have neither nanoseconds nor all time zones.
         ticks, unit = _ticks(column)
         times = ticks.view(f"datetime64[{unit}]")
-        return [time if valid else None for time, valid in zip(times, valid_of(column), strict=True)]
+        moments = map(LocalTime, times) if _is_local(dtype) else times
+        return [moment if valid else None for moment, valid in zip(moments, valid_of(column), strict=True)]
     if _is_text(dtype):
         try:
             return list(column.to_pylist())
@@ -251,6 +261,11 @@ def _rows_to_python(column: Any, rows: IntArray) -> list[object]:
 
 def _unreadable(column: Any) -> Unreadable:
     return Unreadable(f"a value of type {column.type}")
+
+
+def _is_local(dtype: Any) -> bool:
+    """Return whether times of this type name no time zone."""
+    return bool(types.is_date(dtype) or dtype.tz is None)
 
 
 def _is_text(dtype: Any) -> bool:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import csv
+from pyarrow import compute, csv
 
-from streammoe.columns import BOOLEANS
 from streammoe.errors import InvalidEvent, SourceError
+from streammoe.notation import BOOLEANS, CommaText, Notation
 from streammoe.pipeline.decoders import alike
 from streammoe.pipeline.decoders.arrow import floats_of, texts_of, times_of, valid_of
 from streammoe.pipeline.decoders.rows import (
     DecodedBatch,
     FieldRoles,
     Sheet,
+    Slot,
     Values,
     growing_runs,
     is_utf8,
@@ -27,7 +29,6 @@ from streammoe.pipeline.decoders.rows import (
     require_targets,
     text_of,
 )
-from streammoe.pipeline.decoders.values import CommaText
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, IntArray
@@ -115,10 +116,12 @@ class CsvDecoder:
         # Arrow gets numbers as column names, since names in the header may be special, and some columns have none.
         where = {name: str(j) for j, name in enumerate(header) if name}
         new = tuple(name for name in new if name in where)
-        numbers = {name for name, kind in sheet.slots if kind == "number" and name in where}
+        numbers = [slot for slot in sheet.slots if slot.kind == "number" and slot.name in where]
         booleans = self._booleans(batch, start, stop, numbers)
+        # Arrow knows one set for all columns. Those of texts are looked at later.
+        missing = frozenset.intersection(*(slot.notation.missing for slot in numbers)) if numbers else frozenset[str]()
         types = {where[name]: pa.string() for name in new}
-        for name, kind in sheet.slots:
+        for name, kind, _ in sheet.slots:
             if name in where:
                 number = pa.bool_() if name in booleans else pa.float64()
                 expected = number if kind == "number" else pa.string()
@@ -128,48 +131,30 @@ class CsvDecoder:
             return False
         nameless = [str(j) for j, name in enumerate(header) if not name]
         types |= dict.fromkeys(nameless, pa.string())
-        try:
-            table = csv.read_csv(
-                pa.BufferReader(block),
-                read_options=csv.ReadOptions(
-                    use_threads=False, block_size=len(block) + 1, column_names=[str(j) for j in range(len(header))]
-                ),
-                parse_options=csv.ParseOptions(delimiter=batch.delimiter, newlines_in_values=b'"' in block),
-                convert_options=csv.ConvertOptions(
-                    check_utf8=False,
-                    column_types=types,
-                    include_columns=sorted(types),
-                    null_values=[""],
-                    strings_can_be_null=True,
-                    true_values=_TRUE,
-                    false_values=_FALSE,
-                    decimal_point=batch.decimal,
-                ),
-            )
-        except pa.ArrowException:  # also after an interrupt, which Arrow passes on to Python before it raises
+        # Numbers first, since records rejected below must have no earlier reason. Hardly any block holds a text that
+        # stands for a missing one, and to look for all of them takes time.
+        for nulls in ([""], sorted(missing)):
+            table = _parsed(batch, block, len(header), types, nulls)
+            if table is not None and len(table) == stop - start and _take_numbers(sheet, start, table, where):
+                break
+        else:
             return False
-        if len(table) != stop - start or any(table[j].null_count < len(table) for j in nameless):
+        if any(compute.any(compute.not_equal(table[j], "")).as_py() for j in nameless):
             return False
-        # Numbers first, since records rejected below must have no earlier reason.
-        for j, (name, kind) in enumerate(sheet.slots):
-            if kind == "number" and name in where:
-                column = table[where[name]]
-                if name in booleans:
-                    column = column.cast(pa.float64())
-                values = floats_of(column.combine_chunks())
-                sheet.numbers[start:stop, j] = values
-                if len(values) - np.count_nonzero(np.isfinite(values)) != column.null_count:
-                    return False
-        for j, (name, kind) in enumerate(sheet.slots):
+        for j, (name, kind, notation) in enumerate(sheet.slots):
             if kind == "text" and name in where:
-                texts, doubtful = texts_of(table[where[name]].combine_chunks())
+                texts, doubtful = texts_of(table[where[name]].combine_chunks(), notation)
                 if doubtful.any():
                     return False
                 sheet.texts[j][start:stop] = texts
             elif kind == "time" and name in where:
-                seconds = times_of(table[where[name]].combine_chunks())
+                column = table[where[name]].combine_chunks()
+                seconds = times_of(column, notation)
                 if seconds is None:
-                    cells = table[where[name]].to_numpy().tolist()
+                    column = _without(column, notation)
+                    seconds = times_of(column, notation)
+                if seconds is None:
+                    cells = column.to_pylist()
                     if batch.decimal == ",":
                         cells = [None if cell is None else CommaText(cell) for cell in cells]
                     sheet.put_column(j, range(start, stop), cells, text=True)
@@ -178,8 +163,7 @@ class CsvDecoder:
         sheet.check_rows(start, stop)
         holds = np.zeros(stop - start, np.bool_)
         for name in new:
-            if table[where[name]].null_count < len(table):
-                holds |= valid_of(table[where[name]].combine_chunks())
+            holds |= valid_of(_without(table[where[name]].combine_chunks(), sheet.roles.notations.of(name)))
 
         def read(i: int) -> Values:
             values = self.names(batch, i)
@@ -195,9 +179,9 @@ class CsvDecoder:
         except InvalidEvent:
             return len(_columns(batch))
 
-    def _booleans(self, batch: Batch, start: int, stop: int, names: set[str]) -> set[str]:
+    def _booleans(self, batch: Batch, start: int, stop: int, slots: Collection[Slot]) -> set[str]:
         """Return those of the columns that hold only booleans in the first records."""
-        cells: dict[str, set[str]] = {name: set() for name in names}
+        cells: dict[str, set[str]] = {slot.name: set() for slot in slots}
         for i in range(start, min(start + _SAMPLED_MOST, stop)):
             if i >= start + _SAMPLED and all(cells.values()):
                 break
@@ -205,9 +189,9 @@ class CsvDecoder:
                 values = self.names(batch, i)
             except InvalidEvent:
                 break
-            for name, seen in cells.items():
-                if values[name]:
-                    seen.add(str(values[name]).lower())
+            for slot in slots:
+                if not slot.notation.is_missing(values[slot.name]):
+                    cells[slot.name].add(str(values[slot.name]).lower())
         return {name for name, seen in cells.items() if seen and seen <= BOOLEANS.keys()}
 
 
@@ -282,6 +266,50 @@ def _plain(block: bytes, ends: IntArray, delimiter: str) -> bool:
     if not block.endswith(b"\n"):
         lines = np.append(lines, len(block))
     return np.array_equal(lines, ends)
+
+
+def _parsed(batch: Batch, block: bytes, width: int, types: Mapping[str, Any], nulls: list[str]) -> Any:
+    """Return the columns with these types that Arrow finds in a block of so many; None if it finds anything else."""
+    try:
+        return csv.read_csv(
+            pa.BufferReader(block),
+            read_options=csv.ReadOptions(
+                use_threads=False,
+                block_size=len(block) + 1,
+                column_names=[str(j) for j in range(width)],
+            ),
+            parse_options=csv.ParseOptions(delimiter=batch.delimiter, newlines_in_values=b'"' in block),
+            convert_options=csv.ConvertOptions(
+                check_utf8=False,
+                column_types=types,
+                include_columns=sorted(types),
+                null_values=nulls,
+                strings_can_be_null=False,
+                true_values=_TRUE,
+                false_values=_FALSE,
+                decimal_point=batch.decimal,
+            ),
+        )
+    except pa.ArrowException:  # also after an interrupt, which Arrow passes on to Python before it raises
+        return None
+
+
+def _take_numbers(sheet: Sheet, start: int, table: Any, where: Mapping[str, str]) -> bool:
+    """Store the numbers of a table from record `start` on; return whether all of them are finite or missing."""
+    for j, (name, kind, _) in enumerate(sheet.slots):
+        if kind == "number" and name in where:
+            column = table[where[name]]
+            values = floats_of(column.cast(pa.float64()).combine_chunks())
+            sheet.numbers[start : start + len(table), j] = values
+            if len(values) - np.count_nonzero(np.isfinite(values)) != column.null_count:
+                return False
+    return True
+
+
+def _without(texts: Any, notation: Notation) -> Any:
+    """Return a column of texts with null for those that stand for a missing value."""
+    missing = compute.is_in(texts, pa.array(sorted(notation.missing), pa.string()))
+    return compute.if_else(missing, pa.scalar(None, pa.string()), texts)
 
 
 def _runs(marks: BoolArray) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from streammoe.errors import InvalidEvent
+from streammoe.notation import Notation
 from streammoe.pipeline.decoders import alike
 from streammoe.pipeline.decoders.arrow import times_of
 from streammoe.pipeline.decoders.rows import (
@@ -145,7 +146,7 @@ def _take(sheet: Sheet, records: Sequence[int], rows: list[Sequence[Any]]) -> No
         sheet.numbers[at] = np.array(rows, np.float64).reshape(len(rows), len(sheet.slots))
     else:
         for j, (slot, column) in enumerate(zip(sheet.slots, zip(*rows, strict=True), strict=False)):
-            seconds = _times(column) if slot.kind == "time" else None
+            seconds = _times(column, slot.notation) if slot.kind == "time" else None
             if slot.kind == "number":
                 sheet.numbers[at, j] = np.array(column, np.float64)
             elif seconds is not None:
@@ -155,10 +156,10 @@ def _take(sheet: Sheet, records: Sequence[int], rows: list[Sequence[Any]]) -> No
     sheet.check_rows(0, len(sheet.numbers))
 
 
-def _times(column: Sequence[Any]) -> FloatArray | None:
+def _times(column: Sequence[Any], notation: Notation) -> FloatArray | None:
     if any(value is not None and value.__class__ is not str for value in column):
         return None
-    return times_of(pa.array(column, pa.string()))
+    return times_of(pa.array(column, pa.string()), notation)
 
 
 def _integer(literal: str) -> object:

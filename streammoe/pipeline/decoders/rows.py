@@ -12,6 +12,7 @@ import numpy as np
 from streammoe.columns import ColumnKind, Fixed
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.model.checks import LARGEST_WEIGHT
+from streammoe.notation import USUAL, Notation, Notations
 from streammoe.pipeline.decoders.values import OR_CATEGORY, READ_AS, READERS, Kind, first_kind, label
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.text import shown, some_of
@@ -26,6 +27,7 @@ class Slot(NamedTuple):
 
     name: str
     kind: Kind
+    notation: Notation = USUAL
 
 
 class FieldRoles(NamedTuple):
@@ -47,6 +49,8 @@ class FieldRoles(NamedTuple):
     """Names of late columns that are numbers; of others in none of these sets the first value decides."""
     lagged: frozenset[str] = frozenset()
     """Names of features that are numbers since some features are their earlier values."""
+    notations: Notations = Notations()
+    """How the values are written."""
 
     def kind(self, field: str) -> Kind:
         """Return how to read a feature."""
@@ -54,7 +58,7 @@ class FieldRoles(NamedTuple):
 
     def first_kind(self, field: str, value: object, *, text: bool) -> ColumnKind | None:
         """Return what a late column holds whose first value is this one; None if that is missing."""
-        return self.fixed.kind(field) or first_kind(value, text)
+        return self.fixed.kind(field) or first_kind(value, text, self.notations.of(field))
 
     @property
     def fixed(self) -> Fixed:
@@ -75,10 +79,10 @@ class FieldRoles(NamedTuple):
     def slots(self) -> tuple[Slot, ...]:
         """All values to read, in this order: features, targets, label, weight."""
         return (
-            *(Slot(name, self.kind(name)) for name in self.fields),
-            *(Slot(name, "number") for name in self.targets),
-            *(Slot(name, "text") for name in (self.label,) if name is not None),
-            *(Slot(name, "number") for name in (self.weight,) if name is not None),
+            *(Slot(name, self.kind(name), self.notations.of(name)) for name in self.fields),
+            *(Slot(name, "number", self.notations.of(name)) for name in self.targets),
+            *(Slot(name, "text", self.notations.of_label(name)) for name in (self.label,) if name is not None),
+            *(Slot(name, "number", self.notations.of(name)) for name in (self.weight,) if name is not None),
         )
 
 
@@ -173,7 +177,7 @@ def to_row(values: Mapping[str, object], roles: FieldRoles, *, text: bool = Fals
     Args:
         values: the raw record; names without a role are ignored.
         roles: the values to read.
-        text: whether the format writes numbers as text, and missing values as empty text.
+        text: whether the format writes numbers as text.
 
     Raises:
         InvalidEvent: a value is not of its kind, some but not all targets are missing, or a weight is out of range.
@@ -213,14 +217,14 @@ class Sheet:
 
     def put_column(self, j: int, records: Iterable[int], values: Iterable[Any], *, text: bool) -> None:
         """Store the values of slot `j`, a time or a text, in these records, one by one."""
-        name, kind = self.slots[j]
+        name, kind, notation = self.slots[j]
         numbers, texts = self.numbers[:, j], self.texts.get(j)
         for i, value in zip(records, values, strict=True):
             try:
                 if texts is None:
-                    numbers[i] = READERS[kind](name, value, text)
+                    numbers[i] = READERS[kind](name, value, text, notation)
                 else:
-                    texts[i] = label(name, value, text)
+                    texts[i] = label(name, value, text, notation)
             except InvalidEvent as error:
                 self.reject(i, error)
 
@@ -229,7 +233,11 @@ class Sheet:
         self._rejected.setdefault(i, Rejected(i, error.reason, str(self.roles.explained(error))))
 
     def check_rows(self, start: int, stop: int) -> None:
-        """Reject records from `start` to `stop`, of the fast path, whose values are invalid in combination."""
+        """Take the codes out of records from `start` to `stop`, of the fast path, and reject invalid combinations."""
+        for j, slot in enumerate(self.slots):
+            if slot.notation.codes and slot.kind != "text":
+                column = self.numbers[start:stop, j]
+                column[np.isin(column, list(slot.notation.codes))] = math.nan
         for i in start + np.flatnonzero(_is_invalid(self.roles, self.numbers[start:stop])):
             try:
                 _check(self.roles, self.numbers[i].tolist())
@@ -256,7 +264,7 @@ class Sheet:
             kind = self.roles.first_kind(name, values[name], text=text)
             if kind is None:
                 continue
-            taken = READERS[READ_AS[kind]](name, values[name], text)
+            taken = READERS[READ_AS[kind]](name, values[name], text, self.roles.notations.of(name))
             if taken is not None and taken == taken:  # noqa: PLR0124 - false for NaN, that is, missing
                 new_values[name] = values[name]
         return new_values if new_values and self._is_learned(i) else {}
@@ -400,12 +408,12 @@ def malformed(record: str | bytes, rule: str) -> InvalidEvent:
 def _read(values: Mapping[str, object], slots: Sequence[Slot], text: bool) -> tuple[list[float], dict[int, str | None]]:
     """Read a number for each slot, NaN in those of texts, and these texts."""
     numbers, texts = [math.nan] * len(slots), {}
-    for j, (name, kind) in enumerate(slots):
+    for j, (name, kind, notation) in enumerate(slots):
         value = values.get(name)
         if kind == "text":
-            texts[j] = label(name, value, text)
+            texts[j] = label(name, value, text, notation)
         elif value is not None:
-            numbers[j] = READERS[kind](name, value, text)  # type: ignore[assignment]  # only texts are not numbers
+            numbers[j] = READERS[kind](name, value, text, notation)  # type: ignore[assignment]  # texts apart
     return numbers, texts
 
 

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable
-from datetime import date
+import shlex
+from collections.abc import Callable, Collection
+from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 
-from streammoe.columns import BOOLEANS, IN_QUOTES, NOT_FINITE, NUMBER, ColumnKind, has_decimal_comma, kind_of, repair_of
+from streammoe.columns import ColumnKind, kind_of
 from streammoe.errors import InvalidEvent
+from streammoe.notation import (
+    BOOLEANS,
+    DAY,
+    NOT_FINITE,
+    NUMBER,
+    SWAPPED,
+    TICKS,
+    USUAL,
+    CommaText,
+    Notation,
+    as_text,
+    formats_of,
+    remedy_of,
+    tidied,
+)
 from streammoe.text import shown
-from streammoe.values import as_text
 
 Kind = Literal["number", "time", "text"]
 
@@ -23,7 +39,6 @@ MAX_TEXT_LENGTH = 256
 
 SECOND_PARTS = {"D": 1, "s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """Ticks per second of each unit of time; days are handled separately."""
-DAY = 86_400
 
 
 class TooLarge(str):
@@ -44,94 +59,127 @@ class Unreadable(str):
         return str(self)
 
 
-class CommaText(str):
-    """A cell of csv whose decimal mark is a comma, so that no number contains a point."""
+class LocalTime(NamedTuple):
+    """A time of a typed column that has no time zone."""
 
-    __slots__ = ()
-
-    def with_point(self) -> str:
-        """Return the text with comma and point swapped; one with a point becomes an invalid number."""
-        return self.translate(_SWAPPED)
+    moment: np.datetime64
 
     def __repr__(self) -> str:
-        return repr(str(self))
+        return str(self.moment)
 
 
-_SWAPPED = str.maketrans(",.", ".,")
-
-
-def number(name: str, value: object, text: bool) -> float:
+def number(name: str, value: object, text: bool, notation: Notation = USUAL) -> float:
     """Read a finite number; NaN if missing. Booleans are 1 and 0.
 
     Args:
         name: of the field, for the message.
         value: the raw value.
-        text: whether the format writes numbers as text, and missing values as empty text.
+        text: whether the format writes numbers as text.
+        notation: of the field.
 
     Raises:
         InvalidEvent: it is something else.
     """
-    if value is None or (text and value == ""):
-        return math.nan
+    factor = 1.0
     if isinstance(value, str):
         if isinstance(value, TooLarge):
             _reject(name, value, "number", "out_of_range")
-        written = value.with_point() if isinstance(value, CommaText) else value
-        if text and NUMBER.fullmatch(written):
-            read = float(written)
-            if math.isinf(read):
-                _reject(name, TooLarge(value), "number", "out_of_range")
-            return read
-        if text and (truth := BOOLEANS.get(value.lower())) is not None:
-            return truth
-        _reject(name, value, "number", "not_finite" if NOT_FINITE.fullmatch(value) else "wrong_type")
-    if not isinstance(value, bool | int | float | Decimal):
+        numeral = notation.numeral(value, text)
+        if numeral is None:
+            if notation.is_missing(value):
+                return math.nan
+            if text and (truth := BOOLEANS.get(value.lower())) is not None:
+                return truth
+            _reject(name, value, "number", "not_finite" if NOT_FINITE.fullmatch(value) else "wrong_type")
+        read, factor = float(numeral[0]), numeral[1]
+        if math.isinf(read * factor):
+            _reject(name, TooLarge(value), "number", "out_of_range")
+    elif isinstance(value, bool | int | float | Decimal):
+        try:
+            read = float(value)
+        except OverflowError:
+            _reject(name, value, "number", "out_of_range")
+        if not math.isfinite(read):
+            if notation.is_missing(value):
+                return math.nan
+            _reject(name, value, "number", "not_finite")
+    elif value is None:
+        return math.nan
+    else:
         _reject(name, value, "number", "wrong_type")
-    try:
-        read = float(value)
-    except OverflowError:
-        _reject(name, value, "number", "out_of_range")
-    if not math.isfinite(read):
-        _reject(name, value, "number", "not_finite")
-    return read
+    return math.nan if read in notation.codes else read * factor
 
 
-def seconds(name: str, value: object, text: bool) -> float:
+def seconds(name: str, value: object, text: bool, notation: Notation = USUAL) -> float:
     """Read a time as seconds since 1970 in UTC; NaN if missing.
 
-    Numbers are such seconds already; texts are ISO 8601 in its extended form, in UTC unless they name another offset.
-    Arguments and errors are those of `number`.
+    Numbers are such seconds already, and texts are ISO 8601 in its extended form, unless the notation has another
+    format; in UTC unless they name another offset, or the notation another time zone. Arguments and errors are those of
+    `number`.
 
     >>> seconds("t", "1970-01-02T00:00:00.5+01:00", text=False)
     82800.5
+    >>> seconds("t", "02.01.1970", text=True, notation=Notation(time="%d.%m.%Y", zone="Europe/Berlin"))
+    82800.0
     """
-    if isinstance(value, np.datetime64):
-        unit = np.datetime_data(value.dtype)[0]
-        ticks = int(value.astype(np.int64))
-        if unit == "D":
-            return float(ticks * DAY)
-        whole, parts = divmod(ticks, SECOND_PARTS[unit])
-        return _joined(whole, parts * (SECOND_PARTS["ns"] // SECOND_PARTS[unit]))
-    if value is None or (isinstance(value, int | float | Decimal | TooLarge) and not isinstance(value, bool)):
-        return number(name, value, text)
+    if isinstance(value, np.datetime64 | LocalTime):
+        return _moment(value, notation)
+    if notation.is_missing(value):
+        return math.nan
+    is_number = isinstance(value, int | float | Decimal | TooLarge) and not isinstance(value, bool)
+    if "%" in notation.time:
+        return _formatted(name, value, is_number, notation)
+    plain = value.with_point() if isinstance(value, CommaText) else value
+    if is_number or (isinstance(plain, str) and text and NUMBER.fullmatch(plain)):
+        return number(name, value, text, notation) / TICKS[notation.time]
     if not isinstance(value, str):
         _reject(name, value, "time", "wrong_type")
-    if text and (not value or NUMBER.fullmatch(value.with_point() if isinstance(value, CommaText) else value)):
-        return number(name, value, text)
     match = TIME.fullmatch(value.strip(" \t") if text else value)
     if match is None:
         _reject(name, value, "time", "not_finite" if NOT_FINITE.fullmatch(value) else "wrong_type")
-    year, month, day, hour, minute, second, fraction, sign, hours, minutes = match.groups()
+    year, month, day, hour, minute, second, fraction, utc, sign, hours, minutes = match.groups()
     try:
-        days = date(int(year), int(month), int(day)).toordinal() - _EPOCH
+        days = date(int(year), int(month), int(day or 1)).toordinal() - _EPOCH
     except ValueError:  # such as February 30
         _reject(name, value, "time", "wrong_type")
-    offset = int(f"{sign or '+'}1") * (int(hours or 0) * 3600 + int(minutes or 0) * 60)
-    whole = days * DAY + int(hour or 0) * 3600 + int(minute or 0) * 60 + int(second or 0) - offset
+    whole = days * DAY + int(hour or 0) * 3600 + int(minute or 0) * 60 + int(second or 0)
+    if utc or sign:
+        whole -= int(f"{sign or '+'}1") * (int(hours or 0) * 3600 + int(minutes or 0) * 60)
+    else:
+        whole = notation.utc(whole)
     return _joined(whole, int((fraction or "").ljust(9, "0")))
 
 
-def label(name: str, value: Any, text: bool) -> str | None:  # noqa: ARG001 - called like the others
+def _moment(value: np.datetime64 | LocalTime, notation: Notation) -> float:
+    moment = value.moment if isinstance(value, LocalTime) else value
+    unit = np.datetime_data(moment.dtype)[0]
+    whole, parts = divmod(int(moment.astype(np.int64)), SECOND_PARTS[unit])
+    whole = whole * DAY if unit == "D" else whole
+    return _joined(
+        notation.utc(whole) if isinstance(value, LocalTime) else whole,
+        parts * (SECOND_PARTS["ns"] // SECOND_PARTS[unit]),
+    )
+
+
+def _formatted(name: str, value: object, is_number: bool, notation: Notation) -> float:
+    """Read a time in the format of `strptime`, also if it is a number, such as 20240501."""
+    if is_number and not isinstance(value, str):
+        written = as_text(number(name, value, text=False))
+    elif isinstance(value, str) and not isinstance(value, Unreadable):
+        written = str(value)
+    else:
+        _reject(name, value, "time", "wrong_type")
+    try:
+        moment = datetime.strptime(tidied(written), notation.time)  # noqa: DTZ007 - see `Notation.utc`
+    except ValueError:
+        _reject(name, value, "time", "wrong_type", f" in the format {notation.time!r} of schema.timestamps, or absent")
+    local = moment.replace(tzinfo=None) - datetime(1970, 1, 1)  # noqa: DTZ001
+    whole, offset = local.days * DAY + local.seconds, moment.utcoffset()
+    whole = notation.utc(whole) if offset is None else whole - offset.days * DAY - offset.seconds
+    return _joined(whole, local.microseconds * 1000)
+
+
+def label(name: str, value: Any, text: bool, notation: Notation = USUAL) -> str | None:  # noqa: ARG001 - like the others
     """Read a text such that equal values are equal in every format; ``None`` if missing or empty.
 
     Booleans are ``true`` and ``false``, whole numbers have no point, other numbers are written as in Python.
@@ -141,7 +189,7 @@ def label(name: str, value: Any, text: bool) -> str | None:  # noqa: ARG001 - ca
     ['01', 'true', '7', '7', '0.1', None, None]
     """
     if value.__class__ is str and value.isascii() and len(value) <= MAX_TEXT_LENGTH:
-        return value or None
+        return None if value.strip() in notation.missing else value
     match value:
         case None:
             return None
@@ -152,6 +200,8 @@ def label(name: str, value: Any, text: bool) -> str | None:  # noqa: ARG001 - ca
         case str():
             result = str(value)  # not an instance of a class of ours, since models keep it
         case float() | Decimal() if not math.isfinite(value):
+            if notation.is_missing(value):
+                return None
             _reject(name, value, "text", "not_finite")
         case bool() | int() | float() | Decimal():
             result = as_text(value)
@@ -164,10 +214,10 @@ def label(name: str, value: Any, text: bool) -> str | None:  # noqa: ARG001 - ca
             result.encode()
         except UnicodeEncodeError:  # half a surrogate pair, valid in JSON but not in UTF-8
             _reject(name, value, "text", "wrong_type")
-    return result or None
+    return None if result.strip() in notation.missing else result
 
 
-READERS: dict[Kind, Callable[[str, object, bool], float | str | None]] = {
+READERS: dict[Kind, Callable[[str, object, bool, Notation], float | str | None]] = {
     "number": number,
     "time": seconds,
     "text": label,
@@ -176,14 +226,22 @@ READ_AS: dict[ColumnKind, Kind] = {"number": "number", "boolean": "number", "tim
 """How the values of a column are read."""
 
 
-def first_kind(value: object, text: bool) -> ColumnKind | None:
+def first_kind(value: object, text: bool, notation: Notation = USUAL) -> ColumnKind | None:
     """Return what a column holds whose first value is this raw one, see `kind_of`; None if it is missing.
 
     >>> first_kind("1.5", text=True), first_kind(CommaText("1,5"), text=True), first_kind(CommaText("1.5"), text=True)
     ('number', 'number', 'number')
+    >>> first_kind("None", text=True), first_kind("5 stars", True, Notation(units=(("stars", 1.0),)))
+    (None, 'number')
     """
     if isinstance(value, TooLarge | Unreadable):
         return "number"
+    if isinstance(value, LocalTime):
+        return "time"
+    if notation.is_missing(value):
+        return None
+    if isinstance(value, str) and (numeral := notation.numeral(value, text)):
+        return None if float(numeral[0]) in notation.codes else "number"
     found = kind_of(str(value) if isinstance(value, CommaText) else value, text=text)
     if found == "category" and isinstance(value, CommaText):
         return kind_of(value.with_point(), text=text)
@@ -191,12 +249,12 @@ def first_kind(value: object, text: bool) -> ColumnKind | None:
 
 
 TIME = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)"
+    r"(\d{4})-(\d\d)(?:-(\d\d)"
     r"(?:[Tt ]([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:[.,](\d{1,9}))?)?"
-    r" ?(?:[Zz]|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?)?",
+    r" ?(?:([Zz])|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?)?)?",
     re.ASCII,
 )
-"""Groups: year, month, day, hour, minute, second, fraction; sign, hours, minutes of the offset from UTC."""
+"""Groups: year, month, day, hour, minute, second, fraction; UTC; sign, hours, minutes of the offset from it."""
 _EPOCH = date(1970, 1, 1).toordinal()
 
 _RULES = {
@@ -222,13 +280,61 @@ def _joined(whole: int, nanoseconds: int) -> float:
     return float(whole) + nanoseconds / 1e9
 
 
-def _reject(name: str, value: object, kind: Kind, reason: str) -> NoReturn:
+def _reject(name: str, value: object, kind: Kind, reason: str, rule: str = "") -> NoReturn:
     message = f"field {name!r} is {shown(value)}; it {_RULES[kind, reason]}"
-    if kind == "number" and isinstance(value, CommaText) and "." in value:
-        message += ' (numbers cannot contain a point while source.decimal is ",")'
-    elif kind == "number" and reason == "wrong_type" and isinstance(value, str) and (repair := repair_of(value)):
-        where = OR_CATEGORY if repair == IN_QUOTES else ""
-        if has_decimal_comma(value):
-            where = '; in csv, source.decimal = "," (for streammoe evaluate and fit --decimal ,) reads decimal commas'
-        message += f" ({repair}{where})"
+    if rule:
+        message = f"field {name!r} is {shown(value)}; it must be a time{rule}"
+    elif kind == "number" and reason == "wrong_type" and isinstance(value, str):
+        message += _advice(value)
+    elif kind == "time" and reason == "wrong_type" and isinstance(value, str) and (forms := formats_of(value)):
+        message += f" ({time_advice(name, forms)})"
     raise InvalidEvent(message, reason=reason, feature=name)
+
+
+def time_advice(name: str, forms: Collection[str]) -> str:
+    """Return how to have a column of times in one of these formats read.
+
+    >>> print(time_advice("when", ["%d/%m/%Y"]))
+    set schema.timestamps = { when = "%d/%m/%Y" }; for streammoe evaluate and fit --timestamp when=%d/%m/%Y
+    """
+    first, *others = forms
+    key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+    flag = f"--timestamp {shlex.quote(f'{name}={first}')}"
+    other = f", or {' or '.join(map(json.dumps, others))} if that is the format" if others else ""
+    return f"set schema.timestamps = {{ {key} = {json.dumps(first)} }}{other}; for streammoe evaluate and fit {flag}"
+
+
+def _advice(value: str) -> str:
+    """Return what to do about a text that is no number, but may have been meant as one."""
+    has_comma = isinstance(value, CommaText)
+    written = value.with_point() if isinstance(value, CommaText) else value
+    if NUMBER.fullmatch(tidied(written)):
+        return f" (write it without quotes{OR_CATEGORY})"
+    remedy = remedy_of(written)
+    if remedy is None:
+        return ""
+    if has_comma and remedy.comma:
+        return (
+            ' (numbers cannot contain a point while source.decimal is ",", unless it separates thousands: '
+            'schema.thousands = ".", for streammoe evaluate and fit --thousands .)'
+        )
+    separator = remedy.thousands.translate(SWAPPED) if has_comma else remedy.thousands
+    thousands = f'schema.thousands = "{separator}"', f"--thousands {shlex.quote(separator)}"
+    comma = 'source.decimal = "," (in csv)', "--decimal ,"
+    steps, flags = [], []
+    if remedy.units:
+        table = ", ".join(
+            f"{json.dumps(unit, ensure_ascii=False)} = {factor:g}" for unit, factor in remedy.units.items()
+        )
+        steps.append(f"schema.units = {{ {table} }}")
+        pairs = (unit if factor == 1.0 else f"{unit}={factor:g}" for unit, factor in remedy.units.items())
+        flags += [f"--unit {shlex.quote(pair)}" for pair in pairs]
+    if remedy.thousands == "," and remedy.comma:
+        steps.append(f"{thousands[0]} if its comma separates thousands, or {comma[0]} if that is the decimal mark")
+        flags.append(f"{thousands[1]} or {comma[1]}")
+    else:
+        for setting, flag in (thousands,) * bool(separator) + (comma,) * remedy.comma:
+            steps.append(setting)
+            flags.append(flag)
+    other = OR_CATEGORY if remedy.units else ""
+    return f" (set {' and '.join(steps)}{other}; for streammoe evaluate and fit {' '.join(flags)})"

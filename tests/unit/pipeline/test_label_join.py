@@ -156,10 +156,10 @@ def line_of(**more):
 
 
 def test_a_rejected_event_is_in_the_letters_as_one_record():
-    processed = settled(joining(), line_of(), batch_of([{"a": 1.0, "y": 1.0}, A, {"id": 1, "y": "?"}, {"y": 1.0}]))
+    processed = settled(joining(), line_of(), batch_of([{"a": 1.0, "y": 1.0}, A, {"id": 1, "y": "x"}, {"y": 1.0}]))
     event, label = processed.letters
     assert (event.location["row"], event.reason, event.format) == (1, "wrong_type", "jsonl")
-    assert json.loads(event.record) == {**A, "y": "?"}
+    assert json.loads(event.record) == {**A, "y": "x"}
     assert (label.reason, label.format) == ("no_key", None)  # no replay could learn it
 
 
@@ -169,12 +169,12 @@ def test_a_letter_has_key_and_headers_of_the_record_that_it_names_also_over_a_re
     before, after, line = joining(), joining(), line_of()
     settled(before, line, batch_of([{"a": 1.0, "y": 1.0}, A], keys=[None, b"features"], headers=[(), whys[0]]))
     after.restore(before.arrays())
-    later = [{"id": 1, "y": "?"}, {"a": "?", "y": 1.0}, {"y": 1.0}]
+    later = [{"id": 1, "y": "x"}, {"a": "x", "y": 1.0}, {"y": 1.0}]
     keys = [b"label", None, b"none"]
     processed = settled(after, line, batch_of(later, 2, keys=keys, headers=[(("why", b"label"),), *whys[1:]]))
     found = [(letter.key, letter.headers) for letter in processed.letters]
     assert found == [(b"features", whys[0]), (None, None), (b"none", whys[2])]
-    bare = settled(before, line, batch_of([{"id": 1, "y": "?"}], 2))
+    bare = settled(before, line, batch_of([{"id": 1, "y": "x"}], 2))
     assert [(letter.key, letter.headers) for letter in bare.letters] == found[:1]
     assert "labels.headers" not in before.arrays()  # which no file of an earlier version has either
 
@@ -205,7 +205,7 @@ def test_what_expires_is_a_letter_if_wanted_and_counts_as_expired_alone(limits, 
 
 def test_features_that_were_rejected_have_one_letter_though_they_expire_later():
     join, line = LabelJoin("id", SCHEMA, Limits(1), keep_expired=True), line_of()
-    processed = settled(join, line, batch_of([{"a": 1.0, "y": 1.0}, {"id": 1, "a": "?"}, {"id": 2, "a": 1.0}]))
+    processed = settled(join, line, batch_of([{"a": 1.0, "y": 1.0}, {"id": 1, "a": "x"}, {"id": 2, "a": 1.0}]))
     assert [letter.reason for letter in processed.letters] == ["wrong_type"]
 
 

@@ -1,0 +1,353 @@
+"""How values are written: numbers with units, separators and marks, times in formats, and what stands for none."""
+
+from __future__ import annotations
+
+import calendar
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import cache, cached_property
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+# Texts that Arrow's csv reader accepts as finite numbers, and float() reads to the same bits.
+NUMBER = re.compile(r"[ \t]*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*")
+NOT_FINITE = re.compile(r"\s*[+-]?(?:nan(?:\(\w*\))?|inf(?:inity)?)\s*", re.IGNORECASE)
+BOOLEANS = {"true": 1.0, "false": 0.0}
+"""Truth values in formats that write everything as text, in lower case."""
+MISSING = frozenset(
+    ["", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NULL", "null", "None", "NaN", "nan", "NAN", "-NaN", "-nan"]
+).union(["\\N", "?", "-", "--"])
+"""Texts that stand for a missing value in records, as they are spelled."""
+MISSPELLED = frozenset({"na", "n/a", "#n/a", "null", "."})
+"""In lower case, further texts that usually stand for a missing number."""
+_MEASURES = (
+    "° °C °F ℃ ℉ km cm mm nm µm μm ft km/h mph m/s kg mg µg μg lb lbs oz ml mL m² m³ m2 m3 Wh kWh MWh kW MW kJ kcal kV "
+    "mV mA Hz kHz MHz GHz Pa hPa kPa mbar mmHg psi dB dBm ppm ppb rpm bpm ms kB KB MB GB TB mg/dL µg/m³ μg/m³ W/m² "
+    "USD EUR GBP CHF JPY US$"
+)
+UNITS: Mapping[str, float] = {
+    **dict.fromkeys(str.split(_MEASURES), 1.0),
+    "%": 0.01,
+    "‰": 0.001,
+    "K": 1e3,
+    "k": 1e3,
+    "M": 1e6,
+    "B": 1e9,
+    "bn": 1e9,
+    "(": -1.0,
+    ")": 1.0,  # as accountants write negative numbers
+}
+"""Units after or before a number that are common and mean little else, with usual factors; currency signs are as well.
+
+Single letters are multipliers only: 4G or 10A may be names, and so may anything with a word, like 5 stars.
+"""
+_QUANTITY = re.compile(
+    r"([+-]?) ?([^\d\s.,+'_-]{0,4}?) ?([+-]?(?:\d[\d.,'_ ]*)?\d(?:[eE][+-]?\d+)?) ?(\D{0,6})", re.ASCII
+)
+"""Groups: sign, unit before, number, unit after."""
+_GROUPED = re.compile(r"[+-]?(?!0)\d{1,3}([ ,'_])(?:\d{2,3}\1)*\d{3}(?:\.\d+)?", re.ASCII)
+_GROUPED_COMMA = re.compile(
+    r"[+-]?(?!0)\d{1,3}([ .'_])(?:\d{2,3}\1)*\d{3},\d+|[+-]?(?!0)\d{1,3}(?:(\.)\d{3}){2,}", re.ASCII
+)
+_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?", re.ASCII)
+_TIDY = str.maketrans({"\u2212": "-", "\u2019": "'", **dict.fromkeys("\u00a0\u2007\u2009\u202f", " ")})
+
+
+class Remedy(NamedTuple):
+    """What has to be said of the notation of a number for it to be read."""
+
+    units: Mapping[str, float]
+    """Its units, with their usual factors."""
+    thousands: str
+    """The separator of thousands; nothing if there is none."""
+    comma: bool
+    """Whether the decimal mark is a comma, or if `thousands` is one too, may be."""
+
+
+def tidied(text: str) -> str:
+    """Return a text without blanks around it, and with plain blanks, minus signs and apostrophes.
+
+    >>> tidied("\u22121\u202f234\u00a0")
+    '-1 234'
+    """
+    plain = text.strip()
+    return plain if plain.isascii() else plain.translate(_TIDY)
+
+
+def remedy_of(text: str) -> Remedy | None:
+    """Return what makes a text a number that is not written as one; None if it is one, or was not meant as one.
+
+    >>> remedy_of("$1,012.33")
+    Remedy(units={'$': 1.0}, thousands=',', comma=False)
+    >>> [remedy_of(text) for text in ("12", "3rd", "4G", "10115-A", "5 stars", "10-20", "12:30")]
+    [None, None, None, None, None, None, None]
+    """
+    match = _QUANTITY.fullmatch(tidied(text))
+    if match is None:
+        return None
+    sign, before, number, after = match.groups()
+    units = {unit: factor for unit in (before, after) if unit and (factor := _factor(unit))}
+    if len(units) < bool(before) + bool(after):
+        return None
+    number = sign + number
+    thousands, comma = "", False
+    if grouped := _GROUPED.fullmatch(number):
+        thousands, comma = grouped[1], has_decimal_comma(number)
+    elif grouped := _GROUPED_COMMA.fullmatch(number):
+        thousands, comma = grouped[1] or grouped[2], True
+    elif has_decimal_comma(number):
+        comma = True
+    elif not NUMBER.fullmatch(number):
+        return None
+    return Remedy(units, thousands, comma) if units or thousands or comma else None
+
+
+def _factor(unit: str) -> float | None:
+    """Return the usual factor of a unit; None if it may mean something else."""
+    is_currency = all(unicodedata.category(sign) == "Sc" for sign in unit)
+    return 1.0 if is_currency else UNITS.get(unit)
+
+
+def has_decimal_comma(text: str) -> bool:
+    """Return whether a text is a number with a single comma, which may be its decimal mark.
+
+    >>> [has_decimal_comma(text) for text in ("1,5", " -1,234e3", "1,234,567", "1.5")]
+    [True, True, False, False]
+    """
+    return _COMMA.fullmatch(text.strip()) is not None
+
+
+_DATES = (
+    *("%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d.%m.%Y", "%Y.%m.%d", "%d-%m-%Y", "%m-%d-%Y", "%d/%m/%y", "%m/%d/%y"),
+    *("%d.%m.%y", "%d-%m-%y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y", "%d %b %Y", "%d %B %Y", "%d %b %y", "%d-%b-%Y"),
+    *("%d-%b-%y", "%d/%b/%Y", "%a, %d %b %Y", "%b %Y", "%B %Y", "%b-%y", "%b-%Y", "%m/%Y", "%Y/%m", "%Y%m%d"),
+)
+_DAY = re.compile(r"[A-Za-z\d]+(?:[ ,./-]+[A-Za-z\d]+){0,3}", re.ASCII)
+_CLOCK = re.compile(r"\d{1,2}:\d\d(:\d\d)?(\.\d{1,6})?( ?)([AaPp][Mm])?( ?)([+-]\d\d:?\d\d)?", re.ASCII)
+"""Groups, each of which may be missing: seconds, their fraction, a blank, the half of the day, a blank, the offset."""
+
+
+def formats_of(text: str) -> list[str]:
+    """Return the formats of common dates that a text has, in the language of `strptime`; none if it is no date.
+
+    >>> formats_of("01/12/2017"), formats_of("Jun 19, 2021"), formats_of("20:15 01.12.2017"), formats_of("10-20")
+    (['%d/%m/%Y', '%m/%d/%Y'], ['%b %d, %Y'], ['%H:%M %d.%m.%Y'], [])
+    """
+    day, whole = text, "{}"
+    if clock := _CLOCK.search(text):
+        day = (text[: clock.start()] or text[clock.end() :]).strip(" T:,")
+        second, fraction, blank, half, other, offset = clock.groups("")
+        form = f"{'%I' if half else '%H'}:%M{second and ':%S'}{fraction and '.%f'}{blank}{half and '%p'}{other}"
+        whole = text.replace(clock[0], f"{form}{offset and '%z'}").replace(day, "{}", 1)
+    names = {*calendar.month_abbr[1:], *calendar.month_name[1:], *calendar.day_abbr}
+    words = re.findall("[a-z]+", day, re.IGNORECASE)
+    if not _DAY.fullmatch(day) or day == "".join(words) or not all(word.title() in names for word in words):
+        return []
+    found = []
+    for form in _DATES:
+        with suppress(ValueError):
+            datetime.strptime(day, form)  # noqa: DTZ007 - only whether it can be read
+            found.append(whole.replace("{}", form))
+    return found
+
+
+def is_format(form: object) -> bool:
+    """Return whether this is a format of times that can be read; %Z has names of time zones, and drops them.
+
+    >>> [is_format(form) for form in ("%d/%m/%Y", "%Q", "d/m/Y", "%H:%M %Z", 1)]
+    [True, False, False, False, False]
+    """
+    if not isinstance(form, str) or "%" not in form or "%Z" in form:
+        return False
+    try:
+        datetime.strptime(datetime(2026, 12, 31, 23, 59, tzinfo=UTC).strftime(form), form)  # noqa: DTZ007 - a trial
+    except (ValueError, re.error):
+        return False
+    return True
+
+
+# -- Settings ----------------------------------------------------------------------------------------------------------
+
+
+class CommaText(str):
+    """A cell of csv whose decimal mark is a comma, so that no number contains a point."""
+
+    __slots__ = ()
+
+    def with_point(self) -> str:
+        """Return the text with comma and point swapped; one with a point becomes an invalid number."""
+        return self.translate(SWAPPED)
+
+    def __repr__(self) -> str:
+        return repr(str(self))
+
+
+SWAPPED = str.maketrans(",.", ".,")
+"""Swaps comma and point."""
+DAY = 86_400
+"""Seconds."""
+
+
+ISO = "iso"
+"""The format of times in ISO 8601, or as numbers of seconds since 1970."""
+TICKS = {ISO: 1.0, "s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+"""Formats of times that are numbers: how many of them are a second."""
+THOUSANDS = ("", ",", ".", "'", " ", "_")
+"""What may separate thousands; a blank stands for those that do not break as well."""
+
+
+def as_text(value: bool | float | Decimal) -> str:
+    """Return a finite number or a truth value as the text of a category or label.
+
+    >>> [as_text(value) for value in (True, 7, 7.0, 0.1)]
+    ['true', '7', '7', '0.1']
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(int(value)) if value == int(value) else repr(float(value))
+
+
+class Notation(NamedTuple):
+    """How the values of a column are written; the decimal mark is one of their format, csv."""
+
+    missing: frozenset[str] = MISSING
+    """Texts that stand for a missing value; NaN is missing if its text is one."""
+    codes: frozenset[float] = frozenset()
+    """Numbers that do."""
+    thousands: str = ""
+    units: tuple[tuple[str, float], ...] = ()
+    """Texts before or after a number, and their factors."""
+    time: str = ISO
+    """One of `TICKS`, or a format for `strptime`."""
+    zone: str = ""
+    """The time zone of times that name none; UTC if empty."""
+
+    def numeral(self, value: str, text: bool) -> tuple[str, float] | None:
+        """Return a text as one that `float` reads, and the factor of its units; None if it is no number.
+
+        >>> Notation(thousands=",", units=(("$", 1.0), ("M", 1e6))).numeral("-$1,012.5 M", text=False)
+        ('-1012.5', 1000000.0)
+        """
+        if value.__class__ is str and text and NUMBER.fullmatch(value):
+            return value, 1.0
+        if not text and not self.units and not self.thousands:
+            return None
+        plain, factor = tidied(value), 1.0
+        if self.units and not NUMBER.fullmatch(plain):
+            match = _quantity(self.units, self.thousands).fullmatch(plain)
+            if match is None:
+                return None
+            factors = dict(self.units)
+            sign, before, number, after = match.groups("")
+            plain = sign + number
+            factor = factors.get(before, 1.0) * factors.get(after, 1.0)
+        if self.thousands and (grouped := _grouped(self.thousands).match(plain)):
+            plain = grouped[0].replace(self.thousands, "") + plain[grouped.end() :]
+        if isinstance(value, CommaText):
+            plain = plain.translate(SWAPPED)
+        return (plain, factor) if NUMBER.fullmatch(plain) else None
+
+    def is_missing(self, value: object) -> bool:
+        """Return whether a value that is no number in text stands for a missing one."""
+        if isinstance(value, str):
+            return value.strip() in self.missing
+        if isinstance(value, float) and math.isnan(value):
+            return "NaN" in self.missing
+        is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+        return value is None or (is_number and value in self.codes)
+
+    def utc(self, seconds: int) -> int:
+        """Convert a local time, in seconds from 1970 on, to UTC.
+
+        Of a time that clocks show twice the first counts; one that they skip is as long after the time before the gap.
+        """
+        return seconds - _offset(self.zone, seconds) if self.zone else seconds
+
+
+@cache
+def _quantity(units: tuple[tuple[str, float], ...], thousands: str) -> re.Pattern[str]:
+    """Return an expression with groups for the sign, the unit before, the number and the unit after it."""
+    unit = "|".join(re.escape(unit) for unit, _ in sorted(units, key=lambda each: -len(each[0])))
+    return re.compile(
+        rf"([+-]?) *(?:({unit}) *)?([+-]?[\d.,{re.escape(thousands)}]*(?:[eE][+-]?\d+)?) *({unit})?", re.ASCII
+    )
+
+
+@cache
+def _grouped(separator: str) -> re.Pattern[str]:
+    """Return an expression for the whole part of a number with separators of thousands, also in the Indian way."""
+    mark = re.escape(separator)
+    return re.compile(rf"[+-]?(?!0)\d{{1,3}}{mark}(?:\d{{2,3}}{mark})*\d{{3}}(?!\d)", re.ASCII)
+
+
+@cache
+def _zone(name: str) -> ZoneInfo:
+    return ZoneInfo(name)
+
+
+def _offset(zone: str, seconds: int) -> int:
+    try:
+        moment = datetime(1970, 1, 1) + timedelta(seconds=seconds)  # noqa: DTZ001 - local
+        offset = moment.replace(tzinfo=_zone(zone)).utcoffset()
+    except OverflowError:  # outside the years 1 to 9999, so that learning rejects it
+        return 0
+    return 0 if offset is None else int(offset.total_seconds())
+
+
+VERBATIM = Notation(missing=frozenset({""}))
+"""The notation of labels and keys, of which only an empty text is missing."""
+USUAL = Notation()
+EVERY = "*"
+"""Stands for all columns in `Notations.missing`."""
+
+
+@dataclass(frozen=True)
+class Notations:
+    """How the values of all columns are written.
+
+    Args:
+        missing: texts and numbers that stand for a missing value, in addition to the usual ones, by column or for
+            `EVERY` column; none at all: not even the usual ones do.
+        thousands: separates thousands.
+        units: factors of the texts before and after numbers.
+        times: formats of times, by column.
+        zone: the time zone of times that name none.
+    """
+
+    missing: Mapping[str, tuple[str | float, ...]] = field(default_factory=dict)
+    thousands: str = ""
+    units: Mapping[str, float] = field(default_factory=dict)
+    times: Mapping[str, str] = field(default_factory=dict)
+    zone: str = ""
+
+    def of(self, name: str) -> Notation:
+        """Return the notation of a column of features, a target that is a number or a weight."""
+        return self._known.get(name) or self._known[EVERY]
+
+    @cached_property
+    def _known(self) -> dict[str, Notation]:
+        return {name: self._notation(name, MISSING) for name in {EVERY, *self.missing, *self.times}}
+
+    def of_label(self, name: str) -> Notation:
+        """Return the notation of a classifier's target, whose missing values are only those that settings name."""
+        return self._notation(name, VERBATIM.missing)
+
+    def _notation(self, name: str, usual: frozenset[str]) -> Notation:
+        every, own = self.missing.get(EVERY), self.missing.get(name)
+        markers = [] if own == () else [*(every or ()), *(own or ())]
+        texts = {marker.strip() if isinstance(marker, str) else as_text(marker) for marker in markers}
+        texts |= {""} if () in (every, own) else usual
+        return Notation(
+            frozenset(texts),
+            frozenset(float(text) for text in texts if NUMBER.fullmatch(text)),
+            self.thousands,
+            tuple(self.units.items()),
+            self.times.get(name, ISO),
+            self.zone,
+        )

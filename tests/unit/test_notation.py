@@ -1,0 +1,261 @@
+"""How values are written: a stream in any notation that settings describe is learned as its plain twin is."""
+
+import json
+import math
+import re
+import shlex
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from streammoe.commands import main
+from streammoe.errors import InvalidEvent
+from streammoe.notation import CommaText, Notation, Notations
+from streammoe.pipeline.decoders import FieldRoles, decoder
+from streammoe.pipeline.decoders.values import LocalTime, first_kind, label, number, seconds
+from streammoe.testing.batches import batch_of
+
+N = 120
+RNG = np.random.default_rng(8)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+# --- one value ------------------------------------------------------------------------------------------------------
+
+GROUPED = Notation(thousands=",")
+BLANKS = Notation(thousands=" ")
+POINTS = Notation(thousands=".")
+UNITS = Notation(thousands=",", units=(("%", 0.01), ("$", 1.0), ("°C", 1.0), ("M", 1e6), ("m", 1.0), ("x", 1e300)))
+BRACKETS = Notation(thousands=",", units=(("(", -1.0), (")", 1.0)))
+READ = [
+    *((GROUPED, text, value) for text, value in (("1,400.0", 1400.0), ("-1,234,567.5e1", -12345675.0), ("5", 5.0))),
+    *((GROUPED, text, None) for text in ("1,40", "0,400", "1,4000", ",400", "1,400,", "1.5,400", "1,,400", "1 400")),
+    (GROUPED, "12,34,567", 1234567.0),
+    *((BLANKS, text, 1234.5) for text in ("1 234.5", "1\u00a0234.5", "1\u202f234.5", " 1\u2009234.5 ")),
+    (BLANKS, CommaText("-1 234,5"), -1234.5),
+    (POINTS, CommaText("1.234,5"), 1234.5),
+    (POINTS, CommaText("1.5"), None),
+    (Notation(thousands="'"), "1\u2019234", 1234.0),
+    *((UNITS, text, -5.0) for text in ("$-5", "-$5", "- $ 5", "\u22125 $", "-5 °C", "-5m", "$-5m")),
+    *((UNITS, text, 0.05) for text in ("5%", "5 %", "5\u00a0%", "+5%")),
+    *((UNITS, text, None) for text in ("%", "$", "$-", "-$-5", "5mm", "5 m m", "5 kg", "%%5", "5 5 %", "5-%", "")),
+    *((UNITS, text, value) for text, value in (("$1,012.33", 1012.33), ("2.31M", 2.31e6), ("$2.5 M", 2.5e6), ("7", 7))),
+    *((BRACKETS, text, value) for text, value in (("(1,234)", -1234.0), ("( 5 )", -5.0), ("5", 5.0))),
+    (Notation(), "\u00a05", 5.0),
+]
+
+
+@pytest.mark.parametrize(("notation", "text", "value"), READ)
+def test_a_number_is_read_as_its_notation_says_or_not_at_all(notation, text, value):
+    if not text:
+        assert math.isnan(number("a", text, text=True, notation=notation))
+    elif value is None:
+        with pytest.raises(InvalidEvent) as rejected:
+            number("a", text, text=True, notation=notation)
+        assert (rejected.value.reason, rejected.value.feature) == ("wrong_type", "a")
+    else:
+        assert number("a", text, text=True, notation=notation) == pytest.approx(value, rel=1e-15)
+        assert first_kind(text, text=True, notation=notation) == "number"
+
+
+def test_a_factor_may_make_a_number_too_large():
+    with pytest.raises(InvalidEvent) as rejected:
+        number("a", "1e99x", text=True, notation=UNITS)
+    assert rejected.value.reason == "out_of_range"
+
+
+def test_what_is_missing_is_said_by_column_and_a_label_is_missing_only_if_settings_say_so():
+    said = Notations(missing={"*": ("off",), "co": (-200,), "country": ()})
+    for value in ("NA", "off", "", None, math.nan, " None "):
+        assert math.isnan(number("a", value, text=False, notation=said.of("a")))
+        assert label("a", value, text=False, notation=said.of("a")) is None
+    for value in (-200, -200.0, "-200", "-2e2"):
+        assert math.isnan(number("co", value, text=True, notation=said.of("co")))
+        assert number("a", value, text=True, notation=said.of("a")) == -200.0
+        assert first_kind(value, text=True, notation=said.of("co")) is None
+    assert label("co", -200.0, text=False, notation=said.of("co")) is None
+    assert [label("country", text, text=True, notation=said.of("country")) for text in ("NA", "off", "")] == [
+        "NA",
+        "off",
+        None,
+    ]
+    assert [label("y", text, text=True, notation=said.of_label("y")) for text in ("NA", "None", "off")] == [
+        "NA",
+        "None",
+        None,
+    ]
+
+
+def at(*parts, zone="UTC"):
+    return datetime(*parts, tzinfo=ZoneInfo(zone)).timestamp()
+
+
+BERLIN = Notation(zone="Europe/Berlin")
+TIMES = [
+    (Notation(), "2023-01", at(2023, 1, 1)),
+    (Notation(time="%d/%m/%Y"), "01/12/2017", at(2017, 12, 1)),
+    (Notation(time="%b %d, %Y"), "Jun 19, 2021", at(2021, 6, 19)),
+    (Notation(time="%H:%M %d.%m.%Y"), "20:15 01.12.2017", at(2017, 12, 1, 20, 15)),
+    (Notation(time="%Y%m%d"), 20240501, at(2024, 5, 1)),
+    (Notation(time="%Y%m%d"), "20240501", at(2024, 5, 1)),
+    (Notation(time="%d.%m.%Y %H:%M:%S.%f %z"), "01.05.2024 12:00:00.25 +0200", at(2024, 5, 1, 10) + 0.25),
+    *((Notation(time=unit), ticks * at(2024, 5, 1), at(2024, 5, 1)) for unit, ticks in (("s", 1), ("ms", 1000))),
+    (Notation(time="us"), str(int(at(2024, 5, 1)) * 10**6), at(2024, 5, 1)),
+    (Notation(time="ns"), int(at(2024, 5, 1)) * 10**9, at(2024, 5, 1)),
+    (Notation(time="ms"), "2024-05-01", at(2024, 5, 1)),
+    (BERLIN, "2024-05-01T12:00", at(2024, 5, 1, 10)),
+    (BERLIN, "2024-05-01T12:00Z", at(2024, 5, 1, 12)),
+    (BERLIN, "2024-05-01T12:00+00:00", at(2024, 5, 1, 12)),
+    (BERLIN, "2024-01", at(2023, 12, 31, 23)),
+    (BERLIN, 0.5, 0.5),
+    (BERLIN, "2024-10-27T02:30", at(2024, 10, 27, 0, 30)),  # shown twice
+    (BERLIN, "2024-03-31T02:30", at(2024, 3, 31, 1, 30)),  # skipped
+    (BERLIN, LocalTime(np.datetime64("2024-05-01T12:00:00.5")), at(2024, 5, 1, 10) + 0.5),
+    (BERLIN, np.datetime64("2024-05-01T12:00:00"), at(2024, 5, 1, 12)),
+    (BERLIN._replace(time="%d.%m.%y"), "01.05.24", at(2024, 4, 30, 22)),
+    *((Notation(time="%d/%m/%Y"), text, None) for text in ("2024-05-01", "12/31/2024", "31/02/2024", True, "1", 1.5)),
+    *((Notation(time="ms"), text, None) for text in ("01/12/2017", "1,000")),
+]
+
+
+@pytest.mark.parametrize(("notation", "value", "moment"), TIMES)
+def test_a_time_is_read_as_its_notation_says_or_not_at_all(notation, value, moment):
+    if moment is None:
+        with pytest.raises(InvalidEvent) as rejected:
+            seconds("t", value, text=True, notation=notation)
+        assert rejected.value.reason == "wrong_type"
+    else:
+        assert seconds("t", value, text=True, notation=notation) == moment
+
+
+# --- streams --------------------------------------------------------------------------------------------------------
+
+
+def plain_rows():
+    found = []
+    for i in range(N):
+        price, load, vol = round(900 + 300 * RNG.random(), 2), int(RNG.integers(10, 90)), int(RNG.integers(1, 99))
+        when = datetime(2024, 3, 1, tzinfo=UTC) + timedelta(hours=7 * i)
+        y = round(load / 10 + price / 100 + RNG.normal(), 2)
+        found.append({"load": load, "price": price, "vol": vol, "when": when, "y": 1000 + y, "w": 1 + i % 2})
+    return found
+
+
+ROWS = plain_rows()
+PLAIN = [{**row, "when": row["when"].isoformat()} for row in ROWS]
+ODD = [
+    {
+        "load": f"{row['load']} %" if i % 7 else "n.a.",
+        "price": f"$-{row['price']:,}",
+        "vol": f"{row['vol']}K" if i % 5 else "NA",
+        "when": row["when"].strftime("%H:%M %d.%m.%Y"),
+        "y": f"{row['y']:,}",
+        "w": f"{row['w']}%",
+    }
+    for i, row in enumerate(ROWS)
+]
+TWIN = [
+    {
+        **row,
+        "load": row["load"] * 0.01 if i % 7 else None,
+        "price": -row["price"],
+        "vol": row["vol"] * 1000 if i % 5 else None,
+        "w": row["w"] * 0.01,
+    }
+    for i, row in enumerate(PLAIN)
+]
+FLAGS = ["--thousands", ",", "--unit", "%=0.01", "--unit", "$", "--unit", "K=1000", "--missing", "load=n.a."]
+FLAGS += ["--timestamp", "when=%H:%M %d.%m.%Y"]
+
+
+def write(name, rows):
+    names = list(rows[0])
+    if name.endswith("csv"):
+        quoted = [[f'"{"" if row[each] is None else row[each]}"' for each in names] for row in rows]
+        text = "\n".join([",".join(names), *map(",".join, quoted)])
+    elif name.endswith("jsonl"):
+        text = "\n".join(map(json.dumps, rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), name)
+        return
+    Path(name).write_text(text + "\n", encoding="utf-8")
+
+
+def evaluated(*arguments):
+    """Evaluate a file, and return what was printed."""
+    fixed = ["--target", "y", "--weight", "w", "--n-experts", "1", "--warmup", "30", "--json"]
+    done = CliRunner().invoke(main, ["evaluate", *arguments, *fixed])
+    assert not done.exit_code, done.output
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("twin")
+    write(str(folder / "twin.jsonl"), TWIN)
+    found = evaluated(str(folder / "twin.jsonl"))
+    assert found["learned"] == N
+    return found["state_digest"]
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
+def test_features_target_weight_and_times_in_an_odd_notation_are_learned_like_their_plain_twins(twin, format):
+    write(f"odd.{format}", ODD)
+    found = evaluated(f"odd.{format}", *FLAGS)
+    assert (found["learned"], found["refused"]) == (N, [])
+    assert found["state_digest"] == twin
+
+
+def test_advice_that_is_followed_word_by_word_works(twin):
+    """Each record is rejected with the flag that helps against one of its columns; all flags together read the file."""
+    write("odd.csv", ODD)
+    flags = ["--missing", "load=n.a.", "--timestamp", "when=%H:%M %d.%m.%Y"]
+    for _ in range(8):
+        done = CliRunner().invoke(main, ["evaluate", "odd.csv", "--target", "y", "--weight", "w", *flags])
+        if not done.exit_code:
+            break
+        said = re.search(r"for streammoe evaluate and fit (--.+?)\)(?:; for classes|\.)", done.stderr)[1]
+        flags += shlex.split(said.partition(" or --")[0])
+    assert flags.count("--unit") == 3
+    assert evaluated("odd.csv", *flags)["state_digest"] == twin
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%b %d, %Y", "%d-%b-%y", "%Y.%m.%d"])
+def test_dates_in_another_format_are_categories_with_a_warning_that_says_what_reads_them(form):
+    write("dates.csv", [{**row, "when": f"{row['when']:{form}}"} for row in ROWS])
+    write("plain.csv", [{**row, "when": f"{row['when']:%Y-%m-%d}"} for row in ROWS])
+    call = ["evaluate", "dates.csv", "--target", "y", "--n-experts", "1"]
+    [flags] = re.findall(r"column 'when' .+ fit (--.+?); else", CliRunner().invoke(main, call).stderr)
+    assert "looks like" not in CliRunner().invoke(main, [*call, *shlex.split(flags)]).stderr
+    assert evaluated("dates.csv", *shlex.split(flags))["state_digest"] == evaluated("plain.csv")["state_digest"]
+
+
+def test_local_times_are_read_alike_as_text_and_as_typed_columns():
+    rows = [{**row, "when": row["when"].replace(tzinfo=None)} for row in ROWS]
+    write("typed.parquet", rows)
+    write("text.csv", [{**row, "when": row["when"].isoformat()} for row in rows])
+    write(
+        "utc.csv", [{**row, "when": row["when"].replace(tzinfo=ZoneInfo("Europe/Berlin")).timestamp()} for row in rows]
+    )
+    digests = {
+        evaluated(name, "--time-zone", "Europe/Berlin")["state_digest"] for name in ("typed.parquet", "text.csv")
+    }
+    assert digests == {evaluated("utc.csv", "--timestamp", "when")["state_digest"]}
+
+
+def test_classes_named_like_markers_stay_classes():
+    batch = batch_of([{"a": 1.0, "y": "NA"}, {"a": None, "y": "None"}, {"a": "NA", "y": ""}], "csv")
+    for missing, labels in (({}, ["NA", "None", None]), ({"y": ("NA",)}, [None, "None", None])):
+        found = decoder("csv").decode(batch, FieldRoles(("a",), label="y", notations=Notations(missing=missing)))
+        assert found.labels == labels
+        assert np.isnan(found.X[:, 0]).tolist() == [False, True, True]
