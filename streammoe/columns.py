@@ -60,7 +60,7 @@ def kind_of(value: object, *, text: bool = False) -> ColumnKind | None:
     if not isinstance(value, str):
         return None if value is None else "number"
     plain = tidied(str(value))
-    if not plain:
+    if not plain or plain.isspace():
         return None
     if _is_meant_as_number(plain):
         return "number"

@@ -40,8 +40,6 @@ UNITS: Mapping[str, float] = {
     "M": 1e6,
     "B": 1e9,
     "bn": 1e9,
-    "(": -1.0,
-    ")": 1.0,  # as accountants write negative numbers
 }
 """Units after or before a number that are common and mean little else, with usual factors; currency signs are as well.
 
@@ -76,8 +74,7 @@ def tidied(text: str) -> str:
     >>> tidied("\u22121\u202f234\u00a0")
     '-1 234'
     """
-    plain = text.strip()
-    return plain if plain.isascii() else plain.translate(_TIDY)
+    return text.strip(" \t") if text.isascii() else text.translate(_TIDY).strip(" \t")
 
 
 def remedy_of(text: str) -> Remedy | None:
@@ -93,7 +90,7 @@ def remedy_of(text: str) -> Remedy | None:
         return None
     sign, before, number, after = match.groups()
     units = {unit: factor for unit in (before, after) if unit and (factor := _factor(unit))}
-    if len(units) < bool(before) + bool(after):
+    if len(units) < bool(before) + bool(after) or before.startswith("(") != after.endswith(")"):
         return None
     number = sign + number
     thousands, comma = "", False
@@ -109,7 +106,15 @@ def remedy_of(text: str) -> Remedy | None:
 
 
 def _factor(unit: str) -> float | None:
-    """Return the usual factor of a unit; None if it may mean something else."""
+    """Return the usual factor of a unit; None if it may mean something else.
+
+    >>> _factor("$"), _factor("($"), _factor("%)"), _factor("stars")
+    (1.0, -1.0, 0.01, None)
+    """
+    if unit[:1] == "(" or unit[-1:] == ")":  # as accountants write negative numbers
+        inner = unit.strip("( )")
+        factor = _factor(inner) if inner else 1.0
+        return factor and (-factor if unit[0] == "(" else factor)
     is_currency = all(unicodedata.category(sign) == "Sc" for sign in unit)
     return 1.0 if is_currency else UNITS.get(unit)
 
@@ -256,7 +261,7 @@ class Notation(NamedTuple):
     def is_missing(self, value: object) -> bool:
         """Return whether a value that is no number in text stands for a missing one."""
         if isinstance(value, str):
-            return value.strip() in self.missing
+            return tidied(value) in self.missing
         if isinstance(value, float) and math.isnan(value):
             return "NaN" in self.missing
         is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
@@ -341,7 +346,7 @@ class Notations:
     def _notation(self, name: str, usual: frozenset[str]) -> Notation:
         every, own = self.missing.get(EVERY), self.missing.get(name)
         markers = [] if own == () else [*(every or ()), *(own or ())]
-        texts = {marker.strip() if isinstance(marker, str) else as_text(marker) for marker in markers}
+        texts = {tidied(marker) if isinstance(marker, str) else as_text(marker) for marker in markers}
         texts |= {""} if () in (every, own) else usual
         return Notation(
             frozenset(texts),

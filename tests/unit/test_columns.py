@@ -65,7 +65,22 @@ def pipeline(**schema):
 MISSING = ["NA", "n/a", "NULL", "None", "\\N", "<NA>", "?", "-", "--", "nan", " NA "]
 TO_BE_REJECTED = [
     *("na", "-Infinity", "1,5", "1,234.5", "1.234,5", "1 000", "12,34,567", "1\u202f234,5", b"x", [1]),
-    *("21 °C", "48.2%", "$1,012.33", "-$5", "$-5", "5 €", "2.31M", "5 %", "(5)", "( 5 )", "1,5 kg", "£1.2bn"),
+    *(
+        "21 °C",
+        "48.2%",
+        "$1,012.33",
+        "-$5",
+        "$-5",
+        "5 €",
+        "2.31M",
+        "5 %",
+        "(5)",
+        "( 5 )",
+        "($1,234)",
+        "(5 %)",
+        "1,5 kg",
+        "£1.2bn",
+    ),
 ]
 """Nothing that is meant as a number becomes a category, nor does what no kind can hold."""
 NAMES = [

@@ -48,7 +48,10 @@ READ = [
     (Notation(thousands="'"), "1\u2019234", 1234.0),
     *((UNITS, text, -5.0) for text in ("$-5", "-$5", "- $ 5", "\u22125 $", "-5 °C", "-5m", "$-5m")),
     *((UNITS, text, 0.05) for text in ("5%", "5 %", "5\u00a0%", "+5%")),
-    *((UNITS, text, None) for text in ("%", "$", "$-", "-$-5", "5mm", "5 m m", "5 kg", "%%5", "5 5 %", "5-%", "")),
+    *(
+        (UNITS, text, None)
+        for text in ("%", "$", "$-", "-$-5", "5mm", "5 m m", "5 kg", "%%5", "5 5 %", "5-%", "5%\n", "")
+    ),
     *((UNITS, text, value) for text, value in (("$1,012.33", 1012.33), ("2.31M", 2.31e6), ("$2.5 M", 2.5e6), ("7", 7))),
     *((BRACKETS, text, value) for text, value in (("(1,234)", -1234.0), ("( 5 )", -5.0), ("5", 5.0))),
     (Notation(), "\u00a05", 5.0),

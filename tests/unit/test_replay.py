@@ -44,7 +44,7 @@ def events(first=0, n=N):
         a, b = rng.normal(size=2)
         y = 2 * a if a > 0 else b
         a = 1e9 if i % 36 == 35 else float(a)
-        yield {"a": a, "b": "?" if i % 55 == 44 else float(b), "y": float(y), "w": 1.0}
+        yield {"a": a, "b": "x" if i % 55 == 44 else float(b), "y": float(y), "w": 1.0}
 
 
 def write_lines(path, records):
@@ -108,7 +108,7 @@ def test_what_passes_after_a_fix_leaves_the_file_and_is_learned_as_if_it_came_la
     assert n == N - TEXT
     shutil.rmtree("state")
     Path(f"data.{rejected}").unlink()
-    good = [event for event in events() if event["b"] != "?"]
+    good = [event for event in events() if event["b"] != "x"]
     write_lines("data.jsonl", sorted(good, key=lambda event: event["a"] == 1e9))
     assert learn("1e12", "jsonl").state_digest == digest
 

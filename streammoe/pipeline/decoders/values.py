@@ -189,7 +189,7 @@ def label(name: str, value: Any, text: bool, notation: Notation = USUAL) -> str 
     ['01', 'true', '7', '7', '0.1', None, None]
     """
     if value.__class__ is str and value.isascii() and len(value) <= MAX_TEXT_LENGTH:
-        return None if value.strip() in notation.missing else value
+        return None if value.strip(" \t") in notation.missing else value
     match value:
         case None:
             return None
@@ -214,7 +214,7 @@ def label(name: str, value: Any, text: bool, notation: Notation = USUAL) -> str 
             result.encode()
         except UnicodeEncodeError:  # half a surrogate pair, valid in JSON but not in UTF-8
             _reject(name, value, "text", "wrong_type")
-    return None if result.strip() in notation.missing else result
+    return None if tidied(result) in notation.missing else result
 
 
 READERS: dict[Kind, Callable[[str, object, bool, Notation], float | str | None]] = {
