@@ -113,6 +113,12 @@ def test_what_passes_after_a_fix_leaves_the_file_and_is_learned_as_if_it_came_la
     assert learn("1e12", "jsonl").state_digest == digest
 
 
+@pytest.mark.usefixtures("rejected")
+def test_what_a_new_setting_reads_passes():
+    done = replay(LETTERS, settings("1e12", "csv", "schema.missing=['x']"))
+    assert (done.learned, done.refused) == (FAR + TEXT, {})
+
+
 def test_what_waits_for_its_label_waits_on():
     flags = ["labels.key=id", "schema.ignore=['id']"]
     features = [{"id": i, **event} for i, event in enumerate(events())]

@@ -162,6 +162,10 @@ def _nanoseconds(ticks: int, *_: object) -> str:
     return utc_text(*divmod(ticks, 10**9))
 
 
+def _local_nanoseconds(ticks: int, *_: object) -> str:
+    return _nanoseconds(ticks).removesuffix("Z")  # as the package reads other local times
+
+
 # Types that the package leaves as plain numbers.
 LOGICAL_READERS.setdefault("long-timestamp-nanos", _nanoseconds)
-LOGICAL_READERS.setdefault("long-local-timestamp-nanos", _nanoseconds)
+LOGICAL_READERS.setdefault("long-local-timestamp-nanos", _local_nanoseconds)

@@ -41,7 +41,8 @@ _FIELD = {
 }
 _SAMPLED = 4  # records that determine which columns hold booleans,
 _SAMPLED_MOST = 32  # or more while a column has been empty
-_FEW = 256  # a run of so few records is decoded one by one rather than halved again
+_FEW = 256  # a run of so few records is decoded one by one rather than halved again,
+_TOO_FEW = 32  # or at once, between others that are already read
 _TRUE, _FALSE = ([form(text) for form in (str.lower, str.title, str.upper)] for text in sorted(BOOLEANS, reverse=True))
 
 
@@ -82,16 +83,19 @@ class CsvDecoder:
         require_targets(batch.origin, header, roles, lambda: _guess(batch, roles))
         sheet = Sheet(len(batch), roles)
         new = tuple(sheet.candidates(filter(None, header), ignore, awaited))
+        few, halves = 0, not (roles.notations.units or roles.notations.thousands)
         if new:
             runs = list(growing_runs(len(batch)))[::-1]
         else:
-            runs = _runs(~alike.fill(sheet, batch, alike.csv_pattern(batch, header)))[::-1]
+            is_read = alike.fill(sheet, batch, alike.csv_pattern(batch, header))
+            runs = _runs(~is_read)[::-1]
+            few = _TOO_FEW if is_read.any() else 0
         while runs and sheet.new is None:
             start, stop = runs.pop()
-            if self._fill(sheet, batch, start, stop, new):
+            if stop - start > few and self._fill(sheet, batch, start, stop, new):
                 continue
-            if stop - start > _FEW:
-                # Halving keeps the rare bad record from slowing down thousands of good ones.
+            if stop - start > _FEW and halves:
+                # Halving keeps the rare bad record from slowing down thousands of good ones; units are in all of them.
                 middle = (start + stop) // 2
                 runs += [(middle, stop), (start, middle)]
                 continue
