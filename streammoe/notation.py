@@ -26,29 +26,28 @@ MISSING = frozenset(
 """Texts that stand for a missing value in records, as they are spelled."""
 MISSPELLED = frozenset({"na", "n/a", "#n/a", "null", "."})
 """In lower case, further texts that usually stand for a missing number."""
+CURRENCIES = frozenset(["USD", "EUR", "GBP", "CHF", "JPY", "US$"])
+"""What stands for money besides the signs of currencies."""
 _MEASURES = (
     "° °C °F ℃ ℉ km cm mm nm µm μm ft km/h mph m/s kg mg µg μg lb lbs oz ml mL m² m³ m2 m3 Wh kWh MWh kW MW kJ kcal kV "
-    "mV mA Hz kHz MHz GHz Pa hPa kPa mbar mmHg psi dB dBm ppm ppb rpm bpm ms kB KB MB GB TB mg/dL µg/m³ μg/m³ W/m² "
-    "USD EUR GBP CHF JPY US$"
+    "mV mA Hz kHz MHz GHz Pa hPa kPa mbar mmHg psi dB dBm ppm ppb rpm bpm ms kB KB MB GB TB mg/dL µg/m³ μg/m³ W/m²"
 )
 UNITS: Mapping[str, float] = {
     **dict.fromkeys(str.split(_MEASURES), 1.0),
+    **dict.fromkeys(("K", "k"), 1e3),
+    **dict.fromkeys(("B", "bn"), 1e9),
+    "M": 1e6,
     "%": 0.01,
     "‰": 0.001,
-    "K": 1e3,
-    "k": 1e3,
-    "M": 1e6,
-    "B": 1e9,
-    "bn": 1e9,
 }
-"""Units after or before a number that are common and mean little else, with usual factors; currency signs are as well.
+"""Units after a number that are common and mean little else, with their usual factors; money may stand before it, too.
 
-Single letters are multipliers only: 4G or 10A may be names, and so may anything with a word, like 5 stars.
+Single letters are multipliers only: 4G or 10A may be names, and so may B12, or anything with a word, like 5 stars.
 """
 _QUANTITY = re.compile(
-    r"([+-]?) ?([^\d\s.,+'_-]{0,4}?) ?([+-]?(?:\d[\d.,'_ ]*)?\d(?:[eE][+-]?\d+)?) ?(\D{0,6})", re.ASCII
+    r"([+-]?) ?([^\d\s.,+'_-]{0,4}?)( ?)([+-]?(?:\d[\d.,'_ ]*)?\d(?:[eE][+-]?\d+)?) ?(\D{0,6})", re.ASCII
 )
-"""Groups: sign, unit before, number, unit after."""
+"""Groups: sign, unit before, a blank, number, unit after."""
 _GROUPED = re.compile(r"[+-]?(?!0)\d{1,3}([ ,'_])(?:\d{2,3}\1)*\d{3}(?:\.\d+)?", re.ASCII)
 _GROUPED_COMMA = re.compile(
     r"[+-]?(?!0)\d{1,3}([ .'_])(?:\d{2,3}\1)*\d{3},\d+|[+-]?(?!0)\d{1,3}(?:(\.)\d{3}){2,}", re.ASCII
@@ -82,16 +81,20 @@ def remedy_of(text: str) -> Remedy | None:
 
     >>> remedy_of("$1,012.33")
     Remedy(units={'$': 1.0}, thousands=',', comma=False)
-    >>> [remedy_of(text) for text in ("12", "3rd", "4G", "10115-A", "5 stars", "10-20", "12:30")]
-    [None, None, None, None, None, None, None]
+    >>> [remedy_of(text) for text in ("12", "3rd", "4G", "B12", "10115-A", "5 stars", "10-20", "12:30")]
+    [None, None, None, None, None, None, None, None]
     """
     match = _QUANTITY.fullmatch(tidied(text))
     if match is None:
         return None
-    sign, before, number, after = match.groups()
-    units = {unit: factor for unit in (before, after) if unit and (factor := _factor(unit))}
-    if len(units) < bool(before) + bool(after) or before.startswith("(") != after.endswith(")"):
+    sign, before, blank, number, after = match.groups()
+    money, unit = before.lstrip("("), after.rstrip(" )")
+    if before.startswith("(") != after.endswith(")") or not (_is_money(money) and (unit in UNITS or _is_money(unit))):
         return None
+    if money[-1:].isalpha() and not blank:
+        return None
+    units = {before: -1.0 if before[:1] == "(" else 1.0, after: UNITS.get(unit, 1.0)}  # as accountants write
+    units.pop("", None)
     number = sign + number
     thousands, comma = "", False
     if grouped := _GROUPED.fullmatch(number):
@@ -105,18 +108,9 @@ def remedy_of(text: str) -> Remedy | None:
     return Remedy(units, thousands, comma) if units or thousands or comma else None
 
 
-def _factor(unit: str) -> float | None:
-    """Return the usual factor of a unit; None if it may mean something else.
-
-    >>> _factor("$"), _factor("($"), _factor("%)"), _factor("stars")
-    (1.0, -1.0, 0.01, None)
-    """
-    if unit[:1] == "(" or unit[-1:] == ")":  # as accountants write negative numbers
-        inner = unit.strip("( )")
-        factor = _factor(inner) if inner else 1.0
-        return factor and (-factor if unit[0] == "(" else factor)
-    is_currency = all(unicodedata.category(sign) == "Sc" for sign in unit)
-    return 1.0 if is_currency else UNITS.get(unit)
+def _is_money(unit: str) -> bool:
+    """Return whether a text is nothing, or stands for a currency."""
+    return unit in CURRENCIES or all(unicodedata.category(sign) == "Sc" for sign in unit)
 
 
 def has_decimal_comma(text: str) -> bool:
@@ -203,8 +197,6 @@ ISO = "iso"
 """The format of times in ISO 8601, or as numbers of seconds since 1970."""
 TICKS = {ISO: 1.0, "s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 """Formats of times that are numbers: how many of them are a second."""
-THOUSANDS = ("", ",", ".", "'", " ", "_")
-"""What may separate thousands; a blank stands for those that do not break as well."""
 
 
 def as_text(value: bool | float | Decimal) -> str:
@@ -270,17 +262,21 @@ class Notation(NamedTuple):
     def utc(self, seconds: int) -> int:
         """Convert a local time, in seconds from 1970 on, to UTC.
 
-        Of a time that clocks show twice the first counts; one that they skip is as long after the time before the gap.
+        Of a time that clocks show twice the first counts; one that they skip is read as before the change.
         """
         return seconds - _offset(self.zone, seconds) if self.zone else seconds
 
 
 @cache
 def _quantity(units: tuple[tuple[str, float], ...], thousands: str) -> re.Pattern[str]:
-    """Return an expression with groups for the sign, the unit before, the number and the unit after it."""
+    """Return an expression with groups for the sign, the unit before, the number and the unit after it.
+
+    A unit that ends with a letter stands before a number only with a blank between them: M5 is a name.
+    """
     unit = "|".join(re.escape(unit) for unit, _ in sorted(units, key=lambda each: -len(each[0])))
     return re.compile(
-        rf"([+-]?) *(?:({unit}) *)?([+-]?[\d.,{re.escape(thousands)}]*(?:[eE][+-]?\d+)?) *({unit})?", re.ASCII
+        rf"([+-]?) *(?:({unit})(?:(?<![^\W\d_])| +) *)?([+-]?[\d.,{re.escape(thousands)}]*(?:[eE][+-]?\d+)?) *({unit})?",
+        re.ASCII,
     )
 
 

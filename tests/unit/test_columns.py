@@ -84,20 +84,8 @@ TO_BE_REJECTED = [
 ]
 """Nothing that is meant as a number becomes a category, nor does what no kind can hold."""
 NAMES = [
-    "3rd",
-    "4G",
-    "10A",
-    "10115-A",
-    "5 stars",
-    "36 months",
-    "10-20",
-    "A4",
-    "%",
-    "°C",
-    "<5",
-    "1/2",
-    "2021-22",
-    "none",
+    *("3rd", "4G", "10A", "B12", "K9", "M 5", "km 5", "EUR5", "10115-A", "5 stars", "36 months", "10-20", "A4", "<5"),
+    *("%", "°C", "1/2", "2021-22", "none", "(a)", "(5", "5)"),
 ]
 """Categories that begin with a number, or look like a unit or a marker."""
 FOUND = {
