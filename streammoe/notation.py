@@ -274,10 +274,8 @@ def _quantity(units: tuple[tuple[str, float], ...], thousands: str) -> re.Patter
     A unit that ends with a letter stands before a number only with a blank between them: M5 is a name.
     """
     unit = "|".join(re.escape(unit) for unit, _ in sorted(units, key=lambda each: -len(each[0])))
-    return re.compile(
-        rf"([+-]?) *(?:({unit})(?:(?<![^\W\d_])| +) *)?([+-]?[\d.,{re.escape(thousands)}]*(?:[eE][+-]?\d+)?) *({unit})?",
-        re.ASCII,
-    )
+    number = rf"[+-]?[\d.,{re.escape(thousands)}]*(?:[eE][+-]?\d+)?"
+    return re.compile(rf"([+-]?) *(?:({unit})(?:(?<![^\W\d_])| +) *)?({number}) *({unit})?", re.ASCII)
 
 
 @cache

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -265,3 +266,16 @@ def test_classes_named_like_markers_stay_classes():
         found = decoder("csv").decode(batch, FieldRoles(("a",), label="y", notations=Notations(missing=missing)))
         assert found.labels == labels
         assert np.isnan(found.X[:, 0]).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl", "arrow"])
+def test_what_is_missing_in_one_column_is_not_in_another_on_any_path(format):
+    roles = FieldRoles(("a", "b"), ("y",), weight="w", notations=Notations(missing={"a": (-200, "off"), "y": (-1,)}))
+    plain = [{"a": -200.0, "b": -200.0, "y": 1.0, "w": 1.0}, {"a": 1.5, "b": -1.0, "y": -1.0, "w": 2.0}]
+    found = decoder(format).decode(batch_of(plain, format), roles)
+    np.testing.assert_array_equal(found.X, [[math.nan, -200.0], [1.5, -1.0]])
+    np.testing.assert_array_equal(found.Y, [[1.0], [math.nan]])
+    for name, n in (("a", 1), ("b", 0)):
+        odd = batch_of([{**plain[0], "a": "1.5", "b": "2.5", name: "off"}], format)
+        given = roles._replace(notations=replace(roles.notations, thousands=","))  # so that JSON has numbers in quotes
+        assert len(decoder(format).decode(odd, given).rows) == n
