@@ -45,7 +45,9 @@ AREAS = {
     ),
     "pipeline": "test_pipeline.py test_predictions.py test_bad_input.py test_scores.py test_loop.py",
     "rows": "test_shortest.py test_rows.py test_overlapped.py unit/pipeline/test_predictions.py",
-    "decoders": "decoders/test_*.py kernels/test_decimals.py property/test_decoders.py unit/test_bad_input.py",
+    "decoders": (
+        "decoders/test_*.py kernels/test_decimals.py property/test_decoders.py test_notation.py test_bad_input.py"
+    ),
     "label join": "test_label_join.py test_joined_labels.py",
     "guards": "test_jump.py test_dead_letters.py test_jumping_daemon.py test_loop.py",
     "global model": (
@@ -298,8 +300,12 @@ FAULTS = {
         Fault("device-replaced", "if target.exists() and not (target.is_file() or target.is_dir()):", "if False:"),
     ],
     "columns": [
-        Fault("marker-is-a-category", "or text.lower() in MARKERS or", "or"),
-        Fault("empty-text-is-a-category", "    if not plain:\n        return None", "    if not plain:\n        pass"),
+        Fault("marker-is-a-category", "        or text.lower() in MISSPELLED\n", ""),
+        Fault(
+            "empty-text-is-a-category",
+            "if not plain or plain.isspace():\n        return None",
+            "if not plain or plain.isspace():\n        pass",
+        ),
         Fault(
             "awaited-columns-not-saved",
             "        if self.awaited:\n            arrays",
@@ -432,8 +438,17 @@ FAULTS = {
         Fault("any-number-of-writes", "self._wait(MOST_WAITING - 1)", "self._wait(10**9)"),
     ],
     "decoders": [
-        Fault("csv-empty-cell-refused", 'if value is None or (text and value == ""):', "if value is None:"),
-        Fault("csv-fast-null-words", 'null_values=[""]', 'null_values=["", "NA"]'),
+        Fault(
+            "marker-refused",
+            "            if notation.is_missing(value):\n                return math.nan\n            if text",
+            "            if text",
+        ),
+        Fault("csv-fast-null-words", "frozenset.intersection(*", "frozenset.union(*"),
+        Fault("label-by-usual-markers", "self._notation(name, VERBATIM.missing)", "self._notation(name, MISSING)"),
+        Fault("codes-stay-in-fast-numbers", "column[np.isin(column, list(slot.notation.codes))] = math.nan", "pass"),
+        Fault("thousands-after-a-zero", "(?!0)\\d{{1,3}}{mark}", "\\d{{1,3}}{mark}"),
+        Fault("unit-before-a-name", "(?:(?<![^\\W\\d_])| +) *)?", " *)?"),
+        Fault("local-time-as-utc", "_in_utc(whole, notation) if _is_local(dtype) else whole", "whole"),
         Fault("alike-half-way-up", "and kept & _THREE == _ONE:", "and kept & _THREE == _ZERO:"),
         Fault("alike-leading-zeros", "(block[first] == _DIGIT and at > first + 1)", "False"),
         Fault("alike-new-column", "None if is_new else pattern", "pattern"),
@@ -460,7 +475,7 @@ FAULTS = {
             "str(int(value)) if value == int(value) else repr",
             "repr(value) if value == int(value) else repr",
         ),
-        Fault("time-offset-sign", "int(second or 0) - offset", "int(second or 0) + offset"),
+        Fault("time-offset-sign", "whole -= int(f", "whole += int(f"),
         Fault(
             "fast-partial-target",
             "missing.any(axis=1) & ~missing.all(axis=1)",
@@ -469,8 +484,8 @@ FAULTS = {
         Fault("column-of-unlearned-record", "return not without", "return True"),
         Fault(
             "csv-fast-nan",
-            "np.count_nonzero(np.isfinite(values)) != column.null_count:\n                    return",
-            "np.count_nonzero(np.isfinite(values)) < 0:\n                    return",
+            "np.count_nonzero(np.isfinite(values)) != column.null_count:\n                return",
+            "np.count_nonzero(np.isfinite(values)) < 0:\n                return",
         ),
     ],
     "label join": [
