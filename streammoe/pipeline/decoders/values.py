@@ -295,13 +295,13 @@ def time_advice(name: str, forms: Collection[str]) -> str:
     """Return how to have a column of times in one of these formats read.
 
     >>> print(time_advice("when", ["%d/%m/%Y"]))
-    set schema.timestamps = { when = "%d/%m/%Y" }; for streammoe evaluate and fit --timestamp when=%d/%m/%Y
+    set when = "%d/%m/%Y" in [schema.timestamps]; for streammoe evaluate and fit --timestamp when=%d/%m/%Y
     """
     first, *others = forms
     key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
     flag = f"--timestamp {shlex.quote(f'{name}={first}')}"
     other = f", or {' or '.join(map(json.dumps, others))} if that is the format" if others else ""
-    return f"set schema.timestamps = {{ {key} = {json.dumps(first)} }}{other}; for streammoe evaluate and fit {flag}"
+    return f"set {key} = {json.dumps(first)} in [schema.timestamps]{other}; for streammoe evaluate and fit {flag}"
 
 
 def _advice(value: str) -> str:
@@ -323,12 +323,11 @@ def _advice(value: str) -> str:
     comma = 'source.decimal = "," (in csv)', "--decimal ,"
     steps, flags = [], []
     if remedy.units:
-        table = ", ".join(
-            f"{json.dumps(unit, ensure_ascii=False)} = {factor:g}" for unit, factor in remedy.units.items()
-        )
-        steps.append(f"schema.units = {{ {table} }}")
-        pairs = (unit if factor == 1.0 else f"{unit}={factor:g}" for unit, factor in remedy.units.items())
-        flags += [f"--unit {shlex.quote(pair)}" for pair in pairs]
+        pairs = [(json.dumps(unit, ensure_ascii=False), factor) for unit, factor in remedy.units.items()]
+        table = " and ".join(f"{unit} = {factor:g}" for unit, factor in pairs)
+        steps.append(f"{table} in [schema.units]")
+        given = (unit if factor == 1.0 else f"{unit}={factor:g}" for unit, factor in remedy.units.items())
+        flags += [f"--unit {shlex.quote(pair)}" for pair in given]
     if remedy.thousands == "," and remedy.comma:
         steps.append(f"{thousands[0]} if its comma separates thousands, or {comma[0]} if that is the decimal mark")
         flags.append(f"{thousands[1]} or {comma[1]}")
