@@ -30,7 +30,7 @@ def events(n):
     rng = random.Random(5)
     for i in range(n):
         a, b, c = (rng.gauss(0, 1) for _ in range(3))
-        y = "nan" if i % BAD_ONE_IN == 7 else f"{(2 * a if a > 0 else b - c) + rng.gauss(0, 0.1):.4f}"
+        y = "inf" if i % BAD_ONE_IN == 7 else f"{(2 * a if a > 0 else b - c) + rng.gauss(0, 0.1):.4f}"
         yield f"{a:.4f},{b:.4f},{c:.4f},{y}\n".encode()
 
 
