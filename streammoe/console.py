@@ -97,6 +97,8 @@ def exit_codes() -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
             _exit_out_of("file descriptors", "raise the limit (ulimit -n), or find out what uses them")
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            _exit_out_of("room to write", "make some on the disk that its output goes to, or let it go elsewhere")
         logging.getLogger("streammoe").exception("this is a bug in streammoe, please report it with this traceback")
         sys.exit(70)
 

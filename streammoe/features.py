@@ -564,6 +564,11 @@ class Encoder(Noticed):
         clip_rows(X, targets, self._plan.numeric, *bounds, MARGIN, *paces, held)
         return held
 
+    def designs(self, X: FloatArray, held: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Compute W and R of held rows as `design` does, and R of the rows as they are, X."""
+        W, R = self.design(held)
+        return W, R, R if held is X or ((held == X) | np.isnan(X)).all() else self.design(X)[1]
+
     @property
     def n_lags_of_targets(self) -> int:
         """Number of lags that are earlier targets; they come first."""
@@ -595,7 +600,8 @@ class Encoder(Noticed):
             count = int(((X[:, self._index[name]] == UNPLACED) & ~np.isnan(Y[:, 0])).sum())
             if count and name not in self.unplaced:
                 LOGGER.warning(
-                    "%s: has %d levels, as many as max_levels allows; events with others are learned without them",
+                    "%s: has %d levels, as many as max_levels allows; events with others are learned without them. "
+                    "If it holds numbers or times, name it in numeric or timestamps, and start over",
                     name,
                     len(codes),
                 )
@@ -617,7 +623,7 @@ class Encoder(Noticed):
         X, Y = self.plausible_inputs(X), self.plausible_targets(Y)
         fields, columns = self._plan.numeric.T
         # What is held cannot be far out later either.
-        means, scales = moments(np.take(self.hold(X), fields, axis=1))
+        means, scales = moments(np.take(self.hold(X), fields, axis=1), codes=True)
         scaler = identity_scaler(len(self.feature_names), Y.shape[1])
         scaler.fill[columns] = means
         if standardize:

@@ -53,6 +53,8 @@ _GROUPED_COMMA = re.compile(
     r"[+-]?(?!0)\d{1,3}([ .'_])(?:\d{2,3}\1)*\d{3},\d+|[+-]?(?!0)\d{1,3}(?:(\.)\d{3}){2,}", re.ASCII
 )
 _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?", re.ASCII)
+_SIGN_BEHIND = re.compile(r"\d[\d.,'_ ]*[.,]\d+ ?-", re.ASCII)
+"""An amount as SAP writes negative ones; what has no mark, such as 0-, may be a name."""
 _TIDY = str.maketrans({"\u2212": "-", "\u2019": "'", **dict.fromkeys("\u00a0\u2007\u2009\u202f", " ")})
 
 
@@ -81,10 +83,16 @@ def remedy_of(text: str) -> Remedy | None:
 
     >>> remedy_of("$1,012.33")
     Remedy(units={'$': 1.0}, thousands=',', comma=False)
-    >>> [remedy_of(text) for text in ("12", "3rd", "4G", "B12", "10115-A", "5 stars", "10-20", "12:30")]
-    [None, None, None, None, None, None, None, None]
+    >>> remedy_of("280.69-").units
+    {'-': -1.0}
+    >>> [remedy_of(text) for text in ("0-", "12", "3rd", "4G", "B12", "10115-A", "5 stars", "10-20", "12:30")]
+    [None, None, None, None, None, None, None, None, None]
     """
-    match = _QUANTITY.fullmatch(tidied(text))
+    plain = tidied(text)
+    if _SIGN_BEHIND.fullmatch(plain):
+        rest = remedy_of(plain[:-1])
+        return (rest or Remedy({}, "", comma=False))._replace(units={"-": -1.0})
+    match = _QUANTITY.fullmatch(plain)
     if match is None:
         return None
     sign, before, blank, number, after = match.groups()
@@ -126,25 +134,32 @@ _DATES = (
     *("%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d.%m.%Y", "%Y.%m.%d", "%d-%m-%Y", "%m-%d-%Y", "%d/%m/%y", "%m/%d/%y"),
     *("%d.%m.%y", "%d-%m-%y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y", "%d %b %Y", "%d %B %Y", "%d %b %y", "%d-%b-%Y"),
     *("%d-%b-%y", "%d/%b/%Y", "%a, %d %b %Y", "%b %Y", "%B %Y", "%b-%y", "%b-%Y", "%m/%Y", "%Y/%m", "%Y%m%d"),
+    *("%Y-%m-%d", "%Y%m%dT%H%M%S", "%Y%m%dT%H%M%SZ"),
 )
 _DAY = re.compile(r"[A-Za-z\d]+(?:[ ,./-]+[A-Za-z\d]+){0,3}", re.ASCII)
-_CLOCK = re.compile(r"\d{1,2}:\d\d(:\d\d)?(\.\d{1,6})?( ?)([AaPp][Mm])?( ?)([+-]\d\d:?\d\d)?", re.ASCII)
+_CLOCK = re.compile(r"(?<!\d)\d{1,2}:\d\d(:\d\d)?(\.\d{1,6})?( ?)([AaPp][Mm])?( ?)([+-]\d\d:?\d\d)?", re.ASCII)
 """Groups, each of which may be missing: seconds, their fraction, a blank, the half of the day, a blank, the offset."""
 
 
 def formats_of(text: str) -> list[str]:
-    """Return the formats of common dates that a text has, in the language of `strptime`; none if it is no date.
+    """Return the formats of common dates that a text may have, as `Notations.times` has them; none if it is no date.
+
+    A number is one of seconds since 1970, or of parts of them, if that lies between 2001 and 2033.
 
     >>> formats_of("01/12/2017"), formats_of("Jun 19, 2021"), formats_of("20:15 01.12.2017"), formats_of("10-20")
     (['%d/%m/%Y', '%m/%d/%Y'], ['%b %d, %Y'], ['%H:%M %d.%m.%Y'], [])
+    >>> formats_of("01/Jan/2021:10:00:00"), formats_of("20210131"), formats_of("2021013"), formats_of("1609459200000")
+    (['%d/%b/%Y:%H:%M:%S'], ['%Y%m%d'], [], ['ms'])
     """
+    if text.isdecimal() and len(text) != len("20210131"):
+        return [unit for unit, ticks in TICKS.items() if unit != ISO and 1e9 <= int(text) / ticks < 2e9]
     day, whole = text, "{}"
     if clock := _CLOCK.search(text):
         day = (text[: clock.start()] or text[clock.end() :]).strip(" T:,")
         second, fraction, blank, half, other, offset = clock.groups("")
         form = f"{'%I' if half else '%H'}:%M{second and ':%S'}{fraction and '.%f'}{blank}{half and '%p'}{other}"
         whole = text.replace(clock[0], f"{form}{offset and '%z'}").replace(day, "{}", 1)
-    names = {*calendar.month_abbr[1:], *calendar.month_name[1:], *calendar.day_abbr}
+    names = {*calendar.month_abbr[1:], *calendar.month_name[1:], *calendar.day_abbr, "T", "Z"}
     words = re.findall("[a-z]+", day, re.IGNORECASE)
     if not _DAY.fullmatch(day) or day == "".join(words) or not all(word.title() in names for word in words):
         return []
@@ -230,6 +245,8 @@ class Notation(NamedTuple):
 
         >>> Notation(thousands=",", units=(("$", 1.0), ("M", 1e6))).numeral("-$1,012.5 M", text=False)
         ('-1012.5', 1000000.0)
+        >>> [Notation(units=(("-", -1.0),)).numeral(text, text=True) for text in ("280.69-", "-280.69", "--5")]
+        [('280.69', -1.0), ('-280.69', 1.0), None]
         """
         if value.__class__ is str and text and NUMBER.fullmatch(value):
             return value, 1.0
@@ -271,11 +288,12 @@ class Notation(NamedTuple):
 def _quantity(units: tuple[tuple[str, float], ...], thousands: str) -> re.Pattern[str]:
     """Return an expression with groups for the sign, the unit before, the number and the unit after it.
 
-    A unit that ends with a letter stands before a number only with a blank between them: M5 is a name.
+    A unit that ends with a letter stands before a number only with a blank between them: M5 is a name. A minus sign
+    is a unit only behind it.
     """
     unit = "|".join(re.escape(unit) for unit, _ in sorted(units, key=lambda each: -len(each[0])))
     number = rf"[+-]?[\d.,{re.escape(thousands)}]*(?:[eE][+-]?\d+)?"
-    return re.compile(rf"([+-]?) *(?:({unit})(?:(?<![^\W\d_])| +) *)?({number}) *({unit})?", re.ASCII)
+    return re.compile(rf"([+-]?) *(?:(?!-)({unit})(?:(?<![^\W\d_])| +) *)?({number}) *({unit})?", re.ASCII)
 
 
 @cache

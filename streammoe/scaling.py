@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.checked import array_of, require
+from streammoe.kernels.features import STILL
 from streammoe.kernels.linalg import VANISHED
 from streammoe.outliers import MAX_OUTLIER_SHARE, winsorised
-from streammoe.types import AnyArray, FloatArray
+from streammoe.types import AnyArray, BoolArray, FloatArray
 
 LEAST_SCALE = 1e-3
 """Smallest scale of a column, in units of its standard deviation with outliers."""
@@ -73,20 +74,33 @@ def restored_scaler(arrays: Mapping[str, AnyArray], prefix: str, n_columns: int,
     return scaler
 
 
-def moments(values: FloatArray, share: float = MAX_OUTLIER_SHARE) -> tuple[FloatArray, FloatArray]:
-    """Return means and usable scales of columns; NaN is missing, and `share` as in `winsorised`.
+def moments(
+    values: FloatArray, share: float = MAX_OUTLIER_SHARE, *, codes: bool = False
+) -> tuple[FloatArray, FloatArray]:
+    """Return means and usable scales of columns; NaN is missing, and `share` and `codes` as in `winsorised`.
 
     They are never updated, so one absurd value must not determine them: columns are winsorized. But if outliers turn
     out to be regular values, they must not become a million times larger than the rest; so no scale is below a
-    thousandth of the standard deviation with outliers.
+    thousandth of the standard deviation with outliers. A column that has not varied has its value for center, exactly.
     """
     present = ~np.isnan(values)
     counts = np.maximum(present.sum(axis=0), 1)
-    kept = winsorised(values, share=share)
+    kept = winsorised(values, share=share, codes=codes)
     means = np.where(present, kept, 0.0).sum(axis=0) / counts
     deviations = np.sqrt(np.where(present, (kept - means) ** 2, 0.0).sum(axis=0) / counts)
     plain = np.sqrt(np.where(present, (values - means) ** 2, 0.0).sum(axis=0) / counts)
-    return means, _usable(np.maximum(deviations, LEAST_SCALE * plain), means)
+    scales = np.maximum(deviations, LEAST_SCALE * plain)
+    for j in np.flatnonzero(~vary(scales, means)).tolist():
+        # Not the mean, whose rounding error would be all that is left of the column.
+        means[j] = np.median(values[present[:, j], j]) if present[:, j].any() else 0.0
+        scales[j] = max(1.0, STILL * abs(means[j]))
+    return means, scales
+
+
+def vary(deviations: FloatArray, means: FloatArray) -> BoolArray:
+    """Return which columns, with these means and standard deviations, vary beyond rounding."""
+    found: BoolArray = deviations > STILL * np.abs(means) + VANISHED
+    return found
 
 
 def come_from_a_running_scaler(values: FloatArray) -> bool:
@@ -106,8 +120,3 @@ def come_from_a_running_scaler(values: FloatArray) -> bool:
             return False
         shows += 1
     return shows > 0
-
-
-def _usable(deviations: FloatArray, means: FloatArray) -> FloatArray:
-    """Replace standard deviations by 1 for columns that do not vary beyond rounding."""
-    return np.where(deviations > 1e-12 * np.abs(means) + VANISHED, deviations, 1.0)

@@ -63,7 +63,8 @@ CATALOGUE: dict[str, Metric] = {
     ),
     "streammoe_member_weight": Metric(
         Gauge,
-        "Weight of a member in the next prediction: average, latest, one_expert, refitted, steady, quick or curved",
+        "Weight of a member in the next prediction: average, latest, one_expert, refitted, steady, quick, floor or "
+        "curved",
         ("member",),
     ),
     "streammoe_drifts_total": Metric(Counter, "Concept drifts detected since the first start"),

@@ -16,6 +16,7 @@ from streammoe.checked import array_of, require
 from streammoe.engine import mixture, trust
 from streammoe.engine.members.contract import Predictor, features_of
 from streammoe.engine.members.curved import MOST_FEATURES, linear
+from streammoe.engine.members.floor import INTERCEPT
 from streammoe.engine.mixture import Scores, learn
 from streammoe.engine.portfolio import combined_scores
 from streammoe.engine.state import MMState, copy_state, is_finite, restored_state, state_arrays, widen, with_class
@@ -27,12 +28,11 @@ MODEST, CONSTANT, CURVED = "modest", "constant", "curved"
 PREFIX = "warmup."
 TRUST = f"{PREFIX}trust"
 """The array of the weights, which is there if companions are."""
+SURPRISE = f"{PREFIX}surprise"
 STRENGTH = 5.0
 """Weight of their prior in events; the one expert's is 1."""
 CLASS_STEPS = Power(alpha=0.7)
 """Steps of those that predict classes: the one expert's, of alpha 0.5, forget sooner."""
-INTERCEPT = np.zeros((1, 2), dtype=np.int64)
-"""The terms of an expert that has nothing but an intercept."""
 
 
 class Companion:
@@ -137,11 +137,13 @@ class Companions:
     Attributes:
         members: the m companions.
         weights: (1 + m,) the weight of the density of the one expert, and of each of them, in the next prediction.
+        surprise: (1,) see `kernels.portfolio.combine`.
     """
 
-    def __init__(self, members: Sequence[Companion], weights: FloatArray) -> None:
+    def __init__(self, members: Sequence[Companion], weights: FloatArray, surprise: FloatArray) -> None:
         self.members = tuple(members)
         self.weights = weights
+        self.surprise = surprise
 
     @classmethod
     def of(cls, family: Family, n_outputs: int, p_v: int, terms: IntArray | None = None) -> Companions:
@@ -162,7 +164,7 @@ class Companions:
         if terms is not None:
             kinds[CURVED] = terms
         members = [Companion.beginning(name, family, n_outputs, p_v, seen) for name, seen in kinds.items()]
-        return cls(members, np.full(1 + len(members), 1.0 / (1 + len(members))))
+        return cls(members, np.full(1 + len(members), 1.0 / (1 + len(members))), np.zeros(1))
 
     @property
     def states(self) -> Iterator[MMState]:
@@ -183,7 +185,7 @@ class Companions:
             UnsoundError: some of them leave one of them with NaN or infinity; discard all.
         """
         found = [each.learn(R, Y, weights, n_outputs=n_outputs, traced=traced) for each in self.members]
-        return combined_scores([scores, *found], self.weights, weights, traced=traced)
+        return combined_scores([scores, *found], self.weights, self.surprise, weights, traced=traced)
 
     def predictors(self) -> list[Predictor]:
         """Return what each predicts by."""
@@ -201,7 +203,7 @@ class Companions:
 
     def copy(self) -> Companions:
         """Return an independent copy."""
-        return Companions([member.copy() for member in self.members], self.weights.copy())
+        return Companions([member.copy() for member in self.members], self.weights.copy(), self.surprise.copy())
 
     def is_finite(self) -> bool:
         """Return whether every number of theirs is finite."""
@@ -209,7 +211,8 @@ class Companions:
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""
-        return {TRUST: self.weights} | {name: each for own in self.members for name, each in own.arrays().items()}
+        own = {name: each for member in self.members for name, each in member.arrays().items()}
+        return {TRUST: self.weights, SURPRISE: self.surprise, **own}
 
     @classmethod
     def from_arrays(
@@ -234,4 +237,5 @@ class Companions:
             counted = int(member.state.n[0])
             require(counted == n, f"array {place}.n counts {counted} events, but the one expert has learned {n}")
         companions.weights = trust.restored(arrays, TRUST, len(companions.weights))
+        companions.surprise = trust.restored_surprise(arrays, SURPRISE)
         return companions

@@ -22,7 +22,7 @@ BLOCK = 32
 """Learned events per block."""
 CALIBRATION = 16
 """Blocks that only establish the usual mean and deviation, before any is tested."""
-THRESHOLD = 70.0
+THRESHOLD = 64.0
 """Accumulated standard deviations of block means that count as a change. No block contributes more than 16."""
 TOLERANCE = 2.0
 """Standard deviations subtracted from each block: one that exceeds the usual mean by less does not count."""

@@ -26,19 +26,22 @@ class MeanTrust(Noticed):
 
     Attributes:
         weights: (1 + m,) the weight of the mean of the served density, and of each member's; they add up to 1.
+        surprise: (1,) see `kernels.portfolio.combine_means`.
         squares: (Q,) running mean of the squared errors of what was predicted.
         count: (1,) number of events behind it.
     """
 
-    def __init__(self, weights: FloatArray, squares: FloatArray, count: AnyArray) -> None:
+    def __init__(self, weights: FloatArray, surprise: FloatArray, squares: FloatArray, count: AnyArray) -> None:
         self.weights = weights
+        self.surprise = surprise
         self.squares = squares
         self.count = count
 
     @classmethod
     def of(cls, n_members: int, n_outputs: int, *, trusted: bool) -> MeanTrust:
         """Return equal weights, or nearly all of it for the mean of the density if that is `trusted`."""
-        return cls(trust.beginning(1 + n_members, trusted=trusted), np.zeros(n_outputs), np.zeros(1, dtype=np.int64))
+        weights = trust.beginning(1 + n_members, trusted=trusted)
+        return cls(weights, np.zeros(1), np.zeros(n_outputs), np.zeros(1, dtype=np.int64))
 
     def of_members(self, weights: FloatArray) -> FloatArray:
         """Return how much of the point prediction each member makes up, (m,), given the weights of their densities."""
@@ -56,7 +59,9 @@ class MeanTrust(Noticed):
             event_weights: (n,) how much each row counts; empty if the rows are not learned.
             served: (n, Q), changed in place.
         """
-        combine_means(self.weights, self.squares, self.count, event_weights, predictions, targets, served)
+        combine_means(
+            self.weights, self.surprise, self.squares, self.count, event_weights, predictions, targets, served
+        )
 
     def insert(self, at: int, share: float) -> None:
         """Make room for a member that gets this share."""
@@ -68,9 +73,8 @@ class MeanTrust(Noticed):
 
     def copy(self, spare: MeanTrust | None = None) -> MeanTrust:
         """Return an independent copy; arrays of `spare` may be reused."""
-        return MeanTrust(
-            copy_array(self.weights, None if spare is None else spare.weights), self.squares.copy(), self.count.copy()
-        )
+        weights = copy_array(self.weights, None if spare is None else spare.weights)
+        return MeanTrust(weights, self.surprise.copy(), self.squares.copy(), self.count.copy())
 
     def is_finite(self) -> bool:
         """Return whether every number is finite."""
@@ -78,7 +82,11 @@ class MeanTrust(Noticed):
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""
-        return {f"{NAME}_weights": self.weights, f"{NAME}_squares": self.squares, f"{NAME}_count": self.count}
+        return {f"{NAME}_{name}": array for name, array in self.named().items()}
+
+    def named(self) -> dict[str, AnyArray]:
+        """Return its arrays by their names."""
+        return {"weights": self.weights, "surprise": self.surprise, "squares": self.squares, "count": self.count}
 
     @classmethod
     def from_arrays(
@@ -95,4 +103,5 @@ class MeanTrust(Noticed):
         weights = trust.restored(arrays, where, 1 + n_members)
         squares = array_of(arrays, f"{prefix}{NAME}_squares", "float64", (n_outputs,), least=0.0)
         count = array_of(arrays, f"{prefix}{NAME}_count", "int64", (1,), least=0)
-        return cls(weights, squares.copy(), count.copy())
+        surprise = trust.restored_surprise(arrays, f"{prefix}{NAME}_surprise")
+        return cls(weights, surprise, squares.copy(), count.copy())

@@ -20,6 +20,7 @@ from streammoe.engine.mean_trust import MeanTrust
 from streammoe.engine.members.average import Average
 from streammoe.engine.members.contract import Member, Predictor, Rows, features_of
 from streammoe.engine.members.curved import Curved
+from streammoe.engine.members.floor import Floor
 from streammoe.engine.members.latest import Latest
 from streammoe.engine.members.one_expert import OneExpert
 from streammoe.engine.members.quick import Quick
@@ -44,8 +45,8 @@ REVIEW_SELDOM = 4096
 """They then take place at multiples of this number of events."""
 N_PERMANENT = 3
 """Number of members that never leave, which come first."""
-ON_TRIAL = (Steady, Quick)
-"""Single experts that stay while they help, in the order in which they come."""
+SINGLE = (Steady, Quick, Floor)
+"""Further single experts, in the order in which they come after a warm-up."""
 TRUSTED = 0.5
 """Weight of the average from which on it is trusted."""
 
@@ -60,6 +61,7 @@ class Portfolio(Noticed):
     Attributes:
         members: the members.
         weights: (m,) the weight of each member's density in the next prediction; they add up to 1.
+        surprise: (1,) see `kernels.portfolio.combine`.
         resting: the member that has left and may come back, if any; it learns nothing.
         growing: the rows to which the mixture will be fitted again, if any.
         means: weights of the members' means in the point prediction of numbers; None leaves that to the density, as in
@@ -73,8 +75,10 @@ class Portfolio(Noticed):
         resting: Member | None = None,
         rows: GrowingRows | None = None,
         means: MeanTrust | None = None,
+        surprise: FloatArray | None = None,
     ) -> None:
         self.weights = weights
+        self.surprise = np.zeros(1) if surprise is None else surprise
         self.growing = rows
         self.means = means
         self._set(members, resting)
@@ -116,7 +120,7 @@ class Portfolio(Noticed):
 
     def predictors(self, mixture_state: MMState) -> list[Predictor]:
         """Return what each member predicts by, given the state of the mixture."""
-        return [Predictor(member.parameters(mixture_state), member.terms) for member in self.members]
+        return [Predictor(member.parameters(mixture_state), member.terms, member.is_held) for member in self.members]
 
     def admit(self, member: Member, *, trusted: bool) -> None:
         """Add a member, which counts as much as others do in the mean, or unless `trusted` hardly at all."""
@@ -234,7 +238,9 @@ class Portfolio(Noticed):
             UnsoundError: some of them leave a member with NaN or infinity; discard the portfolio.
         """
         member_scores = [member.learn(rows, scores, n_outputs=n_outputs, traced=traced) for member in self.members]
-        return combined_scores(member_scores, self.weights, rows.weights, self.means, rows.Y, traced=traced)
+        return combined_scores(
+            member_scores, self.weights, self.surprise, rows.weights, self.means, rows.Y, traced=traced
+        )
 
     def count_only(self) -> None:
         """Count an event that the mixture has not learned either."""
@@ -266,7 +272,7 @@ class Portfolio(Noticed):
         resting = copy.copy(self.resting)  # its arrays, which may be shared, stay as they are while it rests
         weights = copy_array(self.weights, None if spare is None else spare.weights)
         means = self.means and self.means.copy(None if spare is None else spare.means)
-        return Portfolio(members, weights, resting, self.growing and self.growing.copy(), means)
+        return Portfolio(members, weights, resting, self.growing and self.growing.copy(), means, self.surprise.copy())
 
     def is_finite(self) -> bool:
         """Return whether every number of the members' own is finite."""
@@ -277,7 +283,10 @@ class Portfolio(Noticed):
         own = {name: array for member in self.known for name, array in member.arrays().items()}
         own |= {} if self.growing is None else self.growing.arrays()
         own |= {} if self.means is None else self.means.arrays()
-        return {f"{PREFIX}{name}": array for name, array in {"weights": self.weights, **own}.items()}
+        return {
+            f"{PREFIX}{name}": array
+            for name, array in {"weights": self.weights, "surprise": self.surprise, **own}.items()
+        }
 
     @classmethod
     def from_arrays(
@@ -315,7 +324,7 @@ class Portfolio(Noticed):
             rows = GrowingRows.from_arrays(arrays, PREFIX, family, n=n, most_experts=most_experts, **sizes)
         members += [
             kind.from_arrays(family, bound, arrays, PREFIX, **of_one)
-            for kind in ON_TRIAL
+            for kind in SINGLE
             if f"{PREFIX}{kind.name}.n" in arrays
         ]
         if curved != "off" and f"{PREFIX}{Curved.name}.n" in arrays:
@@ -329,12 +338,14 @@ class Portfolio(Noticed):
         weights, means = trust.restored(arrays, where, len(members)), None
         if family.is_metric:
             means = MeanTrust.from_arrays(arrays, PREFIX, n_members=len(members), n_outputs=n_outputs)
-        return cls(members, weights, resting, rows, means)
+        surprise = trust.restored_surprise(arrays, f"{PREFIX}surprise")
+        return cls(members, weights, resting, rows, means, surprise)
 
 
 def combined_scores(
     member_scores: Sequence[Scores],
     weights: FloatArray,
+    surprise: FloatArray,
     event_weights: FloatArray,
     means: MeanTrust | None = None,
     targets: FloatArray | None = None,
@@ -345,7 +356,7 @@ def combined_scores(
 
     Args:
         member_scores: what each member said.
-        weights: (m,) changed in place, unless `event_weights` is empty.
+        weights: (m,) and `surprise` (1,) changed in place, unless `event_weights` is empty.
         event_weights: (n,) how much each row counts; empty if the rows are not learned.
         means: weights of the members' means in the predictions, updated likewise; None: the mean of the density.
         targets: (n, Q) targets, for `means`.
@@ -355,7 +366,7 @@ def combined_scores(
     losses, predictions, shares = np.empty(n), np.empty((n, M)), np.empty((n, len(member_scores)))
     said = np.array([each.predictions for each in member_scores])
     losses_said = np.array([each.losses for each in member_scores])
-    combine(weights, event_weights, losses_said, said, losses, predictions, shares)
+    combine(weights, surprise, event_weights, losses_said, said, losses, predictions, shares)
     if means is not None:
         means.combine(said, np.full((n, M), np.nan) if targets is None else targets, event_weights, predictions)
     outliers = member_scores[0].outliers
@@ -377,6 +388,7 @@ def score(
     R: FloatArray,
     Y: FloatArray | None = None,
     *,
+    unheld: FloatArray,
     n_outputs: int,
     means: MeanTrust | None = None,
     traced: bool = False,
@@ -388,6 +400,7 @@ def score(
         members: what each predicts by.
         weights: (m,) the weight of each.
         W: (n, p_w) gate features; R: (n, p_v) expert features; Y: targets, if known.
+        unheld: see `Rows`.
         n_outputs: Q, or the number of classes.
         means: weights of their means in the point prediction, if it has any of its own.
         traced: whether to record each expert's part.
@@ -398,12 +411,12 @@ def score(
     # Made once for all members; an event is predicted in a few microseconds.
     targets = np.full((len(W), family.n_targets(n_outputs)), np.nan) if Y is None else Y
     found = []
-    for theta, terms in members:
-        seen = R if terms is None else features_of(R, terms)
+    for theta, terms, is_held in members:
+        seen = unheld if not is_held else R if terms is None else features_of(R, terms)
         # One expert has no gate; in a warm-up its state has expert features in their place.
         gate = seen if len(theta.experts) == 1 else W
         found.append(mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=traced))
     if len(found) == 1:
         return found[0]
     member_scores = [scores for scores, _ in found]
-    return combined_scores(member_scores, weights, np.empty(0), means, traced=traced), found[0][1]
+    return combined_scores(member_scores, weights, np.zeros(1), np.empty(0), means, traced=traced), found[0][1]

@@ -13,6 +13,7 @@ from streammoe.experts import Parameters
 from streammoe.kernels.batch import softmax_rows
 from streammoe.kernels.kmeans import kmeans
 from streammoe.kernels.linalg import VANISHED
+from streammoe.scaling import vary
 from streammoe.types import BoolArray, FloatArray
 
 KMEANS_ROUNDS = 50
@@ -147,8 +148,7 @@ def _moment_start(em: Em, K: int, rng: np.random.Generator) -> tuple[FloatArray,
 
 def _varies(values: FloatArray) -> BoolArray:
     """Return which columns vary beyond rounding."""
-    varies: BoolArray = values.std(axis=0) > 1e-12 * np.abs(values.mean(axis=0)) + VANISHED
-    return varies
+    return vary(values.std(axis=0), values.mean(axis=0))
 
 
 def _standardized(values: FloatArray) -> FloatArray:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from streammoe.checked import array_of, require
-from streammoe.kernels.portfolio import LEAST_WEIGHT
+from streammoe.kernels.portfolio import LEAST_WEIGHT, MOST_REMEMBERED
 from streammoe.types import AnyArray, FloatArray
 
 LEAST_SAVED = 0.25 * LEAST_WEIGHT
@@ -58,3 +58,12 @@ def restored(arrays: Mapping[str, AnyArray], name: str, count: int) -> FloatArra
     total = float(weights.sum())
     require(abs(total - 1.0) <= SUM_TOLERANCE, f"array {name} adds up to {total}; weights add up to 1")
     return weights.copy()
+
+
+def restored_surprise(arrays: Mapping[str, AnyArray], name: str) -> FloatArray:
+    """Return the nats that a checkpoint holds besides the weights, see `kernels.portfolio.combine`.
+
+    Raises:
+        CheckpointError: they are missing, or invalid.
+    """
+    return array_of(arrays, name, "float64", (1,), least=0.0, most=MOST_REMEMBERED).copy()

@@ -19,7 +19,7 @@ from streammoe.engine.members.curved import Curved
 from streammoe.engine.members.latest import Latest
 from streammoe.engine.members.one_expert import OneExpert
 from streammoe.engine.members.refitted import Refitted
-from streammoe.engine.portfolio import ON_TRIAL
+from streammoe.engine.portfolio import SINGLE
 from streammoe.errors import ConfigError
 from streammoe.estimators.frames import table_by_names, targets_by_names
 from streammoe.fields import Change
@@ -248,7 +248,7 @@ class MixtureOfExperts(base.Estimator):
             return ()
         others = {
             Refitted.name: options.has_refits,
-            **dict.fromkeys((kind.name for kind in ON_TRIAL), options.has_on_trial),
+            **dict.fromkeys((kind.name for kind in SINGLE), options.has_on_trial),
             Curved.name: options.has_curved,
         }
         return (Average.name, Latest.name, OneExpert.name, *(name for name, has in others.items() if has))
@@ -258,9 +258,10 @@ class MixtureOfExperts(base.Estimator):
         """How much each member of the portfolio counts in the next prediction; empty where the average predicts alone.
 
         ``average`` and ``latest`` are the mixture by the mean of its parameters and by its current ones; ``one_expert``
-        is a single expert that forgets; while they take part, ``steady`` is one that hardly does and ``quick`` one that
-        does at once, ``curved`` one that sees squares and products of inputs, and ``refitted`` the mixture as it was
-        fitted again to more events.
+        is a single expert that forgets, ``steady`` one that forgets little and sees inputs beyond the range seen before
+        as they are, and ``floor`` one without inputs; while they take part, ``quick`` is one that forgets at once,
+        ``curved`` one that sees squares and products of inputs, and ``refitted`` the mixture as it was fitted again to
+        more events.
         The weights add up to 1. During warm-up there is no portfolio yet.
         """
         return self.learner.member_weights

@@ -21,6 +21,9 @@ JUMP = 0.5
 """How far beyond its bounds such a value is, in widths."""
 FEW = 10
 """The same for targets, to which predictions are held."""
+FEWEST = 3
+"""Number of different targets from which on predictions are held to their range: powers of the first inputs, of which
+nothing is known yet, may be anything."""
 FAR = 5.0
 """How far beyond the bounds of targets one is far out, in widths of their range."""
 PATIENCE = 10.0
@@ -34,6 +37,9 @@ MONDAY = 3.0 * DAY
 """1970-01-01 was a Thursday: so long after the week had begun."""
 EARLIEST, LATEST = -62_135_596_800.0, 253_402_300_800.0
 """Seconds since 1970-01-01 UTC at which the years 1 to 9999, those of a `datetime`, begin and end."""
+STILL = 1e-9
+"""Deviation from the center of a column, in units of that center, up to which a number has not varied: sums and
+conversions leave rounding errors, which say nothing."""
 
 
 @inline
@@ -57,7 +63,8 @@ def _expand_number(
 ) -> None:
     """Write the powers of one number, the r-th of N, whose column is c."""
     value = fill[c] if math.isnan(x) else x
-    z = (value - center[c]) / scale[c]
+    deviation = value - center[c]
+    z = deviation / scale[c] if abs(deviation) > STILL * abs(center[c]) else 0.0
     out[i, 1 + c] = z
     power = z
     for d in range(degree - 1):
@@ -80,10 +87,10 @@ def expand_rows(
 ) -> None:
     """Write φ(x): 1, the columns of degree 1 in order, and the powers 2 … degree of the numeric ones.
 
-    A numeric field x is one column z = (x − center)/scale ([MM] §4.1.1); NaN takes the column's `fill`. A categorical
-    field is one column for each level, 1 for the event's own and else 0. A timestamp t is six: sin and cos of its place
-    in the day, the week from Monday on, and the year of 365.2425 days from 1970-01-01 on. A missing category or
-    timestamp, and a code without a column, are all zeros.
+    A numeric field x is one column z = (x − center)/scale ([MM] §4.1.1), 0 where x has not varied (`STILL`); NaN takes
+    the column's `fill`. A categorical field is one column for each level, 1 for the event's own and else 0. A timestamp
+    t is six: sin and cos of its place in the day, the week from Monday on, and the year of 365.2425 days from
+    1970-01-01 on. A missing category or timestamp, and a code without a column, are all zeros.
 
     Args:
         X: (n, F) raw fields.
@@ -236,6 +243,14 @@ def _held(x: float, j: int, low: FloatArray, high: FloatArray, margin: float) ->
 
 
 @inline
+def is_beyond(x: float, j: int, low: FloatArray, high: FloatArray, seen: IntArray, margin: float) -> bool:
+    """Whether a number is so far beyond the settled bounds of its column that it is held."""
+    reach = margin * (high[j] - low[j])
+    found: bool = seen[j] > SETTLED and (x < low[j] - reach or x > high[j] + reach)
+    return found
+
+
+@inline
 def _widen(x: float, j: int, low: FloatArray, high: FloatArray, first: FloatArray, seen: IntArray, pace: float) -> None:
     """Let a learned value move the bounds of its column: to itself until they have settled, then by the pace."""
     if math.isnan(x):
@@ -354,8 +369,8 @@ def hold_predictions(
 ) -> None:
     """Hold the predictions of each row, (n, Q), to the bounds of the targets, which the row's own then moves.
 
-    Arguments are as in `clip_rows`; bounds hold from more than FEW targets on. Targets that are taken for errors move
-    nothing.
+    Arguments are as in `clip_rows`; bounds hold from more than FEWEST targets on. Targets that are taken for errors
+    move nothing.
 
     Args:
         doubts: (Q,) how many targets far out there were of late, each less by RELIEF for every other target since.
@@ -363,7 +378,7 @@ def hold_predictions(
     """
     for i in range(predictions.shape[0]):
         for q in range(predictions.shape[1]):
-            if seen[q] > FEW:
+            if seen[q] > FEWEST:
                 predictions[i, q] = _held(predictions[i, q], q, low, high, margin)
             if Y.shape[0] == 0 or math.isnan(Y[i, q]):
                 continue

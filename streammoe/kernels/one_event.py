@@ -111,7 +111,9 @@ EVENT = record(
     ),
     **integers("weight", "responsibilities", "said_losses", "said", "served_loss", "served", "shares"),
     # The portfolio, the drift detector, and what is counted.
-    **integers("weights", "mean_weights", "mean_squares", "mean_count", "outliers"),
+    **integers(
+        "weights", "surprise", "mean_weights", "mean_surprise", "mean_squares", "mean_count", "outliers", "mean_weight"
+    ),
     **integers("losses_block", "block_size", "n_counts", "loss_counts", "usual", "closed"),
     # What has been learned since there was a copy of the model; and the latest events, if it may be fitted to them.
     **integers("noted_rows", "noted_used"),
@@ -147,8 +149,8 @@ _SCREEN = Callee(features.screen_rows, [_F2, _F2, _I1, _F1, _F2, _I1, _F1, _F2, 
 _CLIP = Callee(features.clip_rows, [_F2, _F2, _I2, _F1, _F1, _F1, _I1, _FLOAT, _FLOAT, _INT, _FLOAT, _F2], types.none)
 _EXPAND = Callee(features.expand_rows, [_F2, _I2, _I1, _I2, _I2, _F1, _F1, _F1, _INT, _F2], types.none)
 _HOLD = Callee(features.hold_predictions, [_F2, _F2, _F1, _F1, _F1, _I1, _F1, _FLOAT, _FLOAT, _B1], types.none)
-_COMBINE = Callee(portfolio.combine, [_F1, _F1, _F2, _F3, _F1, _F2, _F2], types.none)
-_COMBINE_MEANS = Callee(portfolio.combine_means, [_F1, _F1, _I1, _F1, _F3, _F2, _F2], types.none)
+_COMBINE = Callee(portfolio.combine, [_F1, _F1, _F1, _F2, _F3, _F1, _F2, _F2], types.none)
+_COMBINE_MEANS = Callee(portfolio.combine_means, [_F1, _F1, _F1, _I1, _F1, _F3, _F2, _F2], types.none)
 _USUAL = Callee(drift.hold_against_usual, [_F1, _F1, _I1, _F1, _F2], _INT)
 _CALLEES = {
     "screen_rows": _SCREEN,
@@ -358,12 +360,14 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
         m, M = event.m, event.M
         losses, said = floats(event.said_losses, (m, 1)), floats(event.said, (m, 1, M))
         weights, shares = floats(event.weights, (m,)), floats(event.shares, (1, m))
-        _combine(event.combine, (weights, counts, losses, said, loss, served, shares))
+        surprise = floats(event.surprise, (1,))
+        _combine(event.combine, (weights, surprise, counts, losses, said, loss, served, shares))
         if event.has_means != 0:
             _combine_means(
                 event.combine_means,
                 (
                     floats(event.mean_weights, (1 + m,)),
+                    floats(event.mean_surprise, (1,)),
                     floats(event.mean_squares, (event.T,)),
                     whole_numbers(event.mean_count, (1,)),
                     counts,
@@ -390,7 +394,7 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
             wanted: where to write the prediction, (M,); 0 if there is one number only.
 
         Returns:
-            The first number of the prediction; NaN if the row is not one of floats without infinities.
+            The first number of the prediction; NaN if the row is not one of floats without infinities, or is held.
         """
         event = _events(events, (1,))[0]
         shape = shape_at(event.shape)
@@ -407,6 +411,9 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
             held[0, j] = bounded[0, j]
         if event.holds != 0:
             _clip(event, bounded, floats(event.unknown, (0, 1)), held)
+            for j in range(F):
+                if held[0, j] != bounded[0, j] and not math.isnan(bounded[0, j]):
+                    return math.nan
         R = floats(event.R, (1, event.p_v))
         _expand(event, held, event.degree, R)
         W = floats(event.W, (1, event.p_w))
@@ -432,7 +439,7 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
 
     @inline
     def is_unusual(event: Any, row: FloatArray, target: FloatArray) -> bool:
-        """Whether a row is infinite, out of range or far out; if it is in range, it has moved the ranges."""
+        """Whether a row is infinite, out of range, held or far out; if it is in range, it has moved the ranges."""
         F, T = event.F, event.T
         for j in range(F):
             if math.isinf(row[0, j]):
@@ -445,6 +452,13 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
             for q in range(T):
                 reach = event.far * (high[q] - low[q])
                 if low[q] - reach > target[0, q] or high[q] + reach < target[0, q]:
+                    return True
+        if event.holds != 0:
+            numeric = whole_numbers(event.numeric, (event.n_numeric, 2))
+            least, most, seen = floats(event.low, (F,)), floats(event.high, (F,)), whole_numbers(event.seen, (F,))
+            for r in range(event.n_numeric):
+                j = numeric[r, 0]
+                if features.is_beyond(row[0, j], j, least, most, seen, event.margin):
                     return True
         ranged = floats(event.ranged, (1, T))
         for q in range(T):
@@ -627,7 +641,9 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
             Z[0, q] = (target[0, q] - center[q]) / scale[q]
         gammas, weights = floats(event.gamma, (1,)), floats(event.weight, (1,))
         gammas[0] = floats(event.steps, (event.until_count - event.next_count,))[count - event.next_count]
-        weights[0] = weight
+        mean_weight = floats(event.mean_weight, (1,))
+        mean_weight[0] = weight if count == 1 else mean_weight[0] + (weight - mean_weight[0]) / count
+        weights[0] = weight / mean_weight[0]
         K, N = mixture.K, mixture.N
         n_said = 2 if event.has_portfolio != 0 else 1
         outliers = learn_mixture(
@@ -695,7 +711,7 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
             if n_closed > 0:
                 left += CLOSED
         if event.recent_size != 0:
-            keep(event, held, target, loss[0], weight)
+            keep(event, held, target, loss[0], weights[0])
         note(event, row, target, weight)
         whole_numbers(event.outliers, (1,))[0] += outliers
         in_units(event, served)

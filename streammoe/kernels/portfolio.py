@@ -17,6 +17,13 @@ DISCOUNT = 0.998
 """The power λ to which weights are raised at each event."""
 LEAST_WEIGHT = 1e-8
 """No weight is smaller, but for rounding."""
+MOST = 3.0
+"""Nats between members that one event counts for at most: a single wrong label or target says nothing about them."""
+REMEMBERED = 0.95
+"""What remains, from event to event, of the nats beyond `MOST`, for which further events count more: where such events
+come again within some twenty, they are no accident."""
+MOST_REMEMBERED = 100.0
+"""Those nats are no more than this, or many quiet events would not outlast them."""
 CREDENCE = 0.5
 """Share of the log-likelihood of an error that counts for the weights of means: where the noise of events differs, few
 of them decide."""
@@ -30,9 +37,26 @@ FINITE = 1e300
 
 
 @jit
-def _normalise(logs: FloatArray, largest: float, weights: FloatArray) -> None:
-    """Write weights that add up to 1, none of them vanishing, given their logarithms up to a constant."""
+def _update(logs: FloatArray, costs: FloatArray, count: float, surprise: FloatArray, weights: FloatArray) -> None:
+    """Write the weights after an event: they add up to 1, and none of them vanishes.
+
+    Args:
+        logs: (m,) logarithms of the weights before it, up to a constant; changed in place.
+        costs: (m,) what the event costs each member, in nats.
+        count: how much it counts.
+        surprise: (1,) nats beyond `MOST` by which those that are trusted were behind of late; changed in place.
+        weights: (m,) those before it, replaced.
+    """
     m = weights.shape[0]
+    least = costs.min()
+    largest = -np.inf
+    behind = 0.0
+    for j in range(m):
+        cost = count * (costs[j] - least)
+        behind += weights[j] * min(cost, FINITE)
+        logs[j] -= min(cost, MOST + surprise[0])
+        largest = max(largest, logs[j])
+    surprise[0] = min(REMEMBERED * surprise[0] + max(behind - MOST, 0.0), MOST_REMEMBERED)
     total = 0.0
     for j in range(m):
         weights[j] = math.exp(logs[j] - largest)
@@ -48,6 +72,7 @@ def _normalise(logs: FloatArray, largest: float, weights: FloatArray) -> None:
 @jit
 def combine(
     weights: FloatArray,
+    surprise: FloatArray,
     counts: FloatArray,
     losses: FloatArray,
     predictions: FloatArray,
@@ -59,6 +84,7 @@ def combine(
 
     Args:
         weights: (m,) above 0 that add up to 1; changed in place.
+        surprise: (1,) see `_update`; changed in place.
         counts: (n,) how much each row counts; if empty, nothing is learned from the rows.
         losses: (m, n) −log s_i(y|x) of each member, NaN where there is no target.
         predictions: (m, n, M), likewise.
@@ -67,6 +93,7 @@ def combine(
     """
     m = weights.shape[0]
     logs = np.empty(m)
+    costs = np.empty(m)
     for j in range(m):
         logs[j] = math.log(weights[j])
     for i in range(served_losses.shape[0]):
@@ -90,11 +117,10 @@ def combine(
         served_losses[i] = -largest - math.log(total)
         if counts.shape[0] == 0:
             continue
-        largest = -np.inf
         for j in range(m):
-            logs[j] = DISCOUNT * logs[j] - counts[i] * losses[j, i]
-            largest = max(largest, logs[j])
-        _normalise(logs, largest, weights)
+            logs[j] *= DISCOUNT
+            costs[j] = losses[j, i]
+        _update(logs, costs, counts[i], surprise, weights)
         for j in range(m):
             logs[j] = math.log(weights[j])
 
@@ -102,6 +128,7 @@ def combine(
 @jit
 def combine_means(
     weights: FloatArray,
+    surprise: FloatArray,
     squares: FloatArray,
     number: IntArray,
     counts: FloatArray,
@@ -116,7 +143,8 @@ def combine_means(
 
     Args:
         weights: (1 + m,) above 0 that add up to 1, of the mean of the served density and of the members'; changed in
-            place, like `squares` and `number`.
+            place, like `surprise`, `squares` and `number`.
+        surprise: (1,) see `_update`.
         squares: (Q,) running mean of the squared errors.
         number: (1,) number of rows behind it.
         counts: (n,) how much each row counts; if empty, nothing is learned from the rows.
@@ -153,9 +181,7 @@ def combine_means(
             squares[q] += step * (min(error, limit * scale) - squares[q])
         if not learns:
             continue
-        largest = -np.inf
         for j in range(1 + m):
             behind = ADVANTAGE if j > 0 else 0.0
-            logs[j] = DISCOUNT * math.log(weights[j]) - (1.0 - DISCOUNT) * behind - counts[i] * costs[j]
-            largest = max(largest, logs[j])
-        _normalise(logs, largest, weights)
+            logs[j] = DISCOUNT * math.log(weights[j]) - (1.0 - DISCOUNT) * behind
+        _update(logs, costs, counts[i], surprise, weights)

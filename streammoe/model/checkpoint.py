@@ -17,6 +17,7 @@ from streammoe.engine.state import MMState, restored_state
 from streammoe.engine.warmup_buffer import WarmUpBuffer
 from streammoe.errors import PoisonedModel
 from streammoe.model import lags
+from streammoe.model.checks import LARGEST_WEIGHT
 from streammoe.model.context import Context
 from streammoe.model.learner import Learner
 from streammoe.model.phases.contract import Phase
@@ -28,11 +29,24 @@ from streammoe.model.phases.warmup import Empty, WarmUp
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
+MEAN_WEIGHT = "weights.mean"
+"""The array of the running mean of the weights of events."""
 MAX_CANDIDATES = 16
 """Maximum number of candidates of a race that a checkpoint may hold."""
 ASIDE = ("diagnostics.", RESERVOIR)
 """Prefixes of the arrays of a model that do not affect future learning."""
-_MODEL_PREFIXES = ("encoder.", "state.", "warmup.", "race.", "drift.", "recent.", RESERVOIR, PREFIX, lags.PREFIX)
+_MODEL_PREFIXES = (
+    "encoder.",
+    "weights.",
+    "state.",
+    "warmup.",
+    "race.",
+    "drift.",
+    "recent.",
+    RESERVOIR,
+    PREFIX,
+    lags.PREFIX,
+)
 """Prefixes of the arrays that make up a model."""
 
 
@@ -68,6 +82,7 @@ def learning_arrays(learner: Learner) -> dict[str, AnyArray]:
     return {
         **context.encoder.arrays(),
         **context.targets.arrays(),
+        MEAN_WEIGHT: context.mean_weight,
         **learner.phase.arrays(),
         **detector,
         **recent,
@@ -91,6 +106,8 @@ def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
     context.encoder.restore(arrays)
     if context.lags is not None:
         context.lags.restore(arrays, context.family.n_targets(context.targets.n_outputs))
+    context.mean_weight = array_of(arrays, MEAN_WEIGHT, "float64", (1,), most=LARGEST_WEIGHT).copy()
+    require(context.mean_weight[0] > 0.0, f"array {MEAN_WEIGHT} holds a weight that is not above 0")
     learner.phase = _phase(context, arrays)
     if context.detector is not None:
         context.detector = DriftDetector.from_arrays(arrays)

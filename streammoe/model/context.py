@@ -19,7 +19,7 @@ from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job
 from streammoe.engine.members.curved import MOST_FEATURES, Curved, terms_of
 from streammoe.engine.model_selection import Candidate
-from streammoe.engine.portfolio import ON_TRIAL, Portfolio
+from streammoe.engine.portfolio import SINGLE, Portfolio
 from streammoe.engine.recent import RecentEvents
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState, grouping
@@ -74,6 +74,7 @@ class Context(Noticed):
         recent: the latest events, if the mixture is to be fitted again after a drift.
         reservoir: a sample of all events, if there is to be one; nothing that is learned depends on it.
         reseeds: (2,) number of experts reseeded on trial, and how many of those were kept.
+        mean_weight: (1,) running mean of the weights of events, relative to which they count.
         outliers: (1,) number of events since the warm-up that counted less, since they were far from their expert.
         warmed_up_at: number of events learned when the warm-up was over, where this process has seen that.
         is_replay: whether it is that of a replay, which no member joins.
@@ -93,6 +94,7 @@ class Context(Noticed):
         self.recent = RecentEvents() if refits else None
         self.reservoir = Reservoir(options.reservoir, options.seed) if options.reservoir else None
         self.reseeds = np.zeros(2, dtype=np.int64)
+        self.mean_weight = np.ones(1)
         self.outliers = np.zeros(1, dtype=np.int64)
         self.warmed_up_at = 0
         self.reported: set[tuple[int, str]] = set()
@@ -108,6 +110,7 @@ class Context(Noticed):
         other.recent = self.recent and self.recent.copy()
         other.reservoir = self.reservoir and self.reservoir.copy(None if spare is None else spare.reservoir)
         other.reseeds = self.reseeds.copy()
+        other.mean_weight = self.mean_weight.copy()
         other.outliers = self.outliers.copy()
         return other
 
@@ -278,6 +281,22 @@ class Context(Noticed):
         """Whether targets far out are taken for errors: not by experts that take each at face value."""
         return self.options.hold and self.family.is_metric and not self.family.is_exact
 
+    def relative(self, Y: FloatArray, weights: FloatArray, n: int) -> FloatArray:
+        """Return the weights of rows in units of their running mean after n events, which they move.
+
+        So weights that are all equal change nothing, however small they are.
+        """
+        if (weights == self.mean_weight[0]).all():
+            return np.ones_like(weights)
+        relative = weights.copy()
+        mean = self.mean_weight[0]
+        for i in np.flatnonzero(~np.isnan(Y[:, 0])).tolist():
+            n += 1
+            mean = weights[i] if n == 1 else mean + (weights[i] - mean) / n  # exactly, or equal ones would differ
+            relative[i] = weights[i] / mean
+        self.mean_weight[0] = mean
+        return relative
+
     def believed(self, Y: FloatArray, weights: FloatArray) -> FloatArray:
         """Return the weights of rows to be learned, next to none where a target is taken for an error."""
         if not self.doubts_targets:
@@ -370,7 +389,7 @@ class Context(Noticed):
 
         if options.warmup.size == 0:  # no members on trial begin then
             return learning(is_portfolio) + curved
-        streaming = learning(is_portfolio + len(ON_TRIAL) * options.has_on_trial)
+        streaming = learning(is_portfolio + len(SINGLE) * options.has_on_trial)
         warm_up = model_bytes(1, n_rows, p_v, p_v)
         if is_portfolio:
             warm_up += model_bytes(1, n_rows, 0, p_v)

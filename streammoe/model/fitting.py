@@ -88,7 +88,8 @@ def fit_gathered(
         context.encoder.fit_bounds(X, Y, joining=True)
     else:
         context.fit_scaler(context.encoder, X, Y)
-    buffer = context.buffer(context.encoder, X, Y, weights)
+    context.mean_weight[0] = weights.mean()
+    buffer = context.buffer(context.encoder, X, Y, weights / context.mean_weight[0])
     run = partial(batch.fit, method=method, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
     if from_model and phase.leader is not None:
         descent, state = run(*at_the_model(context, phase.leader, buffer))

@@ -254,6 +254,8 @@ class Learner:
         if context.reservoir is not None:
             context.reservoir.add(X, Y, weights)
         phase = self.phase = self.phase.begin(context)
+        if phase.weighs_events:
+            weights = context.relative(Y, weights, phase.n)
         if len(X) < phase.next_due(context) - phase.n:
             return self._with_held(phase.learn(context, X, Y, weights, traced=traced), Y)
         learned = np.cumsum(~np.isnan(Y[:, 0]))
@@ -378,11 +380,21 @@ class Learner:
         context = self.context
         members, trust, encoder, means, _ = served
         # Prediction never raises on range: values too large for their powers are clipped.
-        W, R = encoder.design(encoder.hold(encoder.bounded(X)))
+        X = encoder.bounded(X)
+        W, R, unheld = encoder.designs(X, encoder.hold(X))
         scaler = encoder.scaler
         Z = None if Y is None else (Y - scaler.target_center) / scaler.target_scale
         scores, responsibilities = portfolio.score(
-            context.family, members, trust, W, R, Z, n_outputs=context.targets.n_outputs, means=means, traced=traced
+            context.family,
+            members,
+            trust,
+            W,
+            R,
+            Z,
+            unheld=unheld,
+            n_outputs=context.targets.n_outputs,
+            means=means,
+            traced=traced,
         )
         return in_units(scores, scaler), responsibilities
 

@@ -167,13 +167,14 @@ class OneEvent:
             "served": np.empty((1, M)),
             "shares": np.empty((1, m)),
             "outliers": context.outliers,
+            "mean_weight": context.mean_weight,
             "closed": self._closed,
         }
         if portfolio is not None:
-            arrays["weights"] = portfolio.weights
+            arrays |= {"weights": portfolio.weights, "surprise": portfolio.surprise}
             if portfolio.means is not None:
                 means = portfolio.means
-                arrays |= {"mean_weights": means.weights, "mean_squares": means.squares, "mean_count": means.count}
+                arrays |= {f"mean_{name}": array for name, array in means.named().items()}
         if detector is not None:
             block, counts, usual = detector.arrays_of_losses
             arrays |= {"losses_block": block, "loss_counts": counts, "usual": usual}
@@ -362,6 +363,7 @@ def _owners(context: Context, phase: Mixture) -> tuple[object, ...]:
         encoder.bounds,
         encoder.target_bounds,
         encoder.doubts,
+        context.mean_weight,
         phase.leader,
         portfolio,
     )

@@ -159,6 +159,7 @@ def prepare(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> N
     encoder.append_levels(levels)
     outputs = [np.zeros(1, dtype=np.int64) if targets.are_labels else outputs_of(new, each) for each in learners]
     encoder.scaler = _pooled_scaler(encoder, learners, outputs, weights)
+    context.mean_weight = np.average([learner.context.mean_weight for learner in learners], axis=0, weights=weights)
     for learner, output in zip(learners, outputs, strict=True):
         encoder.join_ranges(learner.encoder, output)
 

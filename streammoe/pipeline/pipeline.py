@@ -623,18 +623,25 @@ class Pipeline:
         return batch.tail(len(batch))
 
     def _warn_of_dates(self, batch: Batch, kinds: Mapping[str, ColumnKind], values: Values) -> None:
-        """Warn of columns that their first values make categories, and which may hold dates."""
+        """Warn of columns that their first values make categories or numbers, and which may hold dates."""
+        others: dict[ColumnKind, tuple[str, Collection[str], str]] = {
+            "category": ("categories", self.schema.categorical, "categorical"),
+            "number": ("numbers", self.schema.numeric, "numeric"),
+        }
         for name, kind in kinds.items():
             value = values.get(name)
-            is_open = kind == "category" and name not in self.schema.categorical and isinstance(value, str)
-            if is_open and (forms := formats_of(str(value))):
+            if kind not in others or name in others[kind][1] or not isinstance(value, str | int):
+                continue
+            if forms := formats_of(str(value)):
                 LOGGER.warning(
-                    "%s: column %s is one of categories by its first value, %s, and looks like one of dates: to read "
-                    "it as times, %s; else list it in schema.categorical",
+                    "%s: column %s is one of %s by its first value, %s, and looks like one of dates: to read "
+                    "it as times, %s; else list it in schema.%s",
                     batch.origin,
                     shown(name),
+                    others[kind][0],
                     shown(value),
                     time_advice(name, forms),
+                    others[kind][2],
                 )
 
     def _require_types(self, batch: Batch, others: Collection[str]) -> None:

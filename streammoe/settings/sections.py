@@ -83,11 +83,11 @@ def _units(value: object) -> object:
     """Check the factors of texts before and after numbers."""
     table = value if isinstance(value, dict) else {"": value}
     factors = [factor for factor in table.values() if isinstance(factor, int | float) and not isinstance(factor, bool)]
-    bad = [unit for unit in table if not unit or unit != unit.strip() or unit[0] in "0123456789+-.,"]
+    bad = [unit for unit in table if not unit or unit != unit.strip() or (unit[0] in "0123456789+-.," and unit != "-")]
     if bad or len(factors) < len(table) or not all(0.0 < abs(factor) < math.inf for factor in factors):
         raise ValueError(
             "must map texts before or after numbers to their factors, other than 0, such as { '°C' = 1, M = 1e6 }; "
-            "they do not begin with a digit, a sign, a point or a comma"
+            "they do not begin with a digit, a sign, a point or a comma, except for a lone minus sign behind a number"
         )
     return dict(zip(table, map(float, factors), strict=True))
 

@@ -29,6 +29,7 @@ from streammoe.experts import Family, Parameters
 from streammoe.options import WarmUp
 from streammoe.reduction import merge_statistics, reduce
 from streammoe.schedules import Constant, Power
+from streammoe.testing.literal import relative_weights
 from streammoe.types import AnyArray, FloatArray
 
 N_EVENTS = 240
@@ -557,13 +558,14 @@ class FamilyContract(ABC):
         reference = self.make_reference(model.parameters(), bound, prior_strength, top_k)
         gammas = SCHEDULE.steps(model.n + 1, N_EVENTS)
         X, y = X[n_burn_in:], y[n_burn_in:]
+        relative = relative_weights(weights, model.n)
         losses = model.learn_array(X, y, w=weights)
         design, targets = _design(X), self.encode_targets(y)
         expected: list[float] = []
         events = list(zip(design, design, targets, strict=True))
         for start in range(0, N_EVENTS, batch_size):
             batch = slice(start, start + batch_size)
-            expected += self.step_reference(reference, events[batch], gammas[batch].tolist(), weights[batch].tolist())
+            expected += self.step_reference(reference, events[batch], gammas[batch].tolist(), relative[batch].tolist())
         where = f"{bound}, prior {prior_strength:g}, top {top_k}, mini-batches of {batch_size}"
         _assert_close({"losses": losses}, {"losses": np.array(expected)}, where)
         _assert_close(model.parameters(), reference.theta, where)

@@ -29,6 +29,15 @@ TIP = 0.1
 """Half-width of the rounded tip of Laplace densities."""
 
 
+def relative_weights(weights: AnyArray, n: int, mean: float = 1.0) -> AnyArray:
+    """Return the weights of events in units of their running mean, which is `mean` after the n events before them."""
+    found = np.empty(len(weights))
+    for i, weight in enumerate(weights):
+        mean += (weight - mean) / (n + i + 1)
+        found[i] = weight / mean
+    return found
+
+
 def curvature_bound(bound: str, N: int) -> AnyArray:
     """Return A with A ⪰ diag(g) − g gᵀ over N free logits: Böhning's with all N+1 classes, or [MM] Prop. 5."""
     if N == 0:

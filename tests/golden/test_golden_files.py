@@ -18,7 +18,6 @@ from streammoe.assembly import open_daemon
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
-from streammoe.errors import CheckpointError
 from streammoe.persistence import FORMAT, CheckpointStore, decode, encode
 
 HERE = Path(__file__).parent
@@ -85,26 +84,6 @@ def test_a_daemon_resumes_from_them_and_learns_each_event_once(family, phase):
     found = describe_checkpoint("state")
     assert (found["n"], found["state_digest"]) == (n + len(more), summary.state_digest)
     assert load("state").is_finite()
-
-
-NEWER = {
-    "serve": "portfolio",
-    "hold": True,
-    "curved": "auto",
-    "refits": True,
-    "drift": "page_hinkley",
-    "expert": {"kind": "gaussian", "tail": 6.0},
-}
-"""Defaults of options that there were not yet, or were others."""
-
-
-def test_a_default_that_they_do_not_have_is_rejected_if_it_is_named_and_nothing_is_touched():
-    for name, value in NEWER.items():
-        with pytest.raises(CheckpointError) as rejected:
-            go_on("regressor", "learned", events()[:20], **{name: value})
-        assert f"model.{name} is " in str(rejected.value)
-        assert [path.name for path in Path("state").glob("checkpoint-*")] == [CheckpointStore("state").path(1).name]
-    go_on("regressor", "learned", events()[:20], expert={"kind": "gaussian"}, drift="off")
 
 
 def test_in_python_they_continue_bit_for_bit_over_another_save():

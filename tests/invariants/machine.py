@@ -328,6 +328,8 @@ class Machine:
         records, idle = list(held), 0
         if odd:
             at, disturbance, bad = odd
+            # In a record NaN is a missing value, and no disturbance.
+            bad = {name: math.inf if value != value else value for name, value in bad.items()}  # noqa: PLR0124
             idle = int(disturbance in {"weight 0", "no target"})
             # Before there is a model, the first record that can be read says which columns there are.
             more = {"new": 1.0} if self.learned and disturbance != "huge" else {}

@@ -169,7 +169,11 @@ FAULTS = {
     ],
     "companions": [
         Fault("companions-of-classes-forget-soon", "CLASS_STEPS = Power(alpha=0.7)", "CLASS_STEPS = Power(alpha=0.5)"),
-        Fault("companions-share-their-trust", "self.members], self.weights.copy())", "self.members], self.weights)"),
+        Fault(
+            "companions-share-their-trust",
+            "[member.copy() for member in self.members], self.weights.copy()",
+            "[member.copy() for member in self.members], self.weights",
+        ),
         Fault(
             "companions-trust-not-restored", "        companions.weights = trust.restored(", "        trust.restored("
         ),
@@ -218,9 +222,11 @@ FAULTS = {
         ),
     ],
     "portfolio": [
-        Fault("trust-never-fades", "logs[j] = DISCOUNT * logs[j] - counts", "logs[j] = logs[j] - counts"),
+        Fault("trust-never-fades", "logs[j] *= DISCOUNT", "pass"),
+        Fault("one-event-decides", "logs[j] -= min(cost, MOST + surprise[0])", "logs[j] -= cost"),
+        Fault("never-surprised", "max(behind - MOST, 0.0)", "0.0"),
         Fault("trust-without-floor", "max(weights[j] / total, LEAST_WEIGHT)", "weights[j] / total"),
-        Fault("trust-of-unweighted-events", "logs[j] - counts[i] * losses[j, i]", "logs[j] - losses[j, i]"),
+        Fault("trust-of-unweighted-events", "cost = count * (costs[j] - least)", "cost = costs[j] - least"),
         Fault(
             "trust-in-means-never-fades", "logs[j] = DISCOUNT * math.log(weights[j])", "logs[j] = math.log(weights[j])"
         ),
@@ -603,8 +609,8 @@ FAULTS = {
         Fault("fingerprint-not-compared", 'return digest(head) == file["head_sha256"]', "return bool(digest(head))"),
         Fault(
             "quoted-line-end-ends-record",
-            "np.searchsorted(quotes, lines) % 2 == 1",
-            "np.searchsorted(quotes, lines) % 2 == 2",
+            "    in_quotes = np.searchsorted(quotes, lines) % 2 == 1\n    #",
+            "    in_quotes = np.searchsorted(quotes, lines) % 2 == 2\n    #",
         ),
         Fault("record-of-limit-cut", "np.diff(run, prepend=start) > limit", "np.diff(run, prepend=start) >= limit"),
         Fault(

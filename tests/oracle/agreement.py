@@ -16,7 +16,7 @@ import streammoe
 from streammoe import Blocks, schedules
 from streammoe.distributions import Gaussian
 from streammoe.errors import InvalidEvent
-from streammoe.testing.literal import ALGORITHMS, in_blocks
+from streammoe.testing.literal import ALGORITHMS, in_blocks, relative_weights
 
 COMPARED = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams", "gram_blocks", "losses")
 STEPS = {
@@ -249,13 +249,14 @@ def literal_looks(case: Case, start: dict, events: Events) -> list[dict]:
     W, R = powers(events.X, case.gate_degree), powers(events.X, case.degree)
     Y = events.y if case.classes else events.y.reshape(count, case.outputs)
     gammas = STEPS[case.steps].steps(start["n"] + 1, count)
+    weights = relative_weights(events.weights, start["n"])
     looks = []
     for part in np.array_split(np.arange(count), LOOKS):
         losses = np.full(len(part), np.nan)
         # An oracle that leaves the domain of log, or has to solve a singular system, shows in the differences.
         with np.errstate(all="ignore"), contextlib.suppress(np.linalg.LinAlgError, InvalidEvent):
             for at, i in enumerate(part):
-                losses[at] = algorithm.learn(W[i], R[i], Y[i], gammas[i], events.weights[i])
+                losses[at] = algorithm.learn(W[i], R[i], Y[i], gammas[i], weights[i])
         looks.append(algorithm.theta | {"losses": losses})
     return looks
 

@@ -7,7 +7,8 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
-from streammoe.testing.literal import ALGORITHMS, log_softmax
+from streammoe.testing.literal import ALGORITHMS, log_softmax, relative_weights
+from tests.oracle.test_portfolio import Trust
 
 MODELS = {
     "gaussian 1": (MoERegressor, {}),
@@ -16,7 +17,6 @@ MODELS = {
     "categorical 3": (MoEClassifier, {"classes": (0, 1, 2)}),
 }
 P, BURN_IN, COUNT = 3, 300, 60
-KEPT, FLOOR = 0.998, 1e-8
 
 
 class LiteralExpert:
@@ -88,23 +88,25 @@ def test_predictions_losses_and_weights_in_a_warm_up_are_those_of_the_formulas(n
     if M == "3":
         experts.append(LiteralExpert(family, arrays, "constant", 5.0, a, lambda row: np.ones(1)))
     experts.append(LiteralExpert(family, arrays, "curved", 5.0, a, products))
-    trust = arrays["warmup.trust"]
+    trust = Trust(arrays["warmup.trust"])
+    trust.surprise = float(arrays["warmup.surprise"][0])
     weights = np.random.default_rng(1).uniform(0.5, 2.0, size=COUNT)
+    relative = relative_weights(weights, BURN_IN)
     center, scale = (0.0, 1.0) if M == "3" else (scaler.target_center, scaler.target_scale)
     for i in range(COUNT):
         at = BURN_IN + i
         row = (X[at] - scaler.center) / scaler.scale
         y = int(Y[at]) if M == "3" else (np.atleast_1d(Y[at]) - center) / scale
         predict = model.predict_proba_array if M == "3" else model.predict_array
-        expected = trust @ np.array([each.mean(row) for each in experts]) * scale + center
+        expected = trust.weights @ np.array([each.mean(row) for each in experts]) * scale + center
         np.testing.assert_allclose(predict(X[at : at + 1])[0], expected.reshape(-1), rtol=1e-7, atol=1e-9)
         densities = np.array([each.density(row, y) for each in experts])
         loss = model.learn_array(X[at : at + 1], Y[at : at + 1], w=weights[i : i + 1])
-        np.testing.assert_allclose(loss[0], -np.log(trust @ densities) + np.sum(np.log(scale)), rtol=1e-7, atol=1e-9)
-        powers = trust**KEPT * densities ** weights[i]
-        floored = np.maximum(powers / powers.sum(), FLOOR)
-        trust = floored / floored.sum()
-        np.testing.assert_allclose(model.arrays()["warmup.trust"], trust, rtol=1e-6)
+        np.testing.assert_allclose(
+            loss[0], -np.log(trust.weights @ densities) + np.sum(np.log(scale)), rtol=1e-7, atol=1e-9
+        )
+        trust.learn(-relative[i] * np.log(densities))
+        np.testing.assert_allclose(model.arrays()["warmup.trust"], trust.weights, rtol=1e-6)
         for each in experts:
-            each.learn(row, y, weights[i])
-    assert trust[-1] > 0.5, "the stream must be one on which the curved expert is the best"
+            each.learn(row, y, relative[i])
+    assert trust.weights[-1] > 0.5, "the stream must be one on which the curved expert is the best"

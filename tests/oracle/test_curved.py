@@ -53,7 +53,7 @@ def test_predictions_and_losses_of_the_curved_member_are_those_of_the_formulas(n
     start |= {"expert_grams": state.expert_grams * state.decay[0], "prior_weight": float(state.prior_weight[0])}
     slow = ALGORITHMS[family](start, bound="adaptive", prior_strength=1.0)
     weights = np.random.default_rng(1).uniform(0.5, 2.0, size=COUNT)
-    given = Rows(np.empty((COUNT, 0)), R, targets, weights)
+    given = Rows(np.empty((COUNT, 0)), R, targets, weights, R)
     found = member.learn(given, None, n_outputs=int(M), traced=False)
     for i in range(COUNT):
         r, theta = products[i], slow.theta

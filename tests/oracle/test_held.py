@@ -9,7 +9,7 @@ from streammoe.options import WarmUp
 
 WARMUP, N, SETTLED = 350, 1_000, 300
 NAMES = ["a", "b", "c", "d", "e"]
-BRIEF = {"n_experts": 2, "warmup": WarmUp(WARMUP, restarts=1), "curved": "off"}  # which needs `hold`
+BRIEF = {"n_experts": 2, "warmup": WarmUp(WARMUP, restarts=1), "serve": "polyak"}
 
 
 class Literal:
@@ -143,7 +143,7 @@ def test_predictions_are_held_to_the_targets_before_them(kind):
     clipped = 0
     for i in range(N):
         for q, bound in enumerate(bounds):
-            expected = bound.held(free[i, q], after=10)
+            expected = bound.held(free[i, q], after=3)
             assert found[i, q] == expected, (i, q)
             clipped += expected != free[i, q]
             bound.see(Y[i, q])

@@ -7,12 +7,33 @@ from streammoe import MoEClassifier, MoERegressor, batch
 from streammoe.distributions import Gaussian
 from streammoe.engine.members.one_expert import STEP, merged
 from streammoe.options import WarmUp
-from streammoe.testing.literal import ALGORITHMS, log_softmax
+from streammoe.testing.literal import ALGORITHMS, log_softmax, relative_weights
 from tests.oracle.agreement import FAMILIES, STEPS, Case, Events, estimator, names, oracle, powers, start_of, stream
 
 BURN_IN, COUNT = 400, 160
 KEPT, FLOOR = 0.998, 1e-8
+MOST, REMEMBERED = 3.0, 0.95
 CREDENCE, CERTAIN, ADVANTAGE = 0.5, 6.0, 6.0
+
+
+class Trust:
+    """Weights of members, of which one event counts for so much only, unless others like it came shortly before.
+
+    Args:
+        weights: those that it begins with.
+    """
+
+    def __init__(self, weights):
+        self.weights, self.surprise = np.array(weights), 0.0
+
+    def learn(self, costs, lead=0.0):
+        """Costs are those of an event in nats, times its weight; lead is added to the logarithms of the weights."""
+        behind = costs - costs.min()
+        logs = KEPT * np.log(self.weights) + lead - np.minimum(behind, MOST + self.surprise)
+        self.surprise = min(REMEMBERED * self.surprise + max(self.weights @ behind - MOST, 0.0), 100.0)
+        trust = np.exp(logs - logs.max())
+        floored = np.maximum(trust / trust.sum(), FLOOR)
+        self.weights = floored / floored.sum()
 
 
 class LiteralPortfolio:
@@ -26,8 +47,8 @@ class LiteralPortfolio:
     def __init__(self, mixture, one):
         self.mixture, self.one = mixture, one
         self.iterates = []
-        self.weights = np.array([1 - 2 * FLOOR, FLOOR, FLOOR])
-        self.mean_weights = np.array([1 - 3 * FLOOR, FLOOR, FLOOR, FLOOR])
+        self.trust = Trust([1 - 2 * FLOOR, FLOOR, FLOOR])
+        self.trust_in_means = Trust([1 - 3 * FLOOR, FLOOR, FLOOR, FLOOR])
         self.squares, self.count = None, 0
 
     def thetas(self):
@@ -54,8 +75,8 @@ class LiteralPortfolio:
     def predicted(self, w, r):
         """The point prediction, or the probabilities of the classes."""
         means = self.means(w, r)
-        own = self.weights @ means
-        return self.mean_weights @ np.vstack([own, means]) if self.is_metric else own
+        own = self.trust.weights @ means
+        return self.trust_in_means.weights @ np.vstack([own, means]) if self.is_metric else own
 
     @property
     def is_metric(self):
@@ -64,27 +85,23 @@ class LiteralPortfolio:
     def trust_means(self, w, r, y, weight):
         """Trust those more that were near: Bayes' rule with normal densities of one variance and logarithmic tails."""
         means = self.means(w, r)
-        candidates = np.vstack([self.weights @ means, means])
-        error = (y - self.mean_weights @ candidates) ** 2
+        candidates = np.vstack([self.trust.weights @ means, means])
+        error = (y - self.trust_in_means.weights @ candidates) ** 2
         scale = error if self.squares is None else self.squares
         ratios, limit = (y - candidates) ** 2 / scale, CERTAIN**2
         costs = np.where(ratios <= limit, ratios, limit * (1 + np.log(np.maximum(ratios, limit) / limit))).sum(axis=1)
         behind = np.where(np.arange(len(costs)) > 0, ADVANTAGE, 0.0)
-        trust = self.mean_weights**KEPT * np.exp(-(1.0 - KEPT) * behind - 0.5 * CREDENCE * weight * costs)
-        floored = np.maximum(trust / trust.sum(), FLOOR)
-        self.mean_weights = floored / floored.sum()
+        self.trust_in_means.learn(0.5 * CREDENCE * weight * costs, -(1.0 - KEPT) * behind)
         self.count += 1
         before, step = np.zeros_like(scale) if self.squares is None else scale, max(1 / self.count, 1 - KEPT)
         self.squares = before + step * min(weight, 1) * (np.minimum(error, limit * scale) - before)
 
     def learn(self, w, r, y, gamma, weight):
         density = self.densities(w, r, y)
-        loss = -np.log(self.weights @ density)
+        loss = -np.log(self.trust.weights @ density)
         if self.is_metric:
             self.trust_means(w, r, y, weight)
-        trust = self.weights**KEPT * density**weight
-        floored = np.maximum(trust / trust.sum(), FLOOR)
-        self.weights = floored / floored.sum()
+        self.trust.learn(-weight * np.log(density))
         self.mixture.learn(w, r, y, gamma, weight)
         self.one.learn(w, r, y, STEP, weight)
         self.iterates.append({name: self.mixture.theta[name] for name in self.iterates[0]})
@@ -128,20 +145,20 @@ def test_predictions_losses_and_weights_are_those_of_the_formulas(family):
     gammas = STEPS[case.steps].steps(BURN_IN + 1, COUNT)
     X, Y = powers(events.X, 1), events.y if case.classes else events.y.reshape(COUNT, case.outputs)
     if not case.classes:  # else the mean of the density, which follows, would keep all of it
-        model.learner.phase.portfolio.means.weights[:] = slow.mean_weights[:] = 1 / 4
-    largest = np.zeros(3)
+        model.learner.phase.portfolio.means.weights[:] = slow.trust_in_means.weights[:] = 1 / 4
+    largest, weights = np.zeros(3), relative_weights(events.weights, BURN_IN)
     for i in range(COUNT):
         row = slice(i, i + 1)
         predict = model.predict_proba_array if case.classes else model.predict_array
         prediction = predict(events.X[row], feature_names=names(case)).reshape(-1)
         np.testing.assert_allclose(prediction, slow.predicted(X[i], X[i]), rtol=1e-7, atol=1e-9)
         loss = model.learn_array(events.X[row], events.y[row], w=events.weights[row], feature_names=names(case))
-        expected = slow.learn(X[i], X[i], Y[i], gammas[i], events.weights[i])
+        expected = slow.learn(X[i], X[i], Y[i], gammas[i], weights[i])
         np.testing.assert_allclose(loss[0], expected, rtol=1e-7, atol=1e-9)
-        np.testing.assert_allclose(list(model.member_weights.values()), slow.weights, rtol=1e-6)
+        np.testing.assert_allclose(list(model.member_weights.values()), slow.trust.weights, rtol=1e-6)
         if not case.classes:
-            np.testing.assert_allclose(model.arrays()["portfolio.mean_weights"], slow.mean_weights, rtol=1e-6)
-        largest = np.maximum(largest, slow.weights)
+            np.testing.assert_allclose(model.arrays()["portfolio.mean_weights"], slow.trust_in_means.weights, rtol=1e-6)
+        largest = np.maximum(largest, slow.trust.weights)
     assert (largest > 0.4).sum() >= 2, "the stream must make several members matter"
 
 
@@ -184,8 +201,8 @@ def test_members_are_equally_trusted_after_a_warm_up_and_the_average_alone_after
     model.learn_array(X[:59], X[:59, 0])
     assert model.member_weights == {}
     model.learn_array(X[59:], X[59:, 0])
-    assert list(model.member_weights) == ["average", "latest", "one_expert", "steady", "quick"]
-    assert list(model.member_weights.values()) == pytest.approx([1 / 5] * 5)
+    assert list(model.member_weights) == ["average", "latest", "one_expert", "steady", "quick", "floor"]
+    assert list(model.member_weights.values()) == pytest.approx([1 / 6] * 6)
     batch.fit(model, X, X[:, 0], start="model")
     assert list(model.member_weights.values()) == [1 - 2 * FLOOR, FLOOR, FLOOR]
 

@@ -180,7 +180,9 @@ def test_the_refitted_member_says_what_its_parameters_say_and_counts_what_it_gai
     theta, weights = random_theta(case, K, P), np.random.default_rng(1).uniform(0.5, 2.0, 60)
     member = Refitted(case.family, theta)
     average = np.random.default_rng(2).uniform(0.0, 30.0, 60)
-    said = member.learn(Rows(R, R, Y, weights), Scores(average, Y, no_trace()), n_outputs=case.n_outputs, traced=False)
+    said = member.learn(
+        Rows(R, R, Y, weights, R), Scores(average, Y, no_trace()), n_outputs=case.n_outputs, traced=False
+    )
     algorithm = literal(case, theta)
     losses = [-np.logaddexp.reduce(algorithm.log_joint(r, r, y)) for r, y in zip(R, Y, strict=True)]
     np.testing.assert_allclose(said.losses, losses, rtol=1e-9)

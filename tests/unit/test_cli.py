@@ -180,6 +180,7 @@ FAILURES = [
     (StreammoeError("one"), 70, 1),
     (MemoryError(), 70, 1),
     (OSError(errno.EMFILE, "Too many open files"), 70, 1),
+    (OSError(errno.ENOSPC, "No space left on device"), 70, 1),
 ]
 """What a user can mend, its exit code, and how many lines say it."""
 
@@ -303,7 +304,7 @@ def test_a_file_that_is_mostly_rejected_has_no_results_unless_that_is_allowed(ca
 
 
 def test_what_was_rejected_and_what_vanished_stands_at_the_end_of_a_run_and_in_a_table(call, tmp_path):
-    rows = [f"{i % 9},{'' if i >= 150 else i % 7},{'?' if i % 10 == 3 else i % 5}" for i in range(300)]
+    rows = [f"{i % 9},{'' if i >= 150 else i % 7},{'five' if i % 10 == 3 else i % 5}" for i in range(300)]
     (tmp_path / "gone.csv").write_text("\n".join(["a,b,y", *rows, ""]))
     (tmp_path / "c.toml").write_text("""
         source = { kind = "file", path = "gone.csv" }

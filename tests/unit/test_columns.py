@@ -80,12 +80,14 @@ TO_BE_REJECTED = [
         "(5 %)",
         "1,5 kg",
         "£1.2bn",
+        "280.69-",
+        "1.234,50-",
     ),
 ]
 """Nothing that is meant as a number becomes a category, nor does what no kind can hold."""
 NAMES = [
     *("3rd", "4G", "10A", "B12", "K9", "M 5", "km 5", "EUR5", "10115-A", "5 stars", "36 months", "10-20", "A4", "<5"),
-    *("%", "°C", "1/2", "2021-22", "none", "(a)", "(5", "5)"),
+    *("%", "°C", "1/2", "2021-22", "none", "(a)", "(5", "5)", "0-", "5-"),
 ]
 """Categories that begin with a number, or look like a unit or a marker."""
 FOUND = {

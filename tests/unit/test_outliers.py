@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from streammoe import MoERegressor
 from streammoe.outliers import MAX_DEVIATIONS, winsorised
+from streammoe.scaling import moments
 
 RNG = np.random.default_rng(0)
 RARE = np.zeros((500, 2))
@@ -56,3 +58,32 @@ def test_what_is_far_out_is_moved_to_the_edge_and_missing_values_stay(absurd):
     reach = MAX_DEVIATIONS * np.nanmedian(np.abs(others - np.nanmedian(others)))
     assert np.delete(found, 7).tobytes() == others.tobytes()
     assert found[7, 0] == pytest.approx(np.sign(absurd) * reach, rel=0.05)
+
+
+def test_codes_in_the_first_rows_do_not_scale_a_column():
+    values = RNG.normal(size=(100, 1))
+    center, scale = moments(values[3:])
+    values[:3] = 99_999.0
+    found = moments(values, codes=True)
+    assert found[0] == pytest.approx(center, abs=0.5)
+    assert scale[0] < found[1][0] < 120.0, "no less than a thousandth of the deviation with outliers"
+
+
+def errors_around_a_change(constant: float) -> np.ndarray:
+    """Return the errors of predictions where a column is this constant for 200 events, and then varies."""
+    rng = np.random.default_rng(0)
+    X, noise = rng.normal(size=(400, 2)), rng.normal(size=400)
+    X[:200, 1] = 0.0
+    y = 2.0 * X[:, 0] + 6.0 * X[:, 1] + noise
+    model, errors = MoERegressor(), []
+    for (a, b), target in zip(X, y, strict=True):
+        x = {"a": a, "b": constant + b}
+        errors.append(model.predict_one(x) - target)
+        model.learn_one(x, target)
+    return np.array(errors)
+
+
+@pytest.mark.parametrize("constant", [93.994, 1e6 + 0.1, -12_345_678.9])
+def test_a_column_that_varies_late_is_learned_whatever_its_constant_was(constant):
+    twin, found = errors_around_a_change(1.0)[200:], errors_around_a_change(constant)[200:]
+    assert np.sqrt(np.mean(found**2)) < 1.15 * np.sqrt(np.mean(twin**2))

@@ -10,7 +10,7 @@ import msgspec
 from streammoe_connectors.kafka.records import Records
 
 _JSON_WHITESPACE = b" \t\r\n"
-_CSV_SPECIAL = frozenset(',"\r\n')
+_CSV_SPECIAL = frozenset(',"\r\n\ufeff')
 
 Column = list[str] | list[float | None] | list[str | None]
 

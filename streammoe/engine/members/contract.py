@@ -25,6 +25,8 @@ class Rows(NamedTuple):
     R: FloatArray
     Y: FloatArray
     weights: FloatArray
+    unheld: FloatArray
+    """R of inputs as they are, where those of R are held to the range seen before; R itself if none is beyond it."""
 
 
 class Predictor(NamedTuple):
@@ -33,6 +35,8 @@ class Predictor(NamedTuple):
     theta: Parameters
     terms: IntArray | None = None
     """(P, 2) factors of each feature of its experts; None if it sees the mixture's."""
+    is_held: bool = True
+    """Whether inputs are held to the range seen before."""
 
 
 def features_of(R: FloatArray, terms: IntArray) -> FloatArray:
@@ -58,6 +62,8 @@ class Member(ABC):
     rests: bool = False
     """Whether it may come back after it has left."""
     terms: IntArray | None = None
+    """See `Predictor`."""
+    is_held: ClassVar[bool] = True
     """See `Predictor`."""
 
     @abstractmethod

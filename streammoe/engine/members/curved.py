@@ -68,8 +68,9 @@ class Curved(OneExpert):
     def learn(self, rows: Rows, scores: Scores | None, *, n_outputs: int, traced: bool) -> Scores:
         runs = []
         for start in range(0, len(rows.R), ROWS_AT_ONCE):
-            W, R, Y, weights = (array[start : start + ROWS_AT_ONCE] for array in rows)
-            seen = Rows(W, features_of(R, self.terms), Y, weights)
+            W, R, Y, weights, _ = (array[start : start + ROWS_AT_ONCE] for array in rows)
+            features = features_of(R, self.terms)
+            seen = Rows(W, features, Y, weights, features)
             runs.append(super().learn(seen, scores, n_outputs=n_outputs, traced=traced))
         return mixture.concatenated(runs)
 

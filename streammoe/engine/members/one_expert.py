@@ -82,7 +82,7 @@ class OneExpert(Member):
         return Parameters(self.state.gate, self.state.experts, self.state.variances)
 
     def learn(self, rows: Rows, scores: Scores | None, *, n_outputs: int, traced: bool) -> Scores:
-        _, R, Y, weights = rows
+        R, Y, weights = rows.R if self.is_held else rows.unheld, rows.Y, rows.weights
         n, p = R.shape
         losses, predictions = np.empty(n), np.empty((n, n_outputs))
         variances = np.empty((n if traced else 0, 1, self.expert.variances.shape[1]))

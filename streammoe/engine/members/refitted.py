@@ -52,7 +52,7 @@ class Refitted(Member):
         return self.theta
 
     def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
-        W, R, Y, weights = rows
+        W, R, Y, weights, _ = rows
         found, _ = mixture.score(self._family, self.theta, W, R, Y, n_outputs=n_outputs, traced=traced)
         losses, others = found.losses, scores.losses
         unknown = np.isnan(Y[:, 0])

@@ -50,6 +50,8 @@ class Phase(ABC):
         n_candidates: number of mixtures that learn in parallel.
     """
 
+    weighs_events: bool = True
+    """Whether events count relative to those before them; a fit of all of them weighs them together."""
     refits: bool = False
     """Whether the last `on_due` began a fit, which takes too long to be repeated."""
     leader: Candidate | None = None

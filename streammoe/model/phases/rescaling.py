@@ -6,12 +6,15 @@ the number of events since it began, so a checkpoint holds none of it.
 
 from __future__ import annotations
 
+import numpy as np
+
 from streammoe.engine import warmup
 from streammoe.engine.warmup_buffer import CENTERED_AT, WarmUpBuffer
 from streammoe.features import Encoder
 from streammoe.model.context import Context
+from streammoe.outliers import MAX_ERROR_SHARE, winsorised
 from streammoe.scaling import Scaler, without_inputs
-from streammoe.types import FloatArray
+from streammoe.types import BoolArray, FloatArray
 
 
 class Rescaling:
@@ -40,7 +43,9 @@ class Rescaling:
             scaler = scaler_of(context, X, Y)
             terms = context.first_curved_terms(scaler, X)
             self._again = one.blank(scaler, context.encoder.expert_width, terms)
-            self._first = context.judged(context.encoder, X, Y, weights, scaler.target_center)
+            outlying, center = _outlying(context, Y), scaler.target_center
+            Y, weights = np.where(outlying[:, None], center, Y), np.where(outlying, 0.0, weights)
+            self._first = context.judged(context.encoder, X, Y, weights, center)
         again = self._again
         due = min(relearned_rows(context, again) * (one.count - self.began + 1), one.count)
         for X, Y, weights in self._parts(one, slice(again.count, due)):
@@ -53,7 +58,8 @@ class Rescaling:
     def _parts(self, one: WarmUpBuffer, rows: slice) -> list[tuple[FloatArray, ...]]:
         """Return X, Y and weights of buffered rows, in two parts: of those that set the scale, and of later ones.
 
-        When the former came, the range of columns was not known, so absurd inputs and targets among them are left out.
+        When the former came, the range of columns was not known, so absurd inputs and targets among them are left out,
+        and the few targets that are outliers of what is known now.
         """
         at = self.n_scaling
         first = tuple(array[rows.start : min(rows.stop, at)] for array in self._first)
@@ -83,8 +89,16 @@ def scaler_of(context: Context, X: FloatArray, Y: FloatArray) -> Scaler:
     With so few rows that any line fits them, numeric inputs do not count: the mean of the targets predicts.
     """
     encoder = context.encoder.copy()
-    context.fit_scaler(encoder, X, Y)
+    context.fit_scaler(encoder, X, np.where(_outlying(context, Y)[:, None], np.nan, Y))
     return without_inputs(encoder.scaler, Y) if 0 < len(Y) <= CENTERED_AT[-1] else encoder.scaler
+
+
+def _outlying(context: Context, Y: FloatArray) -> BoolArray:
+    """Return which rows, (n,), have a target that is an outlier: the first one of a file may well be a placeholder."""
+    if context.family.is_exact or not context.family.is_metric:
+        return np.zeros(len(Y), dtype=np.bool_)
+    found: BoolArray = (winsorised(Y, share=MAX_ERROR_SHARE) != Y).any(axis=1)
+    return found
 
 
 def encoder_of(context: Context, one: WarmUpBuffer) -> Encoder:

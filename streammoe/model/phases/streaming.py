@@ -19,8 +19,10 @@ from streammoe.engine.drift import Drift, DriftDetector
 from streammoe.engine.em import Buffer
 from streammoe.engine.growing import FACTOR, GrowingRows, GrownFit
 from streammoe.engine.members.contract import Rows
+from streammoe.engine.members.floor import Floor
+from streammoe.engine.members.one_expert import OneExpert
 from streammoe.engine.model_selection import Candidate, leading_scores, n_parameters, race_start
-from streammoe.engine.portfolio import ON_TRIAL, Portfolio
+from streammoe.engine.portfolio import SINGLE, Portfolio
 from streammoe.engine.prior_gain import prior_gain
 from streammoe.engine.recent import CAPACITY
 from streammoe.engine.split_merge import Diagnostics, costliest, diagnose, idle, reseeded
@@ -52,7 +54,7 @@ CHARGE_EVERY = 100
 """Number of events after which candidates are charged for what they gained by the division of the prior."""
 AT_ONCE = 4096
 """Maximum number of rows to be learned twice because of a drift."""
-REFITS_AFTER = (64, 192)
+REFITS_AFTER = (64, 192, 448)
 """Events after a drift at which the mixture is fitted again, to more events than when the drift was found."""
 KEEP_EVERY = 4096
 """Number of events after which parameters are kept, in case that a drift is found later."""
@@ -120,11 +122,16 @@ class Streaming(Noticed, Phase):
             self.portfolio = context.portfolio(self.leader.state)
         return self
 
-    def admit_on_trial(self, context: Context) -> None:
-        """Add the single experts that stay while they help, if there are to be any."""
-        if self.portfolio is not None and context.options.has_on_trial:
-            for kind in ON_TRIAL:
-                self.portfolio.admit(kind.of(context.family, context.options.bound, self.leader.state), trusted=True)
+    def admit_single(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
+        """Add further single experts, if there are to be any; of some these are the first raw rows that they learn."""
+        if self.portfolio is None or not context.options.has_on_trial:
+            return
+        for kind in SINGLE:
+            member = kind.of(context.family, context.options.bound, self.leader.state)
+            if isinstance(member, Floor):
+                self._admit(context, member, X, Y, weights)
+            else:
+                self.portfolio.admit(member, trusted=True)
 
     def admit_curved(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
         """Add the member of squares and products, if there is to be one, which learns the last of these raw rows."""
@@ -140,13 +147,18 @@ class Streaming(Noticed, Phase):
                 )
             return
         last = slice(-member.n_affordable, None)
-        rows = Rows(*context.buffer(context.encoder, X[last], Y[last], weights[last]))
+        self._admit(context, member, X[last], Y[last], weights[last])
+
+    def _admit(self, context: Context, member: OneExpert, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
+        """Add a member that has learned nothing but these raw rows."""
+        W, R, targets, counts = context.buffer(context.encoder, X, Y, weights)
         try:
-            member.learn(rows, None, n_outputs=context.targets.n_outputs, traced=False)
+            member.learn(Rows(W, R, targets, counts, R), None, n_outputs=context.targets.n_outputs, traced=False)
         except UnsoundError as error:
-            LOGGER.info("there is no curved member, since its %s would not be finite", error)
+            LOGGER.info("there is no member %s, since its %s would not be finite", member.name, error)
             return
-        self.portfolio.admit(member, trusted=True)
+        if self.portfolio is not None:
+            self.portfolio.admit(member, trusted=True)
 
     def begin_growing(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, base: int) -> None:
         """Keep these raw rows, of which the first `base` were fitted, for further fits, if there are to be any."""
@@ -282,7 +294,8 @@ class Streaming(Noticed, Phase):
         scaler = encoder.scaler
         held = encoder.hold(X, Y)
         weights = context.believed(Y, weights)
-        rows = Rows(*encoder.design(held), (Y - scaler.target_center) / scaler.target_scale, weights)
+        W, R, unheld = encoder.designs(X, held)
+        rows = Rows(W, R, (Y - scaler.target_center) / scaler.target_scale, weights, unheld)
         if context.detector is None:
             scores = self._step(context, context.options.schedule, rows, traced=traced)
         else:
@@ -444,7 +457,7 @@ class Streaming(Noticed, Phase):
         self, context: Context, candidate: Candidate, steps: Steps, rows: Rows, *, traced: bool
     ) -> mixture.Scores:
         """Let one mixture learn rows."""
-        W, R, Y, weights = rows
+        W, R, Y, weights, _ = rows
         return mixture.learn(
             context.family,
             *candidate,

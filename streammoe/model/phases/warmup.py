@@ -394,7 +394,7 @@ class WarmUp(Phase):
         encoder.target_bounds, encoder.doubts = own.encoder.target_bounds, own.encoder.doubts
         context.detector, context.recent, context.outliers = own.detector, own.recent, own.outliers
         context.reseeds, context.reported = own.reseeds, own.reported
-        replay.phase.admit_on_trial(context)
+        replay.phase.admit_single(context, X, Y, weights)
         replay.phase.admit_curved(context, X, Y, weights)
         replay.phase.begin_growing(context, X, Y, weights, search.n)
         return replay.phase
@@ -406,6 +406,8 @@ class Gathering(WarmUp):
     Attributes:
         before: the phase that serves in the meantime, if there is a mixture.
     """
+
+    weighs_events = False
 
     def __init__(self, one: WarmUpBuffer, before: Streaming | None = None) -> None:
         super().__init__(one)
@@ -448,6 +450,8 @@ class Collecting(Phase):
     Attributes:
         before: the phase that serves in the meantime, if there is a mixture.
     """
+
+    weighs_events = False
 
     def __init__(self, before: Streaming | None = None, rows: Sequence[Rows] = ()) -> None:
         self.before = before

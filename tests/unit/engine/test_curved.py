@@ -192,7 +192,7 @@ def test_an_event_is_predicted_alone_as_in_an_array():
     alone = [model.predict_one(dict(zip(NAMES, row, strict=True))) for row in X[900:910].tolist()]
     assert several.tolist() == alone
     found = model.predict_distribution_one(dict(zip(NAMES, X[900].tolist(), strict=True)))
-    assert len(found.shares) == 2 * 2 + 4
+    assert len(found.shares) == 2 * 2 + 5
 
 
 def test_it_cannot_be_asked_for_without_a_portfolio_or_held_inputs():

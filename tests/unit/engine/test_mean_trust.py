@@ -138,7 +138,7 @@ def test_a_single_error_far_out_does_not_decide():
 
 
 def test_of_a_member_that_comes_or_goes_the_others_keep_their_proportions():
-    trust = MeanTrust(np.array([0.4, 0.3, 0.2, 0.1]), np.zeros(1), np.zeros(1, dtype=np.int64))
+    trust = MeanTrust(np.array([0.4, 0.3, 0.2, 0.1]), np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64))
     trust.insert(1, 0.2)
     np.testing.assert_allclose(trust.weights, [0.32, 0.24, 0.2, 0.16, 0.08])
     np.testing.assert_allclose(trust.of_members(np.full(4, 0.25)), [0.32, 0.28, 0.24, 0.16])

@@ -83,7 +83,7 @@ def race():
 
 def learn(of, rows):
     context = SimpleNamespace(family=LINE.family, targets=SimpleNamespace(n_outputs=1))
-    return of.step_mixtures(context, STEPS, Rows(X[rows], X[rows], Y[rows], WEIGHTS[rows]), traced=True)
+    return of.step_mixtures(context, STEPS, Rows(X[rows], X[rows], Y[rows], WEIGHTS[rows], X[rows]), traced=True)
 
 
 def alone(each):

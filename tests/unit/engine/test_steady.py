@@ -42,7 +42,11 @@ def test_it_is_trusted_where_regions_are_linear_and_leaves_for_good_where_they_a
 def without(arrays):
     """The arrays of a checkpoint that was written before there was such a member."""
     weights = arrays["portfolio.weights"][:3]
-    kept = {name: array for name, array in arrays.items() if ".steady" not in name and ".quick" not in name}
+    kept = {
+        name: array
+        for name, array in arrays.items()
+        if not any(f".{left}" in name for left in ("steady", "quick", "floor"))
+    }
     return {**kept, "portfolio.weights": weights / weights.sum()}
 
 

@@ -173,7 +173,7 @@ PORTFOLIO = {
     "none": lambda a: a.pop("portfolio.weights"),
     "two members": lambda a: a.update({"portfolio.weights": np.full(2, 0.5)}),
     "half of the weight": lambda a: a["portfolio.weights"].__imul__(0.5),
-    "no weight": lambda a: a["portfolio.weights"].__setitem__(slice(None), [1.0, 0.0, 0.0, 0.0, 0.0]),
+    "no weight": lambda a: a["portfolio.weights"].__setitem__(slice(None), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
     "weights NaN": lambda a: a["portfolio.weights"].fill(np.nan),
     "no expert": lambda a: a.pop("portfolio.one_expert.experts"),
     "a gate": lambda a: a.update({"portfolio.one_expert.gate": np.zeros((0, 4))}),

@@ -91,9 +91,9 @@ def test_a_trial_that_is_not_won_leaves_the_model_as_it_was(monkeypatch):
         for model in (tried, plain)
     )
     # What was trusted meanwhile was the leader of the trial.
-    for name in ("portfolio.weights", "portfolio.mean_weights", "portfolio.mean_squares"):
-        assert arrays.pop(name)
-        assert expected.pop(name)
+    for name in ("weights", "surprise", "mean_weights", "mean_surprise", "mean_squares"):
+        assert arrays.pop(f"portfolio.{name}")
+        assert expected.pop(f"portfolio.{name}")
     assert arrays == expected
 
 
@@ -125,8 +125,13 @@ def test_of_a_race_the_best_candidate_speaks_and_in_the_end_it_alone_is_left():
     fixed = MoERegressor(2, warmup=WarmUp(400, restarts=2), refits=False, drift=None)
     fixed.learn_array(X[:4_000], Y[:4_000])
     arrays, expected = model.arrays(), fixed.arrays()
-    for name in ("portfolio.mean_weights", "portfolio.mean_squares"):  # of errors during the race, too
-        np.testing.assert_allclose(arrays.pop(name), expected.pop(name), rtol=0.02, atol=1e-4)
+    for name in ("weights", "mean_weights", "mean_squares"):  # of errors during the race, too
+        np.testing.assert_allclose(
+            arrays.pop(f"portfolio.{name}"), expected.pop(f"portfolio.{name}"), rtol=0.02, atol=1e-4
+        )
+    for name in ("portfolio.surprise", "portfolio.mean_surprise"):
+        assert arrays.pop(name) < 1.0
+        assert expected.pop(name) < 1.0
     assert {name: array.tobytes() for name, array in arrays.items()} == {
         name: array.tobytes() for name, array in expected.items()
     }

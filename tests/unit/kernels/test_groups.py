@@ -57,7 +57,7 @@ def test_a_heavy_event_far_out_does_no_more_harm_than_without_groups():
     assert errors[1] < 1.5 * errors[0] + 0.02, errors
 
 
-@pytest.mark.parametrize(("scale", "weight"), [(1e6, 1.0), (100.0, 1e6)])
+@pytest.mark.parametrize(("scale", "weight"), [(1e6, 1.0), (1e5, 1e6)])
 def test_an_event_far_out_or_of_great_weight_ends_the_group_before_it(scale, weight):
     whole, cut = regressor(range_factor=0.0), regressor(range_factor=0.0)
     rows, weights = np.concatenate([X[100:103], X[103:104] * scale, X[104:140]]), np.ones(40)

@@ -45,7 +45,7 @@ def table(title):
 STATES = (
     *("warmup.recursive.", "warmup.modest.", "warmup.constant.", "warmup.curved.", "warmup.interim."),
     *("race.0.", "race.1.", "portfolio.one_expert.", "portfolio.steady."),
-    *("portfolio.quick.", "portfolio.curved."),
+    *("portfolio.quick.", "portfolio.floor.", "portfolio.curved."),
 )
 """Prefixes of the arrays of further states."""
 

@@ -1,0 +1,80 @@
+"""One expert without inputs: the running mean and spread of numbers, or the frequencies of classes.
+
+Where inputs say nothing, or no longer what they did, nothing else predicts better. So it never leaves, and no stream
+costs much more than it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from streammoe.engine.members.contract import Rows
+from streammoe.engine.members.one_expert import PRIOR_STRENGTH, OneExpert, restored_expert
+from streammoe.engine.mixture import Scores
+from streammoe.engine.state import MMState, state_at
+from streammoe.experts import Family
+from streammoe.kernels.state import Prior
+from streammoe.types import AnyArray, IntArray
+
+SHORTEST_STEP = 1e-3
+"""Its steps are 1/n up to a thousand events; then about so many count."""
+INTERCEPT = np.zeros((1, 2), dtype=np.int64)
+"""The terms of an expert that has nothing but an intercept."""
+
+
+class Floor(OneExpert):
+    """An expert of the mixture's family that has nothing but an intercept."""
+
+    name = "floor"
+    terms = INTERCEPT
+
+    @property
+    def step(self) -> float:
+        return SHORTEST_STEP
+
+    def learn(self, rows: Rows, scores: Scores | None, *, n_outputs: int, traced: bool) -> Scores:
+        one = np.ones((len(rows.R), 1))
+        return super().learn(rows._replace(R=one), scores, n_outputs=n_outputs, traced=traced)
+
+    def widen(self, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v: int, n_features: int) -> None:
+        """Do nothing: it sees no feature."""
+
+    def add_class(self, n_features: int) -> None:
+        super().add_class(1)
+
+    @classmethod
+    def of(cls, family: Family, bound: str, mixture_state: MMState) -> Floor:
+        """Return the expert that has learned nothing, for targets of the mixture's scale."""
+        experts, variances = (
+            np.zeros((len(mixture_state.prior_experts), 1)),
+            np.ones_like(mixture_state.prior_variances),
+        )
+        state = state_at(
+            gate=np.empty((0, 0)),
+            experts=experts[None],
+            variances=family.variances_of(variances, 1),
+            masses=np.ones(1),
+            gate_gram=np.empty((0, 0)),
+            expert_grams=np.ones((1, 1, 1)),
+            prior=Prior(PRIOR_STRENGTH, np.empty(0), np.ones(1), experts, variances, 0.0),
+            n=0,
+            prior_weight=1.0,
+        )
+        return cls(family, bound, state)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        family: Family,
+        bound: str,
+        given: Mapping[str, AnyArray],
+        prefix: str,
+        *,
+        n: int,  # noqa: ARG003 - what it learned of a warm-up may be fewer events
+        n_outputs: int,
+        p_v: int,  # noqa: ARG003 - it has one feature
+        block_size: int = 0,  # noqa: ARG003 - and so no blocks
+    ) -> Floor:
+        return cls(family, bound, restored_expert(given, f"{prefix}{cls.name}", family, n_outputs=n_outputs, p_v=1))

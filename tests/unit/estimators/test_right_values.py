@@ -1,0 +1,337 @@
+"""Models predict what twins without the trouble do: still columns, lone errors, first targets, growth, weights."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from streammoe import MoEClassifier, MoERegressor, batch, load
+from streammoe.errors import InvalidEvent
+from streammoe.kernels.portfolio import DISCOUNT, MOST, combine
+from streammoe.scaling import moments
+from tests.unit.estimators.models import dicts, same
+
+
+def started(n_columns, kind=MoERegressor, **options):
+    model = kind(**options)
+    model.set_columns([f"x{j}" for j in range(n_columns)])
+    return model
+
+
+def followed(X, y, w=1.0, **options):
+    """A model that has learned a stream, and what it predicted of each event before it learned it."""
+    model = started(X.shape[1], **options)
+    found = model.learn_rows(X.copy(), y[:, None].copy(), np.full(len(X), w))
+    assert found.learned.all()
+    return model, found.predictions[:, 0]
+
+
+def rmse(predicted, right):
+    return float(np.sqrt(np.mean((predicted - right) ** 2)))
+
+
+def line(n, seed=0):
+    """Inputs, what a line makes of them, and targets with noise of 0.1."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2))
+    right = 1.0 + X @ [2.0, -1.0]
+    return X, right, right + 0.1 * rng.normal(size=n)
+
+
+# -- Columns that have not varied --------------------------------------------------------------------------------------
+
+AT = 1_000
+
+
+def with_still(X, before, after, times, noise):
+    """The inputs with columns of one value, give or take rounding, which become another one."""
+    value = np.where(np.arange(len(X)) < AT, before, after)[:, None]
+    return np.hstack([X, value * (1.0 + noise * np.random.default_rng(1).normal(size=(len(X), times)))])
+
+
+@pytest.mark.parametrize("times", [1, 5])
+@pytest.mark.parametrize("noise", [0.0, 1e-12])
+@pytest.mark.parametrize(("before", "after"), [(1.1, 1.4), (93.994, 92.201)])
+def test_a_column_that_changes_for_the_first_time_costs_what_1_to_1_5_costs(before, after, noise, times):
+    X, _, y = line(AT + 200)
+    _, clean = followed(with_still(X, 1.0, 1.5, times, 0.0), y)
+    _, predicted = followed(with_still(X, before, after, times, noise), y)
+    assert rmse(predicted[AT:], y[AT:]) <= 1.15 * rmse(clean[AT:], y[AT:])
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-12])
+@pytest.mark.parametrize(("value", "scale"), [(1.1, 1.0), (93.994, 1.0), (-1e7, 1e4), (0.0, 1.0)])
+def test_it_is_centered_at_a_value_of_its_own_and_has_a_scale_of_its_size(value, scale, noise):
+    column = value * (1.0 + noise * np.random.default_rng(0).normal(size=(333, 1)))
+    (center,), (found,) = moments(column)
+    assert center in column
+    assert found == pytest.approx(scale)
+
+
+@pytest.mark.parametrize("before", [1.1, 93.994, -1e7, 0.0])
+def test_until_then_its_coefficients_are_exactly_0(before):
+    X, _, y = line(AT)
+    model, _ = followed(with_still(X, before, before, 2, 1e-12), y)
+    found = model.parameters()
+    assert not found["experts"][:, :, 3:].any()
+    assert not found["gate"][:, 3:].any()
+
+
+# -- Lone errors -------------------------------------------------------------------------------------------------------
+
+
+def test_one_wrong_label_after_thousands_changes_hardly_any_label():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4_000, 3))
+    y = (rng.random(4_000) < 1.0 / (1.0 + np.exp(-6.0 * X @ [1.0, -1.0, 0.5]))).astype(int)
+    T, right = X[-500:], y[-500:]
+    sure = np.array([[3.0, -3.0, 1.0]])
+    accuracies = []
+    for label in (1, 0):
+        model = MoEClassifier(2, warmup=400)
+        model.learn_array(X[:-500], y[:-500])
+        model.learn_array(sure, np.array([label]))
+        accuracies.append(np.mean(model.predict_array(T) == right))
+    assert accuracies[1] >= accuracies[0] - 0.02
+
+
+@pytest.mark.parametrize("deviations", [10.0, 30.0])
+def test_one_target_far_out_leaves_means_and_intervals_as_they_were(deviations):
+    X, _, y = line(2_001)
+    T, right, _ = line(100, seed=1)
+    errors, widths = [], []
+    for error in (0.0, deviations * 0.1):
+        model, _ = followed(X, np.append(y[:-1], y[-1] + error))
+        errors.append(rmse(model.predict_array(T), right))
+        found = [model.predict_distribution_one(x).interval(0.9) for x in dicts(T, model.fields)]
+        widths.append(np.mean([high - low for low, high in found]))
+    assert errors[1] <= 1.15 * errors[0]
+    assert widths[1] <= 1.2 * widths[0]
+
+
+def test_an_event_counts_for_3_nats_and_one_like_it_soon_after_in_full():
+    def learned(weights, *behind):
+        weights, n = np.array(weights), len(behind)
+        losses = np.array([behind, [0.0] * n])
+        said, surprise = np.zeros((2, n, 1)), np.zeros(1)
+        combine(weights, surprise, np.ones(n), losses, said, np.empty(n), np.empty((n, 1)), np.empty((n, 2)))
+        return np.log(weights[0] / weights[1]), surprise[0]
+
+    trusted = [0.99, 0.01]
+    odds = DISCOUNT * np.log(99.0)
+    one, surprise = learned(trusted, 13.0)
+    assert one == pytest.approx(odds - MOST)
+    assert surprise == pytest.approx(0.99 * 13.0 - MOST)
+    two, _ = learned(trusted, 13.0, 9.0)
+    assert two == pytest.approx(DISCOUNT * one - 9.0)
+    late, _ = learned(trusted, 13.0, *[0.0] * 1_000, 9.0)
+    assert late == pytest.approx(DISCOUNT**1_001 * one - MOST, abs=1e-3)
+    # Those behind that are not trusted anyway are no surprise.
+    assert learned([0.01, 0.99], 13.0)[1] == 0.0
+
+
+# -- The floor ---------------------------------------------------------------------------------------------------------
+
+
+def test_where_inputs_say_nothing_the_running_mean_is_predicted():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(2_000, 10)), 5.0 + rng.normal(size=2_000)
+    model, predicted = followed(X, y, n_experts=2, warmup=400)
+    assert rmse(predicted[1_000:], 5.0) <= 0.02  # that of the running mean is 0.01, that of all inputs 0.1
+    assert model.member_weights["floor"] > 0.9
+
+
+def test_the_floor_has_learned_the_warm_up_when_it_joins():
+    X, _, y = line(300)
+    model, _ = followed(X, y, warmup=200)
+    member = {each.name: each for each in model.learner.phase.portfolio.members}["floor"]
+    scaler = model.learner.encoder.scaler
+    found = scaler.target_center + scaler.target_scale * member.state.experts[0, :, 0]
+    assert found == pytest.approx(y.mean(), rel=1e-3)
+    assert member.state.n[0] == 300
+
+
+# -- First targets -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [99.0, -99_999.0])
+def test_a_wrong_first_target_is_left_out_once_others_are_known(first):
+    X, right, y = line(400)
+    _, clean = followed(X, y)
+    _, predicted = followed(X, np.append(first, y[1:]))
+    assert rmse(predicted[40:], right[40:]) <= 1.5 * rmse(clean[40:], right[40:])
+
+
+# -- Beyond the range --------------------------------------------------------------------------------------------------
+
+
+def load_of_a_day(night=500, day=400):
+    """Voltage and current, which is low at night and rises by day, and the power."""
+    rng = np.random.default_rng(0)
+    current = np.append(rng.uniform(1.8, 2.3, night), np.linspace(2.3, 15.0, day) + rng.uniform(-0.2, 0.2, day))
+    voltage = rng.normal(230.0, 1.0, night + day)
+    return np.column_stack([voltage, current]), current * voltage / 1_000.0
+
+
+def test_a_linear_relation_goes_on_where_a_load_rises():
+    X, y = load_of_a_day()
+    last = slice(-len(y) // 4, None)
+    _, predicted = followed(X, y)
+    assert rmse(predicted[last], y[last]) <= 0.02
+
+
+@pytest.mark.parametrize("trend", [0.001, 0.002, 0.005])
+def test_a_linear_relation_goes_on_where_an_input_grows_for_ever(trend):
+    X, _, y = line(3_000)
+    rise = trend * np.arange(3_000)
+    X[:, 0] += rise
+    y += 2.0 * rise
+    _, predicted = followed(X, y)
+    last = slice(-750, None)
+    assert rmse(predicted[last], y[last]) <= 0.12
+
+
+@pytest.mark.parametrize("far", [30.0, 1e4])
+def test_single_inputs_far_out_stay_harmless(far):
+    X, _, y = line(2_000)
+    _, clean = followed(X, y)
+    wrong = np.arange(1_000, 2_000, 100)
+    X[wrong, 0] = far
+    _, predicted = followed(X, y)
+    others = np.setdiff1d(np.arange(1_000, 2_000), wrong)
+    assert rmse(predicted[others], y[others]) <= 1.1 * rmse(clean[others], y[others])
+    assert np.abs(predicted[wrong]).max() <= np.abs(y).max() + 2.0
+
+
+# -- Weights -----------------------------------------------------------------------------------------------------------
+
+N = 700
+
+
+def troubled():
+    """A stream with a still column that jumps, an input that leaves its range, a wrong target and an absurd input."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=(N, 2)), np.where(np.arange(N) < 500, 1.1, 1.4)])
+    X[550:, 0] += np.linspace(0.0, 9.0, N - 550)
+    y = 1.0 + X @ [2.0, -1.0, 3.0] + 0.1 * rng.normal(size=N)
+    X[620, 1], y[600] = 1e4, 40.0
+    return X, y
+
+
+def learned(X, y, w, kind=MoERegressor):
+    model = started(X.shape[1], kind, warmup=200)
+    model.learn_array(X, y, w=w)
+    return model
+
+
+@pytest.mark.parametrize("weight", [1e-6, 1e3])
+@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
+def test_weights_that_are_all_equal_change_no_bit_of_what_is_learned(kind, weight, tmp_path):
+    X, y = troubled()
+    y = y if kind is MoERegressor else np.where(y > 0.0, "high", "low")
+    plain, whole = (learned(X, y, np.full(N, each), kind) for each in (1.0, weight))
+    single = started(3, kind, warmup=200)
+    for i, (x, target) in enumerate(zip(dicts(X, single.fields), y.tolist(), strict=True)):
+        single.learn_one(x, target, weight)
+        if i in (100, 400, 590):
+            single.save(tmp_path / "cut.safetensors")
+            single = load(tmp_path / "cut.safetensors")
+    assert same(single, whole)
+    arrays = plain.arrays()
+    found = {name for name, array in whole.arrays().items() if array.tobytes() != arrays[name].tobytes()}
+    assert found == {"weights.mean"}
+    assert whole.arrays()["weights.mean"] == weight
+
+
+def test_weights_count_relative_to_their_running_mean():
+    X, y = troubled()
+    w = np.random.default_rng(1).exponential(5.0, N)
+    given = learned(X, y, w)
+    assert given.learner.context.mean_weight[0] == pytest.approx(w.mean())
+    scaled = learned(X, y, 8.0 * w)  # by a power of 2, without rounding
+    scaled.learner.context.mean_weight /= 8.0
+    assert same(given, scaled)
+
+
+@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
+def test_bits_do_not_depend_on_how_the_stream_is_cut(kind, tmp_path):
+    """One by one, in arrays, in any pieces, and over restarts, with unequal weights."""
+    X, y = troubled()
+    y = y if kind is MoERegressor else np.where(y > 0.0, "high", "low")
+    w = np.random.default_rng(1).exponential(5.0, N)
+    whole, single, pieces = learned(X, y, w, kind), started(3, kind, warmup=200), started(3, kind, warmup=200)
+    for i, (x, target) in enumerate(zip(dicts(X, single.fields), y.tolist(), strict=True)):
+        single.predict_one(x)
+        single.learn_one(x, target, w[i])
+    cuts = [0, 1, 3, 90, 199, 200, 333, 499, 501, 560, 600, 601, 655, N]
+    for start, stop in pairwise(cuts):
+        pieces.learn_array(X[start:stop], y[start:stop], w=w[start:stop])
+        pieces.save(tmp_path / "cut.safetensors")
+        pieces = load(tmp_path / "cut.safetensors")
+    assert same(whole, single)
+    assert same(whole, pieces)
+
+
+def test_one_event_is_predicted_as_in_an_array_also_beyond_the_range():
+    X, y = troubled()
+    model = learned(X, y, np.ones(N))
+    T = np.vstack([X[-5:], X[-5:] * [10.0, 1.0, 1.0], X[-5:] * [1.0, -1e6, 3.0]])
+    assert [model.predict_one(x) for x in dicts(T, model.fields)] == model.predict_array(T).tolist()
+
+
+@pytest.mark.parametrize("at", [50, 600])
+def test_an_event_that_is_undone_leaves_the_mean_of_weights_as_it_was(at):
+    X, y = troubled()
+    w = np.random.default_rng(1).exponential(5.0, N)
+    model, twin = (started(3, warmup=200, degree=3, range_factor=0.0, standardize=False, hold=False) for _ in range(2))
+    for each in (model, twin):
+        each.learn_array(X[:at], y[:at], w=w[:at])
+    with pytest.raises(InvalidEvent):
+        model.learn_one({"x0": 9e49, "x1": 1.0, "x2": 1.0}, 1.0, 1e6)
+    for each in (model, twin):
+        each.learn_array(X[at:], y[at:], w=w[at:])
+    assert same(model, twin)
+
+
+@pytest.mark.parametrize("weight", [2.0**-20, 1_024.0])
+def test_a_batch_fit_weighs_rows_by_the_mean_of_all(weight):
+    X, _, y = line(150)
+    w = np.random.default_rng(1).exponential(5.0, 150)
+    models = [started(2, n_experts=2) for _ in range(2)]
+    for model, each in zip(models, (w, weight * w), strict=True):
+        batch.fit(model, X, y, w=each, rounds=3)
+        assert model.learner.context.mean_weight[0] == pytest.approx(each.mean())
+    one, other = (model.parameters() for model in models)
+    assert one["experts"].tobytes() == other["experts"].tobytes()
+    assert one["gate"].tobytes() == other["gate"].tobytes()
+
+
+# -- Beginnings, and classes that come back ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("degree", [3, 5])
+def test_powers_of_the_first_inputs_do_not_leave_the_range_of_the_targets(degree):
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_t(2.0, size=(60, 4))
+        y = X @ [1.0, 2.0, -1.0, 0.5] + 0.3 * rng.normal(size=60)
+        model = MoERegressor(degree=degree)
+        for i, (row, target) in enumerate(zip(X.tolist(), y.tolist(), strict=True)):
+            x = dict(zip("abcd", row, strict=True))
+            if i > 3:
+                low, high = y[:i].min(), y[:i].max()
+                assert low - (high - low) <= model.predict_one(x) <= high + (high - low)
+            model.learn_one(x, target)
+
+
+def test_a_class_that_was_away_for_hundreds_of_events_is_known_when_it_comes_back():
+    rng = np.random.default_rng(6)
+    centers, n = np.array([[3.0, 0.0], [0.0, 3.0], [-3.0, -3.0]]), 2_000
+    y = rng.integers(0, 3, n)
+    y[1_200:1_600][y[1_200:1_600] == 2] = 0
+    X = centers[y] + rng.normal(size=(n, 2))
+    model = MoEClassifier()
+    model.learn_array(X[:1_600], y[:1_600])
+    back = np.flatnonzero(y[1_600:] == 2)[:20] + 1_600
+    labels = np.array(model.class_labels)
+    assert (labels[model.predict_proba_array(X[back]).argmax(axis=1)] == 2).mean() >= 0.95
