@@ -22,7 +22,7 @@ BOOLEANS = {"true": 1.0, "false": 0.0}
 """Truth values in formats that write everything as text, in lower case."""
 MISSING = frozenset(
     ["", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NULL", "null", "None", "NaN", "nan", "NAN", "-NaN", "-nan"]
-).union(["\\N", "?", "-", "--"])
+).union(["\\N", "?", "-", "--", "NaT", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#NULL!"])
 """Texts that stand for a missing value in records, as they are spelled."""
 MISSPELLED = frozenset({"na", "n/a", "#n/a", "null", "."})
 """In lower case, further texts that usually stand for a missing number."""

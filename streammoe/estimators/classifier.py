@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
-import numpy as np
 from river import base
 
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import ClassifierArguments, named_after_class
-from streammoe.estimators.frames import frame_like, series_like, table_of
+from streammoe.estimators.frames import beside, frame_like, series_like, table_of
 from streammoe.experts import families
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
@@ -115,9 +114,7 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
         Raises:
             InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
         """
-        learn_array(
-            self.learner, table_of(self.learner.encoder, X), np.asarray(y), None if w is None else np.asarray(w)
-        )
+        learn_array(self.learner, table_of(self.learner.encoder, X), beside(X, y, "y"), beside(X, w, "w"))
 
     def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """Predict the probability of each label for each row of a frame, with the frame's index."""

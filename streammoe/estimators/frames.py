@@ -157,6 +157,25 @@ def _is_frame(values: object) -> bool:
     return hasattr(values, "columns") and hasattr(values, "index")
 
 
+def beside(X: pd.DataFrame, values: Any, what: str) -> Any:
+    """Return targets or weights of the rows of a frame as an array; None stays None.
+
+    Raises:
+        InvalidEvent: they have the index of the frame, but in another order.
+    """
+    if values is None:
+        return None
+    index: Any = getattr(values, "index", None)
+    is_index = hasattr(index, "equals") and hasattr(X, "index")
+    if is_index and len(index) == len(X.index) and not index.equals(X.index) and index.isin(X.index).all():
+        msg = (
+            f"{what}: has the rows of X in another order; give {what}.loc[X.index], or {what}.to_numpy() if the order "
+            "is meant"
+        )
+        raise InvalidEvent(msg, reason="wrong_shape", feature=what)
+    return np.asarray(values)
+
+
 def series_like(X: pd.DataFrame, values: AnyArray) -> pd.Series:
     """Return a series of one value for each row of a frame, with its index."""
     import pandas as pd

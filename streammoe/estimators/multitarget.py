@@ -11,7 +11,7 @@ from river import base
 from streammoe.distributions import Gaussian, MultivariateMixture
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import RegressorArguments, named_after_class
-from streammoe.estimators.frames import check_frame, frame_like, table_of, targets_by_names
+from streammoe.estimators.frames import beside, check_frame, frame_like, table_of, targets_by_names
 from streammoe.experts import family_of
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
@@ -124,9 +124,9 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
                 outputs are other ones.
         """
         check_frame(y, "y")
+        beside(X, y, "y")
         targets, names = targets_by_names(self.learner.targets, y)
-        weights = None if w is None else np.asarray(w)
-        learn_array(self.learner, table_of(self.learner.encoder, X), targets, weights, names)
+        learn_array(self.learner, table_of(self.learner.encoder, X), targets, beside(X, w, "w"), names)
 
     def predict_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """Predict each row of a frame by the regression function: one column per output, with the frame's index."""

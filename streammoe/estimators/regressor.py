@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-import numpy as np
 from river import base
 
 from streammoe.distributions import Mixture
 from streammoe.estimators.arguments import RegressorArguments, named_after_class
-from streammoe.estimators.frames import series_like, table_of
+from streammoe.estimators.frames import beside, series_like, table_of
 from streammoe.experts import family_of
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
@@ -120,9 +119,7 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         Raises:
             InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
         """
-        learn_array(
-            self.learner, table_of(self.learner.encoder, X), np.asarray(y), None if w is None else np.asarray(w)
-        )
+        learn_array(self.learner, table_of(self.learner.encoder, X), beside(X, y, "y"), beside(X, w, "w"))
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """Predict each row of a frame by the regression function, with the frame's index."""

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from streammoe import MoEClassifier, MoERegressor, batch, load
@@ -335,3 +336,20 @@ def test_a_class_that_was_away_for_hundreds_of_events_is_known_when_it_comes_bac
     back = np.flatnonzero(y[1_600:] == 2)[:20] + 1_600
     labels = np.array(model.class_labels)
     assert (labels[model.predict_proba_array(X[back]).argmax(axis=1)] == 2).mean() >= 0.95
+
+
+# -- Frames ------------------------------------------------------------------------------------------------------------
+
+
+def test_targets_in_another_order_than_the_rows_of_their_frame_are_rejected_and_positions_are_taken_as_they_are():
+    X, y = pd.DataFrame({"x": np.arange(20.0)}), pd.Series(np.arange(20.0))
+    other = y.sample(frac=1, random_state=0)
+    labels = MoEClassifier(), (y > 10).astype(str)
+    for model, targets in ((MoERegressor(), y), labels):
+        with pytest.raises(InvalidEvent, match="y: has the rows of X in another order"):
+            model.learn_many(X, targets[other.index])
+        with pytest.raises(InvalidEvent, match="w: has the rows"):
+            model.learn_many(X, targets, w=other + 1.0)
+        assert model.n == 0
+        model.learn_many(X, targets.reset_index(drop=True).rename(lambda i: 100 + i))
+        assert model.n == 20
