@@ -61,7 +61,7 @@ def test_a_column_that_changes_for_the_first_time_costs_what_1_to_1_5_costs(befo
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-12])
-@pytest.mark.parametrize(("value", "scale"), [(1.1, 1.0), (93.994, 1.0), (-1e7, 1e4), (0.0, 1.0)])
+@pytest.mark.parametrize(("value", "scale"), [(1.1, 1.0), (93.994, 1.0), (-1e12, 1e3), (0.0, 1.0)])
 def test_it_is_centered_at_a_value_of_its_own_and_has_a_scale_of_its_size(value, scale, noise):
     column = value * (1.0 + noise * np.random.default_rng(0).normal(size=(333, 1)))
     (center,), (found,) = moments(column)
