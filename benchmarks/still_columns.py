@@ -1,4 +1,4 @@
-"""What do columns cost that stand still during the warm-up, and then take another value?
+"""Cost of columns that stand still during the warm-up, and then take another value.
 
 Numbers: a relation of one input, next to columns that are constant for half of the stream and do not matter; errors
 after the change, over those with a constant that a float holds exactly. Classes: a campaign of calls in the order of

@@ -13,7 +13,7 @@ from streammoe_connectors.formats.events import path_of
 from streammoe_connectors.formats.records import MAX_BLOCK_BYTES, Dialect, is_like_ascii
 
 FORMATS = {"csv": "CSV files", "jsonl": "JSON Lines", "parquet": "Parquet files"}
-"""What the formats are called."""
+"""Names of the formats in messages."""
 MEANT_FOR = {
     **dict.fromkeys(("delimiter", "decimal", "header", "skip_lines", "comment"), ("csv",)),
     "encoding": ("csv", "jsonl"),

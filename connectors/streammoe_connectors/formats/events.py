@@ -18,7 +18,7 @@ from streammoe.ports import Location, Locations
 from streammoe.text import shown, some_of
 
 MANY = b"[ \t\r\n"
-"""What a JSON text may begin with that holds an array."""
+"""First characters of a JSON text that holds an array."""
 _VALUE = msgspec.json.Decoder(msgspec.Raw).decode
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw]).decode

@@ -68,7 +68,7 @@ class Dialect(NamedTuple):
     skip_lines: int = 0
     """Lines before the header of csv, or before its first record."""
     comment: str | None = None
-    """What lines of csv that are no records begin with."""
+    """First characters of lines of csv that are no records."""
     encoding: str = "utf-8"
     """The name of one in which line ends and quotes are those of ASCII, see `is_like_ascii`."""
     record: tuple[str, ...] = ()

@@ -181,7 +181,7 @@ class Block(NamedTuple):
     origins: IntArray
     """(n,) their index in those that were given."""
     numbers: list[int]
-    """Of each event in its record, from 0; −1 if it is the only one."""
+    """Number of each event in its record, from 0; −1 if it is the only one."""
     skipped: int
     """Records, or parts of some, that hold no event."""
 
