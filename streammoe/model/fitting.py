@@ -89,7 +89,7 @@ def fit_gathered(
     else:
         context.fit_scaler(context.encoder, X, Y)
     context.mean_weight[0] = weights.mean()
-    buffer = context.buffer(context.encoder, X, Y, weights / context.mean_weight[0])
+    buffer = context.buffer(context.encoder, X, Y, weights)
     run = partial(batch.fit, method=method, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
     if from_model and phase.leader is not None:
         descent, state = run(*at_the_model(context, phase.leader, buffer))

@@ -329,6 +329,8 @@ class Machine:
         if odd:
             at, disturbance, bad = odd
             # In a record NaN is a missing value, and no disturbance.
+            if disturbance == "y=nan" and self.kind is MoEClassifier:
+                bad = {**held[min(at, len(held) - 1)], "a": math.inf}
             bad = {name: math.inf if value != value else value for name, value in bad.items()}  # noqa: PLR0124
             idle = int(disturbance in {"weight 0", "no target"})
             # Before there is a model, the first record that can be read says which columns there are.

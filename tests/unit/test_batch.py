@@ -99,19 +99,18 @@ def test_frames_dicts_and_arrays_are_the_same_rows_and_the_seed_is_all_of_the_ch
     assert arrays.state_digest() == frames.state_digest() == dicts.state_digest() != other.state_digest()
 
 
-def test_weights_count_in_units_of_their_mean_and_those_of_weight_0_do_not():
+def test_weights_are_repetitions():
     X, y = rows(150)
     counts = np.random.default_rng(2).integers(0, 4, size=150)
     start = regressor(warmup=WarmUp(100, restarts=1))
     start.learn_array(X[:100], y[:100])
-    found = [copy.deepcopy(start) for _ in range(2)]
-    for model, unit in zip(found, (1.0, 1e-6), strict=True):
-        done = batch.fit(model, X, y, w=unit * counts, start="model", rounds=3, tolerance=0.0)
-        assert done.n == (counts > 0).sum()
-    np.testing.assert_allclose(*(model.parameters()["experts"] for model in found), rtol=1e-9)
-    plain = copy.deepcopy(start)
-    batch.fit(plain, X[counts > 0], y[counts > 0], start="model", rounds=3, tolerance=0.0)
-    assert np.abs(plain.parameters()["experts"] - found[0].parameters()["experts"]).max() > 1e-3
+    weighted, repeated = copy.deepcopy(start), copy.deepcopy(start)
+    ours = batch.fit(weighted, X, y, w=counts.astype(float), start="model", rounds=3, tolerance=0.0)
+    theirs = batch.fit(repeated, X.repeat(counts, 0), y.repeat(counts), start="model", rounds=3, tolerance=0.0)
+    assert (ours.n, theirs.n) == (int((counts > 0).sum()), counts.sum())
+    assert ours.log_loss == pytest.approx(theirs.log_loss, rel=1e-4)
+    assert ours.rmse == pytest.approx(theirs.rmse, rel=1e-4)
+    np.testing.assert_allclose(weighted.parameters()["experts"], repeated.parameters()["experts"], rtol=1e-5)
 
 
 def test_new_columns_and_labels_join_a_model_that_continues():

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streammoe import MoEClassifier, MoERegressor, batch, load
+from streammoe import MoEClassifier, MoERegressor, load
 from streammoe.errors import InvalidEvent
 from streammoe.kernels.portfolio import DISCOUNT, MOST, combine
 from streammoe.scaling import moments
@@ -292,19 +292,6 @@ def test_an_event_that_is_undone_leaves_the_mean_of_weights_as_it_was(at):
     for each in (model, twin):
         each.learn_array(X[at:], y[at:], w=w[at:])
     assert same(model, twin)
-
-
-@pytest.mark.parametrize("weight", [2.0**-20, 1_024.0])
-def test_a_batch_fit_weighs_rows_by_the_mean_of_all(weight):
-    X, _, y = line(150)
-    w = np.random.default_rng(1).exponential(5.0, 150)
-    models = [started(2, n_experts=2) for _ in range(2)]
-    for model, each in zip(models, (w, weight * w), strict=True):
-        batch.fit(model, X, y, w=each, rounds=3)
-        assert model.learner.context.mean_weight[0] == pytest.approx(each.mean())
-    one, other = (model.parameters() for model in models)
-    assert one["experts"].tobytes() == other["experts"].tobytes()
-    assert one["gate"].tobytes() == other["gate"].tobytes()
 
 
 # -- Beginnings, and classes that come back ----------------------------------------------------------------------------
