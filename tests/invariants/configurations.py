@@ -32,8 +32,8 @@ class Configuration(NamedTuple):
 
     @property
     def is_fragile(self):
-        """Whether there are values in range that would leave no finite model."""
-        return self.arguments.get("range_factor") == 0.0
+        """Whether values in range would leave no finite model; classes take them, since weights are relative."""
+        return self.arguments.get("range_factor") == 0.0 and self.kind is not MoEClassifier
 
     @property
     def is_in_blocks(self):
