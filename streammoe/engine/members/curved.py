@@ -14,11 +14,10 @@ from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine import mixture
 from streammoe.engine.members.contract import Rows, features_of
 from streammoe.engine.members.on_trial import NEGLIGIBLE, PATIENCE
-from streammoe.engine.members.one_expert import PRIOR_STRENGTH, STEP, OneExpert, restored_expert
+from streammoe.engine.members.one_expert import STEP, OneExpert, blank_expert, restored_expert
 from streammoe.engine.mixture import Scores
-from streammoe.engine.state import MMState, state_at, widen
+from streammoe.engine.state import MMState, widen
 from streammoe.experts import Family
-from streammoe.kernels.state import Prior
 from streammoe.types import AnyArray, IntArray
 
 MOST_WITH_PRODUCTS = 66
@@ -117,18 +116,7 @@ class Curved(OneExpert):
         experts[:, is_linear] = mixture_state.prior_experts[:, second[is_linear]]
         gram = np.ones(len(terms))
         gram[is_linear] = mixture_state.prior_expert_gram[second[is_linear]]
-        variances = mixture_state.prior_variances
-        state = state_at(
-            gate=np.empty((0, 0)),
-            experts=experts[None],
-            variances=family.variances_of(variances, 1),
-            masses=np.ones(1),
-            gate_gram=np.empty((0, 0)),
-            expert_grams=np.diag(gram)[None],
-            prior=Prior(PRIOR_STRENGTH, np.empty(0), gram, experts, variances, 0.0),
-            n=0,
-            prior_weight=1.0,
-        )
+        state = blank_expert(family, gram, experts, mixture_state.prior_variances)
         return cls(family, bound, state, terms, is_asked_for=is_asked_for, notes=np.zeros(2, dtype=np.int64))
 
     @classmethod

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from streammoe.engine.members.contract import Rows
-from streammoe.engine.members.one_expert import PRIOR_STRENGTH, OneExpert, restored_expert
+from streammoe.engine.members.one_expert import OneExpert, blank_expert, restored_expert
 from streammoe.engine.mixture import Scores
-from streammoe.engine.state import MMState, state_at
+from streammoe.engine.state import MMState
 from streammoe.experts import Family
-from streammoe.kernels.state import Prior
 from streammoe.types import AnyArray, IntArray
 
 SHORTEST_STEP = 1e-3
@@ -47,21 +46,8 @@ class Floor(OneExpert):
     @classmethod
     def of(cls, family: Family, bound: str, mixture_state: MMState) -> Floor:
         """Return the expert that has learned nothing, for targets of the mixture's scale."""
-        experts, variances = (
-            np.zeros((len(mixture_state.prior_experts), 1)),
-            np.ones_like(mixture_state.prior_variances),
-        )
-        state = state_at(
-            gate=np.empty((0, 0)),
-            experts=experts[None],
-            variances=family.variances_of(variances, 1),
-            masses=np.ones(1),
-            gate_gram=np.empty((0, 0)),
-            expert_grams=np.ones((1, 1, 1)),
-            prior=Prior(PRIOR_STRENGTH, np.empty(0), np.ones(1), experts, variances, 0.0),
-            n=0,
-            prior_weight=1.0,
-        )
+        experts = np.zeros((len(mixture_state.prior_experts), 1))
+        state = blank_expert(family, np.ones(1), experts, np.ones_like(mixture_state.prior_variances))
         return cls(family, bound, state)
 
     @classmethod

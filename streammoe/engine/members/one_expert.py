@@ -147,6 +147,28 @@ class OneExpert(Member):
         return cls(family, bound, state)
 
 
+def blank_expert(family: Family, gram: FloatArray, experts: FloatArray, variances: FloatArray) -> MMState:
+    """Return the state of a single expert that has learned nothing, and predicts like its prior.
+
+    Args:
+        family: family of the expert.
+        gram: (p,) the diagonal of the prior's Gram matrix.
+        experts: (N, p) the prior's coefficients.
+        variances: the prior's variances.
+    """
+    return state_at(
+        gate=np.empty((0, 0)),
+        experts=experts[None],
+        variances=family.variances_of(variances, 1),
+        masses=np.ones(1),
+        gate_gram=np.empty((0, 0)),
+        expert_grams=np.diag(gram)[None],
+        prior=Prior(PRIOR_STRENGTH, np.empty(0), gram, experts, variances, 0.0),
+        n=0,
+        prior_weight=1.0,
+    )
+
+
 def restored_expert(
     given: Mapping[str, AnyArray], place: str, family: Family, *, n_outputs: int, p_v: int, block_size: int = 0
 ) -> MMState:
