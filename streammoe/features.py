@@ -845,7 +845,7 @@ class Encoder(Noticed):
 
     @property
     def numbers_as_text(self) -> list[Any]:
-        """Fields of categories, which nobody has said they are, of which each level so far is a number."""
+        """Fields taken for categories without a setting, of which each level so far is a number."""
         said = {*self.fixed.categorical, *self.stated}
         return [name for name, levels in self.levels.items() if name not in said and self._are_numbers(levels)]
 

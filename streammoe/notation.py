@@ -27,7 +27,7 @@ MISSING = frozenset(
 MISSPELLED = frozenset({"na", "n/a", "#n/a", "null", "."})
 """In lower case, further texts that usually stand for a missing number."""
 CURRENCIES = frozenset(["USD", "EUR", "GBP", "CHF", "JPY", "US$"])
-"""What stands for money besides the signs of currencies."""
+"""Texts that stand for money besides the signs of currencies."""
 _MEASURES = (
     "° °C °F ℃ ℉ km cm mm nm µm μm ft km/h mph m/s kg mg µg μg lb lbs oz ml mL m² m³ m2 m3 Wh kWh MWh kW MW kJ kcal kV "
     "mV mA Hz kHz MHz GHz Pa hPa kPa mbar mmHg psi dB dBm ppm ppb rpm bpm ms kB KB MB GB TB mg/dL µg/m³ μg/m³ W/m²"
@@ -59,7 +59,7 @@ _TIDY = str.maketrans({"\u2212": "-", "\u2019": "'", **dict.fromkeys("\u00a0\u20
 
 
 class Remedy(NamedTuple):
-    """What has to be said of the notation of a number for it to be read."""
+    """Settings by which a number in another notation is read."""
 
     units: Mapping[str, float]
     """Its units, with their usual factors."""

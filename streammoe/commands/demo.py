@@ -62,7 +62,7 @@ class Task(NamedTuple):
     block_bytes: int = 4096
     """Bytes that the daemon reads at a time: few, so that progress and metrics move."""
     note: str = ""
-    """What the scores do not say themselves."""
+    """Sentences besides the scores."""
 
     @property
     def score(self) -> str:

@@ -20,8 +20,8 @@ LEAST_WEIGHT = 1e-8
 MOST = 3.0
 """Nats between members that one event counts for at most: a single wrong label or target says nothing about them."""
 REMEMBERED = 0.95
-"""What remains, from event to event, of the nats beyond `MOST`, for which further events count more: where such events
-come again within some twenty, they are no accident."""
+"""Share that remains, from event to event, of the nats beyond `MOST`, for which further events count more: where such
+events come again within some twenty, they are no accident."""
 MOST_REMEMBERED = 100.0
 """Those nats are no more than this, or many quiet events would not outlast them."""
 CREDENCE = 0.5
