@@ -37,6 +37,9 @@ LINES: tuple[dict[str, Any], ...] = (
     {"color": "#E69F00", "linestyle": "-.", "marker": "^"},
     {"color": "#000000", "linestyle": ":", "marker": "D"},
     {"color": "#009e73", "linestyle": "-", "marker": "v"},
+    {"color": "#56B4E9", "linestyle": "--", "marker": "<"},
+    {"color": "#CC79A7", "linestyle": "-.", "marker": ">"},
+    {"color": "#F0E442", "linestyle": ":", "marker": "P"},
 )
 """Colors that differ for color-blind eyes too (Okabe and Ito), and marks that differ without any color."""
 WARMUPS = (0, 50, 100, 200, 400, 1000, 2000)
@@ -56,7 +59,7 @@ CHANGES: dict[str, Callable[[int, int], drift.Changing]] = {
     "it changes at once": drift.abrupt,
     "it changes slowly": drift.gradual,
 }
-MEMBERS = ("average", "latest", "one_expert", "refitted", "curved")
+MEMBERS = ("average", "latest", "one_expert", "refitted", "steady", "quick", "floor", "curved")
 MIXTURES: dict[str, tuple[Make, int]] = {
     "two experts": (tasks.two_experts, 2),
     "four experts, full gate": (tasks.full_gate, 4),
