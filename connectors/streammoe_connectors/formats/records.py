@@ -552,7 +552,7 @@ def _with_events(batch: Batch, path: tuple[str, ...]) -> Batch:
 
 
 def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]:
-    """Return the names in a header; an empty one for each column without a name."""
+    """Return the names in a header, without blanks around them; an empty one for each column without a name."""
     advice = (
         "the first line of a csv file must name its columns, with distinct names; others before it are left "
         "out by source.skip_lines or source.comment (for streammoe evaluate and fit --skip-lines and --comment)"
@@ -570,7 +570,8 @@ def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]
             'file by source.encoding, such as "latin-1" (for streammoe evaluate and fit --encoding latin-1)'
         ) from error
     try:
-        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=dialect.delimiter, strict=True))
+        rows = io.StringIO(text, newline="")
+        lines = list(csv.reader(rows, delimiter=dialect.delimiter, skipinitialspace=True, strict=True))
     except csv.Error as error:
         raise SourceError(f"{path} has a header that cannot be read ({error}); {advice}") from error
     if len(lines) > 1:
@@ -579,7 +580,7 @@ def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]
             "lines end as on old Macs, or a name holds one; convert the file, such as with tr '\\r' '\\n', or quote "
             "the name"
         )
-    names = tuple(name if name.strip() else "" for line in lines for name in line)
+    names = tuple(name.strip() for line in lines for name in line)
     if not any(names):
         raise SourceError(f"{path} has a header without a single column name; {advice}")
     duplicates = sorted(name for name, count in Counter(names).items() if count > 1 and name)

@@ -32,6 +32,7 @@ EXPORTS = {
     "a mark of two characters": (with_lines("//x", _2=['//"']), {"comment": "//"}),
     "all at once": ("\ufeff" + with_lines("by me", "", "# now", _2=["", "#"]), {"skip_lines": 1, "comment": "#"}),
     "concatenated": (with_lines(_2=["x,c,y", "x,c,y\r"]), {}),
+    "blanks around names": (PLAIN.replace("x,c,y", ' x, "c",y '), {}),
     "trailing separators": (PLAIN.replace("y\n", "y,,\n").replace("2\n", "2,, \n").replace("5\n", "5,,\n"), {}),
     "separators of records alone": (PLAIN.replace("2\n", "2,,\n").replace("3\n", "3,,\n"), {}),
     "a column without a name": (PLAIN.replace("x,", "x,,").replace("1.5,", "1.5, ,").replace("\n,", "\n,,")
