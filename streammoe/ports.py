@@ -82,6 +82,8 @@ DELIMITERS = (",", ";", "\t", "|")
 """Characters that may separate two values of csv."""
 DECIMALS = (".", ",")
 """Characters that may be the decimal mark of a number in csv."""
+INDEX_NAMES = ("Unnamed: 0", "Unnamed: 0.1")
+"""What pandas calls a first column without a name, as it writes the index of a data frame, and a second such index."""
 
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -127,7 +129,8 @@ class Batch:
     """For the format ``arrow``, whose records come as columns: a ``pyarrow.RecordBatch`` with one row per record.
     ``block`` and ``ends`` are then empty."""
     index: tuple[str, ...] = ()
-    """Columns of the table that were the index of the data frame that it was written from."""
+    """Columns of the table that were the index of the data frame that it was written from; `INDEX_NAMES` in any batch
+    are taken for one."""
     timestamps: IntArray | None = None
     """Creation time of each record in milliseconds since 1970, shape (n,), if the source knows it."""
     keys: Sequence[bytes | None] | None = None

@@ -26,7 +26,7 @@ from streammoe.pipeline.decoders.values import time_advice
 from streammoe.pipeline.intervals import mixture_intervals
 from streammoe.pipeline.presence import Presence
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
-from streammoe.ports import Batch, DeadLetter, Location, Predictions, PredictionSink, enveloped
+from streammoe.ports import INDEX_NAMES, Batch, DeadLetter, Location, Predictions, PredictionSink, enveloped
 from streammoe.text import cut, shown, some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
 
@@ -488,7 +488,7 @@ class Pipeline:
         A setting that ignores it anyway is not counted.
         """
         fixed = set[str]().union(*self.schema.fixed)
-        return {*batch.index}.difference(self.schema.others, fixed, self.model.fields, self.model.awaited)
+        return {*batch.index, *INDEX_NAMES}.difference(self.schema.others, fixed, self.model.fields, self.model.awaited)
 
     def _compare_columns(self, batch: Batch) -> None:
         """Compare the columns of the first readable record with those that the model was fitted to."""
@@ -612,12 +612,14 @@ class Pipeline:
             else:
                 LOGGER.info("%s: columns by their first values: %s", batch.origin, described(kinds))
                 self._warn_of_dates(batch, kinds, values)
-                if features is None and (index := sorted(self._left_out(batch))):
-                    LOGGER.info(
-                        "%s: leaving out %s, the index of the data frame that was written there; to learn from it, "
-                        "name it in schema.numeric, schema.categorical or schema.timestamps",
+                if features is None and (index := sorted(self._left_out(batch) & values.keys())):
+                    LOGGER.warning(
+                        "%s: leaving out %s, the index of a data frame as pandas writes it (a first column without a "
+                        "name is %r); to learn from it, name it in schema.numeric, schema.categorical or "
+                        "schema.timestamps",
                         batch.origin,
                         some_of(index),
+                        INDEX_NAMES[0],
                     )
                 return batch.tail(i)
         return batch.tail(len(batch))

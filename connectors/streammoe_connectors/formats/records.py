@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from streammoe.errors import SourceError
-from streammoe.ports import Batch, Location, Locations, Position, Unreadable
+from streammoe.ports import INDEX_NAMES, Batch, Location, Locations, Position, Unreadable
 from streammoe.text import shown
 from streammoe.types import BoolArray, IntArray
 from streammoe_connectors.formats.events import events_of, numbered
@@ -552,7 +552,10 @@ def _with_events(batch: Batch, path: tuple[str, ...]) -> Batch:
 
 
 def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]:
-    """Return the names in a header, without blanks around them; an empty one for each column without a name."""
+    """Return the names in a header, without blanks around them; an empty one for each column without a name.
+
+    Only a first one is called as in pandas, which writes the index of a data frame there.
+    """
     advice = (
         "the first line of a csv file must name its columns, with distinct names; others before it are left "
         "out by source.skip_lines or source.comment (for streammoe evaluate and fit --skip-lines and --comment)"
@@ -586,4 +589,5 @@ def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]
     duplicates = sorted(name for name, count in Counter(names).items() if count > 1 and name)
     if duplicates:
         raise SourceError(f"{path} has duplicate column names: {', '.join(map(repr, duplicates))}; {advice}")
-    return names
+    unused = (name for name in INDEX_NAMES if name not in names)
+    return (names[0] or next(unused, ""), *names[1:])

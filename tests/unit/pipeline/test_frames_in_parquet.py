@@ -1,4 +1,4 @@
-"""Parquet files as pandas writes them: the index of a data frame, and columns of lists, structures or bytes."""
+"""Files as pandas writes them: the index of a data frame, and columns of lists, structures or bytes."""
 
 import logging
 
@@ -52,6 +52,20 @@ def test_the_index_of_a_frame_is_left_out_with_one_line_in_the_log(name, late, c
         run(f"schema.late_columns={late}")
     assert learned() == ["a", "b"]
     assert len(caplog.records) == 1 + (name != "of numbers only")
+
+
+@pytest.mark.parametrize("late", ["false", "true"])
+@pytest.mark.parametrize("n_times", [1, 2])
+def test_the_index_of_a_frame_in_csv_is_left_out_with_one_warning(n_times, late, caplog):
+    frame().to_csv("1.csv")
+    if n_times == 2:
+        pd.read_csv("1.csv").to_csv("1.csv")
+    run("source.path=1.csv", f"schema.late_columns={late}")
+    assert learned() == ["a", "b"]
+    (warning,) = (record.message for record in caplog.records if record.levelno == logging.WARNING)
+    assert "leaving out 'Unnamed: 0'" in warning
+    assert run("source.path=1.csv", "schema.numeric=['Unnamed: 0']", fresh=True).learned == ROWS
+    assert learned() == ["Unnamed: 0", "a", "b"]
 
 
 @pytest.mark.parametrize("flag", ["schema.numeric=['name']", "schema.features=['a', 'name']"])
