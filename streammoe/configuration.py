@@ -68,7 +68,7 @@ def load_settings(
     settings = settings_module.load(path, kinds=_kinds(), environment=environment, overrides=overrides)
     outputs = _outputs(settings)
     read = [("the configuration", path), *inputs]
-    problems = [*_impossible_places(settings), *_reserved(settings, outputs), *contested(settings, outputs, read)]
+    problems = [*_impossible_places(settings), *contested(settings, outputs, read)]
     if settings.guard.on_jump == "rollback" and getattr(settings.predictions, "transactional", False):
         rule = 'must not be "rollback" with transactional predictions, which cannot be withdrawn'
         problems.append(f'guard.on_jump: {rule}; set "stop", or predictions.transactional = false')
@@ -118,24 +118,26 @@ def _outputs(settings: Settings) -> dict[str, str]:
 
 
 def _reserved(settings: Settings, outputs: Mapping[str, str]) -> Iterator[str]:
-    """Find outputs that have the name of a file of the checkpoint folder."""
+    """Find outputs that have the name of a file of a checkpoint folder, this one or another, which has a lock."""
     folder = os.path.realpath(settings.checkpoint.dir)
     for setting, path in outputs.items():
         parent, name = os.path.split(os.path.realpath(path))
-        if parent == folder and (name in {LOCK_NAME, CONFIRMED} or fnmatch.fnmatch(name, "*checkpoint-*")):
-            yield f"{setting}: is {path!r}, a name that is reserved in checkpoint.dir; name another file"
+        is_reserved = name in {LOCK_NAME, CONFIRMED} or fnmatch.fnmatch(name, "*checkpoint-*")
+        if is_reserved and (parent == folder or Path(parent, LOCK_NAME).is_file()):
+            yield f"{setting}: is {path!r}, a name that is reserved in a daemon's checkpoint.dir; name another file"
 
 
 def contested(
     settings: Settings, outputs: Mapping[str, str], inputs: Iterable[tuple[str, AnyPath]] = ()
 ) -> Iterator[str]:
-    """Yield a sentence for each output that is also read, or written twice, under whatever name.
+    """Yield a sentence for each output that is also read, a daemon's, or written twice, under whatever name.
 
     Args:
         settings: of what is read.
         outputs: files that are to be written, by the option or setting that names each.
         inputs: further files that are read, each with what names it.
     """
+    yield from _reserved(settings, outputs)
     known: Mapping[Any, Any] = connectors()
     others = dict(outputs)
     for setting, path in outputs.items():

@@ -81,6 +81,19 @@ def test_an_output_is_never_what_is_read_or_written_besides(call, name):
             Path(output).unlink()
 
 
+def test_no_output_replaces_a_checkpoint_of_any_daemon():
+    run = CliRunner().invoke(main, ["run", "config.toml", "--set", "checkpoint.dir=elsewhere"])
+    (checkpoint,) = map(str, Path("elsewhere").glob("checkpoint-*"))
+    before = Path(checkpoint).read_bytes()
+    Path("link.model").symlink_to(checkpoint)
+    for output in (checkpoint, "link.model", "elsewhere/lock", "elsewhere/checkpoint-999999999999.safetensors"):
+        done = CliRunner().invoke(main, f"{FIT} --out {output}".split())
+        assert (run.exit_code, done.exit_code, "reserved" in done.output) == (0, 2, True), output
+    assert Path(checkpoint).read_bytes() == before
+    assert {path.name for path in Path("elsewhere").iterdir()} == {Path(checkpoint).name, "lock"}
+    assert CliRunner().invoke(main, f"{FIT} --out elsewhere/new.model".split()).exit_code == 0
+
+
 def test_only_a_regular_file_is_replaced_and_a_link_to_one_stays():
     os.mkfifo("pipe")
     Path("to-a-device").symlink_to("/dev/null")
