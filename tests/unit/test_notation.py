@@ -237,6 +237,27 @@ def test_advice_that_is_followed_word_by_word_works(twin):
     assert evaluated("odd.csv", *flags)["state_digest"] == twin
 
 
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+@pytest.mark.parametrize("marker", ["na", "Missing", "NIL", "not measured"])
+def test_a_text_among_numbers_is_rejected_with_what_makes_it_a_missing_value(format, marker):
+    write(f"odd.{format}", [{**row, "price": marker if i % 3 else row["price"]} for i, row in enumerate(PLAIN)])
+    write("twin.jsonl", [{**row, "price": None if i % 3 else row["price"]} for i, row in enumerate(PLAIN)])
+    failed = CliRunner().invoke(main, ["evaluate", f"odd.{format}", "--target", "y", "--weight", "w"])
+    [(setting, flags)] = re.findall(
+        r"set (schema.missing = .+?); for streammoe evaluate and fit (.+?)\)", failed.stderr
+    )
+    expected = evaluated("twin.jsonl")
+    for way in (shlex.split(flags), ["--set", setting.replace(" = ", "=", 1)]):
+        assert evaluated(f"odd.{format}", *way)["state_digest"] == expected["state_digest"]
+
+
+@pytest.mark.parametrize("value", ["\ud800", "a\x1b[2J", "z" * 21])
+def test_a_text_that_no_setting_can_hold_is_rejected_without_advice(value):
+    with pytest.raises(InvalidEvent) as rejected:
+        number("x", value, text=False)
+    assert str(rejected.value).endswith("or absent")
+
+
 @pytest.mark.parametrize("form", ["%d/%m/%Y", "%b %d, %Y", "%d-%b-%y", "%Y.%m.%d"])
 def test_dates_in_another_format_are_categories_with_a_warning_that_says_what_reads_them(form):
     write("dates.csv", [{**row, "when": f"{row['when']:{form}}"} for row in ROWS])

@@ -271,6 +271,8 @@ _RULES = {
 }
 
 
+MAX_MARKER_LENGTH = 20
+"""Maximum number of characters of a text that may stand for a missing number."""
 OR_CATEGORY = ", or list the column in schema.categorical if it holds categories"
 """What a message suggests for a number in quotes, which is right for a feature only."""
 
@@ -285,7 +287,7 @@ def _reject(name: str, value: object, kind: Kind, reason: str, rule: str = "") -
     if rule:
         message = f"field {name!r} is {shown(value)}; it must be a time{rule}"
     elif kind == "number" and reason == "wrong_type" and isinstance(value, str):
-        message += _advice(value)
+        message += _advice(name, value)
     elif kind == "time" and reason == "wrong_type" and isinstance(value, str) and (forms := formats_of(value)):
         message += f" ({time_advice(name, forms)})"
     raise InvalidEvent(message, reason=reason, feature=name)
@@ -298,13 +300,19 @@ def time_advice(name: str, forms: Collection[str]) -> str:
     set when = "%d/%m/%Y" in [schema.timestamps]; for streammoe evaluate and fit --timestamp when=%d/%m/%Y
     """
     first, *others = forms
-    key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
     flag = f"--timestamp {shlex.quote(f'{name}={first}')}"
     other = f", or {' or '.join(map(json.dumps, others))} if that is the format" if others else ""
-    return f"set {key} = {json.dumps(first)} in [schema.timestamps]{other}; for streammoe evaluate and fit {flag}"
+    return (
+        f"set {_key(name)} = {json.dumps(first)} in [schema.timestamps]{other}; for streammoe evaluate and fit {flag}"
+    )
 
 
-def _advice(value: str) -> str:
+def _key(name: str) -> str:
+    """Return the name of a column as a key of a table in TOML."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+
+
+def _advice(name: str, value: str) -> str:
     """Return what to do about a text that is no number, but may have been meant as one."""
     has_comma = isinstance(value, CommaText)
     written = value.with_point() if isinstance(value, CommaText) else value
@@ -312,7 +320,15 @@ def _advice(value: str) -> str:
         return f" (write it without quotes{OR_CATEGORY})"
     remedy = remedy_of(written)
     if remedy is None:
-        return ""
+        marker = tidied(value)
+        is_odd = isinstance(value, Unreadable) or not (name + marker).isprintable()
+        if is_odd or len(marker) > MAX_MARKER_LENGTH:
+            return ""
+        return (
+            f" (if it stands for a missing value, set schema.missing = {{ {_key(name)} = "
+            f"{json.dumps([marker], ensure_ascii=False)} }}; for streammoe evaluate and fit --missing "
+            f"{shlex.quote(f'{name}={marker}')})"
+        )
     if has_comma and remedy.comma:
         return (
             ' (numbers cannot contain a point while source.decimal is ",", unless it separates thousands: '
