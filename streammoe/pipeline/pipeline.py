@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +41,7 @@ _SETTINGS = {"lagged": "model.lags.inputs"}
 """The setting that names columns of `Schema`, where it is not one of ``schema`` with the same name."""
 SETTLED_AT = 100
 """Number of records after which a name in the settings that none of them had is noticed."""
+_CODE = re.compile(r"[ \t]*0[0-9]+[ \t]*")
 
 
 class Schema(NamedTuple):
@@ -275,6 +278,7 @@ class Pipeline:
         if outcome.learned[0]:
             LOGGER.info("%s: more columns by their first values: %s", batch.origin, described(kinds))
             self._warn_of_dates(batch, kinds, values)
+            self._warn_of_codes(batch, i, kinds)
         labels = [row.label] if self._is_classifier else None
         at = len(ledger.batch) - len(batch) + i
         rival = self._scored_by_rival(fields, np.array([row.x]), targets, texts, outcome)
@@ -612,6 +616,7 @@ class Pipeline:
             else:
                 LOGGER.info("%s: columns by their first values: %s", batch.origin, described(kinds))
                 self._warn_of_dates(batch, kinds, values)
+                self._warn_of_codes(batch, i, kinds)
                 if features is None and (index := sorted(self._left_out(batch) & values.keys())):
                     LOGGER.warning(
                         "%s: leaving out %s, the index of a data frame as pandas writes it (a first column without a "
@@ -645,6 +650,24 @@ class Pipeline:
                     time_advice(name, forms),
                     others[kind][2],
                 )
+
+    def _warn_of_codes(self, batch: Batch, i: int, kinds: Mapping[str, ColumnKind]) -> None:
+        """Warn of columns of numbers by their first values if records from the i-th on have some with leading zeros."""
+        names = {name for name, kind in kinds.items() if kind == "number" and not self.schema.fixed.kind(name)}
+        for at in range(i, min(i + SETTLED_AT, len(batch)) if names and _is_text(batch) else i):
+            with suppress(InvalidEvent):
+                values = decoder(batch.format).names(batch, at)
+                for name in sorted(name for name in names if _CODE.fullmatch(str(values.get(name)))):
+                    names.remove(name)
+                    LOGGER.warning(
+                        "%s: column %s is one of numbers by its first value and holds %s, whose leading zeros are "
+                        "lost: for codes list it in schema.categorical (for streammoe evaluate and fit --categorical "
+                        "%s), else in schema.numeric",
+                        batch.origin,
+                        shown(name),
+                        shown(values[name]),
+                        shlex.quote(name),
+                    )
 
     def _require_types(self, batch: Batch, others: Collection[str]) -> None:
         """Require that the type of each column that would be a feature has values that can be read.

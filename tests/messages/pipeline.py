@@ -139,6 +139,7 @@ CASES = {
     "a number with blanks and a decimal comma": case("1\u00a0234,5;2".encode(), columns=("a", "y"), delimiter=";"),
     "a time in another format": case({"t": "01/12/2017", "y": 1}, schema=KINDS, timestamps=("t",)),
     "a time that is not in its format": case({"t": "2017-12-01", "y": 1}, schema=FORMATTED, timestamps=("t",)),
+    "numbers with leading zeros": case(b"02139,2", columns=("the zip", "y")),
     "a column of dates in another format": case({"the day": "01/12/2017", "y": 1}),
     "a column of times in milliseconds": case({"t": 1609459200000, "y": 1}),
     "a number with one comma": case(b'"1,234",2', columns=("a", "y")),

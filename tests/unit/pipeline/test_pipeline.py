@@ -179,6 +179,20 @@ def test_names_in_the_settings_that_no_record_has_are_warned_of_once(caplog, for
     assert not [message for message in caplog.messages if "schema." in message and "late_columns" not in message]
 
 
+@pytest.mark.parametrize("sizes", [(), (60,)])
+def test_numbers_with_leading_zeros_among_the_first_records_are_warned_of_once_by_column(caplog, sizes):
+    columns = {"zip": ("10001", " 02139", "01234"), "none": ("0", "0.5", "10"), "listed": ("007",), "named": ("00",)}
+    events = [good(i, **{name: each[i % len(each)] for name, each in columns.items()}) for i in range(120)]
+    events = [event | ({"late": "07"} if i > 70 else {}) for i, event in enumerate(events)]
+    schema = {**NO_NAMES, "numeric": frozenset({"listed"}), "categorical": frozenset({"named"})}
+    run(pipeline("regressor", schema={**schema, "late_columns": True}), events, "csv", sizes)
+    codes = [message for message in caplog.messages if "leading zeros" in message]
+    assert [("'zip'" in each, "'late'" in each) for each in codes] == [(True, False), (False, True)]
+    assert "' 02139'" in codes[0]
+    assert "schema.categorical" in codes[0]
+    assert "--categorical zip" in codes[0]
+
+
 def test_labels_that_come_late_bring_names_late(caplog):
     line = pipeline("regressor", schema=NO_NAMES | {"weight": "w"})
     run(line, [*({"a": 1.0, "b": 1.0} for _ in range(300)), *(good(i, w=1) for i in range(100))], "jsonl", [50])
