@@ -268,6 +268,15 @@ def test_dates_in_another_format_are_categories_with_a_warning_that_says_what_re
     assert evaluated("dates.csv", *shlex.split(flags))["state_digest"] == evaluated("plain.csv")["state_digest"]
 
 
+@pytest.mark.parametrize("form", ["%m/%d/%Y", "%m/%d/%y %H:%M", "%m-%d-%Y"])
+def test_a_date_that_is_not_in_the_format_of_its_column_is_rejected_with_the_one_that_it_has(form):
+    written = datetime(2024, 12, 31, tzinfo=UTC).strftime(form)
+    with pytest.raises(InvalidEvent) as rejected:
+        seconds("d", written, text=True, notation=Notation(time=f"%d{form[2]}%m{form[5:]}"))
+    [flag] = re.findall(r"--timestamp '?d=(.+?)'?\)", str(rejected.value))
+    assert seconds("d", written, text=True, notation=Notation(time=flag)) == 1735603200.0
+
+
 def test_local_times_are_read_alike_as_text_and_as_typed_columns():
     rows = [{**row, "when": row["when"].replace(tzinfo=None)} for row in ROWS]
     write("typed.parquet", rows)

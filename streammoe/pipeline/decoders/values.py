@@ -288,7 +288,7 @@ def _reject(name: str, value: object, kind: Kind, reason: str, rule: str = "") -
         message = f"field {name!r} is {shown(value)}; it must be a time{rule}"
     elif kind == "number" and reason == "wrong_type" and isinstance(value, str):
         message += _advice(name, value)
-    elif kind == "time" and reason == "wrong_type" and isinstance(value, str) and (forms := formats_of(value)):
+    if kind == "time" and reason == "wrong_type" and isinstance(value, str) and (forms := formats_of(value)):
         message += f" ({time_advice(name, forms)})"
     raise InvalidEvent(message, reason=reason, feature=name)
 
