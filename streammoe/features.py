@@ -29,7 +29,7 @@ from streammoe.kernels.features import (
 )
 from streammoe.layout import CYCLES, NO_ADDITIONS, Additions, Layout, Plan, padded, plan_of, restored_entries
 from streammoe.notation import NUMBER
-from streammoe.outliers import MAX_ERROR_SHARE
+from streammoe.outliers import MAX_ERROR_SHARE, code_of
 from streammoe.ranges import Bounds, Scales, limits_of
 from streammoe.replacements import Noticed
 from streammoe.scaling import (
@@ -674,6 +674,11 @@ class Encoder(Noticed):
     def is_scaled_before(self, X: FloatArray) -> bool:
         """Return whether the numbers in the first rows of a stream show a scaler in front of the model."""
         return come_from_a_running_scaler(np.take(X, self._plan.numeric[:, 0], axis=1))
+
+    def codes_in(self, X: FloatArray) -> dict[Any, tuple[float, int]]:
+        """Return the columns of numbers that have a code in these rows, with what `code_of` says; of lags none."""
+        own = [at for at in self._plan.numeric[:, 0].tolist() if at >= len(self.lagged)]
+        return {self.fields[at]: code for at in own if (code := code_of(X[:, at])) is not None}
 
     def fit_bounds(self, X: FloatArray, Y: FloatArray, *, joining: bool = False) -> None:
         """Hold to the range of buffered rows from now on; with `joining`, to what was seen before as well."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import calendar
+import json
 import math
 import re
+import shlex
 import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
@@ -223,6 +225,23 @@ def as_text(value: bool | float | Decimal) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(int(value)) if value == int(value) else repr(float(value))
+
+
+def toml_key(name: str) -> str:
+    """Return the name of a column as a key of a table in TOML."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+
+
+def missing_advice(name: str, marker: str | float) -> str:
+    """Return how to have a text or a number read as a missing value of a column.
+
+    >>> print(missing_advice("the load", -999.0))
+    set schema.missing = { "the load" = [-999] }; for streammoe evaluate and fit --missing 'the load=-999'
+    """
+    text = marker if isinstance(marker, str) else as_text(marker)
+    written = json.dumps(marker, ensure_ascii=False) if isinstance(marker, str) else text
+    flag = f"--missing {shlex.quote(f'{name}={text}')}"
+    return f"set schema.missing = {{ {toml_key(name)} = [{written}] }}; for streammoe evaluate and fit {flag}"
 
 
 class Notation(NamedTuple):

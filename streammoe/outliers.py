@@ -55,6 +55,26 @@ def winsorised(values: FloatArray, *, share: float = MAX_OUTLIER_SHARE, codes: b
     return clipped
 
 
+def code_of(values: FloatArray) -> tuple[float, int] | None:
+    """Return an extreme value of a column that may stand for a missing one, and how often it occurs; None if none may.
+
+    It occurs at least 3 times, in at most half of the column, and further from the others than their standard
+    deviation, while these are mostly different: neither a class, nor a count, nor the end of a range.
+
+    >>> code_of(np.array([*range(9), np.nan, -999.0, -999.0, -999.0])), code_of(np.array([0.0, 1.0] * 9))
+    ((-999.0, 3), None)
+    """
+    known = values[~np.isnan(values)]
+    for code in (known.min(initial=np.inf), known.max(initial=-np.inf)):
+        rest = known[known != code]
+        count = known.size - rest.size
+        if 3 <= count <= rest.size < 2 * np.unique(rest).size:
+            with np.errstate(over="ignore"):
+                if np.abs(rest - code).min() > rest.std():
+                    return float(code), count
+    return None
+
+
 def _without_codes(outer: FloatArray, middle: float, most: float) -> FloatArray:
     """Return values far out without the commonest on either side of the middle, unless these are more than `most`."""
     rest = []

@@ -28,10 +28,12 @@ from streammoe.kernels.state import LearningOptions
 from streammoe.layout import Additions, Layout, padded
 from streammoe.model.lags import LagMemory
 from streammoe.model.targets import Targets
+from streammoe.notation import as_text, missing_advice
 from streammoe.options import FeatureOptions, Options
 from streammoe.replacements import Noticed
 from streammoe.scaling import Scaler
 from streammoe.schedules import Restarted, Steps
+from streammoe.text import shown
 from streammoe.types import BoolArray, FloatArray, IntArray
 
 SCALER_COST = 100
@@ -42,6 +44,8 @@ DESIGN_COST = 10
 
 SCALER_SHOWS = 30
 """Number of events after which a scaler in front of the model is noticed."""
+CODES_SHOW, CODES_END = 64, 200
+"""Numbers of first events in which a code for missing values is noticed, at least and at most."""
 DISBELIEF = 1e-9
 """What remains of the weight of an event whose target is taken for an error; a weight of 0 would mark no event."""
 CURVED_FROM = 32
@@ -238,6 +242,19 @@ class Context(Noticed):
                 "are on other scales than later ones",
                 "since the model scales them itself" if standardize else "and set standardize instead",
             )
+        first = X[:CODES_END] if len(X) >= CODES_SHOW else X[:0]
+        for name, (code, count) in encoder.codes_in(first).items():
+            if (known := (-1, f"code {name!r}")) not in self.reported:
+                self.reported.add(known)
+                LOGGER.warning(
+                    "column %s: the value %s occurs %d times in the first %d events, far from all others; if it stands "
+                    "for a missing value, %s; in Python give None in its place",
+                    shown(name),
+                    as_text(code),
+                    count,
+                    len(first),
+                    missing_advice(str(name), code),
+                )
 
     def buffer(self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
         """Convert raw rows to a buffer for batch fits, in the coordinates of an encoder; see `fitted_rows`."""

@@ -93,6 +93,13 @@ def scaled_before(_):
         model.learn_one(x, y)
 
 
+def with_codes(_):
+    """Learn a column in which a number stands for missing values."""
+    model = MoERegressor(1, warmup=64)
+    for i in range(64):
+        model.learn_one({"the load": -200.0 if i % 9 == 4 else i / 7}, i % 5)
+
+
 def learning(*xs, y=1.0, kind=MoERegressor, **arguments):
     """Learn events one after the other, the last of which is rejected."""
 
@@ -133,6 +140,7 @@ FRAME = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
 CASES = {
     # Columns
     "a scaler in front": scaled_before,
+    "a code for missing values": with_codes,
     "targets far out in a warm-up": far_out,
     "squares asked for too early": curved_too_early,
     # Arguments

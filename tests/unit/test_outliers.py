@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streammoe import MoERegressor
-from streammoe.outliers import MAX_DEVIATIONS, winsorised
+from streammoe.outliers import MAX_DEVIATIONS, code_of, winsorised
 from streammoe.scaling import moments
 
 RNG = np.random.default_rng(0)
@@ -32,6 +32,51 @@ HONEST = (
 def test_columns_without_single_values_far_out_keep_their_bits(codes):
     for values in HONEST:
         assert winsorised(values, codes=codes).tobytes() == values.tobytes()
+
+
+DRAWS = np.random.default_rng(1)
+NO_CODES = {
+    "flags": DRAWS.integers(0, 2, 200),
+    "rare flags": np.arange(200) % 60 == 0,
+    "counts": DRAWS.poisson(3, 200),
+    "clipped on both sides": np.clip(DRAWS.normal(size=200), -1, 1),
+    "a dial that is at its end": np.minimum(DRAWS.exponential(50, 200), 100),
+    "rain": np.where(DRAWS.random(200) < 0.4, 0, DRAWS.gamma(0.6, 5, 200)),
+    "heavy tails": DRAWS.standard_cauchy(200),
+    "tiers": DRAWS.choice([1, 2, 1000], 200),
+    "one value": np.full(200, -999),
+    "twice": np.concatenate([DRAWS.normal(size=198), [-999, -999]]),
+    "nothing": np.full(200, np.nan),
+    "too large to be squared": np.repeat([1e200, -1e200, 1e199, 3e199], [3, 1, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("name", NO_CODES)
+def test_what_a_column_may_well_hold_is_no_code(name):
+    assert code_of(NO_CODES[name].astype(np.float64)) is None
+
+
+@pytest.mark.parametrize("code", [-999.0, -200.0, 99999.0, -1.0])
+def test_a_code_far_from_all_others_is_found(code):
+    values = np.random.default_rng(1).normal(60.0, 8.0, 200)
+    values[::9], values[1::9] = code, np.nan
+    assert code_of(values) == (code, 23)
+
+
+@pytest.mark.parametrize("warmup", [150, None])
+def test_a_code_for_missing_values_is_warned_of_once_by_column_with_what_to_do(warmup, caplog):
+    rows = np.random.default_rng(1).normal(size=(400, 3))
+    rows[::10, 0] = rows[5::10, 2] = -999.0
+    for missing, n_warnings in ((None, 0), (-999.0, 2)):
+        model = MoERegressor(n_experts=2, warmup=warmup)
+        for row in rows.tolist():
+            x = {name: missing if value == -999.0 else value for name, value in zip(("a", "b", 7), row, strict=True)}
+            model.learn_one(x, row[1])
+        said = sorted(message for message in caplog.messages if "missing value" in message)
+        assert len(said) == n_warnings
+    assert "schema.missing = { a = [-999] }" in said[0]
+    assert "None" in said[0]
+    assert said[1].startswith("column 7")
 
 
 @pytest.mark.parametrize("share", [0.04, 0.2])

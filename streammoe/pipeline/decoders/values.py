@@ -27,8 +27,10 @@ from streammoe.notation import (
     Notation,
     as_text,
     formats_of,
+    missing_advice,
     remedy_of,
     tidied,
+    toml_key,
 )
 from streammoe.text import shown
 
@@ -302,14 +304,8 @@ def time_advice(name: str, forms: Collection[str]) -> str:
     first, *others = forms
     flag = f"--timestamp {shlex.quote(f'{name}={first}')}"
     other = f", or {' or '.join(map(json.dumps, others))} if that is the format" if others else ""
-    return (
-        f"set {_key(name)} = {json.dumps(first)} in [schema.timestamps]{other}; for streammoe evaluate and fit {flag}"
-    )
-
-
-def _key(name: str) -> str:
-    """Return the name of a column as a key of a table in TOML."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+    setting = f"set {toml_key(name)} = {json.dumps(first)} in [schema.timestamps]"
+    return f"{setting}{other}; for streammoe evaluate and fit {flag}"
 
 
 def _advice(name: str, value: str) -> str:
@@ -324,11 +320,7 @@ def _advice(name: str, value: str) -> str:
         is_odd = isinstance(value, Unreadable) or not (name + marker).isprintable()
         if is_odd or len(marker) > MAX_MARKER_LENGTH:
             return ""
-        return (
-            f" (if it stands for a missing value, set schema.missing = {{ {_key(name)} = "
-            f"{json.dumps([marker], ensure_ascii=False)} }}; for streammoe evaluate and fit --missing "
-            f"{shlex.quote(f'{name}={marker}')})"
-        )
+        return f" (if it stands for a missing value, {missing_advice(name, marker)})"
     if has_comma and remedy.comma:
         return (
             ' (numbers cannot contain a point while source.decimal is ",", unless it separates thousands: '
