@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -60,8 +61,8 @@ def table_by_names(encoder: Encoder, X: Any, feature_names: Sequence[Any] | None
     if feature_names is not None:
         msg = "feature_names: a data frame has its own column names; omit feature_names"
         raise InvalidEvent(msg, reason="wrong_shape")
-    table = table_of(encoder, frame)
-    if absent := [name for name in encoder.own_fields if name not in table.names]:
+    table = table_of(encoder, frame, warns=False)
+    if absent := _absent(encoder, table.names):
         msg = (
             f"X: lacks {some_of(absent)}, which the model has, among its columns ({some_of(table.names)}); rename "
             "them, or give X.to_numpy() and feature_names"
@@ -79,11 +80,12 @@ def targets_by_names(targets: Targets, y: Any) -> tuple[Any, list[Any] | None]:
     return frame[names].to_numpy(), names
 
 
-def table_of(encoder: Encoder, X: pd.DataFrame) -> Table:
+def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
     """Convert a frame to a table; times become seconds since 1970, categories their levels, missing values NaN or None.
 
     A type of categories makes a column one of these. Of others that the encoder does not know the first value decides
-    what they hold, as in `learn_one`.
+    what they hold, as in `learn_one`. A column of the model that the frame lacks is missing in all rows, and warned of
+    unless `warns` is false.
 
     Raises:
         InvalidEvent: a name or a value is of the wrong type, or a number is not finite; ``row`` is the index of the
@@ -97,6 +99,12 @@ def table_of(encoder: Encoder, X: pd.DataFrame) -> Table:
     if twice:
         msg = f"X: the columns {twice!r} occur more than once; give each column a unique name"
         raise InvalidEvent(msg, reason="wrong_shape")
+    if warns and (absent := _absent(encoder, names)):
+        warnings.warn(
+            f"X: lacks {some_of(absent)}, which the model has, among its columns ({some_of(names)}); each counts as "
+            "missing in all rows: rename the columns if they have other names",
+            stacklevel=3,
+        )
     rows = np.full((len(X), len(names)), np.nan)
     texts: dict[Any, list[str | None]] = {}
     kinds: dict[Any, ColumnKind] = {}
@@ -132,6 +140,11 @@ def table_of(encoder: Encoder, X: pd.DataFrame) -> Table:
     if errors:
         raise min(errors, key=lambda error: error.row or 0)
     return Table(rows, names, texts, kinds, stated)
+
+
+def _absent(encoder: Encoder, names: Sequence[Any]) -> list[Any]:
+    """Return the columns of the model that are not among these names."""
+    return [name for name in encoder.own_fields if name not in names]
 
 
 def _values(column: pd.Series) -> AnyArray | list[Any]:
