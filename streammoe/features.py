@@ -47,6 +47,8 @@ from streammoe.values import check_name, is_missing, level, not_a_mapping, quant
 LOGGER = logging.getLogger("streammoe.features")
 ABSOLUTE_LIMIT = 1e50
 """Beyond this, a square no longer fits into a Gram matrix with others."""
+FURTHEST = 100.0
+"""Deviations from the center of a column to which numbers are held in a warm-up."""
 MARGIN = 0.1
 """How far beyond the range seen so far a number may be, in widths of that range."""
 INPUT_PACE = 1e-4
@@ -212,9 +214,17 @@ class Encoder(Noticed):
         return fields
 
     def scaled(self, scaler: Scaler) -> Encoder:
-        """Return an encoder with another scaler, for `design` only: it shares everything that grows."""
+        """Return an encoder with another scaler, for `design` and `hold` only: it shares everything that grows.
+
+        Numbers are held to within `FURTHEST` of the center, since no range is known yet.
+        """
         other = copy.copy(self)
         other.scaler = scaler
+        other.bounds = Bounds.blank(len(self.fields))
+        fields, columns = self._plan.numeric.T
+        center, reach = scaler.center[columns], FURTHEST * scaler.scale[columns]
+        other.bounds.low[fields], other.bounds.high[fields] = center - reach, center + reach
+        other.bounds.seen[fields] = np.where((scaler.scale[columns] != 1.0) | (center != 0.0), 1 + SETTLED, 0)
         return other
 
     @property
@@ -550,24 +560,26 @@ class Encoder(Noticed):
         bounded: FloatArray = np.minimum(np.maximum(X, self._plan.lowest), self._plan.highest)
         return bounded
 
-    def hold(self, X: FloatArray, Y: FloatArray | None = None) -> FloatArray:
-        """Return raw rows with their numbers held to what was seen before them; learned rows move the bounds.
+    def hold(self, X: FloatArray, Y: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+        """Return raw rows with their numbers held to what was seen before them, and with those far beyond it held.
+
+        Learned rows move the bounds.
 
         Args:
             X: (n, F) rows in range.
             Y: (n, Q) targets, NaN in rows that are only predicted, as all are without targets.
         """
         if not self.holds:
-            return X
-        held, targets = X.copy(), NO_TARGETS if Y is None else Y
+            return X, X
+        held, near, targets = X.copy(), X.copy(), NO_TARGETS if Y is None else Y
         bounds, paces = self.bounds, (INPUT_PACE, self.n_lags_of_targets, TARGET_PACE)
-        clip_rows(X, targets, self._plan.numeric, *bounds, MARGIN, *paces, held)
-        return held
+        clip_rows(X, targets, self._plan.numeric, *bounds, MARGIN, *paces, held, near)
+        return held, near
 
-    def designs(self, X: FloatArray, held: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Compute W and R of held rows as `design` does, and R of the rows as they are, X."""
+    def designs(self, held: FloatArray, near: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Compute W and R of held rows as `design` does, and R of those of which only numbers far beyond are held."""
         W, R = self.design(held)
-        return W, R, R if held is X or ((held == X) | np.isnan(X)).all() else self.design(X)[1]
+        return W, R, R if held is near or ((held == near) | np.isnan(near)).all() else self.design(near)[1]
 
     @property
     def n_lags_of_targets(self) -> int:
@@ -623,7 +635,7 @@ class Encoder(Noticed):
         X, Y = self.plausible_inputs(X), self.plausible_targets(Y)
         fields, columns = self._plan.numeric.T
         # What is held cannot be far out later either.
-        means, scales = moments(np.take(self.hold(X), fields, axis=1), codes=True)
+        means, scales = moments(np.take(self.hold(X)[0], fields, axis=1), codes=True)
         scaler = identity_scaler(len(self.feature_names), Y.shape[1])
         scaler.fill[columns] = means
         if standardize:

@@ -408,7 +408,7 @@ class Options(Section):
     @property
     def has_on_trial(self) -> bool:
         """Whether the portfolio begins with single experts that stay while they help."""
-        return self.serve == "portfolio" and self.most_experts > 1
+        return self.serve == "portfolio"
 
     @property
     def has_refits(self) -> bool:

@@ -19,6 +19,10 @@ WITHIN = 8
 """How many of them another value takes back, so that errors among others never add up to `RUN`."""
 JUMP = 0.5
 """How far beyond its bounds such a value is, in widths."""
+LEAP = 1_000.0
+"""How far beyond its bounds a number is for no linear relation to go on there, in widths."""
+APART = 0.01
+"""How far it is from the one before it, at least, in units of that distance; closer ones are a level of their own."""
 FEW = 10
 """The same for targets, to which predictions are held."""
 FEWEST = 3
@@ -269,7 +273,7 @@ def _widen(x: float, j: int, low: FloatArray, high: FloatArray, first: FloatArra
 
 
 @inline
-def _follow(x: float, j: int, low: FloatArray, high: FloatArray, seen: IntArray) -> bool:
+def _follow(x: float, j: int, low: FloatArray, high: FloatArray, first: FloatArray, seen: IntArray) -> bool:
     """Judge whether a settled column has jumped, so that its bounds follow at once.
 
     `seen` counts values in a row that are far beyond the bounds; after `RUN` of them the bounds follow the next `RUN`
@@ -280,8 +284,12 @@ def _follow(x: float, j: int, low: FloatArray, high: FloatArray, seen: IntArray)
     if RUN <= count < 2 * RUN:
         seen[j] += 1 if count < 2 * RUN - 1 else -count
         return True
-    beyond = max(low[j] - x, x - high[j]) / (high[j] - low[j])
-    if beyond > JUMP:
+    width = high[j] - low[j]
+    beyond = max(low[j] - x, x - high[j])
+    if beyond > JUMP * width:
+        before, first[j] = first[j], x
+        if abs(x - before) < APART * beyond:
+            return False
         if count < RUN:
             count += 1
         elif count < 3 * RUN - 1:
@@ -310,6 +318,7 @@ def clip_rows(
     n_series: int,
     series_pace: float,
     out: FloatArray,
+    near: FloatArray,
 ) -> None:
     """Hold the numbers of each row to the bounds of their columns, which a learned row then moves.
 
@@ -324,6 +333,7 @@ def clip_rows(
         n_series: number of first fields that are earlier targets; `series_pace`: how far a row moves their bounds,
             in widths, if it is less than JUMP beyond.
         out: (n, F), a copy of X; written.
+        near: likewise, where values that are LEAP widths beyond alone are held; may be `out` if there are none.
     """
     for i in range(X.shape[0]):
         learns = Y.shape[0] > 0 and not math.isnan(Y[i, 0])
@@ -334,8 +344,10 @@ def clip_rows(
                 continue
             if seen[j] > SETTLED and not math.isnan(x):
                 out[i, j] = _held(x, j, low, high, margin)
+                if abs(x - out[i, j]) > LEAP * (high[j] - low[j]):
+                    near[i, j] = out[i, j]
             if learns:
-                follows = seen[j] > SETTLED and not math.isnan(x) and _follow(x, j, low, high, seen)
+                follows = seen[j] > SETTLED and not math.isnan(x) and _follow(x, j, low, high, first, seen)
                 reach = JUMP * (high[j] - low[j])
                 is_near = j < n_series and low[j] - reach <= x <= high[j] + reach
                 own = series_pace if is_near else pace

@@ -146,7 +146,9 @@ class Kernels(NamedTuple):
 
 
 _SCREEN = Callee(features.screen_rows, [_F2, _F2, _I1, _F1, _F2, _I1, _F1, _F2, _I1, _FLOAT, _FLOAT, _I1], _INT)
-_CLIP = Callee(features.clip_rows, [_F2, _F2, _I2, _F1, _F1, _F1, _I1, _FLOAT, _FLOAT, _INT, _FLOAT, _F2], types.none)
+_CLIP = Callee(
+    features.clip_rows, [_F2, _F2, _I2, _F1, _F1, _F1, _I1, _FLOAT, _FLOAT, _INT, _FLOAT, _F2, _F2], types.none
+)
 _EXPAND = Callee(features.expand_rows, [_F2, _I2, _I1, _I2, _I2, _F1, _F1, _F1, _INT, _F2], types.none)
 _HOLD = Callee(features.hold_predictions, [_F2, _F2, _F1, _F1, _F1, _I1, _F1, _FLOAT, _FLOAT, _B1], types.none)
 _COMBINE = Callee(portfolio.combine, [_F1, _F1, _F1, _F2, _F3, _F1, _F2, _F2], types.none)
@@ -226,6 +228,7 @@ def _clip(event: Any, X: FloatArray, Y: FloatArray, held: FloatArray) -> None:
             event.input_pace,
             event.n_series,
             event.target_pace,
+            held,
             held,
         ),
     )

@@ -273,7 +273,7 @@ class Context(Noticed):
         """
         left_out = self.left_out(encoder, Y)[:, None]
         X, Y, weights = _leaving_out(left_out, encoder, X, Y, weights, encoder.scaler.target_center)
-        return encoder.hold(X), Y, weights
+        return encoder.hold(X)[0], Y, weights
 
     def left_out(self, encoder: Encoder, Y: FloatArray) -> BoolArray:
         """Return which of the buffered rows, (n,), a fit leaves out for their target."""

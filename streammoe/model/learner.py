@@ -381,7 +381,7 @@ class Learner:
         members, trust, encoder, means, _ = served
         # Prediction never raises on range: values too large for their powers are clipped.
         X = encoder.bounded(X)
-        W, R, unheld = encoder.designs(X, encoder.hold(X))
+        W, R, unheld = encoder.designs(*encoder.hold(X))
         scaler = encoder.scaler
         Z = None if Y is None else (Y - scaler.target_center) / scaler.target_scale
         scores, responsibilities = portfolio.score(

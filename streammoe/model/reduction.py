@@ -264,7 +264,7 @@ def _said(
 def features_at(learner: Learner, X: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return gate features and expert features of raw rows, as they are predicted."""
     encoder = learner.encoder
-    return encoder.design(encoder.hold(encoder.bounded(X)))
+    return encoder.design(encoder.hold(encoder.bounded(X))[0])
 
 
 # -- Reduction ---------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def test_predictions_and_losses_of_the_curved_member_are_those_of_the_formulas(n
     model.learn_array(X[:400], Y[:400] if M == "2" else Y[:400, 0])
     member = model.learner.phase.portfolio.members[-1]
     encoder = model.learner.encoder
-    R = encoder.design(encoder.hold(X[400:]))[1]
+    R = encoder.design(encoder.hold(X[400:])[0])[1]
     targets = (Y[400:] - encoder.scaler.target_center) / encoder.scaler.target_scale
     columns = [R[:, 0], *(R[:, 1 + j] for j in range(P))]
     columns += [R[:, 1 + i] * R[:, 1 + j] for i, j in itertools.combinations_with_replacement(range(P), 2)]

@@ -31,7 +31,7 @@ def test_predictions_and_losses_are_those_of_the_formulas(size, family, member_o
     (member,) = (each for each in model.learner.phase.portfolio.members if isinstance(each, member_of))
     member.state.n[0] = begins
     encoder = model.learner.encoder
-    R = encoder.design(encoder.hold(X[N:]))[1]
+    R = encoder.design(encoder.hold(X[N:])[0])[1]
     targets = (y[N:, None] - encoder.scaler.target_center) / encoder.scaler.target_scale
     state, p = member.state, R.shape[1]
     prior = {"gate_gram": np.ones(p), "expert_gram": state.prior_expert_gram, "experts": state.prior_experts}

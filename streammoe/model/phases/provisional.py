@@ -107,7 +107,8 @@ class ProvisionalMixture:
                 discarded if there was a single row.
         """
         state, residual, options = self.candidate
-        W, R = context.encoder.scaled(self.scaler).design(X)
+        encoder = context.encoder.scaled(self.scaler)
+        W, R = encoder.design(encoder.hold(X)[0])
         n_outputs = context.targets.n_outputs
         targets = (Y - self.scaler.target_center) / self.scaler.target_scale
         # The one expert may continue where the mixture cannot, so the events are not rejected. An unsound single row

@@ -48,8 +48,9 @@ class Rescaling:
             self._first = context.judged(context.encoder, X, Y, weights, center)
         again = self._again
         due = min(relearned_rows(context, again) * (one.count - self.began + 1), one.count)
+        encoder = encoder_of(context, again)
         for X, Y, weights in self._parts(one, slice(again.count, due)):
-            again.learn(X, encoder_of(context, again).design(X)[1], Y, weights, traced=False)
+            again.learn(X, encoder.design(encoder.hold(X)[0])[1], Y, weights, traced=False)
         if due < one.count:
             return False
         one.take_over(again, self.n_scaling)

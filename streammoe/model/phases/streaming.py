@@ -292,9 +292,9 @@ class Streaming(Noticed, Phase):
     ) -> mixture.Scores:
         encoder = context.encoder
         scaler = encoder.scaler
-        held = encoder.hold(X, Y)
+        held, near = encoder.hold(X, Y)
         weights = context.believed(Y, weights)
-        W, R, unheld = encoder.designs(X, held)
+        W, R, unheld = encoder.designs(held, near)
         rows = Rows(W, R, (Y - scaler.target_center) / scaler.target_scale, weights, unheld)
         if context.detector is None:
             scores = self._step(context, context.options.schedule, rows, traced=traced)

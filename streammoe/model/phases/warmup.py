@@ -154,7 +154,7 @@ class WarmUp(Phase):
         self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
     ) -> mixture.Scores:
         encoder = encoder_of(context, self.one)
-        _, R = encoder.design(X)
+        _, R = encoder.design(encoder.hold(X)[0])
         one = in_units(self.one.learn(X, R, Y, weights, traced=traced), encoder.scaler)
         believed = weights if self.provisional is None else context.believed(Y, weights)
         scores = self._learn_provisional(context, X, Y, believed, one, traced=traced)
