@@ -131,6 +131,8 @@ class Batch:
     index: tuple[str, ...] = ()
     """Columns of the table that were the index of the data frame that it was written from; `INDEX_NAMES` in any batch
     are taken for one."""
+    categorical: frozenset[str] = frozenset()
+    """Columns of the table that are categories by their type, whatever their values are."""
     timestamps: IntArray | None = None
     """Creation time of each record in milliseconds since 1970, shape (n,), if the source knows it."""
     keys: Sequence[bytes | None] | None = None

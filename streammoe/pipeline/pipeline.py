@@ -197,7 +197,9 @@ class Pipeline:
         rest = batch if self.model.fields else self._find_columns(batch, ledger)
         while True:
             ignored = self.schema.others | self._left_out(rest) if self._takes_columns() else None
-            decoded = decoder(batch.format).decode(rest, self.roles(), ignored, self._awaited())
+            decoded = decoder(batch.format).decode(
+                rest, self._roles(self.model.column_kinds, rest), ignored, self._awaited()
+            )
             learned += self._learn(rest, decoded, ledger)
             if decoded.first_new is None:
                 break
@@ -261,7 +263,8 @@ class Pipeline:
         fields = [*self.model.fields, *names]
         decode, text = decoder(batch.format), _is_text(batch)
         # Decoding has found a kind for each of them.
-        kinds = {name: kind for name in names if (kind := self._roles({}).first_kind(name, values[name], text=text))}
+        roles = self._roles({}, batch)
+        kinds = {name: kind for name in names if (kind := roles.first_kind(name, values[name], text=text))}
         row = to_row(decode.names(batch, i), self._roles({**self.model.column_kinds, **kinds}), text=text)
         before = self._before()
         targets, texts = self._targets(row), {j: [level] for j, level in row.texts.items()}
@@ -468,8 +471,8 @@ class Pipeline:
         """Return what to read from records as the model is now."""
         return self._roles(self.model.column_kinds)
 
-    def _roles(self, kinds: Mapping[str, ColumnKind]) -> FieldRoles:
-        """Return what to read from records with these features, in order."""
+    def _roles(self, kinds: Mapping[str, ColumnKind], batch: Batch | None = None) -> FieldRoles:
+        """Return what to read from records with these features, in order, and from a batch for new columns."""
         schema = self.schema
         return FieldRoles(
             tuple(kinds),
@@ -481,6 +484,7 @@ class Pipeline:
             schema.numeric,
             schema.lagged,
             schema.notations,
+            frozenset() if batch is None else batch.categorical,
         )
 
     def _targets(self, row: Row) -> FloatArray | list[str | None]:
@@ -596,7 +600,7 @@ class Pipeline:
                 columns = sorted(values.keys() - others if features is None else features)
                 if features is None and (problem := self._describe_excess(columns)):
                     raise InvalidEvent(f"the record has {problem}", reason="too_many_columns")
-                roles = self._roles({})
+                roles = self._roles({}, batch)
                 kinds = {
                     name: kind
                     for name in columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import parquet, types
 
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Locations
@@ -48,6 +49,7 @@ class ParquetReader:
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             self._columns = tuple(file.schema_arrow.names)
             self._index = _index_of(file.schema_arrow)
+            self._categorical = _categorical(file)
         self._rows: int = sum(groups)
         if start > self._rows:
             raise SourceError(
@@ -106,6 +108,7 @@ class ParquetReader:
             end={},
             table=table,
             index=self._index,
+            categorical=self._categorical,
         )
 
     def close(self) -> None:
@@ -137,3 +140,14 @@ def _index_of(schema: pa.Schema) -> tuple[str, ...]:
         return tuple(name for name in given if isinstance(name, str) and name in schema.names)
     except (ValueError, KeyError, TypeError, RecursionError):  # they are the writer's own affair
         return ()
+
+
+def _categorical(file: parquet.ParquetFile) -> frozenset[str]:
+    """Return the columns of numbers, truth values or texts that were written from dictionaries of Arrow or categories.
+
+    Arrow reads dictionaries of anything but texts back as plain values.
+    """
+    written = (file.metadata.metadata or {}).get(b"ARROW:schema")
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(written))) if written else file.schema_arrow
+    dictionaries = (field for field in schema if types.is_dictionary(field.type))
+    return frozenset(field.name for field in dictionaries if not types.is_temporal(field.type.value_type))

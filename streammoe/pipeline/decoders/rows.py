@@ -51,6 +51,8 @@ class FieldRoles(NamedTuple):
     """Names of features that are numbers since some features are their earlier values."""
     notations: Notations = Notations()
     """How the values are written."""
+    typed: frozenset[str] = frozenset()
+    """Names of columns that are categories by their type, unless a setting says otherwise; see `Batch.categorical`."""
 
     def kind(self, field: str) -> Kind:
         """Return how to read a feature."""
@@ -58,7 +60,8 @@ class FieldRoles(NamedTuple):
 
     def first_kind(self, field: str, value: object, *, text: bool) -> ColumnKind | None:
         """Return what a late column holds whose first value is this one; None if that is missing."""
-        return self.fixed.kind(field) or first_kind(value, text, self.notations.of(field))
+        by_type: ColumnKind | None = "category" if field in self.typed else None
+        return self.fixed.kind(field) or by_type or first_kind(value, text, self.notations.of(field))
 
     @property
     def fixed(self) -> Fixed:

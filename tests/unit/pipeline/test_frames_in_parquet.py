@@ -86,6 +86,28 @@ def test_a_model_that_has_learned_from_an_index_goes_on_with_it():
     assert run(fresh=True).state_digest == changed
 
 
+@pytest.mark.parametrize("late", ["false", "true"])
+@pytest.mark.parametrize("values", [[10, 20], ["10", "20"], [1.5, 2.5], [True, False]])
+def test_the_type_category_decides_unless_a_setting_does(values, late):
+    zips = np.array(values)[np.arange(ROWS) % 2]
+    coded = frame().assign(zip=pd.Categorical(zips))
+    if late == "true":
+        coded.loc[:20, "zip"] = None
+    coded.to_parquet("1.parquet")
+    run(f"schema.late_columns={late}")
+    as_typed = load("state")
+    assert as_typed.column_kinds["zip"] == "category"
+    coded.assign(zip=coded.zip.astype(object)).to_parquet("1.parquet")
+    assert run("schema.categorical=['zip']", fresh=True).learned == ROWS
+    levels = [name for name in load("state").feature_names if "zip" in name]
+    assert levels == [name for name in as_typed.feature_names if "zip" in name]
+    assert len(levels) == 2
+    if values == [10, 20]:
+        coded.to_parquet("1.parquet")
+        run("schema.numeric=['zip']", fresh=True)
+        assert load("state").column_kinds["zip"] == "number"
+
+
 def test_metadata_that_say_nothing_readable_are_none():
     for i, text in enumerate((b"{", b"[]", b'{"index_columns": 3}', b'{"index_columns": ["c", {}]}', b"[" * 10_000)):
         table = pa.Table.from_pandas(frame(), preserve_index=False).replace_schema_metadata({"pandas": text})
