@@ -10,6 +10,11 @@ Item = TypeVar("Item")
 MAX_SHOWN_CHARS = 120
 MOST_LISTED = 10
 """Maximum number of items that a message lists."""
+ONE_A_LINE = {
+    "[": "; write each object on a line of its own, such as with jq -c '.[]'",
+    "{": "; write each object on a line of its own, such as with jq -c .",
+}
+"""What to do about JSON over several lines, by its first line."""
 LONG_NUMBER = 10**40
 """Whole numbers of at least this size are shown as their number of digits; options only allow smaller ones."""
 

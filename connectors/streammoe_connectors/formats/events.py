@@ -15,7 +15,7 @@ import numpy as np
 
 from streammoe.errors import InvalidEvent
 from streammoe.ports import Location, Locations
-from streammoe.text import shown, some_of
+from streammoe.text import ONE_A_LINE, shown, some_of
 
 MANY = b"[ \t\r\n"
 """First characters of a JSON text that holds an array."""
@@ -182,7 +182,8 @@ def _decoded(decode: Any, value: bytes) -> Any:
         encode = msgspec.json.encode
         return {k: encode(v) for k, v in found.items()} if isinstance(found, dict) else [*map(encode, found)]
     except (ValueError, RecursionError) as error:
-        raise _malformed(value, f"must be JSON, and is not: {error}") from None
+        remedy = ONE_A_LINE.get(value.decode(errors="replace").strip(), "")
+        raise _malformed(value, f"must be JSON, and is not: {error}{remedy}") from None
 
 
 def _malformed(value: bytes, rule: str) -> InvalidEvent:

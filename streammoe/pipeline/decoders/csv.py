@@ -245,7 +245,11 @@ def _fields(record: str, delimiter: str) -> list[str]:
         if not separator:
             return fields
         start = match.end()
-    raise malformed(record, f"must pair its quotes and have line ends only inside them, and does not from {start} on")
+    raise malformed(
+        record,
+        f"must pair its quotes and have line ends only inside them, and does not from {start} on; put a value that "
+        'holds a quote in quotes and double it there, as in "a ""b""" (from MySQL by FIELDS ESCAPED BY \'"\')',
+    )
 
 
 def _plain(block: bytes, ends: IntArray, delimiter: str) -> bool:

@@ -31,6 +31,7 @@ from streammoe.pipeline.decoders.rows import (
 )
 from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, Kind, TooLarge
 from streammoe.ports import Batch
+from streammoe.text import ONE_A_LINE
 from streammoe.types import FloatArray
 
 _DEPTH = 100  # a fixed limit, well below the interpreter's, so that rejection does not depend on the caller's stack
@@ -128,7 +129,8 @@ def object_of(record: bytes) -> Values:
     try:
         value = _JSON.decode(text)
     except json.JSONDecodeError as error:
-        raise malformed(text, f"must be JSON, and is not at character {error.pos}: {error.msg}") from None
+        rule = f"must be JSON, and is not at character {error.pos}: {error.msg}{ONE_A_LINE.get(text.strip(), '')}"
+        raise malformed(text, rule) from None
     if not isinstance(value, dict):
         raise malformed(text, "must be a JSON object")
     return value
