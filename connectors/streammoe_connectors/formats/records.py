@@ -11,17 +11,18 @@ import codecs
 import csv
 import io
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from streammoe.errors import SourceError
 from streammoe.ports import INDEX_NAMES, Batch, Location, Locations, Position, Unreadable
-from streammoe.text import shown
+from streammoe.text import cut, shown
 from streammoe.types import BoolArray, IntArray
 from streammoe_connectors.formats.events import events_of, numbered
 
@@ -588,6 +589,21 @@ def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]
         raise SourceError(f"{path} has a header without a single column name; {advice}")
     duplicates = sorted(name for name, count in Counter(names).items() if count > 1 and name)
     if duplicates:
-        raise SourceError(f"{path} has duplicate column names: {', '.join(map(repr, duplicates))}; {advice}")
+        csv.writer(line := io.StringIO(), lineterminator="").writerow(_distinct(names))
+        flags = f"--header {shlex.quote(cut(line.getvalue()))} --skip-lines {dialect.skip_lines + 1}"
+        raise SourceError(
+            f"{path} has duplicate column names: {', '.join(map(repr, duplicates))}; {advice}; or name all columns by "
+            f"source.header and leave out this line, too (for streammoe evaluate and fit {flags})"
+        )
     unused = (name for name in INDEX_NAMES if name not in names)
     return (names[0] or next(unused, ""), *names[1:])
+
+
+def _distinct(names: tuple[str, ...]) -> list[str]:
+    """Return names for the same columns, of which each one has its own."""
+    found: list[str] = []
+    for name in names:
+        others = (f"{name or 'column'}{n}" for n in count(2))
+        taken = {*names, *found} if not name or name in found else set[str]()
+        found.append(name if not taken else next(other for other in others if other not in taken))
+    return found

@@ -12,7 +12,7 @@ import numpy as np
 from streammoe.columns import ColumnKind, Fixed
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.model.checks import LARGEST_WEIGHT
-from streammoe.notation import USUAL, Notation, Notations
+from streammoe.notation import NUMBER, USUAL, Notation, Notations
 from streammoe.pipeline.decoders.values import OR_CATEGORY, READ_AS, READERS, Kind, first_kind, label
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.text import shown, some_of
@@ -364,7 +364,8 @@ def _hint(header: Sequence[str]) -> str:
             f"; it looks like csv with another delimiter: set source.delimiter to {mark} (for streammoe evaluate "
             f"and fit --delimiter {mark})"
         )
-    if all(name.replace(".", "", 1).removeprefix("-").isdecimal() for name in header):
+    numbers = [name for name in header if NUMBER.fullmatch(name.replace(",", "."))]
+    if len(numbers) == len(header) or not all(map(str.isdecimal, numbers)):  # years, such as 2024, may be columns
         return (
             '; it looks like a record, not a header: name the columns by source.header, such as ["a", "b", "y"] (for '
             "streammoe evaluate and fit --header a,b,y)"

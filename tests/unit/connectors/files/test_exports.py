@@ -1,6 +1,8 @@
 """Text as others export it: what surrounds records, how it is encoded, and rows of other lengths than the header."""
 
+import csv
 import gzip
+import re
 
 import pytest
 from pydantic import ValidationError
@@ -149,11 +151,15 @@ def test_a_header_that_is_none_is_an_error_that_guesses_where_it_is(write):
         ),
         (b'a\nx;"y"\n1;2\n', 'source.skip_lines to 1 and source.delimiter to ";"'),
         (b"a,b\n1,2\n", None),
+        (b"a,2023,2024\nb,1,2\n", None),
+        (b"2023-04-03,S,false,6.155\n2023-04-04,S,true,7\n", "source.header"),
+        (b'S,"6,1"\nS,"7,2"\n', "source.header"),
+        (b"1,2\n3,4\n", "source.header"),
     ):
         (batch,) = read(write("a.csv", content))
         with pytest.raises(SourceError) as failure:
             decoder("csv").decode(batch, roles)
-        assert ("skip_lines" in str(failure.value)) == (advice is not None), failure.value
+        assert ("source." in str(failure.value)) == (advice is not None), failure.value
         assert advice is None or advice in str(failure.value)
 
 
@@ -172,6 +178,16 @@ def test_a_header_that_cannot_be_read_is_an_error_with_a_remedy(write):
             read(write("a.csv", content))
     with pytest.raises(SourceError, match="byte order mark of UTF-8"):
         read(write("a.csv", b"\xef\xbb\xbfx,y\n1,2\n"), encoding="latin-1")
+
+
+def test_columns_with_the_same_name_are_an_error_that_names_them_apart(write):
+    path = write("a.csv", b'z\ny,"a,b",x,x,x2,,y\n1,2,3,4,5,6,7\n')
+    with pytest.raises(SourceError) as failure:
+        read(path, skip_lines=1)
+    (header, skipped) = re.findall("--header '(.+)' --skip-lines ([0-9]+)", str(failure.value))[0]
+    assert (header, skipped) == ('y,"a,b",x,x3,x2,column2,y2', "2")
+    (batch,) = read(path, skip_lines=2, header=next(csv.reader([header])))
+    assert decoder("csv").names(batch, 0)["x3"] == "4"
 
 
 def test_what_is_not_in_the_encoding_is_rejected_by_record(write):
