@@ -183,7 +183,8 @@ def file_options(command: Command) -> Command:
                 "timestamps",
                 metavar="A,B,…",
                 multiple=True,
-                help="Columns that contain times; COLUMN=FORMAT for one with a format, such as %d/%m/%Y, or ms.",
+                help="Columns that contain times; COLUMN=FORMAT for one with a format, such as %d/%m/%Y, or ms; may be "
+                "repeated.",
             ),
             click.option("--time-zone", metavar="NAME", help="Time zone of times that name none; by default UTC."),
             click.option(

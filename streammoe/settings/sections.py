@@ -81,9 +81,9 @@ def _markers(value: object) -> object:
 
 def _units(value: object) -> object:
     """Check the factors of texts before and after numbers."""
-    table = value if isinstance(value, dict) else {"": value}
+    table = {unit.strip(): factor for unit, factor in value.items()} if isinstance(value, dict) else {"": value}
     factors = [factor for factor in table.values() if isinstance(factor, int | float) and not isinstance(factor, bool)]
-    bad = [unit for unit in table if not unit or unit != unit.strip() or (unit[0] in "0123456789+-.," and unit != "-")]
+    bad = [unit for unit in table if not unit or (unit[0] in "0123456789+-.," and unit != "-")]
     if bad or len(factors) < len(table) or not all(0.0 < abs(factor) < math.inf for factor in factors):
         raise ValueError(
             "must map texts before or after numbers to their factors, other than 0, such as { '°C' = 1, M = 1e6 }; "

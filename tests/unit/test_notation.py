@@ -223,6 +223,16 @@ def test_features_target_weight_and_times_in_an_odd_notation_are_learned_like_th
     assert found["state_digest"] == twin
 
 
+def test_formats_belong_to_one_column_each_and_units_have_no_blanks_around_them():
+    write("a.csv", [{"a,b": "31.01.2026", "p": "3 km/h", "y": 1, "w": 1}] * 40)
+    Path("a.csv").write_text(Path("a.csv").read_text().replace("a,b", '"a,b"', 1))
+    given = ["a.csv", "--target", "y", "--unit", " km/h", "--timestamp"]
+    for several in ("a=%d.%m.%Y,b=%d.%m.%y", "a,b=%d.%m.%Y"):
+        done = CliRunner().invoke(main, ["evaluate", *given, several])
+        assert (done.exit_code, "repeat the option" in done.output) == (2, True)
+    assert evaluated("a.csv", "--unit", " km/h", "--timestamp", '"a,b"=%d.%m.%Y')["learned"] == 40
+
+
 def test_advice_that_is_followed_word_by_word_works(twin):
     """Each record is rejected with the flag that helps against one of its columns; all flags together read the file."""
     write("odd.csv", ODD)

@@ -37,7 +37,7 @@ def tables_from(
         given: further settings of source, schema and model by name; None means the default.
 
     Raises:
-        ConfigError: standard input has no format, or an option has too many values.
+        ConfigError: standard input has no format, or an option has too many values or columns.
     """
     if file == "-":
         if format is None:
@@ -115,11 +115,21 @@ def _timestamps(texts: Sequence[str]) -> list[str] | dict[str, str]:
 
     >>> _timestamps(["a,b"]), _timestamps(["a", "when=%b %d, %Y"])
     (['a', 'b'], {'a': 'iso', 'when': '%b %d, %Y'})
+
+    Raises:
+        ConfigError: several columns have one format.
     """
     formats: dict[str, str] = {}
     for text in texts:
         name, _, form = text.rpartition("=")
-        formats |= {name: form} if name and ("%" in form or form in TICKS) else dict.fromkeys(_columns(text), ISO)
+        has_form = bool(name) and ("%" in form or form in TICKS)
+        names = _columns(name if has_form else text)
+        if has_form and len(names) > 1:
+            raise ConfigError(
+                f"--timestamp {text!r}: a format is that of one column; repeat the option for each, and put quotes "
+                "around a name that holds a comma"
+            )
+        formats |= dict.fromkeys(names, form if has_form else ISO)
     return formats if set(formats.values()) - {ISO} else list(formats)
 
 

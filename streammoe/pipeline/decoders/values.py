@@ -302,7 +302,8 @@ def time_advice(name: str, forms: Collection[str]) -> str:
     set when = "%d/%m/%Y" in [schema.timestamps]; for streammoe evaluate and fit --timestamp when=%d/%m/%Y
     """
     first, *others = forms
-    flag = f"--timestamp {shlex.quote(f'{name}={first}')}"
+    column = f'"{name}"' if "," in name else name
+    flag = f"--timestamp {shlex.quote(f'{column}={first}')}"
     other = f", or {' or '.join(map(json.dumps, others))} if that is the format" if others else ""
     setting = f"set {toml_key(name)} = {json.dumps(first)} in [schema.timestamps]"
     return f"{setting}{other}; for streammoe evaluate and fit {flag}"
