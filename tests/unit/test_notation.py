@@ -261,6 +261,23 @@ def test_a_text_among_numbers_is_rejected_with_what_makes_it_a_missing_value(for
         assert evaluated(f"odd.{format}", *way)["state_digest"] == expected["state_digest"]
 
 
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+def test_what_to_do_about_a_text_or_an_object_depends_on_the_role_of_the_field(format):
+    words = ("schema.categorical", "classifier", "schema.ignore", "source.record")
+    good = {"d": 1, "y": 2}
+    for roles, name, value, advice in (
+        (FieldRoles(("d",), ("y",)), "d", "yes", words[:1]),
+        (FieldRoles(("d",), ("y",)), "y", "yes", words[1:2]),
+        (FieldRoles(("d",), weight="y"), "y", "yes", ()),
+        (FieldRoles(("d",), ("y",)), "d", {"$oid": "0"}, words[2:]),
+        (FieldRoles(("d",), ("y",)), "y", [{"a": 1}], words[3:]),
+        (FieldRoles(("d",), label="y"), "y", {"$oid": "0"}, words[3:]),
+    ):
+        if format == "jsonl" or value == "yes":
+            [rejected] = decoder(format).decode(batch_of([good | {name: value}], format), roles).rejected
+            assert tuple(word for word in words if word in rejected.detail) == advice, rejected.detail
+
+
 @pytest.mark.parametrize("value", ["\ud800", "a\x1b[2J", "z" * 21])
 def test_a_text_that_no_setting_can_hold_is_rejected_without_advice(value):
     with pytest.raises(InvalidEvent) as rejected:

@@ -92,8 +92,6 @@ class Tally:
             ". List columns that are not numeric in --categorical, --timestamps or --ignore; use --classify if the "
             "target is a label"
         )
-        if letter.format == "jsonl":
-            hint += "; name the path of the event by --record if it is in an envelope"
         return f"({self.format_reasons()}). The first: {first}{hint if self.reasons['wrong_type'] else ''}"
 
     def format_reasons(self) -> str:

@@ -13,7 +13,16 @@ from streammoe.columns import ColumnKind, Fixed
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.model.checks import LARGEST_WEIGHT
 from streammoe.notation import NUMBER, USUAL, Notation, Notations
-from streammoe.pipeline.decoders.values import OR_CATEGORY, READ_AS, READERS, Kind, first_kind, label
+from streammoe.pipeline.decoders.values import (
+    IF_CATEGORY,
+    OR_CATEGORY,
+    OR_IGNORE,
+    READ_AS,
+    READERS,
+    Kind,
+    first_kind,
+    label,
+)
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.text import shown, some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
@@ -71,11 +80,12 @@ class FieldRoles(NamedTuple):
     def explained(self, error: InvalidEvent) -> InvalidEvent:
         """Return the error of a value with the advice that its role requires."""
         name = error.feature
-        if error.reason != "wrong_type" or not (name in self.targets or name == self.weight or name in self.lagged):
+        if error.reason != "wrong_type" or name not in (*self.targets, self.label, self.weight, *self.lagged):
             return error
-        message = str(error).replace(OR_CATEGORY, "")
+        message = str(error).replace(OR_CATEGORY, "").replace(OR_IGNORE, "")
         if name in self.targets and message == str(error):
             message += '; for classes set model.kind = "classifier" (for streammoe evaluate and fit --classify)'
+        message = message.replace(IF_CATEGORY, "")
         return self.fixed.explained(InvalidEvent(message, reason=error.reason, feature=name))
 
     @property

@@ -276,7 +276,11 @@ _RULES = {
 MAX_MARKER_LENGTH = 20
 """Maximum number of characters of a text that may stand for a missing number."""
 OR_CATEGORY = ", or list the column in schema.categorical if it holds categories"
-"""What a message suggests for a number in quotes, which is right for a feature only."""
+"""What a message suggests for a number in quotes, which is right for a feature only,"""
+OR_IGNORE = ", or list the field in schema.ignore (for streammoe evaluate and fit --ignore)"
+"""for an object or a list,"""
+IF_CATEGORY = "; for categories, or truth values other than true and false, list the column in schema.categorical"
+"""and for other texts."""
 
 
 def _joined(whole: int, nanoseconds: int) -> float:
@@ -290,6 +294,11 @@ def _reject(name: str, value: object, kind: Kind, reason: str, rule: str = "") -
         message = f"field {name!r} is {shown(value)}; it must be a time{rule}"
     elif kind == "number" and reason == "wrong_type" and isinstance(value, str):
         message += _advice(name, value)
+    elif isinstance(value, dict | list):
+        message += (
+            f"; write what it holds as fields of their own{OR_IGNORE}; if the whole event is in it, name its path in "
+            "source.record (for streammoe evaluate and fit --record)"
+        )
     if kind == "time" and reason == "wrong_type" and isinstance(value, str) and (forms := formats_of(value)):
         message += f" ({time_advice(name, forms)})"
     raise InvalidEvent(message, reason=reason, feature=name)
@@ -321,7 +330,7 @@ def _advice(name: str, value: str) -> str:
         is_odd = isinstance(value, Unreadable) or not (name + marker).isprintable()
         if is_odd or len(marker) > MAX_MARKER_LENGTH:
             return ""
-        return f" (if it stands for a missing value, {missing_advice(name, marker)})"
+        return f" (if it stands for a missing value, {missing_advice(name, marker)}){IF_CATEGORY}"
     if has_comma and remedy.comma:
         return (
             ' (numbers cannot contain a point while source.decimal is ",", unless it separates thousands: '
