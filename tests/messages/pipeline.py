@@ -75,12 +75,14 @@ FORMATTED = KINDS._replace(notations=Notations(times={"t": "%d/%m/%Y"}))
 
 CASES = {
     "a record that is no JSON": case(b"what is this?"),
+    "a record that is the first line of an object": case(b"{"),
     "a record that is no object": case(b"[1]"),
     "a record that is nested too deep": case(b'{"c":' + b"[" * 900 + b"]" * 900 + b"}"),
     "a record of too few cells": case(b"1", columns=("a", "y")),
     "a record with unpaired quotes": case(b'1,"2', columns=("a", "y")),
     "a record that is not UTF-8": case(b"\xff,2", columns=("a", "y")),
     "text that is no number": case(GOOD, {"a": "x", "y": 1}),
+    "an object in place of a number": case({"a": {"k": 1}, "y": 1}),
     "text that is no number, of a column with lags": case(
         {"temp": 1.0, "y": 1.0}, {"temp": "x", "y": 1}, schema=LAGGED, lags=Lags(1, ("temp",))
     ),
