@@ -173,6 +173,21 @@ def formats_of(text: str) -> list[str]:
     return found
 
 
+def formats_besides_seconds(number: float) -> list[str] | None:
+    """Return the formats that a number may have that hardly counts seconds since 1970; None if it may well do so.
+
+    Such numbers look like dates, or would lie within a year of 1970.
+
+    >>> [formats_besides_seconds(each) for each in (20230320, 2023, 45005.04, 1679270400, 946684800.0)]
+    [['%Y%m%d'], ['%Y'], [], None, None]
+    """
+    if not math.isfinite(number):
+        return None
+    text = as_text(number)
+    forms = ["%Y"] if re.fullmatch(r"(?:19|20)\d\d", text) else formats_of(text)
+    return None if "s" in forms or not (forms or abs(number) < 366 * DAY) else forms
+
+
 def is_format(form: object) -> bool:
     """Return whether this is a format of times that can be read; %Z has names of time zones, and drops them.
 

@@ -21,7 +21,7 @@ from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
 from streammoe.kernels.state import Trace
-from streammoe.notation import EVERY, Notations, formats_of
+from streammoe.notation import EVERY, ISO, NUMBER, CommaText, Notations, formats_besides_seconds, formats_of
 from streammoe.pipeline.contest import MAX_LOSS, MAX_PREDICTION, Contest, Rival
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, Row, Values, decoder, require_targets, to_row
 from streammoe.pipeline.decoders.values import time_advice
@@ -280,8 +280,7 @@ class Pipeline:
         )
         if outcome.learned[0]:
             LOGGER.info("%s: more columns by their first values: %s", batch.origin, described(kinds))
-            self._warn_of_dates(batch, kinds, values)
-            self._warn_of_codes(batch, i, kinds)
+            self._warn_of_values(batch, i, kinds)
         labels = [row.label] if self._is_classifier else None
         at = len(ledger.batch) - len(batch) + i
         rival = self._scored_by_rival(fields, np.array([row.x]), targets, texts, outcome)
@@ -589,8 +588,10 @@ class Pipeline:
         features = self.schema.features
         others = self.schema.others | self._left_out(batch)
         self.check_header(batch)
-        if features is not None and all(map(self.schema.fixed.kind, features)):
+        fixed = {name: kind for name in features or () if (kind := self.schema.fixed.kind(name))}
+        if features is not None and len(fixed) == len(features):
             self.model.set_columns(sorted(features))
+            self._warn_of_values(batch, 0, fixed)
             return batch
         decode, text = decoder(batch.format), _is_text(batch)
         for i in range(len(batch)):
@@ -619,8 +620,7 @@ class Pipeline:
                 ledger.reject(i, stage, error.reason, str(self._roles({}).explained(error)))
             else:
                 LOGGER.info("%s: columns by their first values: %s", batch.origin, described(kinds))
-                self._warn_of_dates(batch, kinds, values)
-                self._warn_of_codes(batch, i, kinds)
+                self._warn_of_values(batch, i, kinds)
                 if features is None and (index := sorted(self._left_out(batch) & values.keys())):
                     LOGGER.warning(
                         "%s: leaving out %s, the index of a data frame as pandas writes it (a first column without a "
@@ -633,14 +633,29 @@ class Pipeline:
                 return batch.tail(i)
         return batch.tail(len(batch))
 
+    def _warn_of_values(self, batch: Batch, i: int, kinds: Mapping[str, ColumnKind]) -> None:
+        """Warn of columns whose values in the first records, from the i-th on, may mean something else than is read."""
+        held: dict[str, list[object]] = {name: [] for name in kinds}
+        for at in range(i, min(i + SETTLED_AT, len(batch))):
+            with suppress(InvalidEvent):
+                values = decoder(batch.format).names(batch, at)
+                for name in held.keys() & values.keys():
+                    if not self.schema.notations.of(name).is_missing(values[name]):
+                        held[name].append(values[name])
+        self._warn_of_dates(batch, kinds, {name: each[0] for name, each in held.items() if each})
+        if _is_text(batch):
+            self._warn_of_codes(batch, kinds, held)
+
     def _warn_of_dates(self, batch: Batch, kinds: Mapping[str, ColumnKind], values: Values) -> None:
-        """Warn of columns that their first values make categories or numbers, and which may hold dates."""
+        """Warn of columns of categories or numbers by their first values, and of seconds, which may hold dates."""
         others: dict[ColumnKind, tuple[str, Collection[str], str]] = {
             "category": ("categories", self.schema.categorical, "categorical"),
             "number": ("numbers", self.schema.numeric, "numeric"),
         }
         for name, kind in kinds.items():
             value = values.get(name)
+            if kind == "time":
+                self._warn_of_seconds(batch, name, value)
             if kind not in others or name in others[kind][1] or not isinstance(value, str | int):
                 continue
             if forms := formats_of(str(value)):
@@ -655,23 +670,40 @@ class Pipeline:
                     others[kind][2],
                 )
 
-    def _warn_of_codes(self, batch: Batch, i: int, kinds: Mapping[str, ColumnKind]) -> None:
-        """Warn of columns of numbers by their first values if records from the i-th on have some with leading zeros."""
-        names = {name for name, kind in kinds.items() if kind == "number" and not self.schema.fixed.kind(name)}
-        for at in range(i, min(i + SETTLED_AT, len(batch)) if names and _is_text(batch) else i):
-            with suppress(InvalidEvent):
-                values = decoder(batch.format).names(batch, at)
-                for name in sorted(name for name in names if _CODE.fullmatch(str(values.get(name)))):
-                    names.remove(name)
-                    LOGGER.warning(
-                        "%s: column %s is one of numbers by its first value and holds %s, whose leading zeros are "
-                        "lost: for codes list it in schema.categorical (for streammoe evaluate and fit --categorical "
-                        "%s), else in schema.numeric",
-                        batch.origin,
-                        shown(name),
-                        shown(values[name]),
-                        shlex.quote(name),
-                    )
+    def _warn_of_seconds(self, batch: Batch, name: str, value: object) -> None:
+        """Warn of a column of times without a format whose first value is a number that hardly counts seconds."""
+        text = str(value.with_point() if isinstance(value, CommaText) else value)
+        if self.schema.notations.of(name).time != ISO or not NUMBER.fullmatch(text):
+            return
+        if (forms := formats_besides_seconds(float(text))) is not None:
+            convert = "convert it (a spreadsheet's days are (days - 25569) * 86400 seconds), or where it counts them "
+            LOGGER.warning(
+                "%s: column %s is one of times and holds %s, which is read as seconds since 1970 and hardly counts "
+                "them: %s%s",
+                batch.origin,
+                shown(name),
+                shown(value),
+                "" if forms else convert,
+                time_advice(name, [*forms, "s"]),
+            )
+
+    def _warn_of_codes(
+        self, batch: Batch, kinds: Mapping[str, ColumnKind], held: Mapping[str, Sequence[object]]
+    ) -> None:
+        """Warn of columns of numbers by their first values that hold some with leading zeros."""
+        for name in sorted(
+            name for name, kind in kinds.items() if kind == "number" and not self.schema.fixed.kind(name)
+        ):
+            if code := next((each for each in held[name] if _CODE.fullmatch(str(each))), None):
+                LOGGER.warning(
+                    "%s: column %s is one of numbers by its first value and holds %s, whose leading zeros are "
+                    "lost: for codes list it in schema.categorical (for streammoe evaluate and fit --categorical "
+                    "%s), else in schema.numeric",
+                    batch.origin,
+                    shown(name),
+                    shown(code),
+                    shlex.quote(name),
+                )
 
     def _require_types(self, batch: Batch, others: Collection[str]) -> None:
         """Require that the type of each column that would be a feature has values that can be read.

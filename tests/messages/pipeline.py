@@ -71,6 +71,7 @@ def joined(*records, limits=TEN, **options):
 GOOD = {"a": 1.0, "y": 2.0}
 LAGGED = Schema(("y",), lagged=frozenset({"temp"}))
 KINDS = Schema(("y",), categorical=frozenset("c"), timestamps=frozenset("t"), weight="w")
+DAYS = Schema(("y",), timestamps=frozenset({"the day"}))
 FORMATTED = KINDS._replace(notations=Notations(times={"t": "%d/%m/%Y"}))
 
 CASES = {
@@ -144,6 +145,8 @@ CASES = {
     "numbers with leading zeros": case(b"02139,2", columns=("the zip", "y")),
     "a column of dates in another format": case({"the day": "01/12/2017", "y": 1}),
     "a column of times in milliseconds": case({"t": 1609459200000, "y": 1}),
+    "a column of times that are dates": case({"the day": 20230320, "y": 1}, schema=DAYS, timestamps=("the day",)),
+    "a column of times that are days": case({"the day": 45005, "y": 1}, schema=DAYS, timestamps=("the day",)),
     "a number with one comma": case(b'"1,234",2', columns=("a", "y")),
     "a label without a key": joined({"y": 1}),
     "labels in csv": joined(b"1,2", columns=("id", "a")),

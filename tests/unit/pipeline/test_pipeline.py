@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from streammoe.errors import SourceError
+from streammoe.notation import Notations
 from streammoe.testing.batches import batch_of
 from streammoe_connectors.formats.records import empty_batch
 from tests.unit.pipeline.streams import (
@@ -191,6 +192,32 @@ def test_numbers_with_leading_zeros_among_the_first_records_are_warned_of_once_b
     assert "' 02139'" in codes[0]
     assert "schema.categorical" in codes[0]
     assert "--categorical zip" in codes[0]
+
+
+@pytest.mark.parametrize("features", [None, ("t",)])
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ((20230320, 20230322), '"%Y%m%d"'),
+        (("", "20230320"), '"%Y%m%d"'),
+        (("45005.5", "45007.5"), "25569"),
+        ((1679270400, 20230322), None),
+        (("2023-03-20", "2023-03-21"), None),
+    ],
+)
+def test_numbers_that_hardly_count_seconds_in_a_column_of_times_are_warned_of_once(caplog, values, said, features):
+    for time, n_warnings in (({}, said is not None), ({"t": "s"}, 0)):
+        caplog.clear()
+        schema = {**NO_NAMES, "timestamps": frozenset("t"), "features": features, "notations": Notations(times=time)}
+        run(
+            pipeline("regressor", timestamps=("t",), schema=schema),
+            [good(i, t=values[i % 2]) for i in range(9)],
+            "csv",
+            [4],
+        )
+        warned = [message for message in caplog.messages if "seconds since 1970" in message]
+        assert len(warned) == n_warnings
+        assert all("'t'" in message and said in message for message in warned)
 
 
 def test_labels_that_come_late_bring_names_late(caplog):
