@@ -31,9 +31,13 @@ MISSPELLED = frozenset({"na", "n/a", "#n/a", "null", "."})
 CURRENCIES = frozenset(["USD", "EUR", "GBP", "CHF", "JPY", "US$"])
 """Texts that stand for money besides the signs of currencies."""
 _MEASURES = (
-    "° °C °F ℃ ℉ km cm mm nm µm μm ft km/h mph m/s kg mg µg μg lb lbs oz ml mL m² m³ m2 m3 Wh kWh MWh kW MW kJ kcal kV "
-    "mV mA Hz kHz MHz GHz Pa hPa kPa mbar mmHg psi dB dBm ppm ppb rpm bpm ms kB KB MB GB TB mg/dL µg/m³ μg/m³ W/m²"
+    "° °C °F C F ℃ ℉ km cm mm nm µm μm ft SM km/h kmh kph mph m/s kn kt kts KT kg mg µg μg lb lbs oz ml mL cl dl m² m³ "
+    "m2 m3 km² cm² cm³ ha m³/h m3/h l/min L/min W V Ω Wh kWh MWh GWh kW MW GW kVA kJ MJ kcal kV mV mA Ah mAh Hz kHz "
+    "MHz GHz Nm kN Pa hPa kPa MPa bar mbar mmHg inHg psi dB dBm dBA ppm ppb rpm bpm ms µs μs ns kB KB MB GB TB kiB KiB "
+    "MiB GiB kbps Mbps Gbps lx lux mol mmol mg/dL mg/L mg/l g/L g/l kg/m³ g/m³ mg/m³ µg/m³ μg/m³ ug/m3 µg/m3 W/m² W/m2"
 )
+_APART = frozenset(str.split("A m in mi yd g t l L gal J N s sec min h hr hrs d"))
+"""Units only with a blank before them: 12A, 5L and 15m may be names."""
 UNITS: Mapping[str, float] = {
     **dict.fromkeys(str.split(_MEASURES), 1.0),
     **dict.fromkeys(("K", "k"), 1e3),
@@ -44,12 +48,12 @@ UNITS: Mapping[str, float] = {
 }
 """Units after a number that are common and mean little else, with their usual factors; money may stand before it, too.
 
-Single letters are multipliers only: 4G or 10A may be names, and so may B12, or anything with a word, like 5 stars.
+Few are single letters: 4G or 10A may be names, and so may B12, or anything with a word, like 5 stars.
 """
 _QUANTITY = re.compile(
-    r"([+-]?) ?([^\d\s.,+'_-]{0,4}?)( ?)([+-]?(?:\d[\d.,'_ ]*)?\d(?:[eE][+-]?\d+)?) ?(\D{0,6})", re.ASCII
+    r"([+-]?) ?([^\d\s.,+'_-]{0,4}?)( ?)([+-]?(?:\d[\d.,'_ ]*)?\d(?:[eE][+-]?\d+)?)( ?)(\D{0,6})", re.ASCII
 )
-"""Groups: sign, unit before, a blank, number, unit after."""
+"""Groups: sign, unit before, a blank, number, a blank, unit after."""
 _GROUPED = re.compile(r"[+-]?(?!0)\d{1,3}([ ,'_])(?:\d{2,3}\1)*\d{3}(?:\.\d+)?", re.ASCII)
 _GROUPED_COMMA = re.compile(
     r"[+-]?(?!0)\d{1,3}([ .'_])(?:\d{2,3}\1)*\d{3},\d+|[+-]?(?!0)\d{1,3}(?:(\.)\d{3}){2,}", re.ASCII
@@ -80,13 +84,19 @@ def tidied(text: str) -> str:
     return text.strip(" \t") if text.isascii() else text.translate(_TIDY).strip(" \t")
 
 
-def remedy_of(text: str) -> Remedy | None:
+def remedy_of(text: str, *, any_word: bool = False) -> Remedy | None:
     """Return what makes a text a number that is not written as one; None if it is one, or was not meant as one.
+
+    Args:
+        text: the text.
+        any_word: whether any word after a number is a unit, as where nothing but a number can be meant.
 
     >>> remedy_of("$1,012.33")
     Remedy(units={'$': 1.0}, thousands=',', comma=False)
     >>> remedy_of("280.69-").units
     {'-': -1.0}
+    >>> [remedy_of(text).units for text in ("836 W", "230V")], remedy_of("5 stars", any_word=True).units
+    ([{'W': 1.0}, {'V': 1.0}], {'stars': 1.0})
     >>> [remedy_of(text) for text in ("0-", "12", "3rd", "4G", "B12", "10115-A", "5 stars", "10-20", "12:30")]
     [None, None, None, None, None, None, None, None, None]
     """
@@ -97,9 +107,10 @@ def remedy_of(text: str) -> Remedy | None:
     match = _QUANTITY.fullmatch(plain)
     if match is None:
         return None
-    sign, before, blank, number, after = match.groups()
+    sign, before, blank, number, apart, after = match.groups()
     money, unit = before.lstrip("("), after.rstrip(" )")
-    if before.startswith("(") != after.endswith(")") or not (_is_money(money) and (unit in UNITS or _is_money(unit))):
+    is_unit = unit in UNITS or (apart and unit in _APART) or (any_word and unit.isalpha()) or _is_money(unit)
+    if before.startswith("(") != after.endswith(")") or not (_is_money(money) and is_unit):
         return None
     if money[-1:].isalpha() and not blank:
         return None

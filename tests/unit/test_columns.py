@@ -82,11 +82,13 @@ TO_BE_REJECTED = [
         "£1.2bn",
         "280.69-",
         "1.234,50-",
+        *("836 W", "1,234 W", "230 V", "230V", "2 h", "15 min", "1.5 m", "12 kn", "12KT", "29.92inHg", "10SM", "21C"),
     ),
 ]
 """Nothing that is meant as a number becomes a category, nor does what no kind can hold."""
 NAMES = [
     *("3rd", "4G", "10A", "B12", "K9", "M 5", "km 5", "EUR5", "10115-A", "5 stars", "36 months", "10-20", "A4", "<5"),
+    *("12A", "5XL", "2D", "7b", "15m", "5L", "W 5"),
     *("%", "°C", "1/2", "2021-22", "none", "(a)", "(5", "5)", "0-", "5-"),
 ]
 """Categories that begin with a number, or look like a unit or a marker."""

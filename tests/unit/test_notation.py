@@ -75,6 +75,12 @@ def test_a_number_is_read_as_its_notation_says_or_not_at_all(notation, text, val
         assert first_kind(text, text=True, notation=notation) == "number"
 
 
+@pytest.mark.parametrize("text", ["836 W", "5 stars"])
+def test_any_word_after_what_must_be_a_number_may_be_a_unit(text):
+    with pytest.raises(InvalidEvent, match=f"--unit {text.split()[1]}"):
+        number("a", text, text=True)
+
+
 def test_a_factor_may_make_a_number_too_large():
     with pytest.raises(InvalidEvent) as rejected:
         number("a", "1e99x", text=True, notation=UNITS)

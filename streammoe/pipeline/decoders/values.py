@@ -324,7 +324,7 @@ def _advice(name: str, value: str) -> str:
     written = value.with_point() if isinstance(value, CommaText) else value
     if NUMBER.fullmatch(tidied(written)):
         return f" (write it without quotes{OR_CATEGORY})"
-    remedy = remedy_of(written)
+    remedy = remedy_of(written, any_word=True)
     if remedy is None:
         marker = tidied(value)
         is_odd = isinstance(value, Unreadable) or not (name + marker).isprintable()
