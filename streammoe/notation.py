@@ -50,6 +50,14 @@ UNITS: Mapping[str, float] = {
 
 Few are single letters: 4G or 10A may be names, and so may B12, or anything with a word, like 5 stars.
 """
+_PREFIXES = {"": 1.0, "n": 1e-9, "µ": 1e-6, "μ": 1e-6, "m": 1e-3, "c": 1e-2, "h": 1e2, "k": 1e3, "K": 1e3}
+_PREFIXES |= {"M": 1e6, "G": 1e9, "T": 1e12}
+_SCALED = re.compile(
+    rf"([{''.join(_PREFIXES)}]?)((?:Wh?|VA?|Ah?|Hz|m|g|s|l|L|J|N|Nm|Pa|bar|B|bps|eV|mol|cal|Ω|lx)(?:/.+)?)"
+)
+"""Groups: a prefix and the unit without it. A power of a unit has a power of its prefix, and is none of them."""
+_LONGER = {"min": 60.0, "h": 3600.0, "d": 86_400.0}
+"""Seconds of other units of time."""
 _QUANTITY = re.compile(
     r"([+-]?) ?([^\d\s.,+'_-]{0,4}?)( ?)([+-]?(?:\d[\d.,'_ ]*)?\d(?:[eE][+-]?\d+)?)( ?)(\D{0,6})", re.ASCII
 )
@@ -82,6 +90,32 @@ def tidied(text: str) -> str:
     '-1 234'
     """
     return text.strip(" \t") if text.isascii() else text.translate(_TIDY).strip(" \t")
+
+
+def _scale_of(unit: str) -> tuple[float, str] | None:
+    """Return the factor of a unit's prefix, and the unit without it; None if it takes no prefix."""
+    if unit in _LONGER:
+        return _LONGER[unit], "s"
+    match = _SCALED.fullmatch(unit)
+    return (_PREFIXES[match[1]], match[2]) if match else None
+
+
+def factor_of(unit: str, units: Mapping[str, float]) -> float | None:
+    """Return the factor of a unit that follows from those of others; None if none does.
+
+    >>> factor_of("kW", {"W": 1.0}), factor_of("Wh", {"kWh": 1.0}), factor_of("min", {"s": 1.0}), factor_of("W", {})
+    (1000.0, 0.001, 60.0, None)
+    >>> [factor_of(unit, {"m": 1.0, "in": 1.0}) for unit in ("m", "m/s", "km²", "min", "°C")]
+    [1.0, None, None, None, None]
+    """
+    if unit in units:
+        return units[unit]
+    own = _scale_of(unit)
+    for other, factor in units.items():
+        scale = _scale_of(other)
+        if own and scale and own[1] == scale[1]:
+            return factor * own[0] / scale[0]
+    return None
 
 
 def remedy_of(text: str, *, any_word: bool = False) -> Remedy | None:

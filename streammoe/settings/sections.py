@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 from zoneinfo import ZoneInfo
@@ -21,7 +22,7 @@ from pydantic import (
 )
 
 from streammoe.fields import Change, Section, facts_of, option
-from streammoe.notation import EVERY, TICKS, Notations, is_format
+from streammoe.notation import EVERY, TICKS, Notations, factor_of, is_format
 from streammoe.options import ClassifierOptions, RegressorOptions
 
 Text = Annotated[str, StringConstraints(min_length=1)]
@@ -89,7 +90,14 @@ def _units(value: object) -> object:
             "must map texts before or after numbers to their factors, other than 0, such as { '°C' = 1, M = 1e6 }; "
             "they do not begin with a digit, a sign, a point or a comma, except for a lone minus sign behind a number"
         )
-    return dict(zip(table, map(float, factors), strict=True))
+    units = dict(zip(table, map(float, factors), strict=True))
+    for (unit, factor), (other, same) in combinations(units.items(), 2):
+        right = factor_of(other, {unit: factor})
+        if same == factor and right is not None and right != factor:
+            raise ValueError(
+                f"must not give {unit!r} and {other!r} the same factor: with {unit} = {factor:g}, {other} is {right:g}"
+            )
+    return units
 
 
 def _host_names(value: object) -> tuple[str, ...]:

@@ -58,7 +58,13 @@ _WRONG_FLAGS = (
     # Columns
     *(f"schema.target={value}" for value in ("", "[]", "[1, 2]", "['y', 'y']")),
     *(f"schema.features={value}" for value in ("a", "['a', 2]", "['y']")),
-    *("schema.thousands=.", "schema.units={kg=0}", "schema.units={'5'=1}", "schema.missing=[true]"),
+    *(
+        "schema.thousands=.",
+        "schema.units={kg=0}",
+        "schema.units={W=1, kW=1}",
+        "schema.units={'5'=1}",
+        "schema.missing=[true]",
+    ),
     *("schema.time_zone=Berlin", "schema.timestamps={t='d/m/Y'}", "schema.timestamps={t='%H:%M %Z'}"),
     *("schema.ignore=id", "schema.categorical=['y']", "schema.weight=['w']"),
     # Names and paths

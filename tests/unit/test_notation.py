@@ -20,6 +20,7 @@ from streammoe.errors import InvalidEvent
 from streammoe.notation import CommaText, Notation, Notations
 from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.pipeline.decoders.values import LocalTime, first_kind, label, number, seconds
+from streammoe.settings.sections import Schema
 from streammoe.testing.batches import batch_of
 
 N = 120
@@ -79,6 +80,27 @@ def test_a_number_is_read_as_its_notation_says_or_not_at_all(notation, text, val
 def test_any_word_after_what_must_be_a_number_may_be_a_unit(text):
     with pytest.raises(InvalidEvent, match=f"--unit {text.split()[1]}"):
         number("a", text, text=True)
+
+
+@pytest.mark.parametrize(
+    ("units", "text", "advice"),
+    [
+        ({"W": 1.0}, "2.129 kW", '"kW" = 1000 '),
+        ({"kWh": 2.0}, "836 Wh", '"Wh" = 0.002 '),
+        ({"kW": 1e3}, "1,234 kW", '"kW" = 1000 '),
+        ({"°C": 1.0}, "5 kW", '"kW" = 1 '),
+    ],
+)
+def test_the_advice_for_a_unit_agrees_with_the_units_that_are_set(units, text, advice):
+    with pytest.raises(InvalidEvent, match=advice):
+        number("a", text, text=True, notation=Notation(units=tuple(units.items())))
+
+
+def test_units_that_differ_by_a_prefix_cannot_have_the_same_factor():
+    for units in ({"W": 1, "kW": 1000}, {"W": 2, "km": 2}, {"m": 1, "min": 1}, {"kB": 1, "KB": 1}, {"m²": 1, "cm²": 1}):
+        assert Schema(target="y", units=units).units == units
+    with pytest.raises(ValueError, match="with W = 2, kW is 2000"):
+        Schema(target="y", units={"W": 2, "°C": 1, "kW": 2})
 
 
 def test_a_factor_may_make_a_number_too_large():

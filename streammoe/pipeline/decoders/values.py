@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -26,6 +26,7 @@ from streammoe.notation import (
     CommaText,
     Notation,
     as_text,
+    factor_of,
     formats_of,
     missing_advice,
     remedy_of,
@@ -92,7 +93,7 @@ def number(name: str, value: object, text: bool, notation: Notation = USUAL) -> 
                 return math.nan
             if text and (truth := BOOLEANS.get(value.lower())) is not None:
                 return truth
-            _reject(name, value, "number", "not_finite" if NOT_FINITE.fullmatch(value) else "wrong_type")
+            _reject(name, value, "number", "not_finite" if NOT_FINITE.fullmatch(value) else "wrong_type", notation)
         read, factor = float(numeral[0]), numeral[1]
         if math.isinf(read * factor):
             _reject(name, TooLarge(value), "number", "out_of_range")
@@ -174,7 +175,8 @@ def _formatted(name: str, value: object, is_number: bool, notation: Notation) ->
     try:
         moment = datetime.strptime(tidied(written), notation.time)  # noqa: DTZ007 - see `Notation.utc`
     except ValueError:
-        _reject(name, value, "time", "wrong_type", f" in the format {notation.time!r} of schema.timestamps, or absent")
+        rule = f" in the format {notation.time!r} of schema.timestamps, or absent"
+        _reject(name, value, "time", "wrong_type", rule=rule)
     local = moment.replace(tzinfo=None) - datetime(1970, 1, 1)  # noqa: DTZ001
     whole, offset = local.days * DAY + local.seconds, moment.utcoffset()
     whole = notation.utc(whole) if offset is None else whole - offset.days * DAY - offset.seconds
@@ -288,12 +290,14 @@ def _joined(whole: int, nanoseconds: int) -> float:
     return float(whole) + nanoseconds / 1e9
 
 
-def _reject(name: str, value: object, kind: Kind, reason: str, rule: str = "") -> NoReturn:
+def _reject(
+    name: str, value: object, kind: Kind, reason: str, notation: Notation = USUAL, *, rule: str = ""
+) -> NoReturn:
     message = f"field {name!r} is {shown(value)}; it {_RULES[kind, reason]}"
     if rule:
         message = f"field {name!r} is {shown(value)}; it must be a time{rule}"
     elif kind == "number" and reason == "wrong_type" and isinstance(value, str):
-        message += _advice(name, value)
+        message += _advice(name, value, dict(notation.units))
     elif isinstance(value, dict | list):
         message += (
             f"; write what it holds as fields of their own{OR_IGNORE}; if the whole event is in it, name its path in "
@@ -318,8 +322,8 @@ def time_advice(name: str, forms: Collection[str]) -> str:
     return f"{setting}{other}; for streammoe evaluate and fit {flag}"
 
 
-def _advice(name: str, value: str) -> str:
-    """Return what to do about a text that is no number, but may have been meant as one."""
+def _advice(name: str, value: str, known: Mapping[str, float]) -> str:
+    """Return what to do about a text that is no number, but may have been meant as one, where these units are set."""
     has_comma = isinstance(value, CommaText)
     written = value.with_point() if isinstance(value, CommaText) else value
     if NUMBER.fullmatch(tidied(written)):
@@ -341,10 +345,11 @@ def _advice(name: str, value: str) -> str:
     comma = 'source.decimal = "," (in csv)', "--decimal ,"
     steps, flags = [], []
     if remedy.units:
-        pairs = [(json.dumps(unit, ensure_ascii=False), factor) for unit, factor in remedy.units.items()]
+        units = {unit: factor_of(unit, known) or factor for unit, factor in remedy.units.items()}
+        pairs = [(json.dumps(unit, ensure_ascii=False), factor) for unit, factor in units.items()]
         table = " and ".join(f"{unit} = {factor:g}" for unit, factor in pairs)
         steps.append(f"{table} in [schema.units]")
-        given = (unit if factor == 1.0 else f"{unit}={factor:g}" for unit, factor in remedy.units.items())
+        given = (unit if factor == 1.0 else f"{unit}={factor:g}" for unit, factor in units.items())
         flags += [f"--unit {shlex.quote(pair)}" for pair in given]
     if remedy.thousands == "," and remedy.comma:
         steps.append(f"{thousands[0]} if its comma separates thousands, or {comma[0]} if that is the decimal mark")
