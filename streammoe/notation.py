@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -66,6 +66,7 @@ _GROUPED = re.compile(r"[+-]?(?!0)\d{1,3}([ ,'_])(?:\d{2,3}\1)*\d{3}(?:\.\d+)?",
 _GROUPED_COMMA = re.compile(
     r"[+-]?(?!0)\d{1,3}([ .'_])(?:\d{2,3}\1)*\d{3},\d+|[+-]?(?!0)\d{1,3}(?:(\.)\d{3}){2,}", re.ASCII
 )
+_MAY_BE_GROUPED = re.compile(r"[+-]?(?:0|[1-9]\d{0,2}(?:\.\d{3})?)", re.ASCII)
 _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?", re.ASCII)
 _SIGN_BEHIND = re.compile(r"\d[\d.,'_ ]*[.,]\d+ ?-", re.ASCII)
 """An amount as SAP writes negative ones; what has no mark, such as 0-, may be a name."""
@@ -175,6 +176,25 @@ def has_decimal_comma(text: str) -> bool:
     [True, True, False, False]
     """
     return _COMMA.fullmatch(text.strip()) is not None
+
+
+def in_thousands(texts: Iterable[str]) -> str | None:
+    """Return the first number with a point if points may separate thousands in all numbers of a column.
+
+    That is so if three digits follow each of them, and some whole number has three digits; none may have more.
+
+    >>> in_thousands(["836", "", "2.129", "-1.174", "12"])
+    '2.129'
+    >>> [in_thousands(["836", "2.129", more]) for more in ("0.125", "1.5", "1000", "1e3")]
+    [None, None, None, None]
+    >>> in_thousands(["5", "12.500"]), in_thousands(["836", "12"])
+    (None, None)
+    """
+    plain = [text.strip(" \t") for text in texts if NUMBER.fullmatch(text)]
+    has_hundreds = any(re.fullmatch(r"[+-]?\d{3}", text) for text in plain)
+    if not has_hundreds or not all(map(_MAY_BE_GROUPED.fullmatch, plain)):
+        return None
+    return next((text for text in plain if "." in text), None)
 
 
 _DATES = (

@@ -21,7 +21,16 @@ from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
 from streammoe.kernels.state import Trace
-from streammoe.notation import EVERY, ISO, NUMBER, CommaText, Notations, formats_besides_seconds, formats_of
+from streammoe.notation import (
+    EVERY,
+    ISO,
+    NUMBER,
+    CommaText,
+    Notations,
+    formats_besides_seconds,
+    formats_of,
+    in_thousands,
+)
 from streammoe.pipeline.contest import MAX_LOSS, MAX_PREDICTION, Contest, Rival
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, Row, Values, decoder, require_targets, to_row
 from streammoe.pipeline.decoders.values import time_advice
@@ -635,7 +644,9 @@ class Pipeline:
 
     def _warn_of_values(self, batch: Batch, i: int, kinds: Mapping[str, ColumnKind]) -> None:
         """Warn of columns whose values in the first records, from the i-th on, may mean something else than is read."""
-        held: dict[str, list[object]] = {name: [] for name in kinds}
+        # With the first columns come the other numbers of a record.
+        others = () if self.model.n else (*self._roles({}).targets, *filter(None, [self.schema.weight]))
+        held: dict[str, list[object]] = {name: [] for name in (*kinds, *others)}
         for at in range(i, min(i + SETTLED_AT, len(batch))):
             with suppress(InvalidEvent):
                 values = decoder(batch.format).names(batch, at)
@@ -645,6 +656,7 @@ class Pipeline:
         self._warn_of_dates(batch, kinds, {name: each[0] for name, each in held.items() if each})
         if _is_text(batch):
             self._warn_of_codes(batch, kinds, held)
+            self._warn_of_thousands(batch, [*others, *(name for name in kinds if kinds[name] == "number")], held)
 
     def _warn_of_dates(self, batch: Batch, kinds: Mapping[str, ColumnKind], values: Values) -> None:
         """Warn of columns of categories or numbers by their first values, and of seconds, which may hold dates."""
@@ -704,6 +716,22 @@ class Pipeline:
                     shown(code),
                     shlex.quote(name),
                 )
+
+    def _warn_of_thousands(self, batch: Batch, names: Iterable[str], held: Mapping[str, Sequence[object]]) -> None:
+        """Warn of columns of numbers whose points may separate thousands."""
+        if self.schema.notations.thousands:
+            return
+        texts = {name: [str(each) for each in held[name] if not isinstance(each, CommaText)] for name in names}
+        found = {name: example for name, each in sorted(texts.items()) if (example := in_thousands(each))}
+        if found:
+            LOGGER.warning(
+                "%s: all numbers with a point in %s have three decimals, such as %s, and the others have up to three "
+                'digits; if it separates thousands, set source.decimal = "," and schema.thousands = "."; for streammoe '
+                "evaluate and fit --decimal , --thousands .",
+                batch.origin,
+                some_of(found),
+                shown(next(iter(found.values()))),
+            )
 
     def _require_types(self, batch: Batch, others: Collection[str]) -> None:
         """Require that the type of each column that would be a feature has values that can be read.

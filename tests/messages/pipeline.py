@@ -62,6 +62,12 @@ def table(columns, *, schema=ONE_TARGET, index=()):
     return process_table
 
 
+def points(_):
+    """Process numbers whose points may separate thousands."""
+    batch = ListSource([b"836,1", b"2.129,2"], format="csv", columns=("a", "y")).poll(0.0)
+    Pipeline(MoERegressor(1, warmup=0), ONE_TARGET, PrequentialScores()).process(batch)
+
+
 def joined(*records, limits=TEN, **options):
     """Return a case: these records are joined by their key."""
     schema = Schema(("y",), ignore=("id",))
@@ -147,6 +153,7 @@ CASES = {
     "a column of times in milliseconds": case({"t": 1609459200000, "y": 1}),
     "a column of times that are dates": case({"the day": 20230320, "y": 1}, schema=DAYS, timestamps=("the day",)),
     "a column of times that are days": case({"the day": 45005, "y": 1}, schema=DAYS, timestamps=("the day",)),
+    "points that may separate thousands": points,
     "a number with one comma": case(b'"1,234",2', columns=("a", "y")),
     "a label without a key": joined({"y": 1}),
     "labels in csv": joined(b"1,2", columns=("id", "a")),

@@ -194,6 +194,20 @@ def test_numbers_with_leading_zeros_among_the_first_records_are_warned_of_once_b
     assert "--categorical zip" in codes[0]
 
 
+@pytest.mark.parametrize("numeric", [(), ("a", "b", "c")])
+def test_points_that_may_separate_thousands_are_warned_of_once_unless_settings_say_what_they_are(caplog, numeric):
+    columns = {"a": ("836", "2.129", ""), "b": ("12.500", "0.125", "100"), "c": ("1.174", "12", "2.733")}
+    events = [{"y": ("310", "1.250", "-4.001")[i % 3], **{k: v[i % 3] for k, v in columns.items()}} for i in range(30)]
+    for thousands, n_warnings in (("", 1), (",", 0)):
+        caplog.clear()
+        schema = {**NO_NAMES, "numeric": frozenset(numeric), "features": numeric or None}
+        schema["notations"] = Notations(thousands=thousands)
+        run(pipeline("regressor", categorical=(), timestamps=(), schema=schema), events, "csv", (10,))
+        warned = [message for message in caplog.messages if "thousands" in message]
+        assert len(warned) == n_warnings
+        assert all("'a' and 'y'" in each and "2.129" in each and "--thousands ." in each for each in warned)
+
+
 @pytest.mark.parametrize("features", [None, ("t",)])
 @pytest.mark.parametrize(
     ("values", "said"),
