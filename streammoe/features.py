@@ -47,7 +47,7 @@ from streammoe.values import check_name, is_missing, level, not_a_mapping, quant
 LOGGER = logging.getLogger("streammoe.features")
 ABSOLUTE_LIMIT = 1e50
 """Beyond this, a square no longer fits into a Gram matrix with others."""
-FURTHEST = 100.0
+FURTHEST = 25.0
 """Deviations from the center of a column to which numbers are held in a warm-up."""
 MARGIN = 0.1
 """How far beyond the range seen so far a number may be, in widths of that range."""

@@ -20,7 +20,9 @@ MAX_CODE_SHARE = 0.25
 """The same of inputs that are all equal, on either side: a code such as −99999 for what is missing."""
 
 
-def winsorised(values: FloatArray, *, share: float = MAX_OUTLIER_SHARE, codes: bool = False) -> FloatArray:
+def winsorised(
+    values: FloatArray, *, share: float = MAX_OUTLIER_SHARE, codes: bool = False, most: float = MAX_DEVIATIONS
+) -> FloatArray:
     """Move the few values of each column, (n, p), that are far out to the edge; else return the same bits.
 
     NaN stays NaN. The median deviation is that of the values that differ from the median, so that columns which are
@@ -30,6 +32,7 @@ def winsorised(values: FloatArray, *, share: float = MAX_OUTLIER_SHARE, codes: b
         values: the columns.
         share: the part of all values that may be taken for errors.
         codes: whether equal ones may be more.
+        most: how many median deviations from the median others are at most.
 
     >>> winsorised(np.array([[0.0], [1.0], [2.0], [3.0], [1e9]])).ravel().tolist()
     [0.0, 1.0, 2.0, 3.0, 32.0]
@@ -44,12 +47,12 @@ def winsorised(values: FloatArray, *, share: float = MAX_OUTLIER_SHARE, codes: b
         deviations = deviations[deviations > 0.0]
         if not deviations.size:
             continue
-        reach = MAX_DEVIATIONS * np.median(deviations)
+        reach = most * np.median(deviations)
         outer = known[np.abs(known - middle) > reach]
-        most = max(1.0, share * known.size)
-        if outer.size > most and codes:
+        few = max(1.0, share * known.size)
+        if outer.size > few and codes:
             outer = _without_codes(outer, middle, MAX_CODE_SHARE * known.size)
-        if outer.size <= most:
+        if outer.size <= few:
             column[column > middle + reach] = middle + reach
             column[column < middle - reach] = middle - reach
     return clipped

@@ -108,7 +108,7 @@ class Bounds(NamedTuple):
     high: FloatArray
     """(C,) upper bound, likewise."""
     first: FloatArray
-    """(C,) first value, or of a buffer the most common one."""
+    """(C,) first value, or of a buffer the most common one; later the latest one far beyond the bounds."""
     seen: IntArray
     """(C,) 0 before the first value; then 1 + the number of values that differ from `first`, up to 1 + SETTLED; above
     that, counts of values beyond the bounds."""

@@ -17,6 +17,10 @@ from streammoe.scaling import Scaler, without_inputs
 from streammoe.types import BoolArray, FloatArray
 
 
+PLAUSIBLE = 12.0
+"""Median deviations from the median up to which a target among the first ones is no outlier; each weighs a lot."""
+
+
 class Rescaling:
     """The one expert on another scale, which catches up with the buffer.
 
@@ -98,7 +102,7 @@ def _outlying(context: Context, Y: FloatArray) -> BoolArray:
     """Return which rows, (n,), have a target that is an outlier: the first one of a file may well be a placeholder."""
     if context.family.is_exact or not context.family.is_metric:
         return np.zeros(len(Y), dtype=np.bool_)
-    found: BoolArray = (winsorised(Y, share=MAX_ERROR_SHARE) != Y).any(axis=1)
+    found: BoolArray = (winsorised(Y, share=MAX_ERROR_SHARE, codes=True, most=PLAUSIBLE) != Y).any(axis=1)
     return found
 
 

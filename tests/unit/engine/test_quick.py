@@ -40,9 +40,8 @@ def test_it_is_trusted_where_a_relation_moves_fast_and_leaves_for_good_where_non
     assert "quick" not in learned(BENT)[0].member_weights
 
 
-@pytest.mark.parametrize("options", [{"n_experts": 1}, {"serve": "polyak"}], ids=str)
-def test_it_takes_part_only_where_there_are_several_experts_and_a_portfolio(options):
-    model, _ = learned(BENT[:500], **options)
+def test_it_takes_part_only_where_there_is_a_portfolio():
+    model, _ = learned(BENT[:500], serve="polyak")
     assert "quick" not in {*model.member_weights, *model.member_names}
 
 

@@ -50,9 +50,8 @@ def without(arrays):
     return {**kept, "portfolio.weights": weights / weights.sum()}
 
 
-@pytest.mark.parametrize("options", [{"n_experts": 1}, {"serve": "polyak"}], ids=str)
-def test_it_takes_part_only_where_there_are_several_experts_and_a_portfolio(options):
-    model, _ = learned(MoERegressor, BENT[:500], **options)
+def test_it_takes_part_only_where_there_is_a_portfolio():
+    model, _ = learned(MoERegressor, BENT[:500], serve="polyak")
     assert "steady" not in {*model.member_weights, *model.member_names}
 
 

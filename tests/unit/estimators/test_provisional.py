@@ -178,7 +178,13 @@ def test_a_late_column_widens_its_scaler():
 def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(never, caplog):
     (inputs, labels), weights = classes(75), np.ones(75)
     inputs[60] = 9e49
-    wide = {"degree": 3, "range_factor": 0.0, "prior_strength": 0.0, "schedule": schedules.constant(0.999999)}
+    wide = {
+        "degree": 3,
+        "hold": False,
+        "range_factor": 0.0,
+        "prior_strength": 0.0,
+        "schedule": schedules.constant(0.999999),
+    }
 
     def learn(cuts=()):
         model = MoEClassifier(**BRIEF, **wide)

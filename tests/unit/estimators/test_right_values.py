@@ -78,6 +78,21 @@ def test_until_then_its_coefficients_are_exactly_0(before):
     assert not found["gate"][:, 3:].any()
 
 
+@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
+@pytest.mark.parametrize(("n_experts", "noise"), [(1, 1e-6), (4, 1e-6), (4, 1e-4)])
+def test_a_column_that_hardly_varied_does_no_harm_where_it_jumps(kind, n_experts, noise):
+    X, right, y = line(AT + 400)
+    if kind is MoEClassifier:
+        y = (right > 1.0).astype(int)
+    losses = []
+    for after in (1.1, 1.4):
+        model = kind(n_experts, warmup=400)
+        given = with_still(X, 1.1, after, 1, noise)
+        losses.append(model.learn_array(given, y)[AT:])
+    assert losses[1].mean() <= losses[0].mean() + 0.05
+    assert losses[1].max() <= losses[0].max() + 3.0
+
+
 # -- Lone errors -------------------------------------------------------------------------------------------------------
 
 
@@ -159,11 +174,12 @@ def test_the_floor_has_learned_the_warm_up_when_it_joins():
 # -- First targets -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", [99.0, -99_999.0])
-def test_a_wrong_first_target_is_left_out_once_others_are_known(first):
+@pytest.mark.parametrize(("wrong", "at"), [(40.0, [0]), (99.0, [0]), (-99_999.0, [0]), (-99_999.0, [0, 30])])
+def test_wrong_first_targets_are_left_out_once_others_are_known(wrong, at):
     X, right, y = line(400)
     _, clean = followed(X, y)
-    _, predicted = followed(X, np.append(first, y[1:]))
+    y[at] = wrong
+    _, predicted = followed(X, y)
     assert rmse(predicted[40:], right[40:]) <= 1.5 * rmse(clean[40:], right[40:])
 
 
@@ -344,3 +360,12 @@ def test_targets_in_another_order_than_the_rows_of_their_frame_are_rejected_and_
         assert model.n == 0
         model.learn_many(X, targets.reset_index(drop=True).rename(lambda i: 100 + i))
         assert model.n == 20
+
+
+def test_a_frame_that_lacks_a_column_of_the_model_is_warned_of():
+    X, _, y = line(80)
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    model = MoERegressor(warmup=50)
+    model.learn_many(frame, pd.Series(y))
+    with pytest.warns(UserWarning, match="lacks 'a', which the model has, among its columns \\('A' and 'b'\\)"):
+        model.predict_many(frame.rename(columns={"a": "A"}))

@@ -36,6 +36,7 @@ def cases():
             yield pytest.param(model, check, id=name, marks=marks)
 
 
+@pytest.mark.filterwarnings("ignore:X. lacks:UserWarning")  # some checks leave out columns
 @pytest.mark.parametrize(("model", "check"), list(cases()))
 def test_estimator_checks(model, check):
     check(model.clone())
