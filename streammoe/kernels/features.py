@@ -278,8 +278,8 @@ def _follow(x: float, j: int, low: FloatArray, high: FloatArray, first: FloatArr
 
     `seen` counts values in a row that are far beyond the bounds; after `RUN` of them the bounds follow the next `RUN`
     values. A column that went beyond them step by step moves on, and does not jump: values a little beyond are counted
-    as well, above 2 `RUN`, and as long as there are `RUN` more of these than values within, far ones are not. Nor is one
-    that is as good as the far one before it, which `first` holds once the column has settled.
+    as well, above 2 `RUN`, and as long as there are `RUN` more of these than values within, far ones are not. Nor is
+    one that is as good as the far one before it, which `first` holds once the column has settled.
     """
     count = seen[j] - SETTLED - 1
     if RUN <= count < 2 * RUN:

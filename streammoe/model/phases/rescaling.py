@@ -16,7 +16,6 @@ from streammoe.outliers import MAX_ERROR_SHARE, winsorised
 from streammoe.scaling import Scaler, without_inputs
 from streammoe.types import BoolArray, FloatArray
 
-
 PLAUSIBLE = 12.0
 """Median deviations from the median up to which a target among the first ones is no outlier; each weighs a lot."""
 
