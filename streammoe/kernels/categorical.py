@@ -16,7 +16,6 @@ import numpy as np
 from streammoe.kernels.blocks import in_blocks
 from streammoe.kernels.compile import allocating, hook, inline, jit
 from streammoe.kernels.groups import Group, settle_softmax
-from streammoe.kernels.late import Late
 from streammoe.kernels.linalg import VANISHED, dot
 from streammoe.kernels.loop import Noise, Shape, loop
 from streammoe.kernels.portfolio import MOST
@@ -134,7 +133,6 @@ def trust(
 @hook
 def step_experts(
     state: MMState,
-    late: Late,
     options: LearningOptions,
     keep: float,
     fresh: float,
@@ -142,7 +140,6 @@ def step_experts(
     tau: FloatArray,
     trusted: FloatArray,  # noqa: ARG001 - same
     probabilities: FloatArray,
-    row: int,
     r: FloatArray,
     y: FloatArray,
     gain: FloatArray,
@@ -165,11 +162,8 @@ def step_experts(
             push[label - 1] -= 1.0
         step_softmax(
             state.experts[k],
-            late,
-            k,
             state.expert_grams[k],
             state.expert_inverses[k],
-            row,
             r,
             push,
             gain,
@@ -183,7 +177,6 @@ def step_experts(
 @hook
 def step_alone(
     state: MMState,
-    late: Late,
     options: LearningOptions,
     keep: float,
     fresh: float,
@@ -191,7 +184,6 @@ def step_alone(
     tau: FloatArray,
     trusted: FloatArray,
     probabilities: FloatArray,
-    row: int,
     r: FloatArray,
     y: FloatArray,
     gain: FloatArray,
@@ -204,9 +196,7 @@ def step_alone(
     """
     cost = -math.log(max(probabilities[0, int(y[0])], LEAST_PROBABILITY))
     share = MOST / max(cost, MOST)
-    step_experts(
-        state, late, options, keep, share * fresh, share * amount, tau, trusted, probabilities, row, r, y, gain, push
-    )
+    step_experts(state, options, keep, share * fresh, share * amount, tau, trusted, probabilities, r, y, gain, push)
 
 
 @inline

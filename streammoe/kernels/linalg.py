@@ -70,30 +70,6 @@ def add_outer(matrix: FloatArray, vector: FloatArray, weight: float) -> None:
             matrix[i, j] += scaled * vector[j]
 
 
-@inline
-def add_outer_evenly(matrix: FloatArray, vector: FloatArray, weight: float) -> None:
-    """Like `add_outer`, and a symmetric matrix stays so to the last bit: an entry is that of the lower triangle."""
-    p = vector.shape[0]
-    for i in range(p):
-        row, own = matrix[i], vector[i]
-        scaled = weight * own
-        for j in range(i + 1):
-            row[j] += scaled * vector[j]
-        for j in range(i + 1, p):
-            row[j] += weight * vector[j] * own
-
-
-@part
-def mirror_lower(matrix: FloatArray) -> None:
-    """Copy the lower triangle to the upper one."""
-    p = matrix.shape[0]
-    for first in range(0, p, TILE):
-        for left in range(0, first + 1, TILE):
-            for i in range(first, min(first + TILE, p)):
-                for j in range(left, min(left + TILE, i)):
-                    matrix[j, i] = matrix[i, j]
-
-
 @part
 def add_outers_in_turn(matrix: FloatArray, rows: FloatArray, at: IntArray, weights: FloatArray, lower: bool) -> None:
     """Do `add_outer` for those of some rows, (m, p), with the indexes `at`, (n,), and weights, (n,).

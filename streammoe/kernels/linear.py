@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from streammoe.kernels.compile import allocating, hook, inline
 from streammoe.kernels.groups import Group, settle_linear, weigh
-from streammoe.kernels.late import Late, grow
 from streammoe.kernels.linalg import VANISHED, add_outer, dot, symmetric_product
 from streammoe.kernels.loop import Kernel, Noise
 from streammoe.kernels.softmax import multiply_gram, residual_of_gram, softmax
@@ -59,7 +58,6 @@ def _experts(spread: Spread) -> tuple[Kernel, ...]:
     @hook
     def step_experts(
         state: MMState,
-        late: Late,
         options: LearningOptions,
         keep: float,
         fresh: float,
@@ -67,7 +65,6 @@ def _experts(spread: Spread) -> tuple[Kernel, ...]:
         tau: FloatArray,
         trusted: FloatArray,
         means: FloatArray,
-        row: int,
         r: FloatArray,
         y: FloatArray,
         gain: FloatArray,
@@ -94,7 +91,7 @@ def _experts(spread: Spread) -> tuple[Kernel, ...]:
                     state.experts[k, q, j] += push_size * gain[j]
             state.masses[k] = mass
             add_outer(state.expert_inverses[k], gain, -weight * shrink)
-            grow(late, k, state.expert_grams[k], row, r, weight)
+            add_outer(state.expert_grams[k], r, weight)
 
     @hook
     def step_in_blocks(

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from streammoe.kernels.compile import allocating, inline, jit, part
+from streammoe.kernels.compile import allocating, inline, jit
 from streammoe.kernels.groups import (
     Group,
     amounts_of,
@@ -37,7 +37,6 @@ from streammoe.kernels.groups import (
     settle_gate,
     stand_alone,
 )
-from streammoe.kernels.late import Late, grow_now, is_full, late_of
 from streammoe.kernels.shared import (
     REFRESH_BELOW,
     RESIDUAL_EVERY,
@@ -87,10 +86,9 @@ class Noise(NamedTuple):
     that have more than half of the responsibility for it. Writes `trusted`, given the routed responsibilities and what
     `evaluate` left in `scratch`; may set negligible responsibilities to 0."""
     step_experts: Kernel
-    """``(state, late, options, keep, fresh, amount, tau, trusted, means, row, r, y, gain, push)``: learns one event in
-    O(K p²), but for what waits in `late`. `keep` is 1 − γ, `fresh` is γ times the event's weight, `amount` the same
-    over the new decay, `row` where r stands in the call; `gain`, (p_v,), and `push`, (max(K, M),), are scratch. All
-    experts at once: a function for each of them costs speed."""
+    """``(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)``: learns one event in O(K p²).
+    `keep` is 1 − γ, `fresh` is γ times the event's weight, `amount` the same over the new decay; `gain`, (p_v,), and
+    `push`, (max(K, M),), are scratch. All experts at once: a function for each of them costs speed."""
     expert_weight: Kernel
     """``(options, tau, trusted, means)`` → the largest weight with which the event enters an expert's curvature."""
     step_in_blocks: Kernel
@@ -292,7 +290,6 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
             predictions: FloatArray,
             trace: Trace,
             scratch: Scratch,
-            late: Late,
         ) -> int:
             shares, tau, trusted, means = scratch.shares, scratch.tau, scratch.trusted, scratch.means
             gate_gain, gain, push, limits = scratch.gate_gain, scratch.gain, scratch.push, scratch.limits
@@ -362,17 +359,14 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
                 route(tau, options.top_k)
                 outliers += trust(shape, tau, scratch.noise, trusted, M)
                 if state.n[0] % RESIDUAL_EVERY == 0:
-                    grow_all_now(state, late, W, R)
                     track_residual(state, residual, options, weights[i], shares, tau, trusted, means, w, r, y)
                 keep = 1.0 - gamma
                 decay = state.decay[0] * keep
                 fresh = gamma * weights[i]
                 amount = fresh / decay
-                step_gate(state, late, options, amount, shares, tau, push, i, w, gate_gain)
-                step_experts(state, late, options, keep, fresh, amount, tau, trusted, means, i, r, y, gain, push)
+                step_gate(state, options, amount, shares, tau, push, w, gate_gain)
+                step_experts(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)
                 finish_step(state, gamma, decay)
-                if in_groups or decay < REFRESH_BELOW or is_full(late, state.experts.shape[0]):
-                    grow_all_now(state, late, W, R)
                 if decay < REFRESH_BELOW:
                     refresh(state, topped_up(state, options, gamma))
                 weight = average_weight(state, options, gamma)
@@ -381,7 +375,6 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
                 blend(state.average_variances, state.variances, variance_weight(options, weight, gamma))
                 if in_groups:
                     set_far_limits(state, limits)
-            grow_all_now(state, late, W, R)
             return outliers
 
         def learn_rows(
@@ -431,7 +424,6 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
                 np.empty((scratch_rows(M), max(K, M))),
                 np.empty(p_w + p_v if in_groups else 0),
             )
-            late = late_of(K + 1, W.shape[0], max(p_w, p_v))
             outliers = learn_each(
                 shape,
                 state,
@@ -446,7 +438,6 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
                 predictions,
                 trace,
                 scratch,
-                late,
             )
             if outliers == UNSOUND or not is_sound_after(state, Y, losses, predictions):
                 return UNSOUND
@@ -463,15 +454,6 @@ def named(function: Function, module: str) -> Function:
     """Let a function count as one of `module`, by which it is cached and pickled."""
     function.__module__, function.__qualname__ = module, function.__name__
     return function
-
-
-@part
-def grow_all_now(state: MMState, late: Late, W: FloatArray, R: FloatArray) -> None:
-    """Add to the Gram matrices what waits for them."""
-    K = state.experts.shape[0]
-    grow_now(late, K, state.gate_gram, W)
-    for k in range(K):
-        grow_now(late, k, state.expert_grams[k], R)
 
 
 @cache

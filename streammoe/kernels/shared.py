@@ -7,8 +7,7 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import allocating, inline
-from streammoe.kernels.late import Late, grow
-from streammoe.kernels.linalg import add_product, invert_spd
+from streammoe.kernels.linalg import add_outer, add_product, invert_spd
 from streammoe.kernels.softmax import gate_bend, residual_of_softmax, shorten_step, step_softmax
 from streammoe.kernels.state import LearningOptions, MMState, SingleExpert, Trace
 from streammoe.types import FloatArray
@@ -80,23 +79,21 @@ def route(tau: FloatArray, top_k: int) -> None:
 @inline
 def step_gate(
     state: MMState,
-    late: Late,
     options: LearningOptions,
     amount: float,
     shares: FloatArray,
     tau: FloatArray,
     push: FloatArray,
-    row: int,
     w: FloatArray,
     gain: FloatArray,
 ) -> None:
-    """The gate's part of one event, whose matrices are the last of `late`; `push` and `gain` are scratch.
+    """Learn the gate's part of one event; `push` and `gain` are scratch.
 
-    `amount` is γ times the event's weight, over the new decay; `row` is where w stands in the call.
+    `amount` is γ times the event's weight, over the new decay.
     """
     K = shares.shape[0]
     if K == 1:
-        grow(late, K, state.gate_gram, row, w, amount)
+        add_outer(state.gate_gram, w, amount)
         return
     weight, limit = amount, math.inf
     if options.adaptive:
@@ -104,9 +101,7 @@ def step_gate(
         weight *= bent
     for k in range(K - 1):
         push[k] = shares[k] - tau[k]
-    step_softmax(
-        state.gate, late, K, state.gate_gram, state.gate_inverse, row, w, push, gain, weight, amount, options.curvature
-    )
+    step_softmax(state.gate, state.gate_gram, state.gate_inverse, w, push, gain, weight, amount, options.curvature)
     if options.bound_share < 1.0:
         shorten_step(state.gate, w, push, gain, weight, amount, limit, options.curvature)
 

@@ -12,7 +12,6 @@ from functools import cache
 import numpy as np
 
 from streammoe.kernels.compile import allocating, inline, jit
-from streammoe.kernels.late import Late, grow_now, is_full, late_of
 from streammoe.kernels.loop import UNSOUND, Kernel, Noise, Scratch, Shape, named
 from streammoe.kernels.shared import REFRESH_BELOW, finish_step, record_variances, refresh_expert, topped_up
 from streammoe.kernels.soundness import is_expert_sound_after
@@ -44,13 +43,11 @@ def single_expert(noise: Noise, module: str) -> Kernel:
         variances: FloatArray,
         scratch: Scratch,
         gate: FloatArray,
-        late: Late,
     ) -> None:
         shares, tau, trusted, means = scratch.shares, scratch.tau, scratch.trusted, scratch.means
         gain, push = scratch.gain, scratch.push
         M = predictions.shape[1]
         constant = log_constant(shape, M)
-        gram = state.expert_grams[0]
         for i in range(R.shape[0]):
             r, y = R[i], Y[i]
             losses[i] = evaluate(
@@ -67,13 +64,10 @@ def single_expert(noise: Noise, module: str) -> Kernel:
             keep = 1.0 - gamma
             decay = state.decay[0] * keep
             fresh = gamma * weights[i]
-            step_experts(state, late, options, keep, fresh, fresh / decay, tau, trusted, means, i, r, y, gain, push)
+            step_experts(state, options, keep, fresh, fresh / decay, tau, trusted, means, r, y, gain, push)
             finish_step(state, gamma, decay)
-            if decay < REFRESH_BELOW or is_full(late, 0):
-                grow_now(late, 0, gram, R)
             if decay < REFRESH_BELOW:
                 refresh(state, topped_up(state, options, gamma))
-        grow_now(late, 0, gram, R)
 
     def learn_single(
         shape: Shape,
@@ -117,7 +111,6 @@ def single_expert(noise: Noise, module: str) -> Kernel:
             none,
         )
         gate = np.empty((0, R.shape[1]))
-        late = late_of(1, R.shape[0], R.shape[1])
         learn_each(
             shape,
             state,
@@ -131,7 +124,6 @@ def single_expert(noise: Noise, module: str) -> Kernel:
             variances,
             scratch,
             gate,
-            late,
         )
         return 0 if is_expert_sound_after(state, Y, losses, predictions) else UNSOUND
 

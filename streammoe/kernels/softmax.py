@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 from streammoe.kernels.compile import inline, part
-from streammoe.kernels.late import Late, grow
 from streammoe.kernels.linalg import add_outer, add_product, dot, symmetric_product
 from streammoe.types import FloatArray
 
@@ -83,11 +82,8 @@ def gate_bend(shares: FloatArray, bound_share: float) -> tuple[float, float]:
 @inline
 def step_softmax(
     coefficients: FloatArray,
-    late: Late,
-    k: int,
     gram: FloatArray,
     inverse: FloatArray,
-    row: int,
     x: FloatArray,
     push: FloatArray,
     gain: FloatArray,
@@ -99,10 +95,7 @@ def step_softmax(
 
     Args:
         coefficients: (N, p), changed in place.
-        late: what waits for R.
-        k: which R of `late` it is.
-        gram, inverse: (p, p), changed in place, the first of them perhaps later.
-        row: which row of a call x is.
+        gram, inverse: (p, p), changed in place.
         x: (p,).
         push: (N,) or longer; probabilities less targets.
         gain: (p,) scratch.
@@ -114,7 +107,7 @@ def step_softmax(
     quadratic = symmetric_product(inverse, x, gain)
     shrink = 1.0 / (1.0 + weight * quadratic)
     add_outer(inverse, gain, -weight * shrink)
-    grow(late, k, gram, row, x, weight)
+    add_outer(gram, x, weight)
     total = 0.0
     for m in range(free):
         total += push[m]

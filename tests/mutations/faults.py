@@ -11,7 +11,6 @@ from typing import NamedTuple
 AREAS = {
     "steps": "test_iterates.py test_drift_oracle.py contracts/test_families.py",
     "blocks": "test_iterates.py test_literal.py test_steady.py test_blocks.py",
-    "late updates": "test_late.py test_iterates.py",
     "categorical": "test_iterates.py test_categorical.py",
     "heavy tails": "test_iterates.py test_elliptical.py",
     "softmax": "test_softmax.py test_sharp.py test_linalg.py test_iterates.py",
@@ -107,18 +106,6 @@ FAULTS = {
         Fault("blocks-ignore-the-gates-prior", "bend[j] = max(bend[j], state.prior_gate_gram[j])", "pass"),
         Fault("steps-alone-not-longer", "min(blocks * plain, ", "min(plain, "),
         Fault("moved-blocks-mixed", "alike = own[:, None] == own[None]", "alike = own[:, None] >= 0"),
-    ],
-    "late updates": [
-        Fault("wide-matrix-not-mirrored", "        mirror_lower(gram)", "        pass"),
-        Fault("single-events-uneven", "row[j] += weight * vector[j] * own", "row[j] += scaled * vector[j]"),
-        Fault(
-            "late-events-lost", "return bool(late.counts.shape[0] > 0 and", "return bool(late.counts.shape[0] < 0 and"
-        ),
-        Fault(
-            "late-events-forgotten-at-the-end",
-            "grow_all_now(state, late, W, R)\n            return outliers",
-            "return outliers",
-        ),
     ],
     "categorical": [
         Fault("unlikely-class-loss", "return -largest - math.log(total)", "return -largest"),

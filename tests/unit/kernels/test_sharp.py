@@ -9,7 +9,6 @@ from streammoe.engine.em import Buffer, statistics_at
 from streammoe.engine.jobs import run_job
 from streammoe.engine.warmup import with_own_prior
 from streammoe.kernels.groups import Group, settle_gate
-from streammoe.kernels.late import late_of
 from streammoe.kernels.shared import step_gate
 from streammoe.options import WarmUp
 from tests.unit.cases import Case, options, random_state, random_theta
@@ -46,8 +45,7 @@ def test_no_event_is_explained_worse_by_its_own_step():
         state, W, tau, amounts = drawn(rng)
         given = options(Case("gaussian", 1), tau.shape[1], bound="sharp")
         before = gate_losses(state, W[:1], tau[:1])[0]
-        late = late_of(1, 1, P)
-        step_gate(state, late, given, amounts[0], shares_of(state, W[:1])[0], tau[0], np.empty(8), 0, W[0], np.empty(P))
+        step_gate(state, given, amounts[0], shares_of(state, W[:1])[0], tau[0], np.empty(8), W[0], np.empty(P))
         after = gate_losses(state, W[:1], tau[:1])[0]
         assert after <= before + 1e-9 * max(before, 1.0)
         moved += after < before - 1e-3
