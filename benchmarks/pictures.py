@@ -21,7 +21,7 @@ from matplotlib.ticker import NullFormatter, NullLocator
 from PIL import Image
 
 from benchmarks import drift, tasks
-from benchmarks.expert_life import learned, ratio
+from benchmarks.n_experts import learned, ratio
 from benchmarks.report import machine, table
 from streammoe import MoEClassifier, MoERegressor, schedules
 from streammoe.options import Auto

@@ -58,7 +58,6 @@ AnyOptions = TypeVar("AnyOptions", bound="Options")
 Bound: TypeAlias = Literal["sharp", "adaptive", "tight", "paper"]
 Serve: TypeAlias = Literal["portfolio", "polyak"]
 Curved: TypeAlias = Literal["auto", "on", "off"]
-Reseed: TypeAlias = Literal["off", "auto"]
 AnyClass = TypeVar("AnyClass", bound=type)
 
 
@@ -228,13 +227,6 @@ class Options(Section):
         ge=1,
         le=100_000,
     )
-    reseed: Reseed = option(
-        "off",
-        'Idle experts are left alone; "auto": they are tried as half of another.',
-        more="An expert that is starved, or a duplicate, then becomes half of the one whose loss is worst, next to the "
-        "model as it is, and replaces it where that predicts better. A single expert is never idle.",
-        change="restart",
-    )
     reservoir: int = option(
         0,
         "Number of events in a uniform sample of all that were learned, kept in the model; 0: none is kept.",
@@ -357,13 +349,9 @@ class Options(Section):
     @classmethod
     def _serves_all(cls, curvature: Blocks | None, info: ValidationInfo) -> Blocks | None:
         given = info.data
-        if curvature is None or not {"reseed", "batch_size", "degree", "gate_degree"} <= given.keys():
+        if curvature is None or not {"batch_size", "degree", "gate_degree"} <= given.keys():
             return curvature
-        found = [
-            f"{name} = {shown(given[name])}"
-            for name, plain in {"batch_size": 1, "reseed": "off"}.items()
-            if given[name] != plain
-        ]
+        found = [] if given["batch_size"] == 1 else [f"batch_size = {shown(given['batch_size'])}"]
         if given["degree"] != given["gate_degree"]:
             found.append(f"degree = {given['degree']} but gate_degree = {given['gate_degree']}")
         if found:

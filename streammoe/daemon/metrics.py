@@ -22,7 +22,6 @@ CHECKPOINT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 REFUSED = "refused"
 RELOAD_OUTCOMES = ("applied", "unchanged", REFUSED)
 OUTCOMES = ("learned", "predicted_only", "rejected", "skipped", "expired")
-RESEED_OUTCOMES = ("tried", "kept")
 GLOBAL_PROBLEMS = ("unreadable", "damaged", "went_back", "mismatch", "absent", "too_far_back", "rejected")
 CONDITIONS = ("alive", "starved", "duplicate")
 COMPARISON_INTERVAL = 1_000
@@ -76,9 +75,6 @@ CATALOGUE: dict[str, Metric] = {
     ),
     "streammoe_experts": Metric(Gauge, "Experts by condition", ("condition",)),
     "streammoe_model_candidates": Metric(Gauge, "Mixtures that learn side by side; 1 unless there is a race"),
-    "streammoe_reseeds_total": Metric(
-        Counter, "Experts replaced by half of another, tried and kept, since the first start", ("outcome",)
-    ),
     "streammoe_convergence_residual": Metric(
         Gauge, "Norm of the mean of S - s over the mean of its norm: near 0 at a stationary point, 1 far from one"
     ),
@@ -164,7 +160,6 @@ class Metrics:
         self._counter, self._gauge, self._histogram = self._live.counter, self._live.gauge, self._live.histogram
         self._compared: tuple[int | None, int] = (None, -COMPARISON_INTERVAL)
         """Number of experts at the last comparison, and of events that the model had learned."""
-        self._reseeds = (0, 0)
         self._outliers = 0
         self._members: tuple[str, ...] = ()
         """Members of the portfolio whose weights are shown."""
@@ -176,8 +171,6 @@ class Metrics:
             self._gauge("streammoe_sink_waiting_seconds", section).set_function(partial(getattr, wait, "seconds"))
         for outcome in OUTCOMES:
             self.count(outcome, 0)
-        for outcome in RESEED_OUTCOMES:
-            self._counter("streammoe_reseeds_total", outcome)
         for outcome in RELOAD_OUTCOMES:
             self._counter("streammoe_reload_total", outcome)
         for reason in GLOBAL_PROBLEMS:
@@ -318,9 +311,6 @@ class Metrics:
         for expert in range(model.most_experts):
             self._gauge("streammoe_expert_mass", str(expert)).set(masses[expert] if expert < len(masses) else math.nan)
         self._gauge("streammoe_model_candidates").set(model.n_candidates)
-        for outcome, times, before in zip(RESEED_OUTCOMES, model.n_reseeds, self._reseeds, strict=True):
-            self._counter("streammoe_reseeds_total", outcome).inc(max(times - before, 0))
-        self._reseeds = model.n_reseeds
         # Comparing all experts costs as much as learning K events: too much to do after each batch of one.
         n_experts, at = self._compared
         if n_experts == model.chosen_n_experts and at <= model.n < at + COMPARISON_INTERVAL:

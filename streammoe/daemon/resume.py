@@ -45,7 +45,7 @@ def load_matching_model(path: Path, like: MixtureOfExperts, settings: Settings) 
 
     Args:
         path: a file, or a daemon's checkpoint folder, of which only the model is used.
-        like: an empty model according to the settings; the loaded model gets its `range_factor` and `reseed`.
+        like: an empty model according to the settings; the loaded model gets its `range_factor`.
         settings: the settings.
 
     Raises:

@@ -28,7 +28,6 @@ from streammoe.options import (
     Lags,
     PageHinkley,
     RegressorOptions,
-    Reseed,
     Serve,
     WarmUp,
 )
@@ -72,7 +71,6 @@ class RegressorArguments(MixtureOfExperts):
         max_levels: int = 64,
         top_k: int | None = None,
         batch_size: int = 1,
-        reseed: Reseed = "off",
         reservoir: int = 0,
         lags: int | str | Lags | None = None,
     ) -> None:
@@ -101,7 +99,6 @@ class RegressorArguments(MixtureOfExperts):
         self.max_levels = max_levels
         self.top_k = top_k
         self.batch_size = batch_size
-        self.reseed = reseed
         self.reservoir = reservoir
         self.lags = lags
         super().__init__()
@@ -141,7 +138,6 @@ class ClassifierArguments(MixtureOfExperts):
         max_levels: int = 64,
         top_k: int | None = None,
         batch_size: int = 1,
-        reseed: Reseed = "off",
         reservoir: int = 0,
     ) -> None:
         self.n_experts = n_experts
@@ -170,7 +166,6 @@ class ClassifierArguments(MixtureOfExperts):
         self.max_levels = max_levels
         self.top_k = top_k
         self.batch_size = batch_size
-        self.reseed = reseed
         self.reservoir = reservoir
         super().__init__()
 

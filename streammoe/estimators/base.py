@@ -343,12 +343,6 @@ class MixtureOfExperts(base.Estimator):
         return self.learner.phase.n_candidates
 
     @property
-    def n_reseeds(self) -> tuple[int, int]:
-        """Number of experts reseeded on trial, and how many of those were kept."""
-        tried, kept = self.learner.context.reseeds.tolist()
-        return tried, kept
-
-    @property
     def n_outliers(self) -> int:
         """Number of events since the warm-up that Gaussian experts with tails counted less, as outliers.
 
@@ -465,16 +459,6 @@ class MixtureOfExperts(base.Estimator):
             ConfigError: it has columns, or it would become too large.
         """
         self.learner.set_columns(names)
-
-    def reseed_expert(self, expert: int) -> None:
-        """Reseed an expert at once, as one half of the expert whose loss costs the mixture most.
-
-        It is merged into its nearest first, so that statistics of the mixture as a whole do not change.
-
-        Raises:
-            ConfigError: there is no such expert, or it is the only one.
-        """
-        self.learner.reseed_expert(expert)
 
     # -- In a checkpoint -----------------------------------------------------------------------------------------------
 

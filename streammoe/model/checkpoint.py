@@ -60,7 +60,6 @@ def arrays_of(learner: Learner) -> dict[str, AnyArray]:
         **learning_arrays(learner),
         **_reservoir_arrays(learner.context),
         "diagnostics.residual": learner.phase.residual,
-        "diagnostics.reseeds": learner.context.reseeds,
         "diagnostics.outliers": learner.context.outliers,
     }
     poisoned = [name for name, array in arrays.items() if not _may_be_saved(name, array)]
@@ -175,15 +174,14 @@ def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
     residual = array_of(arrays, "diagnostics.residual", "float64", (sum(sizes),))
     parts = np.split(residual, np.cumsum(sizes)[:-1]) if candidates else []
     candidates = [candidate._replace(residual=part.copy()) for candidate, part in zip(candidates, parts, strict=True)]
-    # Older checkpoints do not count reseeded experts or outliers.
-    counted = {"diagnostics.reseeds": context.reseeds, "diagnostics.outliers": context.outliers, **arrays}
-    context.reseeds = array_of(counted, "diagnostics.reseeds", "int64", (2,), least=0.0, most=LARGEST_COUNT).copy()
+    # Older checkpoints do not count outliers.
+    counted = {"diagnostics.outliers": context.outliers, **arrays}
     context.outliers = array_of(counted, "diagnostics.outliers", "int64", (1,), least=0.0, most=LARGEST_COUNT).copy()
     if candidates:
         portfolio = _portfolio(context, arrays, candidates)
         if len(candidates) == 1:
             return Mixture(candidates[0], portfolio)
-        return Race(candidates, totals.copy(), *_race_counts(arrays, candidates), portfolio)
+        return Race(candidates, totals.copy(), _race_end(arrays, candidates), portfolio)
     return _warm_up(context, arrays) if "warmup.X" in arrays else Empty()
 
 
@@ -268,18 +266,13 @@ def _state(context: Context, arrays: Mapping[str, AnyArray], prefix: str) -> MMS
     )
 
 
-def _race_counts(arrays: Mapping[str, AnyArray], candidates: Sequence[Candidate]) -> tuple[int, int]:
-    """Return the event count at which a race is decided, and the expert that is on trial in it, or −1."""
-    until, expert = array_of(arrays, "race.counts", "int64", (2,), least=-1.0, most=LARGEST_COUNT).tolist()
+def _race_end(arrays: Mapping[str, AnyArray], candidates: Sequence[Candidate]) -> int:
+    """Return the event count at which a race is decided."""
+    until = int(array_of(arrays, "race.until", "int64", (1,), least=0.0, most=LARGEST_COUNT)[0])
     counts = {int(candidate.state.n[0]) for candidate in candidates}
     require(len(counts) == 1, f"the candidates of a race have learned different numbers of events: {counts}")
-    require(until > max(counts), f"array race.counts ends the race at {until}, but it has reached {max(counts)}")
-    n_experts = {len(candidate.state.masses) for candidate in candidates}
-    require(
-        expert < 0 or (len(n_experts) == 1 and expert < max(n_experts)),
-        f"array race.counts names expert {expert}, but candidates have {n_experts} experts",
-    )
-    return until, expert
+    require(until > max(counts), f"array race.until ends the race at {until}, but it has reached {max(counts)}")
+    return until
 
 
 def _may_be_saved(name: str, array: AnyArray) -> bool:

@@ -77,7 +77,6 @@ class Context(Noticed):
         detector: the drift detector, if there is one.
         recent: the latest events, if the mixture is to be fitted again after a drift.
         reservoir: a sample of all events, if there is to be one; nothing that is learned depends on it.
-        reseeds: (2,) number of experts reseeded on trial, and how many of those were kept.
         mean_weight: (1,) running mean of the weights of events, relative to which they count.
         outliers: (1,) number of events since the warm-up that counted less, since they were far from their expert.
         warmed_up_at: number of events learned when the warm-up was over, where this process has seen that.
@@ -97,7 +96,6 @@ class Context(Noticed):
         refits = options.drift is not None and options.serve == "portfolio" and options.batch_size == 1
         self.recent = RecentEvents() if refits else None
         self.reservoir = Reservoir(options.reservoir, options.seed) if options.reservoir else None
-        self.reseeds = np.zeros(2, dtype=np.int64)
         self.mean_weight = np.ones(1)
         self.outliers = np.zeros(1, dtype=np.int64)
         self.warmed_up_at = 0
@@ -113,7 +111,6 @@ class Context(Noticed):
         other.detector = self.detector and self.detector.copy()
         other.recent = self.recent and self.recent.copy()
         other.reservoir = self.reservoir and self.reservoir.copy(None if spare is None else spare.reservoir)
-        other.reseeds = self.reseeds.copy()
         other.mean_weight = self.mean_weight.copy()
         other.outliers = self.outliers.copy()
         return other

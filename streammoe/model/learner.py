@@ -12,15 +12,15 @@ import numpy as np
 
 from streammoe.columns import ColumnKind, described, not_found
 from streammoe.engine import mixture, portfolio
+from streammoe.engine.diagnostics import diagnose
 from streammoe.engine.drift import Drift
 from streammoe.engine.reservoir import Reservoir
-from streammoe.engine.split_merge import diagnose
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.features import Encoder
 from streammoe.kernels.shared import limited_step
 from streammoe.layout import NO_ADDITIONS, Additions, Layout
-from streammoe.model.checks import event_weight, is_whole, names_in
+from streammoe.model.checks import event_weight, names_in
 from streammoe.model.context import Context
 from streammoe.model.one_event import OneEvent, Row, Target, bound_to
 from streammoe.model.phases.contract import Phase, Served
@@ -592,27 +592,6 @@ class Learner:
                 self.targets.free()
                 self.context.encoder = before
                 self.undo.forget()
-
-    def reseed_expert(self, expert: int) -> None:
-        """Reseed an expert at once: it becomes one half of the expert whose loss costs the mixture most.
-
-        Raises:
-            ConfigError: there is no such expert, or it is the only one.
-        """
-        phase, context = self.phase, self.context
-        K = 0 if phase.leader is None else len(phase.leader.state.masses)
-        if not isinstance(phase, Streaming) or not is_whole(expert, 0) or not max(expert + 1, 2) <= K:
-            rule = f"the model has {K}, numbered from 0, and needs at least two" if K else "the warm-up is not over"
-            raise ConfigError(f"reseed_expert: there is no expert {shown(expert)} to reseed: {rule}")
-        if context.options.block_size:
-            raise ConfigError(
-                "reseed_expert: the curvature is in blocks, which do not tell the experts' statistics apart; make the "
-                "model with curvature 'full'"
-            )
-        found = diagnose(context.family, phase.leader.state, phase.leader.options)
-        self.phase = Mixture(context.candidate(phase.reseeded(context, found, expert, 0)), phase.portfolio)
-        context.reseeds += 1
-        self.undo.forget()
 
     # -- Snapshots -----------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,6 @@ class Configuration(NamedTuple):
         given, fixed = self.arguments, self.arguments["n_experts"] != "auto"
         found = set() if fixed else {"race"}
         found |= {"interim"} if given["warmup"] == 150 and given["n_experts"] == 2 else set()
-        found |= {"trial"} if given.get("reseed") == "auto" and given["n_experts"] == 2 else set()
         # Longer steps may follow the change before it is found.
         is_found = given.get("drift") == "page_hinkley" and given["warmup"] < 150 and given.get("schedule") is None
         return found | ({"drift"} if is_found else set())
@@ -75,7 +74,6 @@ OPTIONS = {
     "top_k": [None, 1],
     "bound": ["sharp", "adaptive", "tight", "paper"],
     "drift": ["off", "page_hinkley"],
-    "reseed": ["off", "auto"],
     "standardize": [False, True],
     "degree": [1, 2],
     "schedule": [None, schedules.constant(0.05)],
@@ -113,7 +111,7 @@ def configurations():
         "schedule": schedules.constant(0.999999),
     }
     for name, more in (
-        ("gaussian", {"n_experts": 2, "warmup": 40, "drift": "page_hinkley", "reseed": "auto", "lags": 2}),
+        ("gaussian", {"n_experts": 2, "warmup": 40, "drift": "page_hinkley", "lags": 2}),
         ("gaussian", {"n_experts": "auto", "warmup": 40, "drift": "page_hinkley"}),
         ("several, full", {"n_experts": 2, "warmup": 150}),
         ("classifier", {"n_experts": 2, "warmup": 40}),

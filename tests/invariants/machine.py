@@ -125,8 +125,7 @@ def twin_of(at):
 
 def happening(model):
     """What a stream should reach."""
-    found = {"race"} if model.n_candidates > 1 and not model.n_reseeds[0] else set()
-    found |= {"trial"} if model.n_reseeds[0] else set()
+    found = {"race"} if model.n_candidates > 1 else set()
     found |= {"drift"} if model.drifts else set()
     return found | ({"interim"} if model.is_warming_up and "warmup.totals" in model.arrays() else set())
 

@@ -16,7 +16,6 @@ def small_counts():
             "engine.model_selection.RACE_PER_BUFFER": 1,
             "model.phases.streaming.CHARGE_EVERY": 15,
             "model.phases.streaming.FIRST_LOOK": 32,
-            "model.phases.streaming.SHORTEST_TRIAL": 20,
             "model.phases.streaming.KEEP_EVERY": 32,
             "model.phases.provisional.FIRST_FIT": 40,
             "engine.portfolio.REVIEW_EVERY": 64,
@@ -24,13 +23,10 @@ def small_counts():
             "engine.drift.CALIBRATION": 3,
             "engine.drift.TOLERANCE": 0.1,
             "engine.drift.THRESHOLD": 1.0,
-            # So that experts are always idle, and trials won now and then.
-            "engine.split_merge.STARVED_BELOW": 0.9,
         }.items():
             patch.setattr(f"streammoe.{place}", value)
         # A fit is spread over some dozens of events.
         patch.setattr("streammoe.engine.warmup.pace", lambda family, shape, n: 30.0 * n * row_cost(family, shape))
-        patch.setattr("streammoe.model.phases.streaming.handicap", lambda context: 0.5)
         yield
     twin_of.cache_clear()
 

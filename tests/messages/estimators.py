@@ -21,7 +21,7 @@ HUGE = 10**400
 """Larger than any float."""
 WRONG = {
     MoERegressor: dict.fromkeys(("n_experts", "degree", "gate_degree", "top_k"), 0)
-    | dict.fromkeys(("bound", "curvature", "averaging", "drift", "reseed", "expert", "schedule"), "loose")
+    | dict.fromkeys(("bound", "curvature", "averaging", "drift", "expert", "schedule"), "loose")
     | dict.fromkeys(("prior_strength", "range_factor"), math.nan)
     | dict.fromkeys(("warmup", "seed"), -1)
     | {"batch_size": 10**6, "max_levels": 2.5}
@@ -33,7 +33,7 @@ WRONG_TOGETHER = (
     (MoERegressor, {"warmup": 0, "prior_strength": 0.0}),
     (MoERegressor, {"warmup": 0, "n_experts": "auto"}),
     (MoERegressor, {"curved": "on", "hold": False}),
-    (MoERegressor, {"curvature": "blocks", "batch_size": 8, "reseed": "auto"}),
+    (MoERegressor, {"curvature": "blocks", "batch_size": 8}),
     (MoEClassifier, {"curvature": "blocks", "degree": 2}),
     (MoERegressor, {"categorical": ("c", "t"), "timestamps": ("t",)}),
     (MoERegressor, {"expert": Gaussian("full")}),
@@ -174,9 +174,6 @@ CASES = {
     ).set_columns(wide(80_000)),
     "set_targets, there are some": lambda _: outputs().set_targets(["a"]),
     "set_targets, none": lambda _: MoEMultiTargetRegressor().set_targets([]),
-    "reseed_expert during the warm-up": lambda _: MoERegressor(2).reseed_expert(0),
-    "reseed_expert, no such expert": lambda _: learned_twins().reseed_expert(2),
-    "reseed_expert, a curvature in blocks": lambda _: learned_twins(curvature="blocks").reseed_expert(0),
     "reduce, a curvature in blocks": lambda _: reduce([learned_twins(), learned_twins(curvature="blocks")]),
     # Schedules
     "power, alpha out of range": lambda _: schedules.power(alpha=0.4),

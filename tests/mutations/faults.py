@@ -19,7 +19,7 @@ AREAS = {
     "warm-up": "test_warmup_buffer.py test_warmup.py test_provisional.py test_spectral.py",
     "companions": "test_companions.py test_warmup_buffer.py test_warmup.py invariants/*.py",
     "choice": "test_model_selection.py test_living.py test_regressor.py",
-    "expert life": "test_split_merge.py test_expert_life_oracle.py test_living.py",
+    "expert life": "test_diagnostics.py test_expert_life_oracle.py test_living.py",
     "drift": "engine/test_drift.py test_drift_oracle.py test_schedules.py test_drifting_daemon.py",
     "schedules": "test_schedules.py",
     "single events": "test_one_event.py test_undo.py",
@@ -175,7 +175,6 @@ FAULTS = {
         Fault("race-led-by-hindsight", "sums[:, :-1].argmin(axis=0)", "sums[:, 1:].argmin(axis=0)"),
     ],
     "expert life": [
-        Fault("split-keeps-whole-parent", "values[parent] *= 0.5", "values[parent] *= 1.0"),
         Fault("starved-not-per-expert", "starved = shares < STARVED_BELOW / K", "starved = shares < STARVED_BELOW"),
     ],
     "drift": [

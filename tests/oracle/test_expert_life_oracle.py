@@ -1,4 +1,4 @@
-"""Divergences, losses, and reseeded experts, against sums over single rows that know nothing of Gram matrices."""
+"""Divergences and losses of experts, against sums over single rows that know nothing of Gram matrices."""
 
 import numpy as np
 import pytest

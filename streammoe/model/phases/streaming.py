@@ -1,7 +1,6 @@
 """The phases after the warm-up: one mixture, or a race of several.
 
-Experts are examined at fixed event counts; an idle one may be reseeded on trial as half of another, in a race of the
-resulting mixture against the current one. A race is decided at a fixed count as well.
+Experts are examined, and a race is decided, at fixed event counts.
 """
 
 from __future__ import annotations
@@ -15,19 +14,18 @@ from typing import Self
 import numpy as np
 
 from streammoe.engine import mixture, refit
+from streammoe.engine.diagnostics import diagnose
 from streammoe.engine.drift import Drift, DriftDetector
 from streammoe.engine.em import Buffer
 from streammoe.engine.growing import FACTOR, GrowingRows, GrownFit
 from streammoe.engine.members.contract import Rows
 from streammoe.engine.members.floor import Floor
 from streammoe.engine.members.one_expert import OneExpert
-from streammoe.engine.model_selection import Candidate, leading_scores, n_parameters, race_start
+from streammoe.engine.model_selection import Candidate, leading_scores, race_start
 from streammoe.engine.portfolio import SINGLE, Portfolio
 from streammoe.engine.prior_gain import prior_gain
 from streammoe.engine.recent import CAPACITY
-from streammoe.engine.split_merge import Diagnostics, costliest, diagnose, idle, reseeded
 from streammoe.engine.state import (
-    MMState,
     UnsoundError,
     copy_array,
     copy_state,
@@ -66,8 +64,6 @@ REST = 4
 """How many times as many events pass after a drift until they are compared again."""
 NEVER = np.empty(0, dtype=np.int64)
 """No event counts."""
-SHORTEST_TRIAL, LONGEST_TRIAL = 1024, 8192
-"""Bounds on the length of a trial, which is a quarter of the events learned."""
 
 
 def next_look(n: int) -> int:
@@ -92,18 +88,6 @@ def events_to_refit(context: Context, n: int) -> int:
 def is_refitted(context: Context) -> bool:
     """Return whether a mixture is fitted again after a drift, which some models are too wide for."""
     return context.recent is not None and refit.rounds(context.family, context.shape, CAPACITY) > 0
-
-
-def handicap(context: Context) -> float:
-    """Return the nats by which a mixture with a reseeded expert must predict better: one per parameter of an expert."""
-    encoder = context.encoder
-    sizes = (context.targets.n_outputs, encoder.n_gate_features, encoder.n_expert_features)
-    return float(n_parameters(context.family, 2, *sizes) - n_parameters(context.family, 1, *sizes))
-
-
-def window(context: Context, n: int) -> int:
-    """Return how many recent events count at event n: about 1/γ."""
-    return max(round(1.0 / context.steps(n + 1)), 1)
 
 
 class Streaming(Noticed, Phase):
@@ -519,22 +503,6 @@ class Streaming(Noticed, Phase):
     def restart_average(self) -> None:
         """Restart the served average at the current parameters."""
 
-    def reseeded(self, context: Context, found: Diagnostics, expert: int, attempt: int) -> MMState:
-        """Return a state in which an expert is half of another: of the worst one, or of the next in further attempts.
-
-        The expert is merged into its nearest, so that statistics of the mixture as a whole do not change.
-        """
-        parents = costliest(found, expert)
-        return reseeded(
-            self.leader.state,
-            expert,
-            heir=int(found.nearest[expert]),
-            parent=parents[attempt % len(parents)],
-            rng=np.random.default_rng((context.options.seed, self.n, attempt)),
-            n_features=context.encoder.n_expert_features,
-            window=window(context, self.n),
-        )
-
     def is_finite(self) -> bool:
         return is_finite(self.leader.state) and (self.portfolio is None or self.portfolio.is_finite())
 
@@ -565,7 +533,19 @@ class Mixture(Streaming):
         return next_look(n)
 
     def on_own_due(self, context: Context) -> Streaming:
-        return self._examined(context) if len(self.leader.state.masses) > 1 else self
+        """Report idle experts."""
+        if len(self.leader.state.masses) == 1:
+            return self
+        n = self.n
+        found = diagnose(context.family, self.leader.state, self.leader.options)
+        for k in range(len(found.shares)):
+            if found.starved[k]:
+                _report(context, n, k, "starved", f"it accounts for a share of {found.shares[k]:.2g} of the events")
+            elif found.duplicate[k]:
+                near, apart = found.nearest[k], found.divergences[k]
+                why = f"it differs from expert {near} by only {apart:.2g} nats per event"
+                _report(context, n, k, "a duplicate", why)
+        return self
 
     def step_mixtures(self, context: Context, steps: Steps, rows: Rows, *, traced: bool) -> mixture.Scores:
         return self.learn_by(context, self.leader, steps, rows, traced=traced)
@@ -612,29 +592,6 @@ class Mixture(Streaming):
     def restart_average(self) -> None:
         self.leader = self.leader._replace(state=restart_average(self.leader.state))
 
-    def _examined(self, context: Context) -> Streaming:
-        """Report idle experts, and reseed one of them on trial if that is enabled."""
-        n = self.n
-        found = diagnose(context.family, self.leader.state, self.leader.options)
-        for k in range(len(found.shares)):
-            if found.starved[k]:
-                _report(context, n, k, "starved", f"it accounts for a share of {found.shares[k]:.2g} of the events")
-            elif found.duplicate[k]:
-                near, apart = found.nearest[k], found.divergences[k]
-                why = f"it differs from expert {near} by only {apart:.2g} nats per event"
-                _report(context, n, k, "a duplicate", why)
-        expert = idle(found)
-        if context.options.reseed == "off" or expert is None:
-            return self
-        tried = self.reseeded(context, found, expert, int(context.reseeds[0]))
-        context.reseeds[0] += 1
-        until = n + min(max(n // 4, SHORTEST_TRIAL), LONGEST_TRIAL)
-        # The second candidate ensures that the third does not win merely because its average restarts.
-        renewed = copy_state(self.leader.state)._replace(n_average=tried.n_average.copy())
-        candidates = [self.leader, context.candidate(renewed), context.candidate(tried)]
-        LOGGER.info("expert %d is reseeded on trial, as half of another, until event %d", expert, until)
-        return Race(candidates, np.array([0.0, 0.0, handicap(context)]), until, expert, self.portfolio)
-
 
 class Race(Streaming):
     """The phase of several mixtures that learn in parallel; the best so far serves. Numbers of experts may differ.
@@ -642,9 +599,8 @@ class Race(Streaming):
     Attributes:
         candidates: the mixtures; earlier ones win ties.
         totals: (len(candidates),) −log-likelihood of the events since the start, each predicted before it was learned,
-            plus initial handicaps and later charges.
+            plus what the race began with and later charges.
         until: event count at which the race is decided.
-        expert: the reseeded expert of the last candidate if the race is its trial; else −1.
     """
 
     def __init__(
@@ -652,13 +608,11 @@ class Race(Streaming):
         candidates: Sequence[Candidate],
         totals: FloatArray,
         until: int,
-        expert: int = -1,
         portfolio: Portfolio | None = None,
     ) -> None:
         self.candidates = list(candidates)
         self.totals = totals
         self.until = until
-        self.expert = expert
         self.portfolio = portfolio
         self.n_candidates = len(self.candidates)
         self._rank()
@@ -668,19 +622,16 @@ class Race(Streaming):
         self.leader = self.candidates[int(self.totals.argmin())]
 
     def own_due(self, n: int) -> int:
-        if self.expert >= 0:
-            return self.until
         return self.until - (self.until - n - 1) // CHARGE_EVERY * CHARGE_EVERY
 
     def on_own_due(self, context: Context) -> Streaming:
         """Charge the candidates for the events since the last charge, and decide the race when it is over."""
         n = self.n
-        if self.expert < 0:
-            # A checkpoint may claim a race in the future: the charge must not become a refund.
-            events = min(CHARGE_EVERY, max(n - race_start(self.until), 0))
-            # Remove what each gained by the division of the prior.
-            self.totals = self.totals + [events * prior_gain(candidate.state) for candidate in self.candidates]
-            self._rank()
+        # A checkpoint may claim a race in the future: the charge must not become a refund.
+        events = min(CHARGE_EVERY, max(n - race_start(self.until), 0))
+        # Remove what each gained by the division of the prior.
+        self.totals = self.totals + [events * prior_gain(candidate.state) for candidate in self.candidates]
+        self._rank()
         return self._decided(context) if n == self.until else self
 
     def step_mixtures(self, context: Context, steps: Steps, rows: Rows, *, traced: bool) -> mixture.Scores:
@@ -697,7 +648,7 @@ class Race(Streaming):
     def arrays(self) -> dict[str, AnyArray]:
         arrays: dict[str, AnyArray] = {
             "race.totals": self.totals,
-            "race.counts": np.array([self.until, self.expert], dtype=np.int64),
+            "race.until": np.array([self.until], dtype=np.int64),
         }
         for at, candidate in enumerate(self.candidates):
             arrays |= state_arrays(candidate.state, f"race.{at}")
@@ -711,7 +662,7 @@ class Race(Streaming):
         candidates = [
             Candidate(copy_state(state), residual.copy(), options) for state, residual, options in self.candidates
         ]
-        return Race(candidates, self.totals.copy(), self.until, self.expert, self.copied_portfolio(spare))
+        return Race(candidates, self.totals.copy(), self.until, self.copied_portfolio(spare))
 
     def restore(self, copied: Race) -> None:
         self.candidates, self.totals, self.portfolio = copied.candidates, copied.totals, copied.portfolio
@@ -726,30 +677,15 @@ class Race(Streaming):
         best = int(self.totals.argmin())
         state = self.candidates[best].state
         gains = self.totals - self.totals.min()
-        if self.expert < 0:
-            costs = ", ".join(
-                f"{len(candidate.state.masses)}: {gain:.1f}"
-                for candidate, gain in zip(self.candidates, gains, strict=True)
-            )
-            LOGGER.info(
-                "the model has %d experts from now on; nats lost by each number of experts: %s (event %d)",
-                len(state.masses),
-                costs,
-                self.n,
-            )
-        elif best == len(self.candidates) - 1:
-            context.reseeds[1] += 1
-            # Iterates from the time when the halves separated should soon fade from the average.
-            np.minimum(state.n_average, window(context, self.n), out=state.n_average)
-            context.reported = {(k, kind) for k, kind in context.reported if k != self.expert}
-            LOGGER.info(
-                "expert %d stays reseeded, as half of another, which predicts better by %.1f nats (event %d)",
-                self.expert,
-                gains[:-1].min() + handicap(context),
-                self.n,
-            )
-        else:
-            LOGGER.info("expert %d is not reseeded: as half of another it did not predict better", self.expert)
+        costs = ", ".join(
+            f"{len(candidate.state.masses)}: {gain:.1f}" for candidate, gain in zip(self.candidates, gains, strict=True)
+        )
+        LOGGER.info(
+            "the model has %d experts from now on; nats lost by each number of experts: %s (event %d)",
+            len(state.masses),
+            costs,
+            self.n,
+        )
         return Mixture(self.candidates[best], self.portfolio)
 
 

@@ -393,7 +393,7 @@ class WarmUp(Phase):
         encoder.scaler, encoder.bounds = own.encoder.scaler, own.encoder.bounds
         encoder.target_bounds, encoder.doubts = own.encoder.target_bounds, own.encoder.doubts
         context.detector, context.recent, context.outliers = own.detector, own.recent, own.outliers
-        context.reseeds, context.reported = own.reseeds, own.reported
+        context.reported = own.reported
         replay.phase.admit_single(context, X, Y, weights)
         replay.phase.admit_curved(context, X, Y, weights)
         replay.phase.begin_growing(context, X, Y, weights, search.n)

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe import catalogue
 from streammoe.daemon.health import Health
-from streammoe.daemon.metrics import AT_THE_START, CATALOGUE, CONDITIONS, OUTCOMES, RESEED_OUTCOMES, Metrics
+from streammoe.daemon.metrics import AT_THE_START, CATALOGUE, CONDITIONS, OUTCOMES, Metrics
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.options import WarmUp
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
@@ -206,12 +206,10 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
     assert {name: value["experts", name] for name in CONDITIONS} == {
         name: conditions.count(name) for name in CONDITIONS
     }
-    model.reseed_expert(0)
     model.learn_rows(np.zeros((2, 2)), np.array([[1e5], [-1e5]]))
     for _ in range(2):  # which counts once
         metrics.publish(model, scores, None)
     assert (value["outliers_total",], samples(metrics)["outliers_total",]) == (0, model.n_outliers) == (0, 2)
-    assert [samples(metrics)["reseeds_total", outcome] for outcome in RESEED_OUTCOMES] == [1, 1]
 
 
 def test_outputs_and_classes_have_scores_of_their_own():

@@ -162,11 +162,9 @@ RACE = {
     "one candidate": lambda a: a.update({"race.totals": np.zeros(1)}),
     "too many": lambda a: a.update({"race.totals": np.zeros(10**6)}),
     "endless total": lambda a: a["race.totals"].fill(np.inf),
-    "over already": lambda a: a["race.counts"].__setitem__(0, 60),
-    "about nobody": lambda a: a["race.counts"].__setitem__(1, 1),
+    "over already": lambda a: a["race.until"].fill(60),
     "out of step": lambda a: a["race.1.n"].__setitem__(0, 999),
     "without experts": lambda a: a.update({"race.0.masses": np.ones(0)}),
-    "negative reseeds": lambda a: a["diagnostics.reseeds"].fill(-1),
 }
 
 PORTFOLIO = {

@@ -1,4 +1,4 @@
-"""Expert diagnostics, reseeding on trial, and selection by a race."""
+"""Expert diagnostics, and selection by a race."""
 
 import copy
 import logging
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from streammoe import MoERegressor
-from streammoe.model.phases import streaming
 from streammoe.options import Auto, WarmUp
 
 NAMES = ["x0", "x1", "x2"]
@@ -26,14 +25,14 @@ def parameters():
     return model.parameters()
 
 
-def starved(**arguments):
+def starved():
     """A model of two experts, the first of which has a logit of −30 everywhere."""
     given = copy.deepcopy(parameters())
     given["gate"][0] = [-30.0, 0.0, 0.0, 0.0]
     given["masses"][0] = 1e-6
     given["experts"][0] = 0.0
     given["expert_grams"][0] *= 1e-6
-    return MoERegressor.from_parameters(given, feature_names=NAMES, **arguments)
+    return MoERegressor.from_parameters(given, feature_names=NAMES)
 
 
 def duplicate():
@@ -64,50 +63,6 @@ def test_idle_experts_are_logged_once(caplog):
             model.learn_array(X[1_000:n], Y[1_000:n])
         (message,) = caplog.messages
         assert re.match(text, message)
-
-
-def test_a_dead_expert_finds_work_and_the_model_as_it_is_serves_until_the_trial_is_won():
-    off, auto = starved(), starved(reseed="auto")
-    losses, tried = (model.learn_array(X[1_000:6_500], Y[1_000:6_500]) for model in (off, auto))
-    assert (off.n_reseeds, auto.n_reseeds) == ((0, 0), (1, 1))
-    assert off.n_candidates == auto.n_candidates == 1
-    assert tried[-1_000:].mean() < losses[-1_000:].mean() - 1.0
-    assert min(auto.masses) > 0.3
-    assert {expert["condition"] for expert in auto.experts()} == {"alive"}
-    same = losses == tried
-    assert same[:1_048].all()  # looked at after 2,048 events
-    assert same[1_048:1_060].any()
-    assert not same[-500:].any()
-
-
-def test_a_trial_that_is_not_won_leaves_the_model_as_it_was(monkeypatch):
-    monkeypatch.setattr(streaming, "handicap", lambda context: 1e9)
-    tried, plain = starved(reseed="auto", drift=None), starved(drift=None)
-    for model in (tried, plain):
-        model.learn_array(X[1_000:3_500], Y[1_000:3_500])
-    assert tried.n_reseeds == (1, 0)
-    arrays, expected = (
-        {name: array.tobytes() for name, array in model.arrays().items() if not name.startswith("diagnostics.")}
-        for model in (tried, plain)
-    )
-    # What was trusted meanwhile was the leader of the trial.
-    for name in ("weights", "surprise", "mean_weights", "mean_surprise", "mean_squares"):
-        assert arrays.pop(f"portfolio.{name}")
-        assert expected.pop(f"portfolio.{name}")
-    assert arrays == expected
-
-
-def test_an_expert_can_be_reseeded_by_hand_or_from_now_on():
-    by_hand, later, plain = starved(), starved(), starved()
-    by_hand.reseed_expert(0)
-    later.change("reseed", "auto")
-    masses = by_hand.parameters()["masses"]
-    assert by_hand.n_reseeds == (1, 1)
-    assert masses.sum() == pytest.approx(plain.parameters()["masses"].sum())
-    assert masses[0] == masses[1]
-    losses = [model.learn_array(X[1_000:4_000], Y[1_000:4_000])[-500:].mean() for model in (by_hand, later, plain)]
-    assert losses[0] < losses[2] - 1.0
-    assert later.n_reseeds[0] == 1
 
 
 AUTO = {"n_experts": Auto(3), "warmup": WarmUp(400, restarts=2), "drift": None}

@@ -1,4 +1,4 @@
-"""Does reseeding help idle experts, does trying it do harm, and is the number of experts found?
+"""Is the number of experts found, with noise and without?
 
 Errors are over the last quarter of each stream, relative to those of an oracle that knows the true regression function.
 """
@@ -16,11 +16,8 @@ import numpy as np
 
 from benchmarks import tasks
 from benchmarks.report import machine, table
-from streammoe import MoEClassifier, MoERegressor
-from streammoe.options import WarmUp
+from streammoe import MoERegressor
 
-START = 2_000
-"""Events of the start that is then made bad."""
 NAMES = [f"x{j:02}" for j in range(10)]
 
 
@@ -40,25 +37,6 @@ STREAMS: dict[str, tuple[Any, int]] = {
 """Generator, and how many experts it has."""
 
 
-def twins(parameters: dict[str, Any]) -> None:
-    """Make the second expert identical to the first one: no event will ever separate them."""
-    for name in ("experts", "variances", "masses", "expert_grams"):
-        parameters[name][1] = parameters[name][0]
-    if len(parameters["gate"]) > 1:
-        parameters["gate"][1] = parameters["gate"][0]
-    else:
-        parameters["gate"][0] = 0.0
-
-
-def dead(parameters: dict[str, Any]) -> None:
-    """Give the first expert a logit of −30 everywhere, and no knowledge."""
-    parameters["gate"][0] = 0.0
-    parameters["gate"][0, 0] = -30.0
-    parameters["experts"][0] = 0.0
-    parameters["masses"][0] = 1e-6
-    parameters["expert_grams"][0] *= 1e-6
-
-
 def learned(model: Any, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Return predictions and losses of all rows before they were learned, and the duration in seconds."""
     if not model.fields:
@@ -72,73 +50,6 @@ def ratio(stream: tasks.Stream, predictions: np.ndarray) -> float:
     """Return the error relative to the oracle's over the last quarter of the stream."""
     last = len(stream.y) // 4
     return tasks.rmse(stream.y[-last:], predictions[-last:]) / tasks.rmse(stream.y[-last:], stream.truth[-last:])
-
-
-def bad_starts(seeds: int, events: int) -> list[list[object]]:
-    """Compute a row for each stream and each kind of bad start."""
-    rows = []
-    for title in ("two experts", "full gate"):
-        generate, K = STREAMS[title]
-        for spoil in (twins, dead):
-            ratios: dict[str, list[float]] = {"off": [], "auto": []}
-            losses: dict[str, list[float]] = {"off": [], "auto": []}
-            kept = Counter[int]()
-            for seed in range(seeds):
-                print(f"{title}, {spoil.__name__}: {seed + 1} of {seeds}", file=sys.stderr, flush=True)
-                stream = generate(events, seed=seed)
-                first = MoERegressor(K)
-                learned(first, stream.X[:START], stream.y[:START])
-                for reseed, found in ratios.items():
-                    parameters = first.parameters()
-                    spoil(parameters)
-                    model = MoERegressor.from_parameters(parameters, feature_names=NAMES, reseed=reseed)
-                    predictions, cost, _ = learned(model, stream.X[START:], stream.y[START:])
-                    found.append(ratio(stream, predictions))
-                    losses[reseed].append(float(cost[-(events // 4) :].mean()))
-                kept[model.n_reseeds[1]] += 1
-            for reseed, values in ratios.items():
-                tally = ", ".join(f"{times} in {n}" for times, n in sorted(kept.items())) if reseed == "auto" else ""
-                figures = (f"{np.mean(values):.3f}", f"{max(values):.3f}", f"{np.mean(losses[reseed]):.3f}")
-                rows.append([title, spoil.__name__, reseed, *figures, tally])
-    return rows
-
-
-def harm(seeds: int, events: int) -> list[list[object]]:
-    """Compute a row for each stream and number of experts, from an ordinary start."""
-    rows = []
-    for title, K in (("two experts", 2), ("two experts", 4), ("full gate", 4), ("full gate", 6)):
-        ratios: dict[str, list[float]] = {"off": [], "auto": []}
-        seconds: dict[str, list[float]] = {"off": [], "auto": []}
-        gains, tried, kept = [], 0, 0
-        for seed in range(seeds):
-            print(f"{title}, {K} experts: {seed + 1} of {seeds}", file=sys.stderr, flush=True)
-            stream = STREAMS[title][0](events, seed=seed)
-            costs = []
-            for reseed, found in ratios.items():
-                model = MoERegressor(K, warmup=WarmUp(600, restarts=2), reseed=reseed)
-                before = learned(model, stream.X[:600], stream.y[:600])
-                after = learned(model, stream.X[600:], stream.y[600:])
-                found.append(ratio(stream, np.concatenate([before[0], after[0]])))
-                costs.append(float(after[1].sum()))
-                seconds[reseed].append(after[2])
-            gains.append(costs[0] - costs[1])
-            tried, kept = tried + model.n_reseeds[0], kept + model.n_reseeds[1]
-        means = [f"{np.mean(values):.4f}" for values in ratios.values()]
-        slower = np.mean(seconds["auto"]) / np.mean(seconds["off"])
-        rows.append([title, K, *means, f"{min(gains):.0f}", f"{np.mean(gains):.0f}", tried, kept, f"{slower:.1f}×"])
-    for m in (2, 3):
-        gains, tried, kept = [], 0, 0
-        for seed in range(seeds):
-            print(f"{m} classes: {seed + 1} of {seeds}", file=sys.stderr, flush=True)
-            stream = tasks.classes(m, n=events, seed=seed)
-            costs = []
-            for reseed in ("off", "auto"):
-                model = MoEClassifier(4, warmup=WarmUp(600, restarts=2), reseed=reseed)
-                costs.append(float(np.nansum(model.learn_array(stream.X, stream.y)[600:])))
-            gains.append(costs[0] - costs[1])
-            tried, kept = tried + model.n_reseeds[0], kept + model.n_reseeds[1]
-        rows.append([f"{m} classes", 4, "", "", f"{min(gains):.0f}", f"{np.mean(gains):.0f}", tried, kept, ""])
-    return rows
 
 
 def choice(seeds: int, events: int) -> list[list[object]]:
@@ -213,12 +124,6 @@ def main(argv: list[str] | None = None) -> None:
     logging.getLogger("streammoe.estimators").setLevel(logging.ERROR)
     seeds, events = arguments.seeds, arguments.events
     print(machine(), "\n")
-    print(f"A start made bad on purpose; RMSE relative to the oracle's and log-loss, last quarter of {events:,} events")
-    headers = ["stream", "start", "reseed", "mean ratio", "largest", "log-loss", "reseeded: times in streams"]
-    print(table(headers, bad_starts(seeds, events)), "\n")
-    print('Ordinary starts; nats that reseed = "auto" saves over the whole stream (below 0: costs)')
-    headers = ["stream", "experts", "ratio, off", "ratio, auto", "least saved", "mean saved", "tried", "kept", "time"]
-    print(table(headers, harm(seeds, events)), "\n")
     print(
         'n_experts = "auto" compared with the right number: RMSE relative to the oracle\'s, and seconds for all events'
     )
