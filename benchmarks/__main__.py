@@ -34,7 +34,7 @@ NAMES = (
     "calibration",
     "kafka",
 )
-LONG = ("batch_methods", "distributed", "n_experts", "pictures", "real", "soak", "wide")
+LONG = ("batch_methods", "distributed", "n_experts", "pictures", "real", "soak")
 """Minutes to hours; run only when asked for by name."""
 THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 

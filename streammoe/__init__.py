@@ -16,14 +16,13 @@ if TYPE_CHECKING:
         TooManyBadRecords,
     )
     from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
-    from streammoe.options import Auto, Blocks, Decay, Exponential, Lags, PageHinkley, Polyak, WarmUp
+    from streammoe.options import Auto, Decay, Exponential, Lags, PageHinkley, Polyak, WarmUp
     from streammoe.reduction import merge_statistics, reduce
 
     __version__: str
 
 __all__ = [
     "Auto",
-    "Blocks",
     "CheckpointError",
     "ConfigError",
     "Decay",
@@ -53,7 +52,7 @@ __all__ = [
 _ESTIMATORS = {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"}
 _MODULES = {"batch", "mm", "schedules"}
 _NOISES = {"Gaussian", "Laplace", "StudentT"}
-_OPTIONS = {"Auto", "Blocks", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak", "WarmUp"}
+_OPTIONS = {"Auto", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak", "WarmUp"}
 _REDUCTIONS = {"merge_statistics", "reduce"}
 
 

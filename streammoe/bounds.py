@@ -10,7 +10,7 @@ MAX_BUFFER_BYTES = 2**32
 """Maximum size in bytes of rows that are buffered during the warm-up or for a group, and of their features."""
 
 
-def model_bytes(n_experts: int, n_rows: int, gate_features: int, expert_features: int, block_size: int = 0) -> int:
+def model_bytes(n_experts: int, n_rows: int, gate_features: int, expert_features: int) -> int:
     """Return the size of a state in bytes: Gram matrices with their inverses, and coefficients with their averages.
 
     Args:
@@ -18,16 +18,11 @@ def model_bytes(n_experts: int, n_rows: int, gate_features: int, expert_features
         n_rows: rows of each expert's matrix of coefficients: one per output, or one per class but the first.
         gate_features: p_w, the number of features of the gate.
         expert_features: p_v, that of the experts.
-        block_size: features in a block of the curvature that all have in common; 0: each has a whole matrix.
 
     >>> model_bytes(4, 1, 100, 100)
     812800
-    >>> model_bytes(4, 1, 100, 100, 32)
-    64000
     """
     grams = gate_features**2 + n_experts * expert_features**2
-    if block_size:
-        grams = expert_features * block_size
     coefficients = n_experts * (gate_features + n_rows * expert_features)
     return 16 * (grams + coefficients)
 

@@ -131,13 +131,6 @@ class Lags:
     )
 
 
-@part
-class Blocks:
-    """One curvature for gate and experts, in blocks of `size` features: a looser bound, for hundreds of features."""
-
-    size: int = option(32, "Features in a block, in their order; the constant one is in the first.", ge=1, le=1_000)
-
-
 Averaging: TypeAlias = Polyak | Decay | Exponential
 
 NUMBER: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=1, le=1_000)], config=ConfigDict(strict=True))
@@ -145,7 +138,6 @@ CHOICES: Mapping[str, Choice] = {
     "n_experts": Choice({"auto": Auto}, number=NUMBER.validate_python),
     "expert": Choice(noises()),
     "averaging": Choice({"polyak": Polyak, "decay": Decay, "exponential": Exponential}, none="none"),
-    "curvature": Choice({"blocks": Blocks}, none="full"),
     "drift": Choice({"page_hinkley": PageHinkley}, none="off"),
     "warmup": Choice({"": WarmUp}, number=lambda size: read_object(WarmUp, {"size": size}), defaults_to_none=True),
     "schedule": Choice(SCHEDULES, defaults_to_none=True),
@@ -244,14 +236,6 @@ class Options(Section):
         more='Of the gate, and of a classifier\'s experts, for which "sharp" is the adaptive bound. The bounds '
         "guarantee that the mean surrogate lies above the loss.",
     )
-    curvature: Blocks | None = option(
-        None,
-        'Matrices behind the steps: "full", one for each expert; "blocks": cheap ones for many features.',
-        more="`Blocks(size=32)`: a looser bound, common to gate and experts, with which an event costs O(p size + K p) "
-        "in place of O(K p²), in time and memory (docs/algorithm.md). For hundreds of features; gate and experts see "
-        "the same ones, and each event is a step of its own.",
-        in_python="full",
-    )
     events_per_coefficient: float = option(
         0.0,
         "Events of the rarest expert, per coefficient, that a step spans at least; 0: no limit.",
@@ -345,22 +329,6 @@ class Options(Section):
         name = str(info.field_name)
         return CHOICES[name].read(value, cls.model_fields[name].default)
 
-    @field_validator("curvature")
-    @classmethod
-    def _serves_all(cls, curvature: Blocks | None, info: ValidationInfo) -> Blocks | None:
-        given = info.data
-        if curvature is None or not {"batch_size", "degree", "gate_degree"} <= given.keys():
-            return curvature
-        found = [] if given["batch_size"] == 1 else [f"batch_size = {shown(given['batch_size'])}"]
-        if given["degree"] != given["gate_degree"]:
-            found.append(f"degree = {given['degree']} but gate_degree = {given['gate_degree']}")
-        if found:
-            raise ValueError(
-                f"must be 'full' with {text.listed(found, 'and')}: the blocks are common to gate and experts, and each "
-                "event is a step of its own"
-            )
-        return curvature
-
     @field_validator("curved")
     @classmethod
     def _is_bounded(cls, curved: str, info: ValidationInfo) -> str:
@@ -402,11 +370,6 @@ class Options(Section):
     def has_refits(self) -> bool:
         """Whether the mixture is fitted again to more events than those of the warm-up."""
         return self.refits and self.serve == "portfolio" and self.most_experts > 1
-
-    @property
-    def block_size(self) -> int:
-        """Features in a block of the curvature; 0 for whole matrices."""
-        return 0 if self.curvature is None else self.curvature.size
 
     @property
     def is_choosing(self) -> bool:

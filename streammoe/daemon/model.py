@@ -34,7 +34,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
     """Run the kernels once, so that compilation (cached after the first time) never interrupts events.
 
     Args:
-        settings: settings of the daemon whose family of experts and kind of curvature are compiled; by default all.
+        settings: settings of the daemon whose family of experts is compiled; by default all.
     """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(64, 2))
@@ -57,8 +57,6 @@ def compile_kernels(settings: Settings | None = None) -> None:
             if settings is None or settings.model.batch_size > 1:
                 estimator(n_experts=2, batch_size=4, **arguments, **more).learn_array(X, target)
             for K in (1, 2):
-                if settings is None or settings.model.curvature is not None:
-                    estimator(n_experts=K, curvature="blocks", **arguments, **more).learn_array(X, target)
                 model = estimator(n_experts=K, **arguments, **more)
                 model.learn_array(X, target)
                 model.log_likelihood_array(X, target)

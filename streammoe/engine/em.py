@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine.blocks import blocks_shape
 from streammoe.engine.cost import Shape, row_cost, row_cost_with_matrices
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job, run_job
@@ -241,21 +240,13 @@ def statistics_at(em: Em, theta: Parameters) -> MMState:
     return run_job(statistics(em, theta))
 
 
-def statistics(em: Em, theta: Parameters, block_size: int = 0) -> Job[MMState]:
-    """Return the state as `statistics_at` does, in pieces: in a large round, one for each expert and the gate.
-
-    With a `block_size` its curvature is in blocks, and θ stays as it is.
-    """
+def statistics(em: Em, theta: Parameters) -> Job[MMState]:
+    """Return the state as `statistics_at` does, in pieces: in a large round, one for each expert and the gate."""
     K = len(theta.experts)
     _, tau = em.e_step(theta)
     tau *= em.buffer.weights[:, None]
     shares = np.empty_like(tau)
     softmax_rows(theta.gate, em.buffer.W, K - 1, shares)
-    if block_size:
-        work = float(em.buffer.R.size * block_size)
-        state = interruptible(work, _in_blocks, em, theta, tau, shares, block_size)
-        yield work
-        return state
     if em.statistics_work(K) <= PIECE:
         expert_grams = em.family.settle(theta, em.prior, em.options, tau, em.buffer.R, em.buffer.Y)
         state = _settled(em, theta, tau, shares, expert_grams)
@@ -317,33 +308,6 @@ def _settled(em: Em, theta: Parameters, tau: FloatArray, shares: FloatArray, exp
     if options.bound_share < 1.0:
         shortened(before, theta.gate, lambda gate: _gate_objective(em, gate, tau))
     return _state(em, theta, tau, gate_gram, expert_grams)
-
-
-def _in_blocks(em: Em, theta: Parameters, tau: FloatArray, shares: FloatArray, block_size: int) -> MMState:
-    """Return the state at θ with the curvature in blocks; arguments as those of `_settled`.
-
-    No step is taken: one by a looser bound would hardly move a fit.
-    """
-    _, (_, R, Y, weights), prior, options = em
-    n, K = tau.shape
-    total = n + prior.strength
-    curvatures = em.family.curvature_weights(theta, tau, R, Y)
-    bend = prior.expert_gram / K
-    if K > 1:
-        of_gate = np.ones(n)
-        if options.adaptive:
-            gate_bends(shares, 1.0, of_gate)
-        curvatures = np.maximum(curvatures, weights * of_gate)
-        bend = np.maximum(bend, prior.gate_gram)
-    p = R.shape[1]
-    blocks = np.zeros(blocks_shape(p, block_size))
-    for block, first in zip(blocks[0], range(0, p, block_size), strict=True):
-        own = np.ascontiguousarray(R[:, first : first + block_size])
-        width = own.shape[1]
-        gram = np.empty((width, width))
-        collect_gram(own, curvatures, prior.strength * width / p, bend[first : first + width], total, gram)
-        block[:width, :width] = gram
-    return _state(em, theta, tau, np.empty((0, 0)), blocks)
 
 
 def _state(em: Em, theta: Parameters, tau: FloatArray, gate_gram: FloatArray, expert_grams: FloatArray) -> MMState:

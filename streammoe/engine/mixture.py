@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.engine.blocks import unit_blocks
 from streammoe.engine.interruption import LONG, interruptible, uncancellable
 from streammoe.engine.state import UnsoundError, state_at, unsound_parts
 from streammoe.errors import ConfigError
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.loop import UNSOUND
-from streammoe.kernels.state import LearningOptions, MMState, Trace, is_in_blocks
+from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.schedules import Schedule, Steps
 from streammoe.types import FloatArray
 
@@ -149,13 +148,11 @@ def random_start(
     prior_strength: float,
     seed: int,
     n_features: int | None = None,
-    block_size: int = 0,
 ) -> MMState:
     """Return a state without warm-up: the prior's statistics, with random coefficients so that experts can differ.
 
     Args:
         n_features: how many of the p_v expert features are not padding; by default all.
-        block_size: features in a block of the curvature; 0 for whole matrices.
     """
     rng = np.random.default_rng(seed)
     prior = family.unit_prior(prior_strength, p_w, p_v, n_outputs)
@@ -169,8 +166,8 @@ def random_start(
         experts=experts,
         variances=family.variances_of(prior.variances, n_experts),
         masses=np.full(n_experts, 1.0 / n_experts),
-        gate_gram=np.empty((0, 0)) if block_size else np.eye(p_w),
-        expert_grams=unit_blocks(p_v, block_size) if block_size else np.stack([np.eye(p_v) / n_experts] * n_experts),
+        gate_gram=np.eye(p_w),
+        expert_grams=np.stack([np.eye(p_v) / n_experts] * n_experts),
         prior=prior,
         n=0,
         prior_weight=1.0,
@@ -180,8 +177,6 @@ def random_start(
 def new_residual(family: Family, state: MMState, n_outputs: int) -> FloatArray:
     """Return the running means behind `convergence_residual`, with nothing in them yet."""
     K, _, p_v = state.experts.shape
-    if is_in_blocks(state):
-        return np.zeros(2)  # it is not tracked: its largest part would be what the blocks leave out
     p_w = state.gate_gram.shape[0]
     return np.zeros(p_w * p_w + (K - 1) * p_w + K * family.residual_size(n_outputs, p_v) + 2)
 
@@ -225,8 +220,7 @@ def learn(
     losses = np.empty(size)
     predictions = np.empty((size, n_outputs))
     trace = _trace(state.experts, state.variances, size, n_outputs) if traced else no_trace()
-    curved = state.expert_grams.shape[-1] * p_v if is_in_blocks(state) else p_w**2 + K * p_v**2
-    work = n * (curved + K * p_v * n_rows)
+    work = n * (p_w**2 + K * p_v**2 + K * p_v * n_rows)
     arguments = (state, residual, options, gammas, counts, W, R, Y, losses, predictions, trace)
     outliers = stepped(work, family.learn_rows, *arguments)
     if outliers == UNSOUND:

@@ -302,7 +302,6 @@ class Portfolio(Noticed):
         most_experts: int,
         curved: str = "off",
         refits: bool = False,
-        block_size: int = 0,
     ) -> Portfolio:
         """Restore the portfolio of a mixture that has learned n events from the arrays that `arrays` returned.
 
@@ -313,7 +312,7 @@ class Portfolio(Noticed):
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
         where = f"{PREFIX}weights"
-        of_one = {"n": n, "n_outputs": n_outputs, "p_v": p_v, "block_size": block_size}
+        of_one = {"n": n, "n_outputs": n_outputs, "p_v": p_v}
         one = OneExpert.from_arrays(family, bound, arrays, PREFIX, **of_one)
         members: list[Member] = [Average(), Latest(), one]
         sizes = {"n_outputs": n_outputs, "p_w": p_w, "p_v": p_v}

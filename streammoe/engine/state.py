@@ -8,12 +8,11 @@ import numpy as np
 
 from streammoe.bounds import MAX_PRIOR_STRENGTH
 from streammoe.checked import LARGEST_COUNT, array_of, require
-from streammoe.engine.blocks import blocks_shape, widened_blocks
 from streammoe.experts import Family
 from streammoe.kernels.groups import LARGEST_IN_GROUP, n_waiting
 from streammoe.kernels.linalg import inverses_of
 from streammoe.kernels.soundness import is_sound
-from streammoe.kernels.state import MMState, Prior, is_in_blocks
+from streammoe.kernels.state import MMState, Prior
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 __all__ = [
@@ -49,8 +48,7 @@ def state_at(
 ) -> MMState:
     """Return a state that continues from exactly these parameters and statistics; the average starts with them.
 
-    Gram matrices are the true ones: E[w wᵀ] and E[τ_k r rᵀ], with the adaptive bound's weights. In blocks there is none
-    of the gate.
+    Gram matrices are the true ones: E[w wᵀ] and E[τ_k r rᵀ], with the adaptive bound's weights.
     """
     return MMState(
         n=np.array([n], dtype=np.int64),
@@ -141,11 +139,8 @@ def restored_state(
     p_w: int,
     p_v: int,
     batch_size: int = 1,
-    block_size: int = 0,
 ) -> MMState:
     """Restore a state from the arrays that `state_arrays` returned, for a model of these sizes, padding included.
-
-    With a `block_size` the curvature is in blocks.
 
     Raises:
         CheckpointError: an array is missing, has another shape, or holds invalid values.
@@ -173,9 +168,6 @@ def restored_state(
         "prior_experts": (N, p_v),
         "prior_variances": (V,),
     }
-    if block_size:
-        shapes |= dict.fromkeys(("gate_gram", "gate_inverse"), (0, 0))
-        shapes |= dict.fromkeys(("expert_grams", "expert_inverses"), blocks_shape(p_v, block_size))
     if batch_size > 1:
         shapes["group"] = _group_shape(batch_size, p_w, p_v, family.n_targets(n_outputs))
     counts = {"n", "n_average"}
@@ -294,19 +286,13 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
         prior_expert_gram=ones_at(state.prior_expert_gram, expert_at, p_v),
         prior_experts=moved(state.prior_experts, expert_at, p_v),
         group=group(state.group),
+        gate_gram=matrix(state.gate_gram, gate_at, new_gate, p_w, gram),
+        gate_inverse=matrix(state.gate_inverse, gate_at, new_gate, p_w, 1.0 / gram),
+        expert_grams=np.stack([matrix(old, expert_at, new_expert, p_v, share) for old in state.expert_grams]),
+        expert_inverses=np.stack(
+            [matrix(old, expert_at, new_expert, p_v, 1.0 / share) for old in state.expert_inverses]
+        ),
     )
-    if is_in_blocks(state):
-        blocks = widened_blocks(state.expert_grams, expert_at, p_v, gram)
-        widened = widened._replace(expert_grams=blocks, expert_inverses=inverses_of(blocks))
-    else:
-        widened = widened._replace(
-            gate_gram=matrix(state.gate_gram, gate_at, new_gate, p_w, gram),
-            gate_inverse=matrix(state.gate_inverse, gate_at, new_gate, p_w, 1.0 / gram),
-            expert_grams=np.stack([matrix(old, expert_at, new_expert, p_v, share) for old in state.expert_grams]),
-            expert_inverses=np.stack(
-                [matrix(old, expert_at, new_expert, p_v, 1.0 / share) for old in state.expert_inverses]
-            ),
-        )
     return restart_average(widened)
 
 

@@ -175,7 +175,6 @@ def fit(
     seed: int,
     options: LearningOptions,
     brief: bool = False,
-    block_size: int = 0,
 ) -> Job[MMState]:
     """Fit a mixture to these rows: the best of several batch fits, with its statistics.
 
@@ -188,14 +187,13 @@ def fit(
         seed: seed of the random starts.
         options: bound and prior of the model.
         brief: whether to run fewer starts and rounds, in a fraction of the time.
-        block_size: features in a block of the curvature; 0 for whole matrices.
 
     Raises:
         UnsoundError: the fit is not finite.
     """
     em = yield from with_own_prior(family, buffer, n_outputs, options)
     theta = yield from _search(for_search(em), n_experts, restarts, np.random.default_rng(seed), brief=brief)
-    state = yield from statistics(as_streamed(em), theta, block_size)
+    state = yield from statistics(as_streamed(em), theta)
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
     return state

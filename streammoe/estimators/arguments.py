@@ -21,7 +21,6 @@ from streammoe.options import (
     AnyClass,
     Auto,
     Averaging,
-    Blocks,
     Bound,
     ClassifierOptions,
     Curved,
@@ -52,7 +51,6 @@ class RegressorArguments(MixtureOfExperts):
         expert: str | ExpertNoise = "gaussian",
         schedule: str | Schedule | None = None,
         bound: Bound = "adaptive",
-        curvature: str | Blocks | None = "full",
         events_per_coefficient: float = 0.0,
         prior_strength: float = 0.1,
         warmup: int | WarmUp | None = None,
@@ -80,7 +78,6 @@ class RegressorArguments(MixtureOfExperts):
         self.expert = expert
         self.schedule = schedule
         self.bound = bound
-        self.curvature = curvature
         self.events_per_coefficient = events_per_coefficient
         self.prior_strength = prior_strength
         self.warmup = warmup
@@ -119,7 +116,6 @@ class ClassifierArguments(MixtureOfExperts):
         max_classes: int = 100,
         schedule: str | Schedule | None = None,
         bound: Bound = "adaptive",
-        curvature: str | Blocks | None = "full",
         events_per_coefficient: float = 0.0,
         prior_strength: float = 0.04,
         warmup: int | WarmUp | None = None,
@@ -147,7 +143,6 @@ class ClassifierArguments(MixtureOfExperts):
         self.max_classes = max_classes
         self.schedule = schedule
         self.bound = bound
-        self.curvature = curvature
         self.events_per_coefficient = events_per_coefficient
         self.prior_strength = prior_strength
         self.warmup = warmup

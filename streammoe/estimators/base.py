@@ -408,10 +408,9 @@ class MixtureOfExperts(base.Estimator):
         Returns:
             ``gate`` (K−1, p_w); ``experts`` (K, Q, p_v), or (K, M−1, p_v) for a classifier, whose first class is the
             reference; ``variances`` (K, Q) or (K, Q, Q), not for a classifier; ``masses`` (K,); ``gate_gram``
-            (p_w, p_w); ``expert_grams`` (K, p_v, p_v), or in place of both ``gram_blocks`` (blocks, size, size), padded
-            with zeros; ``n``, number of events; ``decay`` (Π(1−γ) since the last refresh), ``prior_weight`` and
-            ``prior``, which the recursion needs too; ``scale`` where inputs are standardized; ``ranges`` where inputs
-            and predictions are held to what was seen.
+            (p_w, p_w); ``expert_grams`` (K, p_v, p_v); ``n``, number of events; ``decay`` (Π(1−γ) since the last
+            refresh), ``prior_weight`` and ``prior``, which the recursion needs too; ``scale`` where inputs are
+            standardized; ``ranges`` where inputs and predictions are held to what was seen.
             Feature order: intercept, degree 1 in the order of `feature_names`, degree 2, …
 
         Raises:

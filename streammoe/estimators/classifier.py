@@ -53,7 +53,6 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
     def _unit_test_params(cls) -> Any:
         yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1)}
         yield {"n_experts": 3, "warmup": 0}
-        yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1), "curvature": "blocks"}
 
     @property
     def _multiclass(self) -> bool:

@@ -66,7 +66,6 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1), "expert": "student_t"}
         yield {"n_experts": 2, "warmup": 0, "expert": "laplace"}
         yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1), "lags": 2}
-        yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1), "curvature": "blocks"}
 
     def _new_targets(self) -> ScalarTarget:
         return ScalarTarget(family_of(cast("RegressorOptions", self.options).expert))

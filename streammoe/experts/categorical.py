@@ -12,9 +12,7 @@ from streammoe.experts.contract import (
     Family,
     Parameters,
     learning_kernel,
-    single_kernel,
     squared_differences,
-    squares_in_blocks,
 )
 from streammoe.experts.gaussian import expert_grams
 from streammoe.experts.on_sums import SoftmaxPrior, Sums, sent, softmax_fit, sums_of_softmax
@@ -28,7 +26,7 @@ from streammoe.kernels.batch import (
     softmax_gradient,
     softmax_rows,
 )
-from streammoe.kernels.state import LearningOptions, MMState, Prior, SingleExpert, is_in_blocks
+from streammoe.kernels.state import LearningOptions, MMState, Prior, SingleExpert
 from streammoe.schedules import Power
 from streammoe.types import FloatArray
 
@@ -54,7 +52,7 @@ class Categorical(Family):
         return int(learning_kernel(categorical, state)((), state, *others))
 
     def learn_single(self, state: SingleExpert, *others: Any) -> int:
-        return int(single_kernel(categorical, state)((), state, *others))
+        return int(categorical.learn_single((), state, *others))
 
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
         categorical.score_rows((), gate, experts, *others)
@@ -217,14 +215,9 @@ class Categorical(Family):
 
         That is its loss if its probabilities are right, and needs only the algorithm's own statistics.
         """
-        in_blocks = is_in_blocks(state)
-        size = state.experts.shape[1] + 1 if in_blocks else state.experts.shape[2]
-        draws = np.random.default_rng(0).normal(size=(DRAWS, size))
+        draws = np.random.default_rng(0).normal(size=(DRAWS, state.experts.shape[2]))
         losses = np.empty(len(state.experts))
         for k, expert in enumerate(state.average_experts):
-            if in_blocks:
-                losses[k] = categorical.expected_entropy(*_logits_in_blocks(state, expert), draws)
-                continue
             losses[k] = categorical.expected_entropy(expert, state.expert_grams[k], draws)
         return losses
 
@@ -257,17 +250,6 @@ class Categorical(Family):
     def start_prior(self, prior: Prior) -> Prior:
         # Without a prior, coefficients diverge where classes are linearly separable.
         return prior._replace(strength=max(prior.strength, 1.0, _shrinkage(prior)))
-
-
-def _logits_in_blocks(state: MMState, expert: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return coefficients and Gram matrix of features that are 1 and the logits of an expert, over all inputs."""
-    block, free = state.expert_grams[0, 0], len(expert)
-    own = expert[:, : len(block)]
-    gram = np.ones((1 + free, 1 + free))
-    # Means of features are known in the block of the constant one; others are standardized.
-    gram[1:, 0] = gram[0, 1:] = own @ block[: own.shape[1], 0] / block[0, 0]
-    gram[1:, 1:] = squares_in_blocks(state, expert)
-    return np.eye(free, 1 + free, 1), gram
 
 
 def _shrinkage(prior: Prior) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from streammoe.distributions import ExpertNoise, Gaussian
 from streammoe.experts.on_sums import Sums
-from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior, SingleExpert, is_in_blocks
+from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior, SingleExpert
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
 
@@ -70,16 +70,12 @@ class Family(ABC):
     def learn_rows(self, state: MMState, *others: Any) -> int:
         """Call the hot loop that `streammoe.kernels.loop` makes of the family's noise, without its first argument.
 
-        It is `learn_in_blocks` if its curvature is in blocks, `learn_in_groups` if the state has room for a group, else
-        `learn_rows`; see `learning_kernel`.
+        It is `learn_in_groups` if the state has room for a group, else `learn_rows`; see `learning_kernel`.
         """
 
     @abstractmethod
     def learn_single(self, state: SingleExpert, *others: Any) -> int:
-        """Call the loop of a single expert that `streammoe.kernels.single_expert` makes, without its first argument.
-
-        It is `learn_single_in_blocks` if its curvature is in blocks, else `learn_single`.
-        """
+        """Call the loop of a single expert that `streammoe.kernels.single_expert` makes, without its first argument."""
 
     @abstractmethod
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
@@ -173,11 +169,6 @@ class Family(ABC):
             (K, N, p), and an array of the variances' shape, in the coordinates of `moved_variances` at 0.
         """
 
-    def curvature_weights(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
-        """Return weights, (n,), no less than those with which rows enter the Gram matrix of any expert."""
-        largest: FloatArray = tau.max(axis=1)
-        return largest
-
     def moved_variances(self, variances: FloatArray, moves: FloatArray) -> FloatArray:
         """Move variances in coordinates in which they stay positive: by default, their logarithms."""
         return variances * np.exp(np.clip(moves, -LONGEST_MOVE, LONGEST_MOVE))
@@ -243,45 +234,17 @@ class Family(ABC):
 
 def learning_kernel(kernels: ModuleType, state: MMState) -> Callable[..., int]:
     """Return the loop of a family's kernels that learns by such a state."""
-    if is_in_blocks(state):
-        found = kernels.learn_in_blocks
-    else:
-        found = kernels.learn_in_groups if len(state.group) else kernels.learn_rows
+    found = kernels.learn_in_groups if len(state.group) else kernels.learn_rows
     return cast("Callable[..., int]", found)
-
-
-def single_kernel(kernels: ModuleType, state: SingleExpert) -> Callable[..., int]:
-    """Return the one that learns by such a state of a single expert."""
-    found = kernels.learn_single_in_blocks if is_in_blocks(state) else kernels.learn_single
-    return cast("Callable[..., int]", found)
-
-
-def squares_in_blocks(state: MMState, rows: FloatArray) -> FloatArray:
-    """Return E[rows · r rᵀ · rowsᵀ], (N, N), of rows (N, p) over all inputs, as far as blocks of features tell it."""
-    blocks = state.decay[0] * state.expert_grams[0]
-    size = blocks.shape[-1]
-    found = np.zeros((len(rows), len(rows)))
-    for block, first in zip(blocks, range(0, rows.shape[1], size), strict=True):
-        own = rows[:, first : first + size]
-        found += np.einsum("qi,ij,cj->qc", own, block[: own.shape[1], : own.shape[1]], own, optimize=False)
-    # The first feature is 1: its entry is the mean weight of events.
-    found /= blocks[0, 0, 0]
-    return found
 
 
 def squared_differences(state: MMState) -> FloatArray:
-    """Return E[(Υ_i − Υ_j) r rᵀ (Υ_i − Υ_j)ᵀ] of the served coefficients over both experts' inputs, (K, K, N, N).
-
-    With a curvature in blocks it is over all inputs, as if features in different blocks were uncorrelated.
-    """
+    """Return E[(Υ_i − Υ_j) r rᵀ (Υ_i − Υ_j)ᵀ] of the served coefficients over both experts' inputs, (K, K, N, N)."""
     K, N, _ = state.experts.shape
     found = np.zeros((K, K, N, N))
     for i in range(K):
         for j in range(i):
             apart = state.average_experts[i] - state.average_experts[j]
-            if is_in_blocks(state):
-                found[i, j] = found[j, i] = squares_in_blocks(state, apart)
-                continue
             gram = state.decay[0] * (state.expert_grams[i] + state.expert_grams[j])
             gram /= state.masses[i] + state.masses[j]
             found[i, j] = found[j, i] = np.einsum("qj,cj->qc", np.einsum("qi,ij->qj", apart, gram), apart)

@@ -14,7 +14,7 @@ import numpy as np
 
 from streammoe import distributions
 from streammoe.distributions import ExpertNoise
-from streammoe.experts.contract import Family, Parameters, learning_kernel, single_kernel
+from streammoe.experts.contract import Family, Parameters, learning_kernel
 from streammoe.experts.on_sums import Sums
 from streammoe.kernels import gaussian
 from streammoe.kernels.batch import collect_errors, collect_gram, fit_linear, fit_variances
@@ -59,7 +59,7 @@ class Gaussian(Family):
         return found
 
     def learn_single(self, state: SingleExpert, *others: Any) -> int:
-        found: int = single_kernel(self.kernels, state)(self._shape(state.experts), state, *others)
+        found: int = self.kernels.learn_single(self._shape(state.experts), state, *others)
         return found
 
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
@@ -215,10 +215,6 @@ class Gaussian(Family):
         found = np.empty_like(tau)
         self.kernels.trusted_rows(self._shape(theta.experts), theta.experts, theta.variances, R, Y, tau, found)
         return found
-
-    def curvature_weights(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
-        largest: FloatArray = self.irls_weights(theta, tau, R, Y).max(axis=1)
-        return largest
 
     def first_variances(self, Y: FloatArray) -> FloatArray:
         if self.is_exact:

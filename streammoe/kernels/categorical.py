@@ -13,7 +13,6 @@ import math
 
 import numpy as np
 
-from streammoe.kernels.blocks import in_blocks
 from streammoe.kernels.compile import allocating, hook, inline, jit
 from streammoe.kernels.groups import Group, settle_softmax
 from streammoe.kernels.linalg import VANISHED, dot
@@ -199,55 +198,6 @@ def step_alone(
     step_experts(state, options, keep, share * fresh, share * amount, tau, trusted, probabilities, r, y, gain, push)
 
 
-@inline
-def expert_weight(
-    options: LearningOptions,
-    tau: FloatArray,
-    trusted: FloatArray,  # noqa: ARG001 - same
-    probabilities: FloatArray,
-) -> float:
-    """As `streammoe.kernels.loop.Noise` asks."""
-    largest = 0.0
-    for k in range(tau.shape[0]):
-        bend = adaptive_weight(probabilities[k]) if options.adaptive else 1.0
-        largest = max(largest, tau[k] * bend)
-    return largest
-
-
-@hook
-def step_in_blocks(
-    state: MMState,
-    options: LearningOptions,
-    keep: float,
-    fresh: float,
-    amount: float,
-    weight: float,  # noqa: ARG001 - same
-    tau: FloatArray,
-    trusted: FloatArray,  # noqa: ARG001 - same
-    probabilities: FloatArray,
-    y: FloatArray,
-    gain: FloatArray,
-    left: float,  # noqa: ARG001 - same
-    reach: float,  # noqa: ARG001 - same
-    push: FloatArray,
-) -> None:
-    """As `streammoe.kernels.loop.Noise` asks."""
-    K, M = probabilities.shape
-    label = int(y[0])
-    for k in range(K):
-        state.masses[k] = max(keep * state.masses[k] + fresh * tau[k], VANISHED)
-        if tau[k] == 0.0:
-            continue
-        total = 0.0
-        for m in range(1, M):
-            push[m - 1] = probabilities[k, m] - (1.0 if m == label else 0.0)
-            total += push[m - 1]
-        for m in range(M - 1):
-            step = amount * tau[k] * options.expert_curvature[0] * (push[m] + options.expert_curvature[1] * total)
-            for j in range(gain.shape[0]):
-                state.experts[k, m, j] -= step * gain[j]
-
-
 @allocating
 def settle_expert(
     state: MMState,
@@ -332,15 +282,12 @@ CATEGORICAL = Noise(
     evaluate,
     trust,
     step_experts,
-    expert_weight,
-    step_in_blocks,
     settle_expert,
     top_up,
     residual_of_expert,
 )
 learn_rows, learn_in_groups, score_rows = loop(CATEGORICAL, __name__)
 learn_single = single_expert(CATEGORICAL._replace(step_experts=step_alone), __name__)
-learn_in_blocks, learn_single_in_blocks = in_blocks(CATEGORICAL, __name__)
 
 
 @jit

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 
-from streammoe.kernels.blocks import in_blocks
 from streammoe.kernels.compile import inline
 from streammoe.kernels.elliptical import elliptical, irls_weight_rows
 from streammoe.kernels.linear import LOG_2PI
@@ -46,5 +45,4 @@ def log_constant(shape: Shape, Q: int) -> float:
 NOISE = elliptical(energy, irls_weight, log_constant, is_outlier)
 learn_rows, learn_in_groups, score_rows = loop(NOISE, __name__)
 learn_single = single_expert(NOISE, __name__)
-learn_in_blocks, learn_single_in_blocks = in_blocks(NOISE, __name__)
 trusted_rows = irls_weight_rows(irls_weight, __name__)

@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 
-from streammoe.kernels.blocks import in_blocks
 from streammoe.kernels.compile import hook, inline, jit
 from streammoe.kernels.elliptical import NEGLIGIBLE
 from streammoe.kernels.gaussian import energy, irls_weight, is_outlier, log_constant
@@ -198,7 +197,6 @@ def _residual(
 NOISE = linear_noise(log_constant, scratch_rows, evaluate, trust, Spread(_step, _settle, _top_up, _residual))
 learn_rows, learn_in_groups, score_rows = loop(NOISE, __name__)
 learn_single = single_expert(NOISE, __name__)
-learn_in_blocks, learn_single_in_blocks = in_blocks(NOISE, __name__)
 
 
 @jit

@@ -135,23 +135,6 @@ def invert_spd(matrix: FloatArray, out: FloatArray, factor: FloatArray) -> bool:
     return damping == 0.0
 
 
-@allocating
-def invert_padded(matrix: FloatArray, out: FloatArray, factor: FloatArray) -> None:
-    """Do `invert_spd` for a matrix whose last rows and columns may be 0, without the time that these would take."""
-    size = width = matrix.shape[0]
-    while width > 0 and matrix[width - 1, width - 1] == 0.0:
-        width -= 1
-    if width == size:
-        invert_spd(matrix, out, factor)
-        return
-    inverse = np.empty((width, width))
-    invert_spd(matrix[:width, :width].copy(), inverse, np.empty((width, width)))
-    out[:] = 0.0
-    for i in range(width, size):
-        out[i, i] = 1.0
-    out[:width, :width] = inverse
-
-
 def inverses_of(matrices: FloatArray) -> FloatArray:
     """Return the inverses of matrices, (…, p, p), by `invert_spd`."""
     shape = (math.prod(matrices.shape[:-2]), *matrices.shape[-2:])

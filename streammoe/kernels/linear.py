@@ -37,17 +37,7 @@ class Spread(NamedTuple):
 
 def linear_noise(log_constant: Kernel, scratch_rows: Kernel, evaluate: Kernel, trust: Kernel, spread: Spread) -> Noise:
     """Describe linear experts to the loop."""
-    step_experts, *others = _experts(spread)
-    return Noise(log_constant, scratch_rows, evaluate, trust, step_experts, largest_trust, *others)
-
-
-@inline
-def largest_trust(options: LearningOptions, tau: FloatArray, trusted: FloatArray, means: FloatArray) -> float:  # noqa: ARG001 - same
-    """The largest weight of an event in the Gram matrix of an expert."""
-    largest: float = trusted[0]
-    for k in range(1, tau.shape[0]):
-        largest = max(largest, trusted[k])
-    return largest
+    return Noise(log_constant, scratch_rows, evaluate, trust, *_experts(spread))
 
 
 @cache
@@ -92,39 +82,6 @@ def _experts(spread: Spread) -> tuple[Kernel, ...]:
             state.masses[k] = mass
             add_outer(state.expert_inverses[k], gain, -weight * shrink)
             add_outer(state.expert_grams[k], r, weight)
-
-    @hook
-    def step_in_blocks(
-        state: MMState,
-        options: LearningOptions,
-        keep: float,
-        fresh: float,
-        amount: float,
-        weight: float,
-        tau: FloatArray,
-        trusted: FloatArray,
-        means: FloatArray,
-        y: FloatArray,
-        gain: FloatArray,
-        left: float,
-        reach: float,
-        push: FloatArray,  # noqa: ARG001 - other experts need it
-    ) -> None:
-        for k in range(tau.shape[0]):
-            if tau[k] == 0.0:
-                state.masses[k] = max(keep * state.masses[k], VANISHED)
-                continue
-            size = amount * trusted[k]
-            old_mass = keep * state.masses[k]
-            mass = max(old_mass + fresh * tau[k], VANISHED)
-            # 1 − size · reach, as a sum of what cannot be negative.
-            unexplained = left + (weight - size) * reach
-            for q in range(y.shape[0]):
-                step_spread(state, options, k, q, old_mass, fresh * trusted[k], unexplained, mass, means, y)
-                push_size = size * (y[q] - means[k, q])
-                for j in range(gain.shape[0]):
-                    state.experts[k, q, j] += push_size * gain[j]
-            state.masses[k] = mass
 
     @allocating
     def settle_expert(
@@ -180,7 +137,7 @@ def _experts(spread: Spread) -> tuple[Kernel, ...]:
         residual[at] += share * (entry - residual[at])
         return at + 1, square + entry * entry
 
-    return step_experts, step_in_blocks, settle_expert, top_up, residual_of_expert
+    return step_experts, settle_expert, top_up, residual_of_expert
 
 
 @inline

@@ -89,12 +89,6 @@ class Noise(NamedTuple):
     """``(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)``: learns one event in O(K p²).
     `keep` is 1 − γ, `fresh` is γ times the event's weight, `amount` the same over the new decay; `gain`, (p_v,), and
     `push`, (max(K, M),), are scratch. All experts at once: a function for each of them costs speed."""
-    expert_weight: Kernel
-    """``(options, tau, trusted, means)`` → the largest weight with which the event enters an expert's curvature."""
-    step_in_blocks: Kernel
-    """``(state, options, keep, fresh, amount, weight, tau, trusted, means, y, gain, left, reach, push)``: learns one
-    event by the curvature that all experts share, in O(K p); see `streammoe.kernels.blocks.enter`, which has left
-    `gain`, `left` and `reach` for an event of this weight."""
     settle_expert: Kernel
     """``(state, options, k, keep, group, amounts, tau, trusted, means, mass, weights, sizes, errors)``: the same for a
     group of B events, whose arrays have one axis more. `mass` is the new one; (B,), (B,) and (B, M) are scratch."""

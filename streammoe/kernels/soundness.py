@@ -109,11 +109,7 @@ def _has_finite_diagonal(matrix: FloatArray) -> bool:
 
 @part
 def _have_finite_diagonals(matrices: FloatArray) -> bool:
-    for k in range(matrices.shape[0]):
-        if matrices.ndim == 4:  # blocks
-            for b in range(matrices.shape[1]):
-                if not _has_finite_diagonal(matrices[k, b]):
-                    return False
-        elif not _has_finite_diagonal(matrices[k]):
+    for k in range(matrices.shape[0]):  # noqa: SIM110 - same
+        if not _has_finite_diagonal(matrices[k]):
             return False
     return True

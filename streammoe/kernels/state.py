@@ -38,8 +38,7 @@ class MMState(NamedTuple):
     masses: FloatArray
     """(K,) E[τ_k]."""
     expert_grams: FloatArray
-    """(K, p_v, p_v) R_k = E[a τ_k r rᵀ]; or (1, blocks, size, size), of which gate and experts have the curvature in
-    common (`streammoe.kernels.blocks`), and those of the gate are (0, 0)."""
+    """(K, p_v, p_v) R_k = E[a τ_k r rᵀ]."""
     expert_inverses: FloatArray
     average_gate: FloatArray
     average_experts: FloatArray
@@ -119,11 +118,6 @@ class LearningOptions(NamedTuple):
     variance_floor: float = VARIANCE_FLOOR
     residual_weight: float = 1e-3
     """Smallest weight in the running means of the convergence residual."""
-
-
-def is_in_blocks(state: MMState | SingleExpert) -> bool:
-    """Return whether the curvature of a state is in blocks (`streammoe.kernels.blocks`)."""
-    return state.expert_grams.ndim == 4
 
 
 class Trace(NamedTuple):

@@ -235,7 +235,6 @@ def _portfolio(context: Context, arrays: Mapping[str, AnyArray], candidates: Seq
         most_experts=options.most_experts,
         curved=options.curved if options.has_curved else "off",
         refits=options.has_refits,
-        block_size=options.block_size,
     )
     if portfolio.growing is not None:
         encoder = context.encoder
@@ -262,7 +261,6 @@ def _state(context: Context, arrays: Mapping[str, AnyArray], prefix: str) -> MMS
         p_w=encoder.gate_width,
         p_v=encoder.expert_width,
         batch_size=options.batch_size,
-        block_size=options.block_size,
     )
 
 

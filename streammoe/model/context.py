@@ -12,7 +12,6 @@ import numpy as np
 from streammoe.bounds import MAX_BUFFER_BYTES, MAX_STATE_BYTES, buffer_bytes, model_bytes
 from streammoe.columns import ColumnKind
 from streammoe.engine import em, mixture, warmup
-from streammoe.engine.blocks import in_blocks
 from streammoe.engine.cost import Shape
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.interruption import interruptible
@@ -157,7 +156,6 @@ class Context(Noticed):
     def candidate(self, state: MMState) -> Candidate:
         """Return a mixture that continues from a state, with everything that its steps need."""
         n_outputs = self.targets.n_outputs
-        state = self._curved(state)
         state = grouping(state, self.options.batch_size, self.family.n_targets(n_outputs))
         residual = mixture.new_residual(self.family, state, n_outputs)
         return Candidate(state, residual, self.learning_options(len(state.masses)))
@@ -167,12 +165,7 @@ class Context(Noticed):
         options = self.options
         if options.serve != "portfolio":
             return None
-        return Portfolio.of(self.family, options.bound, self._curved(state), trusted=trusted)
-
-    def _curved(self, state: MMState) -> MMState:
-        """Return a state whose curvature is as the options ask for."""
-        size = self.options.block_size
-        return in_blocks(state, size) if size else state
+        return Portfolio.of(self.family, options.bound, state, trusted=trusted)
 
     def curved_terms(self) -> IntArray | None:
         """Return the features of the member of squares and products; None if there is nothing to multiply.
@@ -221,7 +214,6 @@ class Context(Noticed):
             prior_strength=options.prior_strength,
             seed=options.seed,
             n_features=self.encoder.n_expert_features,
-            block_size=self.options.block_size,
         )
 
     # -- Buffered rows -------------------------------------------------------------------------------------------------
@@ -333,7 +325,6 @@ class Context(Noticed):
             seed=self.options.seed,
             options=self.learning_options(n_experts),
             brief=brief,
-            block_size=self.options.block_size,
         )
 
     # -- A sample ------------------------------------------------------------------------------------------------------
@@ -393,13 +384,10 @@ class Context(Noticed):
         options, p_w, p_v = self.options, padded(gate_features), padded(expert_features)
         n_rows, is_portfolio = self.family.n_rows(self.targets.most_outputs), options.serve == "portfolio"
         curved = model_bytes(1, n_rows, 0, MOST_FEATURES) if options.has_curved else 0
-        K, size = options.most_experts, options.block_size
+        K = options.most_experts
 
         def learning(n_alone: int) -> int:
-            if not size:
-                return model_bytes(K + n_alone, n_rows, p_w, p_v)
-            mixture_bytes = model_bytes(K, n_rows, p_w, p_v, size)
-            return mixture_bytes + n_alone * model_bytes(1, n_rows, 0, p_v, size)
+            return model_bytes(K + n_alone, n_rows, p_w, p_v)
 
         if options.warmup.size == 0:  # no members on trial begin then
             return learning(is_portfolio) + curved
@@ -411,13 +399,6 @@ class Context(Noticed):
             warm_up += learning(0)
         return max(streaming, warm_up) + curved
 
-    def _ways_to_be_smaller(self) -> str:
-        if not self.options.block_size:
-            return 'lower degree, gate_degree or n_experts, or set curvature to "blocks"'
-        if self.options.warmup.size == 0:
-            return "or lower degree, gate_degree, n_experts or the size of blocks"
-        return "lower degree or gate_degree, or set warmup to 0, since the one expert of a warm-up has whole matrices"
-
     def excess(self, additions: Additions) -> str | None:
         """Return an error message if the model would become too large with these fields and levels."""
         options = self.options
@@ -427,7 +408,7 @@ class Context(Noticed):
             return (
                 f"a model of {K:,} experts with {p_v:,} features, and {p_w:,} of the gate, would take "
                 f"{size / 2**30:,.1f} GiB, and {MAX_STATE_BYTES >> 30} GiB is the most: give fewer features or levels "
-                f"(max_levels), {self._ways_to_be_smaller()}"
+                "(max_levels), or lower degree, gate_degree or n_experts"
             )
         buffers = {"warmup": options.warmup.size or 0, "batch_size": options.batch_size, "reservoir": options.reservoir}
         for name, rows in buffers.items():

@@ -41,7 +41,7 @@ from streammoe.kernels.one_event import (
     Kernels,
     kernels_for,
 )
-from streammoe.kernels.state import LearningOptions, is_in_blocks
+from streammoe.kernels.state import LearningOptions
 from streammoe.model.context import Context
 from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.streaming import JUDGE_EVERY, Mixture, is_refitted
@@ -338,7 +338,7 @@ def _is_usual(context: Context, phase: Mixture) -> bool:
     if context.lags is not None:
         return False
     state, portfolio = phase.leader.state, phase.portfolio
-    if len(state.group) or is_in_blocks(state) or context.family.compiled(state.experts) is None:
+    if len(state.group) or context.family.compiled(state.experts) is None:
         return False
     if (portfolio is not None) != (context.options.serve == "portfolio"):
         return False

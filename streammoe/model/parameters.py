@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.engine.blocks import blocks_shape
 from streammoe.engine.state import MMState, state_at
 from streammoe.errors import ConfigError
 from streammoe.kernels.groups import n_waiting
-from streammoe.kernels.state import is_in_blocks
 from streammoe.model.checks import is_whole, names_in
 from streammoe.model.learner import Learner
 from streammoe.scaling import Scaler
@@ -56,13 +54,8 @@ def parameters_of(learner: Learner, *, averaged: bool) -> dict[str, Any]:
 
 
 def _curvature_of(state: MMState, p_w: int, p_v: int) -> dict[str, AnyArray]:
-    """Return the true Gram matrices without padding, or their blocks, in which padding is 0."""
+    """Return the true Gram matrices without padding."""
     decay = float(state.decay[0])
-    if is_in_blocks(state):
-        blocks = decay * state.expert_grams[0]
-        n, size, _ = blocks.shape
-        used = (np.arange(n * size) < p_v).reshape(n, size)
-        return {"gram_blocks": np.where(used[:, :, None] & used[:, None], blocks, 0.0)}
     return {
         "gate_gram": decay * state.gate_gram[:p_w, :p_w],
         "expert_grams": decay * state.expert_grams[:, :p_v, :p_v],
@@ -95,21 +88,15 @@ def continue_from(
         "experts": ((K, N, p_v), (K, N, wide_v)),
         "variances": (variances.shape, variances.shape),
         "masses": ((K,), (K,)),
+        "gate_gram": ((p_w, p_w), (wide_w, wide_w)),
+        "expert_grams": ((K, p_v, p_v), (K, wide_v, wide_v)),
     }
-    if options.block_size and "gram_blocks" in parameters:
-        blocks = blocks_shape(wide_v, options.block_size)[1:]
-        shapes["gram_blocks"] = (blocks, blocks)
-    else:
-        shapes["gate_gram"] = ((p_w, p_w), (wide_w, wide_w))
-        shapes["expert_grams"] = ((K, p_v, p_v), (K, wide_v, wide_v))
     if not n_variances:
         parameters = {**parameters, "variances": variances}
     arrays = {name: _shaped(parameters, name, *shape) for name, shape in shapes.items()}
     diagonal = arrays["variances"] if variances.ndim == 2 else np.einsum("kqq->kq", arrays["variances"])
     if not (diagonal > 0.0).all() or not (arrays["masses"] > 0.0).all():
         raise ConfigError("parameters: 'variances' and 'masses' must be above 0")
-    if "gram_blocks" in arrays:
-        arrays |= {"gate_gram": np.empty((0, 0)), "expert_grams": arrays.pop("gram_blocks")[None]}
     if not is_whole(parameters.get("n"), 0):
         raise ConfigError(f"parameters: 'n' is {shown(parameters.get('n'))}; it must be a whole number ≥ 0")
     n = int(parameters["n"])

@@ -92,9 +92,6 @@ def check_alike(learners: Sequence[Learner], names: Sequence[str]) -> None:
         if learner.phase.leader is None:
             problems.append(f"{name}: its warm-up is not over ({learner.n:,} events so far); leave it out until then")
             continue
-        if learner.context.options.block_size:
-            problems.append(f"{name}: {NOT_REDUCIBLE}")
-            continue
         problems += [f"{name}: {problem}" for problem in _differences(first, learner, names[0])]
     if problems:
         raise ConfigError(*problems)
@@ -417,11 +414,6 @@ def check_same_start(learners: Sequence[Learner], names: Sequence[str]) -> None:
         raise ConfigError(*problems)
 
 
-NOT_REDUCIBLE = (
-    "its curvature is in blocks, which do not tell the experts' statistics apart; reduce models with curvature 'full' "
-    "only"
-)
-"""Why a model cannot be reduced with others."""
 _PRIOR = ("prior_gate_gram", "prior_expert_gram", "prior_experts", "prior_variances")
 
 

@@ -13,7 +13,6 @@ from streammoe.checked import is_count, require, restoring, table_of
 from streammoe.errors import CheckpointError, RetriableCheckpointError
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.fields import facts_of
-from streammoe.model.reduction import NOT_REDUCIBLE
 from streammoe.persistence import Checkpoint, NewerCheckpointError, decode, generation_of
 from streammoe.ports import Position
 from streammoe.shards.global_model import are_positions, is_digest
@@ -156,14 +155,13 @@ def differing(models: Mapping[str, MixtureOfExperts]) -> dict[str, str]:
     Args:
         models: by the shards' names.
     """
-    alone = {name: NOT_REDUCIBLE for name, model in models.items() if model.options.block_size}
-    facts = {name: dict(_facts(model)) for name, model in models.items() if name not in alone}
-    if not facts:
-        return alone
+    if not models:
+        return {}
+    facts = {name: dict(_facts(model)) for name, model in models.items()}
     groups = {name: json.dumps(own, default=str) for name, own in facts.items()}
     ((largest, _),) = Counter(groups.values()).most_common(1)  # of equal ones the first
     most = facts[next(name for name, group in groups.items() if group == largest)]
-    return alone | {name: _first_difference(facts[name], most) for name, group in groups.items() if group != largest}
+    return {name: _first_difference(facts[name], most) for name, group in groups.items() if group != largest}
 
 
 def _first_difference(own: Mapping[str, object], most: Mapping[str, object]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streammoe import Blocks, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
 from streammoe.assembly import open_daemon
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.configuration import load_settings
@@ -43,9 +43,6 @@ def models():
         classes = MoEClassifier(**short)
         classes.learn_array(X[:events], np.array(["no", "yes"])[(Y[:events] > 0).astype(int)])
         yield name, classes
-    blocks = MoERegressor(**short, curvature=Blocks(2))
-    blocks.learn_array(X, Y)
-    yield "blocks", blocks
     yield "untouched", MoERegressor(n_experts=2)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from allpairspy import AllPairs
 
-from streammoe import Blocks, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 from streammoe.distributions import Gaussian
 from streammoe.options import Auto, Lags, WarmUp
 
@@ -34,11 +34,6 @@ class Configuration(NamedTuple):
     def is_fragile(self):
         """Whether values in range would leave no finite model; classes take them, since weights are relative."""
         return self.arguments.get("range_factor") == 0.0 and self.kind is not MoEClassifier
-
-    @property
-    def is_in_blocks(self):
-        """Whether its curvature is in blocks, which few of the models have."""
-        return "curvature" in self.arguments
 
     @property
     def reaches(self):
@@ -118,14 +113,6 @@ def configurations():
     ):
         kind, arguments = MODELS[name]
         found.append(Configuration(kind, {**ALWAYS, **arguments, **more, **fragile, "averaging": None}))
-    for name, more in (
-        ("gaussian", {"n_experts": 2, "warmup": 30, "degree": 2, "gate_degree": 2, "drift": "page_hinkley"}),
-        ("several", {"n_experts": "auto", "warmup": 30, "top_k": 1, "lags": 3}),
-        ("student_t", {"n_experts": 2, "warmup": 150, "serve": "polyak", "averaging": "decay"}),
-        ("classifier", {"n_experts": 2, "warmup": 0, "standardize": False}),
-    ):
-        kind, arguments = MODELS[name]
-        found.append(Configuration(kind, {**ALWAYS, **arguments, **more, "curvature": Blocks(3)}))
     return found
 
 

@@ -34,7 +34,7 @@ def small_counts():
 def cases():
     for at, configuration in enumerate(CONFIGURATIONS):
         # The first of a pairwise list hold most of its pairs.
-        is_spare = at > 10 and not (configuration.is_fragile or configuration.is_in_blocks)
+        is_spare = at > 10 and not configuration.is_fragile
         mark = pytest.mark.exhaustive if is_spare else pytest.mark.slow if at > 2 else ()
         yield pytest.param(at, id=f"{at}-{configuration.kind.__name__}", marks=mark)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from river import datasets, preprocessing
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, reduce, schedules
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, schedules
 from streammoe.distributions import Gaussian, GaussianMixture, Laplace, StudentT, StudentTMixture
 from streammoe.features import Encoder
 from streammoe.options import Auto, Exponential, Lags, PageHinkley, WarmUp
@@ -21,7 +21,7 @@ HUGE = 10**400
 """Larger than any float."""
 WRONG = {
     MoERegressor: dict.fromkeys(("n_experts", "degree", "gate_degree", "top_k"), 0)
-    | dict.fromkeys(("bound", "curvature", "averaging", "drift", "expert", "schedule"), "loose")
+    | dict.fromkeys(("bound", "averaging", "drift", "expert", "schedule"), "loose")
     | dict.fromkeys(("prior_strength", "range_factor"), math.nan)
     | dict.fromkeys(("warmup", "seed"), -1)
     | {"batch_size": 10**6, "max_levels": 2.5}
@@ -33,8 +33,6 @@ WRONG_TOGETHER = (
     (MoERegressor, {"warmup": 0, "prior_strength": 0.0}),
     (MoERegressor, {"warmup": 0, "n_experts": "auto"}),
     (MoERegressor, {"curved": "on", "hold": False}),
-    (MoERegressor, {"curvature": "blocks", "batch_size": 8}),
-    (MoEClassifier, {"curvature": "blocks", "degree": 2}),
     (MoERegressor, {"categorical": ("c", "t"), "timestamps": ("t",)}),
     (MoERegressor, {"expert": Gaussian("full")}),
 )
@@ -168,13 +166,8 @@ CASES = {
     "several bounds": lambda _: MoEClassifier(n_experts=0, warmup=10**9, prior_strength=1e12, max_classes=1),
     "set_columns, there are some": lambda _: learned().set_columns(["a"]),
     "listed columns, too many": lambda _: MoERegressor().set_columns(wide(9000)),
-    "listed columns, too many in blocks": lambda _: MoERegressor(curvature="blocks").set_columns(wide(9000)),
-    "listed columns, too many in blocks without a warm-up": lambda _: MoERegressor(
-        n_experts=1000, curvature="blocks", warmup=0
-    ).set_columns(wide(80_000)),
     "set_targets, there are some": lambda _: outputs().set_targets(["a"]),
     "set_targets, none": lambda _: MoEMultiTargetRegressor().set_targets([]),
-    "reduce, a curvature in blocks": lambda _: reduce([learned_twins(), learned_twins(curvature="blocks")]),
     # Schedules
     "power, alpha out of range": lambda _: schedules.power(alpha=0.4),
     "power, two numbers out of range": lambda _: schedules.power(2, gamma0=-1),

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 AREAS = {
     "steps": "test_iterates.py test_drift_oracle.py contracts/test_families.py",
-    "blocks": "test_iterates.py test_literal.py test_steady.py test_blocks.py",
     "categorical": "test_iterates.py test_categorical.py",
     "heavy tails": "test_iterates.py test_elliptical.py",
     "softmax": "test_softmax.py test_sharp.py test_linalg.py test_iterates.py",
@@ -99,13 +98,6 @@ FAULTS = {
         Fault("average-never-forgets", "weight = max(weight, gamma)", "weight = min(weight, gamma)"),
         Fault("top-k-keeps-one-more", "for _ in range(top_k):", "for _ in range(top_k + 1):"),
         Fault("top-k-not-renormalised", "tau[k] / -total if tau[k] < 0.0", "-tau[k] if tau[k] < 0.0"),
-    ],
-    "blocks": [
-        Fault("block-weight-forgotten", "move[j] *= share * shrink", "move[j] *= shrink"),
-        Fault("blocks-ignore-the-gate", "bend = max(gate_weight(options, shares), ", "bend = max(0.0, "),
-        Fault("blocks-ignore-the-gates-prior", "bend[j] = max(bend[j], state.prior_gate_gram[j])", "pass"),
-        Fault("steps-alone-not-longer", "min(blocks * plain, ", "min(plain, "),
-        Fault("moved-blocks-mixed", "alike = own[:, None] == own[None]", "alike = own[:, None] >= 0"),
     ],
     "categorical": [
         Fault("unlikely-class-loss", "return -largest - math.log(total)", "return -largest"),
@@ -200,7 +192,6 @@ FAULTS = {
         Fault(
             "no-folder-no-kernel", "except RuntimeError:  # numba found", "except NotImplementedError:  # numba found"
         ),
-        Fault("blocks-not-ahead", "settings is None or settings.model.curvature is not None", "settings is not None"),
     ],
     "schedules": [
         Fault(

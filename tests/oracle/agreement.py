@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 import streammoe
-from streammoe import Blocks, schedules
+from streammoe import schedules
 from streammoe.distributions import Gaussian
 from streammoe.errors import InvalidEvent
-from streammoe.testing.literal import ALGORITHMS, in_blocks, relative_weights
+from streammoe.testing.literal import ALGORITHMS, relative_weights
 
-COMPARED = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams", "gram_blocks", "losses")
+COMPARED = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams", "losses")
 STEPS = {
     "0.5 (n+20)^-0.6": schedules.power(0.6, gamma0=0.5, offset=20),
     "(n+400)^-1": schedules.power(1.0, offset=400),
@@ -64,7 +64,6 @@ class Case(NamedTuple):
     expert: str = "gaussian"
     weighted: bool = False
     per_coefficient: float = 0.0
-    block_size: int = 0
     top_k: int | None = None
 
     @property
@@ -194,7 +193,6 @@ def estimator(case: Case, start: dict, **more):
         "serve": "polyak",
         "hold": False,
         "feature_names": names(case),
-        "curvature": Blocks(case.block_size) if case.block_size else "full",
         "top_k": case.top_k,
         **more,
     }
@@ -209,7 +207,7 @@ def estimator(case: Case, start: dict, **more):
 def oracle(case: Case, parameters: dict):
     """The literal algorithm that a case is for, at these parameters."""
     algorithm = ALGORITHMS[case.family]
-    return (in_blocks(algorithm, case.block_size) if case.block_size else algorithm)(
+    return algorithm(
         parameters,
         bound=case.bound,
         prior_strength=case.prior,

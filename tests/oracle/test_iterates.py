@@ -89,24 +89,3 @@ def test_degrees_of_freedom_are_those_of_the_literal_algorithm(degrees, monkeypa
     monkeypatch.setattr(StudentT, "degrees", degrees)
     case = Case(3, 3, "tight", HOSTILE, prior=1.0, expert="student_t")
     assert run(case, make=lambda case, start: estimator(case, start, expert=Tails(degrees))).holds(case)
-
-
-IN_BLOCKS = {
-    "family": list(FAMILIES),
-    "bound": ["adaptive", "sharp", "tight", "paper"],
-    "steps": [(SOUND, 0.0), (HOSTILE, 1.0), (SLOW, 0.5)],
-    "K": [1, 2, 4],
-    "sizes": [(13, 4), (13, 5), (12, 1), (11, 64)],
-    "top_k": [None, 2],
-}
-"""Features with the constant one, and those of a block: several, padding alone, one, and more than all."""
-
-
-@pytest.mark.parametrize("options", pairwise_cases(**IN_BLOCKS))
-def test_iterates_in_blocks_are_those_of_the_literal_algorithm(options):
-    p, block_size = options.pop("sizes")
-    steps, prior = options.pop("steps")
-    family = FAMILIES[options.pop("family")]
-    case = Case(p=p, block_size=block_size, steps=steps, prior=prior, weighted=True, **options, **family)
-    agreement = run(case, 100)
-    assert agreement.holds(case), agreement

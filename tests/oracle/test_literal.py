@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe.testing.literal import Algorithm2, curvature_bound, curvature_weight, in_blocks, log_softmax
+from streammoe.testing.literal import curvature_bound, curvature_weight, log_softmax
 from tests.oracle.agreement import FAMILIES, STEPS, Case, oracle, powers, start_of, stream
 
 SOUND = next(iter(STEPS))
@@ -93,46 +93,3 @@ def test_parameters_minimise_the_surrogate(family, bound):
         if case.covariance == "full":
             noise[2] = (noise[2] + noise[2].transpose(0, 2, 1)) / 2.0
         assert surrogate(*(part * by for part, by in zip(theta, noise, strict=True))) > least
-
-
-# --- blocks ---------------------------------------------------------------------------------------------------------
-
-
-def test_blocks_bound_the_outer_product_of_any_features():
-    rng = np.random.default_rng(0)
-    algorithm = object.__new__(in_blocks(Algorithm2, 5))
-    for p in (3, 12, 23):
-        algorithm.shares = algorithm.weights_of_blocks(p)
-        for _ in range(300):
-            x = rng.normal(size=p) * 10.0 ** rng.uniform(-3, 3, size=p) * (rng.uniform(size=p) < 0.6)
-            x /= max(np.linalg.norm(x), 1e-300)
-            assert np.linalg.eigvalsh(algorithm.curvature_of(x) - np.outer(x, x))[0] >= -1e-13
-
-
-@pytest.mark.parametrize("family", ["gaussian", "full 3", "student_t", "laplace", "2 classes", "5 classes"])
-def test_rounds_in_blocks_never_raise_the_objective(family):
-    """A step of 1 with all events at once minimizes a majorizer of their loss, where features are correlated too."""
-    case = Case(3, 12, "adaptive", SOUND, prior=1.0, weighted=True, block_size=4, **FAMILIES[family])
-    events = stream(case, 80)
-    shared = np.random.default_rng(1).normal(size=(80, 1))
-    X = events.X + 2.0 * shared
-    Y = events.y if case.classes else events.y.reshape(80, case.outputs)
-    p = case.p
-    start = start_of(case, events._replace(X=X)) | {"prior_weight": 0.0}
-    gram = start["gate_gram"]
-    start["gram_blocks"] = np.stack([gram[at : at + 4, at : at + 4] for at in range(0, p, 4)])
-    algorithm = oracle(case._replace(prior=0.0), start)
-    R = powers(X, 1)
-    rows = list(zip(R, R, Y, strict=True))
-
-    def objective():
-        losses = [-np.logaddexp.reduce(algorithm.log_joint(*row)) for row in rows]
-        return float(np.average(losses, weights=events.weights))
-
-    before = first = objective()
-    for _ in range(10):
-        algorithm.learn_group(rows, 1.0 - 1e-12, events.weights)
-        after = objective()
-        assert after <= before + 1e-9 * abs(before)
-        before = after
-    assert before < first - 0.1

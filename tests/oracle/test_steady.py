@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from streammoe import Blocks, MoEClassifier, MoERegressor
+from streammoe import MoEClassifier, MoERegressor
 from streammoe.engine.members.contract import Rows
 from streammoe.engine.members.quick import Quick
 from streammoe.engine.members.steady import Steady
 from streammoe.options import WarmUp
-from streammoe.testing.literal import ALGORITHMS, in_blocks, log_softmax
+from streammoe.testing.literal import ALGORITHMS, log_softmax
 
 MODELS = {"gaussian": (MoERegressor, {}), "categorical": (MoEClassifier, {"classes": (0, 1, 2)})}
 P, COUNT, N = 3, 60, 90
@@ -16,17 +16,15 @@ P, COUNT, N = 3, 60, 90
 
 @pytest.mark.parametrize(("member_of", "least", "begins"), [(Steady, 3e-3, N), (Steady, 3e-3, 303), (Quick, 0.05, 5)])
 @pytest.mark.parametrize("family", MODELS)
-@pytest.mark.parametrize("size", [0, 2])
-def test_predictions_and_losses_are_those_of_the_formulas(size, family, member_of, least, begins, monkeypatch):
-    """Also where 1/n falls below the least step, after 333 events or 20; in two blocks steps are twice as long."""
+def test_predictions_and_losses_are_those_of_the_formulas(family, member_of, least, begins, monkeypatch):
+    """Also where 1/n falls below the least step, after 333 events or 20."""
     monkeypatch.setattr("streammoe.engine.warmup.pace", lambda *_: np.inf)
     kind, arguments = MODELS[family]
     rng = np.random.default_rng(5)
     X = rng.normal(size=(N + COUNT, P))
     line = X @ [1.0, -2.0, 0.5] + 0.5 * rng.normal(size=len(X))
     y = line if kind is MoERegressor else np.digitize(line, [-1.0, 1.0])
-    curvature = Blocks(size) if size else "full"
-    model = kind(2, warmup=WarmUp(N, restarts=1), standardize=True, curvature=curvature, **arguments)
+    model = kind(2, warmup=WarmUp(N, restarts=1), standardize=True, **arguments)
     model.learn_array(X[:N], y[:N])
     (member,) = (each for each in model.learner.phase.portfolio.members if isinstance(each, member_of))
     member.state.n[0] = begins
@@ -39,10 +37,8 @@ def test_predictions_and_losses_are_those_of_the_formulas(size, family, member_o
     start = {"gate": np.empty((0, p)), "gate_gram": np.eye(p), "decay": float(state.decay[0]), "prior": prior}
     start |= {name: getattr(state, name).copy() for name in ("experts", "variances", "masses")}
     grams = state.expert_grams * state.decay[0]
-    start |= {"gram_blocks": grams[0]} if size else {"expert_grams": grams}
-    start |= {"prior_weight": float(state.prior_weight[0])}
-    algorithm = in_blocks(ALGORITHMS[family], size) if size else ALGORITHMS[family]
-    slow = algorithm(start, bound="adaptive", prior_strength=1.0)
+    start |= {"expert_grams": grams, "prior_weight": float(state.prior_weight[0])}
+    slow = ALGORITHMS[family](start, bound="adaptive", prior_strength=1.0)
     weights = rng.uniform(0.5, 2.0, size=COUNT)
     given = Rows(np.empty((COUNT, 0)), R, targets, weights, R)
     found = member.learn(given, None, n_outputs=1 if kind is MoERegressor else 3, traced=False)
@@ -53,7 +49,5 @@ def test_predictions_and_losses_are_those_of_the_formulas(size, family, member_o
             expected = np.exp(log_softmax(slow.class_logits(r, theta)[0]))
         np.testing.assert_allclose(found.predictions[i], expected, rtol=1e-7, atol=1e-9)
         gamma = max(1.0 / (begins + i + 1), least)
-        if size:
-            gamma = max(gamma, min(len(grams[0]) * gamma, 1.0 / 64))
         loss = slow.learn(r, r, target, gamma, weights[i])
         np.testing.assert_allclose(found.losses[i], loss, rtol=1e-7, atol=1e-9)

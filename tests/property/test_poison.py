@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streammoe import Blocks, InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
+from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 from streammoe.distributions import Gaussian
 from streammoe.options import WarmUp
 
@@ -19,8 +19,7 @@ def no_dust(number):
 
 def consistent(drawn):
     """Arguments that go together."""
-    drawn = drawn | {"standardize": drawn["standardize"] and drawn["warmup"].size > 0}
-    return drawn if drawn["curvature"] == "full" else drawn | {"batch_size": 1, "gate_degree": drawn["degree"]}
+    return drawn | {"standardize": drawn["standardize"] and drawn["warmup"].size > 0}
 
 
 sound = st.floats(-100, 100).map(no_dust)
@@ -54,7 +53,6 @@ arguments = st.fixed_dictionaries(
         "categorical": st.just(("c",)),
         "timestamps": st.just(("t",)),
         "max_levels": st.just(4),
-        "curvature": st.sampled_from(["full", "full", Blocks(2)]),
     }
 ).map(consistent)
 bounds = st.sampled_from(["sharp", "tight", "adaptive", "paper"])

@@ -26,7 +26,7 @@ schema.timestamps=["a"] schema.numeric=["a"] schema.late_columns=true schema.max
 schema.missing=[-200] schema.thousands=' schema.units={kg=1} schema.time_zone=Europe/Berlin
 labels.key=id labels.max_pending=5 labels.expire_events=5 labels.expire_seconds=5.0 labels.keep_expired=true
 model.kind=classifier model.n_experts=auto model.top_k=2 model.batch_size=8 model.reservoir=20
-model.degree=2 model.gate_degree=2 model.bound=paper model.curvature=blocks
+model.degree=2 model.gate_degree=2 model.bound=paper
 model.events_per_coefficient=0.5
 model.prior_strength=0.2 model.seed=1 model.standardize=false model.range_factor=1e9 model.averaging=none
 model.serve=polyak

@@ -61,6 +61,5 @@ class Floor(OneExpert):
         n: int,  # noqa: ARG003 - what it learned of a warm-up may be fewer events
         n_outputs: int,
         p_v: int,  # noqa: ARG003 - it has one feature
-        block_size: int = 0,  # noqa: ARG003 - and so no blocks
     ) -> Floor:
         return cls(family, bound, restored_expert(given, f"{prefix}{cls.name}", family, n_outputs=n_outputs, p_v=1))

@@ -53,9 +53,8 @@ class OnTrial(OneExpert):
         n: int,
         n_outputs: int,
         p_v: int,
-        block_size: int = 0,
     ) -> Self:
-        sizes = {"n": n, "n_outputs": n_outputs, "p_v": p_v, "block_size": block_size}
+        sizes = {"n": n, "n_outputs": n_outputs, "p_v": p_v}
         found = super().from_arrays(family, bound, given, prefix, **sizes)
         idle = int(array_of(given, f"{prefix}{cls.name}_idle", "int64", (1,), least=0, most=PATIENCE - 1)[0])
         return cls(family, bound, found.state, idle)

@@ -26,7 +26,7 @@ from streammoe.engine.state import (
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.linalg import invert_spd
 from streammoe.kernels.loop import UNSOUND
-from streammoe.kernels.state import Prior, SingleExpert, Trace, is_in_blocks
+from streammoe.kernels.state import Prior, SingleExpert, Trace
 from streammoe.schedules import Constant
 from streammoe.types import AnyArray, FloatArray, IntArray
 
@@ -133,7 +133,6 @@ class OneExpert(Member):
         n: int,
         n_outputs: int,
         p_v: int,
-        block_size: int = 0,
     ) -> OneExpert:
         """Restore an expert that has learned n events from the arrays that `arrays` returned, with a prefix.
 
@@ -141,7 +140,7 @@ class OneExpert(Member):
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
         place = f"{prefix}{cls.name}"
-        state = restored_expert(given, place, family, n_outputs=n_outputs, p_v=p_v, block_size=block_size)
+        state = restored_expert(given, place, family, n_outputs=n_outputs, p_v=p_v)
         counted = int(state.n[0])
         require(counted == n, f"array {place}.n counts {counted} events, but the mixture has learned {n}")
         return cls(family, bound, state)
@@ -169,18 +168,14 @@ def blank_expert(family: Family, gram: FloatArray, experts: FloatArray, variance
     )
 
 
-def restored_expert(
-    given: Mapping[str, AnyArray], place: str, family: Family, *, n_outputs: int, p_v: int, block_size: int = 0
-) -> MMState:
+def restored_expert(given: Mapping[str, AnyArray], place: str, family: Family, *, n_outputs: int, p_v: int) -> MMState:
     """Restore the state of a single expert that is saved without gate and average.
 
     Raises:
         CheckpointError: an array is missing, has another shape, or holds invalid values.
     """
     arrays = {**given, **{f"{place}.{name}": array for name, array in _without_gate(given, place).items()}}
-    return restored_state(
-        arrays, place, family, n_experts=1, n_outputs=n_outputs, p_w=0, p_v=p_v, block_size=block_size
-    )
+    return restored_state(arrays, place, family, n_experts=1, n_outputs=n_outputs, p_w=0, p_v=p_v)
 
 
 def _without_gate(arrays: Mapping[str, AnyArray], place: str) -> dict[str, AnyArray]:
@@ -198,8 +193,6 @@ def merged(mixture_state: MMState) -> MMState:
     normal experts exactly, as far as steps were the same. Coefficients of classes do not add up; these begin with the
     prior's, which after a fit are those of one expert fitted to the same events.
     """
-    if is_in_blocks(mixture_state):
-        return _merged_in_blocks(mixture_state)
     grams = mixture_state.decay[0] * mixture_state.expert_grams
     mass = mixture_state.masses.sum()
     gram = grams.sum(axis=0)
@@ -237,33 +230,4 @@ def merged(mixture_state: MMState) -> MMState:
         prior=prior,
         n=int(mixture_state.n[0]),
         prior_weight=float(mixture_state.prior_weight[0]),
-    )
-
-
-def _merged_in_blocks(mixture_state: MMState) -> MMState:
-    """Return one expert that begins with the prior's coefficients and variances, those of a fit of one expert.
-
-    A curvature in blocks does not tell the experts' statistics apart, whose sums would be exact.
-    """
-    one = mixture_state
-    diagonal = one.prior_variances
-    variances = (np.diag(diagonal) if one.variances.ndim == 3 else diagonal)[None]
-    return one._replace(
-        n=one.n.copy(),
-        n_average=np.minimum(one.n, 1),
-        decay=one.decay.copy(),
-        prior_weight=one.prior_weight.copy(),
-        gate=np.empty((0, 0)),
-        experts=one.prior_experts[None].copy(),
-        variances=variances.copy(),
-        masses=np.array([one.masses.sum()]),
-        expert_grams=one.expert_grams.copy(),
-        expert_inverses=one.expert_inverses.copy(),
-        average_gate=np.empty((0, 0)),
-        average_experts=one.prior_experts[None].copy(),
-        average_variances=variances.copy(),
-        prior_gate_gram=np.empty(0),
-        prior_expert_gram=one.prior_expert_gram.copy(),
-        prior_experts=one.prior_experts.copy(),
-        prior_variances=one.prior_variances.copy(),
     )

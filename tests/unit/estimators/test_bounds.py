@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe import Auto, Blocks, MoEClassifier, MoERegressor, WarmUp
+from streammoe import Auto, MoEClassifier, MoERegressor, WarmUp
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.layout import NO_ADDITIONS
 
@@ -55,10 +55,8 @@ STATES = (
         MoERegressor(n_experts=2, serve="polyak", warmup=ONCE),
         MoERegressor(n_experts=Auto(2), warmup=WarmUp(800, restarts=1), curved="off"),
         MoEClassifier(n_experts=2, classes=[0, 1, 2], max_classes=3, warmup=ONCE),
-        MoERegressor(n_experts=3, curvature=Blocks(8), curved="off", warmup=ONCE),
-        MoERegressor(n_experts=3, curvature=Blocks(32), curved="off", warmup=0),
     ],
-    ids=["one", "two", "squares", "no warm-up", "average alone", "race", "classes", "blocks", "blocks at once"],
+    ids=["one", "two", "squares", "no warm-up", "average alone", "race", "classes"],
 )
 def test_the_size_that_counts_is_that_of_the_largest_state_with_all_members_and_companions(model):
     rng = np.random.default_rng(0)

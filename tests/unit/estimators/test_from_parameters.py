@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from streammoe import Blocks, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
 from streammoe.distributions import Gaussian, StudentT
 from tests.unit.estimators.models import NAMES, OUTPUTS, QUICK, STREAMS, WARM, numbers, trained
 
@@ -17,7 +17,6 @@ MODELS = [
     (MoERegressor, {"gate_degree": 2, "prior_strength": 5.0, "schedule": OTHER, "expert": "laplace"}),
     (MoERegressor, {"expert": StudentT(7.0), "schedule": CONSTANT}),
     (MoEMultiTargetRegressor, {"expert": Gaussian("full"), "schedule": CONSTANT}),
-    (MoERegressor, {"n_experts": 3, "curvature": Blocks(2), "degree": 2, "gate_degree": 2}),
     (MoEClassifier, {"n_experts": 1, "standardize": True}),
     (MoEClassifier, {"n_experts": 3, "bound": "tight", "degree": 2, "gate_degree": 2, "prior_strength": 0.0}),
 ]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe.kernels.linalg import add_outers_in_turn, invert_padded, invert_spd, solve_spd
+from streammoe.kernels.linalg import add_outers_in_turn, invert_spd, solve_spd
 
 
 def spd(p, seed=0, rows=None):
@@ -85,14 +85,3 @@ def test_a_feature_that_has_always_been_zero_is_decoupled(absent):
     np.testing.assert_allclose(inverse[present], np.linalg.inv(matrix[present]), rtol=1e-10, atol=1e-12)
     assert (inverse[absent][:, others] == 0).all()
     assert (inverse[absent, absent] == 1).all()
-
-
-@pytest.mark.parametrize("width", [0, 1, 5])
-def test_a_padded_matrix_is_inverted_as_if_its_padding_were_the_identity(width):
-    matrix, out = np.zeros((5, 5)), np.full((5, 5), np.nan)
-    matrix[:width, :width] = spd(width, rows=20) if width else 0.0
-    invert_padded(matrix, out, np.empty((5, 5)))
-    expected = np.eye(5)
-    if width:
-        expected[:width, :width] = inverse_of(matrix[:width, :width].copy())[0]
-    np.testing.assert_array_equal(out, expected)

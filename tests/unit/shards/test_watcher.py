@@ -7,7 +7,7 @@ import time
 import fsspec
 import pytest
 
-from streammoe import Blocks, MoEClassifier
+from streammoe import MoEClassifier
 from streammoe.errors import CheckpointError, ConfigError, RetriableCheckpointError
 from streammoe.persistence import FolderLock
 from streammoe.persistence.format import _pack
@@ -308,15 +308,6 @@ def test_of_two_that_differ_the_first_counts(world):
     world.daemons["south"].save()
     world.round()
     assert world.contained() == {"north": (1, 30)}
-
-
-def test_one_in_blocks_is_left_out_wherever_it_stands(world, caplog):
-    world.daemons["north"].model = learned(1, curvature=Blocks(2))
-    world.daemons["north"].save()
-    world.round()
-    assert world.contained() == {"south": (1, 20)}
-    assert world.problem("north") == ["different"]
-    assert "blocks" in caplog.text
 
 
 def test_what_is_not_about_the_mixture_may_differ(world, caplog):
