@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
+from streammoe.daemon.contains import NOTHING, adopted_events, contains_of
 from streammoe.daemon.global_model import GlobalFollower, GlobalReader
 from streammoe.daemon.guards import BadRecordGuard, LossGuard, RollbackHistory
 from streammoe.daemon.health import Health
@@ -34,6 +35,7 @@ from streammoe.daemon.server import MetricsServer
 from streammoe.errors import ConfigError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
+from streammoe.persistence.resharding import check_mark
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.overlapped import OverlappedPredictions, has_other_core
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
@@ -41,9 +43,7 @@ from streammoe.pipeline.predictions import RestartPlan, plan_restart, prediction
 from streammoe.pipeline.watched import WatchedDeadLetters, WatchedPredictions
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
-from streammoe.shards.contains import NOTHING, adopted_events, contains_of
 from streammoe.shards.places import place_of
-from streammoe.shards.resharding import check_mark
 
 LOGGER = logging.getLogger("streammoe.assembly")
 MAX_RUNS = 1_000

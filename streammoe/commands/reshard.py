@@ -25,10 +25,10 @@ from streammoe.daemon.resume import check_bookkeeping
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.persistence import LOCK_NAME, Checkpoint, CheckpointStore, FolderLock
+from streammoe.persistence.resharding import NAME, Mark, read_mark
 from streammoe.pipeline.label_join import digest_with, divided_labels, label_arrays
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import CHAINED, Position, Source
-from streammoe.shards.resharding import NAME, Mark, read_mark
 from streammoe.text import listed, printable, shown
 from streammoe.types import AnyArray
 

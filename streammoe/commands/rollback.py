@@ -16,8 +16,8 @@ from streammoe.configuration import connectors, load_settings
 from streammoe.console import logged, setting_options
 from streammoe.errors import CheckpointError, ConfigError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, NewerCheckpointError
+from streammoe.persistence.resharding import check_mark
 from streammoe.ports import Position, parts_of
-from streammoe.shards.resharding import check_mark
 
 
 class RollbackResult(NamedTuple):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from streammoe.daemon.contains import Contains
 from streammoe.daemon.journal import Journal
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import empty_model
@@ -20,7 +21,6 @@ from streammoe.pipeline.contest import Rival
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.secrets import masked
 from streammoe.settings import Settings
-from streammoe.shards.contains import Contains
 from streammoe.shards.global_model import GlobalModel, read_newest, versions
 from streammoe.shards.places import Place
 from streammoe.text import shown, some_of
@@ -272,7 +272,13 @@ class GlobalFollower:
             sum(part.learned for part in parts),
             time.monotonic() - started,
         )
-        return model, contains.with_adopted(found, self.shard)
+        others = {
+            name: {"generation": each.generation, "n": each.n, "positions": each.positions}
+            for name, each in found.shards.items()
+            if name != self.shard
+        }
+        # Shards that this version leaves out stay as they were.
+        return model, Contains(found.version, {**contains.shards, **others})
 
     def _take(self, found: GlobalModel, pipeline: Pipeline) -> None:
         """Use a version from here on, unless its predictions would mean something else."""

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streammoe.daemon.contains import adopted_events
 from streammoe.errors import TooManyBadRecords
 from streammoe.ports import Batch
-from streammoe.shards.contains import adopted_events
 from streammoe.types import BoolArray, FloatArray
 
 BAD_RECORD_WINDOW = 1_000

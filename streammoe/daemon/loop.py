@@ -16,6 +16,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter, RetryPolicy, WrittenCheckpoint
+from streammoe.daemon.contains import KEY as CONTAINS
+from streammoe.daemon.contains import NOTHING, Contains, contains_of
 from streammoe.daemon.global_model import GlobalFollower
 from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, RollbackHistory, SavedGeneration
 from streammoe.daemon.health import Health
@@ -33,8 +35,6 @@ from streammoe.pipeline.pipeline import BatchResult, Pipeline, joined_results, r
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import EXPIRED, Batch, DeadLetter, DeadLetterSink, Position, Source
 from streammoe.settings import Settings
-from streammoe.shards.contains import KEY as CONTAINS
-from streammoe.shards.contains import NOTHING, Contains, contains_of
 from streammoe.text import listed, shown, some_of
 from streammoe.types import BoolArray
 

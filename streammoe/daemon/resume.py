@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, restoring, table_of
+from streammoe.daemon.contains import check_contains
 from streammoe.daemon.guards import last_good_generation
 from streammoe.daemon.model import empty_model, model_from, n_lags, schema_of
 from streammoe.distributions import Gaussian
@@ -26,7 +27,6 @@ from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import Recovered
 from streammoe.settings import MODELS, Settings, change_policy, learning_defaults
-from streammoe.shards.contains import check_contains
 from streammoe.text import printable, shown
 
 LOGGER = logging.getLogger("streammoe.assembly")

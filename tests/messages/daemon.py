@@ -8,6 +8,7 @@ from streammoe import assembly
 from streammoe.configuration import load_settings, settings_from
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
+from streammoe.daemon.contains import NOTHING, Contains
 from streammoe.daemon.global_model import GlobalFollower, GlobalReader
 from streammoe.daemon.guards import BadRecordGuard
 from streammoe.daemon.metrics import Metrics
@@ -16,12 +17,11 @@ from streammoe.daemon.signals import HangupFlag, StopFlag
 from streammoe.errors import RetriableCheckpointError
 from streammoe.estimators import MoERegressor
 from streammoe.options import WarmUp
+from streammoe.persistence.resharding import Mark, check_mark
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import PrequentialScores
-from streammoe.shards.contains import NOTHING, Contains
 from streammoe.shards.global_model import Contained, GlobalModel, write
 from streammoe.shards.places import Folder
-from streammoe.shards.resharding import Mark, check_mark
 from streammoe.testing import ListSource
 
 _FULL = RetriableCheckpointError("the disk is full")

@@ -19,12 +19,11 @@ from streammoe.daemon.model import schema_of
 from streammoe.daemon.resume import check_checkpoint, is_blank, labels_of, resume_pipeline
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, ConfigError, SourceError
-from streammoe.persistence import CheckpointStore, FolderLock, read_checkpoint, store
+from streammoe.persistence import CheckpointStore, FolderLock, read_checkpoint, resharding, store
+from streammoe.persistence.resharding import NAME, check_mark
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_arrays
 from streammoe.ports import chained
-from streammoe.shards import resharding
 from streammoe.shards.places import Folder
-from streammoe.shards.resharding import NAME, check_mark
 from streammoe.shards.shard import look
 from streammoe.testing.batches import batch_of
 from tests.unit.connectors.kafka.test_resharding import position

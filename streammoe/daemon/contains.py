@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from streammoe.checked import is_count, require, table_of
-from streammoe.shards.global_model import GlobalModel
 from streammoe.text import shown
 
 KEY = "contains"
@@ -20,15 +19,6 @@ class Contains(NamedTuple):
     """Of that global model; 0 if there is none."""
     shards: Mapping[str, Mapping[str, Any]]
     """By the other shards' names ``generation``, ``n`` and ``positions``, as in the global model."""
-
-    def with_adopted(self, adopted: GlobalModel, own_name: str) -> Contains:
-        """Return what the model contains once it is `adopted`; shards that this leaves out stay as they were."""
-        others = {
-            name: {"generation": each.generation, "n": each.n, "positions": each.positions}
-            for name, each in adopted.shards.items()
-            if name != own_name
-        }
-        return Contains(adopted.version, {**self.shards, **others})
 
     def to_json(self, adopted_n: int) -> dict[str, Any]:
         """Return the entry of the metadata.

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from streammoe.errors import CheckpointError
-from streammoe.persistence import CheckpointStore, replace
+from streammoe.persistence.durable import replace
+from streammoe.persistence.store import CheckpointStore
 from streammoe.text import listed
 
 NAME = "resharding"
