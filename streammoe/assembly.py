@@ -13,7 +13,7 @@ from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
 from streammoe.daemon.contains import NOTHING, adopted_events, contains_of
-from streammoe.daemon.global_model import GlobalFollower, GlobalReader
+from streammoe.daemon.global_model import follower_of
 from streammoe.daemon.guards import BadRecordGuard, LossGuard, RollbackHistory
 from streammoe.daemon.health import Health
 from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, JumpHandler, ProgressListener, RestoredState
@@ -43,7 +43,6 @@ from streammoe.pipeline.predictions import RestartPlan, plan_restart, prediction
 from streammoe.pipeline.watched import WatchedDeadLetters, WatchedPredictions
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
-from streammoe.shards.places import place_of
 
 LOGGER = logging.getLogger("streammoe.assembly")
 MAX_RUNS = 1_000
@@ -147,7 +146,7 @@ def open_daemon(
             LOGGER.info(
                 "starting with the model of %s, which has learned %d events; counts start at 0", from_model, model.n
             )
-        follower = _follower(settings, metrics)
+        observer = follower_of(settings, metrics) if settings.global_.path else None
         dead_letters = WatchedDeadLetters(_dead_letters(settings), health.waits["dead_letters"])
         stack.callback(dead_letters.close)
         source = open_source(settings)
@@ -190,7 +189,7 @@ def open_daemon(
             jump_handler=_jump_handler(
                 settings, store, latest if learned_checkpoint is not None else None, model, writer
             ),
-            follower=follower,
+            observer=observer,
             contains=NOTHING if learned_checkpoint is None else contains_of(metadata),
             # At the very end: a failed start must leave everything as it was.
             on_begin=store.set_aside if fresh else prediction_restart.cut,
@@ -198,8 +197,8 @@ def open_daemon(
             checkpoint_predictions_first=prediction_restart.must_record_end,
             on_batch=on_batch,
         )
-        if follower is not None and follower.journal is not None and checkpoint is not None:
-            follower.journal.add_saved(generation, metadata["state_digest"], position, mark=0)
+        if observer is not None and checkpoint is not None:
+            observer.checkpoint_saved(generation, metadata["state_digest"], position)
         if server is not None:
             server.show(metrics.registry)
         if learned_checkpoint is not None:
@@ -221,14 +220,6 @@ def _pipeline(
     pipeline.contest = contest_of(settings, checkpoint)
     pipeline.n_adopted = 0 if checkpoint is None else adopted_events(checkpoint.metadata)
     return pipeline
-
-
-def _follower(settings: Settings, metrics: Metrics) -> GlobalFollower | None:
-    chosen = settings.global_
-    if not chosen.path:
-        return None
-    reader = GlobalReader(place_of(chosen.path, "global.path"), chosen.every)
-    return GlobalFollower(settings, reader, metrics, chosen.shard or Path(settings.checkpoint.dir).absolute().name)
 
 
 def health_of(settings: Settings) -> Health:

@@ -96,8 +96,6 @@ class CheckpointContent(NamedTuple):
     """Where reading resumes."""
     mark: Mark | None = None
     """The moment at which it was taken, if the daemon may roll back to it."""
-    journal_mark: int = 0
-    """The same in the journal, if there is one."""
 
     @property
     def arrays(self) -> dict[str, AnyArray]:
@@ -114,7 +112,6 @@ class CheckpointContent(NamedTuple):
             metadata=copy.deepcopy(self.metadata),
             position=copy.deepcopy(self.position),
             mark=self.mark,
-            journal_mark=self.journal_mark,
         )
 
 
@@ -159,9 +156,8 @@ class WrittenCheckpoint(NamedTuple):
 
     generation: int
     position: Position | None
-    """See `CheckpointContent`, as for `mark` and `journal_mark`."""
+    """See `CheckpointContent`, as for `mark`."""
     mark: Mark | None
-    journal_mark: int
     state_digest: str
     taken_at: float
     """When its state was taken, in seconds of `time.monotonic`."""
@@ -247,6 +243,4 @@ class CheckpointWriter:
         digest = fingerprint(content.model, content.labels)
         generation = self._store.save(content.arrays, {**content.metadata, "state_digest": digest})
         seconds = time.monotonic() - taken_at
-        return WrittenCheckpoint(
-            generation, content.position, content.mark, content.journal_mark, digest, taken_at, seconds
-        )
+        return WrittenCheckpoint(generation, content.position, content.mark, digest, taken_at, seconds)

@@ -6,7 +6,8 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
@@ -14,15 +15,17 @@ from streammoe.daemon.contains import Contains
 from streammoe.daemon.journal import Journal
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import empty_model
+from streammoe.daemon.observer import Adopted, Observer
 from streammoe.daemon.resume import differences
 from streammoe.errors import CheckpointError, RetriableCheckpointError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.pipeline.contest import Rival
-from streammoe.pipeline.pipeline import Pipeline
+from streammoe.pipeline.pipeline import BatchResult, Pipeline
+from streammoe.ports import Batch, Position
 from streammoe.secrets import masked
 from streammoe.settings import Settings
 from streammoe.shards.global_model import GlobalModel, read_newest, versions
-from streammoe.shards.places import Place
+from streammoe.shards.places import Place, place_of
 from streammoe.text import shown, some_of
 
 LOGGER = logging.getLogger("streammoe.global")
@@ -123,7 +126,7 @@ class GlobalReader:
                 return
 
 
-class GlobalFollower:
+class GlobalFollower(Observer):
     """The newest sound version of the global model, which the pipeline serves and the daemon may adopt.
 
     Nothing that is wrong with it stops learning: it is a warning in the log, once, and counted; the last good version
@@ -142,7 +145,9 @@ class GlobalFollower:
         self._reader = reader
         self._metrics = metrics
         self.shard = shard
-        self.journal = Journal() if settings.global_.adopt else None
+        self._journal = Journal() if settings.global_.adopt else None
+        self._mark = 0
+        """The moment in the journal at which a checkpoint was taken last."""
         self.current: GlobalModel | None = None
         self._n_fields = 0
         """How many columns the own model had when that version was compared with it."""
@@ -155,15 +160,34 @@ class GlobalFollower:
         self._why_declined = ""
         """Why, so that versions that fail alike are one warning."""
 
-    def start(self) -> None:
+    def start(self, pipeline: Pipeline) -> None:
         """Begin to look; return after the first look unless that takes long."""
         self._reader.start()
+        self._refresh(pipeline)
 
     def close(self) -> None:
-        """End."""
         self._reader.close()
 
-    def refresh(self, pipeline: Pipeline) -> None:
+    def after_batch(self, pipeline: Pipeline, learned: Sequence[tuple[Batch, BatchResult]]) -> None:
+        if self._journal is not None:
+            for part in learned:
+                self._journal.add(*part)
+            self._metrics.set_held_bytes(self._journal.n_bytes)
+        self._refresh(pipeline)
+
+    def checkpoint_taken(self) -> None:
+        if self._journal is not None:
+            self._mark = self._journal.mark
+
+    def checkpoint_saved(self, generation: int, state_digest: str, position: Position | None) -> None:
+        if self._journal is not None:
+            self._journal.add_saved(generation, state_digest, position, self._mark)
+
+    def rolled_back(self, generation: int) -> None:
+        if self._journal is not None:
+            self._journal.roll_back(generation)
+
+    def _refresh(self, pipeline: Pipeline) -> None:
         """Take over what was found since the last call, between two batches."""
         if pipeline.rival_failure is not None:
             failure, pipeline.rival_failure = pipeline.rival_failure, None
@@ -187,25 +211,18 @@ class GlobalFollower:
             pipeline.rival = Rival(self.current.version, self.current.model)
         self._metrics.show_contest(pipeline.contest, has_rival=pipeline.rival is not None)
 
-    def adopted(
-        self, pipeline: Pipeline, contains: Contains, *, go_on: Callable[[], bool]
-    ) -> tuple[MixtureOfExperts, Contains] | None:
+    def before_checkpoint(self, pipeline: Pipeline, contains: Contains, *, go_on: Callable[[], bool]) -> Adopted | None:
         """Return the newest version once it has learned what it lacks of this shard, or None if there is none to adopt.
 
-        Neither the pipeline nor anything durable is changed.
-
-        Args:
-            pipeline: with the own model.
-            contains: what that has adopted before.
-            go_on: called between two parts; false gives up for now.
+        Neither the pipeline nor anything durable is changed. `go_on` is called between two parts.
         """
         found = self.current
-        if self.journal is None or found is None or found.version <= max(contains.version, self._declined):
+        if self._journal is None or found is None or found.version <= max(contains.version, self._declined):
             return None
         if pipeline.model.is_warming_up:  # no global model contains it yet
             return None
         try:
-            return self._adopted(found, self.journal, pipeline, contains, go_on)
+            return self._adopted(found, self._journal, pipeline, contains, go_on)
         except _DeclinedError as error:
             problem = error
         except Exception as error:  # noqa: BLE001 - as in `GlobalReader.look`
@@ -225,8 +242,8 @@ class GlobalFollower:
         pipeline: Pipeline,
         contains: Contains,
         go_on: Callable[[], bool],
-    ) -> tuple[MixtureOfExperts, Contains] | None:
-        """See `adopted`; raise `_DeclinedError` if this version can never be adopted."""
+    ) -> Adopted | None:
+        """See `before_checkpoint`; raise `_DeclinedError` if this version can never be adopted."""
         mine = found.shards.get(self.shard)
         if mine is None:
             raise _DeclinedError(
@@ -277,8 +294,9 @@ class GlobalFollower:
             for name, each in found.shards.items()
             if name != self.shard
         }
+        self._metrics.count_adoption()
         # Shards that this version leaves out stay as they were.
-        return model, Contains(found.version, {**contains.shards, **others})
+        return Adopted(model, Contains(found.version, {**contains.shards, **others}))
 
     def _take(self, found: GlobalModel, pipeline: Pipeline) -> None:
         """Use a version from here on, unless its predictions would mean something else."""
@@ -337,3 +355,14 @@ class GlobalFollower:
             )
             LOGGER.warning("global model: %s; %s. Until then %s", problem.message, _ADVICE[problem.reason], in_use)
         self._problem = problem
+
+
+def follower_of(settings: Settings, metrics: Metrics) -> GlobalFollower:
+    """Return the follower of the global model that the settings name.
+
+    Raises:
+        ConfigError: its place cannot be used.
+    """
+    chosen = settings.global_
+    reader = GlobalReader(place_of(chosen.path, "global.path"), chosen.every)
+    return GlobalFollower(settings, reader, metrics, chosen.shard or Path(settings.checkpoint.dir).absolute().name)

@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter, RetryPolicy, WrittenCheckpoint
 from streammoe.daemon.contains import KEY as CONTAINS
 from streammoe.daemon.contains import NOTHING, Contains, contains_of
-from streammoe.daemon.global_model import GlobalFollower
 from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, RollbackHistory, SavedGeneration
 from streammoe.daemon.health import Health
-from streammoe.daemon.journal import Journal
 from streammoe.daemon.metrics import OUTCOMES, Metrics
+from streammoe.daemon.observer import Observer
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.resume import continued, contradicted
 from streammoe.daemon.signals import StopFlag
@@ -130,7 +129,7 @@ class Daemon:
         labels: LabelJoin | None = None,
         jump_handler: JumpHandler | None = None,
         on_begin: Callable[[], object] | None = None,
-        follower: GlobalFollower | None = None,
+        observer: Observer | None = None,
         contains: Contains = NOTHING,
         checkpoint_model_first: bool = False,
         checkpoint_predictions_first: bool = False,
@@ -155,7 +154,7 @@ class Daemon:
         self._outcomes: Counter[str] = Counter(outcomes)
         self._reasons: Counter[str] = Counter(reasons)
         self._jump_handler = jump_handler
-        self._follower = follower
+        self._observer = observer
         self._contains = contains
         """Which global model the own one has adopted."""
         self._is_stopping: Callable[[], bool] = lambda: False
@@ -167,6 +166,8 @@ class Daemon:
         """Whether a checkpoint should record where predictions begin before any are made; if the disk is full, a later
         one does."""
         self._on_batch = on_batch
+        self._learned: list[tuple[Batch, BatchResult]] = []
+        """What the model was given of the latest batch."""
         self._latest_rejection = ""
         """Why the latest rejected record of this run was rejected."""
         self._unsaved = 0
@@ -216,8 +217,8 @@ class Daemon:
             return self._learn_until(stop)
         finally:
             self._writer.close()
-            if self._follower is not None:
-                self._follower.close()
+            if self._observer is not None:
+                self._observer.close()
 
     def _learn_until(self, stop: StopFlag) -> Summary:
         started = time.monotonic()
@@ -230,13 +231,14 @@ class Daemon:
             while not stop.requested and not self._source.finished:
                 if self._reload is not None and self._reload.requested:
                     self._metrics.count_reload(self._reload.apply_to(self))
+                self._learned = []
                 if self._must_wait:
                     self._pause()
                 else:
                     with cancellable(lambda: stop.requested):
                         self._advance()
-                if self._follower is not None:
-                    self._follower.refresh(self._pipeline)
+                if self._observer is not None:
+                    self._observer.after_batch(self._pipeline, self._learned)
                 self._try_saving(self._checkpoint_if_due)
         except FitCancelled:
             gave_up = True
@@ -279,9 +281,8 @@ class Daemon:
             self._update_source_status()
         if stop.requested:
             return
-        if self._follower is not None:
-            self._follower.start()
-            self._follower.refresh(self._pipeline)
+        if self._observer is not None:
+            self._observer.start(self._pipeline)
         self._is_prepared = self._health.ready = True
         if self._on_begin is not None:
             self._on_begin()
@@ -339,12 +340,12 @@ class Daemon:
     @property
     def _may_adopt(self) -> bool:
         """Whether this is the moment for a checkpoint, also if nothing has come since the last one."""
-        if self._follower is None or self._writer.busy or self._must_defer():
+        if self._observer is None or self._writer.busy or self._must_defer():
             return False
         return self._is_due() or time.monotonic() - self._taken_at >= self._policy.every_seconds
 
     def _adopt(self) -> bool:
-        """Replace the model by the global one, once that has learned what it lacks of this source.
+        """Replace the model by one of the observer's, if it has one, and return whether it had.
 
         Nothing is durable before the checkpoint that follows, and all of it is with that: a crash leaves the model from
         before, with its positions, or the other one. The source and everything that was counted or written stay where
@@ -355,14 +356,13 @@ class Daemon:
             self._health.beat()
             return not self._is_stopping()
 
-        assert self._follower is not None  # noqa: S101 - for the type checker; the caller has checked
-        adopted = self._follower.adopted(self._pipeline, self._contains, go_on=go_on)
+        assert self._observer is not None  # noqa: S101 - for the type checker; the caller has checked
+        adopted = self._observer.before_checkpoint(self._pipeline, self._contains, go_on=go_on)
         if adopted is None:
             return False
         own_n = self._own_n
         self._pipeline.model, self._contains = adopted
         self._pipeline.n_adopted = self._pipeline.model.n - own_n
-        self._metrics.count_adoption()
         self._publish()
         return True
 
@@ -480,8 +480,8 @@ class Daemon:
         if self._jump_handler is not None and written.mark is not None:
             sound = self._jump_handler.guard.sound if sound is None else sound
             self._jump_handler.history.add_saved(written.generation, written.mark, sound)
-        if self._journal is not None:
-            self._journal.add_saved(written.generation, written.state_digest, written.position, written.journal_mark)
+        if self._observer is not None:
+            self._observer.checkpoint_saved(written.generation, written.state_digest, written.position)
         self._path = str(self._store.path(written.generation))
         self._report_position(written.position)
         self._metrics.observe_checkpoint(written.taken_at, written.seconds)
@@ -497,6 +497,8 @@ class Daemon:
             if self._can_roll_back:
                 # An earlier run may have left newer generations than the one that this run resumed from.
                 self._store.keep = history.n_to_keep(max(self._store.generations(), default=0), losses.sound)
+        if self._observer is not None:
+            self._observer.checkpoint_taken()
         return CheckpointContent(
             model=self.model.arrays(),
             labels=self._labels.arrays() if self._labels is not None else {},
@@ -517,12 +519,7 @@ class Daemon:
             },
             position=self._position,
             mark=None if self._jump_handler is None else self._jump_handler.history.mark(self._own_n),
-            journal_mark=0 if self._journal is None else self._journal.mark,
         )
-
-    @property
-    def _journal(self) -> Journal | None:
-        return None if self._follower is None else self._follower.journal
 
     def _with_predictions(self, content: CheckpointContent) -> CheckpointContent:
         """Add the end of the flushed predictions, to which a restart truncates them."""
@@ -600,9 +597,7 @@ class Daemon:
         started = time.monotonic()
         was_warming_up = self.model.is_warming_up
         drifts = self.model.drifts
-        learned: list[tuple[Batch, BatchResult]] = []
-        """What the model was given of the batch."""
-        processed = self._process(batch, learned)
+        processed = self._process(batch)
         if processed.letters:
             events = sum(self._outcomes.values()) + sum(processed.outcomes.values())
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
@@ -629,10 +624,6 @@ class Daemon:
         for reason, records in processed.reasons.items():
             self._metrics.count_rejected(reason, records)
         self._metrics.observe_batch(time.monotonic() - started)
-        if self._journal is not None:
-            for part in learned:
-                self._journal.add(*part)
-            self._metrics.set_held_bytes(self._journal.n_bytes)
         if self._jump_handler is not None:
             self._jump_handler.history.add(batch)
             jump = self._jump_handler.guard.watch(processed.losses)
@@ -736,8 +727,9 @@ class Daemon:
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
         self._metrics.reset_counts(self._outcomes, self._reasons)
         self._contains = contains_of(checkpoint.metadata)
-        if self._journal is not None:
-            self._journal.roll_back(good.generation)
+        self._learned = []
+        if self._observer is not None:
+            self._observer.rolled_back(good.generation)
         jump_handler.history.restart_from(good)
         self._generation = good.generation
         LOGGER.error(
@@ -748,11 +740,11 @@ class Daemon:
         )
         self.checkpoint()
 
-    def _process(self, batch: Batch, learned: list[tuple[Batch, BatchResult]]) -> BatchResult:
-        """Process a batch, and add what the model was given of it to `learned`."""
+    def _process(self, batch: Batch) -> BatchResult:
+        """Process a batch, and add what the model was given of it to `_learned`."""
         if self._labels is None:
             result = self._pipeline.process(batch)
-            learned.append((batch, result))
+            self._learned.append((batch, result))
             return result
         before = self._labels.copy() if self.model.is_warming_up else None
         results: list[BatchResult] = []
@@ -761,7 +753,7 @@ class Daemon:
                 # Only the first part can be given up as if the batch had never come.
                 with uncancellable() if results else nullcontext():
                     result = self._pipeline.process(part)
-                    learned.append((part, result))
+                    self._learned.append((part, result))
                     results.append(self._labels.settle(result))
             return joined_results(results)
         except FitCancelled:

@@ -153,8 +153,8 @@ def _global(*, shard="state", contains=NOTHING, damaged=False, back=False, **arg
             if damaged:
                 path.write_bytes(path.read_bytes()[:-1])
             reader.look()
-            follower.refresh(pipeline)
-            follower.adopted(pipeline, contains, go_on=lambda: True)
+            follower.after_batch(pipeline, ())
+            follower.before_checkpoint(pipeline, contains, go_on=lambda: True)
             if act is not None:
                 act()
 

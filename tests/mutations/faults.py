@@ -523,11 +523,11 @@ FAULTS = {
             "self._pipeline.n_adopted = 0",
         ),
         Fault("adoption-survives-rollback", "self._contains = contains_of(checkpoint.metadata)", "pass"),
-        Fault("journal-survives-rollback", "self._journal.roll_back(good.generation)", "pass"),
+        Fault("journal-survives-rollback", "self._observer.rolled_back(good.generation)", "pass"),
         Fault(
             "journal-marked-when-durable",
-            "written.position, written.journal_mark)",
-            "written.position, self._journal.mark)",
+            "state_digest, position, self._mark)",
+            "state_digest, position, self._journal.mark)",
         ),
         Fault(
             "rival-chosen-in-hindsight",

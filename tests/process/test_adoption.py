@@ -27,7 +27,7 @@ def kill_at(moment):
     from streammoe.daemon.global_model import GlobalFollower
     from streammoe.pipeline.pipeline import Pipeline
 
-    adopted, learn_again, process = GlobalFollower.adopted, Pipeline.learn_again, Pipeline.process
+    adopted, learn_again, process = GlobalFollower.before_checkpoint, Pipeline.learn_again, Pipeline.process
     left = []
 
     def end():
@@ -58,7 +58,7 @@ def kill_at(moment):
 
         return passed
 
-    GlobalFollower.adopted, Pipeline.learn_again = adopting, learning_again
+    GlobalFollower.before_checkpoint, Pipeline.learn_again = adopting, learning_again
     os.fsync, Path.replace = passing(os.fsync), passing(Path.replace)
     Pipeline.process = passing(process)  # the next batch, so that the last moments are after the checkpoint
 

@@ -71,7 +71,7 @@ def adopting_daemon(folder):
         batches.append(progress)
         if len(batches) == 4:
             publish(1, *reduced(CheckpointStore(folder / "state"), [(1.0, 2.0, 3.0)]), folder / "shared")
-            running.daemon._follower._reader.look()
+            running.daemon._observer._reader.look()
 
     with assembly.open_daemon(settings_from(tables, "test"), on_batch=follow) as running:
         running.daemon.run(StopFlag())

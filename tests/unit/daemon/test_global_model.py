@@ -108,7 +108,7 @@ class Play:
         act = self.script.get(self.batches)
         if act is not None:
             act()
-            self.daemon._follower._reader.look()
+            self.daemon._observer._reader.look()
         self.requested = self.batches == self.stop_after
         self.batches += 1
 

@@ -234,7 +234,7 @@ def test_a_rollback_keeps_what_was_adopted_before_it_and_forgets_what_was_adopte
         batches += 1
         if batches in {5, 15}:  # well before the jump, and while it builds up
             global_models.publish(batches, *global_models.reduced(store, elsewhere), tmp_path / "shared")
-            running.daemon._follower._reader.look()
+            running.daemon._observer._reader.look()
 
     (tmp_path / "events.jsonl").write_bytes(b"\n".join(STREAM) + b"\n")
     shared = {"path": str(tmp_path / "shared"), "every": 1e6, "serve": "local", "adopt": True}
