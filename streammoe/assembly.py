@@ -9,16 +9,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors
+from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors, extension
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
 from streammoe.daemon.contains import NOTHING, adopted_events, contains_of
-from streammoe.daemon.global_model import follower_of
 from streammoe.daemon.guards import BadRecordGuard, LossGuard, RollbackHistory
 from streammoe.daemon.health import Health
 from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, JumpHandler, ProgressListener, RestoredState
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import compile_kernels, schema_of
+from streammoe.daemon.observer import Observer
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.resume import (
     check_checkpoint,
@@ -146,7 +146,7 @@ def open_daemon(
             LOGGER.info(
                 "starting with the model of %s, which has learned %d events; counts start at 0", from_model, model.n
             )
-        observer = follower_of(settings, metrics) if settings.global_.path else None
+        observer: Observer | None = extension("observer")(settings, metrics) if settings.global_.path else None
         dead_letters = WatchedDeadLetters(_dead_letters(settings), health.waits["dead_letters"])
         stack.callback(dead_letters.close)
         source = open_source(settings)

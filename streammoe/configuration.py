@@ -26,6 +26,10 @@ WRITERS = "streammoe.writers"
 """Entry-point groups. Classes of `PREDICTIONS` and `DEAD_LETTERS` are called with their own settings and those of the
 sources. Their optional ``check`` also takes the settings of checkpoints, and raises `ConfigError` for settings that
 contradict each other."""
+EXTENSIONS = "streammoe.extensions"
+"""Entry-point group of what is called without being imported: ``observer``, called with settings and metrics where
+``global.path`` is set, returns a `streammoe.daemon.observer.Observer`; ``fit_files`` fits files by several processes;
+``inspect_folder`` summarizes a folder that holds no checkpoints."""
 
 
 @cache
@@ -35,6 +39,17 @@ def connectors(group: str = CONNECTORS) -> Mapping[str, Any]:
     The result is cached: searching all installed packages takes longer than reading settings.
     """
     return {entry.name: entry.load() for entry in entry_points(group=group)}
+
+
+def extension(name: str) -> Any:
+    """Return the extension of this name; see `EXTENSIONS`.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    for entry in entry_points(group=EXTENSIONS, name=name):
+        return entry.load()
+    raise ConfigError(f"entry point {name} of {EXTENSIONS}: is not installed; install streammoe again")
 
 
 def _kinds() -> Kinds:

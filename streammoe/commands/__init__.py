@@ -1,7 +1,8 @@
 """The command line: each module of this package is a command and is discovered automatically.
 
 The module's name is the name of the command, the first line of its docstring is its line in `streammoe --help`, and its
-function `command` is the click command. Only the module of the command being run is imported, so that each starts fast.
+function `command` is the click command. Further ones are modules that entry points of the group `streammoe.commands`
+name. Only the module of the command being run is imported, so that each starts fast.
 """
 
 from __future__ import annotations
@@ -10,35 +11,46 @@ import ast
 import importlib
 import importlib.util
 import pkgutil
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
 
 
 class Commands(click.Group):
-    """A group whose commands are the modules of this package."""
+    """A group whose commands are the modules of this package, and entry points."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(info.name.replace("_", "-") for info in pkgutil.iter_modules(__path__))
+        return sorted({**_further(), **_own()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.list_commands(ctx):
+        module = _own().get(cmd_name) or _further().get(cmd_name)
+        if module is None:
             return None
-        command: click.Command = importlib.import_module(_module(cmd_name)).command
+        command: click.Command = importlib.import_module(module).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        modules = {**_further(), **_own()}
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _summary(name)) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, _summary(modules[name])) for name in self.list_commands(ctx)])
 
 
-def _module(command: str) -> str:
-    return f"{__name__}.{command.replace('-', '_')}"
+def _own() -> dict[str, str]:
+    """Return the modules of this package's commands."""
+    return {info.name.replace("_", "-"): f"{__name__}.{info.name}" for info in pkgutil.iter_modules(__path__)}
 
 
-def _summary(command: str) -> str:
-    """Return the first line of a command's module without importing it."""
-    spec = importlib.util.find_spec(_module(command))
+@cache
+def _further() -> dict[str, str]:
+    """Return the modules of the other commands; searching all installed packages takes a moment."""
+    return {entry.name: entry.module for entry in entry_points(group=__name__)}
+
+
+def _summary(module: str) -> str:
+    """Return the first line of a module's docstring without importing it."""
+    spec = importlib.util.find_spec(module)
     text = "" if spec is None or spec.origin is None else Path(spec.origin).read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 

@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from streammoe.checked import array_of, restoring
+from streammoe.configuration import extension
 from streammoe.console import logged
 from streammoe.errors import CheckpointError
 from streammoe.estimators import ESTIMATORS, MixtureOfExperts, model_of
@@ -19,10 +20,6 @@ from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, re
 from streammoe.pipeline.label_join import digest_with, label_arrays
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.text import counted, printable
-
-if TYPE_CHECKING:
-    from streammoe.shards.places import Folder
-
 
 IDENTIFYING = ("head_bytes", "head_sha256", "inode")
 """Parts of positions that say which file it is."""
@@ -53,8 +50,9 @@ def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
     store = CheckpointStore(path)
     generations = [_generation_entry(store, generation, moment) for generation in store.generations()]
     if not generations:
-        return _inspect_place(path)
-    description = describe_checkpoint(_newest_sound(path, generations, "checkpoint"))
+        described: dict[str, Any] = extension("inspect_folder")(path)
+        return described
+    description = describe_checkpoint(newest_sound(path, generations, "checkpoint"))
     sound = [entry["generation"] for entry in generations if entry["sound"]]
     return {
         "generation": sound[-1],
@@ -65,41 +63,13 @@ def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
     }
 
 
-def _newest_sound(folder: Path, entries: Sequence[Mapping[str, Any]], what: str) -> str:
+def newest_sound(folder: Path, entries: Sequence[Mapping[str, Any]], what: str) -> str:
     """Return the path of the last sound one of several files."""
     sound: list[str] = [entry["path"] for entry in entries if entry["sound"]]
     if not sound:
         problems = "; ".join(entry["problem"] for entry in entries)
         raise CheckpointError(f"{folder}: no {what} is sound: {problems}")
     return sound[-1]
-
-
-def _inspect_place(path: Path) -> dict[str, Any]:
-    """Summarize the newest sound version in a folder of global models."""
-    from streammoe.shards.global_model import versions
-    from streammoe.shards.places import Folder
-
-    place = Folder(path)
-    entries = [_version_entry(place, version) for version in versions(place)]
-    if not entries:
-        raise CheckpointError(
-            f"{path}: there is no checkpoint in this folder, and no global model; give a daemon's checkpoint.dir, or "
-            "the folder that streammoe reduce writes (--out) once it has written a version"
-        )
-    newest = describe_checkpoint(_newest_sound(path, entries, "global model"))
-    return {"generation": None, "age_seconds": None, **newest, "versions": entries}
-
-
-def _version_entry(place: Folder, version: int) -> dict[str, Any]:
-    """Summarize one version of a global model: whether it is sound, and how many events it contains."""
-    from streammoe.shards.global_model import file_name, read
-
-    entry = {"version": version, "path": place.file(file_name(version))}
-    try:
-        found = read(place, version)
-    except CheckpointError as error:
-        return {**entry, "sound": False, "problem": str(error), "events": None}
-    return {**entry, "sound": True, "problem": None, "events": found.n}
 
 
 def _generation_entry(store: CheckpointStore, generation: int, now: datetime) -> dict[str, Any]:

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 
-from streammoe.commands.reshard import reshard
 from streammoe.persistence import read_checkpoint
-from streammoe.shards.places import Folder
-from streammoe.shards.watcher import Watcher
+from streammoe.scaleout.commands.reshard import reshard
+from streammoe.scaleout.places import Folder
+from streammoe.scaleout.watcher import Watcher
 from streammoe.testing.kafka.lab import Daemon, Producer, wait_until
-from tests.unit.shards.shards import Largest
+from tests.unit.scaleout.shards import Largest
 
 PARTITIONS = 4
 MOST = 60_000

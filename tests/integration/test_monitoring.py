@@ -21,10 +21,10 @@ from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor
 from streammoe.pipeline.contest import Contest
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import SourceStatus
+from streammoe.scaleout.global_model import Contained, GlobalModel
+from streammoe.scaleout.metrics import CATALOGUE as OF_REDUCE
+from streammoe.scaleout.metrics import ReduceMetrics
 from streammoe.settings import Metrics as MetricsSettings
-from streammoe.shards.global_model import Contained, GlobalModel
-from streammoe.shards.metrics import CATALOGUE as OF_REDUCE
-from streammoe.shards.metrics import ReduceMetrics
 from streammoe.testing.kafka.lab import wait_until
 from tests.integration.conftest import available
 from tests.integration.prometheus import Prometheus, program

@@ -9,7 +9,6 @@ from streammoe.configuration import load_settings, settings_from
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
 from streammoe.daemon.contains import NOTHING, Contains
-from streammoe.daemon.global_model import GlobalFollower, GlobalReader
 from streammoe.daemon.guards import BadRecordGuard
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.reload import Reload
@@ -20,8 +19,9 @@ from streammoe.options import WarmUp
 from streammoe.persistence.resharding import Mark, check_mark
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import PrequentialScores
-from streammoe.shards.global_model import Contained, GlobalModel, write
-from streammoe.shards.places import Folder
+from streammoe.scaleout.follower import GlobalFollower, GlobalReader
+from streammoe.scaleout.global_model import Contained, GlobalModel, write
+from streammoe.scaleout.places import Folder
 from streammoe.testing import ListSource
 
 _FULL = RetriableCheckpointError("the disk is full")

@@ -48,9 +48,7 @@ AREAS = {
     ),
     "label join": "test_label_join.py test_joined_labels.py",
     "guards": "test_jump.py test_dead_letters.py test_jumping_daemon.py test_loop.py",
-    "global model": (
-        "test_journal.py test_rivals.py test_global_model.py test_jumping_daemon.py process/test_adoption.py"
-    ),
+    "global model": ("test_journal.py test_rivals.py test_follower.py test_jumping_daemon.py process/test_adoption.py"),
     "scores": "test_scores.py test_metrics.py test_evaluation.py test_loop.py",
     "server": "test_server*.py test_metrics.py test_health.py test_watched.py test_loop.py test_transactional_start.py",
     "settings": "test_settings.py test_settings_over_a_checkpoint.py test_reload.py test_assembly.py",
@@ -60,7 +58,7 @@ AREAS = {
         "integration/test_kafka_source.py integration/test_kafka_sinks.py integration/test_kafka_outages.py"
     ),
     "replay": "test_replay.py test_rollback.py process/test_commands.py",
-    "shards": "unit/shards/test_*.py",
+    "shards": "unit/scaleout/test_*.py",
     "process": "test_signals.py integration/test_kafka_processes.py process/test_*.py",
 }
 """Of each area the tests to ask first, as globs anywhere below tests/, in the order of asking."""
@@ -378,8 +376,8 @@ FAULTS = {
         Fault("own-confirmation-ignored", "seen = max(store.confirmed, committed or 0)", "seen = committed or 0"),
         Fault(
             "position-before-learning",
-            "processed = self._process(batch, learned)\n",
-            "self._position = batch.end\n        processed = self._process(batch, learned)\n",
+            "processed = self._process(batch)\n",
+            "self._position = batch.end\n        processed = self._process(batch)\n",
         ),
         Fault("background-sinks-not-flushed", "for make_durable in sinks:", "for make_durable in sinks[:0]:"),
         Fault(

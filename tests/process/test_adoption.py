@@ -8,7 +8,7 @@ from pathlib import Path
 
 from streammoe.persistence import CheckpointStore
 from tests.process.workspace import LINES, Workspace, two_regimes, wait_until
-from tests.unit.global_models import publish, reduced, taught
+from tests.unit.scaleout.global_models import publish, reduced, taught
 
 EVENTS, ELSEWHERE = 2_000, 400
 BAD_ONE_IN = 300
@@ -24,8 +24,8 @@ MOMENTS = ["learning again", "learned again", 0, 3, 4, 8]
 
 def kill_at(moment):
     """Have this process end at a moment of the adoption."""
-    from streammoe.daemon.global_model import GlobalFollower
     from streammoe.pipeline.pipeline import Pipeline
+    from streammoe.scaleout.follower import GlobalFollower
 
     adopted, learn_again, process = GlobalFollower.before_checkpoint, Pipeline.learn_again, Pipeline.process
     left = []

@@ -15,9 +15,9 @@ from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError
 from streammoe.persistence import CheckpointStore
-from streammoe.shards.global_model import GlobalModel, write
-from streammoe.shards.places import Folder
-from tests.unit.global_models import of_others
+from streammoe.scaleout.global_model import GlobalModel, write
+from streammoe.scaleout.places import Folder
+from tests.unit.scaleout.global_models import of_others
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 

@@ -106,8 +106,9 @@ def command(
     from streammoe.batch import Round
     from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, Output, as_config_error, check_outputs
     from streammoe.commands.fit import report
-    from streammoe.commands.fit.options import settings_of
-    from streammoe.commands.fit.run import fit_source
+    from streammoe.commands.fit.options import files_of, settings_of
+    from streammoe.commands.fit.run import FileFit, fit_source
+    from streammoe.configuration import extension
     from streammoe.daemon.signals import StopFlag
 
     by_processes = workers is not None or scheduler is not None
@@ -129,8 +130,6 @@ def command(
     )
     files: list[str] = []
     if by_processes:
-        from streammoe.commands.fit.partitions import files_of, fit_files
-
         files = files_of(data)
     check_outputs(
         Output("--out", out),
@@ -139,6 +138,7 @@ def command(
         settings=settings,
         inputs=[("--config", config), ("--from-model", from_model), *(("DATA", Path(name)) for name in files)],
     )
+    result: FileFit | None
     with StopFlag() as stop, progress_bar("reading") as follow, progress_bar("fitting") as advance:
 
         def on_round(each: Round) -> bool:
@@ -146,7 +146,7 @@ def command(
             return stop.requested
 
         if by_processes:
-            result = fit_files(
+            result = extension("fit_files")(
                 settings,
                 files,
                 workers=workers,

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from streammoe.daemon import metrics
-from streammoe.shards import metrics as of_reduce
+from streammoe.scaleout import metrics as of_reduce
 
 CATALOGUE = {**metrics.CATALOGUE, **of_reduce.CATALOGUE}
 OUTCOMES = {*metrics.OUTCOMES, *of_reduce.OUTCOMES}

@@ -10,7 +10,7 @@ from streammoe import assembly, configuration
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ModelJumped
 from streammoe.persistence import CheckpointStore
-from tests.unit import global_models
+from tests.unit.scaleout import global_models
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,8 @@ from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegr
 from streammoe.options import WarmUp
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
 from streammoe.ports import SourceStatus, TopicPartition
-from streammoe.shards.metrics import CATALOGUE as OF_REDUCE
-from streammoe.shards.metrics import ReduceMetrics
+from streammoe.scaleout.metrics import CATALOGUE as OF_REDUCE
+from streammoe.scaleout.metrics import ReduceMetrics
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 

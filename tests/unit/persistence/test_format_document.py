@@ -21,11 +21,11 @@ from streammoe.persistence import decode, state_digest
 from streammoe.persistence.store import read_checkpoint
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Schema
-from streammoe.shards.places import Folder
-from streammoe.shards.watcher import Watcher
+from streammoe.scaleout.places import Folder
+from streammoe.scaleout.watcher import Watcher
 from streammoe.testing.batches import batch_of
-from tests.unit.global_models import adopting_daemon
-from tests.unit.shards.shards import Daemon, Largest
+from tests.unit.scaleout.global_models import adopting_daemon
+from tests.unit.scaleout.shards import Daemon, Largest
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "checkpoint-format.md").read_text(encoding="utf-8")

@@ -8,8 +8,8 @@ from pyarrow import parquet
 
 from streammoe import MoERegressor
 from streammoe.errors import ConfigError
-from streammoe.shards import reducing
-from streammoe.shards.reducing import Support, reduction_of
+from streammoe.scaleout import reducing
+from streammoe.scaleout.reducing import Support, reduction_of
 
 
 def shard(draw, n_experts=2, **options):

@@ -13,7 +13,7 @@ from streammoe.errors import ConfigError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.notation import BOOLEANS
 from streammoe.reduction import reduce_with_details
-from streammoe.shards.watcher import Merged, Reduction
+from streammoe.scaleout.watcher import Merged, Reduction
 from streammoe.text import cut, listed, printable
 
 MOST_ROWS = 10_000

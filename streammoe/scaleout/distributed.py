@@ -1,7 +1,8 @@
 """Batch fits by several processes, on Dask: rows lie in partitions, and only sums over them are brought together.
 
     import dask.dataframe as dd
-    from streammoe import MoERegressor, distributed
+    from streammoe import MoERegressor
+from streammoe.scaleout import distributed
 
     if __name__ == "__main__":
         rides = dd.read_parquet("rides/*.parquet")
@@ -41,11 +42,11 @@ from streammoe.errors import ConfigError, SourceError, not_installed
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.experts.on_sums import Sums
 from streammoe.features import Frozen
-from streammoe.model import partitioned as fitting
 from streammoe.model.checks import is_one_of, is_whole
 from streammoe.model.phases.warmup import Rows, joined_rows
 from streammoe.options import as_arguments
 from streammoe.persistence import format as checkpoint_format
+from streammoe.scaleout import fitting
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
@@ -595,7 +596,7 @@ class _OnWorkers(Parts):
         return self._added(each)
 
     def scores(self, model: MixtureOfExperts) -> Sums:
-        """Return the sum of `streammoe.model.partitioned.score_sums` under the fitted model."""
+        """Return the sum of `streammoe.scaleout.fitting.score_sums` under the fitted model."""
         fitted = self._client.submit(_same, _bytes_of(model), pure=False)
         return self._added([self._client.submit(_scores, fitted, rows, pure=False) for rows in self._rows])
 

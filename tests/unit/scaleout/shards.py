@@ -4,7 +4,7 @@ import numpy as np
 
 from streammoe import MoEClassifier, MoERegressor
 from streammoe.persistence import CheckpointStore
-from streammoe.shards.watcher import Merged
+from streammoe.scaleout.watcher import Merged
 
 
 def learned(draw=1, n=30, kind=MoERegressor, n_experts=2, columns=("a", "b"), **options):

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from streammoe.daemon.health import Health
     from streammoe.daemon.signals import StopFlag
     from streammoe.persistence import FolderLock
-    from streammoe.shards.metrics import ReduceMetrics
-    from streammoe.shards.places import Place
-    from streammoe.shards.watcher import Round, Watcher
+    from streammoe.scaleout.metrics import ReduceMetrics
+    from streammoe.scaleout.places import Place
+    from streammoe.scaleout.watcher import Round, Watcher
 
 LOGGER = logging.getLogger("streammoe.shards")
 EVERY = 60.0
@@ -101,10 +101,10 @@ def command(
     if metrics_port is not None and not watch:
         raise click.UsageError("--metrics-port needs --watch: without it there is nothing left to ask for metrics")
     from streammoe.daemon.signals import StopFlag
-    from streammoe.shards.metrics import ReduceMetrics
-    from streammoe.shards.places import place_of
-    from streammoe.shards.reducing import reduction_of
-    from streammoe.shards.watcher import Watcher
+    from streammoe.scaleout.metrics import ReduceMetrics
+    from streammoe.scaleout.places import place_of
+    from streammoe.scaleout.reducing import reduction_of
+    from streammoe.scaleout.watcher import Watcher
 
     places = _places(folders, names)
     target = place_of(out, "--out")
@@ -125,8 +125,8 @@ def command(
 
 def _places(folders: Sequence[str], names: Sequence[str]) -> dict[str, Place]:
     """Return the shards' folders by the shards' names."""
-    from streammoe.shards.global_model import SHARD_NAME, is_shard_name
-    from streammoe.shards.places import name_of_folder, place_of
+    from streammoe.scaleout.global_model import SHARD_NAME, is_shard_name
+    from streammoe.scaleout.places import name_of_folder, place_of
 
     if names and len(names) != len(folders):
         have = f"{counted(len(names), 'name')} for {counted(len(folders), 'folder')}"
@@ -150,7 +150,7 @@ def _places(folders: Sequence[str], names: Sequence[str]) -> dict[str, Place]:
 def _sole_writer(target: Place) -> Iterator[FolderLock | None]:
     """Lock the place while it is written, if it is a local folder; object stores have no locks."""
     from streammoe.persistence import FolderLock
-    from streammoe.shards.places import Folder
+    from streammoe.scaleout.places import Folder
 
     if not isinstance(target, Folder):
         yield None
@@ -202,7 +202,7 @@ def _watch(watcher: Watcher, every: float, stop: StopFlag, health: Health) -> Ro
 
 
 def _once(watcher: Watcher) -> Round:
-    from streammoe.shards.watcher import ONCE_MORE
+    from streammoe.scaleout.watcher import ONCE_MORE
 
     last = watcher.round()
     if last.error is not None:
@@ -229,7 +229,7 @@ def _description(last: Round) -> dict[str, Any]:
 
 
 def _text(last: Round, target: Place) -> str:
-    from streammoe.shards.global_model import file_name
+    from streammoe.scaleout.global_model import file_name
 
     if last.newest is None:
         return "there is no global model yet"

@@ -11,12 +11,12 @@ from streammoe import MoEClassifier
 from streammoe.errors import CheckpointError, ConfigError, RetriableCheckpointError
 from streammoe.persistence import FolderLock
 from streammoe.persistence.format import _pack
-from streammoe.shards.global_model import file_name, read_newest, versions
-from streammoe.shards.metrics import ReduceMetrics
-from streammoe.shards.places import Folder, place_of
-from streammoe.shards.shard import PROBLEMS
-from streammoe.shards.watcher import Watcher
-from tests.unit.shards.shards import Daemon, Largest, damage, learned
+from streammoe.scaleout.global_model import file_name, read_newest, versions
+from streammoe.scaleout.metrics import ReduceMetrics
+from streammoe.scaleout.places import Folder, place_of
+from streammoe.scaleout.shard import PROBLEMS
+from streammoe.scaleout.watcher import Watcher
+from tests.unit.scaleout.shards import Daemon, Largest, damage, learned
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from streammoe import MoERegressor
 from streammoe.errors import CheckpointError, RetriableCheckpointError
 from streammoe.persistence import NewerCheckpointError, decode, encode
 from streammoe.persistence.format import _pack
-from streammoe.shards.global_model import Contained, GlobalModel, file_name, read, read_newest, versions, write
-from streammoe.shards.places import MissingFileError, place_of
+from streammoe.scaleout.global_model import Contained, GlobalModel, file_name, read, read_newest, versions, write
+from streammoe.scaleout.places import MissingFileError, place_of
 
 POSITION = {"kind": "kafka", "partitions": [["topic", 0, 17]]}
 CONTAINED = Contained(

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streammoe.daemon.journal import Journal
 from streammoe.pipeline.pipeline import BatchResult
+from streammoe.scaleout.journal import Journal
 from streammoe.testing.batches import batch_of
 
 DIGEST = "d" * 64

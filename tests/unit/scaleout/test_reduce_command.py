@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from streammoe.commands import main
 from streammoe.errors import RetriableCheckpointError
 from streammoe.persistence import FolderLock
-from streammoe.shards import reducing
-from streammoe.shards.global_model import read_newest
-from streammoe.shards.places import Folder, place_of
-from tests.unit.shards.shards import Daemon, Largest, learned
+from streammoe.scaleout import reducing
+from streammoe.scaleout.global_model import read_newest
+from streammoe.scaleout.places import Folder, place_of
+from tests.unit.scaleout.shards import Daemon, Largest, learned
 
 
 @pytest.fixture

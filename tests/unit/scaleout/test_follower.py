@@ -9,19 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streammoe.daemon import global_model
-from streammoe.daemon.global_model import GlobalReader
 from streammoe.daemon.metrics import GLOBAL_PROBLEMS
 from streammoe.errors import RetriableCheckpointError
 from streammoe.estimators import MoERegressor, load
 from streammoe.persistence import CheckpointStore, read_checkpoint
 from streammoe.pipeline.contest import HORIZON, Contest
-from streammoe.shards.global_model import Contained, file_name
-from streammoe.shards.places import Folder
-from tests.unit import daemons, global_models
+from streammoe.scaleout import follower
+from streammoe.scaleout.follower import GlobalReader
+from streammoe.scaleout.global_model import Contained, file_name
+from streammoe.scaleout.places import Folder
+from tests.unit import daemons
 from tests.unit.daemon.scripted import settle
 from tests.unit.daemons import latest, opened, run, store
-from tests.unit.global_models import of_others, taught
+from tests.unit.scaleout import global_models
+from tests.unit.scaleout.global_models import of_others, taught
 
 EVENTS, WARM_UP = 600, 60
 OWN = "state"
@@ -298,7 +299,7 @@ class Strange(Folder):
 
 
 def test_a_place_that_does_not_answer_holds_up_nothing(monkeypatch):
-    monkeypatch.setattr(global_model, "FIRST_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(follower, "FIRST_LOOK_SECONDS", 0.05)
     reader = GlobalReader(Strange(), 1e9)
     reader.start()
     assert reader.place.asked.wait(10)

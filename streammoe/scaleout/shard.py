@@ -15,8 +15,8 @@ from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.fields import facts_of
 from streammoe.persistence import Checkpoint, NewerCheckpointError, decode, generation_of
 from streammoe.ports import Position
-from streammoe.shards.global_model import are_positions, is_digest
-from streammoe.shards.places import MissingFileError, Place
+from streammoe.scaleout.global_model import are_positions, is_digest
+from streammoe.scaleout.places import MissingFileError, Place
 from streammoe.text import cut, shown
 
 PROBLEMS = ("empty", "unreadable", "damaged", "newer_format", "warming_up", "no_events", "different", "overlapping")
@@ -33,7 +33,7 @@ class Shard:
 
     generation: int
     n: int
-    """See `streammoe.shards.global_model.Contained`, as for the next two."""
+    """See `streammoe.scaleout.global_model.Contained`, as for the next two."""
     positions: list[Position | None]
     state_digest: str
     model: MixtureOfExperts

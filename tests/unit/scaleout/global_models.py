@@ -11,8 +11,8 @@ from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
 from streammoe.estimators import model_of
 from streammoe.persistence import CheckpointStore
-from streammoe.shards.global_model import Contained, GlobalModel, write
-from streammoe.shards.places import Folder
+from streammoe.scaleout.global_model import Contained, GlobalModel, write
+from streammoe.scaleout.places import Folder
 
 
 def taught(model, rows):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from streammoe import batch, distributed
+from streammoe import batch
 from streammoe.assembly import open_source
 from streammoe.batch import Listener
 from streammoe.commands.evaluate.tally import Tally
@@ -23,33 +22,10 @@ from streammoe.pipeline.decoders import decoder
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.ports import Batch
+from streammoe.scaleout import distributed
 from streammoe.settings import Settings
 from streammoe.text import some_of
 from streammoe.types import FloatArray
-
-SUFFIXES = (".csv", ".json", ".jsonl", ".ndjson", ".parquet", ".pq")
-"""Ends of the names of files in a folder that are read, perhaps with .gz."""
-
-
-def files_of(data: Sequence[str]) -> list[str]:
-    """Return the files that paths, globs and folders name, each once, in their order; those of one are sorted.
-
-    Raises:
-        SourceError: one of them names no file.
-    """
-    found: dict[str, None] = {}
-    for name in data:
-        path = Path(name)
-        if path.is_dir():
-            inside = [str(each) for each in sorted(path.iterdir()) if each.name.removesuffix(".gz").endswith(SUFFIXES)]
-        elif path.exists():
-            inside = [name]
-        else:
-            inside = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - Path.glob rejects absolute patterns
-        if not inside:
-            raise SourceError(f"{name}: no such file, and no file whose name fits; give files, globs or folders")
-        found.update(dict.fromkeys(inside))
-    return list(found)
 
 
 def fit_files(
@@ -71,8 +47,8 @@ def fit_files(
     Args:
         settings: their source is that of any file; see `fit_source`.
         files: in this order; workers must find them under the same names.
-        workers: number of processes to start on this machine, and `scheduler`: see `streammoe.distributed.connected`.
-        strategy: see `streammoe.distributed.fit`.
+        workers: number of processes to start on this machine, and `scheduler`: see `distributed.connected`.
+        strategy: see `distributed.fit`.
         rounds, tolerance, from_model, on_batch, on_round, stop: see `fit_source`.
 
     Returns:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from prometheus_client import Counter, Gauge, Histogram
 
 from streammoe.catalogue import COMMON, LiveMetrics, Metric
-from streammoe.shards.global_model import GlobalModel
-from streammoe.shards.shard import PROBLEMS, Problem
+from streammoe.scaleout.global_model import GlobalModel
+from streammoe.scaleout.shard import PROBLEMS, Problem
 
 OUTCOMES = ("written", "unchanged", "waiting", "failed")
 REDUCE_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from streammoe.checked import is_count
 from streammoe.ports import Position, parts_of
-from streammoe.shards.shard import Shard
+from streammoe.scaleout.shard import Shard
 from streammoe.text import shown
 
 FILES = "file"

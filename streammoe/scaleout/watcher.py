@@ -14,12 +14,12 @@ from streammoe.checked import is_count, require, restoring, table_of
 from streammoe.errors import CheckpointError, RetriableCheckpointError, StreammoeError
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.persistence import FolderLock, decode, pieces
-from streammoe.shards import global_model
-from streammoe.shards.global_model import KEEP, Contained, GlobalModel, contained_of
-from streammoe.shards.metrics import ReduceMetrics
-from streammoe.shards.overlap import overlapping
-from streammoe.shards.places import MissingFileError, Place
-from streammoe.shards.shard import Problem, Shard, differing, look
+from streammoe.scaleout import global_model
+from streammoe.scaleout.global_model import KEEP, Contained, GlobalModel, contained_of
+from streammoe.scaleout.metrics import ReduceMetrics
+from streammoe.scaleout.overlap import overlapping
+from streammoe.scaleout.places import MissingFileError, Place
+from streammoe.scaleout.shard import Problem, Shard, differing, look
 from streammoe.text import counted, shown
 
 LOGGER = logging.getLogger("streammoe.shards")
@@ -49,7 +49,7 @@ class Round(NamedTuple):
     """What became of a round."""
 
     outcome: str
-    """See `streammoe.shards.metrics.OUTCOMES`: a new version was written; nothing was new; there is no shard whose
+    """See `streammoe.scaleout.metrics.OUTCOMES`: a new version was written; nothing was new; there is no shard whose
     checkpoint counts yet; or it failed, and a next round tries again."""
     newest: GlobalModel | None
     """The newest global model."""

@@ -4,8 +4,8 @@ import fsspec
 import pytest
 
 from streammoe.errors import CheckpointError, ConfigError, RetriableCheckpointError
-from streammoe.shards import places
-from streammoe.shards.places import MissingFileError, place_of
+from streammoe.scaleout import places
+from streammoe.scaleout.places import MissingFileError, place_of
 
 
 @pytest.fixture(params=["folder", "file_url", "memory"])

@@ -12,7 +12,6 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from streammoe.daemon.contains import Contains
-from streammoe.daemon.journal import Journal
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import empty_model
 from streammoe.daemon.observer import Adopted, Observer
@@ -22,10 +21,11 @@ from streammoe.estimators import MixtureOfExperts
 from streammoe.pipeline.contest import Rival
 from streammoe.pipeline.pipeline import BatchResult, Pipeline
 from streammoe.ports import Batch, Position
+from streammoe.scaleout.global_model import GlobalModel, read_newest, versions
+from streammoe.scaleout.journal import Journal
+from streammoe.scaleout.places import Place, place_of
 from streammoe.secrets import masked
 from streammoe.settings import Settings
-from streammoe.shards.global_model import GlobalModel, read_newest, versions
-from streammoe.shards.places import Place, place_of
 from streammoe.text import shown, some_of
 
 LOGGER = logging.getLogger("streammoe.global")

@@ -10,9 +10,7 @@ from click.testing import CliRunner
 
 from streammoe.assembly import open_daemon
 from streammoe.commands import main
-from streammoe.commands import reshard as module
 from streammoe.commands.inspect import describe_checkpoint
-from streammoe.commands.reshard import reshard
 from streammoe.commands.rollback import roll_back
 from streammoe.configuration import settings_from
 from streammoe.daemon.model import schema_of
@@ -23,8 +21,10 @@ from streammoe.persistence import CheckpointStore, FolderLock, read_checkpoint, 
 from streammoe.persistence.resharding import NAME, check_mark
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_arrays
 from streammoe.ports import chained
-from streammoe.shards.places import Folder
-from streammoe.shards.shard import look
+from streammoe.scaleout.commands import reshard as module
+from streammoe.scaleout.commands.reshard import reshard
+from streammoe.scaleout.places import Folder
+from streammoe.scaleout.shard import look
 from streammoe.testing.batches import batch_of
 from tests.unit.connectors.kafka.test_resharding import position
 

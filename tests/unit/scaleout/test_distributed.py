@@ -16,17 +16,17 @@ from click.testing import CliRunner
 from distributed import Client
 from distributed.security import Security
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, distributed, load
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, load
 from streammoe.commands import main
-from streammoe.commands.fit.options import settings_of
-from streammoe.commands.fit.partitions import files_of, fit_files
+from streammoe.commands.fit.options import files_of, settings_of
 from streammoe.commands.fit.run import fit_source
 from streammoe.distributions import Gaussian
 from streammoe.engine import reduction as engine
 from streammoe.errors import ConfigError, InvalidEvent, SourceError, TooManyBadRecords
-from streammoe.model import partitioned as fitting
 from streammoe.model import reduction
 from streammoe.options import WarmUp
+from streammoe.scaleout import distributed, fitting
+from streammoe.scaleout.files import fit_files
 
 pytestmark = pytest.mark.slow
 N = 900
@@ -293,7 +293,7 @@ def test_names_of_data(folder):
 
 
 def test_streammoe_does_not_import_dask():
-    code = "import sys, streammoe, streammoe.distributed; sys.exit('dask' in sys.modules)"
+    code = "import sys, streammoe, streammoe.scaleout.distributed; sys.exit('dask' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

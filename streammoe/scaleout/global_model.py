@@ -13,7 +13,7 @@ from streammoe.errors import CheckpointError, RetriableCheckpointError
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.persistence import NewerCheckpointError, decode, pieces
 from streammoe.ports import Position
-from streammoe.shards.places import MissingFileError, Place
+from streammoe.scaleout.places import MissingFileError, Place
 from streammoe.text import shown
 
 LOGGER = logging.getLogger("streammoe.shards")

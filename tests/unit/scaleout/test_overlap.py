@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 
-from streammoe.shards.metrics import ReduceMetrics
-from streammoe.shards.places import Folder
-from streammoe.shards.watcher import Watcher
+from streammoe.scaleout.metrics import ReduceMetrics
+from streammoe.scaleout.places import Folder
+from streammoe.scaleout.watcher import Watcher
 from streammoe_connectors.files.listing import file_at
 from streammoe_connectors.kafka.partitions import check_position
-from tests.unit.shards.shards import Daemon, Largest, learned
+from tests.unit.scaleout.shards import Daemon, Largest, learned
 
 
 @pytest.fixture
