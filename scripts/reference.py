@@ -24,6 +24,7 @@ from streammoe.daemon.metrics import CATALOGUE
 from streammoe.fields import facts_of, summary_of
 from streammoe.options import CHOICES, MODELS, FeatureOptions
 from streammoe.scaleout.metrics import CATALOGUE as OF_REDUCE
+from streammoe.scaleout.metrics import OF_FOLLOWERS
 from streammoe.settings import change_policy
 from streammoe_connectors.files.settings import FileSettings
 
@@ -324,7 +325,7 @@ def metrics_page() -> str:
     rows = [
         f"| `{name}` | {metric.kind.__name__.lower()} | {', '.join(f'`{label}`' for label in metric.labels)} "
         f"| {metric.help.replace('|', '&#124;')} |"
-        for name, metric in {**CATALOGUE, **OF_REDUCE}.items()
+        for name, metric in {**CATALOGUE, **OF_FOLLOWERS, **OF_REDUCE}.items()
     ]
     head = [GENERATED, "# Metrics", "", "What each says, and what to do about it: [metrics](../metrics.md).", ""]
     return "\n".join([*head, "| metric | type | labels | help |", "|---|---|---|---|", *rows, ""])

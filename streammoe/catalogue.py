@@ -54,6 +54,11 @@ class LiveMetrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._of: dict[str, Counter | Gauge | Histogram] = {}
+        self.add(catalogue)
+        self.gauge("streammoe_build_info", *map(_version, PACKAGES.values()), platform.python_version()).set(1)
+
+    def add(self, catalogue: Mapping[str, Metric]) -> None:
+        """Add the metrics of another catalogue."""
         for name, metric in catalogue.items():
             if metric.kind is Histogram:
                 made: Counter | Gauge | Histogram = Histogram(
@@ -62,7 +67,6 @@ class LiveMetrics:
             else:
                 made = metric.kind(name, metric.help, metric.labels, registry=self.registry)
             self._of[name] = made
-        self.gauge("streammoe_build_info", *map(_version, PACKAGES.values()), platform.python_version()).set(1)
 
     def registry_of(self, names: Iterable[str]) -> CollectorRegistry:
         """Return a registry of some of these metrics."""

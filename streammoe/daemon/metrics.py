@@ -13,7 +13,6 @@ from streammoe.catalogue import COMMON, LiveMetrics, Metric
 from streammoe.daemon.health import SINKS, Health
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.compile import compile_seconds
-from streammoe.pipeline.contest import Contest
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import SourceStatus
 
@@ -22,7 +21,6 @@ CHECKPOINT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 REFUSED = "refused"
 RELOAD_OUTCOMES = ("applied", "unchanged", REFUSED)
 OUTCOMES = ("learned", "predicted_only", "rejected", "skipped", "expired")
-GLOBAL_PROBLEMS = ("unreadable", "damaged", "went_back", "mismatch", "absent", "too_far_back", "rejected")
 CONDITIONS = ("alive", "starved", "duplicate")
 COMPARISON_INTERVAL = 1_000
 """Events between two comparisons of all experts."""
@@ -103,19 +101,6 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_reload_success_timestamp_seconds": Metric(
         Gauge, "Time at which the settings were last loaded, in seconds since 1970"
     ),
-    "streammoe_global_version": Metric(Gauge, "Version of the global model in use; 0 before the first"),
-    "streammoe_global_age_seconds": Metric(Gauge, "Seconds since that version was found; NaN before the first"),
-    "streammoe_global_serving": Metric(Gauge, "1 while the global model makes the next prediction, else 0"),
-    "streammoe_global_log_loss": Metric(
-        Gauge,
-        "Mean of -log s(y|x) over some 500 latest events that both have predicted: own or global",
-        ("model",),
-    ),
-    "streammoe_global_adoptions_total": Metric(Counter, "Versions of the global model adopted, since this start"),
-    "streammoe_global_problems_total": Metric(
-        Counter, "Looks at the global model and adoptions that failed, by reason, since this start", ("reason",)
-    ),
-    "streammoe_global_held_bytes": Metric(Gauge, "Bytes of records held in case that a global model is adopted"),
     "streammoe_sink_waiting_seconds": Metric(
         Gauge, "How long a sink has kept the daemon waiting for its answer; 0 if it does not", ("sink",)
     ),
@@ -155,9 +140,9 @@ class Metrics:
 
     def __init__(self, health: Health | None = None) -> None:
         self._health = Health(math.inf) if health is None else health
-        self._live = LiveMetrics(CATALOGUE)
-        self.registry = self._live.registry
-        self._counter, self._gauge, self._histogram = self._live.counter, self._live.gauge, self._live.histogram
+        self.live = LiveMetrics(CATALOGUE)
+        self.registry = self.live.registry
+        self._counter, self._gauge, self._histogram = self.live.counter, self.live.gauge, self.live.histogram
         self._compared: tuple[int | None, int] = (None, -COMPARISON_INTERVAL)
         """Number of experts at the last comparison, and of events that the model had learned."""
         self._outliers = 0
@@ -173,18 +158,12 @@ class Metrics:
             self.count(outcome, 0)
         for outcome in RELOAD_OUTCOMES:
             self._counter("streammoe_reload_total", outcome)
-        for reason in GLOBAL_PROBLEMS:
-            self._counter("streammoe_global_problems_total", reason)
-        for model in ("own", "global"):
-            self._gauge("streammoe_global_log_loss", model).set(math.nan)
-        self._global_at = math.nan
-        self._gauge("streammoe_global_age_seconds").set_function(lambda: time.monotonic() - self._global_at)
         self._gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
     @property
     def at_the_start(self) -> CollectorRegistry:
         """What can be served before the counters are restored."""
-        return self._live.registry_of(AT_THE_START)
+        return self.live.registry_of(AT_THE_START)
 
     def follow_connection(self, is_connected: Callable[[], bool]) -> None:
         """Call this at each scrape, in another thread, to find out whether the source answers."""
@@ -201,7 +180,7 @@ class Metrics:
     def reset_counts(self, outcomes: Mapping[str, int], reasons: Mapping[str, int]) -> None:
         """Set the counts of events back to those of a checkpoint, after a rollback."""
         for name in ("streammoe_events_total", "streammoe_rejected_total"):
-            self._live.clear(name)
+            self.live.clear(name)
         for outcome in OUTCOMES:
             self.count(outcome, outcomes.get(outcome, 0))
         for reason, records in reasons.items():
@@ -249,30 +228,6 @@ class Metrics:
         self._counter("streammoe_reload_total", outcome).inc()
         if outcome != REFUSED:
             self._gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
-
-    def show_global_version(self, version: int) -> None:
-        """Show the version of the global model that is in use from now on."""
-        self._gauge("streammoe_global_version").set(version)
-        self._global_at = time.monotonic()
-
-    def show_contest(self, contest: Contest | None, *, has_rival: bool) -> None:
-        """Show who predicts the next event, if the global model may, and the recent losses of both."""
-        self._gauge("streammoe_global_serving").set(contest is not None and has_rival and contest.favours_rival)
-        if contest is not None:
-            self._gauge("streammoe_global_log_loss", "own").set(contest.own_loss)
-            self._gauge("streammoe_global_log_loss", "global").set(contest.rival_loss)
-
-    def count_adoption(self) -> None:
-        """Count a version of the global model that was adopted."""
-        self._counter("streammoe_global_adoptions_total").inc()
-
-    def count_global_problem(self, reason: str) -> None:
-        """Count a look or an adoption that failed; the reason is one of `GLOBAL_PROBLEMS`."""
-        self._counter("streammoe_global_problems_total", reason).inc()
-
-    def set_held_bytes(self, n: int) -> None:
-        """Show how much is held for adoptions."""
-        self._gauge("streammoe_global_held_bytes").set(n)
 
     def publish(self, model: MixtureOfExperts, scores: Scores, progress: tuple[int, int] | None) -> None:
         """Show the model and its scores after a batch; an unknown value has no sample or is NaN."""
@@ -338,7 +293,7 @@ class Metrics:
             ("streammoe_source_held_back_records", status.held_back, before.held_back),
         ):
             for topic, partition in earlier.keys() - values.keys():
-                self._live.remove(name, topic, str(partition))
+                self.live.remove(name, topic, str(partition))
             for (topic, partition), value in values.items():
                 self._gauge(name, topic, str(partition)).set(value)
 

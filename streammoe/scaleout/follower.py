@@ -23,6 +23,7 @@ from streammoe.pipeline.pipeline import BatchResult, Pipeline
 from streammoe.ports import Batch, Position
 from streammoe.scaleout.global_model import GlobalModel, read_newest, versions
 from streammoe.scaleout.journal import Journal
+from streammoe.scaleout.metrics import FollowerMetrics
 from streammoe.scaleout.places import Place, place_of
 from streammoe.secrets import masked
 from streammoe.settings import Settings
@@ -46,7 +47,7 @@ class Problem(NamedTuple):
     """Why a version cannot be read, served or adopted."""
 
     reason: str
-    """One of `metrics.GLOBAL_PROBLEMS`."""
+    """One of `metrics.FOLLOWER_PROBLEMS`."""
     message: str
 
 
@@ -56,7 +57,7 @@ class _DeclinedError(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-        """One of `metrics.GLOBAL_PROBLEMS`."""
+        """One of `metrics.FOLLOWER_PROBLEMS`."""
 
 
 class GlobalReader:
@@ -139,7 +140,7 @@ class GlobalFollower(Observer):
         shard: name of this daemon in the global model.
     """
 
-    def __init__(self, settings: Settings, reader: GlobalReader, metrics: Metrics, shard: str) -> None:
+    def __init__(self, settings: Settings, reader: GlobalReader, metrics: FollowerMetrics, shard: str) -> None:
         self._settings = settings
         self._like = empty_model(settings)
         self._reader = reader
@@ -228,7 +229,7 @@ class GlobalFollower(Observer):
         except Exception as error:  # noqa: BLE001 - as in `GlobalReader.look`
             problem = _DeclinedError("mismatch", f"cannot learn: {type(error).__name__}: {error}")
         self._declined = found.version
-        self._metrics.count_global_problem(problem.reason)
+        self._metrics.count_problem(problem.reason)
         name = self._origin()
         level = logging.INFO if problem.reason == self._why_declined else logging.WARNING
         LOGGER.log(level, "%s is not adopted: it %s. The own model goes on; a later version may do", name, problem)
@@ -308,7 +309,7 @@ class GlobalFollower(Observer):
         if found.version == self._shown:
             return
         self._shown = found.version
-        self._metrics.show_global_version(found.version)
+        self._metrics.show_version(found.version)
         LOGGER.info("using %s, with %d events of %d shards", self._origin(), found.n, len(found.shards))
 
     def _unservable(self, model: MixtureOfExperts, own: MixtureOfExperts) -> Iterator[str]:
@@ -348,7 +349,7 @@ class GlobalFollower(Observer):
         return f"{self._reader.place.name}{version}"
 
     def _report(self, problem: Problem) -> None:
-        self._metrics.count_global_problem(problem.reason)
+        self._metrics.count_problem(problem.reason)
         if problem != self._problem:
             in_use = (
                 "the own model predicts" if self.current is None else f"version {self.current.version} stays in use"
@@ -365,4 +366,5 @@ def follower_of(settings: Settings, metrics: Metrics) -> GlobalFollower:
     """
     chosen = settings.global_
     reader = GlobalReader(place_of(chosen.path, "global.path"), chosen.every)
-    return GlobalFollower(settings, reader, metrics, chosen.shard or Path(settings.checkpoint.dir).absolute().name)
+    shard = chosen.shard or Path(settings.checkpoint.dir).absolute().name
+    return GlobalFollower(settings, reader, FollowerMetrics(metrics.live), shard)

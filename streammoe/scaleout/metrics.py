@@ -1,17 +1,23 @@
-"""Every metric of the process that reduces shards to a global model, in one table; docs/metrics.md is held to it."""
+"""Every metric of the process that reduces shards to a global model, and of daemons that follow it, in two tables.
+
+docs/metrics.md is held to them.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 
 from streammoe.catalogue import COMMON, LiveMetrics, Metric
+from streammoe.pipeline.contest import Contest
 from streammoe.scaleout.global_model import GlobalModel
 from streammoe.scaleout.shard import PROBLEMS, Problem
 
 OUTCOMES = ("written", "unchanged", "waiting", "failed")
+FOLLOWER_PROBLEMS = ("unreadable", "damaged", "went_back", "mismatch", "absent", "too_far_back", "rejected")
 REDUCE_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 CATALOGUE: dict[str, Metric] = {
     "streammoe_reduce_rounds_total": Metric(Counter, "Rounds of reading all shards, by outcome", ("outcome",)),
@@ -37,6 +43,23 @@ CATALOGUE: dict[str, Metric] = {
     ),
     **COMMON,
 }
+
+OF_FOLLOWERS: dict[str, Metric] = {
+    "streammoe_global_version": Metric(Gauge, "Version of the global model in use; 0 before the first"),
+    "streammoe_global_age_seconds": Metric(Gauge, "Seconds since that version was found; NaN before the first"),
+    "streammoe_global_serving": Metric(Gauge, "1 while the global model makes the next prediction, else 0"),
+    "streammoe_global_log_loss": Metric(
+        Gauge,
+        "Mean of -log s(y|x) over some 500 latest events that both have predicted: own or global",
+        ("model",),
+    ),
+    "streammoe_global_adoptions_total": Metric(Counter, "Versions of the global model adopted, since this start"),
+    "streammoe_global_problems_total": Metric(
+        Counter, "Looks at the global model and adoptions that failed, by reason, since this start", ("reason",)
+    ),
+    "streammoe_global_held_bytes": Metric(Gauge, "Bytes of records held in case that a global model is adopted"),
+}
+"""What a daemon with ``global.path`` has besides its own."""
 
 
 class ReduceMetrics:
@@ -99,3 +122,46 @@ class ReduceMetrics:
         for name in self._shown.get(what, set()) - values.keys():
             self._live.remove(metric, name)
         self._shown[what] = set(values)
+
+
+class FollowerMetrics:
+    """The metrics of a daemon that follows a global model.
+
+    Args:
+        live: the daemon's metrics, to which these are added.
+    """
+
+    def __init__(self, live: LiveMetrics) -> None:
+        live.add(OF_FOLLOWERS)
+        self._live = live
+        for reason in FOLLOWER_PROBLEMS:
+            live.counter("streammoe_global_problems_total", reason)
+        for model in ("own", "global"):
+            live.gauge("streammoe_global_log_loss", model).set(math.nan)
+        self._found_at = math.nan
+        live.gauge("streammoe_global_age_seconds").set_function(lambda: time.monotonic() - self._found_at)
+
+    def show_version(self, version: int) -> None:
+        """Show the version of the global model that is in use from now on."""
+        self._live.gauge("streammoe_global_version").set(version)
+        self._found_at = time.monotonic()
+
+    def show_contest(self, contest: Contest | None, *, has_rival: bool) -> None:
+        """Show who predicts the next event, if the global model may, and the recent losses of both."""
+        serving = contest is not None and has_rival and contest.favours_rival
+        self._live.gauge("streammoe_global_serving").set(serving)
+        if contest is not None:
+            self._live.gauge("streammoe_global_log_loss", "own").set(contest.own_loss)
+            self._live.gauge("streammoe_global_log_loss", "global").set(contest.rival_loss)
+
+    def count_adoption(self) -> None:
+        """Count a version of the global model that was adopted."""
+        self._live.counter("streammoe_global_adoptions_total").inc()
+
+    def count_problem(self, reason: str) -> None:
+        """Count a look or an adoption that failed; the reason is one of `FOLLOWER_PROBLEMS`."""
+        self._live.counter("streammoe_global_problems_total", reason).inc()
+
+    def set_held_bytes(self, n: int) -> None:
+        """Show how much is held for adoptions."""
+        self._live.gauge("streammoe_global_held_bytes").set(n)

@@ -23,7 +23,7 @@ from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import SourceStatus
 from streammoe.scaleout.global_model import Contained, GlobalModel
 from streammoe.scaleout.metrics import CATALOGUE as OF_REDUCE
-from streammoe.scaleout.metrics import ReduceMetrics
+from streammoe.scaleout.metrics import OF_FOLLOWERS, FollowerMetrics, ReduceMetrics
 from streammoe.settings import Metrics as MetricsSettings
 from streammoe.testing.kafka.lab import wait_until
 from tests.integration.conftest import available
@@ -57,8 +57,9 @@ def publish(registries, models, shards, ended):
     contest = Contest()
     contest.choose(np.array([1.0]), np.array([0.5]))
     for metrics in registries.values():
-        metrics.show_global_version(2)
-        metrics.show_contest(contest, has_rival=True)
+        followed = FollowerMetrics(metrics.live)
+        followed.show_version(2)
+        followed.show_contest(contest, has_rival=True)
     while not ended.wait(0.2):
         turn += 1
         shards.count_round("written", 0.1)
@@ -117,7 +118,10 @@ def prometheus(tmp_path_factory):
 
 
 def test_each_query_of_the_dashboard_and_each_metric_of_the_catalogue_finds_something(prometheus):
-    queries = [f"{name}_count" if metric.buckets else name for name, metric in {**CATALOGUE, **OF_REDUCE}.items()]
+    queries = [
+        f"{name}_count" if metric.buckets else name
+        for name, metric in {**CATALOGUE, **OF_FOLLOWERS, **OF_REDUCE}.items()
+    ]
 
     def finds(query):
         return any(sample["value"][1] != "NaN" for sample in prometheus.query(query))

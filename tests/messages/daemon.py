@@ -21,6 +21,7 @@ from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.scaleout.follower import GlobalFollower, GlobalReader
 from streammoe.scaleout.global_model import Contained, GlobalModel, write
+from streammoe.scaleout.metrics import FollowerMetrics
 from streammoe.scaleout.places import Folder
 from streammoe.testing import ListSource
 
@@ -147,7 +148,7 @@ def _global(*, shard="state", contains=NOTHING, damaged=False, back=False, **arg
             "global": {"path": str(folder / "shared"), "adopt": True},
         }
         reader, pipeline = GlobalReader(place, 60.0), Pipeline(model, Schema(("y",)), PrequentialScores())
-        follower = GlobalFollower(settings_from(tables, "test"), reader, Metrics(), "state")
+        follower = GlobalFollower(settings_from(tables, "test"), reader, FollowerMetrics(Metrics().live), "state")
         path = folder / "shared" / "global-000000000001.safetensors"
         for act in ((path.unlink if back else None), None):
             if damaged:

@@ -12,7 +12,7 @@ import yaml
 from streammoe.daemon import metrics
 from streammoe.scaleout import metrics as of_reduce
 
-CATALOGUE = {**metrics.CATALOGUE, **of_reduce.CATALOGUE}
+CATALOGUE = {**metrics.CATALOGUE, **of_reduce.OF_FOLLOWERS, **of_reduce.CATALOGUE}
 OUTCOMES = {*metrics.OUTCOMES, *of_reduce.OUTCOMES}
 
 CONFIG = Path(__file__).parents[3] / "config"

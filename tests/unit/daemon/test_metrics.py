@@ -18,7 +18,7 @@ from streammoe.options import WarmUp
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
 from streammoe.ports import SourceStatus, TopicPartition
 from streammoe.scaleout.metrics import CATALOGUE as OF_REDUCE
-from streammoe.scaleout.metrics import ReduceMetrics
+from streammoe.scaleout.metrics import OF_FOLLOWERS, ReduceMetrics
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -105,7 +105,7 @@ def test_the_document_has_every_metric_with_its_type_and_labels_and_names_no_oth
     text = DOCUMENT.read_text()
     rows = re.findall(r"^\| `(streammoe_\w+)` \| (\w+)([^|]*) \|", text, re.MULTILINE)
     documented = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
-    known = {**CATALOGUE, **OF_REDUCE}
+    known = {**CATALOGUE, **OF_FOLLOWERS, **OF_REDUCE}
     assert documented == {name: (metric.kind.__name__.lower(), metric.labels) for name, metric in known.items()}
     # A histogram's series and the package of connectors are no metrics of their own.
     histograms = [name for name, metric in known.items() if metric.buckets]

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streammoe.daemon.metrics import GLOBAL_PROBLEMS
 from streammoe.errors import RetriableCheckpointError
 from streammoe.estimators import MoERegressor, load
 from streammoe.persistence import CheckpointStore, read_checkpoint
@@ -17,6 +16,7 @@ from streammoe.pipeline.contest import HORIZON, Contest
 from streammoe.scaleout import follower
 from streammoe.scaleout.follower import GlobalReader
 from streammoe.scaleout.global_model import Contained, file_name
+from streammoe.scaleout.metrics import FOLLOWER_PROBLEMS
 from streammoe.scaleout.places import Folder
 from tests.unit import daemons
 from tests.unit.daemon.scripted import settle
@@ -118,7 +118,7 @@ class Play:
 
     def problems(self):
         return {
-            reason: int(times) for reason in GLOBAL_PROBLEMS if (times := self.value("problems_total", reason=reason))
+            reason: int(times) for reason in FOLLOWER_PROBLEMS if (times := self.value("problems_total", reason=reason))
         }
 
 
