@@ -5,7 +5,7 @@ from unittest.mock import Mock, patch
 import numpy as np
 
 from streammoe import assembly
-from streammoe.configuration import load_settings, settings_from
+from streammoe.configuration import extension, load_settings, settings_from
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
 from streammoe.daemon.contains import NOTHING, Contains
@@ -196,6 +196,7 @@ CASES = {
     "a global model without this shard": _global(shard="north"),
     "a global model of a checkpoint that is not known": _global(),
     "a global model with less of another shard": _global(contains=Contains(0, {"elsewhere": {"n": 61}})),
+    "an extension that is not installed": lambda _: extension("missing"),
     "jump, alarm": _jump("alarm"),
     "jump, stop": _jump("stop"),
     "jump, rollback": _jump("rollback"),
