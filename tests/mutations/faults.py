@@ -522,6 +522,7 @@ FAULTS = {
         ),
         Fault("adoption-survives-rollback", "self._contains = contains_of(checkpoint.metadata)", "pass"),
         Fault("journal-survives-rollback", "self._observer.rolled_back(good.generation)", "pass"),
+        Fault("rolled-back-handed-on", "self._learned = []\n        if self._observer", "if self._observer"),
         Fault(
             "journal-marked-when-durable",
             "state_digest, position, self._mark)",

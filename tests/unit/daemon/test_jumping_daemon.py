@@ -240,8 +240,19 @@ def test_a_rollback_keeps_what_was_adopted_before_it_and_forgets_what_was_adopte
     shared = {"path": str(tmp_path / "shared"), "every": 1e6, "serve": "local", "adopt": True}
     settings = configuration.settings_from(tables(tmp_path, "rollback", **{"global": shared}), "test")
     with assembly.open_daemon(settings, on_batch=publish_twice) as running:
+        observer, turns = running.daemon._observer, []
+        after_batch = observer.after_batch
+
+        def noting(pipeline, learned):
+            turns.append((sample(running.daemon, "guard_jumps_total"), len(learned)))
+            after_batch(pipeline, learned)
+
+        observer.after_batch = noting
         summary = running.daemon.run(StopFlag())
         assert sample(running.daemon, "guard_jumps_total") == 1.0
+        # What was rolled back is not handed on.
+        assert turns[0] == (0.0, 1)
+        assert next(learned for jumps, learned in turns if jumps) == 0
         assert sample(running.daemon, "global_adoptions_total") == 2.0
         assert sample(running.daemon, "global_problems_total", reason="too_far_back") == 1.0
     dead = letters(tmp_path)
