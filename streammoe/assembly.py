@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors, extension
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
-from streammoe.daemon.contains import NOTHING, adopted_events, contains_of
+from streammoe.daemon.contains import adopted_events
 from streammoe.daemon.guards import BadRecordGuard, LossGuard, RollbackHistory
 from streammoe.daemon.health import Health
 from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, JumpHandler, ProgressListener, RestoredState
@@ -190,7 +190,7 @@ def open_daemon(
                 settings, store, latest if learned_checkpoint is not None else None, model, writer
             ),
             observer=observer,
-            contains=NOTHING if learned_checkpoint is None else contains_of(metadata),
+            contains={} if learned_checkpoint is None else metadata.get("contains", {}),
             # At the very end: a failed start must leave everything as it was.
             on_begin=store.set_aside if fresh else prediction_restart.cut,
             checkpoint_model_first=from_model is not None,

@@ -16,8 +16,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter, RetryPolicy, WrittenCheckpoint
-from streammoe.daemon.contains import KEY as CONTAINS
-from streammoe.daemon.contains import NOTHING, Contains, contains_of
 from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, RollbackHistory, SavedGeneration
 from streammoe.daemon.health import Health
 from streammoe.daemon.metrics import OUTCOMES, Metrics
@@ -130,7 +128,7 @@ class Daemon:
         jump_handler: JumpHandler | None = None,
         on_begin: Callable[[], object] | None = None,
         observer: Observer | None = None,
-        contains: Contains = NOTHING,
+        contains: Mapping[str, Any] | None = None,
         checkpoint_model_first: bool = False,
         checkpoint_predictions_first: bool = False,
         on_batch: ProgressListener | None = None,
@@ -155,8 +153,8 @@ class Daemon:
         self._reasons: Counter[str] = Counter(reasons)
         self._jump_handler = jump_handler
         self._observer = observer
-        self._contains = contains
-        """Which global model the own one has adopted."""
+        self._contains = contains or {}
+        """See `streammoe.daemon.contains`."""
         self._is_stopping: Callable[[], bool] = lambda: False
         self._on_begin = on_begin
         """Called once reading can begin, before anything is saved."""
@@ -512,7 +510,7 @@ class Daemon:
                 "counters": {"outcomes": dict(self._outcomes), "reasons": dict(self._reasons)},
                 "scores": self.scores.to_json(),
                 **({"contest": self._pipeline.contest.to_json()} if self._pipeline.contest is not None else {}),
-                **({CONTAINS: self._contains.to_json(self._pipeline.n_adopted)} if self._contains.version else {}),
+                **({"contains": {**self._contains, "adopted_n": self._pipeline.n_adopted}} if self._contains else {}),
                 **guard,
                 "transactional": self._is_transactional,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -726,7 +724,7 @@ class Daemon:
             events = sum(self._outcomes.values())
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
         self._metrics.reset_counts(self._outcomes, self._reasons)
-        self._contains = contains_of(checkpoint.metadata)
+        self._contains = checkpoint.metadata.get("contains", {})
         self._learned = []
         if self._observer is not None:
             self._observer.rolled_back(good.generation)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from streammoe.daemon.contains import Contains
 from streammoe.estimators import MixtureOfExperts
 from streammoe.pipeline.pipeline import BatchResult, Pipeline
 from streammoe.ports import Batch, Position
@@ -16,7 +15,8 @@ class Adopted(NamedTuple):
 
     model: MixtureOfExperts
     """It has learned whatever the own one has learned of this daemon's source."""
-    contains: Contains
+    contains: Mapping[str, Any]
+    """See `streammoe.daemon.contains`; ``adopted_n`` is up to the daemon."""
 
 
 class Observer(Protocol):
@@ -31,12 +31,14 @@ class Observer(Protocol):
         Batches that were rolled back since are not among them.
         """
 
-    def before_checkpoint(self, pipeline: Pipeline, contains: Contains, *, go_on: Callable[[], bool]) -> Adopted | None:
+    def before_checkpoint(
+        self, pipeline: Pipeline, contains: Mapping[str, Any], *, go_on: Callable[[], bool]
+    ) -> Adopted | None:
         """Return a model to replace the own one, which a checkpoint makes durable at once; None keeps the own one.
 
         Args:
             pipeline: with the own model.
-            contains: what that has adopted before.
+            contains: what that has adopted before; empty if nothing.
             go_on: call it from time to time; false asks to return None.
         """
 

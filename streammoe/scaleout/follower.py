@@ -6,12 +6,11 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from streammoe.daemon.contains import Contains
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import empty_model
 from streammoe.daemon.observer import Adopted, Observer
@@ -212,13 +211,15 @@ class GlobalFollower(Observer):
             pipeline.rival = Rival(self.current.version, self.current.model)
         self._metrics.show_contest(pipeline.contest, has_rival=pipeline.rival is not None)
 
-    def before_checkpoint(self, pipeline: Pipeline, contains: Contains, *, go_on: Callable[[], bool]) -> Adopted | None:
+    def before_checkpoint(
+        self, pipeline: Pipeline, contains: Mapping[str, Any], *, go_on: Callable[[], bool]
+    ) -> Adopted | None:
         """Return the newest version once it has learned what it lacks of this shard, or None if there is none to adopt.
 
         Neither the pipeline nor anything durable is changed. `go_on` is called between two parts.
         """
         found = self.current
-        if self._journal is None or found is None or found.version <= max(contains.version, self._declined):
+        if self._journal is None or found is None or found.version <= max(contains.get("version", 0), self._declined):
             return None
         if pipeline.model.is_warming_up:  # no global model contains it yet
             return None
@@ -241,7 +242,7 @@ class GlobalFollower(Observer):
         found: GlobalModel,
         journal: Journal,
         pipeline: Pipeline,
-        contains: Contains,
+        contains: Mapping[str, Any],
         go_on: Callable[[], bool],
     ) -> Adopted | None:
         """See `before_checkpoint`; raise `_DeclinedError` if this version can never be adopted."""
@@ -252,12 +253,13 @@ class GlobalFollower(Observer):
                 f"contains {some_of(sorted(found.shards))}, and not {shown(self.shard)}; global.shard must be the name "
                 "that the reduction uses, and a shard is left out until its warm-up is over",
             )
-        for name, before in contains.shards.items():
-            if name in found.shards and found.shards[name].n < before["n"]:
+        before: Mapping[str, Any] = contains.get("shards", {})
+        for name, had in before.items():
+            if name in found.shards and found.shards[name].n < had["n"]:
                 raise _DeclinedError(
                     "went_back",
-                    f"contains {found.shards[name].n:,} events of shard {shown(name)}, and version {contains.version}, "
-                    f"adopted before, {before['n']:,}",
+                    f"contains {found.shards[name].n:,} events of shard {shown(name)}, and version "
+                    f"{contains['version']}, adopted before, {had['n']:,}",
                 )
         started = time.monotonic()
         model = self._copied(found.model)
@@ -297,7 +299,7 @@ class GlobalFollower(Observer):
         }
         self._metrics.count_adoption()
         # Shards that this version leaves out stay as they were.
-        return Adopted(model, Contains(found.version, {**contains.shards, **others}))
+        return Adopted(model, {"version": found.version, "shards": {**before, **others}})
 
     def _take(self, found: GlobalModel, pipeline: Pipeline) -> None:
         """Use a version from here on, unless its predictions would mean something else."""

@@ -8,7 +8,6 @@ from streammoe import assembly
 from streammoe.configuration import extension, load_settings, settings_from
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
-from streammoe.daemon.contains import NOTHING, Contains
 from streammoe.daemon.guards import BadRecordGuard
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.reload import Reload
@@ -131,7 +130,7 @@ def _over(before, now):
     return start
 
 
-def _global(*, shard="state", contains=NOTHING, damaged=False, back=False, **arguments):
+def _global(*, shard="state", contains=None, damaged=False, back=False, **arguments):
     """A daemon that looks for a global model, may find the first version, or another thing, and would adopt it."""
 
     def follow(folder):
@@ -155,7 +154,7 @@ def _global(*, shard="state", contains=NOTHING, damaged=False, back=False, **arg
                 path.write_bytes(path.read_bytes()[:-1])
             reader.look()
             follower.after_batch(pipeline, ())
-            follower.before_checkpoint(pipeline, contains, go_on=lambda: True)
+            follower.before_checkpoint(pipeline, contains or {}, go_on=lambda: True)
             if act is not None:
                 act()
 
@@ -190,12 +189,12 @@ CASES = {
         _EARLIER, {"hold": True, "drift": "page_hinkley"}
     ),
     "a global model that is damaged": _global(damaged=True),
-    "a global model whose versions go back": _global(back=True, contains=Contains(9, {})),
+    "a global model whose versions go back": _global(back=True, contains={"version": 9}),
     "a global model of too few events": _global(warmup=100),
     "a global model with other settings": _global(degree=2),
     "a global model without this shard": _global(shard="north"),
     "a global model of a checkpoint that is not known": _global(),
-    "a global model with less of another shard": _global(contains=Contains(0, {"elsewhere": {"n": 61}})),
+    "a global model with less of another shard": _global(contains={"version": 0, "shards": {"elsewhere": {"n": 61}}}),
     "an extension that is not installed": lambda _: extension("missing"),
     "jump, alarm": _jump("alarm"),
     "jump, stop": _jump("stop"),
