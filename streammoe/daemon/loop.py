@@ -330,31 +330,29 @@ class Daemon:
         if self._retries.failing:
             if self._retries.is_due:
                 self.checkpoint()
-        elif self._is_first_due() or (self._may_adopt and self._adopt()):
+        elif self._is_first_due() or self._adopt():
             self.checkpoint()
         elif self._is_due():
             self._begin_checkpoint()
 
-    @property
-    def _may_adopt(self) -> bool:
-        """Whether this is the moment for a checkpoint, also if nothing has come since the last one."""
-        if self._observer is None or self._writer.busy or self._must_defer():
-            return False
-        return self._is_due() or time.monotonic() - self._taken_at >= self._policy.every_seconds
-
     def _adopt(self) -> bool:
-        """Replace the model by one of the observer's, if it has one, and return whether it had.
+        """Replace the model by one of the observer's, if it has one for this checkpoint, and return whether it had.
+
+        It may also be time for that checkpoint if nothing has come since the last one.
 
         Nothing is durable before the checkpoint that follows, and all of it is with that: a crash leaves the model from
         before, with its positions, or the other one. The source and everything that was counted or written stay where
         they are.
         """
+        if self._observer is None or self._writer.busy or self._must_defer():
+            return False
+        if not self._is_due() and time.monotonic() - self._taken_at < self._policy.every_seconds:
+            return False
 
         def go_on() -> bool:
             self._health.beat()
             return not self._is_stopping()
 
-        assert self._observer is not None  # noqa: S101 - for the type checker; the caller has checked
         adopted = self._observer.before_checkpoint(self._pipeline, self._contains, go_on=go_on)
         if adopted is None:
             return False

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import empty_model
@@ -24,6 +24,7 @@ from streammoe.scaleout.global_model import GlobalModel, read_newest, versions
 from streammoe.scaleout.journal import Journal
 from streammoe.scaleout.metrics import FollowerMetrics
 from streammoe.scaleout.places import Place, place_of
+from streammoe.scaleout.shard import Problem
 from streammoe.secrets import masked
 from streammoe.settings import Settings
 from streammoe.text import shown, some_of
@@ -40,14 +41,6 @@ _ADVICE = {
     "went_back": "restart the daemon to go back as well",
     "mismatch": "let the reduction have only shards with this daemon's settings, or correct global.path",
 }
-
-
-class Problem(NamedTuple):
-    """Why a version cannot be read, served or adopted."""
-
-    reason: str
-    """One of `metrics.FOLLOWER_PROBLEMS`."""
-    message: str
 
 
 class _DeclinedError(Exception):
@@ -356,7 +349,7 @@ class GlobalFollower(Observer):
             in_use = (
                 "the own model predicts" if self.current is None else f"version {self.current.version} stays in use"
             )
-            LOGGER.warning("global model: %s; %s. Until then %s", problem.message, _ADVICE[problem.reason], in_use)
+            LOGGER.warning("global model: %s; %s. Until then %s", problem.text, _ADVICE[problem.reason], in_use)
         self._problem = problem
 
 

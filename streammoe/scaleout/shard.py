@@ -44,10 +44,10 @@ class Shard:
 
 
 class Problem(NamedTuple):
-    """Why a shard's checkpoint, or its newest one, does not count."""
+    """Why a shard's checkpoint, its newest one, or a version of the global model does not count."""
 
     reason: str
-    """One of `PROBLEMS`."""
+    """One of `PROBLEMS`, or of `metrics.FOLLOWER_PROBLEMS`."""
     text: str
     """For the log: the place, and what is wrong."""
 

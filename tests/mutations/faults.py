@@ -511,9 +511,8 @@ FAULTS = {
         ),
         Fault(
             "adopted-without-checkpoint",
-            " or (self._may_adopt and self._adopt()):\n            self.checkpoint()",
-            ":\n            self.checkpoint()\n"
-            "        elif self._may_adopt and self._adopt():\n            self._unsaved = 1",
+            " or self._adopt():\n            self.checkpoint()",
+            ":\n            self.checkpoint()\n        elif self._adopt():\n            self._unsaved = 1",
         ),
         Fault(
             "adopted-counted-as-own",

@@ -313,7 +313,7 @@ def test_whatever_a_place_raises_is_a_problem_and_no_more(error):
     reader.look()
     (found,) = reader.news()
     assert found.reason == "unreadable"
-    assert str(error) in found.message
+    assert str(error) in found.text
 
 
 @pytest.mark.usefixtures("here")
