@@ -80,13 +80,13 @@ image-check: $(VENV)/.stamp-dev  ## Check the Dockerfile and rehearse its steps 
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_image.py
 
 kafka-up: $(VENV)/.stamp-kafka  ## Start a real Kafka on 127.0.0.1:9092, without Docker; needs Java 17 and Maven
-	$(BIN)/python scripts/kafka_broker.py up $(KAFKA_ARGS)
+	$(BIN)/python -m scripts.kafka_broker up $(KAFKA_ARGS)
 
 kafka-down: $(VENV)/.stamp  ## Stop it; its topics stay in .kafka
-	$(BIN)/python scripts/kafka_broker.py down $(KAFKA_ARGS)
+	$(BIN)/python -m scripts.kafka_broker down $(KAFKA_ARGS)
 
 clean:  ## Remove what the other targets created
-	@! [ -d .kafka ] || ! [ -x $(BIN)/python ] || $(BIN)/python scripts/kafka_broker.py down
+	@! [ -d .kafka ] || ! [ -x $(BIN)/python ] || $(BIN)/python -m scripts.kafka_broker down
 	rm -rf .kafka $(VENV) dist build demo-state .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

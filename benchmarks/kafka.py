@@ -24,9 +24,9 @@ import numpy as np
 
 from benchmarks import tasks
 from benchmarks.report import machine, table
-from streammoe.testing.kafka.broker import Broker
-from streammoe.testing.kafka.lab import Daemon, Producer
-from streammoe.testing.kafka.topics import Topics
+from tests.kafka_lab.broker import Broker
+from tests.kafka_lab.lab import Daemon, Producer
+from tests.kafka_lab.topics import Topics
 
 RAW = """
 import sys, time

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from benchmarks.kafka import fill
 from benchmarks.report import machine, table
-from streammoe.testing.kafka.broker import Broker
-from streammoe.testing.kafka.lab import Daemon
-from streammoe.testing.kafka.topics import Topics
+from tests.kafka_lab.broker import Broker
+from tests.kafka_lab.lab import Daemon
+from tests.kafka_lab.topics import Topics
 
 CLIENTS = ("kafka-python", "librdkafka")
 READ = """

@@ -32,7 +32,7 @@ from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoER
 from streammoe.options import WarmUp
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
-from streammoe.testing.batches import batch_of
+from tests.batches import batch_of
 
 BEFORE, AFTER, JUDGED = 500, 2_000, 1_000
 CASES: dict[str, tuple[str, Any]] = {

@@ -1,8 +1,8 @@
 """A real Apache Kafka on this machine, without Docker: `make kafka-up`.
 
-.venv/bin/python scripts/kafka_broker.py up       # in the background, on 127.0.0.1:9092; does nothing if it is running
-.venv/bin/python scripts/kafka_broker.py status
-.venv/bin/python scripts/kafka_broker.py down
+.venv/bin/python -m scripts.kafka_broker up       # in the background, on 127.0.0.1:9092; does nothing if it is running
+.venv/bin/python -m scripts.kafka_broker status
+.venv/bin/python -m scripts.kafka_broker down
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from streammoe.invocation import command_line, python
-from streammoe.testing.kafka.broker import KAFKA, STOP_TIMEOUT, Broker, BrokerError, Unavailable, answers
+from tests.kafka_lab.broker import KAFKA, STOP_TIMEOUT, Broker, BrokerError, Unavailable, answers
 
 FOLDER = Path(".kafka")
 """Folder of the broker that `make kafka-up` starts."""

@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from benchmarks.papers import baselines
 from benchmarks.papers.baselines import features
 from streammoe import Gaussian, MoERegressor, schedules
-from streammoe.testing.literal import Algorithm2
+from tests.oracle.literal import Algorithm2
 
 FIRST_ROWS = 85
 """Over these the paper averages the statistics that it starts from."""

@@ -17,7 +17,7 @@ from river import forest, linear_model, multiclass, preprocessing, tree
 from benchmarks import tasks
 from benchmarks.report import Record
 from streammoe import MoEClassifier, MoERegressor, batch
-from streammoe.testing.literal import ALGORITHMS
+from tests.oracle.literal import ALGORITHMS
 
 REFERENCE = "River StandardScaler \\| LinearRegression"
 BAYESIAN = "River StandardScaler \\| BayesianLinearRegression"

@@ -1,7 +1,5 @@
-"""Support for tests of extensions: a scripted source, and contract suites for sources and expert families."""
+"""Contract suites for tests of sources."""
 
 from streammoe.testing.contracts import EndlessSourceContract, SourceContract
-from streammoe.testing.families import FamilyContract
-from streammoe.testing.source import ListSource
 
-__all__ = ["EndlessSourceContract", "FamilyContract", "ListSource", "SourceContract"]
+__all__ = ["EndlessSourceContract", "SourceContract"]

@@ -9,8 +9,8 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
 from streammoe.experts import families, family_of
-from streammoe.testing import FamilyContract
-from streammoe.testing.literal import ALGORITHMS, Algorithm2
+from tests.contracts.families import FamilyContract
+from tests.oracle.literal import ALGORITHMS, Algorithm2
 
 
 @pytest.fixture(scope="module", autouse=True)

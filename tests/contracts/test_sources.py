@@ -13,9 +13,10 @@ import pytest
 from pyarrow import parquet
 
 from streammoe.errors import SourceError
-from streammoe.testing import EndlessSourceContract, ListSource, SourceContract
+from streammoe.testing import EndlessSourceContract, SourceContract
 from streammoe_connectors.files import follow
 from streammoe_connectors.files.source import FileSource
+from tests.list_source import ListSource
 
 
 class TestListSource(SourceContract):

@@ -2,7 +2,7 @@
 
 import re
 
-from streammoe.testing.batches import csv_line
+from tests.batches import csv_line
 
 NUMBERS = [
     *b"0 -0 1 -1.5 1e5 1e6 -1e7 1e50 1e51 1e300 1e308 1e309 1e-400 nan NaN inf -Infinity 1e400 1e999 2**63".split(),

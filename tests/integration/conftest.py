@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from streammoe.testing.kafka.broker import Broker, SharedBroker, Unavailable, free_port
-from streammoe.testing.kafka.lab import Daemon
-from streammoe.testing.kafka.topics import Topics
 from tests.integration.kafka_clients import Transactions, chosen
+from tests.kafka_lab.broker import Broker, SharedBroker, Unavailable, free_port
+from tests.kafka_lab.lab import Daemon
+from tests.kafka_lab.topics import Topics
 
 HERE = Path(__file__).parent
 CLIENTS = ("kafka-python", "librdkafka")

@@ -9,11 +9,11 @@ import numpy as np
 from kafka import KafkaConsumer, TopicPartition
 
 from streammoe.ports import Predictions
-from streammoe.testing.kafka.lab import PATIENCE, wait_until
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source import KafkaSource
+from tests.kafka_lab.lab import PATIENCE, wait_until
 
 
 class chosen:  # noqa: N801 - the client of the test that runs

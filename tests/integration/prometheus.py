@@ -10,8 +10,8 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from streammoe.testing.kafka.broker import Unavailable, free_port
-from streammoe.testing.kafka.lab import wait_until
+from tests.kafka_lab.broker import Unavailable, free_port
+from tests.kafka_lab.lab import wait_until
 
 
 def program(name):

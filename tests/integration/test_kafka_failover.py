@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from kafka.errors import KafkaError
 
-from streammoe.testing.kafka.cluster import GROUPS, TRANSACTIONS, Cluster
-from streammoe.testing.kafka.lab import Daemon, Producer, wait_until
-from streammoe.testing.kafka.topics import Topics
 from streammoe_connectors.kafka.clients import load_client
 from tests.integration.conftest import available
 from tests.integration.kafka_clients import settings_of
+from tests.kafka_lab.cluster import GROUPS, TRANSACTIONS, Cluster
+from tests.kafka_lab.lab import Daemon, Producer, wait_until
+from tests.kafka_lab.topics import Topics
 
 SHORT = ("events", GROUPS, TRANSACTIONS)
 LONG = ("events", "predictions", GROUPS, TRANSACTIONS) * int(os.environ.get("STREAMMOE_ROUNDS", "3"))

@@ -7,13 +7,13 @@ from pydantic import SecretStr
 
 from streammoe.errors import ConfigError
 from streammoe.ports import Message
-from streammoe.testing.kafka.lab import wait_until
-from streammoe.testing.kafka.topics import Topics
 from streammoe_connectors.kafka import producer as kafka_producer
 from streammoe_connectors.kafka.source import KafkaSource
 from streammoe_connectors.kafka.topic_writer import TopicWriter
 from tests.integration.conftest import available, broker_with_login
 from tests.integration.kafka_clients import numbers, opened, rows, settings_of, sink_to, take, versions
+from tests.kafka_lab.lab import wait_until
+from tests.kafka_lab.topics import Topics
 from tests.unit.connectors.token_endpoint import TokenEndpoint, unsecured_token
 
 

@@ -27,8 +27,6 @@ from streammoe.daemon.signals import StopFlag
 from streammoe.errors import SinkError
 from streammoe.estimators import model_of
 from streammoe.persistence import read_checkpoint
-from streammoe.testing.kafka.broker import free_port
-from streammoe.testing.kafka.lab import Daemon, Producer, wait_until
 from streammoe_connectors.kafka import producer as kafka_producer
 from streammoe_connectors.kafka import topic_writer as kafka_topic_writer
 from streammoe_connectors.kafka import transactions as kafka_transactions
@@ -49,6 +47,8 @@ from tests.integration.kafka_clients import (
     versions,
 )
 from tests.integration.prometheus import Prometheus, program
+from tests.kafka_lab.broker import free_port
+from tests.kafka_lab.lab import Daemon, Producer, wait_until
 
 # --- kills: each event counts exactly once --------------------------------------------------------------------------
 

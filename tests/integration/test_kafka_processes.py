@@ -16,13 +16,13 @@ from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 
 from streammoe import ports
 from streammoe.errors import SourceError
-from streammoe.testing.kafka.lab import Daemon, wait_until
 from streammoe_connectors.kafka import source as kafka_source
 from streammoe_connectors.kafka.clients import load_client
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from tests.integration.kafka_clients import opened, polled_until, settings_of, take
+from tests.kafka_lab.lab import Daemon, wait_until
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from streammoe.persistence import read_checkpoint
 from streammoe.scaleout.commands.reshard import reshard
 from streammoe.scaleout.places import Folder
 from streammoe.scaleout.watcher import Watcher
-from streammoe.testing.kafka.lab import Daemon, Producer, wait_until
+from tests.kafka_lab.lab import Daemon, Producer, wait_until
 from tests.unit.scaleout.shards import Largest
 
 PARTITIONS = 4

@@ -10,11 +10,11 @@ from kafka import TopicPartition as ClientPartition
 from streammoe.errors import SourceError
 from streammoe.ports import TopicPartition
 from streammoe.testing import SourceContract
-from streammoe.testing.kafka.lab import wait_until
-from streammoe.testing.kafka.topics import Topics
 from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.integration.kafka_clients import numbers, opened, polled_until, read, records_of, settings_of, take
+from tests.kafka_lab.lab import wait_until
+from tests.kafka_lab.topics import Topics
 
 T0 = 1_700_000_000_000
 

@@ -25,9 +25,9 @@ from streammoe.scaleout.global_model import Contained, GlobalModel
 from streammoe.scaleout.metrics import CATALOGUE as OF_REDUCE
 from streammoe.scaleout.metrics import OF_FOLLOWERS, FollowerMetrics, ReduceMetrics
 from streammoe.settings import Metrics as MetricsSettings
-from streammoe.testing.kafka.lab import wait_until
 from tests.integration.conftest import available
 from tests.integration.prometheus import Prometheus, program
+from tests.kafka_lab.lab import wait_until
 
 CONFIG = Path(__file__).parents[2] / "config"
 DASHBOARD = json.loads((CONFIG / "grafana" / "streammoe.json").read_text())

@@ -12,7 +12,7 @@ import pytest
 from streammoe.commands.produce.run import produce
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError, SinkError, SourceError
-from streammoe.testing.kafka.lab import PATIENCE, wait_until
+from tests.kafka_lab.lab import PATIENCE, wait_until
 
 COMMAND = [sys.executable, "-m", "streammoe", "produce"]
 LIMIT = 1_048_588

@@ -23,8 +23,8 @@ from streammoe.estimators import model_of
 from streammoe.persistence import decode, encode
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
-from streammoe.testing.batches import batch_of
 from streammoe.values import seconds
+from tests.batches import batch_of
 from tests.invariants.configurations import BAD, CONFIGURATIONS, DISTURBANCES, IDLE, MISSING, N, event
 
 RESTARTS = {

@@ -22,7 +22,7 @@ from streammoe.scaleout.follower import GlobalFollower, GlobalReader
 from streammoe.scaleout.global_model import Contained, GlobalModel, write
 from streammoe.scaleout.metrics import FollowerMetrics
 from streammoe.scaleout.places import Folder
-from streammoe.testing import ListSource
+from tests.list_source import ListSource
 
 _FULL = RetriableCheckpointError("the disk is full")
 

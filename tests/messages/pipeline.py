@@ -13,7 +13,7 @@ from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import Batch
-from streammoe.testing import ListSource
+from tests.list_source import ListSource
 
 ONE_TARGET = Schema(("y",))
 TEN = Limits(10)

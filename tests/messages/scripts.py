@@ -3,7 +3,7 @@
 import os
 from unittest.mock import patch
 
-from streammoe.testing.kafka import broker
+from tests.kafka_lab import broker
 
 
 def _with(call, **scripts):

@@ -16,7 +16,7 @@ import streammoe
 from streammoe import schedules
 from streammoe.distributions import Gaussian
 from streammoe.errors import InvalidEvent
-from streammoe.testing.literal import ALGORITHMS, relative_weights
+from tests.oracle.literal import ALGORITHMS, relative_weights
 
 COMPARED = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams", "losses")
 STEPS = {

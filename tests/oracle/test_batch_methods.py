@@ -7,7 +7,7 @@ from streammoe.engine import batch
 from streammoe.engine.gradient import gradient, moved
 from streammoe.engine.methods import ExpectationMaximization, point_at
 from streammoe.experts import Parameters
-from streammoe.testing.literal import curvature_bound
+from tests.oracle.literal import curvature_bound
 from tests.pairs import pairwise_cases
 from tests.unit.cases import HEAVY, Case, problem, random_theta, responsibilities
 

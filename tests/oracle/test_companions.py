@@ -7,7 +7,7 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
-from streammoe.testing.literal import ALGORITHMS, log_softmax, relative_weights
+from tests.oracle.literal import ALGORITHMS, log_softmax, relative_weights
 from tests.oracle.test_portfolio import Trust
 
 MODELS = {

@@ -9,7 +9,7 @@ from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
 from streammoe.engine.members.contract import Rows
 from streammoe.options import WarmUp
-from streammoe.testing.literal import ALGORITHMS, log_softmax
+from tests.oracle.literal import ALGORITHMS, log_softmax
 
 MODELS = {
     "gaussian 1": (MoERegressor, {}),

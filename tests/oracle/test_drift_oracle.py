@@ -8,8 +8,8 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 from streammoe.distributions import Gaussian
 from streammoe.options import Exponential, PageHinkley, WarmUp
-from streammoe.testing.literal import ALGORITHMS
 from tests.oracle.drift import Steps
+from tests.oracle.literal import ALGORITHMS
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from streammoe.distributions import StudentT as Tails
-from streammoe.testing.literal import StudentT
 from tests.oracle.agreement import FAMILIES, HOSTILE, STEPS, Case, estimator, run
+from tests.oracle.literal import StudentT
 from tests.pairs import pairwise, pairwise_cases
 
 SOUND, SLOW = (steps for steps in STEPS if steps != HOSTILE)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from streammoe.testing.literal import curvature_bound, curvature_weight, log_softmax
 from tests.oracle.agreement import FAMILIES, STEPS, Case, oracle, powers, start_of, stream
+from tests.oracle.literal import curvature_bound, curvature_weight, log_softmax
 
 SOUND = next(iter(STEPS))
 BOUNDS = ["tight", "paper", "adaptive"]

@@ -7,8 +7,8 @@ from streammoe import MoEClassifier, MoERegressor, batch
 from streammoe.distributions import Gaussian
 from streammoe.engine.members.one_expert import STEP, merged
 from streammoe.options import WarmUp
-from streammoe.testing.literal import ALGORITHMS, log_softmax, relative_weights
 from tests.oracle.agreement import FAMILIES, STEPS, Case, Events, estimator, names, oracle, powers, start_of, stream
+from tests.oracle.literal import ALGORITHMS, log_softmax, relative_weights
 
 BURN_IN, COUNT = 400, 160
 KEPT, FLOOR = 0.998, 1e-8

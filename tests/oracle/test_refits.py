@@ -11,7 +11,7 @@ from streammoe.engine.mixture import Scores, no_trace, served_parameters
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.warmup import with_own_prior
 from streammoe.experts import Parameters
-from streammoe.testing.literal import curvature_bound
+from tests.oracle.literal import curvature_bound
 from tests.oracle.test_batch_methods import Literal
 from tests.unit.cases import Case, copied, draw, literal, log_gate, problem, random_state, random_theta
 

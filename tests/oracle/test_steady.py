@@ -8,7 +8,7 @@ from streammoe.engine.members.contract import Rows
 from streammoe.engine.members.quick import Quick
 from streammoe.engine.members.steady import Steady
 from streammoe.options import WarmUp
-from streammoe.testing.literal import ALGORITHMS, log_softmax
+from tests.oracle.literal import ALGORITHMS, log_softmax
 
 MODELS = {"gaussian": (MoERegressor, {}), "categorical": (MoEClassifier, {"classes": (0, 1, 2)})}
 P, COUNT, N = 3, 60, 90

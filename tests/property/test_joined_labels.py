@@ -21,7 +21,7 @@ from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.ports import EXPIRED
-from streammoe.testing.batches import batch_of
+from tests.batches import batch_of
 
 SCHEMA = Schema(("y",), ignore=("id",), weight="w", numeric=frozenset("a"))
 KEYS = st.integers(0, 6)

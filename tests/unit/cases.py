@@ -10,7 +10,7 @@ from streammoe.engine.em import Buffer, Em, one_expert_prior
 from streammoe.engine.jobs import run_job
 from streammoe.experts import Parameters, families
 from streammoe.schedules import power
-from streammoe.testing.literal import ALGORITHMS
+from tests.oracle.literal import ALGORITHMS
 
 
 class Case(NamedTuple):

@@ -21,7 +21,7 @@ from streammoe.notation import CommaText, Notation, Notations
 from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.pipeline.decoders.values import LocalTime, first_kind, label, number, seconds
 from streammoe.settings.sections import Schema
-from streammoe.testing.batches import batch_of
+from tests.batches import batch_of
 
 N = 120
 RNG = np.random.default_rng(8)

@@ -20,7 +20,7 @@ from streammoe.commands import main
 from streammoe.daemon.server import MetricsServer
 from streammoe.errors import CheckpointError, RetriableSinkError
 from streammoe.ports import PredictionSink, Recovered
-from streammoe.testing import ListSource
+from tests.list_source import ListSource
 from tests.unit import daemons
 from tests.unit.daemons import run, store
 

@@ -9,7 +9,7 @@ import yaml
 from streammoe import commands
 from streammoe.commands.demo import REGRESSION
 from streammoe.configuration import load_settings
-from streammoe.testing.kafka.broker import KAFKA
+from tests.kafka_lab.broker import KAFKA
 
 ROOT = Path(__file__).parents[3]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())

@@ -16,7 +16,7 @@ from streammoe.pipeline.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.pipeline.predictions import JsonlPredictions
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.ports import SourceStatus
-from streammoe.testing import ListSource
+from tests.list_source import ListSource
 
 SCHEMA = Schema(("y",))
 NEVER = CheckpointPolicy(10**9, 1e9)

@@ -4,7 +4,7 @@ import pytest
 
 from streammoe.daemon.chained import ChainedSource
 from streammoe.ports import SourceStatus, TopicPartition
-from streammoe.testing import ListSource
+from tests.list_source import ListSource
 
 PARTITION = TopicPartition("t", 0)
 

@@ -8,7 +8,7 @@ import pytest
 from streammoe.daemon import health as module
 from streammoe.daemon.health import Health, WaitReporter
 from streammoe.pipeline.watched import Outcome
-from streammoe.testing.kafka.lab import wait_until
+from tests.kafka_lab.lab import wait_until
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from streammoe.distributions import (
     MultivariateStudentTMixture,
     StudentTMixture,
 )
-from streammoe.testing.literal import ALGORITHMS
+from tests.oracle.literal import ALGORITHMS
 from tests.unit.estimators.models import LABELS, NAMES, STREAMS, dicts, pairs, trained
 
 FAMILIES = {

@@ -6,7 +6,7 @@ from scipy.special import softmax as reference_softmax
 
 from streammoe.kernels.batch import adaptive_weights
 from streammoe.kernels.softmax import adaptive_weight
-from streammoe.testing.literal import curvature_weight
+from tests.oracle.literal import curvature_weight
 
 
 def weight_of(probabilities):

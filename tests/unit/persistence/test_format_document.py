@@ -23,7 +23,7 @@ from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Schema
 from streammoe.scaleout.places import Folder
 from streammoe.scaleout.watcher import Watcher
-from streammoe.testing.batches import batch_of
+from tests.batches import batch_of
 from tests.unit.scaleout.global_models import adopting_daemon
 from tests.unit.scaleout.shards import Daemon, Largest
 

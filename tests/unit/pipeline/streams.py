@@ -10,7 +10,7 @@ from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegr
 from streammoe.options import WarmUp
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
-from streammoe.testing.batches import batch_of
+from tests.batches import batch_of
 
 TARGETS = {"regressor": ("y",), "outputs": ("y", "z"), "classifier": ("label",)}
 WARM_UP = 30

@@ -18,7 +18,7 @@ from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.ports import EXPIRED, Unreadable
-from streammoe.testing import batches
+from tests import batches
 from tests.unit.pipeline import streams
 
 SCHEMA = Schema(("y",), ignore=("id", "by"), weight="w")

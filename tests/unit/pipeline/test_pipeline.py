@@ -12,8 +12,8 @@ import pytest
 
 from streammoe.errors import SourceError
 from streammoe.notation import Notations
-from streammoe.testing.batches import batch_of
 from streammoe_connectors.formats.records import empty_batch
+from tests.batches import batch_of
 from tests.unit.pipeline.streams import (
     event,
     pipeline,

@@ -8,7 +8,7 @@ import pytest
 from streammoe.errors import RetriableCheckpointError, RetriableSinkError
 from streammoe.pipeline.watched import SinkWait, WatchedDeadLetters, WatchedPredictions
 from streammoe.ports import DeadLetterSink, PredictionSink, Recovered
-from streammoe.testing.kafka.lab import wait_until
+from tests.kafka_lab.lab import wait_until
 
 KINDS = {WatchedPredictions: PredictionSink, WatchedDeadLetters: DeadLetterSink}
 

@@ -9,7 +9,7 @@ import pytest
 
 from streammoe.pipeline.pipeline import BatchResult
 from streammoe.scaleout.journal import Journal
-from streammoe.testing.batches import batch_of
+from tests.batches import batch_of
 
 DIGEST = "d" * 64
 

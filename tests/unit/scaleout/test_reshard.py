@@ -25,7 +25,7 @@ from streammoe.scaleout.commands import reshard as module
 from streammoe.scaleout.commands.reshard import reshard
 from streammoe.scaleout.places import Folder
 from streammoe.scaleout.shard import look
-from streammoe.testing.batches import batch_of
+from tests.batches import batch_of
 from tests.unit.connectors.kafka.test_resharding import position
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from streammoe.errors import SourceError
 from streammoe.ports import DeadLetter
-from streammoe.testing.kafka.lab import PATIENCE
 from streammoe_connectors.kafka import kafka_python, letters
 from streammoe_connectors.kafka.consumer import ClusterUnavailableError
 from streammoe_connectors.kafka.dead_letters import headers_of
 from streammoe_connectors.kafka.letters import letter_of, letters_in
 from streammoe_connectors.kafka.settings import Connection
+from tests.kafka_lab.lab import PATIENCE
 from tests.unit.connectors.kafka_records import Row, columns
 
 PLACE = {"topic": "t", "partition": 0, "offset": 7}

@@ -7,12 +7,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from streammoe.errors import ConfigError
-from streammoe.testing.kafka.lab import wait_until
 from streammoe_connectors.kafka import librdkafka
 from streammoe_connectors.kafka.consumer import ClusterUnavailableError
 from streammoe_connectors.kafka.librdkafka import consumer as librdkafka_consumer
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source_settings import ReadingSettings
+from tests.kafka_lab.lab import wait_until
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 

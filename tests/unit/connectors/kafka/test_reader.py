@@ -11,12 +11,12 @@ import pytest
 
 from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import TopicPartition
-from streammoe.testing.kafka.lab import PATIENCE, wait_until
 from streammoe_connectors.kafka import reader as kafka_reader
 from streammoe_connectors.kafka.consumer import ClusterUnavailableError, OffsetsLostError
 from streammoe_connectors.kafka.frames import Inlet, Outlet
 from streammoe_connectors.kafka.reader import Reader
 from streammoe_connectors.kafka.source_settings import ReadingSettings
+from tests.kafka_lab.lab import PATIENCE, wait_until
 from tests.unit.connectors.kafka_records import Row, columns
 
 SOON = 0.03

@@ -1,8 +1,4 @@
-"""The contract suite for families of experts: inherit it in a test class to check your family.
-
-Importing it does not require pytest. To see the values behind a failing ``assert``, let pytest rewrite them by
-``pytest.register_assert_rewrite("streammoe.testing.families")`` in a ``conftest.py``.
-"""
+"""The contract suite for families of experts; `test_families` shows how one inherits it."""
 
 from __future__ import annotations
 
@@ -29,8 +25,8 @@ from streammoe.experts import Family, Parameters
 from streammoe.options import WarmUp
 from streammoe.reduction import merge_statistics, reduce
 from streammoe.schedules import Constant, Power
-from streammoe.testing.literal import relative_weights
 from streammoe.types import AnyArray, FloatArray
+from tests.oracle.literal import relative_weights
 
 N_EVENTS = 240
 N_WARMUP = 60
@@ -61,35 +57,9 @@ class Reference(Protocol):
 
 
 class FamilyContract(ABC):
-    r"""The contract of a family of experts, on its own and within its estimator.
+    """The contract of a family of experts, on its own and within its estimator.
 
-    Provide events with two to ten inputs, and targets that several experts explain better than one. For the Gaussian
-    family this is:
-
-        from streammoe import MoERegressor
-        from streammoe.experts import families
-        from streammoe.testing.literal import ALGORITHMS
-
-        class TestGaussian(FamilyContract):
-            family = families()["gaussian"]
-
-            def make_events(self, n, seed):
-                rng = np.random.default_rng(seed)
-                X = rng.normal(size=(n, 3))
-                return X, np.abs(X[:, 0]) + 0.3 * rng.normal(size=n)
-
-            def make_model(self, bound, seed, **arguments):
-                return MoERegressor(3, bound=bound, seed=seed, standardize=False, **arguments)
-
-            def from_parameters(self, parameters, feature_names, **arguments):
-                return MoERegressor.from_parameters(parameters, feature_names=feature_names, **arguments)
-
-            def make_reference(self, parameters, bound, prior_strength, top_k=None):
-                algorithm = ALGORITHMS["gaussian"]
-                return algorithm(parameters, bound=bound, prior_strength=prior_strength, top_k=top_k)
-
-            def step_reference(self, reference, events, gammas, weights):
-                return reference.learn_batch(events, gammas, weights)
+    Provide events with two to ten inputs, and targets that several experts explain better than one.
     """
 
     family: Family

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from scripts import kafka_broker
-from streammoe.testing.kafka.broker import Broker, BrokerError, SharedBroker
-from streammoe.testing.kafka.lab import wait_until
+from tests.kafka_lab.broker import Broker, BrokerError, SharedBroker
+from tests.kafka_lab.lab import wait_until
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def programs(tmp_path, monkeypatch):
     return write
 
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 JAVA = "echo 'openjdk version \"17.0.1\" 2025-04-15' >&2"
 
 

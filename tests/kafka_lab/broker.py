@@ -17,7 +17,7 @@ import shutil
 import signal
 import socket
 import struct
-import subprocess  # nosec B404 # Java and Maven
+import subprocess
 import sys
 import tempfile
 import time
@@ -117,7 +117,7 @@ def find_java() -> str:
     if java is None:
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "PATH holds no java"
         raise Unavailable(f"Kafka needs Java, and {where}; {advice}")
-    output = subprocess.run([java, "-version"], check=False, capture_output=True, text=True).stderr  # nosec B603 # without a shell
+    output = subprocess.run([java, "-version"], check=False, capture_output=True, text=True).stderr
     version = re.search(r'version "(\d+)', output)
     if version is None or int(version[1]) < JAVA:
         raise Unavailable(f"Kafka {KAFKA} does not run on {java} ({output.strip() or 'no version'}); {advice}")
@@ -153,9 +153,7 @@ def class_path() -> str:
         pom.write_text(POM, encoding="utf-8")
         fetch = [mvn, "-q", "-B", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={written}"]
         try:
-            result = subprocess.run(  # nosec B603 # fixed words
-                fetch, check=False, capture_output=True, text=True, timeout=FETCH_TIMEOUT
-            )
+            result = subprocess.run(fetch, check=False, capture_output=True, text=True, timeout=FETCH_TIMEOUT)
         except subprocess.TimeoutExpired:
             raise Unavailable(
                 f"Maven did not download Kafka {KAFKA} in {FETCH_TIMEOUT:g} s; is there a network?"
@@ -172,7 +170,7 @@ def class_path() -> str:
 
 def free_port() -> int:
     """Return a free port of the loopback interface."""
-    for port in random.sample(PORTS, 100):  # nosec B311 # no secret
+    for port in random.sample(PORTS, 100):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
@@ -279,13 +277,11 @@ class Broker:
         with self.log.open("ab") as log:
             if not (self.folder / "data" / "meta.properties").exists():
                 tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}", f"--config={settings}"]
-                result = subprocess.run(  # nosec B603 # Kafka's own tool
-                    [java, *options, *tool], check=False, stdout=log, stderr=log
-                )
+                result = subprocess.run([java, *options, *tool], check=False, stdout=log, stderr=log)
                 if result.returncode:
                     raise BrokerError(f"Kafka cannot use {self.folder}:\n{self._log_tail()}")
             # In its own session, so that Ctrl-C reaches only the process that started it, which then stops it cleanly.
-            self._process = subprocess.Popen(  # nosec B603 # Kafka's own jars
+            self._process = subprocess.Popen(
                 [java, *options, "kafka.Kafka", str(settings)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -382,7 +378,7 @@ class SharedBroker:
     def _start(self) -> None:
         # Run by its path, isolated: importing the package would take longer than the rest.
         command = [sys.executable, "-I", __file__, str(self.folder)]
-        self._keeper = subprocess.Popen(  # nosec B603 # this file
+        self._keeper = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
         assert self._keeper.stdout is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess  # nosec B404 # daemons and producers
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -66,7 +66,7 @@ class Daemon:
     def start(self, *settings: str) -> subprocess.Popen[bytes]:
         """Start it in its own session, with its log appended to `log` and its standard output in a pipe."""
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(  # nosec B603 # fixed words
+            self.process = subprocess.Popen(
                 self._command(settings), stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
         return self.process
@@ -165,9 +165,7 @@ print(sent)
 
     def __init__(self, address: str, topic: str, path: Path, partitions: int = 1, rate: float = 0.0) -> None:
         arguments = [address, topic, str(path), str(partitions), str(rate)]
-        self._process = subprocess.Popen(  # nosec B603 # our script
-            [sys.executable, "-c", self.SCRIPT, *arguments], stdout=subprocess.PIPE
-        )
+        self._process = subprocess.Popen([sys.executable, "-c", self.SCRIPT, *arguments], stdout=subprocess.PIPE)
 
     def kill(self) -> None:
         """Kill it, if it still runs."""

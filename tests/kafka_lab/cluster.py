@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from kafka import KafkaAdminClient
 
-from streammoe.testing.kafka.broker import START_TIMEOUT, Broker, BrokerError, answers, free_port, random_cluster_id
+from tests.kafka_lab.broker import START_TIMEOUT, Broker, BrokerError, answers, free_port, random_cluster_id
 
 GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 """Internal topics of one partition each, whose leader is the coordinator of all groups, or of all transactions."""
