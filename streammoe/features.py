@@ -774,8 +774,7 @@ class Encoder(Noticed):
         }
         if self.holds:
             arrays |= self.bounds.arrays("encoder.bounds") | self.target_bounds.arrays("encoder.target_bounds")
-            if self.doubts.any():
-                arrays["encoder.doubts"] = self.doubts
+            arrays["encoder.doubts"] = self.doubts
         if self.awaited:
             arrays["encoder.awaited"] = as_json(self.awaited)
         if any(kind != NUMERIC for kind in self.kinds):
@@ -816,9 +815,7 @@ class Encoder(Noticed):
         if self.holds:
             self.bounds = Bounds.restored(arrays, "encoder.bounds", F)
             self.target_bounds = Bounds.restored(arrays, "encoder.target_bounds", Q)
-            # Older checkpoints have none.
-            given = {"encoder.doubts": np.zeros(Q), **arrays}
-            self.doubts = array_of(given, "encoder.doubts", "float64", (Q,), least=0.0, most=PATIENCE + 1.0).copy()
+            self.doubts = array_of(arrays, "encoder.doubts", "float64", (Q,), least=0.0, most=PATIENCE + 1.0).copy()
 
     def check_rows(self, X: FloatArray) -> None:
         """Check that this encoder could have accepted the raw rows of a checkpoint, (n, F).

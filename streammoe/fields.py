@@ -274,7 +274,7 @@ class Choice(NamedTuple):
         """Return the table of an object, in plain words and numbers, for settings and checkpoints; others as they are.
 
         A number without limit is left out, since JSON has none. Where that is not the default, a checkpoint is read
-        with it (`streammoe.options.current_names`).
+        with it (`streammoe.options.as_arguments`).
         """
         kind = next((kind for kind, known in self.kinds.items() if type(value) is known), None)
         if kind is None:

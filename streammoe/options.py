@@ -557,20 +557,12 @@ def as_arguments(options: type[Options], said: Mapping[str, Any]) -> dict[str, A
     Raises:
         ConfigError: a table describes no object.
     """
-    # Earlier versions accepted None in place of the default, and a `max_classes` that had no effect.
-    required = {name for name, choice in CHOICES.items() if not (choice.none or choice.defaults_to_none)}
-    said = {name: value for name, value in said.items() if value is not None or name not in required}
-    if is_too_few(said.get("max_classes"), said.get("classes")):
-        said["max_classes"] = len(said["classes"])
-    now = current_names(said)
-    if "expert" in options.model_fields:
-        now.setdefault("expert", PLAIN)
-    now = {**EARLIER, **now}
+    now = dict(said)
     for name, value in now.items():
         if isinstance(value, list):
             now[name] = tuple(value)
         elif name == "expert" and isinstance(value, dict) and value.get("kind") == Gaussian.name:
-            made = _read(options, name, {"tail": math.inf, **value})
+            made = _read(options, name, {"tail": math.inf, **value})  # which JSON does not know
             now[name] = Gaussian.name if made == Gaussian() else made
         elif isinstance(value, dict) and name in CHOICES:
             now[name] = _read(options, name, value)
@@ -582,87 +574,6 @@ def _read(options: type[Options], name: str, table: dict[str, Any]) -> object:
         return CHOICES[name].read(table, options.model_fields[name].default)
     except ValidationError as invalid:
         raise ConfigError(*(sentence(error, {}, f"{name}.") for error in errors_of(invalid))) from None
-
-
-_OLD = {
-    "max_experts": 6,
-    "warmup_restarts": 5,
-    "averaging_rate": 0.01,
-    "drift_restart": 200,
-    "degrees_of_freedom": 4.0,
-    "covariance": "diagonal",
-}
-"""Options before there were objects, with their defaults."""
-
-RENAMED = {
-    "max_experts": "n_experts.max",
-    "warmup_restarts": "warmup.restarts",
-    "averaging_rate": "averaging.rate",
-    "drift_restart": "drift.restart",
-    "degrees_of_freedom": "expert.df",
-    "covariance": "expert.covariance",
-}
-"""What those are now: a field of an object."""
-
-
-PLAIN = CHOICES["expert"].table(Gaussian(tail=math.inf))
-"""What a checkpoint holds of Gaussian experts without tails."""
-
-
-EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False, "curved": "off", "refits": False, "drift": None}
-"""Earlier defaults of options: the values of models whose checkpoints do not record them."""
-
-
-def is_earlier(options: type[Options], name: str, had: object, wanted: object) -> bool:
-    """Return whether a model has the earlier default of an option, and the settings have the current one.
-
-    Such a model keeps the earlier default where the settings leave the option out, or the tail of Gaussian experts.
-    """
-    if name == "expert" and isinstance(had, dict) and "tail" not in had:
-        return wanted == {**had, "tail": Gaussian().tail}
-    field = options.model_fields.get(name)
-    if field is None or name not in EARLIER:
-        return False
-    default = CHOICES[name].table(field.default) if name in CHOICES else field.default
-    return bool(had == EARLIER[name] and wanted == default)
-
-
-def current_names(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a checkpoint holds under the names that they have now.
-
-    Gaussian experts of which no tail is recorded have none; before there were tails, their name may stand alone.
-
-    >>> current_names({"n_experts": "auto", "max_experts": 8, "degree": 2})
-    {'n_experts': {'kind': 'auto', 'max': 8}, 'degree': 2}
-    >>> current_names({"expert": "gaussian"})
-    {'expert': {'kind': 'gaussian', 'covariance': 'diagonal'}}
-    """
-    if said.get("expert") == "gaussian" and "covariance" not in said:
-        said = {**said, "expert": PLAIN}
-    if _OLD.keys().isdisjoint(said):
-        return dict(said)
-    old = {**_OLD, **said}
-    now = {name: value for name, value in said.items() if name not in _OLD}
-    objects: dict[str, dict[str, dict[str, Any] | None]] = {
-        "n_experts": {"auto": {"max": old["max_experts"]}},
-        "averaging": {"polyak": {}, "decay": {}, "exponential": {"rate": old["averaging_rate"]}, "none": None},
-        "drift": {"page_hinkley": {"restart": old["drift_restart"]}, "off": None},
-        "expert": {
-            "gaussian": {"covariance": old["covariance"]},
-            "student_t": {"df": old["degrees_of_freedom"]},
-            "laplace": {},
-        },
-    }
-    if "covariance" in said:
-        now.setdefault("expert", "gaussian")
-    for name, kinds in objects.items():
-        kind = now.get(name)
-        if name in now and isinstance(kind, str) and kind in kinds:
-            table = kinds[kind]
-            now[name] = None if table is None else {"kind": kind, **table}
-    if "warmup" in now:
-        now["warmup"] = {"size": now["warmup"], "restarts": old["warmup_restarts"]}
-    return now
 
 
 def documented(*tables: type[Section]) -> Callable[[AnyClass], AnyClass]:

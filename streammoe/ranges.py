@@ -60,25 +60,20 @@ class Scales(NamedTuple):
         return Scales.blank(len(self.scales))._replace(scales=np.maximum(self.scales, other.scales))
 
     def arrays(self, name: str) -> dict[str, AnyArray]:
-        """Return the scales as named arrays; empty blocks are left out, as in checkpoints of earlier versions."""
-        blocks = {f"{name}.blocks": self.blocks, f"{name}.filled": self.filled} if self.filled.any() else {}
-        return {name: self.scales, **blocks}
+        """Return the scales as named arrays."""
+        return {name: self.scales, f"{name}.blocks": self.blocks, f"{name}.filled": self.filled}
 
     @classmethod
     def restored(cls, arrays: Mapping[str, AnyArray], name: str, n_columns: int) -> Scales:
         """Restore scales from the arrays that `arrays` returned.
 
-        In checkpoints of earlier versions, the scale is the largest value so far.
-
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
-        blank = cls.blank(n_columns)
-        given = {f"{name}.blocks": blank.blocks, f"{name}.filled": blank.filled, **arrays}
         return cls(
-            array_of(given, name, "float64", (n_columns,), least=0.0),
-            array_of(given, f"{name}.blocks", "float64", (n_columns, BLOCK), least=0.0),
-            array_of(given, f"{name}.filled", "int64", (n_columns,), least=0, most=BLOCK - 1),
+            array_of(arrays, name, "float64", (n_columns,), least=0.0),
+            array_of(arrays, f"{name}.blocks", "float64", (n_columns, BLOCK), least=0.0),
+            array_of(arrays, f"{name}.filled", "int64", (n_columns,), least=0, most=BLOCK - 1),
         ).copied()
 
 

@@ -21,7 +21,6 @@ from streammoe.daemon.health import Health
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.observer import Observer
 from streammoe.daemon.reload import Reload
-from streammoe.daemon.resume import continued, contradicted
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable, uncancellable
 from streammoe.errors import ModelJumped, RetriableCheckpointError, SourceError, TooManyBadRecords
@@ -524,14 +523,6 @@ class Daemon:
         if position is None:
             return content
         return content._replace(metadata={**content.metadata, "predictions": position})
-
-    def continued(self, settings: Settings) -> set[str]:
-        """Return the settings that agree with the model, whatever the settings were before."""
-        return continued(settings, self.model)
-
-    def contradicted(self, settings: Settings) -> list[str]:
-        """Return given settings that the model does not have, although they are the defaults and so no change."""
-        return contradicted(settings, self.model)
 
     def reconfigure(self, settings: Settings, *, affects_events: bool) -> None:
         """Apply the settings that may change between two batches.

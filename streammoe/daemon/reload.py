@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -28,20 +28,6 @@ class Reconfigurable(Protocol):
 
         Raises:
             RetriableCheckpointError: that is not possible at present; nothing was changed.
-        """
-        ...
-
-    def continued(self, settings: Settings) -> Collection[str]:
-        """Return the settings that agree with the model, whatever the settings were before.
-
-        It began with the defaults of an earlier version, which may be given or left out.
-        """
-        ...
-
-    def contradicted(self, settings: Settings) -> Sequence[str]:
-        """Return given settings that the model does not have, although they are the defaults and so no change.
-
-        It began with the defaults of an earlier version.
         """
         ...
 
@@ -86,12 +72,11 @@ class Reload:
         # Another kind of a section has other settings, which need not be listed.
         kinds = {name.removesuffix("kind") for name in changed if name.endswith(".kind")}
         listed = [name for name in changed if name.endswith(".kind") or not name.startswith(tuple(kinds))]
-        free = {*reloadable(new), *daemon.continued(new)}
+        free = reloadable(new)
         fixed = [name for name in listed if name not in free]
-        contradicted = [name for name in daemon.contradicted(new) if name not in fixed]
-        if fixed or contradicted:
+        if fixed:
             at_restart = [name for name in fixed if may_change_at_restart(name, self._settings, new)]
-            never = [*(name for name in fixed if name not in at_restart), *contradicted]
+            never = [name for name in fixed if name not in at_restart]
             problems = {
                 "cannot change while the daemon runs; change it back, or restart the daemon": at_restart,
                 "cannot change over a checkpoint, not even at a restart; change it back, or start over with --fresh or "

@@ -19,14 +19,14 @@ from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
 from streammoe.fields import facts_of, written
-from streammoe.options import CHOICES, EARLIER, PLAIN, Options, current_names, is_earlier
+from streammoe.options import CHOICES
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.contest import Contest, check_state, contest_state
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import Recovered
-from streammoe.settings import MODELS, Settings, change_policy, learning_defaults
+from streammoe.settings import MODELS, Settings, change_policy
 from streammoe.text import printable, shown
 
 LOGGER = logging.getLogger("streammoe.assembly")
@@ -59,7 +59,6 @@ def load_matching_model(path: Path, like: MixtureOfExperts, settings: Settings) 
             "Change the settings, or fit a model with them"
         )
     model.take_over(like.options, "reload", "restart")
-    _log_earlier(model, like, "fit a model with this version")
     return model
 
 
@@ -71,11 +70,9 @@ def differences(model: MixtureOfExperts, like: MixtureOfExperts, settings: Setti
     actual, expected = as_settings(model), as_settings(like)
     for name in actual:
         section = "schema" if name in SCHEMA_ARGUMENTS else "model"
-        free = section == "model" and (
-            _is_free(model, name) or _goes_on(settings, model.options_type, name, actual[name], expected[name])
-        )
+        free = section == "model" and _is_free(model, name)
         if actual[name] != expected[name] and not free:
-            yield _difference(model.options_type, f"{section}.{name}", expected[name], actual[name], "model")
+            yield _difference(f"{section}.{name}", expected[name], actual[name], "model")
     fields, schema = model.fields, schema_of(settings)
     if not fields:
         yield "the model has not learned any event, so it has no features"
@@ -91,17 +88,14 @@ def differences(model: MixtureOfExperts, like: MixtureOfExperts, settings: Setti
         yield f"its classes are {model.output_names!r}, but labels in records are strings"
 
 
-def _difference(options: type[Options], setting: str, configured: object, held: object, holder: str) -> str:
+def _difference(setting: str, configured: object, held: object, holder: str) -> str:
     """Return in words that a setting differs from what a model or checkpoint was learned with."""
     section, _, name = setting.partition(".")
-    is_optional = section == "model" and is_earlier(options, name, held, configured)
     if section == "model":
         configured, held = _in_settings(name, configured), _in_settings(name, held)
     now = "not set" if configured is None else written(configured)
     was = f"it is not set in the {holder}" if held is None else f"the {holder} has {written(held)}"
-    left_out = f"{setting}.tail" if name == "expert" else setting
-    remedy = f" (leave out {left_out} to continue with that)" if is_optional else ""
-    return f"{setting} is {now}, but {was}{remedy}"
+    return f"{setting} is {now}, but {was}"
 
 
 def _in_settings(name: str, value: object) -> object:
@@ -109,41 +103,6 @@ def _in_settings(name: str, value: object) -> object:
     if name == "expert" and isinstance(value, dict) and value.get("kind") == Gaussian.name:
         return {"kind": Gaussian.name, "covariance": value.get("covariance"), "tail": value.get("tail", math.inf)}
     return CHOICES[name].none or None if value is None and name in CHOICES else value
-
-
-def _goes_on(settings: Settings, options: type[Options], name: str, had: object, wanted: object) -> bool:
-    """Return whether a model continues with the earlier default of an option, which the settings leave out."""
-    given = settings.gives("model", "expert", "tail") if name == "expert" else settings.gives("model", name)
-    return not given and is_earlier(options, name, had, wanted)
-
-
-def continued(settings: Settings, model: MixtureOfExperts) -> set[str]:
-    """Return the settings that no change of them contradicts: the model has these values, or goes on without them.
-
-    Only those whose default was another one in an earlier version are among them; a restart judges them alike.
-    """
-    options, had, wanted = model.options_type, model.options.model_dump(mode="json"), settings.model
-    return {
-        f"model.{name}"
-        for name, value in wanted.model_dump(mode="json").items()
-        if (name in EARLIER or name == "expert")
-        and name in had
-        and (had[name] == value or _goes_on(settings, options, name, had[name], value))
-    }
-
-
-def contradicted(settings: Settings, model: MixtureOfExperts) -> list[str]:
-    """Return the settings that are given, and are defaults, but not those that the model began with and continues with.
-
-    Nothing that differs otherwise is reported.
-    """
-    options, had, wanted = model.options_type, model.options.model_dump(mode="json"), settings.model
-    found = []
-    for name, value in wanted.model_dump(mode="json").items():
-        earlier = name in had and is_earlier(options, name, had[name], value)
-        if earlier and not _goes_on(settings, options, name, had[name], value):
-            found.append("model.expert.tail" if name == "expert" else f"model.{name}")
-    return found
 
 
 def _is_free(model: MixtureOfExperts, name: str, *, rising: bool = False) -> bool:
@@ -198,35 +157,21 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
     """Restore the model of a checkpoint, provided that the settings still describe it."""
     check_checkpoint(settings, checkpoint)
     before, now = dict(checkpoint.metadata["settings"]), settings.learning_settings()
-    before["model"] = current_names(before.get("model", {}))
-    defaults = learning_defaults(settings.model.kind)
-    defaults["model"].update(EARLIER)
-    with restoring(settings.checkpoint.dir):
-        arguments = current_names(table_of(table_of(checkpoint.metadata, "model"), "arguments"))
-    options = type(settings.model)
-    for name in EARLIER:
-        own = arguments.get(name, EARLIER[name])
-        if is_earlier(options, name, own, before["model"].get(name)):
-            before["model"][name] = own
-    if "expert" in defaults["model"]:
-        defaults["model"]["expert"] = PLAIN
-        own = arguments.get("expert")
-        if is_earlier(options, "expert", own, before["model"].get("expert")):
-            before["model"]["expert"] = own
     differences = []
     for section, values in now.items():
         for name, value in cast("Mapping[str, object]", values).items():
-            was = before.get(section, {}).get(name, defaults[section].get(name))
+            if section == "model" and name not in before.get(section, {}):
+                continue  # an option of another kind of model, which differs anyway
+            was = before.get(section, {}).get(name)
             policy = change_policy(section, type(getattr(settings, section)), name)
-            as_before = section == "model" and _goes_on(settings, options, name, was, value)
-            if was == value or as_before or policy in {"restart", "reload"}:
+            if was == value or policy in {"restart", "reload"}:
                 continue
             limit = policy == "rise"
             if not (limit and is_count(was) and cast("int", value) > was):
                 only = ", and it can only be raised" if limit else ""
-                difference = _difference(options, f"{section}.{name}", value, was, "checkpoint")
+                difference = _difference(f"{section}.{name}", value, was, "checkpoint")
                 differences.append(f"{difference}{only}")
-    # Checkpoints of earlier versions hold the options of both kinds of models.
+    # Those of the other kind of model are no unknown ones.
     known: dict[str, Any] = {**now, "model": {name for options in MODELS.values() for name in options.model_fields}}
     unknown = [
         f"{section}.{name} = {written(value)}"
@@ -268,12 +213,9 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
     other = sorted(
         name
         for name in expected_arguments
-        if arguments[name] != expected_arguments[name]
-        and not is_earlier(model.options_type, name, arguments[name], expected_arguments[name])
-        and not _is_free(model, name, rising=True)
+        if arguments[name] != expected_arguments[name] and not _is_free(model, name, rising=True)
     )
     require(not other, f"its model has arguments that contradict its settings: {', '.join(other)}")
-    _log_earlier(model, expected, "start over with --fresh")
     schema, fields = schema_of(settings), model.fields
     taken = sorted(schema.others.intersection(fields))
     require(not taken, f"its model has features that its settings exclude: {shown(taken)}")
@@ -286,31 +228,6 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
         require(all(isinstance(name, str) for name in outputs), "its model has classes whose labels are not strings")
     elif outputs:
         require(tuple(outputs) == schema.targets, f"its model has other outputs than schema.target: {shown(outputs)}")
-
-
-def _log_earlier(model: MixtureOfExperts, expected: MixtureOfExperts, remedy: str) -> None:
-    """Log with which defaults of earlier versions a model continues.
-
-    Args:
-        model: from a checkpoint or file.
-        expected: an empty one according to the settings.
-        remedy: how to get the present defaults.
-    """
-    has, has_now = as_settings(model), as_settings(expected)
-    continued = []
-    for name in has:
-        if is_earlier(model.options_type, name, has[name], has_now[name]):
-            setting, had, now = f"model.{name}", _in_settings(name, has[name]), _in_settings(name, has_now[name])
-            if name == "expert":
-                setting, had, now = f"{setting}.tail", math.inf, Gaussian().tail
-            continued.append(f"{setting} = {written(had)} (the default is now {written(now)})")
-    if continued:
-        LOGGER.info(
-            "the model continues with defaults of an earlier version, which the settings leave open: %s; add them to "
-            "the settings to say so, or %s to get the current defaults",
-            ", ".join(continued),
-            remedy,
-        )
 
 
 def resume_pipeline(settings: Settings, checkpoint: Checkpoint) -> Pipeline:

@@ -27,7 +27,7 @@ from streammoe.types import AnyArray, FloatArray, IntArray
 MODEST, CONSTANT, CURVED = "modest", "constant", "curved"
 PREFIX = "warmup."
 TRUST = f"{PREFIX}trust"
-"""The array of the weights, which is there if companions are."""
+"""The array of the weights."""
 SURPRISE = f"{PREFIX}surprise"
 STRENGTH = 5.0
 """Weight of their prior in events; the one expert's is 1."""
@@ -217,14 +217,12 @@ class Companions:
     @classmethod
     def from_arrays(
         cls, family: Family, arrays: Mapping[str, AnyArray], *, n: int, n_outputs: int, p_v: int
-    ) -> Companions | None:
-        """Restore those of one expert that has learned n events; None if there were none.
+    ) -> Companions:
+        """Restore those of one expert that has learned n events.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
-        if TRUST not in arrays:
-            return None
         terms = None
         if f"{PREFIX}{CURVED}_terms" in arrays:
             name = f"{PREFIX}{CURVED}_terms"

@@ -89,18 +89,13 @@ class MeanTrust(Noticed):
         return {"weights": self.weights, "surprise": self.surprise, "squares": self.squares, "count": self.count}
 
     @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, AnyArray], prefix: str, *, n_members: int, n_outputs: int
-    ) -> MeanTrust | None:
-        """Restore the weights from the arrays that `arrays` returned; None if there are none, as in older checkpoints.
+    def from_arrays(cls, arrays: Mapping[str, AnyArray], prefix: str, *, n_members: int, n_outputs: int) -> MeanTrust:
+        """Restore the weights from the arrays that `arrays` returned.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
-        where = f"{prefix}{NAME}_weights"
-        if where not in arrays:
-            return None
-        weights = trust.restored(arrays, where, 1 + n_members)
+        weights = trust.restored(arrays, f"{prefix}{NAME}_weights", 1 + n_members)
         squares = array_of(arrays, f"{prefix}{NAME}_squares", "float64", (n_outputs,), least=0.0)
         count = array_of(arrays, f"{prefix}{NAME}_count", "int64", (1,), least=0)
         surprise = trust.restored_surprise(arrays, f"{prefix}{NAME}_surprise")

@@ -64,8 +64,8 @@ class Portfolio(Noticed):
         surprise: (1,) see `kernels.portfolio.combine`.
         resting: the member that has left and may come back, if any; it learns nothing.
         growing: the rows to which the mixture will be fitted again, if any.
-        means: weights of the members' means in the point prediction of numbers; None leaves that to the density, as in
-            models saved before there were any.
+        means: weights of the members' means in the point prediction of numbers; None for classes leaves that to the
+            density.
     """
 
     def __init__(

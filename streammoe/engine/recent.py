@@ -257,15 +257,13 @@ class RecentEvents(Noticed):
     ) -> RecentEvents:
         """Restore the events of a model that has learned n from the arrays that `arrays` returned.
 
-        There are none in older checkpoints, and parameters only if some have been kept.
+        There are parameters only if some have been kept.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values. Of X, whose meaning is not
                 known here, only the shape is checked.
         """
         found = cls()
-        if not any(name.startswith(PREFIX) for name in arrays):
-            return found
         losses = array_of(arrays, "recent.losses", "float64", (None,))
         m = len(losses)
         require(m <= CAPACITY, f"array recent.losses holds {m} events; {CAPACITY} is the most")

@@ -49,7 +49,7 @@ class WarmUpBuffer:
         recursive: the recursive fit.
         n_scaling: number of buffered rows whose moments scale inputs and targets of the recursive fit, or 0.
         scaler: the scaler with these moments; None leaves inputs and targets as given.
-        companions: the experts that predict with it, if any; models saved before there were some have none.
+        companions: the experts that predict with it, if any.
     """
 
     def __init__(
@@ -210,13 +210,20 @@ class WarmUpBuffer:
         kept = dict(zip(("warmup.X", "warmup.Y", "warmup.weights"), self.rows(), strict=True))
         for rows in kept.values():
             rows.flags.writeable = False  # they are never written again, so they need not be copied
-        scaling = {"warmup.scaling": np.array([self.n_scaling], dtype=np.int64)} if self.n_scaling else {}
+        scaling = np.array([self.n_scaling], dtype=np.int64)
         others = {} if self.companions is None else self.companions.arrays()
-        return {**kept, **scaling, **state_arrays(self.recursive, "warmup.recursive"), **others}
+        return {**kept, "warmup.scaling": scaling, **state_arrays(self.recursive, "warmup.recursive"), **others}
 
     @classmethod
     def from_arrays(
-        cls, family: Family, arrays: Mapping[str, AnyArray], *, n_outputs: int, n_fields: int, p_v: int
+        cls,
+        family: Family,
+        arrays: Mapping[str, AnyArray],
+        *,
+        n_outputs: int,
+        n_fields: int,
+        p_v: int,
+        has_companions: bool,
     ) -> WarmUpBuffer:
         """Restore a warm-up from the arrays that `arrays` returned, for a model of these sizes; p_v includes padding.
 
@@ -232,19 +239,17 @@ class WarmUpBuffer:
             known = (Y >= 0.0) & (n_outputs > Y) & (np.floor(Y) == Y)
             require(known.all(), f"array warmup.Y holds what is no index of the {n_outputs} classes")
         n = int(recursive.n[0])
-        companions = Companions.from_arrays(family, arrays, n=n, n_outputs=n_outputs, p_v=p_v)
+        companions = None
+        if has_companions:
+            companions = Companions.from_arrays(family, arrays, n=n, n_outputs=n_outputs, p_v=p_v)
         warm_up = cls(family, n_outputs, p_v, recursive, companions)
         X = array_of(arrays, "warmup.X", "float64", (len(Y), n_fields), finite=False)
         require(not np.isinf(X).any(), "array warmup.X holds infinities")
         warm_up.X = np.require(X, requirements=["C", "W"])
         warm_up.Y = np.require(Y, requirements=["C", "W"])
         warm_up.count = len(Y)
-        # In older checkpoints inputs are not scaled.
-        given = {"warmup.scaling": np.zeros(1, dtype=np.int64), **arrays}
-        warm_up.n_scaling = int(array_of(given, "warmup.scaling", "int64", (1,), least=0.0, most=len(Y))[0])
-        # Checkpoints of version 0.1 have no weights.
-        given = {"warmup.weights": np.ones(len(Y)), **arrays}
-        weights = array_of(given, "warmup.weights", "float64", (len(Y),), least=0.0)
+        warm_up.n_scaling = int(array_of(arrays, "warmup.scaling", "int64", (1,), least=0.0, most=len(Y))[0])
+        weights = array_of(arrays, "warmup.weights", "float64", (len(Y),), least=0.0)
         require((weights > 0.0).all(), "array warmup.weights holds weights that are not above 0")
         warm_up.weights = np.require(weights, requirements=["C", "W"])
         return warm_up

@@ -73,7 +73,7 @@ class MixtureOfExperts(base.Estimator):
             name: CHOICES[name].table(value) if name in CHOICES else as_python(value) for name, value in given.items()
         }
         if isinstance(expert := getattr(self.options, "expert", None), Gaussian):
-            # In full: what leaves out the tail meant another noise in earlier versions.
+            # In full: what leaves out the tail has an infinite one, which JSON does not know.
             self._checked["expert"] = CHOICES["expert"].table(expert)
 
     @abstractmethod

@@ -174,9 +174,7 @@ def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
     residual = array_of(arrays, "diagnostics.residual", "float64", (sum(sizes),))
     parts = np.split(residual, np.cumsum(sizes)[:-1]) if candidates else []
     candidates = [candidate._replace(residual=part.copy()) for candidate, part in zip(candidates, parts, strict=True)]
-    # Older checkpoints do not count outliers.
-    counted = {"diagnostics.outliers": context.outliers, **arrays}
-    context.outliers = array_of(counted, "diagnostics.outliers", "int64", (1,), least=0.0, most=LARGEST_COUNT).copy()
+    context.outliers = array_of(arrays, "diagnostics.outliers", "int64", (1,), least=0.0, most=LARGEST_COUNT).copy()
     if candidates:
         portfolio = _portfolio(context, arrays, candidates)
         if len(candidates) == 1:
@@ -193,15 +191,14 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
         n_outputs=context.targets.n_outputs,
         n_fields=len(encoder.fields),
         p_v=encoder.expert_width,
+        has_companions=context.options.serve == "portfolio",
     )
     encoder.check_rows(one.X)
     if one.n_scaling:
         one.scaler = scaler_of(context, one.X[: one.n_scaling], one.Y[: one.n_scaling])
     search = Search.from_arrays(arrays, context, one)
-    # Older checkpoints lack these.
-    completed = {"warmup.rejected": np.zeros(1, dtype=np.int64), "warmup.cost": np.zeros(1), **arrays}
-    n_rejected = int(array_of(completed, "warmup.rejected", "int64", (1,), least=0.0, most=one.count)[0])
-    cost = float(array_of(completed, "warmup.cost", "float64", (1,))[0])
+    n_rejected = int(array_of(arrays, "warmup.rejected", "int64", (1,), least=0.0, most=one.count)[0])
+    cost = 0.0 if search is None else float(array_of(arrays, "warmup.cost", "float64", (1,))[0])
     replay_began = 0
     if search is not None and "warmup.replay" in arrays:
         least, most = search.n, one.count

@@ -23,7 +23,6 @@ from streammoe.settings.sections import (
     Schema,
     Settings,
     change_policy,
-    learning_defaults,
     section_name,
 )
 
@@ -47,7 +46,6 @@ __all__ = [
     "Settings",
     "change_policy",
     "from_tables",
-    "learning_defaults",
     "load",
     "parsed",
     "section_name",

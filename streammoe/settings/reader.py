@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from streammoe.errors import ConfigError
 from streammoe.fields import Section, errors_of, rule_of, shown
-from streammoe.options import CHOICES, RENAMED, SEVERAL, RegressorOptions
+from streammoe.options import CHOICES, SEVERAL, RegressorOptions
 from streammoe.secrets import HIDDEN, is_secret, masked
 from streammoe.settings.sections import (
     LEARNING,
@@ -383,9 +383,6 @@ class _Reader:
         return self._broken(location, rule_of(error), error["input"])
 
     def _unknown(self, location: Location, what: str, known: Iterable[str]) -> str:
-        if location[0] == "model" and len(location) == 2 and location[1] in RENAMED:
-            now = RENAMED[location[1]]
-            return f"{'.'.join(location)}: unknown {what} ({self._origin(location)}); renamed to model.{now}"
         near = difflib.get_close_matches(location[-1], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; known here: {', '.join(known)}" if known else ""
         return f"{'.'.join(location)}: unknown {what} ({self._origin(location)}){hint}"

@@ -470,15 +470,6 @@ class Settings:
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
     """The tables of `LEARNING` as they were given, without defaults."""
 
-    def gives(self, section: str, *names: str) -> bool:
-        """Return whether a setting was given, and not left to its default; further names are those within its table."""
-        table: Any = self.given.get(section)
-        for name in names:
-            if not isinstance(table, Mapping) or name not in table:
-                return False
-            table = table[name]
-        return True
-
     def learning_settings(self) -> dict[str, object]:
         """Return the settings that affect the learned state as JSON values, for comparison with a checkpoint."""
         return {section: getattr(self, section).model_dump(mode="json") for section in LEARNING}
@@ -495,17 +486,6 @@ def section_name(attribute: str) -> str:
 
 LEARNING = ("model", "schema", "labels")
 """Sections that affect what is learned."""
-
-
-def learning_defaults(kind: str = "regressor") -> dict[str, dict[str, object]]:
-    """Return the default learning settings for a kind of model, in the form of `Settings.learning_settings`.
-
-    A setting that a checkpoint lacks was introduced by a later version, and its default preserves the behavior.
-    """
-    sections = {"model": MODELS[kind](), "schema": Schema(target="y"), "labels": Labels()}
-    known = {name: section.model_dump(mode="json") for name, section in sections.items()}
-    del known["schema"]["target"]
-    return known
 
 
 def change_policy(section: str, table: type[BaseModel], name: str) -> Change:

@@ -86,8 +86,6 @@ def _reload(line):
         asked = Reload(HangupFlag(), load(), load, path)
         path.write_text(path.read_text() + line)
         daemon = Mock()
-        daemon.continued.return_value = []
-        daemon.contradicted.return_value = ["model.drift"] if "drift" in line else []
         daemon.reconfigure.side_effect = lambda _, *, affects_events: (
             (_ for _ in ()).throw(_FULL) if affects_events else None
         )
@@ -162,7 +160,6 @@ def _global(*, shard="state", contains=None, damaged=False, back=False, **argume
 
 
 _PLAIN = {"kind": "gaussian", "tail": np.inf}
-_EARLIER = {"serve": "polyak", "hold": False, "curved": "off", "refits": False, "drift": "off"}
 
 
 def _marked(*, is_left):
@@ -182,12 +179,7 @@ CASES = {
     "a folder whose partitions others have": _marked(is_left=True),
     "a folder whose checkpoint is not there yet": _marked(is_left=False),
     "a folder with a mark that is none": _no_mark,
-    "a model without tails": _over({"expert": _PLAIN}, {"expert": {"kind": "gaussian"}}),
-    "a model without tails, but the settings name them": _over({"expert": _PLAIN}, {"expert": {"tail": 6.0}}),
-    "a model with defaults of an earlier version": _over(_EARLIER, {}),
-    "a model with defaults of an earlier version, but the settings name others": _over(
-        _EARLIER, {"hold": True, "drift": "page_hinkley"}
-    ),
+    "a model without tails, and other settings": _over({"expert": _PLAIN, "drift": "off"}, {}),
     "a global model that is damaged": _global(damaged=True),
     "a global model whose versions go back": _global(back=True, contains={"version": 9}),
     "a global model of too few events": _global(warmup=100),
@@ -208,7 +200,6 @@ CASES = {
     "reload, limits lowered and raised": _reload("model.max_levels = 9\nschema.late_columns = true\n"),
     "reload, a limit raised": _reload("model.max_levels = 99\n"),
     "reload, another kind of model": _reload("model.kind = 'classifier'\n"),
-    "reload, a current default for a model of an earlier version": _reload("model.drift = 'page_hinkley'\n"),
     "reload, two problems": _reload("checkpoint.keep = 0\ncheckpoint.kep = 5\n"),
     "reload, full disk": _reload("model.range_factor = 1e9\n"),
     "saving fails, works, fails for good": _saving_fails,

@@ -176,7 +176,7 @@ CASES = {
     "predictions that were edited": gone_back(edited),
     "predictions that are gone": gone_back(lambda path: path.unlink()),
     "predictions at another path": gone_back(lambda _: None, then="other.jsonl"),
-    "predictions of an earlier version": gone_back(lambda _: None, says=False),
+    "predictions of which the checkpoint does not know": gone_back(lambda _: None, says=False),
     "no name in the header": read(b",,\n"),
     "lines before the header": decoded(("by me",), b"x,y\n", opening=b"by me\nx,y\n1,2\n"),
     "a header with a carriage return": read(b"a,b\r1,2\r"),

@@ -143,8 +143,7 @@ def _without_field(_):
 def _shard(shard, *, group="g", topic="t", topic_id="one", partition=None):
     partitions = {} if partition is None else {partition: 5}
     topics = {topic: {"id": topic_id, "partitions": partitions}}
-    named = {} if shard is None else {"shard": shard}
-    return {"kind": "kafka", "group": group, "owner": "o", **named, "topics": topics}
+    return {"kind": "kafka", "group": group, "owner": "o", "shard": shard, "topics": topics}
 
 
 def _divided(**second):
@@ -236,7 +235,6 @@ CASES = {
     "a token endpoint that does not respond": _token(0, fails=Unreachable("Connection refused")),
     "produce, half a login by tokens": _produce('sasl_oauth_client_id = "me"'),
     "a position of another source": lambda _: check_position({"kind": "file"}),
-    "shards, one of an earlier version": _divided(shard=None),
     "shards, one that is missing": lambda _: redistributed([_shard("1/3")], 3),
     "shards, one twice": lambda _: redistributed([_shard("0/1"), _shard("0/1")], 3),
     "shards of two divisions": _divided(shard="1/3"),

@@ -559,7 +559,6 @@ FAULTS = {
         Fault("ready-while-unsaved", "if unsaved := health.unsaved:", "if unsaved := '':"),
     ],
     "settings": [
-        Fault("given-default-ignored", "return not given and is_earlier(", "return is_earlier("),
         Fault(
             "unknown-setting-accepted",
             'model.model_validate(table, extra="forbid", context=context)',

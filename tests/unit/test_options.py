@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import math
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ from streammoe.commands.evaluate import command as evaluate
 from streammoe.commands.fit import command as fit
 from streammoe.distributions import GaussianMixture, LaplaceMixture
 from streammoe.fields import facts_of
-from streammoe.options import CHOICES, MODELS, ClassifierOptions, FeatureOptions, RegressorOptions, as_arguments
+from streammoe.options import CHOICES, MODELS, FeatureOptions
 from streammoe.schedules import Constant, Power, constant, power
 from streammoe.settings import MODELS as SECTIONS
 from streammoe.settings import Schema
@@ -107,8 +106,6 @@ def test_words_and_numbers_are_short_for_options():
 def test_none_is_no_value_of_an_option_without_a_meaning_for_it(name):
     with pytest.raises(ConfigError, match=name):
         MoERegressor(**{name: None})
-    # Earlier versions accepted it, for the default.
-    assert MoERegressor(**as_arguments(RegressorOptions, {"degree": 2, name: None})).options.n_experts == 4
 
 
 def test_a_classifier_has_room_for_the_classes_that_are_listed():
@@ -117,9 +114,6 @@ def test_a_classifier_has_room_for_the_classes_that_are_listed():
         MoEClassifier(classes=labels, max_classes=149)
     assert MoEClassifier(classes=labels, max_classes=150).options.max_classes == 150
     assert MoEClassifier(classes=labels).options.classes == labels  # the default is for labels that are discovered
-    # Earlier versions accepted it, without effect.
-    arguments = as_arguments(MODELS["classifier"], {"classes": list(labels), "max_classes": 149})
-    assert MoEClassifier(**arguments).options.max_classes == 150
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -193,39 +187,6 @@ def test_what_may_rise_cannot_fall():
         model.change("max_levels", 10)
     model.change("max_levels", np.int64(40))
     assert (model.max_levels, model.options.max_levels) == (40, 40)
-
-
-def test_old_names_are_those_of_the_objects():
-    old = {
-        "n_experts": "auto",
-        "max_experts": 9,
-        "warmup": 0,
-        "warmup_restarts": 3,
-        "covariance": "full",
-        "averaging": "exponential",
-        "averaging_rate": 0.2,
-        "drift": "page_hinkley",
-        "drift_restart": 70,
-    }
-    options = MoEMultiTargetRegressor(**as_arguments(RegressorOptions, old | {"warmup": 50})).options
-    assert (options.n_experts, options.warmup, options.expert) == (
-        Auto(9),
-        WarmUp(50, restarts=3),
-        Gaussian("full", math.inf),
-    )
-    assert (options.averaging, options.drift) == (Exponential(0.2), PageHinkley(70))
-    heavy = as_arguments(RegressorOptions, {**old, "expert": "student_t", "degrees_of_freedom": 7.0, "drift": "off"})
-    assert (heavy["expert"], heavy["drift"], heavy["warmup"]) == (StudentT(7.0), None, WarmUp(0, restarts=3))
-
-
-def test_what_a_checkpoint_does_not_record_is_as_it_was():
-    for kind, options in ((MoERegressor, RegressorOptions), (MoEClassifier, ClassifierOptions)):
-        described = kind().describe()["model"]["arguments"]
-        assert (described["serve"], described["hold"], described["curved"]) == ("portfolio", True, "auto")
-        del described["serve"], described["hold"], described["curved"]
-        earlier = kind(**as_arguments(options, described)).options
-        assert (earlier.serve, earlier.hold, earlier.curved) == ("polyak", False, "off")
-        assert kind(**as_arguments(options, described | {"hold": True})).options.hold
 
 
 def test_columns_are_bounded():

@@ -8,8 +8,8 @@ import pytest
 import trustme
 
 from streammoe.assembly import open_daemon
-from streammoe.daemon.reload import Reload, may_change_at_restart
-from streammoe.daemon.signals import HangupFlag, StopFlag
+from streammoe.daemon.reload import may_change_at_restart
+from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, SourceError
 from tests.unit import daemons
 from tests.unit.daemons import checkpoints, latest, opened, run, settings, write_csv
@@ -211,64 +211,3 @@ def test_a_checkpoint_of_a_version_with_more_settings_is_rejected(monkeypatch):
     with pytest.raises(CheckpointError) as rejected:
         run()
     assert "model.forgetting" in str(rejected.value)
-
-
-@pytest.mark.usefixtures("here")
-def test_a_model_goes_on_with_the_defaults_that_it_began_with_unless_the_settings_give_others():
-    earlier = ["model.serve=polyak", "model.hold=false", "model.curved=off"]
-    digest = run(*earlier).state_digest
-    for changed in ([], earlier, earlier[:1], []):
-        assert run(*changed).state_digest == digest
-    for named in ("model.serve=portfolio", "model.hold=true", "model.curved=auto"):
-        with pytest.raises(CheckpointError), open_daemon(settings(named)):
-            pass
-        with open_daemon(settings()) as running:
-            assert running.daemon.contradicted(settings(named)) == [named.partition("=")[0]]
-            assert running.daemon.contradicted(settings(*earlier)) == []
-
-
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
-    ("earlier", "now"),
-    [
-        ("model.drift=off", "model.drift=page_hinkley"),
-        ("model.serve=polyak", "model.serve=portfolio"),
-        ("model.expert={kind='gaussian', tail=inf}", "model.expert.tail=4.0"),
-    ],
-)
-def test_a_reload_accepts_the_defaults_that_the_model_began_with_like_a_restart(earlier, now):
-    digest = run(earlier).state_digest
-    asked = settings()
-
-    def reloaded(running, before, *after):
-        return Reload(HangupFlag(), before, lambda: settings(*after), Path("c.toml")).apply_to(running.daemon)
-
-    with open_daemon(asked) as running:
-        assert reloaded(running, asked, earlier) == "applied"
-        assert reloaded(running, settings(earlier)) == "applied"
-        assert reloaded(running, settings(earlier), now) == "refused"
-        assert reloaded(running, asked, earlier, "model.seed=1") == "refused"
-        assert running.daemon.run(StopFlag()).state_digest == digest
-    assert run(earlier).state_digest == digest
-    with open_daemon(settings("checkpoint.dir=other")) as running:
-        assert reloaded(running, asked, earlier) == "refused"
-
-
-@pytest.mark.usefixtures("here")
-def test_a_model_with_the_defaults_of_now_is_not_taken_for_one_of_an_earlier_version():
-    run()
-    for changed in ("model.serve=polyak", "model.hold=false", "model.curved=off"):
-        with pytest.raises(CheckpointError), open_daemon(settings(changed)):
-            pass
-
-
-@pytest.mark.usefixtures("here")
-def test_a_model_older_than_the_tails_goes_on_without_unless_the_settings_give_another():
-    plain, other = ["model.expert={kind='gaussian', tail=inf}"], ["model.expert.tail=4.0"]
-    digest = run(*plain).state_digest
-    for changed in ([], plain, [], plain):  # as a version without tails would have written it, with and without
-        assert run(*changed).state_digest == digest
-        assert ("tail" in latest()["settings"]["model"]["expert"]) == (changed == [])
-    for named in (other, ["model.expert.tail=6.0"]):
-        with pytest.raises(CheckpointError), open_daemon(settings(*named)):
-            pass

@@ -247,11 +247,11 @@ def check_position(position: Position) -> None:
                 raise TypeError
         if not isinstance(position["owner"], str) or not isinstance(position.get("pattern"), str | None):
             raise TypeError
-        index, _, count = position.get("shard", "0/1").partition("/")  # which earlier versions left out
+        index, _, count = position["shard"].partition("/")
         if not (_is_number(index) and _is_number(count) and int(index) < int(count)):
             raise TypeError
     except (KeyError, TypeError, AttributeError):
-        raise invalid(KIND, "it must hold owner, and topics with partitions and their offsets") from None
+        raise invalid(KIND, "it must hold owner, shard, and topics with partitions and their offsets") from None
 
 
 def _is_number(text: str) -> bool:

@@ -68,7 +68,7 @@ def start_offsets(
         ClusterUnavailableError: the cluster did not respond.
     """
     if position is None:
-        position = {"topics": {}}
+        position = {"topics": {}, "shard": settings.shard}
     _check_shard(settings, position)
     known: Mapping[str, Any] = position["topics"]
     no_longer_read = sorted(
@@ -129,7 +129,7 @@ def start_offsets(
 
 def _check_shard(settings: ReadingSettings, position: Position) -> None:
     """Raise `SourceError` if a position is that of another shard of the same division."""
-    shard = position.get("shard", settings.shard)
+    shard = position["shard"]
     if shard != settings.shard and shard.partition("/")[2] == settings.shard.partition("/")[2]:
         raise SourceError(
             f"the checkpoint is that of shard {shard}, and source.shard is {settings.shard!r}: its partitions would be "

@@ -55,7 +55,7 @@ class ProvisionalMixture:
         totals: (2,) −log-likelihood of the events since the fit, each predicted before it was learned: of the mixture,
             including its handicap, and of the one expert.
         errors: (2,) their squared errors since the fit, in units of the targets' scales: a mixture may be far likelier
-            and its mean worse. None for classes, and in warm-ups that older versions began: who leads predicts.
+            and its mean worse. None for classes, and for a mixture that ended no warm-up: who leads predicts.
     """
 
     def __init__(

@@ -226,8 +226,8 @@ class WarmUp(Phase):
     def arrays(self) -> dict[str, AnyArray]:
         parts = [part for part in (self.provisional, self.search) if part is not None]
         arrays = self.one.arrays() | {name: array for part in parts for name, array in part.arrays().items()}
-        if self.search is not None or self.n_rejected:
-            arrays["warmup.rejected"] = np.array([self.n_rejected], dtype=np.int64)
+        arrays["warmup.rejected"] = np.array([self.n_rejected], dtype=np.int64)
+        if self.search is not None:
             arrays["warmup.cost"] = np.array([self.cost])
         if self.replay_began:
             arrays["warmup.replay"] = np.array([self.replay_began], dtype=np.int64)

@@ -1,15 +1,14 @@
 """A daemon that starts with a model that was fitted elsewhere."""
 
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.errors import CheckpointError, ConfigError, SourceError
-from streammoe.options import PLAIN, WarmUp
+from streammoe.options import WarmUp
 from tests.unit import daemons
 from tests.unit.daemons import run, store, write_csv
 
@@ -139,18 +138,6 @@ def assert_rejected(*differences, flags=()):
 def test_everything_that_differs_is_named_at_once():
     fitted(n=50, n_experts=3, standardize=False, schedule=schedules.constant(0.1), averaging=None, warmup=90)
     assert_rejected("model.n_experts", "model.standardize", "model.schedule", "model.averaging", "model.warmup")
-
-
-def test_a_default_that_it_did_not_begin_with_is_rejected_if_it_is_named_and_else_not_used():
-    earlier = {"serve": "polyak", "hold": False, "curved": "off", "refits": False, "drift": None}
-    fitted(**earlier, expert=Gaussian(tail=math.inf))
-    named = ["serve=portfolio", "hold=true", "curved=auto", "refits=true", "drift.restart=200", "expert.tail=6.0"]
-    assert_rejected(
-        *(f"model.{name.partition('=')[0].partition('.')[0]} is " for name in named),
-        flags=[f"model.{name}" for name in named],
-    )
-    run(from_model=MODEL)
-    assert load(STATE).arguments().items() >= {**earlier, "expert": PLAIN}.items()
 
 
 def test_a_model_of_another_kind_or_with_other_features_classes_or_outputs():

@@ -23,7 +23,7 @@ def learned(y, kind=MoERegressor, **more):
 
 
 def without(arrays):
-    """The arrays of a checkpoint that was written before there was such a member."""
+    """The arrays of a checkpoint in which such a member has left."""
     weights, means = arrays["portfolio.weights"][:-1], arrays["portfolio.mean_weights"][:-1]
     kept = {name: array for name, array in arrays.items() if ".quick" not in name}
     return {**kept, "portfolio.weights": weights / weights.sum(), "portfolio.mean_weights": means / means.sum()}

@@ -40,7 +40,7 @@ def test_it_is_trusted_where_regions_are_linear_and_leaves_for_good_where_they_a
 
 
 def without(arrays):
-    """The arrays of a checkpoint that was written before there was such a member."""
+    """The arrays of a checkpoint in which such a member has left."""
     weights = arrays["portfolio.weights"][:3]
     kept = {
         name: array

@@ -34,7 +34,3 @@ def test_the_buffer_keeps_rows_with_a_target_and_their_weights(case):
     assert np.concatenate(cut).tobytes() == scores.losses.tobytes()
     arrays = {name: array.copy() for name, array in warm_up.arrays().items()}
     assert same_bits(arrays.values(), parts.arrays().values())
-    # Version 0.1 knew no weights.
-    del arrays["warmup.weights"]
-    old = WarmUpBuffer.from_arrays(case.family, arrays, n_outputs=case.n_outputs, n_fields=P - 1, p_v=P)
-    assert old.rows()[2].tolist() == [1.0] * 99

@@ -37,6 +37,13 @@ def test_what_was_not_changed_is_restored(tmp_path):
         assert (again.n_candidates, again.chosen_n_experts) == (model.n_candidates, model.chosen_n_experts)
 
 
+@pytest.mark.parametrize("make", [learned, warming, classes, outputs, interim])
+def test_a_model_that_lacks_any_of_its_arrays_is_rejected(make, tmp_path):
+    model = make()
+    names = model.arrays().keys() - {"warmup.errors"}  # not every mixture of a warm-up has those
+    assert [name for name in names if is_accepted(tmp_path, model, lambda arrays, name=name: arrays.pop(name))] == []
+
+
 @pytest.mark.parametrize("of", DAMAGES)
 def test_arrays_of_no_model_are_rejected(of, tmp_path):
     make, changes = DAMAGES[of]
@@ -61,6 +68,8 @@ def targets(arrays):
     arrays["encoder.targets"] = text(names)
     for name in ("target_center", "target_scale", "target_largest"):
         arrays[f"encoder.{name}"] = np.ones(len(names))
+    arrays["encoder.target_largest.blocks"] = np.zeros((len(names), 31))
+    arrays["encoder.target_largest.filled"] = np.zeros(len(names), dtype=np.int64)
 
 
 @pytest.mark.parametrize("change", [pytest.param(levels, marks=pytest.mark.slow), targets])  # thousands of columns

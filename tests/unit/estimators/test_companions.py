@@ -6,16 +6,10 @@ import pytest
 from streammoe import MoEClassifier, MoERegressor, load
 from streammoe.errors import CheckpointError
 from streammoe.model import checkpoint
-from tests.unit.estimators.models import classes, pairs, same, trained
+from tests.unit.estimators.models import classes, same, trained
 
 LONG = {"warmup": 400, "standardize": True}
 OWN = ("trust", "modest.", "constant.", "curved.", "curved_terms")
-
-
-def without(arrays):
-    """The arrays of a checkpoint that was written before there were companions."""
-    own = (*OWN, "surprise")
-    return {name: array for name, array in arrays.items() if not name.removeprefix("warmup.").startswith(own)}
 
 
 def test_a_ring_is_found_before_there_is_a_mixture():
@@ -55,20 +49,6 @@ def test_columns_of_few_values_are_not_multiplied():
     assert terms == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 1], [1, 3], [3, 3]]
 
 
-@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
-def test_a_checkpoint_without_them_goes_on_without_them(kind):
-    """Also over the next change of scale; what has learned alone is as it was."""
-    alone, restored = trained(kind, 50, serve="polyak", **LONG), trained(kind, 0, **LONG)
-    checkpoint.restore(restored.learner, without(trained(kind, 50, **LONG).arrays()))
-    for x, y in pairs(kind, 150)[50:]:
-        assert restored.predict_one(x) == alone.predict_one(x)
-        for each in (alone, restored):
-            each.learn_one(x, y)
-    found, expected = ({k: v for k, v in each.arrays().items() if "warmup." in k} for each in (restored, alone))
-    assert found.keys() == expected.keys()
-    assert all(array.tobytes() == expected[name].tobytes() for name, array in found.items())
-
-
 def test_a_late_class_and_a_late_column_are_learned_by_all(tmp_path):
     X, _ = classes(120)
     y = np.where(np.arange(120) > 90, "late", np.where(X[:, 0] > 0, "a", "b"))
@@ -99,6 +79,7 @@ def test_a_late_class_and_a_late_column_are_learned_by_all(tmp_path):
         ("warmup.curved_terms", lambda array: array + 4),
         ("warmup.curved_terms", lambda array: array[:-1]),
         ("warmup.constant.experts", None),
+        ("warmup.trust", None),
     ],
 )
 def test_a_checkpoint_with_others_is_rejected(name, change):

@@ -12,7 +12,6 @@ from streammoe.distributions import Gaussian
 from streammoe.engine import warmup
 from streammoe.engine.state import UnsoundError
 from streammoe.model.phases import provisional
-from streammoe.persistence import encode
 from tests.unit.estimators.models import COVARIANCE, QUICK, STREAMS, classes, numbers, pairs, trained
 
 FIRST, WARM_UP = 40, 170
@@ -150,22 +149,6 @@ def test_errors_count_by_the_weight_of_the_event_and_in_units_of_the_targets():
         counted = weight / model.arrays()["weights.mean"][0]
         expected = before if np.isnan(target) else before + counted * apart**2
         np.testing.assert_allclose(found.errors, expected, rtol=1e-12)
-
-
-def test_in_a_warm_up_that_an_older_version_began_who_leads_predicts(tmp_path):
-    model = trained(n=100, **BRIEF, standardize=True)
-    path = tmp_path / "older.safetensors"
-    arrays = model.arrays()
-    arrays.pop("warmup.errors")
-    path.write_bytes(encode(arrays, model.describe()))
-    old, found = load(path), model.learner.phase.provisional
-    found.errors[:] = 1e9, 0.0
-    assert found.leads
-    assert not found.predicts
-    assert old.learner.phase.provisional.predicts
-    old.learn_array(X[100:110], Y[100:110])
-    assert old.arrays().keys() == arrays.keys()
-    assert "warmup.errors" not in trained(MoEClassifier, 100, **BRIEF).arrays()
 
 
 def test_a_late_column_widens_its_scaler():

@@ -220,28 +220,6 @@ def test_the_count_is_part_of_a_checkpoint_and_not_of_the_digest(tmp_path):
         cut.learn_array(X[:3], np.array([-1e5, 0.0, 1e300]))
     assert cut.n_outliers == 2
     assert cut.state_digest() == whole.state_digest()
-    arrays = cut.arrays()
-    del arrays["diagnostics.outliers"]
-    assert type(cut).from_checkpoint(arrays, cut.describe()["model"]).state_digest() == whole.state_digest()
-
-
-@pytest.mark.parametrize("said", ["gaussian", {"kind": "gaussian", "covariance": "diagonal"}, None])
-def test_models_of_versions_without_tails_have_none(said):
-    X, _, y = stream(400, 0)
-    y[350] = 50.0
-    model = of(PLAIN)
-    model.learn_array(X[:300], y[:300])
-    description = model.describe()["model"]
-    assert description["arguments"]["expert"] == {"kind": "gaussian", "covariance": "diagonal"}
-    description["arguments"]["expert"] = said
-    if said is None:
-        del description["arguments"]["expert"]
-    arrays = {name: array.copy() for name, array in model.arrays().items()}
-    old = type(model).from_checkpoint(arrays, description)
-    assert old.options.expert == Gaussian(tail=PLAIN)
-    for each in (old, model):
-        each.learn_array(X[300:], y[300:])
-    assert old.state_digest() == model.state_digest()
 
 
 def test_a_saved_model_keeps_its_tail(tmp_path):

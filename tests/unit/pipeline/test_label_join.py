@@ -176,7 +176,7 @@ def test_a_letter_has_key_and_headers_of_the_record_that_it_names_also_over_a_re
     assert found == [(b"features", whys[0]), (None, None), (b"none", whys[2])]
     bare = settled(before, line, batch_of([{"id": 1, "y": "x"}], 2))
     assert [(letter.key, letter.headers) for letter in bare.letters] == found[:1]
-    assert "labels.headers" not in before.arrays()  # which no file of an earlier version has either
+    assert "labels.headers" not in before.arrays()
 
 
 @pytest.mark.parametrize(
