@@ -120,7 +120,7 @@ _WRONG = {
     "evaluate data.csv --target": ("a --classify --expert laplace",),
     "evaluate data.csv --target y": (
         *("--warmup 200:3:1", "--schedule linear:1", "--schedule power:x", "--schedule power:0.6:1:2:3"),
-        *("--against LinearRegression", "--plot out.txt", "--html missing/out.html", "--set metrics.port=1"),
+        *("--against LinearRegression", "--plot out.txt", "--plot missing/out.png", "--set metrics.port=1"),
     ),
     "fit": ("data.csv", "mostly-bad.csv --target y"),
     "fit data.csv --target y": (

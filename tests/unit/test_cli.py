@@ -243,8 +243,8 @@ def test_evaluate_prints_a_table_or_json_and_writes_what_it_is_asked_for(call, d
     ):
         assert said in done.stdout
     assert (done.stderr, [path.name for path in data.iterdir()]) == ("", ["many.csv"])
-    found = json.loads(call(*asked, "--plot", "o.png", "--html", "o.html", "--json").stdout)
-    assert {path.name for path in data.iterdir()} == {"many.csv", "o.png", "o.html"}
+    found = json.loads(call(*asked, "--plot", "o.png", "--json").stdout)
+    assert {path.name for path in data.iterdir()} == {"many.csv", "o.png"}
     assert (found["metric"], found["events"], found["learned"], found["rejected"]) == ("rmse", 301, 300, 1)
 
 
@@ -295,7 +295,7 @@ def test_every_option_reaches_its_setting(call, data):
 
 def test_a_file_that_is_mostly_rejected_has_no_results_unless_that_is_allowed(call, tmp_path):
     (tmp_path / "half.csv").write_text("\n".join(["a,y", *(f"{i},{i % 3}" for i in range(40)), *["x,1"] * 41]))
-    for command, file in (("fit --out", "m.model"), ("evaluate --html", "o.html")):
+    for command, file in (("fit --out", "m.model"), ("evaluate --plot", "o.png")):
         asked = [*command.split(), file, "half.csv", "--target", "y", "--n-experts", 1]
         assert call(*asked, code=5).stdout == ""
         assert not (tmp_path / file).exists()
@@ -349,7 +349,7 @@ def test_a_command_that_is_stopped_while_it_reads_ends_without_results(call, dat
     flag = "streammoe.daemon.signals.StopFlag."
     monkeypatch.setattr(f"{flag}__enter__", lambda flag: setattr(flag, "requested", 1) or flag)
     monkeypatch.setattr(f"{flag}__exit__", lambda *_: None)
-    for command, option, file in (("fit", "--out", "m.model"), ("evaluate", "--html", "page.html")):
+    for command, option, file in (("fit", "--out", "m.model"), ("evaluate", "--plot", "o.png")):
         assert call(command, *Y, option, file, code=130).stdout == ""
         assert not (data / file).exists()
 

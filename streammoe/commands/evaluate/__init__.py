@@ -25,9 +25,6 @@ from streammoe.console import end_without_result, file_options, logged, progress
     help="A River learner, after its StandardScaler, on the same events; may be repeated.",
 )
 @click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.png", help="Plot scores and shares over time.")
-@click.option(
-    "--html", "page", type=click.Path(path_type=Path), metavar="OUT.html", help="Write everything to an HTML page."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
 def command(
@@ -38,15 +35,14 @@ def command(
     overrides: tuple[str, ...],
     against: tuple[str, ...],
     plot: Path | None,
-    page: Path | None,
     as_json: bool,
     **given: Any,
 ) -> None:
     """Predict, then learn each event of a file, or of stdin (-), and print the scores.
 
-    No configuration is needed, and nothing is written except to the files given by --plot and --html. All settings of
-    [model] and [schema] can be set, for example --set model.range_factor=1e9. An option that is an object takes its
-    values in order: --warmup 400:3 is 400 events and 3 restarts, --expert student_t:5 has df = 5.
+    No configuration is needed, and nothing is written except to the file given by --plot. All settings of [model] and
+    [schema] can be set, for example --set model.range_factor=1e9. An option that is an object takes its values in
+    order: --warmup 400:3 is 400 events and 3 restarts, --expert student_t:5 has df = 5.
 
     If more than half of the records were rejected (--set dead_letters.max_ratio=0.5), nothing is printed, and the exit
     code is 5; if nothing could be learned at all, it is 3. Ctrl-C ends the run with the scores so far; if there are
@@ -55,9 +51,9 @@ def command(
     \b
     Example:
       streammoe evaluate rides.csv --target minutes --ignore id --against river:LinearRegression
-      streammoe evaluate iris.csv --target species --classify --n-experts 2 --warmup 100 --html report.html
+      streammoe evaluate iris.csv --target species --classify --n-experts 2 --warmup 100 --plot scores.png
     """
-    from streammoe.commands.evaluate import report
+    from streammoe.commands.evaluate import outputs, report
     from streammoe.commands.evaluate.options import check_overrides, tables_from
     from streammoe.commands.evaluate.run import evaluate as run_evaluation
     from streammoe.configuration import settings_from
@@ -68,20 +64,19 @@ def command(
     if against:
         tables["source"]["block_bytes"] = 1 << 16  # slow peers, and a bar that moves
     settings = settings_from(tables, "the command line", overrides=overrides)
-    report.check_outputs(plot, page, settings)
+    drawn = outputs.Output("--plot", plot, outputs.FIGURE_SUFFIXES, needs_matplotlib=True)
+    outputs.check_outputs(drawn, settings=settings)
     with StopFlag() as stop, progress_bar("evaluating") as follow:
         evaluation = run_evaluation(
             settings,
             against,
             source_name="stdin" if file == "-" else file,
-            shares=plot is not None or page is not None,
+            shares=plot is not None,
             on_batch=follow,
             stop=stop,
         )
     if evaluation.stopped and not evaluation.curves["streammoe"].count:
         end_without_result(stop.exit_code, "before an event was scored; there are no results, and nothing was written")
     if plot is not None:
-        report.write_plot(evaluation, plot)
-    if page is not None:
-        report.write_page(evaluation, page)
+        outputs.write_figure("--plot", plot, report.figure(evaluation))
     click.echo(report.to_json(evaluation) if as_json else report.table(evaluation))

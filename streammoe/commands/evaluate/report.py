@@ -1,9 +1,7 @@
-"""Reports of a prequential run: a table, JSON, a plot, an HTML page."""
+"""Reports of a prequential run: a table, JSON, a plot."""
 
 from __future__ import annotations
 
-import html
-import io
 import json
 import math
 from importlib.metadata import version
@@ -12,17 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streammoe.commands.evaluate import outputs
-from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, finite_or_none, format_number
+from streammoe.commands.evaluate.outputs import finite_or_none, format_number
 from streammoe.commands.evaluate.run import Evaluation
 from streammoe.text import share_learned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from streammoe.settings import Settings
-
-PAGES = (".html", ".htm")
 MAX_SHARES = 10
 """Maximum number of experts shown separately; matplotlib has that many colors."""
 
@@ -67,33 +61,6 @@ def to_json(evaluation: Evaluation) -> str:
         },
         allow_nan=False,
     )  # fmt: skip
-
-
-def check_outputs(plot: Path | None, page: Path | None, settings: Settings) -> None:
-    """Check before a long run that its plot and its page can be written, and are not what the settings read.
-
-    Raises:
-        ConfigError: matplotlib is missing, or a path cannot be used.
-    """
-    outputs.check_outputs(
-        outputs.Output("--plot", plot, FIGURE_SUFFIXES, needs_matplotlib=True),
-        outputs.Output("--html", page, PAGES, needs_matplotlib=True),
-        settings=settings,
-    )
-
-
-def write_plot(evaluation: Evaluation, path: Path) -> None:
-    """Write the plot in the format of the file extension."""
-    outputs.write_figure("--plot", path, figure(evaluation))
-
-
-def write_page(evaluation: Evaluation, path: Path) -> None:
-    """Write a self-contained HTML file."""
-    picture = io.StringIO()
-    figure(evaluation).savefig(picture, format="svg", metadata={"Date": None})
-    svg = picture.getvalue()
-    svg = svg[svg.index("<svg") :]
-    outputs.write_output("--html", path, _page(evaluation, svg).encode())
 
 
 def figure(evaluation: Evaluation) -> Figure:
@@ -161,43 +128,6 @@ def _draw_shares(axes: Any, evaluation: Evaluation) -> None:
     axes.set_ylabel("share of each expert (%)")
     axes.set_title("Gate")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize="small", frameon=False)
-
-
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; margin: 1rem 0; }
-th, td { padding: .3rem .9rem; border-bottom: 1px solid #ddd; text-align: right; font-variant-numeric: tabular-nums; }
-th:first-child, td:first-child { text-align: left; }
-tbody tr:first-child { font-weight: 600; }
-svg { max-width: 100%; height: auto; }
-pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; }
-"""
-
-
-def _page(evaluation: Evaluation, svg: str) -> str:
-    title = html.escape(f"streammoe on {evaluation.source}")
-    heads = ("learner", evaluation.metric, "last quarter", "log-loss (nats)", "events/s")
-    body = []
-    for row in evaluation.rows:
-        if row.failure is not None:
-            cells = [row.name, f"failed: {row.failure}", "", "", ""]
-        else:
-            log_loss = "" if row.log_loss is None else format_number(row.log_loss)
-            speed = "" if math.isnan(row.events_per_second) else f"{row.events_per_second:,.0f}"
-            cells = [row.name, format_number(row.score), format_number(row.last_quarter), log_loss, speed]
-        body.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
-    parts = [
-        f"<h1>{title}</h1>",
-        *(f"<p>{html.escape(line)}</p>" for line in _heading(evaluation)),
-        "<table><thead><tr>" + "".join(f"<th>{html.escape(head)}</th>" for head in heads) + "</tr></thead><tbody>",
-        *(f"<tr>{cells}</tr>" for cells in body),
-        "</tbody></table>",
-        *(f"<p>{html.escape(line)}</p>" for line in _notes(evaluation)),
-        f"<figure>{svg}</figure>",
-        f"<h2>Settings</h2><pre>{html.escape(json.dumps(evaluation.settings, indent=2))}</pre>",
-    ]
-    head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(parts) + "\n</body></html>\n"
 
 
 def _heading(evaluation: Evaluation) -> list[str]:
