@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors, extension
 from streammoe.daemon.chained import ChainedSource
@@ -45,8 +45,6 @@ from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered,
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
 
 LOGGER = logging.getLogger("streammoe.assembly")
-MAX_RUNS = 1_000
-"""Maximum number of runs that a checkpoint records; dead letters of older runs can no longer be replayed."""
 
 
 class DaemonHandle(NamedTuple):
@@ -175,8 +173,6 @@ def open_daemon(
             description={
                 "version": version("streammoe"),
                 "settings": settings.learning_settings(),
-                "runs": _latest_runs(metadata),
-                "replayed": metadata.get("replayed", {}),
             },
             position=position,
             generation=generation,
@@ -288,8 +284,3 @@ def _jump_handler(
 
     guard = _loss_guard(model, None if latest is None else latest[1])
     return JumpHandler(action, guard, RollbackHistory(store.keep, saved, keeps_batches=action == "rollback"), restore)
-
-
-def _latest_runs(metadata: Mapping[str, Any]) -> dict[str, int]:
-    """Return the latest runs, each with the number of events processed when its last checkpoint was written."""
-    return dict(sorted(metadata.get("runs", {}).items(), key=lambda run: cast("int", run[1]))[-MAX_RUNS:])

@@ -169,7 +169,7 @@ def contested(
         (name, file)
         for section, table in sections
         for name, file in _texts(section, table.model_dump())
-        if os.path.isfile(file) and name not in _outputs(settings)  # noqa: PTH113 - whatever the text is
+        if os.path.isfile(file) and name not in outputs  # noqa: PTH113 - whatever the text is
     ]
     yield from overlaps(others, [*inputs, *named])
 

@@ -349,7 +349,7 @@ EXPIRED = "expired"
 
 
 class DeadLetter(NamedTuple):
-    """A rejected record, with all that is needed to find it, count it and replay it after a fix."""
+    """A rejected record, with all that is needed to find it, count it and read it again after a fix."""
 
     location: Location
     stage: str
@@ -363,10 +363,6 @@ class DeadLetter(NamedTuple):
     """Name of the decoder that reads `record`; ``None`` if that is not a whole record."""
     columns: tuple[str, ...] | None = None
     """Column names, for formats whose records do not name their values."""
-    run: str | None = None
-    """Identifies the run of the daemon that rejected it; each start begins a new one."""
-    events: int | None = None
-    """Events processed up to the end of the record's batch, counted across restarts."""
     delimiter: str | None = None
     """See `Batch.delimiter`; ``None`` for a comma."""
     decimal: str | None = None
@@ -442,28 +438,21 @@ class Sink(Protocol):
         ...
 
 
-class StoredLetters(NamedTuple):
-    """The letters that a sink has written, as far as they are still there."""
-
-    name: str
-    """Identifies the place that holds them, the same whenever it is read."""
-    letters: Iterator[DeadLetter | None]
-    """In their order; ``None`` for what is no letter. Raises `SourceError` if they cannot be read."""
-
-
 class DeadLetterSink(Sink, Protocol):
     """A sink for rejected records, at least once: a restart may write a record again, with the same location."""
 
     @staticmethod
-    def stored(settings: Any, sources: Sequence[Any]) -> StoredLetters:  # noqa: ARG004 - for subclasses
-        """Return what sinks with these settings have written; the arguments are those of the constructor.
+    def stored(settings: Any, sources: Sequence[Any]) -> Iterator[DeadLetter | None]:  # noqa: ARG004 - for subclasses
+        """Yield what sinks with these settings have written, in order; ``None`` for what is no letter.
+
+        The arguments are those of the constructor.
 
         Raises:
             ConfigError: the settings do not tell where it is.
             SourceError: it cannot be read.
         """
         raise SourceError(
-            f"dead_letters.kind = {settings.kind!r}: these letters cannot be read back; name a file of letters"
+            f"dead_letters.kind = {settings.kind!r}: these letters cannot be read back; read them where they are stored"
         )
 
     def write(self, letters: list[DeadLetter]) -> None:

@@ -145,16 +145,6 @@ def _check_losses(
             f"have been; from generation {target} they would be made again, and be seen twice. Nothing was changed; "
             "a start goes back automatically if a transaction is missing, and --fresh starts over"
         )
-    before = checkpoint.metadata.get("replayed", {})
-    for generation, later_checkpoint in later.items():
-        replayed = later_checkpoint.metadata.get("replayed", {})
-        files = [name for name, letters in replayed.items() if before.get(name) != letters]
-        if files:
-            raise CheckpointError(
-                f"{where}: generation {generation} has learned dead letters of {', '.join(files)}, which are no longer "
-                f"in that file; from generation {target} they would be lost. Nothing was changed; go "
-                f"back no further than to {generation} with --to, or {by_hand}"
-            )
 
 
 def _is_replayable(checkpoint: Checkpoint, source_classes: Mapping[str, Any]) -> bool:

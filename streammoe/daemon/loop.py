@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -142,7 +141,6 @@ class Daemon:
         self._metrics = metrics
         self._policy = policy
         self._description = description
-        self._run = uuid.uuid4().hex[:12]
         self._position = position
         self._generation = generation
         self._health = health
@@ -501,8 +499,6 @@ class Daemon:
             metadata={
                 **self._description,
                 **self.model.identify(),
-                # Tells which dead letters count: what a run did after its last checkpoint, the next one repeats.
-                "runs": {**self._description.get("runs", {}), self._run: sum(self._outcomes.values())},
                 "positions": [self._position],
                 "counters": {"outcomes": dict(self._outcomes), "reasons": dict(self._reasons)},
                 "scores": self.scores.to_json(),
@@ -586,8 +582,7 @@ class Daemon:
         drifts = self.model.drifts
         processed = self._process(batch)
         if processed.letters:
-            events = sum(self._outcomes.values()) + sum(processed.outcomes.values())
-            self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
+            self._dead_letters.write(processed.letters)
         rejected = [letter for letter in processed.letters if letter.reason != EXPIRED]
         if rejected:
             self._report_new_reasons(rejected)
@@ -710,8 +705,7 @@ class Daemon:
             records += len(batch)
             self._outcomes.update(processed.outcomes)
             self._reasons.update(processed.reasons)
-            events = sum(self._outcomes.values())
-            self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
+            self._dead_letters.write(processed.letters)
         self._metrics.reset_counts(self._outcomes, self._reasons)
         self._contains = checkpoint.metadata.get("contains", {})
         self._learned = []

@@ -23,7 +23,6 @@ from streammoe.options import CHOICES
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.contest import Contest, check_state, contest_state
 from streammoe.pipeline.label_join import LabelJoin, Limits
-from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import Recovered
 from streammoe.settings import MODELS, Settings, change_policy
@@ -230,14 +229,6 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
         require(tuple(outputs) == schema.targets, f"its model has other outputs than schema.target: {shown(outputs)}")
 
 
-def resume_pipeline(settings: Settings, checkpoint: Checkpoint) -> Pipeline:
-    """Restore the pipeline of a checkpoint with its model and scores, without a source.
-
-    Raises:
-        CheckpointError: the settings describe another model.
-    """
-    model = resume_model(settings, checkpoint)
-    return Pipeline(model, schema_of(settings), scores_of(settings, checkpoint, model))
 
 
 def check_bookkeeping(checkpoint: Checkpoint) -> None:
@@ -257,9 +248,6 @@ def check_bookkeeping(checkpoint: Checkpoint) -> None:
     for name in ("outcomes", "reasons"):
         require(name in counters, f"counters lacks {name}")
         counts_of(counters, name)
-    counts_of(metadata, "runs")
-    for file, letters in table_of(metadata, "replayed").items():
-        _require_strings(letters, f"replayed names {shown(letters)} of {shown(file)}")
     for section in table_of(metadata, "settings"):
         table_of(metadata["settings"], section)
     require(isinstance(metadata.get("transactional", False), bool), "transactional is neither true nor false")
@@ -295,12 +283,6 @@ def _check_guard(guard: dict[str, Any]) -> None:
         isinstance(entry, list) and len(entry) == 2 and all(map(is_count, entry)) for entry in saved
     )
     require(pairs, f"guard.saved is {shown(saved)}; it must be a list of generations with their numbers of events")
-
-
-def _require_strings(value: Any, problem: str) -> None:
-    require(
-        isinstance(value, list) and all(isinstance(text, str) for text in value), f"{problem}, which are not strings"
-    )
 
 
 def labels_of(settings: Settings, checkpoint: Checkpoint | None) -> LabelJoin | None:

@@ -1,18 +1,21 @@
-"""Rejected records, kept in a file for inspection and replay."""
+"""Rejected records, kept in a file."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from streammoe.errors import SourceError
 from streammoe.persistence.append_log import AppendLog
 from streammoe.ports import DECIMALS, DELIMITERS, DeadLetter, DeadLetterSink, Headers
 
 
 class DeadLetterFile(AppendLog, DeadLetterSink):
-    """A file of rejected records as JSON lines: place, stage, reason, detail, record, and how to replay it.
+    """A file of rejected records as JSON lines: place, stage, reason, detail, record, and how to read it again.
 
     A record or key that is not UTF-8 is written as ``record_base64`` or ``key_base64`` instead, and such a value of a
     header as an object with ``base64``. `read_letter` reads a line.
@@ -20,6 +23,17 @@ class DeadLetterFile(AppendLog, DeadLetterSink):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path, "dead_letters.path")
+
+    @staticmethod
+    def stored(settings: Any, sources: Sequence[Any]) -> Iterator[DeadLetter | None]:  # noqa: ARG004 - as others
+        try:
+            with Path(settings.path).open("rb") as lines:
+                yield from map(read_letter, lines)
+        except OSError as error:
+            raise SourceError(
+                f"dead_letters.path {settings.path}: cannot be read ({error.strerror}); name the file that holds the "
+                "letters, or start the daemon, which creates it"
+            ) from error
 
     def write(self, letters: list[DeadLetter]) -> None:
         """Append these letters; durable after `flush`."""
@@ -64,8 +78,6 @@ _REQUIRED: dict[str, type] = {"place": dict, "stage": str, "reason": str, "detai
 _OPTIONAL: dict[str, type] = {
     "format": str,
     "columns": list,
-    "run": str,
-    "events": int,
     "delimiter": str,
     "decimal": str,
     "omitted_bytes": int,

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from streammoe.assembly import open_daemon
-from streammoe.commands.dead_letters import read_contents, replay
+from streammoe.commands.dead_letters import Records, read_contents
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError, SinkError, SourceError
-from streammoe.persistence import read_checkpoint
 from streammoe.ports import DeadLetter
 from streammoe_connectors.kafka.dead_letters import KafkaDeadLetters
 from tests.integration.kafka_clients import rows, sink_to, versions
@@ -58,7 +57,7 @@ def test_a_dead_letter_is_the_record_with_headers(topics, closing):
     sink = closing(letters_to(topics.address, name))
     place = {"topic": "events", "partition": 0, "offset": 7}
     detail = "bad \udcff, größer"
-    full = DeadLetter(place, "decode", "malformed", detail, b"\xff\x00", "csv", ("a", "ü"), "run", 12)
+    full = DeadLetter(place, "decode", "malformed", detail, b"\xff\x00", "csv", ("a", "ü"))
     full = full._replace(key=b"\xfe", headers=(("stage", b"\xff"), ("stage", None)), omitted_bytes=3)
     sink.write([full, DeadLetter({"path": "ä", "offset": 0}, "validate", "too_long", "so long", b"")])
     sink.flush()
@@ -69,12 +68,12 @@ def test_a_dead_letter_is_the_record_with_headers(topics, closing):
     assert headers.pop("omitted_bytes") == "3"
     assert json.loads(headers.pop("place")) == place
     assert json.loads(headers.pop("columns")) == ["a", "ü"]
-    expected = {"stage": "decode", "reason": "malformed", "format": "csv", "run": "run", "events": "12"}
+    expected = {"stage": "decode", "reason": "malformed", "format": "csv"}
     assert headers == {"detail": "bad \\udcff, größer", **expected}
     assert (bare.value, [header for header, _ in bare.headers]) == (b"", ["place", "stage", "reason", "detail"])
 
 
-def test_letters_of_a_topic_are_shown_and_learned_once_and_what_comes_meanwhile_is_left(topics, tmp_path, monkeypatch):
+def test_letters_of_a_topic_are_shown_and_written_to_a_file_once_each(topics, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("streammoe.assembly.compile_kernels", lambda settings=None: None)
     read, rejected = topics.create(), topics.create(partitions=2, name="letters")
@@ -94,30 +93,24 @@ def test_letters_of_a_topic_are_shown_and_learned_once_and_what_comes_meanwhile_
     settings = load_settings("config.toml", environment={})
     with open_daemon(settings) as running, StopFlag() as stop:
         assert running.daemon.run(stop).rejected == 3
-    found = read_contents(Path("config.toml"), show=9)
+    found = read_contents(settings, show=9)
     assert ({count.reason: count.letters for count in found.counts}, found.unreadable) == (
         {"out_of_range": 2, "malformed": 1},
         1,
     )
     kept = sorted((letter.location["offset"], letter.record, letter.key, letter.headers) for letter in found.shown)
     assert kept == [(i, values[i], keys[i], (("trace", keys[i]),)) for i in (60, 61, 62)]
-    fixed = load_settings("config.toml", environment={}, overrides=["model.range_factor=1e12"])
-    for _ in range(2):  # the second time it is as if it had been interrupted: no letter leaves a topic
-        done = replay(Path("config.toml"), fixed)
-        assert done.refused == {"malformed": 1}
-    assert (done.learned, done.dropped, done.checkpoint) == (0, 2, None)
-    # The checkpoint of a later replay lists them, too.
-    assert replay(Path("config.toml"), fixed, reason="out_of_range").learned == 0
-    assert read_checkpoint("state").metadata["n"] == 62
-    # A letter that repeats an earlier one, as after a crash of the daemon, changes nothing either.
-    letter = found.shown[0]
+    # A letter that repeats an earlier one, as after a crash of the daemon, is written out once.
     again = letters_to(topics.address, rejected)
-    again.write([letter])
+    again.write([letter for letter in found.shown if letter.location["offset"] == 60])
     again.flush()
     again.close()
-    assert replay(Path("config.toml"), fixed).learned == 0
+    records = Records()
+    assert read_contents(settings, reason="out_of_range", records=records).counts[0].letters == 3
+    assert (records.write(Path("again.jsonl")), records.repeated) == (2, 1)
+    assert sorted(Path("again.jsonl").read_bytes().splitlines()) == sorted(values[60:62])
     with pytest.raises(SourceError):
-        read_contents(config_of(tmp_path, lines, rejected, "nowhere"))
+        read_contents(load_settings(config_of(tmp_path, lines, rejected, "nowhere"), environment={}))
 
 
 def config_of(folder, lines, old, new):

@@ -5,6 +5,7 @@ What click, TOML's and Parquet's readers say in their own words is left out: it 
 
 import contextlib
 import gzip
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,19 @@ model = { n_experts = 1, warmup = 20 }
 metrics.enabled = false
 """
 
+_LETTERS = [
+    {
+        "place": {"path": path, "offset": 6},
+        "stage": "decode",
+        "reason": "malformed",
+        "detail": "bad",
+        "record": "1,2",
+        "format": "csv",
+        "columns": ["a", column],
+    }
+    for path, column in (("data.csv", "y"), ("more.csv", "z"))
+]
+
 
 def _prepare():
     """Write files of every kind, right and wrong, into the current folder."""
@@ -42,6 +56,8 @@ def _prepare():
     Path("scrambled.csv.gz").write_bytes(gzip.compress(b"a,b,y\n" + b"na,1,2\n" * 1500, mtime=0)[:-9])
     Path("utf-16.csv").write_bytes("a,y\n1,2\n".encode("utf-16"))
     Path("letters.jsonl").write_text("no letter\n")
+    for name, entries in {"one": _LETTERS[:1], "two": _LETTERS}.items():
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     Path("no-target.jsonl").write_text('{"a": 1}\n')
     Path("rejected.jsonl").write_text('what?\n{"a": ""}\n{"a": 1, "y": null}\n')
     Path("unlabelled.jsonl").write_text('{"a": 1, "y": null}\n{"a": 1}\n')
@@ -128,8 +144,13 @@ _WRONG = {
         *("--out data.csv", "--out new --trace ./new", "--out /dev/full", "--out /proc/model"),
         "--from-model other.model --out other.model",
     ),
-    "dead-letters": ("missing.jsonl", "binary.csv", "letters.jsonl --dry-run"),
-    "dead-letters letters.jsonl --replay": ("config.toml",),
+    "dead-letters": ("missing.toml",),
+    "dead-letters config.toml --set": ("dead_letters.path=missing.jsonl", "dead_letters.path=letters.jsonl"),
+    "dead-letters config.toml --out": ("missing/out.csv", "out.txt", "config.toml"),
+    "dead-letters config.toml --set dead_letters.path=one.jsonl --out": (
+        *("out.jsonl", "out.csv --reason poison", "out.csv"),
+        "out.csv --set dead_letters.path=two.jsonl",
+    ),
     "reduce": (
         *("missing --out out", "file --out out", "missing", "folder missing/folder --out out", "folder --out folder"),
         *("folder --out s4://me:word@bucket", "folder --name a/b --out out", "folder --name a --name b --out out"),

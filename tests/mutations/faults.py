@@ -57,7 +57,7 @@ AREAS = {
         "test_partitions.py test_merge.py connectors/kafka/test_*.py test_transactional_start.py "
         "integration/test_kafka_source.py integration/test_kafka_sinks.py integration/test_kafka_outages.py"
     ),
-    "replay": "test_replay.py test_rollback.py process/test_commands.py",
+    "letters": "test_letters_out.py test_rollback.py process/test_commands.py",
     "shards": "unit/scaleout/test_*.py",
     "process": "test_signals.py integration/test_kafka_processes.py process/test_*.py",
 }
@@ -656,16 +656,9 @@ FAULTS = {
             'unassigned[topic] = {**before, "partitions": unread}',
         ),
     ],
-    "replay": [
-        Fault("replayed-letters-not-named", "self.place.name: sorted(self.replayed_keys)", "self.place.name: []"),
-        Fault(
-            "replayed-stay-rejected", 'outcomes["rejected"] -= sum(self.outcomes.values())', 'outcomes["rejected"] -= 0'
-        ),
-        Fault(
-            "letter-of-last-batch-kept",
-            "if letter.events > events_saved else None",
-            "if letter.events >= events_saved else None",
-        ),
+    "letters": [
+        Fault("letters-of-equal-records-lost", "record = json.dumps(letter.location), ", 'record = "", '),
+        Fault("letters-of-several-lines", "whole = record if self.is_csv else ", "whole = record if record else "),
         Fault("rollback-of-stdin", "    replayable = False", "    replayable = True"),
     ],
     "shards": [

@@ -357,12 +357,12 @@ def test_a_command_that_is_stopped_while_it_reads_ends_without_results(call, dat
 # --- dead letters --------------------------------------------------------------------------------------------------
 
 
-def test_dead_letters_are_counted_shown_and_replayed(call, config, tmp_path):
+def test_dead_letters_are_counted_shown_and_written(call, config, tmp_path):
     config.write_text(config.read_text() + "model = { n_experts = 1, warmup = 10 }\n")
     lines = [f"{i % 7},{i % 5},{i}" for i in range(50)]
     (tmp_path / "data.csv").write_text("\n".join(["a,b,y", *lines, "1e9,1,2", "x\x1b[31m,1,2", "1e9,2,2"]) + "\n")
     call("run", config, "--log-level", "error")
-    letters = ["dead-letters", "state/dead-letters.jsonl"]
+    letters = ["dead-letters", config]
     assert [line.split() for line in call(*letters).stdout.splitlines()] == [
         ["reason", "stage", "letters"],
         ["out_of_range", "validate", "2"],
@@ -373,10 +373,9 @@ def test_dead_letters_are_counted_shown_and_replayed(call, config, tmp_path):
     assert (found["letters"], found["shown"][0]["record"]) == (1, "x\x1b[31m,1,2")
     shown = call(*letters, "--show", "2").stdout
     assert ("\\x1b[31m" in shown, "\x1b" in shown) == (True, False)
-    replay = [*letters, "--replay", config, "--set", "model.range_factor=1e12"]
-    assert json.loads(call(*replay, "--dry-run", "--json").stdout)["learned"] == 2
-    assert "        2  learned\n        1  stay: still rejected (wrong_type)\n" in call(*replay).stdout
-    assert json.loads(call(*letters, "--json").stdout)["letters"] == 1
+    done = call(*letters, "--reason", "out_of_range", "--out", "again.csv")
+    assert done.stdout.endswith("\n2 record(s) written to again.csv\n")
+    call("run", config, "--set", "source.path=again.csv", "--set", "model.range_factor=1e12", "--log-level", "error")
     assert json.loads(call("inspect", "state", "--json").stdout)["n"] == 52
     table = dict(line.split(maxsplit=1) for line in call("inspect", "state").stdout.splitlines())
     assert not [value for value in table.values() if re.search(r'[{}\[\]"]', value)], "it is for people"

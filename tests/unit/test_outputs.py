@@ -39,7 +39,7 @@ CALLS = {
     "predictions.path=": ["data.csv", "config.toml", "start.model", "secret", "letters.jsonl"],
     "run config.toml --from-model start.model --set dead_letters.path=": ["data.csv", "config.toml", "start.model"],
     "check-config config.toml --set dead_letters.path=": ["data.csv", "secret"],
-    "dead-letters --replay config.toml": ["data.csv"],
+    "dead-letters config.toml --out": ["data.csv", "config.toml", "secret", "letters.jsonl"],
 }
 """Commands up to the output, and what they read or write besides."""
 

@@ -9,15 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from streammoe.commands import main
-from streammoe.commands.dead_letters import replay
-from streammoe.commands.inspect import describe_checkpoint
 from streammoe.commands.rollback import RollbackResult, roll_back, to_text
 from streammoe.daemon.loop import Daemon
 from streammoe.errors import CheckpointError
 from streammoe.persistence import FolderLock
 from streammoe.persistence.format import _pack
 from tests.unit import daemons
-from tests.unit.daemons import checkpoints, run, settings, store, write_csv
+from tests.unit.daemons import checkpoints, run, store, write_csv
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
@@ -135,17 +133,6 @@ def test_a_newer_format_can_be_left(learned):
     assert run().state_digest == learned.state_digest
 
 
-def test_dead_letters_that_come_again_are_replayed_once(learned):
-    assert len(LETTERS.read_text().splitlines()) == 1
-    shutil.rmtree(STATE)
-    run("checkpoint.keep=100")
-    roll_back(STATE, to=1)
-    run()
-    done = replay(LETTERS, settings("model.range_factor=1e12"))
-    assert (done.learned, LETTERS.read_text()) == (1, "")
-    assert describe_checkpoint(STATE)["n"] == RECORDS
-
-
 # --- rejected, and nothing is changed -------------------------------------------------------------------------------
 
 
@@ -196,15 +183,6 @@ def test_it_is_rejected_over_damaged_ones_of_which_a_broker_may_know(here, metad
     store().path(2).write_bytes(b"damaged")
     store().confirm(confirmed)
     assert_refused("generation 2", to=1)
-
-
-def test_it_is_rejected_if_later_dead_letters_have_left_their_file(learned):
-    before = store().generations()[-1]
-    replay(LETTERS, settings("model.range_factor=1e12"))
-    assert_refused(f"generation {before + 1}", to=before)
-    write_csv("data-2.csv", [(1, 2, 0)])
-    run("model.range_factor=1e12", "source.path=data*.csv")
-    assert roll_back(STATE).generation == before + 1
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
-from streammoe.ports import DeadLetter, DeadLetterSink, StoredLetters
+from streammoe.ports import DeadLetter, DeadLetterSink
 from streammoe_connectors.kafka.delivery import Target, TopicSettings
 from streammoe_connectors.kafka.letters import HEADER_PREFIX, NULL_PREFIX, letters_in
 from streammoe_connectors.kafka.producer import TopicProducer
@@ -29,8 +29,8 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
     """A sink that sends the bytes of each rejected record as value, with the reason in headers.
 
     The headers are UTF-8 text: ``place`` (JSON), ``stage``, ``reason``, ``detail``, and where known ``format``,
-    ``columns`` (JSON), ``run``, ``events`` and ``omitted_bytes``, see `DeadLetter`. The record's own key is the header
-    ``key``, and its headers are those with a prefix in front of their names, see `kafka.letters`. The key is the
+    ``columns`` (JSON), ``delimiter``, ``decimal`` and ``omitted_bytes``, see `DeadLetter`. The record's own key is the
+    header ``key``, and its headers are those with a prefix in front of their names, see `kafka.letters`. The key is the
     location. At least once: a restart may send a letter again, with the same key.
 
     Args:
@@ -50,11 +50,9 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
         check_topic(settings, settings.topic, SECTION, sources)
 
     @staticmethod
-    def stored(settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel]) -> StoredLetters:
+    def stored(settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel]) -> Iterator[DeadLetter | None]:
         """Return the letters in the topic, up to its present end."""
-        connection = connection_for(settings, SECTION, sources)
-        servers = ",".join(sorted(connection.bootstrap_servers))
-        return StoredLetters(f"kafka://{servers}/{settings.topic}", letters_in(connection, settings.topic))
+        return letters_in(connection_for(settings, SECTION, sources), settings.topic)
 
     def __init__(self, settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel]) -> None:
         target = Target(SECTION, settings.topic, 'keep rejected records in a file, by dead_letters.kind = "file"')
@@ -80,8 +78,6 @@ def headers_of(letter: DeadLetter) -> list[tuple[str, bytes]]:
         "detail": letter.detail,
         "format": letter.format,
         "columns": None if letter.columns is None else json.dumps(letter.columns, ensure_ascii=False),
-        "run": letter.run,
-        "events": None if letter.events is None else str(letter.events),
         "delimiter": letter.delimiter,
         "decimal": letter.decimal,
         "omitted_bytes": None if letter.omitted_bytes is None else str(letter.omitted_bytes),

@@ -124,8 +124,6 @@ def letter_of(value: bytes | None, headers: Headers) -> DeadLetter | None:
             record=value or b"",
             format=texts.get("format"),
             columns=None if columns is None else tuple(columns),
-            run=texts.get("run"),
-            events=_count(texts, "events"),
             delimiter=texts.get("delimiter"),
             decimal=texts.get("decimal"),
             key=key,

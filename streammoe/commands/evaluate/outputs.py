@@ -1,4 +1,4 @@
-"""Shared code of the reports: output files of a command, and formatting of numbers."""
+"""Output files of commands, and formatting of numbers in their reports."""
 
 from __future__ import annotations
 

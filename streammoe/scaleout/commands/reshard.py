@@ -271,8 +271,6 @@ def _begin(
             "version": version("streammoe"),
             "settings": like.metadata["settings"],
             **model.identify(),
-            "runs": {},
-            "replayed": {},
             "positions": [position],
             "counters": {"outcomes": {}, "reasons": {}},
             "scores": scores.to_json(),

@@ -22,7 +22,7 @@ LETTERS = [
     *[letter(record, "field '\ud800' is odd") for record in (b"", b"\0", b'1,"two\nlines"', "\u2028\x85".encode())],
     letter(b"", key=b"", headers=(("a", b"\xff"), ("a", None), ("\u00e9", "\u00e9".encode()))),
     letter(b"", key=b"\xff", omitted_bytes=7),
-    letter(b"1;2\r", format="csv", columns=("a", "b"), run="r", events=9, delimiter=";", decimal=","),
+    letter(b"1;2\r", format="csv", columns=("a", "b"), delimiter=";", decimal=","),
 ]
 
 
@@ -54,7 +54,7 @@ WRONG = [
 def test_what_is_no_letter():
     whole = {"place": {}, "stage": "", "reason": "", "detail": "", "record": ""}
     assert read_letter(json.dumps(whole).encode()) is not None
-    for wrong in ({"place": 1}, {"record": 1}, {"columns": [1]}, {"events": "x"}, {"delimiter": "x"}, *WRONG):
+    for wrong in ({"place": 1}, {"record": 1}, {"columns": [1]}, {"omitted_bytes": "x"}, {"delimiter": "x"}, *WRONG):
         assert read_letter(json.dumps(whole | wrong).encode()) is None, wrong
     for line in (b"", b"null", b"[" * 100_000):
         assert read_letter(line) is None

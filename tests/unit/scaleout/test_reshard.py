@@ -14,7 +14,7 @@ from streammoe.commands.inspect import describe_checkpoint
 from streammoe.commands.rollback import roll_back
 from streammoe.configuration import settings_from
 from streammoe.daemon.model import schema_of
-from streammoe.daemon.resume import check_checkpoint, is_blank, labels_of, resume_pipeline
+from streammoe.daemon.resume import check_checkpoint, is_blank, labels_of, resume_model
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.persistence import CheckpointStore, FolderLock, read_checkpoint, resharding, store
@@ -263,10 +263,10 @@ def test_what_waits_for_its_label_waits_on_where_that_will_come(waiting, count, 
     for index, folder in enumerate(follow):
         begun = read_checkpoint(folder)
         labelled = settings(tmp_path, folder, **LABELS)
-        pipeline = resume_pipeline(labelled, begun)
+        model = resume_model(labelled, begun)
         join = labels_of(labelled, begun)
         pending += join.pending
-        assert describe_checkpoint(folder)["state_digest"] == digest_with(pipeline.model, join.arrays())
+        assert describe_checkpoint(folder)["state_digest"] == digest_with(model, join.arrays())
         for i in range(12):
             found = join.join(batch_of([{"id": f"k{i}", "y": 1.0}], "jsonl"))
             if i % 4 % count == index:

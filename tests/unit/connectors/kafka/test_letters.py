@@ -18,7 +18,7 @@ PLACE = {"topic": "t", "partition": 0, "offset": 7}
 BARE = DeadLetter(PLACE, "decode", "malformed", "bad", b"\xff")
 LETTERS = [
     BARE,
-    BARE._replace(format="csv", columns=("a", "\u00e4"), run="r", events=9, delimiter=";", decimal=","),
+    BARE._replace(format="csv", columns=("a", "\u00e4"), delimiter=";", decimal=","),
     BARE._replace(key=b"", headers=(("key", b"\xff"), ("null-header.x", None), ("header.", b"")), omitted_bytes=3),
 ]
 
@@ -37,9 +37,9 @@ def test_what_is_no_letter():
     assert letter_of(b"", tuple(whole.items())) is not None
     for wrong in (
         *({"place": place} for place in (b"7", b"{", b"[" * 100_000)),
-        *({name: b"\xff"} for name in ("reason", "events", "omitted_bytes")),
+        *({name: b"\xff"} for name in ("reason", "omitted_bytes")),
         *({"columns": listed} for listed in (b"7", b"[1]")),
-        *({name: b"x"} for name in ("delimiter", "decimal", "events")),
+        *({name: b"x"} for name in ("delimiter", "decimal", "omitted_bytes")),
     ):
         assert letter_of(b"", tuple((whole | wrong).items())) is None, wrong
     for name in ("place", "stage", "reason", "detail"):
