@@ -73,6 +73,10 @@ class Locations(Sequence[Location]):
             return Locations(self.common, {name: numbers[i] for name, numbers in self.numbers.items()})
         return {**self.common, **{name: int(numbers[i]) for name, numbers in self.numbers.items()}}
 
+    def __iter__(self) -> Iterator[Location]:
+        columns = [numbers.tolist() for numbers in self.numbers.values()]
+        return ({**self.common, **dict(zip(self.numbers, row, strict=True))} for row in zip(*columns, strict=True))
+
     def take(self, indexes: IntArray) -> Locations:
         """Return the locations of these indexes."""
         return Locations(self.common, {name: numbers[indexes] for name, numbers in self.numbers.items()})

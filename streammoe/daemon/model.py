@@ -20,9 +20,8 @@ from streammoe.options import Lags, RegressorOptions, WarmUp
 from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.pipeline.intervals import mixture_intervals
 from streammoe.pipeline.pipeline import Schema
-from streammoe.ports import Batch, Predictions
+from streammoe.ports import Batch
 from streammoe.reduction import reduce
-from streammoe.rows import json_lines
 from streammoe.settings import Settings
 from streammoe.types import AnyArray, FloatArray
 
@@ -71,10 +70,6 @@ def compile_kernels(settings: Settings | None = None) -> None:
         if settings is None or _writes_intervals(settings):
             one = np.ones((1, 1, 1))
             mixture_intervals(one[0], one, one, 0.9, Gaussian())
-        if settings is None or settings.predictions.kind != "none":
-            versions = np.zeros(1, np.int64)
-            rows = Predictions(locations=[{}], versions=versions, predictions=[None], targets=[None], outputs=("y",))
-            json_lines(rows)
         record = Batch(b'{"y": 0}', np.array([8]), "jsonl", None, "", [{}], {})
         decoder(record.format).decode(record, FieldRoles((), ("y",)))
     finally:

@@ -31,21 +31,18 @@ _EXPONENTS = ord("e"), ord("E")
 _NULL = ord("n"), ord("u"), ord("l"), ord("l")
 
 
-def powers_of_ten(least: int = LEAST_POWER, most: int = MOST_POWER, *, upwards: bool = False) -> AnyArray:
-    """Return the first 128 bits of each power of ten, (n, 2): the upper half, then the lower one.
+def powers_of_ten(least: int = LEAST_POWER, most: int = MOST_POWER) -> AnyArray:
+    """Return the first 128 bits of each power of ten, rounded down, (n, 2): the upper half, then the lower one.
 
     Args:
         least: exponent of the first one.
         most: exponent of the last one.
-        upwards: whether to round up to 128 bits, or else down.
     """
     found = np.empty((most - least + 1, 2), np.uint64)
     for row, exponent in zip(found, range(least, most + 1), strict=True):
         power = 10**exponent if exponent >= 0 else (1 << 1300) // 10**-exponent
         shift = power.bit_length() - 128
         bits = power >> shift if shift >= 0 else power << -shift
-        if upwards and (exponent < 0 or (shift > 0 and bits << shift != power)):
-            bits += 1
         row[0], row[1] = bits >> 64, bits & ((1 << 64) - 1)
     return found
 

@@ -10,7 +10,6 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.extending import intrinsic
 
 from streammoe.kernels.compile import inline
-from streammoe.types import AnyArray
 
 types: Any = numba.types  # numba's own types say little of these
 _WORD, _WIDE = ir.IntType(64), ir.IntType(128)
@@ -33,18 +32,8 @@ def _leading_zeros(_: Any, value: Any) -> Any:
     return types.int64(value), generate
 
 
-@intrinsic
-def _store(_: Any, out: Any, at: Any, word: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, values[0]).data
-        builder.store(values[2], builder.bitcast(builder.gep(data, [values[1]]), _WORD.as_pointer()), align=1)
-        return context.get_dummy_value()
-
-    return types.void(out, at, word), generate
-
-
-_intrinsics: Any = _upper_product, _leading_zeros, _store
-_upper, _zeros, _put = _intrinsics
+_intrinsics: Any = _upper_product, _leading_zeros
+_upper, _zeros = _intrinsics
 
 
 @inline
@@ -57,9 +46,3 @@ def upper_product(a: np.uint64, b: np.uint64) -> np.uint64:
 def leading_zeros(value: np.uint64) -> int:
     """Return the number of zeros before the first bit of an integer other than 0."""
     return _zeros(value)  # type: ignore[no-any-return]
-
-
-@inline
-def store(out: AnyArray, at: int, word: np.uint64) -> None:
-    """Write eight bytes to an array of bytes, on a machine that writes the lowest one first."""
-    _put(out, at, word)

@@ -95,7 +95,7 @@ class JsonlPredictions(AppendLog, PredictionSink):
         super().__init__(path, SETTING)
 
     def write(self, rows: Predictions) -> None:
-        self.append(json_lines(rows)[0])
+        self.append(json_lines(rows))
 
 
 class ParquetPredictions(PredictionSink):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from decimal import Decimal
 
 import msgspec
 import numpy as np
@@ -109,16 +110,31 @@ def test_lines_are_those_of_objects(kind, locations, has_global):
         global_versions=np.arange(N) if has_global else None,
         **KINDS[kind],
     )
-    found, ends = json_lines(rows)
-    expected = [msgspec.json.encode(each) + b"\n" for each in as_objects(rows)]
-    assert bytes(found) == b"".join(expected)
-    assert ends.tolist() == np.cumsum([len(line) for line in expected]).tolist()
+    assert json_lines(rows) == b"".join(msgspec.json.encode(each) + b"\n" for each in as_objects(rows))
+
+
+def test_numbers_are_the_shortest_that_are_read_as_they_were():
+    values = np.random.default_rng(1).integers(0, 2**64, 10_000, dtype=np.uint64).view(np.float64)
+    values = np.concatenate([values, 2.0 ** np.arange(-1074, 1024), np.arange(99) / 100])
+    values = values[np.isfinite(values)]
+    n = len(values)
+    rows = Predictions(
+        locations=[{}] * n,
+        versions=np.zeros(n, np.int64),
+        predictions=values[:, None],
+        targets=values[:, None],
+        outputs=("y",),
+    )
+    for value, line in zip(values.tolist(), json_lines(rows).splitlines(), strict=True):
+        found = json.loads(line, parse_float=Decimal)["prediction"]
+        assert float(found) == value
+        assert found.normalize() == Decimal(repr(value)).normalize()
 
 
 def test_a_path_that_is_not_utf8_is_escaped(tmp_path):
     locations = Locations({"path": "x\udcff.csv"}, {"row": np.arange(N)})
     rows = Predictions(locations=locations, versions=np.arange(N), **KINDS["one output"])
-    found = [json.loads(line) for line in bytes(json_lines(rows)[0]).splitlines()]
+    found = [json.loads(line) for line in json_lines(rows).splitlines()]
     assert [each["place"] for each in found] == list(locations)
     sink = prediction_sink(tmp_path / "out.parquet", "parquet")
     sink.write(rows)

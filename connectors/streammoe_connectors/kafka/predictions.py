@@ -113,11 +113,8 @@ class KafkaPredictions(TopicSink, PredictionSink):
         if self._transactions is not None:
             self._transactions.begin()
         keys = [None] * len(rows) if rows.keys is None else rows.keys
-        lines, ends = json_lines(rows)
-        start = 0
-        for end, key, location in zip(ends.tolist(), keys, rows.locations, strict=True):
-            self._producer.send(bytes(lines[start : end - 1]), key, location, partitions)
-            start = end
+        for line, key, location in zip(json_lines(rows).splitlines(), keys, rows.locations, strict=True):
+            self._producer.send(line, key, location, partitions)
         self._producer.check_delivered()
 
     @property
