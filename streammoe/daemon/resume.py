@@ -229,8 +229,6 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
         require(tuple(outputs) == schema.targets, f"its model has other outputs than schema.target: {shown(outputs)}")
 
 
-
-
 def check_bookkeeping(checkpoint: Checkpoint) -> None:
     """Check everything in a daemon's checkpoint except model, scores and labels.
 
