@@ -222,7 +222,7 @@ class Pipeline:
                     len(self.model.fields),
                 )
         if ignored is None:
-            self._warn_of_unknown(batch if decoded.alike is None else _with_one_of(batch, decoded.alike))
+            self._warn_of_unknown(batch)
         if self._unsettled:
             self._warn_of_not_found(batch)
         return learned
@@ -932,14 +932,6 @@ def reject_all(batch: Batch, stage: str, reason: str, detail: str) -> BatchResul
     for i in range(len(batch)):
         ledger.reject(i, stage, reason, detail)
     return ledger.to_result()
-
-
-def _with_one_of(batch: Batch, alike: BoolArray) -> Batch:
-    """Return a batch with only one of the records that are marked, of those at its end."""
-    kept = np.ones(len(batch), np.bool_)
-    kept[len(batch) - len(alike) :] = ~alike
-    kept[len(batch) - len(alike) + np.flatnonzero(alike)[:1]] = True
-    return batch.select(np.flatnonzero(kept))
 
 
 def _is_text(batch: Batch) -> bool:

@@ -43,9 +43,7 @@ AREAS = {
     ),
     "pipeline": "test_pipeline.py test_predictions.py test_bad_input.py test_scores.py test_loop.py",
     "rows": "test_rows.py test_overlapped.py unit/pipeline/test_predictions.py",
-    "decoders": (
-        "decoders/test_*.py kernels/test_decimals.py property/test_decoders.py test_notation.py test_bad_input.py"
-    ),
+    "decoders": ("decoders/test_*.py property/test_decoders.py test_notation.py test_bad_input.py"),
     "label join": "test_label_join.py test_joined_labels.py",
     "guards": "test_jump.py test_dead_letters.py test_jumping_daemon.py test_loop.py",
     "global model": ("test_journal.py test_rivals.py test_follower.py test_jumping_daemon.py process/test_adoption.py"),
@@ -424,9 +422,6 @@ FAULTS = {
         Fault("thousands-after-a-zero", "(?!0)\\d{{1,3}}{mark}", "\\d{{1,3}}{mark}"),
         Fault("unit-before-a-name", "(?:(?<![^\\W\\d_])| +) *)?", " *)?"),
         Fault("local-time-as-utc", "_in_utc(whole, notation) if _is_local(dtype) else whole", "whole"),
-        Fault("alike-half-way-up", "and kept & _THREE == _ONE:", "and kept & _THREE == _ZERO:"),
-        Fault("alike-leading-zeros", "(block[first] == _DIGIT and at > first + 1)", "False"),
-        Fault("alike-new-column", "None if is_new else pattern", "pattern"),
         Fault("csv-doubled-quote", "quoted.replace('\"\"', '\"')", "quoted"),
         Fault("csv-fast-odd-quotes", "_among(after, b'\\r\\n\"' + mark)", "_among(after, b'\\r\\n\" ' + mark)"),
         Fault(

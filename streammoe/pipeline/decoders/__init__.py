@@ -2,8 +2,7 @@
 
 Each format has two paths. The fast one takes what a compiled parser accepts unambiguously; all else goes record by
 record through the exact one (`to_row`), which alone decides what is rejected and why. Both give the same floats and
-texts, so what is learned does not depend on the other records of a batch. Records of numbers alone, all alike, take
-neither: one kernel reads them (`alike`).
+texts, so what is learned does not depend on the other records of a batch.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from pyarrow import compute, csv
 
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.notation import BOOLEANS, CommaText, Notation
-from streammoe.pipeline.decoders import alike
 from streammoe.pipeline.decoders.arrow import floats_of, texts_of, times_of, valid_of
 from streammoe.pipeline.decoders.rows import (
     DecodedBatch,
@@ -31,7 +30,7 @@ from streammoe.pipeline.decoders.rows import (
 )
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.text import shown
-from streammoe.types import AnyArray, BoolArray, IntArray
+from streammoe.types import AnyArray, IntArray
 
 _FIELD = {
     delimiter: re.compile(
@@ -41,8 +40,7 @@ _FIELD = {
 }
 _SAMPLED = 4  # records that determine which columns hold booleans,
 _SAMPLED_MOST = 32  # or more while a column has been empty
-_FEW = 256  # a run of so few records is decoded one by one rather than halved again,
-_TOO_FEW = 32  # or at once, between others that are already read
+_FEW = 256  # a run of so few records is decoded one by one rather than halved again
 _TRUE, _FALSE = ([form(text) for form in (str.lower, str.title, str.upper)] for text in sorted(BOOLEANS, reverse=True))
 
 
@@ -83,16 +81,11 @@ class CsvDecoder:
         require_targets(batch.origin, header, roles, lambda: _guess(batch, roles))
         sheet = Sheet(len(batch), roles)
         new = tuple(sheet.candidates(filter(None, header), ignore, awaited))
-        few, halves = 0, not (roles.notations.units or roles.notations.thousands)
-        if new:
-            runs = list(growing_runs(len(batch)))[::-1]
-        else:
-            is_read = alike.fill(sheet, batch, alike.csv_pattern(batch, header))
-            runs = _runs(~is_read)[::-1]
-            few = _TOO_FEW if is_read.any() else 0
+        halves = not (roles.notations.units or roles.notations.thousands)
+        runs = list(growing_runs(len(batch)))[::-1] if new else [(0, len(batch))] * bool(len(batch))
         while runs and sheet.new is None:
             start, stop = runs.pop()
-            if stop - start > few and self._fill(sheet, batch, start, stop, new):
+            if self._fill(sheet, batch, start, stop, new):
                 continue
             if stop - start > _FEW and halves:
                 # Halving keeps the rare bad record from slowing down thousands of good ones; units are in all of them.
@@ -318,16 +311,6 @@ def _without(texts: Any, notation: Notation) -> Any:
     """Return a column of texts with null for those that stand for a missing value."""
     missing = compute.is_in(texts, pa.array(sorted(notation.missing), pa.string()))
     return compute.if_else(missing, pa.scalar(None, pa.string()), texts)
-
-
-def _runs(marks: BoolArray) -> list[tuple[int, int]]:
-    """Return where marks are set, as ranges.
-
-    >>> _runs(np.array([True, False, True, True]))
-    [(0, 1), (2, 4)]
-    """
-    edges = np.flatnonzero(np.diff(marks, prepend=False, append=False)).tolist()
-    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def _among(octets: AnyArray, accepted: bytes) -> bool:

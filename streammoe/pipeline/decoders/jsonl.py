@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from streammoe.errors import InvalidEvent
 from streammoe.notation import Notation
-from streammoe.pipeline.decoders import alike
 from streammoe.pipeline.decoders.arrow import times_of
 from streammoe.pipeline.decoders.rows import (
     DecodedBatch,
@@ -78,12 +77,6 @@ class JsonlDecoder:
         awaited: Collection[str] = (),
     ) -> DecodedBatch:
         sheet = Sheet(len(batch), roles)
-        pattern = alike.json_pattern(batch)
-        is_new = pattern is not None and sheet.candidates(pattern.names, ignore, awaited)
-        is_read = alike.fill(sheet, batch, None if is_new else pattern)
-        left = np.flatnonzero(~is_read)
-        if not left.size:
-            return sheet.finish()._replace(alike=is_read)
         known = None if ignore is None else frozenset(ignore).union(slot.name for slot in sheet.slots)
         nulls = frozenset(awaited) if known is None else frozenset[str]()
         read = _reader(sheet.slots, known, nulls)
@@ -91,8 +84,7 @@ class JsonlDecoder:
         rows: list[Sequence[Any]] = []
         taken: list[int] = []
         # One record at a time: a parser of whole blocks would accept two objects on a line, or one across two lines.
-        starts = np.concatenate([[0], batch.ends[:-1]])[left]
-        for i, start, stop in zip(left.tolist(), starts.tolist(), batch.ends[left].tolist(), strict=True):
+        for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
             record = batch.block[start:stop]
             if is_for_parser(record, ascii_only=ascii_only):
                 try:
@@ -114,7 +106,7 @@ class JsonlDecoder:
             except InvalidEvent as error:
                 sheet.reject(i, error)
         _take(sheet, range(len(rows)) if len(rows) == len(batch) else taken, rows)
-        return sheet.finish()._replace(alike=is_read)
+        return sheet.finish()
 
 
 def object_of(record: bytes) -> Values:

@@ -130,8 +130,6 @@ class DecodedBatch(NamedTuple):
     first_new: tuple[int, Values] | None = None
     """With late columns: the index of the first good record with values for new columns, and these values, raw.
     Decoding has stopped before that record."""
-    alike: BoolArray | None = None
-    """Which records of the batch are known to have the same names as each other; None if of none it is known."""
 
 
 class Decoder(Protocol):

@@ -245,12 +245,12 @@ def test_models_compile_each_kernel_for_one_kind_of_arguments_and_none_that_they
 
 AHEAD = """
 from streammoe.daemon.model import compile_kernels
-from streammoe.kernels import batch, categorical, decimals, gaussian, gaussian_full, laplace, quantiles, student_t
+from streammoe.kernels import batch, categorical, gaussian, gaussian_full, laplace, quantiles, student_t
 compile_kernels()
 families = (categorical, gaussian, gaussian_full, laplace, student_t)
 names = ("learn_rows", "learn_in_groups", "score_rows")
 kernels = [getattr(family, name) for family in families for name in names]
-kernels += [batch._fit_by_conjugate_gradients, quantiles.mixture_ends, decimals.read_rows]
+kernels += [batch._fit_by_conjugate_gradients, quantiles.mixture_ends]
 print(*(len(kernel.signatures) for kernel in kernels))
 """
 

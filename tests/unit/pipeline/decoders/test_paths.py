@@ -1,11 +1,9 @@
-"""Records that are nothing but numbers between the same texts, next to the other paths of the decoders."""
-
-from dataclasses import replace
+"""The fast path of the decoders of text, next to the exact one."""
 
 import numpy as np
 import pytest
 
-from streammoe.pipeline.decoders import FieldRoles, alike, decoder
+from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.ports import Batch, Locations
 
 ROLES = FieldRoles(("a", "b"), ("y",), weight="w")
@@ -56,51 +54,9 @@ def decoded(lines, format, roles=ROLES, **others):
 
 @pytest.mark.parametrize(("format", "lines"), [("csv", CSV_LINES), ("jsonl", JSON_LINES)])
 @pytest.mark.parametrize("others", [{}, {"ignore": {"other"}}, {"awaited": ["z"]}], ids=str)
-def test_the_other_paths_say_the_same(monkeypatch, format, lines, others):
+def test_the_exact_path_says_the_same(monkeypatch, format, lines, others):
     orders = [[*lines[i:], *lines[:i]] for i in range(len(lines))] + [[lines[0], line, lines[0]] for line in lines]
     found = [decoded(order, format, **others) for order in orders]
-    monkeypatch.setattr(alike, "fill", lambda _, batch, __: np.zeros(len(batch), np.bool_))
+    monkeypatch.setattr("streammoe.pipeline.decoders.csv.CsvDecoder._fill", lambda *_: False)
+    monkeypatch.setattr("streammoe.pipeline.decoders.jsonl.is_for_parser", lambda *_, **__: False)
     assert found == [decoded(order, format, **others) for order in orders]
-
-
-@pytest.mark.parametrize(("format", "line"), [("csv", CSV_LINES[0]), ("jsonl", JSON_LINES[0])])
-def test_records_like_the_first_one_are_read_at_once(monkeypatch, format, line):
-    def fail(*_, **__):
-        raise AssertionError
-
-    monkeypatch.setattr("streammoe.pipeline.decoders.csv.CsvDecoder._fill", fail)
-    monkeypatch.setattr("streammoe.pipeline.decoders.jsonl._reader", fail)
-    found = decoder(format).decode(batch([line] * 3, format), ROLES)
-    assert found.X.tolist() == [[1.5, 2.0]] * 3
-    assert found.Y.tolist() == [[3.0]] * 3
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"a": 1, "a": 2}',
-        '{"a\\u0062": 1}',
-        '{"a": {"b": 1}}',
-        '{"a": [1]}',
-        '{"a": 1,}',
-        '{, "a": 1}',
-        '{"a": 1 {"b": 2}',
-        "{}",
-        "1",
-        '{"a": "1"}',
-        '{"a": 1} x',
-        '"a": 1}',
-    ],
-)
-def test_a_first_record_of_other_values_or_names_gives_no_pattern(line):
-    assert alike.json_pattern(batch([line], "jsonl")) is None
-
-
-def test_a_name_that_is_no_utf8_gives_no_pattern():
-    block = b'{"\xff": 1}'
-    assert alike.json_pattern(replace(batch(["x"], "jsonl"), block=block, ends=np.array([len(block)]))) is None
-
-
-def test_cells_with_a_comma_as_decimal_mark_or_under_one_name_follow_no_pattern():
-    assert alike.csv_pattern(batch(["1"], "csv", decimal=",", delimiter=";"), ["a"]) is None
-    assert alike.csv_pattern(batch(["1,2"], "csv"), ["a", "a"]) is None
