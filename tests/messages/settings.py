@@ -68,7 +68,6 @@ _WRONG_FLAGS = (
     *("schema.time_zone=Berlin", "schema.timestamps={t='d/m/Y'}", "schema.timestamps={t='%H:%M %Z'}"),
     *("schema.ignore=id", "schema.categorical=['y']", "schema.weight=['w']"),
     # Names and paths
-    *("model.max_experts=8", "model.degrees_of_freedom=5"),
     *("model.n_expert=2", "modell.n_experts=2", "model.schedule.gama=2", "colour.red=1", "model=3", "=3"),
     *("source.path=", "predictions.path=rows.jsonl", "dead_letters.path=data.csv", "dead_letters.path=state/lock"),
     *("metrics.tls_keyfile=key.pem", "metrics.username=me"),
