@@ -16,7 +16,6 @@ PATHS = [path for folder in ("streammoe", "connectors/streammoe_connectors") for
 NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_field_defaults", "_make"}
 OF_LIBRARIES = {
     "os._exit",
-    "zlib._Decompress",
     "learner(**given)._multiclass",  # River's
     # kafka-python, whose version is pinned
     "codegen._module_pass_manager",

@@ -39,16 +39,16 @@ class GzipStream:
         self._decoder = zlib.decompressobj(_GZIP_WBITS)
         self._between_members = False
         self._input = b""
-        self._salvaged = b""
+        self._step = _READ_BYTES
         self._damage: SourceError | None = None
         self._offset = 0
 
     def read(self, count: int) -> bytes:
         data = b""
         while count and not data and not self.at_eof:
-            if self._damage is not None and not self._salvaged:
+            if self._damage is not None:
                 raise self._damage
-            data = self._take_salvaged(count) if self._damage is not None else self._decompress(count)
+            data = self._decompress(count)
         self._offset += len(data)
         return data
 
@@ -71,27 +71,29 @@ class GzipStream:
                 self.at_eof = True
             return b""
         at_end = not self._input and not self._read_raw()
-        before = self._decoder.copy()
+        if self.raw_bytes == len(self._input) and not GZIP_MAGIC.startswith(self._input[: len(GZIP_MAGIC)]):
+            self._damage = SourceError(
+                f"{self._path} is not gzip data, although its name ends in .gz; if it is plain text, rename it "
+                "without that ending, else restore it"
+            )
+            return b""
+        before, fed = self._decoder.copy(), self._input[: self._step]
         try:
-            data = self._decoder.decompress(self._input, count)
+            data = self._decoder.decompress(fed, count)
         except zlib.error as error:
-            self._salvaged = _salvage(before, self._input)
-            at = self._offset + len(self._salvaged)
-            if self.raw_bytes == len(self._input) and not self._input.startswith(GZIP_MAGIC):
-                self._damage = SourceError(
-                    f"{self._path} is not gzip data, although its name ends in .gz; if it is plain text, rename it "
-                    "without that ending, else restore it"
-                )
+            if len(fed) > 1:  # such a call returns nothing of what comes before the damage
+                self._decoder, self._step = before, len(fed) // 2
                 return b""
             self._damage = SourceError(
-                f"{self._path} is damaged: nothing can be decompressed beyond byte {at} of its content "
+                f"{self._path} is damaged: nothing can be decompressed beyond byte {self._offset} of its content "
                 f"({_zlib_message(error)}); the content before has been read, and part of it may be corrupt, since "
                 "damage can go undetected until the checksum at the end. Restore the file (gzip -t checks it) and "
                 "start again; a daemon resumes there, so start it with --fresh unless only the rest was damaged"
             )
             return b""
         self._between_members = self._decoder.eof
-        self._input = self._decoder.unused_data if self._between_members else self._decoder.unconsumed_tail
+        rest = self._decoder.unused_data if self._between_members else self._decoder.unconsumed_tail
+        self._input = rest + self._input[len(fed) :]
         if at_end and not data and not self._between_members:
             self._damage = SourceError(
                 f"{self._path} is truncated: its gzip data ends after byte {self._offset} of its content; the content "
@@ -104,26 +106,3 @@ class GzipStream:
             self._input = self._raw.read(_READ_BYTES)
         self.raw_bytes += len(self._input)
         return bool(self._input)
-
-    def _take_salvaged(self, count: int) -> bytes:
-        data, self._salvaged = self._salvaged[:count], self._salvaged[count:]
-        return data
-
-
-def _salvage(decoder: zlib._Decompress, data: bytes) -> bytes:
-    """Decompress everything before the damage in `data`, since the call that meets it returns nothing.
-
-    Bisection costs no more than decompressing `data` twice, and gives the same result as feeding single bytes.
-    """
-    pieces = []
-    start, stop = 0, len(data)  # bytes before `start` are sound; the damage is before `stop`
-    while stop - start > 1:
-        middle = (start + stop) // 2
-        ahead = decoder.copy()
-        try:
-            pieces.append(ahead.decompress(data[start:middle]))
-        except zlib.error:
-            stop = middle
-        else:
-            decoder, start = ahead, middle
-    return b"".join(pieces)
