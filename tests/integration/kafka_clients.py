@@ -156,7 +156,7 @@ class Transactions:
     def position(self, *offsets, owner="owner-1"):
         partitions = {str(i): offset for i, offset in enumerate(offsets)}
         topics = {self.read: {"id": "1", "partitions": partitions}}
-        return {"kind": "kafka", "group": self.group, "owner": owner, "topics": topics}
+        return {"kind": "kafka", "group": self.group, "owner": owner, "shard": "0/1", "topics": topics}
 
     def seen(self, isolation="read_committed"):
         return sorted(versions(self.topics.read(self.written, isolation_level=isolation)))

@@ -156,17 +156,6 @@ def test_events_that_were_dropped_leave_no_trace_in_the_digest(tmp_path):
     assert load(tmp_path / "model").state_digest() == model.state_digest()
 
 
-def test_older_checkpoints_have_no_recent_events_and_go_on():
-    X, y = changing(MoERegressor)
-    model, older = started(MoERegressor), started(MoERegressor)
-    model.learn_array(X[:300], y[:300])
-    arrays = {name: array for name, array in model.arrays().items() if not name.startswith("recent.")}
-    older = trained(MoERegressor, 0, **WATCHED)
-    checkpoint.restore(older.learner, arrays)
-    older.learn_array(X[300:], y[300:])
-    assert older.drifts
-
-
 @pytest.mark.parametrize(("name", "value"), [("recent.X", 1e60), ("recent.Y", 7.0), ("recent.Y", 0.5)])
 def test_recent_events_that_the_model_cannot_have_learned_are_rejected(name, value):
     arrays = trained(MoEClassifier, 200, **WATCHED).arrays()

@@ -128,21 +128,6 @@ def test_a_checkpoint_whose_new_scale_does_not_suit_its_buffer_is_rejected(claim
         checkpoint.restore(trained(n=0, warmup=200, standardize=True).learner, arrays)
 
 
-def test_a_checkpoint_without_scales_goes_on_without_them_until_the_next_are_taken(tmp_path, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setattr(warmup_buffer, "CENTERED_AT", ())
-        patched.setattr(warmup_buffer, "RESCALED_AT", ())
-        old = trained(n=40, warmup=200, standardize=True)
-    assert "warmup.scaling" not in old.arrays()
-    old.save(tmp_path / "old.safetensors")
-    model = load(tmp_path / "old.safetensors")
-    x, y = pairs(type(model), 1)[0]
-    assert model.predict_one(x) == old.predict_one(x)
-    for _ in range(8):
-        model.learn_one(x, y)
-    assert model.arrays()["warmup.scaling"].tolist() == [48]
-
-
 @pytest.mark.parametrize("claimed", [-1, 41])
 def test_a_checkpoint_that_claims_other_scales_than_its_buffer_has_is_rejected(claimed):
     model = trained(n=40, warmup=200, standardize=True)

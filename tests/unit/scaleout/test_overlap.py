@@ -56,7 +56,7 @@ def kafka(owner="a", topic="t", topic_id="1", left=None, **partitions):
         return {topic: {"id": topic_id, "partitions": {name[1:]: offset for name, offset in given.items()}}}
 
     more = {} if left is None else {"left": offsets(left)}
-    position = {"kind": "kafka", "group": "g", "owner": owner, "topics": offsets(partitions), **more}
+    position = {"kind": "kafka", "shard": "0/1", "group": "g", "owner": owner, "topics": offsets(partitions), **more}
     check_position(position)
     return position
 
