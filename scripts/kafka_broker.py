@@ -28,7 +28,8 @@ PORT = 9092
 """The port that `streammoe produce` and the example expect."""
 DATA = Path("demo-state", "trump-approval.csv")
 """What the demo leaves."""
-CONFIG = Path(__file__).parents[1] / "config" / "examples" / "kafka.toml"
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "config" / "examples" / "kafka.toml"
 
 
 def running(folder: Path) -> int | None:
@@ -89,7 +90,8 @@ def next_steps(folder: Path, port: int) -> Iterator[str]:
         yield f"get some data  {command_line('demo')}"
     yield f"fill a topic   {command_line(*produce)}"
     yield f"learn from it  {command_line(*run)}"
-    stop = f"{python()} {shlex.join([os.path.relpath(__file__), 'down', '--folder', str(folder)])}"
+    root = shlex.quote(f"PYTHONPATH={os.path.relpath(ROOT)}")
+    stop = f"env {root} {python()} -m scripts.kafka_broker {shlex.join(['down', '--folder', str(folder)])}"
     yield f"stop it        {'make kafka-down' if folder == FOLDER else stop}"
 
 

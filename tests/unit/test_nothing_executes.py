@@ -35,8 +35,8 @@ MAY = {
     },
     # Its own interpreter, for a reader of its own.
     "subprocess": {"connectors/streammoe_connectors/kafka/process.py"},
-    # Installed packages announce connectors; nothing that is read names one.
-    "entry_points": {"streammoe/configuration.py"},
+    # Installed packages announce connectors and commands; nothing that is read names one.
+    "entry_points": {"streammoe/configuration.py", "streammoe/commands/__init__.py"},
     # Metrics and probes, on the address that the settings name.
     "listening": {"streammoe/daemon/server.py"},
 }
