@@ -103,7 +103,9 @@ class LiteralPortfolio:
             self.trust_means(w, r, y, weight)
         self.trust.learn(-weight * np.log(density))
         self.mixture.learn(w, r, y, gamma, weight)
-        self.one.learn(w, r, y, STEP, weight)
+        # A single expert of classes counts what it holds for next to impossible as 3 nats would be counted.
+        share = 1.0 if self.is_metric else min(MOST / -np.log(density[2]), 1.0)
+        self.one.learn(w, r, y, STEP, share * weight)
         self.iterates.append({name: self.mixture.theta[name] for name in self.iterates[0]})
         if "variances" in self.iterates[0]:
             share = max(1 / len(self.iterates), gamma)
