@@ -283,7 +283,7 @@ def command(
     """Count the records that the daemon with this configuration rejected, show them, or write them to a file.
 
     They are read from the file or topic of [dead_letters], also while the daemon runs, and nothing there changes. What
-    --out writes is new data: whoever reads it learns it once more, however often it is written.
+    --out writes is new data: a run that reads it learns it again, however often it is written.
 
     \b
     Example:
