@@ -6,22 +6,18 @@ each event predicted before it is learned, and shown over those of an oracle tha
 2,000 of a slow change; `after`, the last 2,000 of the stream; `all`, from event 2,000 on. `within 10 %` is how many
 events after the change it takes until the last 500 are predicted that well (the median of the seeds; inf: never).
 
-A second table counts false alarms of the detector on streams that do not change. `--plot out.png` plots the errors over
-time.
+A second table counts false alarms of the detector on streams that do not change; `--events` is their length.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks import tasks
-from benchmarks.report import machine, table
+from benchmarks.report import parsed, table
 from streammoe import MoEClassifier, MoERegressor, schedules
 
 N = 20_000
@@ -29,7 +25,6 @@ D = 10
 NOISE = 0.1
 SPAN = 2_000
 WINDOW = 500
-MILLION = 1_000_000
 AT_ONCE = 50_000
 
 
@@ -92,27 +87,13 @@ STREAMS: dict[str, Callable[[int], Changing]] = {
 
 SLOW, QUICK = schedules.constant(0.003), schedules.constant(0.01)
 WATCHED = {"drift": "page_hinkley"}
+STEPS = {"power 0.6": {}, "constant 0.003": {"schedule": SLOW}, "constant 0.01": {"schedule": QUICK}}
 AVERAGES: dict[str, dict[str, Any]] = {
-    "power 0.6, polyak": {},
-    "power 0.6, decay": {"averaging": "decay"},
-    "power 0.6, exponential": {"averaging": "exponential"},
-    "power 0.6, none": {"averaging": None},
-    "constant 0.003, polyak": {"schedule": SLOW},
-    "constant 0.003, decay": {"schedule": SLOW, "averaging": "decay"},
-    "constant 0.003, exponential": {"schedule": SLOW, "averaging": "exponential"},
-    "constant 0.003, none": {"schedule": SLOW, "averaging": None},
-    "constant 0.01, polyak": {"schedule": QUICK},
-    "constant 0.01, decay": {"schedule": QUICK, "averaging": "decay"},
-    "constant 0.01, exponential": {"schedule": QUICK, "averaging": "exponential"},
-    "constant 0.01, none": {"schedule": QUICK, "averaging": None},
-    "adaptive, power 0.6, polyak": WATCHED,
-    "adaptive, power 0.6, decay": {**WATCHED, "averaging": "decay"},
-    "adaptive, power 0.6, exponential": {**WATCHED, "averaging": "exponential"},
-    "adaptive, power 0.6, none": {**WATCHED, "averaging": None},
-    "adaptive, constant 0.003, polyak": {**WATCHED, "schedule": SLOW},
-    "adaptive, constant 0.003, decay": {**WATCHED, "schedule": SLOW, "averaging": "decay"},
-    "adaptive, constant 0.003, exponential": {**WATCHED, "schedule": SLOW, "averaging": "exponential"},
-    "adaptive, constant 0.003, none": {**WATCHED, "schedule": SLOW, "averaging": None},
+    f"{watched}{steps}, {averaging or 'none'}": {**of_detector, **of_steps, "averaging": averaging}
+    for watched, of_detector in {"": {}, "adaptive, ": WATCHED}.items()
+    for steps, of_steps in STEPS.items()
+    for averaging in ("polyak", "decay", "exponential", None)
+    if not (watched and of_steps.get("schedule") is QUICK)
 }
 """Averages that predict alone."""
 CHOICES: dict[str, dict[str, Any]] = {
@@ -123,14 +104,6 @@ CHOICES: dict[str, dict[str, Any]] = {
     "adaptive, portfolio, decay": {**WATCHED, "averaging": "decay"},
     **{name: {**arguments, "serve": "polyak"} for name, arguments in AVERAGES.items()},
 }
-DRAWN = (
-    "portfolio",
-    "adaptive, portfolio (default)",
-    "power 0.6, polyak",
-    "constant 0.01, none",
-    "adaptive, power 0.6, decay",
-    "adaptive, constant 0.003, polyak",
-)
 
 
 class Run(NamedTuple):
@@ -282,70 +255,12 @@ def alarms(n: int) -> str:
     return table([f"false alarms in {n:,} events", *ALARMED, ""], rows)
 
 
-# -- Cost and picture --------------------------------------------------------------------------------------------------
-
-
-def cost(n: int = 200_000, repeats: int = 3) -> str:
-    """Measure the cost of detection in events per second: the best of several runs."""
-    stream = tasks.two_experts(n, 0)
-    rows = []
-    for name, size in (("one array", n), ("batches of 256", 256)):
-        speeds = []
-        for arguments in ({"drift": None}, WATCHED):
-            best = 0.0
-            for _ in range(repeats):
-                model = MoERegressor(n_experts=2, **arguments)
-                model.learn_array(stream.X[:2000], stream.y[:2000])
-                begun = time.perf_counter()
-                for start in range(2000, n, size):
-                    model.learn_array(stream.X[start : start + size], stream.y[start : start + size])
-                best = max(best, (n - 2000) / (time.perf_counter() - begun))
-            speeds.append(best)
-        rows.append([name, f"{speeds[0]:,.0f}", f"{speeds[1]:,.0f}", f"{100 * (speeds[0] / speeds[1] - 1):.0f}%"])
-    return table(["events/s", "drift off", "watched", "cost"], rows)
-
-
-def draw(path: Path, seeds: int) -> None:
-    """Plot, for each stream, the error over the last 500 events relative to the oracle's."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 7.5), layout="constrained")
-    panels = figure.subplots(2, 2, sharex=True)
-    for panel, (name, make) in zip(panels.flat, STREAMS.items(), strict=True):
-        streams = [make(seed) for seed in range(seeds)]
-        for choice in DRAWN:
-            runs = [run(stream, **CHOICES[choice]) for stream in streams]
-            panel.plot(np.arange(WINDOW, N)[::20], over_oracle(runs)[::20], label=choice, linewidth=1.4)
-        panel.set_title(f"{name}: {(make.__doc__ or '').lower().rstrip('.')}", fontsize=10)
-        panel.set_ylim(0.97, 4.0)
-        panel.set_yscale("log")
-        panel.set_yticks([1.0, 1.1, 1.5, 2.0, 3.0, 4.0], ["1", "1.1", "1.5", "2", "3", "4"])
-        panel.minorticks_off()
-        panel.axhline(1.1, color="0.6", linewidth=0.8, linestyle="--")
-        panel.grid(alpha=0.3)
-    for panel in panels[:, 0]:
-        panel.set_ylabel(f"RMSE of the last {WINDOW} events / oracle")
-    for panel in panels[1]:
-        panel.set_xlabel("events")
-    panels[0, 0].legend(fontsize=8)
-    figure.savefig(path, dpi=110)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=8, help="of each stream")
-    parser.add_argument("--events", type=int, default=MILLION, help="of each stream that does not change")
-    parser.add_argument("--plot", type=Path, metavar="OUT.png", help="draw errors over time")
-    chosen = parser.parse_args()
-    print(machine())
-    print(f"\n{N:,} events, means over {chosen.seeds} seeds; root mean squared errors over the oracle's\n")
-    print(comparison(chosen.seeds), flush=True)
-    print()
-    print(alarms(chosen.events), flush=True)
-    print()
-    print(cost())
-    if chosen.plot is not None:
-        draw(chosen.plot, chosen.seeds)
+    """Print the tables."""
+    given = parsed(__doc__, seeds=8, events=1_000_000)
+    print(f"{N:,} events, means over {given.seeds} seeds; root mean squared errors over the oracle's\n")
+    print(comparison(given.seeds), "\n", flush=True)
+    print(alarms(given.events))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ event, in a daemon inside this process, checkpoints every few seconds included.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import tasks
-from benchmarks.report import machine, table
+from benchmarks.report import parsed, table, verdict
 from tests.kafka_lab.broker import Broker
 from tests.kafka_lab.lab import Daemon, Producer
 from tests.kafka_lab.topics import Topics
@@ -84,15 +83,8 @@ def throughput(folder: Path, topics: Topics, partitions: int, events: int, repea
         plain.append(raw(topics.address, topic, partitions, events))
         learning.append(daemon(folder, topics, topic).finish()["events_per_second"])
     share, rate = max(learning) / max(plain), max(learning)
-    met = share >= SHARE and rate >= RATE
-    return [
-        str(partitions),
-        f"{max(plain):,.0f}",
-        f"{rate:,.0f}",
-        f"{share:.2f}",
-        f"≥ {SHARE}, ≥ {RATE:,}",
-        "met" if met else "MISSED",
-    ]
+    judged = [f"≥ {SHARE}, ≥ {RATE:,}", verdict(share >= SHARE and rate >= RATE)]
+    return [str(partitions), f"{max(plain):,.0f}", f"{rate:,.0f}", f"{share:.2f}", *judged]
 
 
 def latencies(folder: Path, topics: Topics, partitions: int, seconds: float, idle_ms: int) -> Any:
@@ -143,27 +135,19 @@ def latencies(folder: Path, topics: Topics, partitions: int, seconds: float, idl
 
 def main(argv: list[str] | None = None) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--events", type=int, default=1_000_000, help="of each topic")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each measurement of latency")
-    arguments = parser.parse_args(argv)
-    print(machine(), "\n")
+    given = parsed(__doc__, argv, events=1_000_000, repeats=3, seconds=60.0)
     with tempfile.TemporaryDirectory(prefix="streammoe-") as name, Broker(Path(name, "kafka"), quick=False) as broker:
         folder, topics = Path(name), Topics(broker.address)
-        rows = [throughput(folder, topics, partitions, arguments.events, arguments.repeats) for partitions in (1, 4)]
-        print(f"{arguments.events:,} events a topic; the first fit and connecting count for the daemon")
+        rows = [throughput(folder, topics, partitions, given.events, given.repeats) for partitions in (1, 4)]
+        print(f"{given.events:,} events a topic; the first fit and connecting count for the daemon")
         print(table(["partitions", "raw consumer/s", "daemon/s", "daemon / raw", "target", "verdict"], rows))
         rows = []
         for partitions, idle_ms in ((1, 100), (4, 2)):
-            found = latencies(folder, topics, partitions, arguments.seconds, idle_ms)
+            found = latencies(folder, topics, partitions, given.seconds, idle_ms)
             shown = [float(np.percentile(found, share)) for share in LATENCY]
-            met = all(value <= limit for value, limit in zip(shown, LATENCY.values(), strict=True))
+            met = verdict(all(value <= limit for value, limit in zip(shown, LATENCY.values(), strict=True)))
             limits = ", ".join(f"≤ {limit:g}" for limit in LATENCY.values())
-            verdict = "met" if met else "MISSED"
-            rows.append(
-                [str(partitions), str(idle_ms), *(f"{value:.1f}" for value in [*shown, found.max()]), limits, verdict]
-            )
+            rows.append([partitions, idle_ms, *(f"{value:.1f}" for value in [*shown, found.max()]), limits, met])
         topics.close()
     print("\nMilliseconds from the broker's append to the model, at 1,000 events/s, a checkpoint every 5 s")
     print(table(["partitions", "idle_ms", "p50", "p99", "worst", "target", "verdict"], rows))

@@ -2,13 +2,12 @@
 
 A real broker on this machine, one partition, 170 bytes of JSON per event, 10 inputs, 4 experts. Processor time is that
 of the daemon and its reader together (the broker's is not counted), as the slope between a short topic and a long one,
-so that starting up does not count. Clients alternate, and the smallest of a few rounds counts. With `--cpus 0` the
-daemon and its reader share one core.
+so that starting up does not count. Clients alternate, and the smallest of a few rounds counts. `--events` is the length
+of the long topic; `--cores 1`, the default, makes the daemon and its reader share one.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import subprocess
@@ -19,7 +18,7 @@ import uuid
 from pathlib import Path
 
 from benchmarks.kafka import fill
-from benchmarks.report import machine, table
+from benchmarks.report import parsed, table
 from tests.kafka_lab.broker import Broker
 from tests.kafka_lab.lab import Daemon
 from tests.kafka_lab.topics import Topics
@@ -49,19 +48,14 @@ def cpu_seconds() -> float:
 
 def main(argv: list[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--events", type=int, default=400_000, help="of the long topic; the short one has a quarter")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--cpus", default="0", help="cores of the daemon, such as 0 or 0,1")
-    arguments = parser.parse_args(argv)
-    print(machine(), "\n")
+    given = parsed(__doc__, argv, events=400_000, repeats=3, cores=1)
     with tempfile.TemporaryDirectory(prefix="streammoe-") as name, Broker(Path(name, "kafka"), quick=False) as broker:
         folder, topics = Path(name), Topics(broker.address)
-        sizes = (arguments.events // 4, arguments.events)
+        sizes = (given.events // 4, given.events)
         filled = [topics.create() for _ in sizes]
         for topic, size in zip(filled, sizes, strict=True):
             fill(folder, topics, topic, size, 1)
-        os.sched_setaffinity(0, {int(cpu) for cpu in arguments.cpus.split(",")})
+        os.sched_setaffinity(0, range(given.cores))
 
         def reading(client: str, topic: str) -> None:
             subprocess.run([sys.executable, "-c", READ, topics.address, topic, client], check=True)
@@ -82,7 +76,7 @@ def main(argv: list[str] | None = None) -> None:
 
         jobs = {"read": reading, "learned": learning, "learned, predictions to a topic": predicting}
         cost = {(job, client): (float("inf"), float("inf")) for job in jobs for client in CLIENTS}
-        for _ in range(arguments.repeats):
+        for _ in range(given.repeats):
             for job, run in jobs.items():
                 for client in CLIENTS:
                     used, clock = [], []

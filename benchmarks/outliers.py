@@ -11,14 +11,13 @@ event was learned, are compared with the true regression function over the last 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 
 import numpy as np
 
 from benchmarks import tasks
-from benchmarks.report import machine, table
+from benchmarks.report import parsed, table, verdict
 from streammoe import MoERegressor
 
 EXPERTS = ("gaussian", "student_t", "laplace")
@@ -67,16 +66,12 @@ def error(expert: str, stream: tasks.Stream, y: np.ndarray) -> float:
 
 def main(argv: list[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=10, help="streams of each kind")
-    parser.add_argument("--events", type=int, default=20_000, help="events of each stream")
-    arguments = parser.parse_args(argv)
-    print(machine(), "\n")
-    errors = {name: np.empty((len(EXPERTS), arguments.seeds)) for name in DISTURBED}
-    for seed in range(arguments.seeds):
+    given = parsed(__doc__, argv, seeds=10, events=20_000)
+    errors = {name: np.empty((len(EXPERTS), given.seeds)) for name in DISTURBED}
+    for seed in range(given.seeds):
         for name, (noise, disturb) in DISTURBED.items():
-            print(f"{name}: {seed + 1} of {arguments.seeds}", file=sys.stderr, flush=True)
-            stream = tasks.two_experts(arguments.events, seed=seed, noise=noise)
+            print(f"{name}: {seed + 1} of {given.seeds}", file=sys.stderr, flush=True)
+            stream = tasks.two_experts(given.events, seed=seed, noise=noise)
             y = disturb(np.random.default_rng([seed, 1]), stream)
             errors[name][:, seed] = [error(expert, stream, y) for expert in EXPERTS]
     plain = errors["clean"][0].mean()
@@ -87,10 +82,10 @@ def main(argv: list[str] | None = None) -> None:
             target = PRICE_TARGET if name == "clean" else GROSS_TARGET if name == "5 % gross" else None
             if expert == "gaussian" or (expert == "laplace" and name != "clean"):
                 target = None
-            judged = ["", ""] if target is None else [f"≤ {target}", "met" if ratio <= target else "MISSED"]
+            judged = ["", ""] if target is None else [f"≤ {target}", verdict(ratio <= target)]
             figures = (f"{value:.4f}" for value in (values.mean(), values.min(), values.max()))
             rows.append([name, expert, *figures, f"{ratio:.2f}", *judged])
-    print(f"Error against the true function, last quarter of {arguments.events:,} events, {arguments.seeds} seeds;")
+    print(f"Error against the true function, last quarter of {given.events:,} events, {given.seeds} seeds;")
     print("ratio: to Gaussian experts on clean targets")
     print(table(["targets", "experts", "mean RMSE", "least", "largest", "ratio", "target", "verdict"], rows))
 

@@ -1,7 +1,8 @@
-"""Output shared by the benchmarks: the machine, tables, targets, and results that a file keeps."""
+"""Arguments and output shared by the benchmarks: the machine, tables, targets, and results that a file keeps."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import os
@@ -37,6 +38,21 @@ def machine() -> str:
     )
 
 
+def parsed(doc: str | None, argv: Sequence[str] | None = None, **defaults: float) -> argparse.Namespace:
+    """Parse the numbers that a script takes, each by a flag of its name, and print the machine."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in defaults.items():
+        parser.add_argument(f"--{name}", type=type(value), default=value, help=f"default: {value:,}")
+    given = parser.parse_args(argv)
+    print(machine(), "\n", flush=True)
+    return given
+
+
+def verdict(met: bool) -> str:
+    """Say whether a target is met."""
+    return "met" if met else "MISSED"
+
+
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Align columns for a terminal: numbers to the right, words to the left.
 
@@ -70,11 +86,11 @@ class Verdicts:
 
     def add_most(self, name: str, measured: float, most: float) -> None:
         """Note a figure that should be no more than its target."""
-        self._rows.append([name, f"{measured:.4g}", f"≤ {most:g}", "met" if measured <= most else "MISSED"])
+        self._rows.append([name, f"{measured:.4g}", f"≤ {most:g}", verdict(measured <= most)])
 
     def add_least(self, name: str, measured: float, least: float) -> None:
         """Note a figure that should be no less than its target."""
-        self._rows.append([name, f"{measured:.4g}", f"≥ {least:g}", "met" if measured >= least else "MISSED"])
+        self._rows.append([name, f"{measured:.4g}", f"≥ {least:g}", verdict(measured >= least)])
 
     def shown(self, form: Callable[[Sequence[str], Iterable[Sequence[object]]], str] = table) -> str:
         """Return all of them as a table."""

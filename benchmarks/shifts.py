@@ -7,14 +7,13 @@ stream without a shift.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 
 import numpy as np
 
 from benchmarks import tasks
-from benchmarks.report import machine, table
+from benchmarks.report import parsed, table, verdict
 from streammoe import MoERegressor
 
 BEFORE, AFTER = 10_000, 1_000
@@ -41,13 +40,10 @@ def errors(n_experts: int, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, in
 
 def main(argv: list[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=6, help="streams of each kind")
-    arguments = parser.parse_args(argv)
-    print(machine(), "\n")
+    seeds = parsed(__doc__, argv, seeds=6).seeds
     rows = []
     for name, (n_experts, make) in STREAMS.items():
-        streams = [make(BEFORE + AFTER, seed=seed, noise=NOISE) for seed in range(arguments.seeds)]
+        streams = [make(BEFORE + AFTER, seed=seed, noise=NOISE) for seed in range(seeds)]
         print(name, file=sys.stderr, flush=True)
         plain = sum(errors(n_experts, stream.X, stream.y)[0] for stream in streams)
         for what in ("noise", "targets"):
@@ -63,12 +59,10 @@ def main(argv: list[str] | None = None) -> None:
             }
             delays = sorted(at for at in found if at >= 0)
             shown = f"{delays[0]} to {delays[-1]}" if delays else "-"
-            verdict = "met" if ratios[JUDGED] <= TARGET else "MISSED"
-            missing = arguments.seeds - len(delays)
-            rows.append(
-                [name, what, shown, missing, *(f"{ratio:.2f}" for ratio in ratios.values()), f"≤ {TARGET}", verdict]
-            )
-    print(f"Shift by {DEVIATIONS:.0f} deviations; RMSE over that without the shift, {arguments.seeds} seeds;")
+            judged = [f"≤ {TARGET}", verdict(ratios[JUDGED] <= TARGET)]
+            missing = seeds - len(delays)
+            rows.append([name, what, shown, missing, *(f"{ratio:.2f}" for ratio in ratios.values()), *judged])
+    print(f"Shift by {DEVIATIONS:.0f} deviations; RMSE over that without the shift, {seeds} seeds;")
     print(f"the target is for events {JUDGED[0] + 1} to {JUDGED[1]}")
     windows = [f"{start + 1} to {stop}" for start, stop in WINDOWS]
     print(table(["stream", "of the", "found after", "not found", *windows, "target", "verdict"], rows))

@@ -8,12 +8,11 @@ change with them; log-loss over that of the frequencies so far.
 
 from __future__ import annotations
 
-import argparse
 import math
 
 import numpy as np
 
-from benchmarks.report import machine, table
+from benchmarks.report import parsed, table
 from streammoe import MoEClassifier, MoERegressor
 
 N = 1_600
@@ -69,10 +68,7 @@ def campaign(n: int, seed: int) -> tuple[float, float]:
 
 def main(argv: list[str] | None = None) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=4, help="streams of each kind")
-    seeds = range(parser.parse_args(argv).seeds)
-    print(machine(), "\n")
+    seeds = range(parsed(__doc__, argv, seeds=4).seeds)
     rows, exact = [], [[error(*CHANGES["1 to 1.5"], n, seed) for seed in seeds] for n in (1, 5)]
     for name, change in CHANGES.items():
         ratios = [

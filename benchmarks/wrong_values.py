@@ -7,14 +7,13 @@ without wrong values.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 
 import numpy as np
 
 from benchmarks import tasks
-from benchmarks.report import machine, table
+from benchmarks.report import parsed, table, verdict
 from streammoe import MoERegressor
 
 TARGET = 1.02
@@ -63,18 +62,14 @@ def learned(n_experts: int, X: np.ndarray, y: np.ndarray) -> MoERegressor:
 
 def main(argv: list[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=5, help="streams of each kind")
-    parser.add_argument("--events", type=int, default=20_000, help="events of each stream")
-    arguments = parser.parse_args(argv)
-    print(machine(), "\n")
+    given = parsed(__doc__, argv, seeds=5, events=20_000)
     rows = []
     for name, (n_experts, make) in STREAMS.items():
         ratios: dict[tuple[str, str], list[float]] = {}
-        for seed in range(arguments.seeds):
-            print(f"{name}: {seed + 1} of {arguments.seeds}", file=sys.stderr, flush=True)
-            stream = make(arguments.events + TEST_EVENTS, seed=seed)
-            past, test = slice(0, arguments.events), slice(arguments.events, None)
+        for seed in range(given.seeds):
+            print(f"{name}: {seed + 1} of {given.seeds}", file=sys.stderr, flush=True)
+            stream = make(given.events + TEST_EVENTS, seed=seed)
+            past, test = slice(0, given.events), slice(given.events, None)
 
             def error(model: MoERegressor, stream: tasks.Stream = stream, test: slice = test) -> float:
                 return tasks.rmse(stream.y[test], model.predict_array(stream.X[test]))
@@ -92,9 +87,9 @@ def main(argv: list[str] | None = None) -> None:
                     ratios.setdefault((what, where), []).append(error(learned(n_experts, X, y)) / twin)
         for (what, where), found in ratios.items():
             worst, judged = max(found), WRONG[what][1]
-            verdict = ["", ""] if not judged else [f"≤ {TARGET}", "met" if worst <= TARGET else "MISSED"]
-            rows.append([name, where, what, f"{np.mean(found):.4f}", f"{worst:.4f}", *verdict])
-    print(f"Test error over the twin's after {arguments.events:,} events, {arguments.seeds} seeds")
+            target = [f"≤ {TARGET}", verdict(worst <= TARGET)] if judged else ["", ""]
+            rows.append([name, where, what, f"{np.mean(found):.4f}", f"{worst:.4f}", *target])
+    print(f"Test error over the twin's after {given.events:,} events, {given.seeds} seeds")
     print(table(["stream", "wrong are", "how", "mean", "largest", "target", "verdict"], rows))
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import resource
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import csv
 
 from benchmarks import tasks
-from benchmarks.daemon_throughput import daemon, run, write_csv, write_jsonl
 from benchmarks.performance.contenders import has_vowpal
 from benchmarks.report import Record
 
@@ -19,6 +26,26 @@ DRIVER, DRIVER_PAIRS = "Vowpal Wabbit's driver, predictions", "Vowpal Wabbit's d
 CSV, JSONL = "streammoe run, csv, predictions", "streammoe run, jsonl, predictions"
 PLAIN = "streammoe run, csv, predictions without intervals and gate"
 PREDICTIONS = ("predictions.kind=file", "predictions.path=predictions.jsonl")
+CONFIG = """\
+[source]
+kind = "file"
+path = {path}
+
+[schema]
+target = "y"
+
+[model]
+n_experts = 4
+
+[checkpoint]
+dir = {state}
+
+[metrics]
+port = 0
+
+[dead_letters]
+path = {dead_letters}
+"""
 
 
 class Cost(NamedTuple):
@@ -28,6 +55,23 @@ class Cost(NamedTuple):
     seconds: float
 
 
+def names_of(stream: tasks.Stream) -> list[str]:
+    """Return the names of the columns, the target last."""
+    return [*(f"x{j}" for j in range(stream.X.shape[1])), "y"]
+
+
+def write_csv(path: Path, stream: tasks.Stream) -> None:
+    """Write events with all significant digits."""
+    csv.write_csv(pa.table([*stream.X.T, stream.y], names=names_of(stream)), path)
+
+
+def write_jsonl(path: Path, stream: tasks.Stream) -> None:
+    """Write events as JSON objects, one per line."""
+    pattern = "{" + ", ".join(f'"{name}": %r' for name in names_of(stream)) + "}\n"
+    with path.open("w", encoding="ascii") as file:
+        file.writelines(pattern % tuple(row) for row in np.column_stack([stream.X, stream.y]).tolist())
+
+
 def write_text(path: Path, stream: tasks.Stream) -> None:
     """Write events in Vowpal Wabbit's format, with the digits of the other files."""
     pattern = "%r |f " + " ".join(f"x{j}:%r" for j in range(stream.X.shape[1])) + "\n"
@@ -35,17 +79,54 @@ def write_text(path: Path, stream: tasks.Stream) -> None:
         file.writelines(pattern % tuple(row) for row in np.column_stack([stream.y, stream.X]).tolist())
 
 
+def write_config(folder: Path, path: Path) -> Path:
+    """Return a configuration that reads `path` and keeps its state in `folder`."""
+    config = folder / "daemon.toml"
+    places = {"path": path, "state": folder / "state", "dead_letters": folder / "dead-letters.jsonl"}
+    config.write_text(CONFIG.format(**{name: json.dumps(str(place)) for name, place in places.items()}))
+    return config
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Limit processes started inside to one core, if the system supports it."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def run(command: list[str], folder: Path) -> Cost:
+    """Run a process on one core to its end."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    begun = time.perf_counter()
+    with one_core():
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    seconds = time.perf_counter() - begun
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Cost(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, seconds)
+
+
 def _daemon(path: Path, settings: tuple[str, ...]) -> Cost:
-    done = daemon(path, settings)
-    return Cost(done.cpu_seconds, done.seconds)
+    """Run over `path` once, with state and predictions in a temporary folder."""
+    flags = [part for setting in settings for part in ("--set", setting)]
+    with tempfile.TemporaryDirectory(dir=path.parent) as name:
+        folder = Path(name)
+        return run([sys.executable, "-m", "streammoe", "run", str(write_config(folder, path)), *flags], folder)
 
 
 def _driver(path: Path, *options: str) -> Cost:
     """Learn a file, write predictions, and save the model at the end."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         command = [sys.executable, "-m", "vowpalwabbit", "-d", str(path), "-p", "predictions", "-f", "model", *options]
-        done = run(command, Path(folder))
-    return Cost(done.cpu_seconds, done.seconds)
+        return run(command, Path(folder))
 
 
 CASES: dict[str, tuple[str, Callable[[Path], Cost]]] = {

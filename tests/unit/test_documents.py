@@ -41,6 +41,16 @@ def test_examples_print_what_they_show(document, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir()), "an example leaves files where it is run"
 
 
+def test_commands_that_repeat_a_figure_exist():
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    for document in [*DOCUMENTS, *ROOT.glob("docs/adr/*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        text = document.read_text(encoding="utf-8")
+        for module in re.findall(r"python\s+-m\s+((?:benchmarks|tests|scripts)[\w.]*)", text):
+            path = ROOT / module.replace(".", "/")
+            assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), (document.name, module)
+        assert set(re.findall(r"\bmake\s+([a-z]+-[a-z-]+|test|bench|demo|lint|audit)\b", text)) <= {*targets}
+
+
 def test_links_lead_somewhere():
     for document in DOCUMENTS:
         for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", document.read_text(encoding="utf-8")):
