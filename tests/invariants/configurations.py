@@ -19,6 +19,8 @@ TARGETS = {MoERegressor: ("y0",), MoEMultiTargetRegressor: ("y0", "y1"), MoEClas
 class Configuration(NamedTuple):
     kind: type
     arguments: dict[str, Any]
+    also: frozenset[str] = frozenset()
+    """What else it has to reach."""
 
     def new(self):
         given = {**self.arguments, "warmup": WarmUp(self.arguments["warmup"], restarts=1)}
@@ -43,7 +45,7 @@ class Configuration(NamedTuple):
         found |= {"interim"} if given["warmup"] == 150 and given["n_experts"] == 2 else set()
         # Longer steps may follow the change before it is found.
         is_found = given.get("drift") == "page_hinkley" and given["warmup"] < 150 and given.get("schedule") is None
-        return found | ({"drift"} if is_found else set())
+        return found | self.also | ({"drift"} if is_found else set())
 
     def __str__(self):
         given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items() if name not in ALWAYS)
@@ -79,6 +81,16 @@ OPTIONS = {
 }
 
 
+USUAL = [
+    ("gaussian", 30, {"rescaling", "growing"}),
+    ("gaussian", 150, {"rescaling", "curved", "resting"}),
+    ("several, full", 30, {"rescaling", "growing"}),
+    ("classifier", 30, {"rescaling", "growing", "refitted"}),
+    ("classifier", 150, {"rescaling", "curved", "resting"}),
+]
+"""Models with defaults, their warm-ups, and what happens to them: fits on the way, members that leave and come back."""
+
+
 def can_be(row):
     """Whether the values chosen so far go together."""
     chosen = dict(zip(OPTIONS, row, strict=False))
@@ -90,8 +102,12 @@ def can_be(row):
 
 
 def configurations():
-    """Any two options of a model together, and models that a single event in range can spoil."""
+    """Models with defaults, any two options together, and models that a single event in range can spoil."""
     found = []
+    for name, warmup, also in USUAL:
+        kind, arguments = MODELS[name]
+        given = {"n_experts": 2, "warmup": warmup, "drift": "page_hinkley"}
+        found.append(Configuration(kind, {**ALWAYS, **arguments, **given}, frozenset(also)))
     for row in AllPairs(list(OPTIONS.values()), filter_func=can_be):
         chosen = dict(zip(OPTIONS, row, strict=True))
         kind, arguments = MODELS[chosen.pop("model")]

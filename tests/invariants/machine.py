@@ -125,9 +125,19 @@ def twin_of(at):
 
 def happening(model):
     """What a stream should reach."""
-    found = {"race"} if model.n_candidates > 1 else set()
-    found |= {"drift"} if model.drifts else set()
-    return found | ({"interim"} if model.is_warming_up and "warmup.totals" in model.arrays() else set())
+    arrays, members = model.arrays(), model.member_weights
+    portfolio = getattr(model.learner.phase, "portfolio", None)
+    said = {
+        "race": model.n_candidates > 1,
+        "drift": model.drifts,
+        "interim": model.is_warming_up and "warmup.totals" in arrays,
+        "rescaling": np.any(arrays.get("warmup.rescaling", 0)),
+        "growing": portfolio is not None and portfolio.growing is not None and portfolio.growing.began,
+        "resting": portfolio is not None and portfolio.resting is not None,
+        "refitted": "refitted" in members,
+        "curved": "curved" in members,
+    }
+    return {what for what, happens in said.items() if happens}
 
 
 def bound_of(model):

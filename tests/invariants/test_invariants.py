@@ -3,7 +3,7 @@
 import pytest
 
 from streammoe.engine.cost import row_cost
-from tests.invariants.configurations import CONFIGURATIONS
+from tests.invariants.configurations import CONFIGURATIONS, USUAL
 from tests.invariants.machine import check, script, twin_of
 
 
@@ -18,15 +18,21 @@ def small_counts():
             "model.phases.streaming.FIRST_LOOK": 32,
             "model.phases.streaming.KEEP_EVERY": 32,
             "model.phases.provisional.FIRST_FIT": 40,
-            "engine.portfolio.REVIEW_EVERY": 64,
+            "engine.portfolio.REVIEW_EVERY": 32,
+            # The curved member leaves whatever it is worth, and comes back.
+            "engine.members.curved.NEGLIGIBLE": 1.0,
+            "engine.members.curved.GROWTH": 1,
+            "engine.portfolio.TRUSTED": 1.1,
+            "engine.warmup.RARENESS": 0.0,
             "engine.drift.BLOCK": 8,
             "engine.drift.CALIBRATION": 3,
             "engine.drift.TOLERANCE": 0.1,
             "engine.drift.THRESHOLD": 1.0,
         }.items():
             patch.setattr(f"streammoe.{place}", value)
-        # A fit is spread over some dozens of events.
+        # A fit and a new scale are spread over some dozens of events.
         patch.setattr("streammoe.engine.warmup.pace", lambda family, shape, n: 30.0 * n * row_cost(family, shape))
+        patch.setattr("streammoe.engine.warmup.relearned_rows", lambda *_: 4)
         yield
     twin_of.cache_clear()
 
@@ -34,7 +40,7 @@ def small_counts():
 def cases():
     for at, configuration in enumerate(CONFIGURATIONS):
         # The first of a pairwise list hold most of its pairs.
-        is_spare = at > 10 and not configuration.is_fragile
+        is_spare = at > len(USUAL) + 7 and not configuration.is_fragile
         mark = pytest.mark.exhaustive if is_spare else pytest.mark.slow if at > 2 else ()
         yield pytest.param(at, id=f"{at}-{configuration.kind.__name__}", marks=mark)
 

@@ -112,23 +112,3 @@ def test_codes_in_the_first_rows_do_not_scale_a_column():
     found = moments(values, codes=True)
     assert found[0] == pytest.approx(center, abs=0.5)
     assert scale[0] < found[1][0] < 120.0, "no less than a thousandth of the deviation with outliers"
-
-
-def errors_around_a_change(constant: float) -> np.ndarray:
-    """Return the errors of predictions where a column is this constant for 200 events, and then varies."""
-    rng = np.random.default_rng(0)
-    X, noise = rng.normal(size=(400, 2)), rng.normal(size=400)
-    X[:200, 1] = 0.0
-    y = 2.0 * X[:, 0] + 6.0 * X[:, 1] + noise
-    model, errors = MoERegressor(), []
-    for (a, b), target in zip(X, y, strict=True):
-        x = {"a": a, "b": constant + b}
-        errors.append(model.predict_one(x) - target)
-        model.learn_one(x, target)
-    return np.array(errors)
-
-
-@pytest.mark.parametrize("constant", [93.994, 1e6 + 0.1, -12_345_678.9])
-def test_a_column_that_varies_late_is_learned_whatever_its_constant_was(constant):
-    twin, found = errors_around_a_change(1.0)[200:], errors_around_a_change(constant)[200:]
-    assert np.sqrt(np.mean(found**2)) < 1.15 * np.sqrt(np.mean(twin**2))

@@ -1,18 +1,15 @@
 """The curved member of a portfolio: when it takes part and leaves, and that neither depends on how events were fed."""
 
-import itertools
-
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoERegressor, load
+from streammoe import MoEClassifier, MoERegressor
 from streammoe.engine.cost import row_cost
 from streammoe.engine.members.curved import MOST_FEATURES, Curved
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.options import Auto, WarmUp
+from streammoe.options import WarmUp
 
-NAMES = ["a", "b", "c"]
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(3_600, 3))
 DISTANCE = (X**2).sum(axis=1)
@@ -143,58 +140,6 @@ def late(x, i):
     return {**x, "late": 1e6 * (i % 7)} if i > 1_500 else x
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "leaves", "options"),
-    [
-        (MoERegressor, False, {}),
-        (MoEClassifier, False, {"drift": "page_hinkley", "batch_size": 7}),
-        (MoERegressor, True, {"n_experts": Auto(max=2)}),
-        (MoEClassifier, True, {}),
-    ],
-)
-def test_however_events_are_fed_and_wherever_it_is_saved_the_model_is_the_same(
-    kind, leaves, options, tmp_path, monkeypatch
-):
-    if leaves:  # and comes back
-        monkeypatch.setattr("streammoe.engine.members.curved.NEGLIGIBLE", 1.0)
-        monkeypatch.setattr("streammoe.engine.members.curved.GROWTH", 1)
-        monkeypatch.setattr("streammoe.engine.portfolio.TRUSTED", 1.1)
-    y = DISTANCE[:3_200]
-    if kind is MoEClassifier:
-        y = RING[:3_200].copy()
-        y[1_700:][DISTANCE[1_700:3_200] > 6.0] = 2  # a class that comes late
-    events = [late(dict(zip(NAMES, row, strict=True)), i) for i, row in enumerate(X[:3_200].tolist())]
-    one, taking_part = model_of(kind, **options), []
-    for x, target in zip(events, y.tolist(), strict=True):
-        one.learn_one(x, target)
-        taking_part.append("curved" in one.member_weights)
-    changes = [taking for taking, _ in itertools.groupby(taking_part)]
-    assert changes == ([False, True, False, True] if leaves else [False, True])
-    wide = np.column_stack([X[:3_200], 1e6 * (np.arange(3_200) % 7.0)])
-    wide[:1_501, 3] = np.nan
-    other = model_of(kind, **options)
-    cuts = [0, 399, 403, 1_023, 1_025, 1_501, 1_702, 2_048, 2_049, 3_000, 3_200]
-    for at, (start, stop) in enumerate(itertools.pairwise(cuts)):
-        names = NAMES if stop <= 1_501 else [*NAMES, "late"]
-        other.learn_array(wide[start:stop, : len(names)], y[start:stop], feature_names=names)
-        other.save(tmp_path / f"{at}")
-        other = load(tmp_path / f"{at}")
-    assert other.state_digest() == one.state_digest()
-    assert other.member_weights == one.member_weights
-    assert other.is_finite()
-
-
-def test_an_event_is_predicted_alone_as_in_an_array():
-    model, _ = learned(MoERegressor, DISTANCE[:900], refits=False)
-    assert model.member_weights["curved"] > 0.5
-    several = model.predict_array(X[900:910], feature_names=NAMES)
-    alone = [model.predict_one(dict(zip(NAMES, row, strict=True))) for row in X[900:910].tolist()]
-    assert several.tolist() == alone
-    found = model.predict_distribution_one(dict(zip(NAMES, X[900].tolist(), strict=True)))
-    assert len(found.shares) == 2 * 2 + 5
-
-
 def test_it_cannot_be_asked_for_without_a_portfolio_or_held_inputs():
     for other in ({"hold": False}, {"serve": "polyak"}):
         with pytest.raises(ConfigError):
@@ -221,17 +166,3 @@ def test_an_event_that_spoils_it_is_rejected_and_leaves_no_trace(monkeypatch):
     rest = np.delete(np.arange(600, 900), bad - 600)
     twin.learn_array(X[rest], DISTANCE[rest])
     assert model.state_digest() == twin.state_digest()
-
-
-def test_a_copy_of_a_portfolio_stays_as_it_is_when_the_member_comes_back_and_learns():
-    model, _ = learned(MoERegressor, PLANE)
-    portfolio = model.learner.phase.portfolio
-    kept = portfolio.copy()
-    assert kept.resting is not None
-    before = {name: array.copy() for name, array in kept.arrays().items()}
-    portfolio.begin_again()
-    model.learn_array(X[:300], PLANE[:300])
-    assert "curved" in model.member_weights
-    assert {name: array.tobytes() for name, array in kept.arrays().items()} == {
-        name: array.tobytes() for name, array in before.items()
-    }

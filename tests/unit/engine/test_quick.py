@@ -1,10 +1,8 @@
 """The member that forgets at once: where it is trusted, when it leaves, and what checkpoints hold of it."""
 
 import numpy as np
-import pytest
 
-from streammoe import MoEClassifier, MoERegressor
-from streammoe.errors import CheckpointError
+from streammoe import MoERegressor
 from streammoe.model import checkpoint
 from streammoe.options import WarmUp
 
@@ -43,11 +41,3 @@ def test_it_is_trusted_where_a_relation_moves_fast_and_leaves_for_good_where_non
 def test_it_takes_part_only_where_there_is_a_portfolio():
     model, _ = learned(BENT[:500], serve="polyak")
     assert "quick" not in {*model.member_weights, *model.member_names}
-
-
-@pytest.mark.parametrize(("name", "value"), [("quick_idle", [2]), ("quick.n", [419])])
-def test_a_checkpoint_with_another_is_rejected(name, value):
-    labels = (MOVING[:420] > 0.0).astype(int)
-    arrays = learned(labels, MoEClassifier)[0].arrays()
-    with pytest.raises(CheckpointError):
-        checkpoint.restore(learned(labels, MoEClassifier)[0].learner, {**arrays, f"portfolio.{name}": np.array(value)})

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from streammoe.engine.reservoir import AHEAD, FEW, LEAST, Reservoir
-from streammoe.errors import CheckpointError
 from streammoe.experts import families
 
 N = 3 * AHEAD
@@ -141,30 +140,3 @@ def test_a_larger_sample_keeps_all_events_or_begins_again():
     assert state(filled(100).resized(SIZE + 50)) == state(filled(100, size=SIZE + 50))
     again = filled(SIZE + 1).resized(SIZE + 50)
     assert (again.count, again.seen) == (0, 0)
-
-
-ARRAYS = filled(200).arrays(2)
-
-
-@pytest.mark.parametrize("name", ARRAYS)
-def test_a_checkpoint_has_all_of_it(name):
-    with pytest.raises(CheckpointError):
-        restored({key: array for key, array in ARRAYS.items() if key != name})
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"reservoir.X": np.zeros((SIZE, 3))},
-        {"reservoir.X": np.full((SIZE, 2), np.inf)},
-        {"reservoir.X": np.zeros((SIZE - 1, 2))},
-        {"reservoir.Y": np.zeros((SIZE, 2))},
-        {"reservoir.Y": np.full((SIZE, 1), np.nan)},
-        {"reservoir.weights": np.zeros(SIZE)},
-        {"reservoir.seen": np.array([SIZE - 1])},
-        {"reservoir.seen": np.array([-1])},
-    ],
-)
-def test_a_checkpoint_that_cannot_be_is_rejected(damage):
-    with pytest.raises(CheckpointError):
-        restored({**ARRAYS, **damage})

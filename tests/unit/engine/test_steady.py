@@ -1,12 +1,8 @@
 """The member that hardly forgets: where it is trusted, when it leaves, and what checkpoints hold of it."""
 
-import itertools
-
 import numpy as np
-import pytest
 
-from streammoe import MoEClassifier, MoERegressor, load
-from streammoe.errors import CheckpointError
+from streammoe import MoEClassifier, MoERegressor
 from streammoe.model import checkpoint
 from streammoe.options import WarmUp
 
@@ -53,27 +49,3 @@ def without(arrays):
 def test_it_takes_part_only_where_there_is_a_portfolio():
     model, _ = learned(MoERegressor, BENT[:500], serve="polyak")
     assert "steady" not in {*model.member_weights, *model.member_names}
-
-
-@pytest.mark.parametrize(("kind", "y"), [(MoERegressor, BENT), (MoEClassifier, LINE)])
-def test_however_events_are_fed_and_wherever_it_is_saved_or_taken_back_the_model_is_the_same(kind, y, tmp_path):
-    one, taking_part = model_of(kind, curved="auto", refits=True), []
-    for row, target in zip(X[:2_600].tolist(), y.tolist(), strict=False):
-        one.learn_one(dict(zip(NAMES, row, strict=True)), target)
-        taking_part.append("steady" in one.member_weights)
-    changes = [taking for taking, _ in itertools.groupby(taking_part)]
-    assert changes == ([False, True, False] if kind is MoERegressor else [False, True])
-    other = model_of(kind, curved="auto", refits=True)
-    for start, stop in itertools.pairwise([0, 399, 470, 1_023, 1_025, 2_048, 2_049, 2_600]):
-        other.learn_array(X[start:stop], y[start:stop], feature_names=NAMES)
-        other.save(tmp_path / f"{start}")
-        other = load(tmp_path / f"{start}")
-        other.learner.restore(other.learner.snapshot())  # as after an event that was taken back
-    assert other.state_digest() == one.state_digest()
-
-
-@pytest.mark.parametrize(("name", "value"), [("steady_idle", [2]), ("steady_idle", [-1]), ("steady.n", [419])])
-def test_a_checkpoint_with_another_is_rejected(name, value):
-    arrays = learned(MoEClassifier, LINE[:420])[0].arrays()
-    with pytest.raises(CheckpointError):
-        checkpoint.restore(model_of(MoEClassifier).learner, {**arrays, f"portfolio.{name}": np.array(value)})

@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
+import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
 from streammoe.distributions import Gaussian
+from streammoe.engine import warmup
+from streammoe.engine.cost import row_cost
 from streammoe.options import Auto, WarmUp
 from streammoe.persistence import encode
 
@@ -100,6 +103,38 @@ def growing():
     return model
 
 
+@cache
+@quiet()
+def scaling():
+    """Early in a long warm-up, while its scales are still being taken."""
+    model = MoEClassifier(2, warmup=400, standardize=True)
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    model.learn_array(rows, np.digitize(rows[:, 0], [-0.5, 0.5]))
+    return model
+
+
+@cache
+@quiet()
+def fitting():
+    """Amid the fit that ends its warm-up, three events after that was full."""
+    model = MoERegressor(2, warmup=WarmUp(60, restarts=1))
+    rows = np.random.default_rng(0).normal(size=(63, 3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warmup, "pace", lambda family, shape, n: 10.0 * n * row_cost(family, shape))
+        model.learn_array(rows, np.abs(rows[:, 0]))
+    return model
+
+
+@cache
+@quiet()
+def sampled():
+    """With a sample of its events, and the latest of them in case of a drift."""
+    model = MoEClassifier(**SHORT, reservoir=25, drift="page_hinkley")
+    rows = np.random.default_rng(0).normal(size=(200, 2))
+    model.learn_array(rows, (rows[:, 0] > 0).astype(int))
+    return model
+
+
 def restored(folder, model, change=lambda arrays: None, /, **metadata):
     """The model after a change to its arrays and to its description."""
     arrays = {name: array.copy() for name, array in model.arrays().items()}
@@ -115,6 +150,10 @@ def text(value):
 
 def cell(name, at, value):
     return lambda a: a[name].__setitem__(at, value)
+
+
+def array(name, value):
+    return lambda a: a.update({name: np.array(value)})
 
 
 STATE = {
@@ -183,6 +222,13 @@ PORTFOLIO = {
     "no errors of means": lambda a: a.pop("portfolio.mean_squares"),
     "negative errors of means": lambda a: a["portfolio.mean_squares"].fill(-1.0),
     "means of a negative number": lambda a: a["portfolio.mean_count"].fill(-1),
+    **{
+        f"{name} idle {idle}": array(f"portfolio.{name}_idle", [idle])
+        for name in ("steady", "quick")
+        for idle in (2, -1)
+    },
+    "steady of other events": lambda a: a["portfolio.steady.n"].__iadd__(1),
+    "quick of other events": lambda a: a["portfolio.quick.n"].__iadd__(1),
 }
 CURVED = {
     "no terms": lambda a: a.pop("portfolio.curved_terms"),
@@ -219,6 +265,44 @@ INTERIM = {
     "totals NaN": lambda a: a["warmup.totals"].fill(np.nan),
     "negative errors": lambda a: a["warmup.errors"].fill(-1.0),
 }
+SCALING = {
+    **{
+        f"new scale {claimed}": array("warmup.rescaling", claimed) for claimed in ([0, 40], [8, 41], [33, 32], [-1, -1])
+    },
+    **{f"scale of {claimed} events": array("warmup.scaling", [claimed]) for claimed in (-1, 41)},
+    "half of the trust": lambda a: a["warmup.trust"].__imul__(0.5),
+    "trust in fewer": lambda a: a.update({"warmup.trust": a["warmup.trust"][:-1]}),
+    "no trust": lambda a: a.pop("warmup.trust"),
+    "a companion of other events": lambda a: a["warmup.modest.n"].__iadd__(1),
+    "a companion less": lambda a: a.pop("warmup.constant.experts"),
+    "terms beyond": lambda a: a["warmup.curved_terms"].__iadd__(4),
+    "fewer terms": lambda a: a.update({"warmup.curved_terms": a["warmup.curved_terms"][:-1]}),
+}
+FITTING = {
+    **{
+        f"search {claimed}": array("warmup.search", claimed)
+        for claimed in ([0, 3, 1, 0], [64, 3, 1, 0], [60, 4, 1, 0], [60, 2, 1, 0], [60, 3, 2, 0], [60, 3, 1, 2])
+    },
+    **{f"replay {claimed}": array("warmup.replay", [claimed]) for claimed in (-1, 59, 64)},
+}
+SAMPLED = {
+    **{
+        f"{of}: {what}": change
+        for of in ("reservoir", "recent")
+        for what, change in {
+            "inputs out of range": cell(f"{of}.X", (3, 0), 1e60),
+            "no class": cell(f"{of}.Y", (3, 0), 7.0),
+            "half a class": cell(f"{of}.Y", (3, 0), 0.5),
+            "too wide": array(f"{of}.X", np.zeros((25, 3))),
+            "fewer targets": array(f"{of}.Y", np.zeros((5, 1))),
+            "negative weight": cell(f"{of}.weights", 0, -1.0),
+            "no weights": lambda a, of=of: a.pop(f"{of}.weights"),
+        }.items()
+    },
+    "reservoir: fewer events than rows": array("reservoir.seen", [24]),
+    "reservoir: none": lambda a: [a.pop(name) for name in [*a] if name.startswith("reservoir.")],
+    "recent: more than are kept": array("recent.losses", np.zeros(10_000)),
+}
 CLASSES = {
     **{f"index {value}": cell("warmup.Y", (0, 0), value) for value in (2.0, -1.0, 0.5)},
     **{
@@ -235,6 +319,9 @@ DAMAGES = {
     "portfolio": (learned, PORTFOLIO),
     "curved member": (curved, CURVED),
     "more fits": (growing, GROWING),
+    "scales": (scaling, SCALING),
+    "fit": (fitting, FITTING),
+    "events": (sampled, SAMPLED),
 }
 DESCRIPTIONS = [
     "MoERegressor",

@@ -1,14 +1,12 @@
 """Lags: the last targets and inputs as features, as if they had been written into each event by hand."""
 
-import copy
 import math
-import pickle
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from streammoe import ConfigError, InvalidEvent, Lags, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
+from streammoe import ConfigError, InvalidEvent, Lags, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from tests.pairs import pairwise_cases
 from tests.unit.estimators.models import QUICK
 
@@ -88,36 +86,6 @@ def test_a_model_with_lags_is_the_model_whose_events_hold_them(case):
     assert model.feature_names == plain.feature_names
     assert model.fields == ["a", "b", "late"]
     same_arrays(model, plain)
-
-
-def test_a_poisonous_event_is_forgotten():
-    """It is found unsound after it was remembered."""
-    model, twin = (MoERegressor(2, warmup=0, degree=3, range_factor=0.0, hold=False, lags=2) for _ in range(2))
-    for i in range(20):
-        x, y = {"a": math.sin(i)}, math.cos(i)
-        if i == 10:
-            with pytest.raises(InvalidEvent) as rejected:
-                model.learn_one({"a": 9e49}, 7.0, w=1e6)
-            assert rejected.value.reason == "poison"
-        model.learn_one(x, y)
-        twin.learn_one(x, y)
-    assert model.state_digest() == twin.state_digest()
-
-
-@pytest.mark.parametrize("cut", [0, 1, 90])
-def test_every_way_to_learn_and_every_copy_remember_the_same(cut, tmp_path):
-    events, targets = stream()
-    one = MoERegressor(**QUICK, lags=Lags(3, ("b",)))
-    for x, y in zip(events[:cut], targets[:cut], strict=True):
-        one.learn_one(x, y)
-    one.save(tmp_path / "model")
-    copies = [load(tmp_path / "model"), copy.deepcopy(one), pickle.loads(pickle.dumps(one))]
-    for x, y in zip(events[cut:], targets[cut:], strict=True):
-        one.learn_one(x, y)
-    for each in copies:
-        each.learn_many(pd.DataFrame(events[cut:], columns=["a", "b"]), pd.Series(targets[cut:]))
-        assert each.state_digest() == one.state_digest()
-        assert each.predict_one({"a": 1.0}) == one.predict_one({"a": 1.0})
 
 
 def test_what_is_not_learned_is_not_remembered():

@@ -12,7 +12,7 @@ from streammoe.distributions import Gaussian
 from streammoe.engine import warmup
 from streammoe.engine.state import UnsoundError
 from streammoe.model.phases import provisional
-from tests.unit.estimators.models import COVARIANCE, QUICK, STREAMS, classes, numbers, pairs, trained
+from tests.unit.estimators.models import COVARIANCE, QUICK, STREAMS, classes, numbers, trained
 
 FIRST, WARM_UP = 40, 170
 BRIEF = {**QUICK, "warmup": WARM_UP}
@@ -149,13 +149,6 @@ def test_errors_count_by_the_weight_of_the_event_and_in_units_of_the_targets():
         counted = weight / model.arrays()["weights.mean"][0]
         expected = before if np.isnan(target) else before + counted * apart**2
         np.testing.assert_allclose(found.errors, expected, rtol=1e-12)
-
-
-def test_a_late_column_widens_its_scaler():
-    model = trained(n=100, **BRIEF, standardize=True)
-    (x, y), *_ = pairs(MoERegressor, 1)
-    model.learn_one({**x, "late": 1.0}, y)
-    assert model.arrays()["warmup.scale"].shape == (4,)
 
 
 def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(never, caplog):

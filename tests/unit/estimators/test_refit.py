@@ -1,18 +1,13 @@
-"""After a drift the mixture is fitted again to the events since, and nothing depends on cuts or restarts."""
-
-import logging
+"""After a drift the mixture is fitted again to the events since."""
 
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
-from streammoe.engine import drift as engine_drift
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.engine.drift import Drift
-from streammoe.errors import CheckpointError
-from streammoe.model import checkpoint
 from streammoe.model.phases import streaming
 from streammoe.options import WarmUp
-from tests.unit.estimators.models import ESTIMATORS, LABELS, NAMES, OUTPUTS, STREAMS, dicts, same, trained
+from tests.unit.estimators.models import LABELS, NAMES, STREAMS, trained
 
 CHANGE, N = 2000, 2600
 WATCHED = {"drift": "page_hinkley", "warmup": WarmUp(100, restarts=1)}
@@ -34,7 +29,7 @@ def started(kind, **more):
     return model
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_shift_by_ten_deviations_is_followed_within_300_events(seed):
     """Without a refit, one expert takes all events that the others no longer explain, and they never come back."""
     X, y = STREAMS[MoERegressor](N + 400, seed)
@@ -46,16 +41,15 @@ def test_a_shift_by_ten_deviations_is_followed_within_300_events(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_four_experts_that_shift_together_are_back_within_300_events(seed):
+def test_four_experts_that_shift_together_are_back_within_300_events():
     """So few events do not determine 84 parameters; a move of all experts has 15."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     n, change = 8_000, 6_000
     X, slopes, levels = rng.uniform(-1.0, 1.0, (n, 10)), rng.normal(size=(4, 10)), rng.normal(size=4)
     scores = X @ (4.0 * rng.normal(size=(4, 10))).T
     expert = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1)
     y = levels[expert] + np.sum(slopes[expert] * X, axis=1) + 0.1 * rng.normal(size=n)
-    model, calm = MoERegressor(4, seed=seed), MoERegressor(4, seed=seed)
+    model, calm = MoERegressor(4), MoERegressor(4)
     for each in (model, calm):
         each.set_columns([f"x{j}" for j in range(10)])
     steady = calm.learn_rows(X, y[:, None]).predictions[:, 0] - y
@@ -66,64 +60,18 @@ def test_four_experts_that_shift_together_are_back_within_300_events(seed):
 
 
 @pytest.mark.parametrize("kind", [MoERegressor, MoEMultiTargetRegressor])
-def test_another_unit_of_the_target_is_followed_within_600_events_however_they_come(kind, tmp_path):
+def test_another_unit_of_the_target_is_followed_within_600_events(kind):
     """Losses fall, so the detector finds nothing; priors alone would keep predictions off by many deviations."""
     X, y = STREAMS[kind](N + 400)
     y[CHANGE:] /= 1000.0
-    whole, single, calm = started(kind), started(kind), started(kind)
+    whole, calm = started(kind), started(kind)
     calm.learn_array(X, STREAMS[kind](N + 400)[1])
     whole.learn_array(X[:N], y[:N])
     found = whole.last_drift.n
     assert CHANGE + 2 * streaming.JUDGE_EVERY <= found <= CHANGE + 3 * streaming.JUDGE_EVERY
-    events = zip(dicts(X), dicts(y, OUTPUTS) if kind is MoEMultiTargetRegressor else y.tolist(), strict=True)
-    for i, event in zip(range(N), events, strict=False):
-        single.learn_one(*event)
-        if i in (CHANGE, found - 2, found - 1, found):
-            single.save(tmp_path / "single.safetensors")
-            single = load(tmp_path / "single.safetensors")
-    assert same(whole, single)
     errors = whole.learn_rows(X[N:], y[N:].reshape(400, -1)).predictions - y[N:].reshape(400, -1)
     assert (errors.std(axis=0) < 0.6 * y[N:].reshape(400, -1).std(axis=0)).all()
     assert (whole.drifts, calm.drifts) == (1, 0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ESTIMATORS)
-def test_it_is_the_same_event_by_event_in_batches_and_over_restarts(kind, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(engine_drift, "THRESHOLD", 8.0)  # classes are harder to predict, so a change shows less
-    monkeypatch.setattr(streaming, "KEEP_EVERY", 300)
-    X, y = changing(kind)
-    whole, pieces, single = (started(kind) for _ in range(3))
-    with caplog.at_level(logging.INFO):
-        whole.learn_array(X, y)
-    assert whole.drifts
-    assert [record for record in caplog.records if record.msg.startswith("fitted again")]
-    drift = whole.last_drift.n
-    assert all(n > CHANGE for n, _ in whole.learner.context.recent.earlier)
-    events = zip(dicts(X), dicts(y, OUTPUTS) if kind is MoEMultiTargetRegressor else y.tolist(), strict=True)
-    for i, event in enumerate(events):
-        single.learn_one(*event)
-        if i in (CHANGE, drift - 2, drift - 1, drift, drift + 62, drift + 63, drift + 64, drift + 191):
-            single.save(tmp_path / "single.safetensors")
-            single = load(tmp_path / "single.safetensors")
-    for rows in np.split(np.arange(N), np.flatnonzero(np.random.default_rng(1).random(N) < 0.02)):
-        pieces.learn_array(X[rows], y[rows])
-    assert same(whole, single)
-    assert same(whole, pieces)
-
-
-@pytest.mark.slow
-def test_events_without_target_are_predicted_alike_in_any_batch():
-    """Also those right after the event at which the mixture is fitted again."""
-    X, y = changing(MoERegressor)
-    y[np.random.default_rng(2).random(N) < 0.5] = np.nan
-    X, y = np.tile(X, (2, 1)), np.concatenate([y[:CHANGE], y[:CHANGE], y[CHANGE:], y[CHANGE:]])
-    whole, single = started(MoERegressor), started(MoERegressor)
-    together = whole.learn_rows(X, y[:, None]).predictions
-    alone = [single.learn_rows(X[[i]], y[[i], None]).predictions[0] for i in range(len(X))]
-    assert whole.drifts
-    assert same(whole, single)
-    assert together.tobytes() == np.array(alone).tobytes()
 
 
 def test_what_the_steps_explain_as_well_is_not_fitted_again():
@@ -145,22 +93,3 @@ def test_nothing_is_kept_where_no_refit_follows():
     for more in ({"serve": "polyak"}, {"batch_size": 8}, {"drift": None}):
         arrays = trained(n=200, **{**WATCHED, **more}).arrays()
         assert not [name for name in arrays if name.startswith("recent.")]
-
-
-def test_events_that_were_dropped_leave_no_trace_in_the_digest(tmp_path):
-    model = MoERegressor(2, warmup=WarmUp(60, restarts=1))
-    X = np.random.default_rng(0).normal(size=(90, 3))
-    model.learn_array(X, X[:, 0])
-    model.learner.context.recent.clear()
-    model.save(tmp_path / "model")
-    assert load(tmp_path / "model").state_digest() == model.state_digest()
-
-
-@pytest.mark.parametrize(("name", "value"), [("recent.X", 1e60), ("recent.Y", 7.0), ("recent.Y", 0.5)])
-def test_recent_events_that_the_model_cannot_have_learned_are_rejected(name, value):
-    arrays = trained(MoEClassifier, 200, **WATCHED).arrays()
-    assert len(arrays["recent.losses"]) == 100
-    with pytest.raises(CheckpointError):
-        checkpoint.restore(
-            trained(MoEClassifier, 0, **WATCHED).learner, {**arrays, name: np.full_like(arrays[name], value)}
-        )

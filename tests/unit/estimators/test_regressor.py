@@ -23,23 +23,6 @@ def test_it_reaches_the_noise_of_two_crossing_experts():
     assert model.masses == pytest.approx([0.5, 0.5], abs=0.05)
 
 
-def test_one_absurd_value_in_the_warm_up_is_forgotten():
-    """It shapes neither the prior nor the scales, which never fade."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(3000, 2))
-    y = X[:, 0] + 0.3 * rng.normal(size=3000)
-    far_row, far_target = X.copy(), y.copy()
-    far_row[100, 0] = far_target[100] = 999.0
-    arguments = {"n_experts": 2, "warmup": WarmUp(200, restarts=1), "standardize": True, "averaging": None}
-
-    def late(X, y):
-        return MoERegressor(**arguments).learn_array(X, y)[-1000:].mean()
-
-    usual = late(X, y)
-    assert late(far_row, y) < usual + 0.05
-    assert late(X, far_target) < usual + 0.05
-
-
 @pytest.mark.parametrize(("warmup", "late"), [(60, 30), (60, 100)])
 def test_a_late_feature_is_learned(warmup, late):
     X, _ = numbers(800)

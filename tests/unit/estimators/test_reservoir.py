@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from streammoe import InvalidEvent, MoEClassifier, MoERegressor, load
-from streammoe.errors import CheckpointError, ConfigError
-from streammoe.estimators import model_of
-from streammoe.persistence import decode, encode
+from streammoe import InvalidEvent, MoERegressor, load
+from streammoe.errors import ConfigError
 from streammoe.pipeline.label_join import digest_with
 from tests.unit.estimators.models import ESTIMATORS, NAMES, QUICK, WARM, pairs
 
@@ -43,33 +41,6 @@ def test_the_sample_is_of_events_as_they_came_and_changes_nothing(kind):
         assert len(found) == SIZE
         assert found < set(asked)
         assert plain.learner.reservoir_rows().X.shape == (0, len(NAMES))
-
-
-def test_only_what_is_learned_counts():
-    events = pairs(MoERegressor, N)
-    model = MoERegressor(**QUICK, reservoir=SIZE)
-    for x, y in events:
-        model.learn_one(x, y)
-        model.learn_one({**x, "a": 5.0}, y, w=0.0)
-        with pytest.raises(InvalidEvent):
-            model.learn_one({**x, "a": float("inf")}, y)
-        model.learn_rows(np.array([[*x.values()], [1e300, 0.0, 0.0]]), np.array([[np.nan], [1.0]]))
-    assert rows_of(model) == rows_of(learned(MoERegressor))
-    assert model.arrays()["reservoir.seen"] == [N]
-
-
-def test_an_event_that_is_undone_does_not_count(monkeypatch):
-    """It would make parameters infinite, and was in the sample already."""
-    given = {**QUICK, "degree": 3, "range_factor": 0.0, "hold": False, "prior_strength": 0.0}
-    model, twin = (MoERegressor(**given, reservoir=N) for _ in range(2))
-    for at, (x, y) in enumerate(pairs(MoERegressor, N)):
-        if at % 10 == 7:
-            with pytest.raises(InvalidEvent, match="infinite"):
-                model.learn_one(dict.fromkeys(x, 9e49), y, w=1e6)
-        model.learn_one(x, y)
-        twin.learn_one(x, y)
-    assert rows_of(model) == rows_of(twin)
-    assert len(rows_of(model)[0]) == N
 
 
 def test_rows_hold_codes_missing_values_and_late_columns():
@@ -115,21 +86,3 @@ def test_a_reservoir_that_could_not_be_kept_in_memory_is_rejected():
     model = MoERegressor(1, warmup=0, reservoir=100_000)
     with pytest.raises(InvalidEvent, match="reservoir"):
         model.learn_one({f"x{i}": 1.0 for i in range(2_000)}, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "value"), [(MoERegressor, "X", 1e60), (MoEClassifier, "Y", 7.0), (MoEClassifier, "Y", 0.5)]
-)
-def test_a_row_that_the_model_cannot_have_learned_is_rejected(kind, name, value):
-    model = learned(kind)
-    arrays = {**model.arrays(), f"reservoir.{name}": model.arrays()[f"reservoir.{name}"].copy()}
-    arrays[f"reservoir.{name}"][3, 0] = value
-    with pytest.raises(CheckpointError):
-        model_of(decode(encode(arrays, model.describe()), "memory"), "memory")
-
-
-def test_a_checkpoint_has_a_reservoir_where_its_model_asks_for_one():
-    with_one, without = learned(MoERegressor), learned(MoERegressor, reservoir=0)
-    for arrays, model in ((with_one.arrays(), without), (without.arrays(), with_one)):
-        with pytest.raises(CheckpointError, match="reservoir"):
-            model_of(decode(encode(arrays, model.describe()), "memory"), "memory")

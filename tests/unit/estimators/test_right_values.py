@@ -1,7 +1,5 @@
 """Models predict what twins without the trouble do: still columns, lone errors, first targets, growth, weights."""
 
-from itertools import pairwise
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -272,32 +270,6 @@ def test_weights_count_relative_to_their_running_mean():
     scaled = learned(X, y, 8.0 * w)  # by a power of 2, without rounding
     scaled.learner.context.mean_weight /= 8.0
     assert same(given, scaled)
-
-
-@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
-def test_bits_do_not_depend_on_how_the_stream_is_cut(kind, tmp_path):
-    """One by one, in arrays, in any pieces, and over restarts, with unequal weights."""
-    X, y = troubled()
-    y = y if kind is MoERegressor else np.where(y > 0.0, "high", "low")
-    w = np.random.default_rng(1).exponential(5.0, N)
-    whole, single, pieces = learned(X, y, w, kind), started(3, kind, warmup=200), started(3, kind, warmup=200)
-    for i, (x, target) in enumerate(zip(dicts(X, single.fields), y.tolist(), strict=True)):
-        single.predict_one(x)
-        single.learn_one(x, target, w[i])
-    cuts = [0, 1, 3, 90, 199, 200, 333, 499, 501, 560, 600, 601, 655, N]
-    for start, stop in pairwise(cuts):
-        pieces.learn_array(X[start:stop], y[start:stop], w=w[start:stop])
-        pieces.save(tmp_path / "cut.safetensors")
-        pieces = load(tmp_path / "cut.safetensors")
-    assert same(whole, single)
-    assert same(whole, pieces)
-
-
-def test_one_event_is_predicted_as_in_an_array_also_beyond_the_range():
-    X, y = troubled()
-    model = learned(X, y, np.ones(N))
-    T = np.vstack([X[-5:], X[-5:] * [10.0, 1.0, 1.0], X[-5:] * [1.0, -1e6, 3.0]])
-    assert [model.predict_one(x) for x in dicts(T, model.fields)] == model.predict_array(T).tolist()
 
 
 @pytest.mark.parametrize("at", [50, 600])

@@ -3,13 +3,10 @@
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.engine import warmup as fits
 from streammoe.engine import warmup_buffer
-from streammoe.errors import CheckpointError
-from streammoe.model import checkpoint
-from tests.pairs import pairwise_cases
-from tests.unit.estimators.models import ESTIMATORS, NAMES, OUTPUTS, classes, pairs, same, trained
+from tests.unit.estimators.models import NAMES, classes, pairs, same, trained
 
 UNITS = np.array([1e4, 1e-3, 50.0])
 OFFSETS = np.array([3e5, 0.0, -700.0])
@@ -56,34 +53,6 @@ def test_the_first_intervals_are_as_wide_as_equal_targets_are_large(y):
         assert 0.5 * abs(y) < high - low < 4.0 * abs(y)
 
 
-@pytest.mark.parametrize(
-    "case",
-    pairwise_cases(kind=ESTIMATORS, standardize=(True, False), late=(True, False), at_each=(None, 2, 5)),
-)
-def test_it_is_the_same_event_by_event_and_over_a_restart(case, tmp_path, monkeypatch):
-    kind, standardize, late, at_each = case.values()
-    if at_each is not None:  # as wide models learn them again
-        monkeypatch.setattr(fits, "relearned_rows", lambda *_: at_each)
-        monkeypatch.setattr(fits, "RARENESS", 0.0 if at_each == 2 else fits.RARENESS)
-    whole, single, cut = (trained(kind, 0, standardize=standardize, warmup=200) for _ in range(3))
-    events = pairs(kind, N)
-    if late:  # a column that appears while the scales are still being taken
-        events = [({**x, "late": 100.0 * i} if i >= 20 else x, y) for i, (x, y) in enumerate(events)]
-    for i, (x, y) in enumerate(events):
-        single.learn_one(x, y)
-        cut.learn_one(x, y)
-        if i in (0, 2, 5, 20, 33, 70):
-            cut.save(tmp_path / "cut.safetensors")
-            cut = load(tmp_path / "cut.safetensors")
-            assert cut.predict_one(x) == single.predict_one(x)
-    assert same(single, cut)
-    if not late:
-        X = np.array([[x[name] for name in NAMES] for x, _ in events])
-        Y = np.array([[y[name] for name in OUTPUTS] if isinstance(y, dict) else y for _, y in events])
-        whole.learn_array(X, Y, feature_names=NAMES)
-        assert same(single, whole)
-
-
 def test_events_are_learned_again_so_many_at_each_event_and_the_fit_ends_as_if_at_once(monkeypatch):
     whole, model = (trained(n=0, warmup=200, standardize=True) for _ in range(2))
     events = pairs(type(model), N)[:23]
@@ -118,19 +87,3 @@ def test_models_that_learn_few_again_at_an_event_take_another_scale_less_often_b
     assert {*began} == {0, 3, 6, 64}
     assert began[9:63] == [0] * 54
     assert began[-1] == 0
-
-
-@pytest.mark.parametrize("claimed", [[0, 40], [8, 41], [33, 32], [-1, -1]])
-def test_a_checkpoint_whose_new_scale_does_not_suit_its_buffer_is_rejected(claimed):
-    model = trained(n=40, warmup=200, standardize=True)
-    arrays = {**model.arrays(), "warmup.rescaling": np.array(claimed)}
-    with pytest.raises(CheckpointError):
-        checkpoint.restore(trained(n=0, warmup=200, standardize=True).learner, arrays)
-
-
-@pytest.mark.parametrize("claimed", [-1, 41])
-def test_a_checkpoint_that_claims_other_scales_than_its_buffer_has_is_rejected(claimed):
-    model = trained(n=40, warmup=200, standardize=True)
-    arrays = {**model.arrays(), "warmup.scaling": np.array([claimed])}
-    with pytest.raises(CheckpointError):
-        checkpoint.restore(trained(n=0, warmup=200, standardize=True).learner, arrays)

@@ -222,13 +222,6 @@ def test_the_count_is_part_of_a_checkpoint_and_not_of_the_digest(tmp_path):
     assert cut.state_digest() == whole.state_digest()
 
 
-def test_a_saved_model_keeps_its_tail(tmp_path):
-    for expert in ("gaussian", Gaussian(tail=4.0), Gaussian(tail=PLAIN)):
-        model = MoERegressor(expert=expert)
-        model.save(tmp_path / "model")
-        assert load(tmp_path / "model").options.expert == model.options.expert
-
-
 def test_predictions_have_the_tails_of_their_experts():
     X, _, y = stream(600, 0)
     x = dict(enumerate(X[0]))
