@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streammoe import MoEClassifier, MoERegressor, load
+from streammoe import MoEClassifier, MoERegressor
 from streammoe.errors import InvalidEvent
 from streammoe.kernels.portfolio import DISCOUNT, MOST, combine
 from streammoe.scaling import moments
@@ -48,9 +48,10 @@ def with_still(X, before, after, times, noise):
     return np.hstack([X, value * (1.0 + noise * np.random.default_rng(1).normal(size=(len(X), times)))])
 
 
-@pytest.mark.parametrize("times", [1, 5])
-@pytest.mark.parametrize("noise", [0.0, 1e-12])
-@pytest.mark.parametrize(("before", "after"), [(1.1, 1.4), (93.994, 92.201)])
+@pytest.mark.parametrize(
+    ("before", "after", "noise", "times"),
+    [(1.1, 1.4, 0.0, 5), (93.994, 92.201, 1e-12, 1), (-12_345_678.9, -12_345_677.0, 0.0, 1)],
+)
 def test_a_column_that_changes_for_the_first_time_costs_what_1_to_1_5_costs(before, after, noise, times):
     X, _, y = line(AT + 200)
     _, clean = followed(with_still(X, 1.0, 1.5, times, 0.0), y)
@@ -67,7 +68,7 @@ def test_it_is_centered_at_a_value_of_its_own_and_has_a_scale_of_its_size(value,
     assert found == pytest.approx(scale)
 
 
-@pytest.mark.parametrize("before", [1.1, 93.994, -1e7, 0.0])
+@pytest.mark.parametrize("before", [93.994, 0.0])
 def test_until_then_its_coefficients_are_exactly_0(before):
     X, _, y = line(AT)
     model, _ = followed(with_still(X, before, before, 2, 1e-12), y)
@@ -76,8 +77,9 @@ def test_until_then_its_coefficients_are_exactly_0(before):
     assert not found["gate"][:, 3:].any()
 
 
-@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
-@pytest.mark.parametrize(("n_experts", "noise"), [(1, 1e-6), (4, 1e-6), (4, 1e-4)])
+@pytest.mark.parametrize(
+    ("kind", "n_experts", "noise"), [(MoERegressor, 1, 1e-6), (MoERegressor, 4, 1e-4), (MoEClassifier, 2, 1e-6)]
+)
 def test_a_column_that_hardly_varied_does_no_harm_where_it_jumps(kind, n_experts, noise):
     X, right, y = line(AT + 400)
     if kind is MoEClassifier:
@@ -97,7 +99,7 @@ def test_a_column_that_hardly_varied_does_no_harm_where_it_jumps(kind, n_experts
 @pytest.mark.parametrize("is_curved", [False, True])
 def test_one_wrong_label_after_thousands_changes_hardly_any_label(is_curved):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(8_000, 3))
+    X = rng.normal(size=(4_000, 3))
     if is_curved:
         y, sure = (X[:, 0] ** 2 + X[:, 1] ** 2 > 1.4).astype(int), np.array([[3.0, 2.0, 1.0]])
     else:
@@ -113,12 +115,11 @@ def test_one_wrong_label_after_thousands_changes_hardly_any_label(is_curved):
     assert accuracies[1] >= accuracies[0] - 0.01
 
 
-@pytest.mark.parametrize("deviations", [10.0, 30.0])
-def test_one_target_far_out_leaves_means_and_intervals_as_they_were(deviations):
+def test_one_target_far_out_leaves_means_and_intervals_as_they_were():
     X, _, y = line(2_001)
     T, right, _ = line(100, seed=1)
     errors, widths = [], []
-    for error in (0.0, deviations * 0.1):
+    for error in (0.0, 3.0):
         model, _ = followed(X, np.append(y[:-1], y[-1] + error))
         errors.append(rmse(model.predict_array(T), right))
         found = [model.predict_distribution_one(x).interval(0.9) for x in dicts(T, model.fields)]
@@ -172,7 +173,7 @@ def test_the_floor_has_learned_the_warm_up_when_it_joins():
 # -- First targets -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("wrong", "at"), [(40.0, [0]), (99.0, [0]), (-99_999.0, [0]), (-99_999.0, [0, 30])])
+@pytest.mark.parametrize(("wrong", "at"), [(40.0, [0]), (-99_999.0, [0, 30])])
 def test_wrong_first_targets_are_left_out_once_others_are_known(wrong, at):
     X, right, y = line(400)
     _, clean = followed(X, y)
@@ -199,7 +200,7 @@ def test_a_linear_relation_goes_on_where_a_load_rises():
     assert rmse(predicted[last], y[last]) <= 0.02
 
 
-@pytest.mark.parametrize("trend", [0.001, 0.002, 0.005])
+@pytest.mark.parametrize("trend", [0.001, 0.005])
 def test_a_linear_relation_goes_on_where_an_input_grows_for_ever(trend):
     X, _, y = line(3_000)
     rise = trend * np.arange(3_000)
@@ -243,19 +244,11 @@ def learned(X, y, w, kind=MoERegressor):
     return model
 
 
-@pytest.mark.parametrize("weight", [1e-6, 1e3])
-@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
-def test_weights_that_are_all_equal_change_no_bit_of_what_is_learned(kind, weight, tmp_path):
+@pytest.mark.parametrize(("kind", "weight"), [(MoERegressor, 1e-6), (MoEClassifier, 1e3)])
+def test_weights_that_are_all_equal_change_no_bit_of_what_is_learned(kind, weight):
     X, y = troubled()
     y = y if kind is MoERegressor else np.where(y > 0.0, "high", "low")
     plain, whole = (learned(X, y, np.full(N, each), kind) for each in (1.0, weight))
-    single = started(3, kind, warmup=200)
-    for i, (x, target) in enumerate(zip(dicts(X, single.fields), y.tolist(), strict=True)):
-        single.learn_one(x, target, weight)
-        if i in (100, 400, 590):
-            single.save(tmp_path / "cut.safetensors")
-            single = load(tmp_path / "cut.safetensors")
-    assert same(single, whole)
     arrays = plain.arrays()
     found = {name for name, array in whole.arrays().items() if array.tobytes() != arrays[name].tobytes()}
     assert found == {"weights.mean"}
