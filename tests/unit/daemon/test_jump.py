@@ -5,10 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import tasks
-from streammoe import MoEClassifier, MoERegressor, schedules
 from streammoe.daemon.guards import MIN_HISTORY, MIN_RISE, MIN_WINDOW, WINDOWS_PER_JUMP, LossGuard
-from streammoe.options import WarmUp
 
 USUAL = MIN_HISTORY + 2
 """Windows of usual losses."""
@@ -78,39 +75,3 @@ def test_what_is_found_does_not_depend_on_how_events_came(cuts):
             parts = LossGuard(lambda _: 0.1, 7, json.loads(json.dumps(parts.to_json())))
     assert found == expected is not None
     assert parts.to_json() == whole.to_json()
-
-
-def jumps(model, X, y):
-    guard = LossGuard(model.step_size_at)
-    guard.watch(model.learn_array(X, y))
-    assert guard._events == len(X)
-    assert not model.is_warming_up
-    return guard.jumps
-
-
-@pytest.mark.parametrize(
-    ("estimator", "task", "arguments"),
-    [
-        (MoERegressor, tasks.two_experts, {"warmup": WarmUp(1_500, restarts=1)}),
-        (MoERegressor, tasks.full_gate, {"schedule": schedules.constant(0.01)}),
-        (MoEClassifier, lambda **options: tasks.classes(3, **options), {"schedule": schedules.power(0.8)}),
-    ],
-    ids=["end of a long warm-up", "constant steps", "classes"],
-)
-def test_no_alarm_on_any_task_nor_at_the_end_of_a_warm_up(estimator, task, arguments):
-    assert jumps(estimator(2, **{"warmup": WarmUp(restarts=1)} | arguments), *task(n=6_000, seed=1)[:2]) == 0
-
-
-@pytest.mark.parametrize(
-    ("n", "arguments", "expected"),
-    [
-        (8_000, {"schedule": schedules.constant(0.03), "averaging": None, "serve": "polyak"}, 0),
-        (16_000, {"serve": "polyak", "drift": None}, 1),
-        (16_000, {}, 0),
-    ],
-    ids=["constant steps", "average of shrinking steps", "portfolio"],
-)
-def test_an_alarm_on_an_abrupt_drift_only_where_predictions_do_not_follow(n, arguments, expected):
-    (before, was, _), (after, now, _) = (tasks.two_experts(n=n, seed=seed) for seed in (1, 11))
-    model = MoERegressor(2, warmup=WarmUp(restarts=1), **arguments)
-    assert jumps(model, np.concatenate([before, after]), np.concatenate([was, now])) == expected

@@ -33,9 +33,8 @@ def with_shape(shape):
     return len(header).to_bytes(8, "little") + header + data[-16:]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_what_is_not_a_checkpoint_is_rejected():
+    for data in [
         encode({}, {}) + b" ",
         b"\2\0\0\0\0\0\0\0[]",
         (2**17).to_bytes(8, "little") + b"[" * 2**17,
@@ -44,12 +43,9 @@ def with_shape(shape):
         _pack({}, "not JSON"),
         _pack({}, '{"format":' + "[" * 2**17),
         *map(with_shape, ("[2,-1]", "[1e9]", f"[{2**63 - 1}]", "[[1]]", "2", "[0]")),
-    ],
-    ids=range(12),
-)
-def test_what_is_not_a_checkpoint_is_rejected(data):
-    with pytest.raises(CheckpointError):
-        decode(data, "here")
+    ]:
+        with pytest.raises(CheckpointError):
+            decode(data, "here")
 
 
 def test_another_format_is_distinguished_from_damage():

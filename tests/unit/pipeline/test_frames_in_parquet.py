@@ -43,8 +43,7 @@ INDEXES = {
 }
 
 
-@pytest.mark.parametrize("name", INDEXES)
-@pytest.mark.parametrize("late", ["false", "true"])
+@pytest.mark.parametrize(("name", "late"), list(zip(INDEXES, ["false", "true"] * 2, strict=True)))
 def test_the_index_of_a_frame_is_left_out_with_one_line_in_the_log(name, late, caplog):
     INDEXES[name].to_parquet("1.parquet")
     INDEXES[name].to_parquet("2.parquet")
@@ -55,8 +54,7 @@ def test_the_index_of_a_frame_is_left_out_with_one_line_in_the_log(name, late, c
     assert len(said) == 1 + (name != "of numbers only")
 
 
-@pytest.mark.parametrize("late", ["false", "true"])
-@pytest.mark.parametrize("n_times", [1, 2])
+@pytest.mark.parametrize(("n_times", "late"), [(1, "true"), (2, "false")])
 def test_the_index_of_a_frame_in_csv_is_left_out_with_one_warning(n_times, late, caplog):
     frame().to_csv("1.csv")
     if n_times == 2:
@@ -86,8 +84,9 @@ def test_a_model_that_has_learned_from_an_index_goes_on_with_it():
     assert run(fresh=True).state_digest == changed
 
 
-@pytest.mark.parametrize("late", ["false", "true"])
-@pytest.mark.parametrize("values", [[10, 20], ["10", "20"], [1.5, 2.5], [True, False]])
+@pytest.mark.parametrize(
+    ("values", "late"), [([10, 20], "true"), (["10", "20"], "false"), ([1.5, 2.5], "false"), ([True, False], "true")]
+)
 def test_the_type_category_decides_unless_a_setting_does(values, late):
     zips = np.array(values)[np.arange(ROWS) % 2]
     coded = frame().assign(zip=pd.Categorical(zips))

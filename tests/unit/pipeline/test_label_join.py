@@ -66,11 +66,10 @@ JOINED = {
 }
 
 
-@pytest.mark.parametrize("name", JOINED)
-def test_what_becomes_of_records(name):
-    records, expected, pending = JOINED[name]
-    join = joining()
-    assert (joined(join, records), join.pending) == (expected, pending)
+def test_what_becomes_of_records():
+    for name, (records, expected, pending) in JOINED.items():
+        join = joining()
+        assert (joined(join, records), join.pending) == (expected, pending), name
 
 
 def test_features_and_targets_of_the_schema_decide_which_record_is_which():
@@ -179,28 +178,25 @@ def test_a_letter_has_key_and_headers_of_the_record_that_it_names_also_over_a_re
     assert "labels.headers" not in before.arrays()
 
 
-@pytest.mark.parametrize(
-    ("limits", "later", "named"),
-    [
+def test_what_expires_is_a_letter_if_wanted_and_counts_as_expired_alone():
+    for limits, later, named in [
         (Limits(1), [{"id": 2, "a": 1.0}], "max_pending = 1"),
         (Limits(9, expire_events=1), [{"a": 1.0, "y": 1.0}] * 2, "expire_events = 1"),
         (Limits(9, expire_seconds=1.5), [{"a": 1.0, "y": 1.0}] * 2, "expire_seconds = 1.5"),
         (PLENTY, [B], "that key"),
-    ],
-)
-def test_what_expires_is_a_letter_if_wanted_and_counts_as_expired_alone(limits, later, named):
-    first = [{"a": 1.0, "y": 1.0}, A]
-    for keep in (False, True):
-        join, line = LabelJoin("id", SCHEMA, limits, keep_expired=keep), line_of()
-        times = [0, 0, *(1_000 * (i + 1) for i in range(len(later)))]
-        processed = settled(join, line, batch_of([*first, *later], times=times))
-        assert (processed.outcomes["expired"], processed.outcomes["rejected"], processed.reasons) == (1, 0, {})
-        assert not processed.bad.any()
-        assert len(processed.letters) == keep
-    (letter,) = processed.letters
-    assert (letter.location["row"], letter.stage, letter.reason, letter.format) == (1, "join", EXPIRED, None)
-    assert json.loads(letter.record) == A
-    assert named in letter.detail
+    ]:
+        first = [{"a": 1.0, "y": 1.0}, A]
+        for keep in (False, True):
+            join, line = LabelJoin("id", SCHEMA, limits, keep_expired=keep), line_of()
+            times = [0, 0, *(1_000 * (i + 1) for i in range(len(later)))]
+            processed = settled(join, line, batch_of([*first, *later], times=times))
+            assert (processed.outcomes["expired"], processed.outcomes["rejected"], processed.reasons) == (1, 0, {})
+            assert not processed.bad.any()
+            assert len(processed.letters) == keep
+        (letter,) = processed.letters
+        assert (letter.location["row"], letter.stage, letter.reason, letter.format) == (1, "join", EXPIRED, None)
+        assert json.loads(letter.record) == A
+        assert named in letter.detail
 
 
 def test_features_that_were_rejected_have_one_letter_though_they_expire_later():
@@ -253,8 +249,7 @@ def test_the_digest_is_that_of_model_and_what_waits():
 # --- lags -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("delay", [1, 3, 40])
-@pytest.mark.parametrize("size", [1, 7, 200])
+@pytest.mark.parametrize(("delay", "size"), [(1, 7), (3, 1), (40, 200)])
 def test_a_late_event_is_learned_with_the_lags_that_its_prediction_saw(delay, size):
     """Labels come after so many more features; the reference holds each event back by itself."""
     arguments = {"n_experts": 2, "warmup": WarmUp(30, restarts=1), "lags": Lags(2, ("a",)), "numeric": ("a",)}

@@ -12,7 +12,7 @@ from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.formats.records import record_ends
 from streammoe_connectors.stdin import StdinSource
-from tests.unit.connectors.reading import drain, read, records, source, through_json, warnings
+from tests.unit.connectors.reading import drain, read, records, source, through_json
 
 ROWS = [(1.5, "red", 2.0), (None, 'a "b", #c\n#d', 3.0), (4.0, "größe", 5.0)]
 PLAIN = 'x,c,y\n1.5,red,2\n,"a ""b"", #c\n#d",3\n4,größe,5\n'
@@ -56,8 +56,11 @@ def rows(batches):
     return found, rejected
 
 
-@pytest.mark.parametrize("name", EXPORTS)
-@pytest.mark.parametrize("way", ["file", "cut", "gzip", "glob", "follow", "stdin", "resumed"])
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [("resumed", name) for name in EXPORTS]
+    + [(way, name) for way in ("file", "gzip", "glob", "follow", "stdin") for name in ("all at once", "concatenated")],
+)
 def test_an_export_holds_the_rows_of_its_plain_twin_however_it_is_read(name, way, write, tmp_path):
     text, settings = EXPORTS[name]
     content = text.encode(settings.get("encoding", "utf-8"))
@@ -89,15 +92,6 @@ def test_an_export_holds_the_rows_of_its_plain_twin_however_it_is_read(name, way
     if way == "resumed":
         for n, batch in enumerate(batches, 1):
             assert records(read(path, through_json(batch.end), **sizes, **settings)) == records(batches[n:])
-
-
-def test_a_value_without_a_column_is_rejected_with_its_number_and_what_to_do(write):
-    found, rejected = rows(read(write("a.csv", b"x,c,,y\n1,a,,2\n3,b,odd,4\n5,c,,6,7\n8\n9,d\n")))
-    assert (found[0], found[1][:2]) == ((1.0, "a", 2.0), (9.0, "d"))
-    assert ["column 3" in rejected[0], "source.header" in rejected[0]] == [True, True]
-    assert ["column 5" in rejected[1], "names 4" in rejected[1]] == [True, True]
-    assert "must have 4 values" in rejected[2]
-    assert len(rejected) == 3
 
 
 def test_what_other_programs_write_is_rejected_with_how_to_convert_it(write):
@@ -163,23 +157,6 @@ def test_a_header_that_is_none_is_an_error_that_guesses_where_it_is(write):
         assert advice is None or advice in str(failure.value)
 
 
-BAD = {
-    b"a\xfcb,y\n1,2\n": "source.encoding",
-    b"x,y\r1,2\r": "carriage return",
-    b",,\n1,2,3\n": "without a single column name",
-    b"x,x\n1,2\n": "duplicate",
-    b'x,"y\n1,2\n': "source.skip_lines",
-}
-
-
-def test_a_header_that_cannot_be_read_is_an_error_with_a_remedy(write):
-    for content, words in BAD.items():
-        with pytest.raises(SourceError, match=words):
-            read(write("a.csv", content))
-    with pytest.raises(SourceError, match="byte order mark of UTF-8"):
-        read(write("a.csv", b"\xef\xbb\xbfx,y\n1,2\n"), encoding="latin-1")
-
-
 def test_columns_with_the_same_name_are_an_error_that_names_them_apart(write):
     path = write("a.csv", b'z\ny,"a,b",x,x,x2,,y\n1,2,3,4,5,6,7\n')
     with pytest.raises(SourceError) as failure:
@@ -200,12 +177,6 @@ def test_what_is_not_in_the_encoding_is_rejected_by_record(write):
     assert (found, ["source.encoding" in detail for detail in rejected]) == ([], [True, True])
     (batch,) = read(write("a.jsonl", b'{"c":"\xe4"}\n'), encoding="latin-1")
     assert records([batch]) == ['{"c":"ä"}'.encode()]
-
-
-def test_more_lines_than_there_are_is_an_empty_file_with_a_warning(write, caplog):
-    assert read(write("a.csv", b"x,y\n1,2\n"), skip_lines=9) == []
-    assert "9 lines that source.skip_lines" in warnings(caplog)[0]
-    assert read(write("b.csv", b"")) == []
 
 
 def test_settings_of_text_are_checked():
