@@ -1,4 +1,4 @@
-"""Dashboard, alerts and scrape config against the catalogue of metrics. tests/integration runs the queries.
+"""Dashboard, alerts and scrape config against the catalogue of metrics. tests/integration parses the queries.
 
 Grafana itself was never run: what is held here is what its files ask for, not how they look.
 """
