@@ -4,9 +4,7 @@ import contextlib
 import re
 import socket
 
-import numpy as np
 import pytest
-from river import linear_model, preprocessing, stats
 
 from streammoe.commands.demo import CLASSIFICATION, LONG, NO_INTERCEPT, REGRESSION, run_demo
 from streammoe.configuration import load_settings
@@ -27,23 +25,6 @@ def shown(table):
     scores, *_ = table.split(" further events")
     rows = re.findall(r"^(\S.*?)  +(\d\.\d+) +(\d\.\d+)$", scores, re.MULTILINE)
     return {name: (float(score), float(half)) for name, score, half in rows}
-
-
-def test_what_is_said_of_the_peer_without_an_intercept_is_why_it_is_behind_the_running_mean():
-    errors = {}
-    for constant in ({}, {"1": 1.0}):
-        scaler, model, mean = preprocessing.StandardScaler(), linear_model.BayesianLinearRegression(), stats.Mean()
-        squares = []
-        for x, y in LONG.events()[:3000]:
-            scaler.learn_one(x)
-            given = scaler.transform_one(x) | constant
-            squares.append((y - model.predict_one(given)) ** 2)
-            model.learn_one(given, y)
-            mean.update(y)
-        errors[bool(constant)] = np.sqrt(np.mean(squares))
-    assert 14.0 < mean.get() < 15.0
-    assert errors[False] > mean.get()
-    assert errors[True] < 4.0
 
 
 @pytest.mark.slow

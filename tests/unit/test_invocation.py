@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import kafka_broker
-from streammoe import commands, invocation
-from streammoe.configuration import load_settings
+from streammoe import invocation
 from streammoe.errors import not_installed
 
 BIN = Path(sys.executable).parent
@@ -23,10 +21,7 @@ BIN = Path(sys.executable).parent
     ("typed", "folder", "path"),
     [
         ("streammoe", "/", [BIN]),
-        (f"{BIN}/streammoe", "/", []),
         (f"{BIN.parent.name}/{BIN.name}/streammoe", BIN.parent.parent, []),
-        ("./streammoe", BIN, []),
-        (f"{BIN.name}/python -m streammoe", BIN.parent, []),
         ("./python -m streammoe", BIN, []),
     ],
 )
@@ -45,31 +40,6 @@ def test_a_hint_of_the_command_line_runs_where_it_is_shown(typed, folder, path):
     found = run(hint)
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.startswith(f"Usage: {typed} check-config")
-
-
-@pytest.mark.parametrize("port", [kafka_broker.PORT, 9093])
-def test_make_kafka_up_shows_commands_that_fit_the_example(tmp_path, monkeypatch, port):
-    monkeypatch.chdir(tmp_path)
-    kafka_broker.DATA.parent.mkdir()
-
-    def shown():
-        return [shlex.split(line.partition("  ")[2]) for line in kafka_broker.next_steps(Path("other folder"), port)]
-
-    assert shown()[0][1:] == ["demo"]
-    kafka_broker.DATA.touch()
-    produce, run, stop = shown()
-    parsed = {}
-    for program, name, *words in (produce, run):
-        assert os.access(program, os.X_OK)
-        context = commands.main.get_command(None, name).make_context(name, words)  # an unknown option is an error
-        parsed[name] = context.params
-    sent = parsed["produce"]
-    settings = load_settings(parsed["run"]["config"], environment={}, overrides=parsed["run"]["overrides"])
-    [source] = settings.sources
-    assert ([sent["topic"]], [sent["servers"]]) == ([*source.topics], [*source.bootstrap_servers])
-    assert sent["servers"] == f"127.0.0.1:{port}"
-    done = subprocess.run(stop, capture_output=True, text=True, check=True)
-    assert done.stdout == "no broker of other folder is running\n"
 
 
 def test_a_missing_extra_is_installed_by_this_python_from_the_clone_and_never_by_the_name_of_streammoe(

@@ -173,8 +173,18 @@ def test_a_crash_between_checkpoint_and_transaction_goes_back_one_generation(tor
     assert torn.seen == ALL
 
 
-@pytest.mark.parametrize("start", ["as it was", "fresh", "given"])
-@pytest.mark.parametrize("silent", [{4: False}, {4: True}, {1: False}, {1: True, 2: True, 3: False}], ids=str)
+@pytest.mark.parametrize(
+    ("start", "silent"),
+    [
+        ("as it was", {4: False}),
+        ("as it was", {1: True, 2: True, 3: False}),
+        ("fresh", {1: False}),
+        ("fresh", {4: True}),
+        ("given", {1: False}),
+        ("given", {4: True}),
+    ],
+    ids=str,
+)
 @pytest.mark.usefixtures("logging_as_before")
 def test_a_sink_without_answer_is_replaced_and_learning_goes_on_from_what_is_visible(broker, silent, start):
     given = Path("given.model") if start == "given" else None

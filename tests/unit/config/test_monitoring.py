@@ -45,18 +45,6 @@ def test_dashboard_and_alerts_ask_only_for_what_is_in_the_catalogue_and_the_dash
     assert of_process <= set(re.findall(r"^\| `(process_\w+)` \|", DOCUMENT.read_text(), re.MULTILINE))
 
 
-def test_panels_have_places_and_numbers_of_their_own():
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-    cells = [
-        (x, y)
-        for place in (panel["gridPos"] for panel in DASHBOARD["panels"])
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len(set(cells)) == len(cells)
-    assert {x for x, _ in cells} == set(range(24))
-
-
 def test_the_dashboard_marks_when_an_alert_of_ours_was_firing():
     source = {panel["datasource"]["uid"] for panel in DASHBOARD["panels"] if "datasource" in panel}
     assert {MARKED["datasource"]["uid"]} == source

@@ -10,7 +10,6 @@ from prometheus_client import Counter, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from streammoe import catalogue
 from streammoe.daemon.health import Health
 from streammoe.daemon.metrics import AT_THE_START, CATALOGUE, CONDITIONS, OUTCOMES, Metrics
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
@@ -135,12 +134,6 @@ def test_next_to_ours_there_are_those_of_the_process_and_the_versions_and_none_o
         "kafka_python": version("kafka-python"),
         "confluent_kafka": version("confluent-kafka"),
     }
-
-
-def test_what_is_not_installed_has_no_version(monkeypatch):
-    monkeypatch.setitem(catalogue.PACKAGES, "kafka_python", "no such package")
-    [info] = families(Metrics())["streammoe_build_info"].samples
-    assert info.labels["kafka_python"] == ""
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
