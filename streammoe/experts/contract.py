@@ -1,4 +1,4 @@
-"""The contract between the engine and families of experts; `tests/contracts/families.py` tests it."""
+"""The contract between the engine and families of experts; `tests/contracts/test_families.py` tests it."""
 
 from __future__ import annotations
 

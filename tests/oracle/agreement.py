@@ -8,6 +8,7 @@ a hundred; the largest of a few counts.
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import streammoe
 from streammoe import schedules
 from streammoe.distributions import Gaussian
 from streammoe.errors import InvalidEvent
-from tests.oracle.literal import ALGORITHMS, relative_weights
+from tests.oracle.literal import ALGORITHMS, Algorithm1, Algorithm2, relative_weights
 
 COMPARED = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams", "losses")
 STEPS = {
@@ -36,8 +37,8 @@ LOOKS = 10
 FAMILIES = {
     "gaussian": {},
     "gaussian 3": {"outputs": 3},
-    "full 1": {"covariance": "full"},
     "full 3": {"outputs": 3, "covariance": "full"},
+    "full 3, no tails": {"outputs": 3, "covariance": "full", "tail": math.inf},
     "student_t": {"expert": "student_t"},
     "student_t 3": {"outputs": 3, "expert": "student_t"},
     "laplace": {"expert": "laplace"},
@@ -62,9 +63,12 @@ class Case(NamedTuple):
     classes: int = 0
     covariance: str = "diagonal"
     expert: str = "gaussian"
+    tail: float = 6.0
     weighted: bool = False
     per_coefficient: float = 0.0
     top_k: int | None = None
+    batch: int = 1
+    """Events of a step."""
 
     @property
     def rows(self) -> int:
@@ -77,6 +81,11 @@ class Case(NamedTuple):
         if self.classes:
             return "categorical"
         return "gaussian_full" if self.covariance == "full" else self.expert
+
+    @property
+    def algorithm(self) -> type[Algorithm1]:
+        """The literal algorithm."""
+        return Algorithm2 if self.tail == math.inf else ALGORITHMS[self.family]
 
     @property
     def is_table(self) -> bool:
@@ -194,11 +203,13 @@ def estimator(case: Case, start: dict, **more):
         "hold": False,
         "feature_names": names(case),
         "top_k": case.top_k,
+        "batch_size": case.batch,
         **more,
     }
     if case.classes:
         return streammoe.MoEClassifier.from_parameters(start, classes=list(range(case.classes)), **arguments)
-    arguments = {"expert": Gaussian("full") if case.covariance == "full" else case.expert, **arguments}
+    noise = Gaussian(case.covariance, case.tail) if case.expert == "gaussian" else case.expert
+    arguments = {"expert": noise, **arguments}
     if case.is_table:
         return streammoe.MoEMultiTargetRegressor.from_parameters(start, **arguments)
     return streammoe.MoERegressor.from_parameters(start, **arguments)
@@ -206,8 +217,7 @@ def estimator(case: Case, start: dict, **more):
 
 def oracle(case: Case, parameters: dict):
     """The literal algorithm that a case is for, at these parameters."""
-    algorithm = ALGORITHMS[case.family]
-    return algorithm(
+    return case.algorithm(
         parameters,
         bound=case.bound,
         prior_strength=case.prior,
@@ -253,8 +263,11 @@ def literal_looks(case: Case, start: dict, events: Events) -> list[dict]:
         losses = np.full(len(part), np.nan)
         # An oracle that leaves the domain of log, or has to solve a singular system, shows in the differences.
         with np.errstate(all="ignore"), contextlib.suppress(np.linalg.LinAlgError, InvalidEvent):
-            for at, i in enumerate(part):
-                losses[at] = algorithm.learn(W[i], R[i], Y[i], gammas[i], weights[i])
+            for at in range(0, len(part), case.batch):
+                group = part[at : at + case.batch]
+                losses[at : at + case.batch] = algorithm.learn_batch(
+                    [(W[i], R[i], Y[i]) for i in group], gammas[group], weights[group]
+                )
         looks.append(algorithm.theta | {"losses": losses})
     return looks
 

@@ -2,8 +2,7 @@
 
 Slow and literal on purpose: dense statistics, Kronecker products and dense solves at O((K p)³) an event. Algorithm 1 is
 `streammoe.mm`, of which kernels use nothing, and which has tests of its own; nothing else is shared with the package. K
-experts, w and r the features of gate and experts. `FamilyContract.make_reference` returns one of these; a new family
-inherits from the one that is nearest.
+experts, w and r the features of gate and experts. A new family inherits from the one that is nearest.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from streammoe.distributions import Gaussian
 from streammoe.engine.members.one_expert import STEP, merged
 from streammoe.options import WarmUp
 from tests.oracle.agreement import FAMILIES, STEPS, Case, Events, estimator, names, oracle, powers, start_of, stream
-from tests.oracle.literal import ALGORITHMS, log_softmax, relative_weights
+from tests.oracle.literal import log_softmax, relative_weights
 
 BURN_IN, COUNT = 400, 160
 KEPT, FLOOR = 0.998, 1e-8
@@ -123,7 +123,7 @@ def literal(case, start, model):
     }
     one["prior_weight"] = state["prior_weight"][0]
     prior["variances"] = state["prior_variances"]
-    found = LiteralPortfolio(oracle(case, start), ALGORITHMS[case.family](one, bound=case.bound, prior_strength=1.0))
+    found = LiteralPortfolio(oracle(case, start), case.algorithm(one, bound=case.bound, prior_strength=1.0))
     average = {name: start[name] for name in ("gate", "experts", "variances") if name in start}
     found.iterates.append(average)
     found.variances = average.get("variances")

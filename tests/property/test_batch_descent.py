@@ -13,7 +13,13 @@ from streammoe.engine.warmup import with_own_prior
 from tests.unit.cases import Case, options, random_theta
 
 NUMBERS = st.floats(-1e3, 1e3, width=32)
-KINDS = [Case("gaussian", 1), Case("gaussian", 2), Case("gaussian_full", 2), Case("categorical", 3)]
+KINDS = [
+    Case("gaussian", 2),
+    Case("gaussian_full", 2),
+    Case("student_t", 2),
+    Case("laplace", 1),
+    Case("categorical", 3),
+]
 
 
 @st.composite
