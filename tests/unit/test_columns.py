@@ -152,8 +152,9 @@ def test_numbers_that_came_as_text_are_warned_of_once_unless_a_type_or_an_argume
         assert warned_of == ([] if way in {"declared", "type"} else ["zip"]), way
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("codes", [[0, 1, 2], ["0", "1", "2"], ["r", "g", "b"], [0.5, 1.5, 2.5]], ids=str)
+@pytest.mark.parametrize(
+    ("codes", "ordered"), [([0, 1, 2], True), (["0", "1", "2"], False), ([0.5, 1.5, 2.5], False)], ids=str
+)
 def test_a_type_of_categories_is_what_the_user_says_whatever_the_codes(codes, ordered):
     rng = np.random.default_rng(0)
     k = rng.integers(0, 3, 300)
@@ -198,11 +199,11 @@ def test_codes_as_text_go_on_in_a_daemon_and_those_of_a_daemon_in_python(format,
         assert model.state_digest() == expected.state_digest()
 
 
-@pytest.mark.parametrize("value", [value for value in TO_BE_REJECTED if not isinstance(value, str)])
-def test_what_is_rejected_decides_nothing(value):
+def test_what_is_rejected_decides_nothing():
     model = MoERegressor(**QUICK)
-    with pytest.raises(InvalidEvent):
-        model.learn_one({"a": 1.0, "x": value}, 1.0)
+    for value in (b"x", [1]):
+        with pytest.raises(InvalidEvent):
+            model.learn_one({"a": 1.0, "x": value}, 1.0)
     assert not model.fields
     model.learn_one({"a": 1.0, "x": "red"}, 1.0)
     assert model.column_kinds == {"a": "number", "x": "category"}
@@ -230,22 +231,6 @@ def test_any_cut_any_format_and_a_resume_give_the_model_whose_kinds_were_given(c
     assert run(line, EVENTS[stop:], case["format"], case["sizes"]).outcomes["learned"] == N - stop
     assert line.model.state_digest() == expected.state_digest()
     assert line.model.column_kinds == {name: expected.column_kinds[name] for name in line.model.fields}
-
-
-def test_events_and_frames_find_what_records_find():
-    expected = learned(MoERegressor(**QUICK, **KINDS), EVENTS)
-    assert learned(MoERegressor(**QUICK), EVENTS).state_digest() == expected.state_digest()
-    moments = pd.date_range("2026-01-31", periods=N - 31, freq="h")
-    given = [without_missing(held) for held in EVENTS[31:]]
-    frame = pd.DataFrame(given).assign(s=moments)[["a", "c", "d", "e", "s", "u"]]
-    one, many = MoERegressor(**QUICK), MoERegressor(**QUICK)
-    targets = [held["y"] for held in EVENTS[31:]]
-    for x, y in zip(frame.to_dict("records"), targets, strict=True):
-        one.learn_one(x, y)
-    many.learn_many(frame, pd.Series(targets))
-    assert list(many.column_kinds.values()) == ["number", "category", "category", "number", "time", "time"]
-    assert many.state_digest() == one.state_digest()
-    assert many.predict_many(frame).tolist() == [one.predict_one(x) for x in frame.to_dict("records")]
 
 
 def test_a_frame_is_learned_like_its_rows_whatever_is_missing_and_whatever_its_types():
@@ -299,20 +284,15 @@ def test_a_frame_is_learned_whole_or_not_at_all_even_where_columns_join_before_t
     assert model.fields == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("way", ["one", "array", "frame"])
-def test_names_in_the_arguments_that_no_event_has_are_warned_of_once(caplog, way):
+def test_names_in_the_arguments_that_no_event_has_are_warned_of_once(caplog):
     X = np.random.default_rng(0).normal(size=(150, 2))
     model = MoERegressor(**QUICK, categorical=("colour",), numeric=("x0",), timestamps=("when",))
-    for piece in (slice(0, 25), slice(25, 150)):
-        with caplog.at_level(logging.WARNING):
-            if way == "one":
-                for row in X[piece]:
-                    model.learn_one({"x0": row[0], "color": row[1]}, row[0])
-            elif way == "array":
-                model.learn_array(X[piece], X[piece, 0], feature_names=["x0", "color"])
-            else:
-                model.learn_many(pd.DataFrame(X[piece], columns=["x0", "color"]), pd.Series(X[piece, 0]))
-        assert len(caplog.records) == (piece.start > 0)
+    with caplog.at_level(logging.WARNING):
+        for row in X[:25]:
+            model.learn_one({"x0": row[0], "color": row[1]}, row[0])
+        assert not caplog.records
+        model.learn_array(X[25:], X[25:, 0], feature_names=["x0", "color"])
+    assert len(caplog.records) == 1
     assert "'colour' (did you mean 'color'?)" in caplog.text
     assert "timestamps" in caplog.text
     assert "numeric" not in caplog.text
@@ -379,15 +359,6 @@ def test_what_was_found_is_logged_once_for_a_set_of_columns_and_not_for_thousand
         for i in range(150):
             model.learn_one({f"x{i}": 1.0}, 1.0)
     assert len(said(caplog, logging.INFO)) == 100
-
-
-def test_numbers_among_categories_that_the_first_value_made_are_warned_of_once(caplog):
-    first_bad, given = MoERegressor(**QUICK), MoERegressor(**QUICK, categorical=("c",))
-    with caplog.at_level(logging.WARNING):
-        for model in (first_bad, given):
-            for value in ("broken", "1.5", "2.5", "red"):
-                model.learn_one({"c": value}, 1.0)
-    assert len(said(caplog, logging.WARNING)) == 1
 
 
 # --- a scaler in front ----------------------------------------------------------------------------------------------

@@ -230,7 +230,7 @@ def test_refining_takes_few_rows_for_few_whatever_stands_beside_them() -> None:
         assert losses[1] == pytest.approx(losses[0], abs=1e-3)
 
 
-@pytest.mark.parametrize(("reservoir", "first"), [(12, 112), (12, 212), (30, 116), (30, 208)])
+@pytest.mark.parametrize(("reservoir", "first"), [(12, 112), (30, 208)])
 def test_refining_does_not_take_what_a_few_rows_gain_by_chance(reservoir: int, first: int) -> None:
     workers = [fitted(seed, reservoir=reservoir) for seed in range(first, first + 4)]
     X, y = stream(4000, 99)
@@ -260,32 +260,19 @@ def test_inputs_may_be_given_as_an_array_a_frame_or_events(workers: Sequence[MoE
     assert len(set(found)) == 1
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda models: [], r"models: got 0; give 1 to 4096"),
-        (
-            lambda models: [models[0], "a"],
-            r"models\[1\]: got 'a'; give a MoERegressor, MoEMultiTargetRegressor or MoEClassifier",
-        ),
-        (lambda models: [models[0], MoERegressor(2)], r"models\[1\]: its warm-up is not over \(0 events so far\)"),
-        (lambda models: [models[0], MoEClassifier(2)], r"models: got MoEClassifier, MoERegressor; all must be of one"),
-        (
-            lambda models: [models[0], fitted_otherwise()],
-            r"models\[1\]: it has 'c' that models\[0\] lacks and no 'x1'; reduce models of the same columns only",
-        ),
-        (lambda models: [models[0], fitted(1, degree=2)], r"models\[1\]: degree is 2 here and 1 in models\[0\]"),
-        (
-            lambda models: [models[0], fitted(1, expert="laplace")],
-            r"models\[1\]: its experts are not those of models\[0\]; reduce models of the same family",
-        ),
-    ],
-)
-def test_models_that_do_not_fit_together_are_refused(
-    change: Any, message: str, workers: Sequence[MoERegressor]
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        reduce(change(workers))
+def test_models_that_do_not_fit_together_are_refused(workers: Sequence[MoERegressor]) -> None:
+    with pytest.raises(ConfigError, match=r"models: got 0; give 1 to 4096"):
+        reduce([])
+    for other, message in (
+        ("a", r"models\[1\]: got 'a'; give a MoERegressor, MoEMultiTargetRegressor or MoEClassifier"),
+        (MoERegressor(2), r"models\[1\]: its warm-up is not over \(0 events so far\)"),
+        (MoEClassifier(2), r"models: got MoEClassifier, MoERegressor; all must be of one"),
+        (fitted_otherwise(), r"it has 'c' that models\[0\] lacks and no 'x1'; reduce models of the same columns only"),
+        (fitted(1, degree=2), r"models\[1\]: degree is 2 here and 1 in models\[0\]"),
+        (fitted(1, expert="laplace"), r"its experts are not those of models\[0\]; reduce models of the same family"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            reduce([workers[0], other])
 
 
 def fitted_otherwise() -> MoERegressor:
@@ -295,9 +282,9 @@ def fitted_otherwise() -> MoERegressor:
     return model
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_arguments_are_checked(workers: Sequence[MoERegressor]) -> None:
+    arguments: dict[str, Any]
+    for arguments, message in (
         ({"n_experts": 0}, r"n_experts: got 0; it must be a whole number ≥ 1"),
         ({"n_experts": 9}, r"n_experts: got 9; the models have only 8 experts together"),
         ({"weights": 5}, r"weights: got 5; give a list of numbers, one for each model"),
@@ -305,11 +292,9 @@ def fitted_otherwise() -> MoERegressor:
         ({"weights": [1.0]}, r"weights: got 1 for 4 models; give one for each"),
         ({"weights": [1.0, 1.0, 0.0, 1.0]}, r"weights: got 0.0 for models\[2\]; it must be a finite number above 0"),
         ({"support": np.zeros((2, 2))}, r"support: there are 2 inputs to compare the models at, and their 3 features"),
-    ],
-)
-def test_arguments_are_checked(arguments: dict[str, Any], message: str, workers: Sequence[MoERegressor]) -> None:
-    with pytest.raises(ConfigError, match=message):
-        reduce(workers, **arguments)
+    ):
+        with pytest.raises(ConfigError, match=message):
+            reduce(workers, **arguments)
 
 
 def test_models_without_a_reservoir_need_inputs() -> None:
@@ -354,29 +339,13 @@ def test_merging_copies_counts_the_events_since_the_start_once() -> None:
         worker.learn_array(*stream(200 + 100 * seed, 100 + seed))
     merged = merge_statistics(workers, start=start)
     assert merged.n == start.n + 200 + 300 + 400
+    # Neither the order of workers counts, nor one that has learned nothing since.
+    others = [copy.deepcopy(start), *workers[::-1]]
+    assert merge_statistics(others, start=start).state_digest() == merged.state_digest()
+    assert merge_statistics([start, start], start=start).n == start.n
     X, y = stream(4000, 99)
     errors = [float(np.mean((y - model.predict_array(X)) ** 2)) for model in (merged, *workers)]
     assert errors[0] < 1.02 * min(errors[1:])
-
-
-def test_workers_that_have_learned_nothing_since_the_start_are_left_out() -> None:
-    start = fitted(0)
-    workers = [copy.deepcopy(start) for _ in range(3)]
-    for seed, worker in enumerate(workers[:2]):
-        worker.learn_array(*stream(200, 100 + seed))
-    merged = merge_statistics(workers, start=start)
-    assert merged.n == start.n + 400
-    assert merged.state_digest() == merge_statistics(workers[:2], start=start).state_digest()
-    assert merge_statistics([start, start], start=start).n == start.n
-
-
-def test_merging_does_not_depend_on_the_order_of_workers() -> None:
-    start = fitted(0)
-    workers = [copy.deepcopy(start) for _ in range(3)]
-    for seed, worker in enumerate(workers):
-        worker.learn_array(*stream(200, 100 + seed))
-    digests = {merge_statistics(given, start=start).state_digest() for given in (workers, workers[::-1])}
-    assert len(digests) == 1
 
 
 def test_a_start_that_is_not_the_workers_own_is_refused() -> None:
@@ -384,11 +353,10 @@ def test_a_start_that_is_not_the_workers_own_is_refused() -> None:
     workers = [copy.deepcopy(start) for _ in range(2)]
     for seed, worker in enumerate(workers):
         worker.learn_array(*stream(200, 100 + seed))
-    with pytest.raises(ConfigError, match=r"models\[0\]: it did not begin from the same parameters as start"):
-        merge_statistics(workers, start=fitted(1))
-    with pytest.raises(
-        ConfigError, match=r"start: it has learned 1,300 events, and models\[0\] 1,200; it is not older"
+    for other, message in (
+        (fitted(1), r"models\[0\]: it did not begin from the same parameters as start"),
+        (fitted(0, n=1300), r"start: it has learned 1,300 events, and models\[0\] 1,200; it is not older"),
+        (3, r"start: got 3; give a MoERegressor"),
     ):
-        merge_statistics(workers, start=fitted(0, n=1300))
-    with pytest.raises(ConfigError, match=r"start: got 3; give a MoERegressor"):
-        merge_statistics(workers, start=3)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=message):
+            merge_statistics(workers, start=other)  # type: ignore[arg-type]

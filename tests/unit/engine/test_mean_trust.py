@@ -7,7 +7,7 @@ import pytest
 
 from streammoe import MoEClassifier, MoERegressor
 from streammoe.engine.mean_trust import MeanTrust
-from streammoe.kernels.portfolio import ADVANTAGE, LEAST_WEIGHT
+from streammoe.kernels.portfolio import LEAST_WEIGHT
 from streammoe.options import WarmUp
 
 RNG = np.random.default_rng(5)
@@ -66,15 +66,6 @@ def test_whoever_was_near_predicts_and_one_that_was_not_comes_back():
     assert np.abs(found[100:] - targets[100:200]).mean() < 0.15
 
 
-def test_where_all_means_are_equal_that_of_the_density_is_ahead_in_the_end():
-    trust = MeanTrust.of(3, 1, trusted=True)
-    assert trust.weights[1:].tolist() == [LEAST_WEIGHT] * 3
-    same = np.zeros((3, 6_000, 1))
-    combined(trust, same, np.ones((6_000, 1)), same[0], np.ones(6_000))
-    behind = np.exp(-ADVANTAGE)
-    np.testing.assert_allclose(trust.weights, np.array([1.0, behind, behind, behind]) / (1.0 + 3.0 * behind), rtol=1e-3)
-
-
 def test_rows_without_target_and_predicted_ones_change_nothing():
     predictions, targets, served, counts = rows(5)
     trust = MeanTrust.of(3, 2, trusted=False)
@@ -98,19 +89,6 @@ def test_errors_without_measure_leave_finite_weights(size):
         assert np.isfinite(found).all()
         assert (trust.weights >= LEAST_WEIGHT * (1.0 - 1e-6)).all()
         assert trust.weights.sum() == pytest.approx(1.0)
-
-
-def test_a_single_error_far_out_does_not_decide():
-    predictions, targets, served, counts = rows(1_000)
-    trust = MeanTrust.of(3, 2, trusted=False)
-    combined(trust, predictions, targets, served, counts)
-    squares = trust.squares.copy()
-    far = predictions[:, :1].copy()
-    far[0] += 1e6
-    combined(trust, far, targets[:1], served[:1], np.ones(1))
-    combined(trust, predictions[:, :30], targets[:30], served[:30], counts[:30])
-    assert trust.weights[1] > 0.9
-    assert (trust.squares < 1.2 * squares).all()
 
 
 def test_of_a_member_that_comes_or_goes_the_others_keep_their_proportions():

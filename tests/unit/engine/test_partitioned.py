@@ -13,7 +13,10 @@ from tests.unit.cases import CASES, Case, problem, random_theta
 n, p, K = 640, 4, 3
 WIDE = Case("categorical", 5)
 cases = pytest.mark.parametrize("case", CASES, ids=str)
+BOUNDS = ["tight", "adaptive", "sharp"]
+with_bounds = pytest.mark.parametrize(("case", "bound"), list(zip(CASES, BOUNDS * 3, strict=True)), ids=str)
 ONE_OF_EACH = {case.name: case for case in CASES if case != WIDE}.values()
+"""How many outputs or classes there are is in each round, and those of all cases are held to the whole."""
 
 
 def in_parts(em, sizes):
@@ -37,8 +40,7 @@ def same(ours, theirs, tolerance=1e-9):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-@cases
-@pytest.mark.parametrize("bound", ["tight", "adaptive", "sharp"])
+@with_bounds
 def test_every_round_on_16_parts_is_that_on_the_whole(case, bound):
     em, theta = problem(case, n, p, K, bound=bound), random_theta(case, K, p)
     one, many = in_parts(em, [n]), in_parts(em, uneven(n, 16))
@@ -64,24 +66,15 @@ def test_a_round_is_one_of_em_on_a_buffer(case):
     assert here.objective == pytest.approx(there.objective, abs=1e-8)
 
 
-@cases
-@pytest.mark.parametrize("bound", ["tight", "adaptive", "sharp"])
-@pytest.mark.parametrize("K", [1, 3])
-def test_the_statistics_are_those_of_the_whole(case, bound, K):
-    em, theta = problem(case, n, p, K, bound=bound), random_theta(case, K, p)
-    ours = partitioned.statistics(in_parts(em, uneven(n, 16)), theta.copied())
-    same(ours, statistics_at(em, theta.copied()))
+@with_bounds
+def test_the_statistics_are_those_of_the_whole(case, bound):
+    for K in (1, 3):
+        em, theta = problem(case, n, p, K, bound=bound), random_theta(case, K, p)
+        ours = partitioned.statistics(in_parts(em, uneven(n, 16)), theta.copied())
+        same(ours, statistics_at(em, theta.copied()))
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        # How many outputs or classes there are is in each round, and those of all cases are held to the whole above.
-        pytest.param(case, marks=[] if case in ONE_OF_EACH else pytest.mark.exhaustive)
-        for case in CASES
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("case", ONE_OF_EACH, ids=str)
 def test_a_fit_ends_where_that_of_the_whole_does(case):
     em, theta = problem(case, n, p, K), random_theta(case, K, p)
     descent, state = partitioned.fit(in_parts(em, uneven(n, 16)), theta, rounds=500, tolerance=1e-12)

@@ -74,12 +74,6 @@ def test_a_row_without_target_is_predicted_and_changes_nothing():
     assert trust.tolist() == [0.5, 0.3, 0.2]
 
 
-def test_the_weight_of_an_event_is_the_power_of_its_densities():
-    _, _, twice = combined([[1.0, 1.4, 0.5]], [2.0])
-    expected = np.array([0.5, 0.3, 0.2]) ** 0.998 * np.exp([-2.0, -2.8, -1.0])
-    np.testing.assert_allclose(twice, expected / expected.sum(), rtol=1e-12)
-
-
 @pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
 def test_an_event_that_spoils_a_member_is_rejected_and_leaves_no_trace(kind, monkeypatch):
     targets = Y if kind is MoERegressor else (Y > 0.0).astype(int)

@@ -1,6 +1,7 @@
 """The latest events: how many are kept, which of them came after a change, and what a checkpoint may claim."""
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def same(one, other):
     return all(mine[name].tobytes() == its[name].tobytes() for name in mine)
 
 
-@pytest.mark.parametrize("n", [0, 3, CAPACITY, N])
+@pytest.mark.parametrize("n", [3, N])
 def test_the_last_events_are_kept_however_they_came(n):
     whole = filled(n)
     assert whole.count == min(n, CAPACITY)
@@ -47,16 +48,6 @@ def test_the_last_events_are_kept_however_they_came(n):
     assert same(whole, filled(n, range(1, n)))
     assert same(whole, copy.deepcopy(whole))
     assert same(whole, restored(whole.arrays()))
-
-
-def test_late_columns_are_missing_in_earlier_rows():
-    recent = filled(10)
-    wide = np.column_stack([X[:5], np.ones(5)])
-    recent.add(wide, Y[:5], WEIGHTS[:5], LOSSES[:5])
-    found, _ = recent.rows(4)
-    assert np.isnan(found[:, 3]).all()
-    assert np.isnan(found[:10, 2]).all()
-    assert (found[10:, :3] == wide).all()
 
 
 @pytest.mark.parametrize("later", [0, 90])
@@ -114,14 +105,13 @@ def test_a_constant_counts_where_targets_vary_little(since):
     assert RecentEvents().are_narrow(100, 40, Y[:60], np.array([WIDE])).tolist() == [False]
 
 
-@pytest.mark.parametrize("late", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("early", [0.0, 0.1, 1.0])
-def test_a_last_target_completes_what_varies_little_or_not(early, late):
+def test_a_last_target_completes_what_varies_little_or_not():
     """Whether the latest alone tell or not."""
-    targets = np.concatenate([early * Y[:64], late * Y[64:128]])
-    recent = RecentEvents()
-    recent.add(X[:127], targets[:127], WEIGHTS[:127], LOSSES[:127])
-    assert recent.are_narrow(128, 127, targets[127:], np.array([WIDE])).tolist() == [targets.std() < 0.25 * WIDE]
+    for early, late in itertools.product([0.0, 0.1, 1.0], repeat=2):
+        targets = np.concatenate([early * Y[:64], late * Y[64:128]])
+        recent = RecentEvents()
+        recent.add(X[:127], targets[:127], WEIGHTS[:127], LOSSES[:127])
+        assert recent.are_narrow(128, 127, targets[127:], np.array([WIDE])).tolist() == [targets.std() < 0.25 * WIDE]
 
 
 def test_a_constant_does_not_count_where_half_of_the_targets_are_equal():

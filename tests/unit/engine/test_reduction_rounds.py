@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streammoe.engine.reduction import Experts, Local, Normal, Problem, reduce
+from streammoe.engine.reduction import Experts, Local, Normal, Problem
 
 S, M, K, P = 60, 3, 2, 3
 
@@ -48,11 +48,3 @@ class TestNormalExpertsInOnePass:
         np.testing.assert_array_equal(moved.coefficients[2], experts.coefficients[2])
         for found, expected in zip(moved, wanted, strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("n_outputs", [1, 2])
-def test_the_divergence_falls_from_round_to_round(n_outputs):
-    problem = problem_of(n_outputs, is_full=n_outputs > 1)
-    divergences = np.array(reduce(problem, problem.R, K, seed=0).divergences)
-    assert (np.diff(divergences) <= 1e-12).all()
-    assert divergences[-1] < divergences[0]

@@ -47,7 +47,7 @@ def test_each_set_of_events_is_as_likely_as_any_other():
     sets = {held: at for at, held in enumerate(itertools.combinations(range(12), 3))}
     for pieces in ((), range(1, 12)):
         counts = np.zeros(len(sets))
-        for seed in range(4000):
+        for seed in range(2000):
             counts[sets[tuple(sorted(numbers(filled(12, pieces, size=3, seed=seed))))]] += 1
         # Variance 2 × degrees of freedom: five deviations.
         assert chi_square(counts) < len(sets) + 5.0 * math.sqrt(2.0 * len(sets))
@@ -60,7 +60,7 @@ def test_far_into_a_stream_all_ages_are_equally_frequent():
     assert len(set(numbers(filled(N)))) == SIZE
 
 
-@pytest.mark.parametrize("n", [0, 3, LEAST, SIZE, SIZE + 1, N])
+@pytest.mark.parametrize("n", [0, LEAST, SIZE + 1, N])
 def test_the_sample_is_the_same_however_events_came(n):
     whole = filled(n)
     sample = whole.rows(2)
@@ -77,27 +77,6 @@ def test_the_sample_is_the_same_however_events_came(n):
         assert state(filled(n, range(100, n, 100), between=again)) == want
 
 
-def test_rows_without_target_do_not_count():
-    for cuts in ((), range(1, 500)):
-        reservoir = Reservoir(SIZE, 3)
-        for rows in np.split(np.arange(500), cuts):
-            some = np.repeat(Y[rows], 2, axis=0)
-            some[1::2] = np.nan
-            reservoir.add(np.repeat(X[rows], 2, axis=0), some, np.repeat(WEIGHTS[rows], 2))
-        assert state(reservoir) == state(filled(500))
-
-
-def test_a_copy_and_what_it_was_copied_from_do_not_touch_each_other():
-    first = filled(SIZE + 10)
-    second, before = first.copy(), state(first)
-    rows = np.arange(SIZE + 10, N)
-    second.add(X[rows], Y[rows], WEIGHTS[rows])
-    assert state(first) == before
-    assert state(second) == state(filled(N)) != before
-    first.add(X[:500], Y[:500], WEIGHTS[:500])
-    assert state(second) == state(filled(N))
-
-
 def test_a_copy_that_was_kept_is_brought_up_to_date_unless_it_has_changed():
     reservoir, spare = filled(100), None
     for rows in np.split(np.arange(100, 1000), range(10, 900, 10)):
@@ -108,22 +87,6 @@ def test_a_copy_that_was_kept_is_brought_up_to_date_unless_it_has_changed():
     assert state(reservoir.copy(spare)) == state(reservoir) == state(filled(1000))
     other = reservoir.copy()
     assert state(reservoir.copy(filled(1000))) == state(other.copy(spare)) == state(filled(1000))
-
-
-def test_late_columns_are_missing_in_earlier_rows():
-    reservoir = filled(300)
-    before = reservoir.copy()
-    wide = np.column_stack([X[:700], np.ones(700)])
-    for rows in np.split(np.arange(700), [1, 2, 100]):
-        reservoir.add(wide[rows], Y[rows] + N, WEIGHTS[rows])
-    found, held = reservoir.rows(4), numbers(reservoir, 3)
-    late = held >= N
-    assert 0 < late.sum() < SIZE
-    assert np.isnan(found.X[:, 3]).all()
-    assert np.isnan(found.X[~late, 2]).all()
-    assert (found.X[late, 2] == 1.0).all()
-    np.testing.assert_array_equal(found.X[:, :2], X[held % N])
-    assert state(before) == state(filled(300))
 
 
 def test_a_smaller_sample_is_a_uniform_part_and_goes_on_uniformly():

@@ -48,15 +48,12 @@ STATES = (
 @pytest.mark.parametrize(
     "model",
     [
-        MoERegressor(n_experts=1),
         MoERegressor(n_experts=2, warmup=ONCE),
         MoERegressor(n_experts=3, degree=2, curved="off", warmup=ONCE),
-        MoERegressor(n_experts=3, warmup=0, curved="off"),
-        MoERegressor(n_experts=2, serve="polyak", warmup=ONCE),
         MoERegressor(n_experts=Auto(2), warmup=WarmUp(800, restarts=1), curved="off"),
         MoEClassifier(n_experts=2, classes=[0, 1, 2], max_classes=3, warmup=ONCE),
     ],
-    ids=["one", "two", "squares", "no warm-up", "average alone", "race", "classes"],
+    ids=["two", "squares", "race", "classes"],
 )
 def test_the_size_that_counts_is_that_of_the_largest_state_with_all_members_and_companions(model):
     rng = np.random.default_rng(0)

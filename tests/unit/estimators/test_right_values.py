@@ -6,7 +6,6 @@ import pytest
 
 from streammoe import MoEClassifier, MoERegressor
 from streammoe.errors import InvalidEvent
-from streammoe.kernels.portfolio import DISCOUNT, MOST, combine
 from streammoe.scaling import moments
 from tests.unit.estimators.models import dicts, same
 
@@ -126,27 +125,6 @@ def test_one_target_far_out_leaves_means_and_intervals_as_they_were():
         widths.append(np.mean([high - low for low, high in found]))
     assert errors[1] <= 1.15 * errors[0]
     assert widths[1] <= 1.2 * widths[0]
-
-
-def test_an_event_counts_for_3_nats_and_one_like_it_soon_after_in_full():
-    def learned(weights, *behind):
-        weights, n = np.array(weights), len(behind)
-        losses = np.array([behind, [0.0] * n])
-        said, surprise = np.zeros((2, n, 1)), np.zeros(1)
-        combine(weights, surprise, np.ones(n), losses, said, np.empty(n), np.empty((n, 1)), np.empty((n, 2)))
-        return np.log(weights[0] / weights[1]), surprise[0]
-
-    trusted = [0.99, 0.01]
-    odds = DISCOUNT * np.log(99.0)
-    one, surprise = learned(trusted, 13.0)
-    assert one == pytest.approx(odds - MOST)
-    assert surprise == pytest.approx(0.99 * 13.0 - MOST)
-    two, _ = learned(trusted, 13.0, 9.0)
-    assert two == pytest.approx(DISCOUNT * one - 9.0)
-    late, _ = learned(trusted, 13.0, *[0.0] * 1_000, 9.0)
-    assert late == pytest.approx(DISCOUNT**1_001 * one - MOST, abs=1e-3)
-    # Those behind that are not trusted anyway are no surprise.
-    assert learned([0.01, 0.99], 13.0)[1] == 0.0
 
 
 # -- The floor ---------------------------------------------------------------------------------------------------------

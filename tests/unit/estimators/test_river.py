@@ -1,6 +1,6 @@
 """River's own checks of an estimator, on one configuration of each for every run; none is skipped."""
 
-from collections import Counter
+from collections import defaultdict
 
 import pytest
 from river import checks
@@ -25,21 +25,23 @@ OTHERS = [
 
 
 def cases():
+    """Each check of a model, on all of River's data sets for it."""
     for at, model in enumerate([*CHECKED, *OTHERS]):
-        seen = Counter()
+        named = defaultdict(list)
         for check in checks.yield_checks(model):
-            seen[check.__name__] += 1
+            named[check.__name__].append(check)
+        for name, found in named.items():
             # Memory is watched over ten streams.
-            marks = [pytest.mark.slow] if "memory_growth" in check.__name__ else []
+            marks = [pytest.mark.slow] if "memory_growth" in name else []
             marks += [pytest.mark.exhaustive] if at >= len(CHECKED) else []
-            name = f"{type(model).__name__}-{at}-{check.__name__}-{seen[check.__name__]}"
-            yield pytest.param(model, check, id=name, marks=marks)
+            yield pytest.param(model, found, id=f"{type(model).__name__}-{at}-{name}", marks=marks)
 
 
 @pytest.mark.filterwarnings("ignore:X. lacks:UserWarning")  # some checks leave out columns
-@pytest.mark.parametrize(("model", "check"), list(cases()))
-def test_estimator_checks(model, check):
-    check(model.clone())
+@pytest.mark.parametrize(("model", "found"), list(cases()))
+def test_estimator_checks(model, found):
+    for check in found:
+        check(model.clone())
 
 
 @pytest.mark.parametrize("kind", ESTIMATORS)

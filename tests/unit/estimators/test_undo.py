@@ -132,10 +132,9 @@ def test_from_a_hostile_state_an_event_is_learned_whole_or_rejected_with_the_sta
             assert rejection(model, *EVENTS[estimator][60]) == "poison", name
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_convergence_residual_stays_finite(estimator):
-    model = learn(estimator(**BRIEF, degree=2, range_factor=0.0), stop=64)
-    x, y = EVENTS[estimator][64]
+def test_the_convergence_residual_stays_finite():
+    model = learn(MoERegressor(**BRIEF, degree=2, range_factor=0.0), stop=64)
+    x, y = EVENTS[MoERegressor][64]
     model.learner.state.average_experts[...] = model.learner.state.experts[...] = 0.0
     model.learn_one({**x, "a": HUGE}, y)  # one in 64 enters, with a square of 1e397
     for stop in (65, N):
@@ -163,8 +162,10 @@ def failing(monkeypatch):
     return fail
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize(("times", "standardize"), [(1, True), (2, False)])
+@pytest.mark.parametrize(
+    ("estimator", "times", "standardize"),
+    [(MoERegressor, 1, True), (MoEMultiTargetRegressor, 2, False), (MoEClassifier, 2, False)],
+)
 def test_a_warm_up_of_which_nothing_finite_comes_ends_all_the_same(estimator, times, standardize, failing, caplog):
     buffers = failing(times)
     model = estimator(**BRIEF, standardize=standardize)
@@ -186,9 +187,7 @@ def test_the_second_fit_sees_neither_far_values_nor_heavy_weights(failing):
     assert (second.weights == 1.0).all()
 
 
-@pytest.mark.parametrize(
-    ("estimator", "after"), [(MoERegressor, 20), (MoEClassifier, 60), (MoEMultiTargetRegressor, 60)]
-)
+@pytest.mark.parametrize(("estimator", "after"), [(MoERegressor, 20), (MoEClassifier, 60)])
 def test_a_poisoned_model_is_not_saved(estimator, after, tmp_path):
     model, path = learn(estimator(**BRIEF), stop=after), tmp_path / "model.safetensors"
     model.save(path)
