@@ -12,7 +12,6 @@ from typing import NamedTuple, cast
 from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors, extension
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
-from streammoe.daemon.contains import adopted_events
 from streammoe.daemon.guards import BadRecordGuard, LossGuard, RollbackHistory
 from streammoe.daemon.health import Health
 from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, JumpHandler, ProgressListener, RestoredState
@@ -22,7 +21,6 @@ from streammoe.daemon.observer import Observer
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.resume import (
     check_checkpoint,
-    contest_of,
     initial_model,
     is_blank,
     labels_of,
@@ -186,15 +184,12 @@ def open_daemon(
                 settings, store, latest if learned_checkpoint is not None else None, model, writer
             ),
             observer=observer,
-            contains={} if learned_checkpoint is None else metadata.get("contains", {}),
             # At the very end: a failed start must leave everything as it was.
             on_begin=store.set_aside if fresh else prediction_restart.cut,
             checkpoint_model_first=from_model is not None,
             checkpoint_predictions_first=prediction_restart.must_record_end,
             on_batch=on_batch,
         )
-        if observer is not None and checkpoint is not None:
-            observer.checkpoint_saved(generation, metadata["state_digest"], position)
         if server is not None:
             server.show(metrics.registry)
         if learned_checkpoint is not None:
@@ -212,10 +207,7 @@ def _pipeline(
 ) -> Pipeline:
     """Return a pipeline that continues with what a checkpoint holds besides the model, if there is one."""
     scores = scores_of(settings, checkpoint, model)
-    pipeline = Pipeline(model, schema_of(settings), scores, writer, is_pretrained=is_pretrained)
-    pipeline.contest = contest_of(settings, checkpoint)
-    pipeline.n_adopted = 0 if checkpoint is None else adopted_events(checkpoint.metadata)
-    return pipeline
+    return Pipeline(model, schema_of(settings), scores, writer, is_pretrained=is_pretrained)
 
 
 def health_of(settings: Settings) -> Health:
@@ -254,8 +246,7 @@ def _recovered(sink: PredictionSink, position: Position | None, health: Health) 
 
 def _loss_guard(model: MixtureOfExperts, checkpoint: Checkpoint | None) -> LossGuard:
     state = None if checkpoint is None else checkpoint.metadata.get("guard", {}).get("jumps")
-    n = model.n if checkpoint is None else model.n - adopted_events(checkpoint.metadata)
-    return LossGuard(model.step_size_at, n, state)
+    return LossGuard(model.step_size_at, model.n, state)
 
 
 def _jump_handler(
@@ -274,7 +265,7 @@ def _jump_handler(
         existing_generations = store.generations()
         recorded = checkpoint.metadata.get("guard", {}).get("saved", [])
         saved = [entry for entry in recorded if entry[0] in existing_generations]
-        saved.append([generation, checkpoint.metadata["n"] - adopted_events(checkpoint.metadata)])
+        saved.append([generation, checkpoint.metadata["n"]])
 
     def restore(checkpoint: Checkpoint) -> RestoredState:
         model = resume_model(settings, checkpoint)

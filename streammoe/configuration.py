@@ -28,8 +28,8 @@ sources. Their optional ``check`` also takes the settings of checkpoints, and ra
 contradict each other."""
 EXTENSIONS = "streammoe.extensions"
 """Entry-point group of what is called without being imported: ``observer``, called with settings and metrics where
-``global.path`` is set, returns a `streammoe.daemon.observer.Observer`; ``fit_files`` fits files by several processes;
-``inspect_folder`` summarizes a folder that holds no checkpoints."""
+``global.path`` is set, returns a `streammoe.daemon.observer.Observer`; and ``fit_files`` fits files by several
+processes."""
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from streammoe.checked import array_of, restoring
-from streammoe.configuration import extension
 from streammoe.console import logged
 from streammoe.errors import CheckpointError
 from streammoe.estimators import ESTIMATORS, MixtureOfExperts, model_of
@@ -19,7 +18,7 @@ from streammoe.options import as_arguments
 from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
 from streammoe.pipeline.label_join import digest_with, label_arrays
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
-from streammoe.text import counted, printable
+from streammoe.text import printable
 
 IDENTIFYING = ("head_bytes", "head_sha256", "inode")
 """Parts of positions that say which file it is."""
@@ -29,7 +28,7 @@ def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
     """Summarize a checkpoint file, or the newest sound one of a folder, as JSON values. Takes no lock.
 
     For a folder the summary includes ``generations``, whether each of them is sound, and ``set_aside``, the folders of
-    checkpoints that are no longer used; for a folder of global models ``versions`` in place of these.
+    checkpoints that are no longer used.
 
     Args:
         path: a file or a folder.
@@ -50,26 +49,22 @@ def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
     store = CheckpointStore(path)
     generations = [_generation_entry(store, generation, moment) for generation in store.generations()]
     if not generations:
-        described: dict[str, Any] = extension("inspect_folder")(path)
-        return described
-    description = describe_checkpoint(newest_sound(path, generations, "checkpoint"))
-    sound = [entry["generation"] for entry in generations if entry["sound"]]
+        raise CheckpointError(
+            f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir, or of a folder of global "
+            "models the file of a version"
+        )
+    sound = [entry for entry in generations if entry["sound"]]
+    if not sound:
+        problems = "; ".join(entry["problem"] for entry in generations)
+        raise CheckpointError(f"{path}: no checkpoint is sound: {problems}")
+    description = describe_checkpoint(sound[-1]["path"])
     return {
-        "generation": sound[-1],
+        "generation": sound[-1]["generation"],
         "age_seconds": None,
         **_with_age(description, moment),
         "generations": generations,
         "set_aside": sorted(str(folder) for folder in path.glob("set-aside-*") if folder.is_dir()),
     }
-
-
-def newest_sound(folder: Path, entries: Sequence[Mapping[str, Any]], what: str) -> str:
-    """Return the path of the last sound one of several files."""
-    sound: list[str] = [entry["path"] for entry in entries if entry["sound"]]
-    if not sound:
-        problems = "; ".join(entry["problem"] for entry in entries)
-        raise CheckpointError(f"{folder}: no {what} is sound: {problems}")
-    return sound[-1]
 
 
 def _generation_entry(store: CheckpointStore, generation: int, now: datetime) -> dict[str, Any]:
@@ -100,11 +95,6 @@ def to_text(description: dict[str, Any]) -> str:
     for name, value in description.items():
         if name == "generations":
             lines += [f"{name:14} {_generation(entry)}" for entry in value]
-        elif name == "versions":
-            lines += [f"{name:14} {_version(entry)}" for entry in value]
-        elif name == "global" and "versions" in description:  # then the entry has been validated
-            lines.append(f"{name:14} version {value['version']}")
-            lines += [f"{name:14} {_shard(shard, contained)}" for shard, contained in value["shards"].items()]
         elif name == "experts":
             lines += [f"{name:14} {_expert(k, expert)}" for k, expert in enumerate(value)]
         elif name == "model":
@@ -161,21 +151,6 @@ def _generation(entry: dict[str, Any]) -> str:
     )
 
 
-def _version(entry: dict[str, Any]) -> str:
-    state = f"sound, events {entry['events']}" if entry["sound"] else f"rejected: {entry['problem']}"
-    return printable(f"{entry['version']}  {state}")
-
-
-def _shard(name: str, contained: Mapping[str, Any]) -> str:
-    """Format what a global model contains of a shard."""
-    apart = contained["divergence"]
-    return printable(
-        f"{name}  {counted(contained['n'], 'event')} of generation {contained['generation']}, share "
-        f"{contained['share']:.3g}, {'-' if apart is None else f'{apart:.3g}'} nats apart, "
-        f"positions {_plain(contained['positions'])}"
-    )
-
-
 def _saved_scores(model: MixtureOfExperts, checkpoint: Checkpoint) -> Mapping[str, float | None]:
     """Return the running means that a daemon has saved with its model; empty for a model saved from Python."""
     state = checkpoint.metadata.get("scores")
@@ -207,7 +182,6 @@ def describe_checkpoint(path: str | Path) -> dict[str, Any]:
         "state_digest": digest_with(model, labels),
         "created": metadata.get("created"),
         "counters": metadata.get("counters", {}),
-        "contains": metadata.get("contains", {}),
         "global": metadata.get("global", {}),
         "scores": scores,
         "pending": pending,
@@ -230,8 +204,6 @@ def describe_checkpoint(path: str | Path) -> dict[str, Any]:
 @logged
 def command(path: Path, as_json: bool) -> None:
     """Show what a checkpoint file, or the newest sound checkpoint of a folder, holds, and the state of the others.
-
-    In a folder of global models the newest sound version, and what it contains of each shard.
 
     \b
     Example:

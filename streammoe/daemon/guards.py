@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.daemon.contains import adopted_events
 from streammoe.errors import TooManyBadRecords
 from streammoe.ports import Batch
 from streammoe.types import BoolArray, FloatArray
@@ -228,7 +227,7 @@ def last_good_generation(metadata: Mapping[str, Any]) -> int | None:
     if not guard:
         return None
     sound = guard["jumps"]["sound"]
-    if metadata["n"] - adopted_events(metadata) <= sound:
+    if metadata["n"] <= sound:
         return None
     return max((generation for generation, learned in guard["saved"] if learned <= sound), default=None)
 

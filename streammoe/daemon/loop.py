@@ -126,7 +126,6 @@ class Daemon:
         jump_handler: JumpHandler | None = None,
         on_begin: Callable[[], object] | None = None,
         observer: Observer | None = None,
-        contains: Mapping[str, Any] | None = None,
         checkpoint_model_first: bool = False,
         checkpoint_predictions_first: bool = False,
         on_batch: ProgressListener | None = None,
@@ -150,9 +149,6 @@ class Daemon:
         self._reasons: Counter[str] = Counter(reasons)
         self._jump_handler = jump_handler
         self._observer = observer
-        self._contains = contains or {}
-        """See `streammoe.daemon.contains`."""
-        self._is_stopping: Callable[[], bool] = lambda: False
         self._on_begin = on_begin
         """Called once reading can begin, before anything is saved."""
         self._checkpoint_model_first = checkpoint_model_first
@@ -161,8 +157,6 @@ class Daemon:
         """Whether a checkpoint should record where predictions begin before any are made; if the disk is full, a later
         one does."""
         self._on_batch = on_batch
-        self._learned: list[tuple[Batch, BatchResult]] = []
-        """What the model was given of the latest batch."""
         self._latest_rejection = ""
         """Why the latest rejected record of this run was rejected."""
         self._unsaved = 0
@@ -217,7 +211,6 @@ class Daemon:
 
     def _learn_until(self, stop: StopFlag) -> Summary:
         started = time.monotonic()
-        self._is_stopping = lambda: stop.requested
         self._publish()
         self._begin(stop)
         gave_up = False
@@ -226,14 +219,13 @@ class Daemon:
             while not stop.requested and not self._source.finished:
                 if self._reload is not None and self._reload.requested:
                     self._metrics.count_reload(self._reload.apply_to(self))
-                self._learned = []
                 if self._must_wait:
                     self._pause()
                 else:
                     with cancellable(lambda: stop.requested):
                         self._advance()
                 if self._observer is not None:
-                    self._observer.after_batch(self._pipeline, self._learned)
+                    self._observer.after_batch(self._pipeline)
                 self._try_saving(self._checkpoint_if_due)
         except FitCancelled:
             gave_up = True
@@ -327,42 +319,10 @@ class Daemon:
         if self._retries.failing:
             if self._retries.is_due:
                 self.checkpoint()
-        elif self._is_first_due() or self._adopt():
+        elif self._is_first_due():
             self.checkpoint()
         elif self._is_due():
             self._begin_checkpoint()
-
-    def _adopt(self) -> bool:
-        """Replace the model by one of the observer's, if it has one for this checkpoint, and return whether it had.
-
-        It may also be time for that checkpoint if nothing has come since the last one.
-
-        Nothing is durable before the checkpoint that follows, and all of it is with that: a crash leaves the model from
-        before, with its positions, or the other one. The source and everything that was counted or written stay where
-        they are.
-        """
-        if self._observer is None or self._writer.busy or self._must_defer():
-            return False
-        if not self._is_due() and time.monotonic() - self._taken_at < self._policy.every_seconds:
-            return False
-
-        def go_on() -> bool:
-            self._health.beat()
-            return not self._is_stopping()
-
-        adopted = self._observer.before_checkpoint(self._pipeline, self._contains, go_on=go_on)
-        if adopted is None:
-            return False
-        own_n = self._own_n
-        self._pipeline.model, self._contains = adopted
-        self._pipeline.n_adopted = self._pipeline.model.n - own_n
-        self._publish()
-        return True
-
-    @property
-    def _own_n(self) -> int:
-        """Number of events that the model has learned, without what it has adopted."""
-        return self.model.n - self._pipeline.n_adopted
 
     def _write_last_checkpoint(self, stop: StopFlag) -> None:
         """Write the last checkpoint; retry until it succeeds, but not once a stop was requested.
@@ -473,8 +433,6 @@ class Daemon:
         if self._jump_handler is not None and written.mark is not None:
             sound = self._jump_handler.guard.sound if sound is None else sound
             self._jump_handler.history.add_saved(written.generation, written.mark, sound)
-        if self._observer is not None:
-            self._observer.checkpoint_saved(written.generation, written.state_digest, written.position)
         self._path = str(self._store.path(written.generation))
         self._report_position(written.position)
         self._metrics.observe_checkpoint(written.taken_at, written.seconds)
@@ -490,8 +448,6 @@ class Daemon:
             if self._can_roll_back:
                 # An earlier run may have left newer generations than the one that this run resumed from.
                 self._store.keep = history.n_to_keep(max(self._store.generations(), default=0), losses.sound)
-        if self._observer is not None:
-            self._observer.checkpoint_taken()
         return CheckpointContent(
             model=self.model.arrays(),
             labels=self._labels.arrays() if self._labels is not None else {},
@@ -502,14 +458,12 @@ class Daemon:
                 "positions": [self._position],
                 "counters": {"outcomes": dict(self._outcomes), "reasons": dict(self._reasons)},
                 "scores": self.scores.to_json(),
-                **({"contest": self._pipeline.contest.to_json()} if self._pipeline.contest is not None else {}),
-                **({"contains": {**self._contains, "adopted_n": self._pipeline.n_adopted}} if self._contains else {}),
                 **guard,
                 "transactional": self._is_transactional,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
             position=self._position,
-            mark=None if self._jump_handler is None else self._jump_handler.history.mark(self._own_n),
+            mark=None if self._jump_handler is None else self._jump_handler.history.mark(self.model.n),
         )
 
     def _with_predictions(self, content: CheckpointContent) -> CheckpointContent:
@@ -707,10 +661,6 @@ class Daemon:
             self._reasons.update(processed.reasons)
             self._dead_letters.write(processed.letters)
         self._metrics.reset_counts(self._outcomes, self._reasons)
-        self._contains = checkpoint.metadata.get("contains", {})
-        self._learned = []
-        if self._observer is not None:
-            self._observer.rolled_back(good.generation)
         jump_handler.history.restart_from(good)
         self._generation = good.generation
         LOGGER.error(
@@ -722,20 +672,15 @@ class Daemon:
         self.checkpoint()
 
     def _process(self, batch: Batch) -> BatchResult:
-        """Process a batch, and add what the model was given of it to `_learned`."""
         if self._labels is None:
-            result = self._pipeline.process(batch)
-            self._learned.append((batch, result))
-            return result
+            return self._pipeline.process(batch)
         before = self._labels.copy() if self.model.is_warming_up else None
         results: list[BatchResult] = []
         try:
             for part in self._labels.parts(batch):
                 # Only the first part can be given up as if the batch had never come.
                 with uncancellable() if results else nullcontext():
-                    result = self._pipeline.process(part)
-                    self._learned.append((part, result))
-                    results.append(self._labels.settle(result))
+                    results.append(self._labels.settle(self._pipeline.process(part)))
             return joined_results(results)
         except FitCancelled:
             self._labels = before

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, restoring, table_of
-from streammoe.daemon.contains import check_contains
 from streammoe.daemon.guards import last_good_generation
 from streammoe.daemon.model import empty_model, model_from, n_lags, schema_of
 from streammoe.distributions import Gaussian
@@ -21,7 +20,6 @@ from streammoe.estimators import MixtureOfExperts, load, model_of
 from streammoe.fields import facts_of, written
 from streammoe.options import CHOICES
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
-from streammoe.pipeline.contest import Contest, check_state, contest_state
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import Recovered
@@ -253,8 +251,6 @@ def check_bookkeeping(checkpoint: Checkpoint) -> None:
     require(sound, f"predictions is {shown(metadata.get('predictions'))}; it must be a table")
     table_of(metadata, "scores")
     array_of(checkpoint.arrays, "guard.latest", "bool", (None,))
-    check_contains(metadata)
-    check_state(contest_state(metadata))
     if "guard" in metadata:
         _check_guard(table_of(metadata, "guard"))
 
@@ -313,17 +309,6 @@ def scores_of(settings: Settings, checkpoint: Checkpoint | None, model: MixtureO
         scores = PrequentialScores.restore(checkpoint.metadata["scores"], checkpoint.arrays)
         require(scores.outputs == outputs, f"scores has {scores.outputs} outputs, but schema.target names {outputs}")
         return scores
-
-
-def contest_of(settings: Settings, checkpoint: Checkpoint | None) -> Contest | None:
-    """Return who predicts, resumed from the checkpoint if there is one; `None` if only the own model does."""
-    chosen = settings.global_
-    if not chosen.path or chosen.serve == "local":
-        return None
-    contest = Contest(always=chosen.serve == "global")
-    if checkpoint is not None:
-        contest.restore(contest_state(checkpoint.metadata))
-    return contest
 
 
 def latest_visible_checkpoint(

@@ -8,11 +8,11 @@ import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,12 +31,11 @@ from streammoe.notation import (
     formats_of,
     in_thousands,
 )
-from streammoe.pipeline.contest import MAX_LOSS, MAX_PREDICTION, Contest, Rival
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, Row, Values, decoder, require_targets, to_row
 from streammoe.pipeline.decoders.values import time_advice
 from streammoe.pipeline.intervals import mixture_intervals
 from streammoe.pipeline.presence import Presence
-from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
+from streammoe.pipeline.scores import Scores
 from streammoe.ports import INDEX_NAMES, Batch, DeadLetter, Location, Predictions, PredictionSink, enveloped
 from streammoe.text import cut, shown, some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
@@ -127,6 +126,35 @@ class PredictionWriter(NamedTuple):
     gate: bool
 
 
+class Rival(Protocol):
+    """A model that predicts next to the own one, and learns nothing from the events."""
+
+    @property
+    def version(self) -> int:
+        """Above 0; rows of predictions name it."""
+
+    @property
+    def model(self) -> MixtureOfExperts:
+        """For its classes and noise."""
+
+    def score(
+        self,
+        fields: Sequence[str],
+        X: FloatArray,
+        targets: Any,
+        texts: Mapping[str, Sequence[str | None]],
+        *,
+        traced: bool,
+    ) -> Outcome | None:
+        """Do what `MixtureOfExperts.score_rows` does; None if it cannot."""
+
+    def choose(self, own: FloatArray, scored: Outcome) -> BoolArray:
+        """Return which of these events it predicts, given the losses of the own model, NaN where nothing was learned.
+
+        It is called once for each event, in order.
+        """
+
+
 class Pipeline:
     """A model that learns batches in order, with its scores and predictions."""
 
@@ -145,14 +173,10 @@ class Pipeline:
         self.schema = schema
         self.scores = scores
         self.predictions = predictions
-        self.contest: Contest | None = None
-        """Who predicts, where there may be a rival; the scores and what is written are those of whoever predicts."""
         self.rival: Rival | None = None
-        """Another model that predicts as well, with a contest; without it the own model does."""
-        self.rival_failure: str | None = None
-        """Why there is no rival any more, if it could not score events."""
-        self.n_adopted = 0
-        """How many events the model has learned, according to its count, in excess of those of the source."""
+        """Another model that may predict; the scores and what is written are those of whoever predicts."""
+        self.may_have_rival = False
+        """Whether rows of predictions say which model has made them."""
         self.presence: Presence | None = Presence()
         """Of the features in the events of this run; ``None`` where others follow it."""
         self._unknown: set[str] = set()
@@ -190,15 +214,6 @@ class Pipeline:
         for each in learned:
             self._report(ledger, each)
         return ledger.to_result()
-
-    def learn_again(self, model: MixtureOfExperts, batches: Iterable[Batch]) -> Iterator[BatchResult]:
-        """Have another model learn events of this stream; scores, predictions and messages are as if it had not."""
-        outputs = len(self.schema.targets)
-        scores = ClassificationScores() if model.is_classifier else PrequentialScores(outputs)
-        line = Pipeline(model, self.schema, scores)
-        line._unknown, line._unsettled, line.presence = self._unknown, 0, None
-        for batch in batches:
-            yield line.process(batch)
 
     def _learn_all(self, batch: Batch, ledger: _Ledger) -> list[_LearnedRows]:
         """Learn a batch of records, changing only the model and the ledger."""
@@ -322,7 +337,7 @@ class Pipeline:
             texts: levels of categories by the index of their field.
             outcome: of the own model.
         """
-        if self.rival is None or self.contest is None:
+        if self.rival is None:
             return None
         used = np.ones(len(X), np.bool_)
         used[list(outcome.rejected)] = False
@@ -330,10 +345,8 @@ class Pipeline:
         kept = rows.tolist()
         levels = {fields[j]: [column[i] for i in kept] for j, column in texts.items()}
         picked = targets[rows] if isinstance(targets, np.ndarray) else [targets[i] for i in kept]
-        try:
-            scored = self.rival.model.score_rows(fields, X[rows], picked, texts=levels, traced=self._is_traced)
-        except Exception as error:  # noqa: BLE001 - whatever another process has written, learning goes on
-            self.rival, self.rival_failure = None, f"{type(error).__name__}: {error}"
+        scored = self.rival.score(fields, X[rows], picked, levels, traced=self._is_traced)
+        if scored is None:
             return None
         # What it says of an event that was not learned, such as one without weight, is no loss.
         scored = scored._replace(losses=np.where(np.isnan(outcome.losses[rows]), np.nan, scored.losses))
@@ -345,7 +358,10 @@ class Pipeline:
         learned = outcome.learned
         used = np.ones(len(rows), np.bool_)
         used[list(outcome.rejected)] = False
-        by_rival = self._choose(outcome, used, rival)
+        if rival is None:
+            by_rival = np.zeros(int(used.sum()), np.bool_)
+        else:
+            by_rival = rival.rival.choose(outcome.losses[used], rival.outcome)
         served = outcome if rival is None or not by_rival.any() else _served(self.model, outcome, used, rival, by_rival)
         self.scores.update(served.losses[learned], served.predictions[learned], outcome.targets[learned])
         ledger.losses.append(outcome.losses[learned])
@@ -387,19 +403,8 @@ class Pipeline:
                 known = np.maximum.accumulate(np.concatenate([[before.classes], met[:-1]]))[used]
                 self._write_labels(written.part(piece), model, version, known[piece])
 
-    def _choose(self, outcome: Outcome, used: BoolArray, rival: _RivalRows | None) -> BoolArray:
-        """Return which of the used events are predicted by the rival."""
-        if rival is None or self.contest is None:
-            return np.zeros(int(used.sum()), np.bool_)
-        losses, predictions = rival.outcome.losses, rival.outcome.predictions
-        chosen = self.contest.choose(outcome.losses[used], losses)
-        sound = (np.abs(predictions) <= MAX_PREDICTION).all(axis=1)  # false for NaN as well
-        if not self._is_classifier:
-            sound &= ~(losses > MAX_LOSS)
-        return chosen & sound
-
     def _global_versions(self, n: int, version: int) -> IntArray | None:
-        return None if self.contest is None else np.full(n, version)
+        return np.full(n, version) if self.may_have_rival else None
 
     def _write_numbers(self, rows: _Written, model: MixtureOfExperts, version: int) -> None:
         """Write rows for events that a model has predicted; the version is that of the rival, or 0."""
@@ -458,7 +463,7 @@ class Pipeline:
         return writer is not None and (writer.gate or (writer.interval > 0.0 and not self._is_classifier))
 
     def _before(self) -> _ModelBefore:
-        return _ModelBefore(self.model.n - self.n_adopted, len(self.model.output_names))
+        return _ModelBefore(self.model.n, len(self.model.output_names))
 
     # -- Fields ----------------------------------------------------------------------------------------------------
 

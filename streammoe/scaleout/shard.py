@@ -7,22 +7,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streammoe.checked import is_count, require, restoring, table_of
-from streammoe.errors import CheckpointError, RetriableCheckpointError
+from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.fields import facts_of
-from streammoe.persistence import Checkpoint, NewerCheckpointError, decode, generation_of
-from streammoe.ports import Position
-from streammoe.scaleout.global_model import are_positions, is_digest
-from streammoe.scaleout.places import MissingFileError, Place
+from streammoe.persistence import Checkpoint, CheckpointStore, NewerCheckpointError
 from streammoe.text import cut, shown
 
-PROBLEMS = ("empty", "unreadable", "damaged", "newer_format", "warming_up", "no_events", "different", "overlapping")
+PROBLEMS = ("empty", "unreadable", "damaged", "warming_up", "no_events", "different", "copy")
 """Why a shard's checkpoint does not count."""
-ATTEMPTS = 3
-"""How often a folder is listed whose daemon removes a checkpoint before it is read."""
 _FREE = {"n_experts", "seed", "reservoir"}
 """Arguments that shards of one global model may have different values of, besides those that may change anyway."""
 
@@ -33,14 +28,14 @@ class Shard:
 
     generation: int
     n: int
-    """See `streammoe.scaleout.global_model.Contained`, as for the next two."""
-    positions: list[Position | None]
+    """Number of events of its own source that it has learned."""
     state_digest: str
     model: MixtureOfExperts
-    before: int = 0
-    """Number of events that the model had learned before those of the source, elsewhere (``--from-model``)."""
-    adopted: int = 0
-    """Version of the global model that it has adopted last; 0 if there is none."""
+
+    @property
+    def before(self) -> int:
+        """Number of events that the model had learned before those of the source, elsewhere (``--from-model``)."""
+        return max(self.model.n - self.n, 0)
 
 
 class Problem(NamedTuple):
@@ -60,91 +55,53 @@ class Look(NamedTuple):
     """There may be both: an earlier checkpoint is sound."""
 
 
-def look(place: Place, known: Shard | None = None) -> Look:
+def look(folder: Path, known: Shard | None = None) -> Look:
     """Read the newest sound checkpoint of a folder.
 
     Args:
-        place: the folder of a daemon's checkpoints; the daemon may write and remove some at the same time.
+        folder: of a daemon's checkpoints; the daemon may write and remove some at the same time.
         known: what was read before, which saves restoring the same model again.
     """
+    store = CheckpointStore(folder)
     try:
-        for _ in range(ATTEMPTS):
-            found = _look(place, known)
-            if found is not None:
-                return found
-    except RetriableCheckpointError as error:
-        return Look(None, Problem("unreadable", str(error)))
-    gone = f"{place.name}: its checkpoints are removed faster than they can be read; raise checkpoint.keep"
-    return Look(None, Problem("unreadable", gone))
-
-
-def _look(place: Place, known: Shard | None) -> Look | None:
-    """Read it once; return None if what was listed is there no more."""
-    names = {generation_of(Path(name)): name for name in place.names()}
-    generations = sorted((generation for generation in names if generation is not None), reverse=True)
+        generations = store.generations()
+    except OSError as error:
+        reason = f"{folder}: cannot be listed ({error.strerror}); name a folder that this user may read"
+        return Look(None, Problem("unreadable", reason))
     if not generations:
-        return Look(
-            None,
-            Problem(
-                "empty",
-                f"{place.name}: there is no checkpoint in this folder yet; it must be a daemon's checkpoint.dir",
-            ),
-        )
+        reason = f"{folder}: there is no checkpoint in this folder yet; it must be a daemon's checkpoint.dir"
+        return Look(None, Problem("empty", reason))
     problem: Problem | None = None
-    for generation in generations:
-        origin = place.file(names[generation])
+    for generation in reversed(generations):
         try:
-            shard = _shard_of(decode(place.read(names[generation]), origin), origin, generation, known)
-        except MissingFileError:
-            return None  # there is a newer one by now
-        except RetriableCheckpointError:
-            raise
+            shard = _shard_of(store.load(generation), str(store.path(generation)), generation, known)
         except NewerCheckpointError as error:  # an older one would undo what was learned since
-            return Look(None, Problem("newer_format", str(error)))
+            return Look(None, Problem("unreadable", str(error)))
         except CheckpointError as error:
             problem = problem or Problem("damaged", str(error))
             continue
-        return Look(shard, _unready(place, shard) or problem)
+        if shard.model.is_warming_up:
+            problem = Problem("warming_up", f"{folder}: is warming up; it has learned {shard.model.n:,} events")
+        elif not shard.n:
+            problem = Problem("no_events", f"{folder}: has learned no event of its own source yet")
+        return Look(shard, problem)
     return Look(None, problem)
 
 
-def _unready(place: Place, shard: Shard) -> Problem | None:
-    if shard.model.is_warming_up:
-        return Problem("warming_up", f"{place.name}: is warming up; it has learned {shard.model.n:,} events")
-    if not shard.n:
-        return Problem("no_events", f"{place.name}: has learned no event of its own source yet")
-    return None
-
-
 def _shard_of(checkpoint: Checkpoint, origin: str, generation: int, known: Shard | None) -> Shard:
+    """Return what a checkpoint holds; of its events only those that its own source brought count as learned.
+
+    Those of `--from-model` do not, so that each event counts once in a model of all shards.
+    """
     metadata = checkpoint.metadata
     with restoring(origin):
-        positions, digest = metadata.get("positions", []), metadata.get("state_digest")
-        require(are_positions(positions), f"positions are {shown(positions)}, not a list of positions")
-        require(is_digest(digest), f"state_digest is {shown(digest)}")
-        n, contains = own_events(metadata), table_of(metadata, "contains")
-        adopted, adopted_n = contains.get("version", 0), contains.get("adopted_n", 0)
-        require(is_count(adopted), f"contains.version is {shown(adopted)}, not a whole number from 0 on")
-        require(type(adopted_n) is int, f"contains.adopted_n is {shown(adopted_n)}, not a whole number")
+        digest, n = metadata.get("state_digest"), metadata.get("n")
+        if "counters" in metadata:
+            n = table_of(table_of(metadata, "counters"), "outcomes").get("learned", 0)
+        require(is_count(n), f"counts {shown(n)} events; a count is a whole number from 0 on")
     same = known is not None and (known.generation, known.state_digest) == (generation, digest)
     model = known.model if known is not None and same else model_of(checkpoint, origin)
-    return Shard(generation, n, positions, str(digest), model, max(model.n - adopted_n - n, 0), adopted)
-
-
-def own_events(metadata: Mapping[str, Any]) -> int:
-    """Return how many events of its own source the model of a checkpoint contains.
-
-    Only those are counted as learned: neither the events of `--from-model` nor those of other shards that came with a
-    global model are. So each event counts once in a model of all shards.
-
-    Raises:
-        CheckpointError: it is no count.
-    """
-    n = metadata.get("n")
-    if "counters" in metadata:
-        n = table_of(table_of(metadata, "counters"), "outcomes").get("learned", 0)
-    require(is_count(n), f"counts {shown(n)} events; a count is a whole number from 0 on")
-    return int(n)  # type: ignore[arg-type] # checked just above
+    return Shard(generation, int(n or 0), str(digest), model)
 
 
 def differing(models: Mapping[str, MixtureOfExperts]) -> dict[str, str]:

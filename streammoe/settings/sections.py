@@ -419,34 +419,14 @@ class Guard(Section):
 
 
 class Global(Section):
-    """A global model that other daemons' shards are part of, too: whether it predicts, and whether it is adopted."""
+    """A global model that other daemons' shards are part of, too, and whether it predicts."""
 
     path: str = ""
-    """A folder, or the URL of one; empty: there is none."""
+    """A folder; empty: there is none."""
     every: float = Field(60.0, gt=0)
     """Seconds between two looks for a newer version."""
-    serve: Literal["local", "global", "better"] = "better"
-    """Which model predicts: the own one, the global one, or whichever has had the lower loss lately."""
-    adopt: bool = False
-    """Whether the own model becomes the global one at a checkpoint, and learns again what that does not contain."""
-    shard: str | None = None
-    """Name of this daemon in the global model; by default that of the checkpoint folder."""
-
-    @field_validator("adopt")
-    @classmethod
-    def _with_path(cls, adopt: bool, info: ValidationInfo) -> bool:
-        if adopt and not info.data.get("path", "."):
-            raise ValueError("must be false unless global.path is set")
-        return adopt
-
-    @field_validator("shard")
-    @classmethod
-    def _is_name(cls, shard: str | None) -> str | None:
-        if shard is not None and (not 0 < len(shard) <= 100 or not shard.isprintable() or shard.strip() != shard):
-            raise ValueError("must be 1 to 100 printable characters without blanks at its ends")
-        if shard is not None and "/" in shard:
-            raise ValueError("must not contain '/'")
-        return shard
+    serve: Literal["global", "better"] = "better"
+    """Which model predicts: the global one, or whichever has had the lower loss lately."""
 
 
 @dataclass(frozen=True, kw_only=True)

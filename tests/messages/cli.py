@@ -153,7 +153,7 @@ _WRONG = {
     ),
     "reduce": (
         *("missing --out out", "file --out out", "missing", "folder missing/folder --out out", "folder --out folder"),
-        *("folder --out s4://me:word@bucket", "folder --name a/b --out out", "folder --name a --name b --out out"),
+        *("folder --out s3://me:word@bucket", "folder --name a/b --out out", "folder --name a --name b --out out"),
         *(
             "folder --out file",
             "folder --out out --metrics-port 0",

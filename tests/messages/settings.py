@@ -72,7 +72,7 @@ _WRONG_FLAGS = (
     *("source.path=", "predictions.path=rows.jsonl", "dead_letters.path=data.csv", "dead_letters.path=state/lock"),
     *("metrics.tls_keyfile=key.pem", "metrics.username=me"),
     # A global model
-    *("global.adopt=true", "global.serve=best", "global.every=0.0", "global.shard=a/b", "global.shard="),
+    *("global.serve=best", "global.every=0.0"),
 )
 _WRONG_FILES = {
     "nothing in it": "",

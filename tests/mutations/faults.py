@@ -46,7 +46,7 @@ AREAS = {
     "decoders": ("decoders/test_*.py property/test_decoders.py test_notation.py test_bad_input.py"),
     "label join": "test_label_join.py test_joined_labels.py",
     "guards": "test_jump.py test_dead_letters.py test_jumping_daemon.py test_loop.py",
-    "global model": ("test_journal.py test_rivals.py test_follower.py test_jumping_daemon.py process/test_adoption.py"),
+    "global model": "test_rivals.py test_follower.py",
     "scores": "test_scores.py test_metrics.py test_evaluation.py test_loop.py",
     "server": "test_server*.py test_metrics.py test_health.py test_watched.py test_loop.py test_transactional_start.py",
     "settings": "test_settings.py test_settings_over_a_checkpoint.py test_reload.py test_assembly.py",
@@ -487,35 +487,6 @@ FAULTS = {
         Fault("way-back-into-doubt", "if saved.learned <= sound)", "if saved.learned <= sound + 1_000)"),
     ],
     "global model": [
-        Fault("adopted-events-learned-twice", "return self._parts[saved.first - self._first :]", "return self._parts"),
-        Fault(
-            "adopted-by-generation-alone",
-            "if saved[:3] == (generation, state_digest, _as_json(position)):",
-            "if saved.generation == generation:",
-        ),
-        Fault(
-            "rejected-learned-with-adoption",
-            "            batch = batch.select(np.flatnonzero(~result.bad))",
-            "            batch = batch.tail(0)",
-        ),
-        Fault(
-            "adopted-without-checkpoint",
-            " or self._adopt():\n            self.checkpoint()",
-            ":\n            self.checkpoint()\n        elif self._adopt():\n            self._unsaved = 1",
-        ),
-        Fault(
-            "adopted-counted-as-own",
-            "self._pipeline.n_adopted = self._pipeline.model.n - own_n",
-            "self._pipeline.n_adopted = 0",
-        ),
-        Fault("adoption-survives-rollback", 'self._contains = checkpoint.metadata.get("contains", {})', "pass"),
-        Fault("journal-survives-rollback", "self._observer.rolled_back(good.generation)", "pass"),
-        Fault("rolled-back-handed-on", "self._learned = []\n        if self._observer", "if self._observer"),
-        Fault(
-            "journal-marked-when-durable",
-            "state_digest, position, self._mark)",
-            "state_digest, position, self._journal.mark)",
-        ),
         Fault(
             "rival-chosen-in-hindsight",
             "            self._gain = _KEEP * self._gain + (1.0 - _KEEP) * gain\n",
@@ -523,7 +494,6 @@ FAULTS = {
             "            chosen[i] = self.favours_rival\n",
         ),
         Fault("outlier-decides-who-predicts", "min(max(loss - other, -MAX_GAIN), MAX_GAIN)", "loss - other"),
-        Fault("contest-not-restored", "    contest.restore(contest_state(checkpoint.metadata))", "    pass"),
         Fault("unknown-class-scores-a-hit", "wide[rows, -1] = np.maximum(wide[rows, -1], theirs[:, j])", "pass"),
         Fault(
             "guard-sees-the-rival",
@@ -651,29 +621,22 @@ FAULTS = {
         Fault("rollback-of-stdin", "    replayable = False", "    replayable = True"),
     ],
     "shards": [
-        Fault("shard-removed-meanwhile-skipped", "return None  # there is a newer", "continue  # there is a newer"),
         Fault(
             "shard-of-another-run-reused",
             "(known.generation, known.state_digest) == (generation, digest)",
             "known.generation == generation",
         ),
+        Fault("shard-part-lost", "                    found = known\n", "                    found = None\n"),
+        Fault("version-of-damaged-reused", "max([before, *global_model.versions(self._out)])", "max([before])"),
+        Fault("version-of-removed-reused", "1 + max([before, *", "1 + max([0, *"),
         Fault(
-            "shard-part-lost",
-            "if before is None or (found is not None and found.generation > before.generation):",
-            "if before is None or found is not None:",
+            "events-from-elsewhere-counted-again",
+            "+ max(shard.before for shard in shards.values())",
+            "+ sum(shard.before for shard in shards.values())",
         ),
         Fault(
-            "version-of-damaged-reused",
-            "max([before, *adopted, *global_model.versions(self._out)])",
-            "max([before, *adopted])",
+            "copy-counted-twice", "originals.setdefault((shard.n, shard.state_digest), name)) != name", "name) != name"
         ),
-        Fault("version-of-adopted-reused", "1 + max([before, *adopted,", "1 + max([before,"),
-        Fault(
-            "adopted-events-counted-again",
-            "n = sum(shard.n for shard in shards.values()) + max(",
-            "n = sum(shard.model.n for shard in shards.values()) + 0 * max(",
-        ),
-        Fault("listing-from-a-cache", "self._client.invalidate_cache()", "pass"),
     ],
     "process": [
         Fault("second-signal-ignored", "if self.requested or not self._armed:", "if not self._armed:"),

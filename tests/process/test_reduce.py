@@ -47,7 +47,7 @@ def test_it_follows_daemons_until_a_signal_comes(here):
     assert len(re.findall("version . of the global model contains", watching.err)) == 2
     assert (done["version"], done["n"]) == (2, sum(n.values()))
     for name, part in done["shards"].items():
-        assert (part["n"], part["positions"]) == (n[name], here.inspect(f"{name}/state")["positions"])
+        assert (part["n"], part["state_digest"]) == (n[name], here.inspect(f"{name}/state")["state_digest"])
     assert here.start("reduce", *PLACES, "--json").end()["outcome"] == "unchanged"
     model = streammoe.load(here / "out" / "global-000000000002.safetensors")
     # Both regimes: y = 2a where a > 0, else b - 1.

@@ -8,16 +8,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from streammoe import MoERegressor, assembly, load
+from streammoe import MoERegressor, assembly
 from streammoe.commands import main
 from streammoe.commands.inspect import inspect_path
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError
 from streammoe.persistence import CheckpointStore
-from streammoe.scaleout.global_model import GlobalModel, write
-from streammoe.scaleout.places import Folder
-from tests.unit.scaleout.global_models import of_others
+from streammoe.scaleout.global_model import Contained, GlobalModel, write
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
@@ -74,47 +72,12 @@ def test_the_command_prints_all_of_it(summary):
     assert not {"None", "True", "False"}.intersection(text.split())
 
 
-def test_a_global_model_says_what_it_contains_of_each_shard(tmp_path):
+def test_of_a_global_model_it_says_what_that_contains_of_each_shard(tmp_path):
     model = MoERegressor(n_experts=2)
     model.learn_one({"a": 1.0, "b": 2.0}, 3.0)
-    write(Folder(tmp_path), GlobalModel(4, model, {"north": of_others(30)}))
+    write(tmp_path, GlobalModel(4, model, {"north": Contained(7, 30, "0" * 64, None)}))
     (path,) = tmp_path.glob("global-*")
     described = inspect_path(path)["global"]
-    assert described["version"] == 4
-    assert described["shards"]["north"]["positions"] == of_others(30).positions
-
-
-def test_a_folder_of_global_models_shows_the_newest_sound_version(tmp_path):
-    place, model = Folder(tmp_path), MoERegressor(n_experts=2)
-    model.learn_one({"a": 1.0, "b": 2.0}, 3.0)
-    with pytest.raises(CheckpointError, match=r"no global model; give .* the folder that streammoe reduce writes"):
-        inspect_path(tmp_path)
-    for version in (1, 2, 3):
-        write(place, GlobalModel(version, model, {"north": of_others(30), "south": of_others(version)}))
-    damaged = tmp_path / place.names()[-1]
-    damaged.write_bytes(damaged.read_bytes()[:-1])
-    (tmp_path / "lock").write_text("1")
-    found = inspect_path(tmp_path)
-    assert (found["global"]["version"], found["generation"], found["model"]["kind"]) == (2, None, "MoERegressor")
-    assert [(entry["version"], entry["sound"], entry["events"]) for entry in found["versions"]] == [
-        *((1, True, 31), (2, True, 32)),
-        (3, False, None),
-    ]
-    with pytest.raises(CheckpointError, match="of a folder of global models the file of a version"):
-        load(tmp_path)
-    assert load(found["path"]).n == model.n
-    lines = CliRunner().invoke(main, ["inspect", str(tmp_path)]).stdout.splitlines()
-    start = lines.index("global         version 2")
-    north, south = (f"{n} of generation 7, share 0.5, 0.1 nats apart" for n in ("30 events", "2 events"))
-    positions = "positions kind x"
-    assert lines[start + 1 : start + 3] == [
-        f"global         north  {north}, {positions}",
-        f"global         south  {south}, {positions}",
-    ]
-    assert lines[-2] == "versions       2  sound, events 32"
-    assert lines[-1].startswith("versions       3  rejected: ")
-    damaged.unlink()
-    for path in tmp_path.glob("global-*"):
-        path.write_bytes(b"")
-    with pytest.raises(CheckpointError, match="no global model is sound"):
+    assert (described["version"], described["shards"]["north"]["n"]) == (4, 30)
+    with pytest.raises(CheckpointError, match="or of a folder of global models the file of a version"):
         inspect_path(tmp_path)

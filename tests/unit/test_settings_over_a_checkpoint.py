@@ -40,7 +40,7 @@ checkpoint.retry_seconds=7.0
 metrics.host=0.0.0.0 metrics.port=9 metrics.alive_seconds=9.0 metrics.sink_wait_seconds=9.0
 metrics.allowed_hosts=["daemon.example"]
 guard.on_jump=stop
-global.path=shared global.every=7.0 global.serve=local global.shard=other
+global.path=shared global.every=7.0 global.serve=global
 predictions.format=parquet predictions.path=q.jsonl predictions.interval=0.5 predictions.gate=false
 dead_letters.kind=file dead_letters.path=elsewhere.jsonl dead_letters.max_ratio=0.1
 """
@@ -61,7 +61,6 @@ CHANGED = {
     "metrics.username": PASSWORD,
     "metrics.password_file": PASSWORD,
     "metrics.bearer_token_file": [*SERVED, "metrics.bearer_token_file=secret"],
-    "global.adopt": ["global.path=shared", "global.adopt=true"],
     "predictions.kind": ["predictions.kind=file", "predictions.path=p.jsonl"],
 }
 """Of each setting the flags that change it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -23,9 +23,7 @@ from streammoe.text import counted, listed, printable, shown
 if TYPE_CHECKING:
     from streammoe.daemon.health import Health
     from streammoe.daemon.signals import StopFlag
-    from streammoe.persistence import FolderLock
     from streammoe.scaleout.metrics import ReduceMetrics
-    from streammoe.scaleout.places import Place
     from streammoe.scaleout.watcher import Round, Watcher
 
 LOGGER = logging.getLogger("streammoe.shards")
@@ -38,7 +36,7 @@ _STOP_CHECK_SECONDS = 0.2
 
 @click.command("reduce")
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True)
-@click.option("--out", metavar="PLACE", required=True, help="Folder or URL of the global models.")
+@click.option("--out", metavar="FOLDER", required=True, help="Folder of the global models.")
 @click.option(
     "--name", "names", metavar="NAME", multiple=True, help="Name of a shard, once for each DIR; by default DIR's own."
 )
@@ -55,12 +53,6 @@ _STOP_CHECK_SECONDS = 0.2
     "--n-experts", type=click.IntRange(min=1), metavar="K", help="Experts of the global model; by default the most."
 )
 @click.option(
-    "--support",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Rows of inputs (csv, jsonl or parquet) at which models are compared, if the shards keep no reservoir.",
-)
-@click.option(
     "--keep", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="Versions that are kept."
 )
 @click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve metrics, with --watch.")
@@ -74,7 +66,6 @@ def command(
     watch: bool,
     every: float,
     n_experts: int | None,
-    support: Path | None,
     keep: int,
     metrics_port: int | None,
     metrics_host: str,
@@ -82,39 +73,35 @@ def command(
 ) -> None:
     """Merge the newest checkpoints of several daemons, of which each learns a shard, into a global model.
 
-    DIR is the folder of a daemon's checkpoints, and PLACE the folder of the global models; both may be URLs of object
-    stores, such as s3://bucket/folder. The daemons go on meanwhile. What counts of each shard is its newest sound
-    checkpoint, by the number of events that it has learned itself; the global model says how far it has read
-    each shard. A shard that is still warming up, or whose settings differ from those of most, is left out until that
-    changes; so is one that contains events of another one with more. One whose folder cannot be read keeps the part
-    that it had.
+    DIR is the folder of a daemon's checkpoints, which go on meanwhile, and keep a sample of their events
+    (model.reservoir), at which models are compared. What counts of each shard is its newest sound checkpoint, by the
+    number of events that it has learned itself. A shard that is still warming up, or whose settings differ from those
+    of most, is left out until that changes. One whose folder cannot be read any more keeps the part that it had.
 
     A global model has a version, which rises by one whenever a shard has learned something new. Only one such process
-    may write to PLACE. Without --watch the exit code is 4 if no shard could be used. With it, problems of shards end
+    may write to FOLDER. Without --watch the exit code is 4 if no shard could be used. With it, problems of shards end
     nothing: see the log, and the metrics.
 
     \b
     Example:
       streammoe reduce shard-0/state shard-1/state --name north --name south --out global
-      streammoe reduce s3://moe/shard-0 s3://moe/shard-1 --out s3://moe/global --watch --every 60 --metrics-port 9465
+      streammoe reduce shard-0/state shard-1/state --out global --watch --every 60 --metrics-port 9465
     """
     if metrics_port is not None and not watch:
         raise click.UsageError("--metrics-port needs --watch: without it there is nothing left to ask for metrics")
     from streammoe.daemon.signals import StopFlag
+    from streammoe.persistence import FolderLock
+    from streammoe.scaleout.global_model import folder_of
     from streammoe.scaleout.metrics import ReduceMetrics
-    from streammoe.scaleout.places import place_of
-    from streammoe.scaleout.reducing import reduction_of
-    from streammoe.scaleout.watcher import Watcher
+    from streammoe.scaleout.watcher import Watcher, reduction_to
 
-    places = _places(folders, names)
-    target = place_of(out, "--out")
-    if same := [name for name, place in places.items() if place.identity == target.identity]:
-        raise ConfigError(f"--out: {target.name} is the folder of shard {shown(same[0])}; name one of its own")
+    shards, target = _shards(folders, names), folder_of(out, "--out")
+    if same := [name for name, folder in shards.items() if folder.resolve() == target.resolve()]:
+        raise ConfigError(f"--out: {target} is the folder of shard {shown(same[0])}; name one of its own")
     with StopFlag() as stop, ExitStack() as stack:
-        lock = stack.enter_context(_sole_writer(target))
-        metrics = ReduceMetrics(list(places))
-        reduction = reduction_of(n_experts, support)
-        watcher = Watcher(places, target, reduction, keep=keep, lock=lock, retries=watch, metrics=metrics)
+        lock = stack.enter_context(FolderLock(target, what="folder of global models", setting="--out"))
+        metrics = ReduceMetrics(list(shards))
+        watcher = Watcher(shards, target, reduction_to(n_experts), keep=keep, lock=lock, retries=watch, metrics=metrics)
         if watch:
             health = stack.enter_context(_served(metrics, metrics_host, metrics_port))
             last = _watch(watcher, every, stop, health)
@@ -123,40 +110,34 @@ def command(
     click.echo(json.dumps(_description(last)) if as_json else _text(last, target))
 
 
-def _places(folders: Sequence[str], names: Sequence[str]) -> dict[str, Place]:
+def _shards(folders: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
     """Return the shards' folders by the shards' names."""
-    from streammoe.scaleout.global_model import SHARD_NAME, is_shard_name
-    from streammoe.scaleout.places import name_of_folder, place_of
+    from streammoe.scaleout.global_model import SHARD_NAME, folder_of, is_shard_name
 
     if names and len(names) != len(folders):
         have = f"{counted(len(names), 'name')} for {counted(len(folders), 'folder')}"
         raise ConfigError(f"--name: there are {have}; give one for each, in their order, or none")
-    places: dict[str, Place] = {}
-    for name, folder in zip(names or map(name_of_folder, folders), folders, strict=True):
-        place = place_of(folder, "DIR")
+    shards: dict[str, Path] = {}
+    for at, text in enumerate(folders):
+        folder = folder_of(text, "DIR")
+        name = names[at] if names else folder.resolve().name
         if not is_shard_name(name):
-            raise ConfigError(f"--name: got {shown(name)} for {place.name}; {SHARD_NAME}")
-        if twice := [other for other in places.values() if other.identity == place.identity]:
-            both = f"{twice[0].name} and {place.name} are the same folder"
+            raise ConfigError(f"--name: got {shown(name)} for {folder}; {SHARD_NAME}")
+        if twice := [other for other in shards.values() if _are_same(other, folder)]:
+            both = f"{twice[0]} and {folder} are the same folder"
             raise ConfigError(f"DIR: {both}, whose events would count twice; leave one out")
-        if name in places:
-            both = f"{places[name].name} and {place.name} would both be shard {shown(name)}"
+        if name in shards:
+            both = f"{shards[name]} and {folder} would both be shard {shown(name)}"
             raise ConfigError(f"--name: {both}; give each folder a name of its own, in their order")
-        places[name] = place
-    return places
+        shards[name] = folder
+    return shards
 
 
-@contextmanager
-def _sole_writer(target: Place) -> Iterator[FolderLock | None]:
-    """Lock the place while it is written, if it is a local folder; object stores have no locks."""
-    from streammoe.persistence import FolderLock
-    from streammoe.scaleout.places import Folder
-
-    if not isinstance(target, Folder):
-        yield None
-        return
-    with FolderLock(target.path, what="folder of global models", setting="--out") as lock:
-        yield lock
+def _are_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # one of them is not there yet
+        return one.resolve() == other.resolve()
 
 
 @contextmanager
@@ -218,24 +199,23 @@ def _once(watcher: Watcher) -> Round:
 
 def _description(last: Round) -> dict[str, Any]:
     newest = last.newest
-    problems: Mapping[str, Any] = {name: problem._asdict() for name, problem in last.problems.items()}
     return {
         "outcome": last.outcome,
         "version": newest.version if newest else None,
         "n": newest.n if newest else 0,
         "shards": {name: asdict(contained) for name, contained in newest.shards.items()} if newest else {},
-        "problems": problems,
+        "problems": {name: problem._asdict() for name, problem in last.problems.items()},
     }
 
 
-def _text(last: Round, target: Place) -> str:
-    from streammoe.scaleout.global_model import file_name
+def _text(last: Round, target: Path) -> str:
+    from streammoe.scaleout.global_model import path_of
 
-    if last.newest is None:
-        return "there is no global model yet"
     newest = last.newest
-    lines = [f"version {newest.version}, {counted(newest.n, 'event')}: {target.file(file_name(newest.version))}"]
+    if newest is None:
+        return "there is no global model yet"
+    lines = [f"version {newest.version}, {counted(newest.n, 'event')}: {path_of(target, newest.version)}"]
     for name, contained in newest.shards.items():
         apart = "" if contained.divergence is None else f", {contained.divergence:.3g} nats apart"
-        lines.append(f"  {name}: {counted(contained.n, 'event')}, share {contained.share:.3g}{apart}")
+        lines.append(f"  {name}: {counted(contained.n, 'event')}, share {contained.n / newest.n:.3g}{apart}")
     return "\n".join(map(printable, lines))

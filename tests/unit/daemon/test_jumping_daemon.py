@@ -10,7 +10,6 @@ from streammoe import assembly, configuration
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ModelJumped
 from streammoe.persistence import CheckpointStore
-from tests.unit.scaleout import global_models
 
 pytestmark = pytest.mark.slow
 
@@ -222,41 +221,3 @@ def test_labels_that_came_with_the_jump_go_with_it(tmp_path):
     assert summary.state_digest == twin.state_digest
     assert (summary.learned, summary.pending, summary.expired) == (twin.learned, twin.pending, twin.expired)
     assert summary.rejected == len(dead)
-
-
-def test_a_rollback_keeps_what_was_adopted_before_it_and_forgets_what_was_adopted_since(tmp_path):
-    folder, batches = tmp_path / "state", 0
-    store = CheckpointStore(folder)
-    elsewhere = [tuple(json.loads(line).values()) for line in records(2 * WINDOW, 3)]
-
-    def publish_twice(progress):
-        nonlocal batches
-        batches += 1
-        if batches in {5, 15}:  # well before the jump, and while it builds up
-            global_models.publish(batches, *global_models.reduced(store, elsewhere), tmp_path / "shared")
-            running.daemon._observer._reader.look()
-
-    (tmp_path / "events.jsonl").write_bytes(b"\n".join(STREAM) + b"\n")
-    shared = {"path": str(tmp_path / "shared"), "every": 1e6, "serve": "local", "adopt": True}
-    settings = configuration.settings_from(tables(tmp_path, "rollback", **{"global": shared}), "test")
-    with assembly.open_daemon(settings, on_batch=publish_twice) as running:
-        observer, turns = running.daemon._observer, []
-        after_batch = observer.after_batch
-
-        def noting(pipeline, learned):
-            turns.append((sample(running.daemon, "guard_jumps_total"), len(learned)))
-            after_batch(pipeline, learned)
-
-        observer.after_batch = noting
-        summary = running.daemon.run(StopFlag())
-        assert sample(running.daemon, "guard_jumps_total") == 1.0
-        # What was rolled back is not handed on.
-        assert turns[0] == (0.0, 1)
-        assert next(learned for jumps, learned in turns if jumps) == 0
-        assert sample(running.daemon, "global_adoptions_total") == 2.0
-        assert sample(running.daemon, "global_problems_total", reason="too_far_back") == 1.0
-    dead = letters(tmp_path)
-    assert summary.rejected == len(dead) > 3 * WINDOW
-    assert latest(tmp_path)[1]["contains"]["version"] == 5
-    assert latest(tmp_path)[1]["contains"]["adopted_n"] == 2 * WINDOW
-    assert summary.model_events == summary.learned + 2 * WINDOW

@@ -21,10 +21,8 @@ from streammoe.persistence import decode, state_digest
 from streammoe.persistence.store import read_checkpoint
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Schema
-from streammoe.scaleout.places import Folder
 from streammoe.scaleout.watcher import Watcher
 from tests.batches import batch_of
-from tests.unit.scaleout.global_models import adopting_daemon
 from tests.unit.scaleout.shards import Daemon, Largest
 
 ROOT = Path(__file__).parents[3]
@@ -113,20 +111,17 @@ def contents(models, tmp_path_factory):
         patch.setattr(assembly, "compile_kernels", lambda settings=None: None)
         with assembly.open_daemon(settings_from(tables, "test")) as running:
             running.daemon.run(StopFlag())
-        adopting = tmp_path_factory.mktemp("adopting")
-        adopting_daemon(adopting)
     golden = [decode(path.read_bytes(), path.name) for path in GOLDEN]
-    out = Folder(tmp_path_factory.mktemp("out"))
+    out = tmp_path_factory.mktemp("out")
     shard = Daemon(tmp_path_factory.mktemp("shard"))
     shard.save()
-    Watcher({"north": Folder(shard.store.folder)}, out, Largest()).round()
-    merged = [decode(out.read(name), name) for name in out.names()]
-    of_daemons = [read_checkpoint(folder), read_checkpoint(adopting / "state")]
+    Watcher({"north": shard.store.folder}, out, Largest()).round()
+    merged = [read_checkpoint(path) for path in out.iterdir()]
     join = LabelJoin("id", Schema(("y",)), Limits(9))
     join.join(replace(batch_of([{"id": 1, "a": 1}], "jsonl"), headers=[(("name", b"value"),)]))  # which Kafka has
     return [
         *golden,
-        *of_daemons,
+        read_checkpoint(folder),
         (join.arrays(), {}),
         *merged,
         *((model.arrays(), model.describe()) for model in models),

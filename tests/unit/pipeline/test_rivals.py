@@ -5,9 +5,9 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from streammoe.pipeline.contest import Contest, Rival
 from streammoe.pipeline.pipeline import PredictionWriter
 from streammoe.pipeline.predictions import prediction_sink
+from streammoe.scaleout.rival import Contest, GlobalRival
 from tests.unit.pipeline.streams import TARGETS, WARM_UP, batches_of, event, pipeline, run
 from tests.unit.pipeline.written_rows import lines
 
@@ -57,7 +57,7 @@ def test_the_rival_predicts_what_it_would_alone_and_learning_is_what_it_would_be
     alone = pipeline(kind)
     before = run(alone, events, FORMATS[kind], sizes)
     line = pipeline(kind, predictions=writer("rows.jsonl"))
-    line.contest, line.rival = Contest(always=True), Rival(7, rival)
+    line.rival, line.may_have_rival = GlobalRival(7, rival, Contest(always=True)), True
     assert run(line, events, FORMATS[kind], sizes) == before
     assert line.model.state_digest() == alone.model.state_digest()
     assert rival.state_digest() == digest
@@ -92,7 +92,7 @@ def test_rows_without_intervals_and_gates_are_otherwise_the_same(kind, writer, t
     rival, found = rival_of(kind), []
     for name, more in (("full.jsonl", {}), ("plain.jsonl", {"interval": 0.0, "gate": False})):
         line = pipeline(kind, predictions=writer(name, **more))
-        line.contest, line.rival = Contest(), Rival(3, rival)
+        line.rival, line.may_have_rival = GlobalRival(3, rival, Contest()), True
         run(line, events_of(kind), "jsonl", (1, 7, 40))
         line.predictions.sink.flush()
         found.append(lines(tmp_path / name))
@@ -107,7 +107,7 @@ def test_who_predicts_does_not_depend_on_cuts(kind, writer, tmp_path):
     texts = []
     for sizes in ((), (1,), (13, 2)):
         line = pipeline(kind, predictions=writer(f"{len(texts)}.jsonl"))
-        line.contest, line.rival = Contest(), Rival(3, rival)
+        line.rival, line.may_have_rival = GlobalRival(3, rival, Contest()), True
         run(line, events, "jsonl", sizes)
         line.predictions.sink.flush()
         texts.append((tmp_path / f"{len(texts)}.jsonl").read_bytes())
@@ -117,7 +117,7 @@ def test_who_predicts_does_not_depend_on_cuts(kind, writer, tmp_path):
 
 def test_the_guard_sees_the_losses_of_the_own_model():
     alone, line = pipeline("regressor"), pipeline("regressor")
-    line.contest, line.rival = Contest(always=True), Rival(3, rival_of("regressor"))
+    line.rival, line.may_have_rival = GlobalRival(3, rival_of("regressor"), Contest(always=True)), True
     for batch in batches_of(events_of("regressor"), "jsonl", (50,)):
         assert (line.process(batch).losses == alone.process(batch).losses).all()
     assert line.scores.log_loss.count == alone.scores.log_loss.count
@@ -129,10 +129,10 @@ def test_what_the_rival_cannot_say_in_numbers_the_own_model_says(writer):
     for i in range(3 * WARM_UP):
         rival.learn_one({"a": 1e-150 * i, "b": 1.0}, 1e-160 * (i % 7))
     line = pipeline("regressor", predictions=writer("rows.jsonl"))
-    line.contest, line.rival = Contest(always=True), Rival(3, rival)
+    line.rival, line.may_have_rival = GlobalRival(3, rival, Contest(always=True)), True
     events = [event("regressor", i) for i in range(N)]
     for batch in batches_of(events, "jsonl", (20,)):
         line.process(batch)
     assert line.scores.log_loss.is_finite()
-    assert line.rival_failure is None
+    assert not line.rival.failure
     assert line.model.n == N

@@ -1,18 +1,13 @@
+import errno
 import json
-import shutil
-import time
-from contextlib import ExitStack
 
-import fsspec
 import pytest
 from click.testing import CliRunner
 
 from streammoe.commands import main
-from streammoe.errors import RetriableCheckpointError
 from streammoe.persistence import FolderLock
-from streammoe.scaleout import reducing
+from streammoe.scaleout import global_model, watcher
 from streammoe.scaleout.global_model import read_newest
-from streammoe.scaleout.places import Folder, place_of
 from tests.unit.scaleout.shards import Daemon, Largest, learned
 
 
@@ -20,7 +15,7 @@ from tests.unit.scaleout.shards import Daemon, Largest, learned
 def reduce(tmp_path, monkeypatch, logging_as_before):
     """Call the command in a folder with the states of shards north and south."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(reducing, "reduction_of", lambda n_experts, support: Largest())
+    monkeypatch.setattr(watcher, "reduction_to", lambda n_experts: Largest())
     for name, draw in (("north", 1), ("south", 2)):
         Daemon(tmp_path / name / "state", learned(draw)).save()
 
@@ -44,21 +39,13 @@ def test_it_writes_a_global_model_and_prints_what_it_contains(reduce, tmp_path):
     ]
     found = json.loads(reduce(*BOTH, "--json"))
     assert (found["outcome"], found["version"], found["n"], found["problems"]) == ("unchanged", 1, 60, {})
-    assert found["shards"]["south"]["positions"] == [{"kind": "kafka", "offset": 30}]
-    assert read_newest(place_of(tmp_path / "out", "--out")).version == 1
+    assert found["shards"]["south"]["n"] == 30
+    assert read_newest(tmp_path / "out")[0].version == 1
 
 
-def test_shards_are_named_by_their_folders_and_may_be_anywhere(reduce, tmp_path):
+def test_shards_are_named_by_their_folders(reduce, tmp_path):
     (tmp_path / "north" / "state").rename(tmp_path / "here")
-    try:
-        place = place_of("memory://bucket/there", "DIR")
-        for path in (tmp_path / "south" / "state").iterdir():
-            place.write(path.name, path.read_bytes())
-        found = json.loads(reduce("here/", "memory://bucket/there", "--out", "memory://bucket/out", "--json"))
-        assert found["shards"].keys() == {"here", "there"}
-        assert read_newest(place_of("memory://bucket/out", "--out")).n == 60
-    finally:
-        fsspec.filesystem("memory").store.clear()
+    assert json.loads(reduce("here/", "south/state", "--out", "out", "--json"))["shards"].keys() == {"here", "state"}
 
 
 def test_a_shard_with_a_problem_is_named(reduce):
@@ -81,14 +68,14 @@ def test_without_watch_it_promises_no_next_round(reduce, monkeypatch):
     assert "the newest checkpoint of shard absent does not count; once" in reduce.log
     assert AGAIN in reduce.log
     with monkeypatch.context() as broken:
-        broken.setattr(Folder, "write", _full)
+        broken.setattr(global_model, "replace", _full)
         assert "no space left" in reduce(*BOTH, code=4)
     assert AGAIN in reduce.log
     assert "next round" not in reduce.log
 
 
-def _full(self, name, *pieces):
-    raise RetriableCheckpointError(f"{name}: no space left")
+def _full(path, *pieces):
+    raise OSError(errno.ENOSPC, "no space left")
 
 
 @pytest.mark.parametrize(
@@ -100,15 +87,14 @@ def _full(self, name, *pieces):
         (["a", "./b/../a/", "--name", "a", "--name", "b", "--out", "out"], "a and b/../a are the same folder"),
         (["a", "./a", "--out", "out"], "a and a are the same folder, whose events would count twice; leave one out"),
         (["north", "link", "--out", "out"], "DIR: north and link are the same folder"),
-        (["north", "file:link", "--out", "out"], "north and"),
-        (["memory://x/a", "memory:///x/a/", "--out", "out"], "memory:///x/a/ are the same folder"),
+        (["s3://key:secret@x/a", "--out", "out"], "DIR: got s3://***@x/a; it must be a folder; mount the store"),
+        (["a", "--out", "s3://x/a"], "--out: got s3://x/a; it must be a folder"),
         (["a", "--name", "x/y", "--out", "out"], "got 'x/y' for a; a shard's name is"),
         (["a", "--out", "./a"], "--out: a is the folder of shard 'a'"),
         (["a", "--out", "out", "--metrics-port", "0"], "--metrics-port needs --watch"),
         (["a"], "Missing option '--out'"),
         (["--out", "out"], "Missing argument 'DIR...'"),
         (["a", "--out", "out", "--every", "0"], "0.0 is not in the range x>0"),
-        (["unknown://x", "--out", "out"], "DIR: got unknown://x, which cannot be used"),
     ],
 )
 def test_what_cannot_be_meant_is_said(reduce, tmp_path, arguments, words):
@@ -122,18 +108,3 @@ def test_only_one_process_writes_to_a_folder(reduce, tmp_path):
     with FolderLock(tmp_path / "out"):
         assert "in use by process" in reduce(*BOTH, code=4)
     reduce(*BOTH)
-
-
-def test_a_watcher_whose_folder_another_process_has_taken_ends(reduce, tmp_path, monkeypatch):
-    """While it waits for the next round its folder is removed, and made again by another process."""
-    with ExitStack() as stack:
-
-        def taken(seconds):
-            shutil.rmtree(tmp_path / "out")
-            stack.enter_context(FolderLock(tmp_path / "out"))
-            monkeypatch.setattr(time, "sleep", lambda seconds: None)
-
-        monkeypatch.setattr(time, "sleep", taken)
-        words = reduce(*BOTH, "--watch", "--every", "0.01", code=4)
-    assert "folder of global models out: in use by process" in words
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["lock"]

@@ -1,16 +1,14 @@
-"""Predictions by a global model next to the daemon's own: who predicts each event, by the losses of both."""
+"""A global model that predicts next to the daemon's own: who predicts each event, by the losses of both."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from streammoe.checked import is_finite_number, require, table_of
-from streammoe.estimators import MixtureOfExperts
-from streammoe.text import shown
+from streammoe.estimators import MixtureOfExperts, Outcome
 from streammoe.types import BoolArray, FloatArray
 
 HORIZON = 500
@@ -23,15 +21,8 @@ MAX_LOSS, MAX_PREDICTION = 1e200, 1e100
 _KEEP = math.exp(-1.0 / HORIZON)
 
 
-class Rival(NamedTuple):
-    """A model that predicts as well, and learns nothing."""
-
-    version: int
-    model: MixtureOfExperts
-
-
 class Contest:
-    """The choice between the own model and its rival, event by event, from the losses of the events before.
+    """The choice between the own model and a rival, event by event, from the losses of the events before.
 
     The own model predicts until the rival has been better. The result does not depend on how events are cut into
     batches.
@@ -79,24 +70,36 @@ class Contest:
             self._gain = _KEEP * self._gain + (1.0 - _KEEP) * gain
         return chosen
 
-    def to_json(self) -> dict[str, float]:
-        """Return the state for a checkpoint."""
-        return {"weight": self._weight, "own": self._own, "gain": self._gain}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `to_json`; call within `streammoe.checked.restoring`."""
-        check_state(state)
-        if state:
-            self._weight, self._own, self._gain = state["weight"], state["own"], state["gain"]
+class GlobalRival:
+    """A version of the global model in a pipeline; see `streammoe.pipeline.pipeline.Rival`."""
 
+    def __init__(self, version: int, model: MixtureOfExperts, contest: Contest) -> None:
+        self.version, self.model = version, model
+        self._contest = contest
+        self.failure = ""
+        """Why it does not predict any more, if it could not score events."""
 
-def check_state(state: Mapping[str, Any]) -> None:
-    """Check the state of a contest in a checkpoint, if it has one; raise `CheckpointError` if it is invalid."""
-    names = {"weight", "own", "gain"}
-    sound = not state or (state.keys() == names and all(map(is_finite_number, state.values())))
-    require(sound and 0.0 <= state.get("weight", 0.0) <= 1.0 + 1e-9, f"contest is {shown(state)}")
+    def score(
+        self,
+        fields: Sequence[str],
+        X: FloatArray,
+        targets: Any,
+        texts: Mapping[str, Sequence[str | None]],
+        *,
+        traced: bool,
+    ) -> Outcome | None:
+        if self.failure:
+            return None
+        try:
+            return self.model.score_rows(fields, X, targets, texts=texts, traced=traced)
+        except Exception as error:  # noqa: BLE001 - whatever another process has written, learning goes on
+            self.failure = f"{type(error).__name__}: {error}"
+            return None
 
-
-def contest_state(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a contest in the metadata of a checkpoint; empty if there is none."""
-    return table_of(metadata, "contest")
+    def choose(self, own: FloatArray, scored: Outcome) -> BoolArray:
+        chosen = self._contest.choose(own, scored.losses)
+        sound = (np.abs(scored.predictions) <= MAX_PREDICTION).all(axis=1)  # false for NaN as well
+        if not self.model.is_classifier:
+            sound &= ~(scored.losses > MAX_LOSS)
+        return chosen & sound
