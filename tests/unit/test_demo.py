@@ -18,6 +18,9 @@ def run(folder, port=None, **options):
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
     monkeypatch.setattr("streammoe.commands.demo.LONG", LONG._replace(events=lambda: LONG.events()[:3000]))
+    # The usual one may be taken, and is needed by the rehearsal of the image, which may run beside.
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
+        monkeypatch.setattr("streammoe.commands.demo.PORT", free.getsockname()[1])
 
 
 def shown(table):
