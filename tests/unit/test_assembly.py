@@ -2,7 +2,6 @@
 
 import json
 import logging
-import socket
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from streammoe.daemon.signals import StopFlag
 from streammoe.distributions import Gaussian, StudentT
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
-from streammoe.persistence import FolderLock
 from tests.unit import daemons
 from tests.unit.daemons import checkpoints, latest, opened, run, settings, store, write_csv
 
@@ -143,18 +141,6 @@ def test_what_cannot_be_opened_leaves_nothing_open_and_checkpoints_in_place(here
     assert checkpoints() == before
 
 
-def test_a_failure_closes_the_port_and_the_lock(here):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    flags = ("metrics.enabled=true", f"metrics.port={port}")
-    with opened(*flags), pytest.raises(CheckpointError):
-        FolderLock("state")
-    with pytest.raises(ZeroDivisionError), opened(*flags):
-        raise ZeroDivisionError
-    assert run(*flags).learned == 200
-
-
 # --- resuming -------------------------------------------------------------------------------------------------------
 
 
@@ -176,15 +162,6 @@ def test_a_fresh_start_sets_the_checkpoints_there_are_aside(here):
     assert (second.learned, second.state_digest) == (200, first.state_digest)
     (aside,) = Path("state").glob("set-aside-*")
     assert describe_checkpoint(aside)["state_digest"] == first.state_digest
-
-
-def test_a_checkpoint_of_the_library_is_not_a_daemons(here):
-    regressor = MoERegressor(2)
-    regressor.learn_one({"a": 1.0}, 1.0)
-    store().prepare()
-    store().save(regressor.arrays(), regressor.describe())
-    with pytest.raises(CheckpointError):
-        run()
 
 
 def test_without_any_valid_checkpoint_it_does_not_start_over(here):
@@ -232,16 +209,6 @@ def test_labels_that_come_later_are_learned_and_their_limits_may_change(later):
     assert (last.events, last.learned, last.pending, last.expired) == (201, 181, 14, 6)
 
 
-def test_without_a_key_nothing_of_labels_is_kept_and_with_one_records_must_be_json(here, monkeypatch):
+def test_records_with_a_key_must_be_json(here):
     with pytest.raises(SourceError):
         run("labels.key=id")
-    with monkeypatch.context() as patch:  # as a version wrote it that knew no labels
-        written = settings().learning_settings()
-        del written["labels"]
-        patch.setattr("streammoe.settings.Settings.learning_settings", lambda self: written)
-        run()
-    with opened() as running:
-        assert running.n_learned_at_start == 200
-        assert running.daemon.run(StopFlag()).state_digest == running.daemon.model.state_digest()
-    assert not [name for name in store().latest()[1].arrays if name.startswith("labels.")]
-    assert describe_checkpoint("state")["pending"] == 0

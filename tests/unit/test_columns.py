@@ -13,8 +13,6 @@ from river import datasets, preprocessing
 
 from streammoe import InvalidEvent, MoEClassifier, MoERegressor, load
 from streammoe.columns import kind_of
-from streammoe.errors import CheckpointError
-from streammoe.model.checkpoint import restore
 from streammoe.notation import CommaText
 from streammoe.options import WarmUp
 from streammoe.pipeline.decoders.values import TooLarge, Unreadable, first_kind
@@ -332,14 +330,6 @@ def test_a_record_without_any_value_determines_no_columns():
     records = [{"a": None, "b": "", "y": 1.0}, {"a": 1.0, "b": None, "y": 1.0}]
     assert run(line, records, "csv").letters == [(0, "no_features", "validate")]
     assert (line.model.fields, line.model.awaited) == (["a"], ["b"])
-
-
-def test_checkpoints_are_checked_for_columns_that_wait():
-    model = learned(MoERegressor(**QUICK), EVENTS[:3])
-    arrays = model.arrays()
-    for names in (b'["a"]', b"[[1]]", b'"q"'):
-        with pytest.raises(CheckpointError):
-            restore(MoERegressor(**QUICK).learner, {**arrays, "encoder.awaited": np.frombuffer(names, np.uint8)})
 
 
 # --- messages -------------------------------------------------------------------------------------------------------

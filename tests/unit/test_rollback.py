@@ -9,18 +9,16 @@ import pytest
 from click.testing import CliRunner
 
 from streammoe.commands import main
-from streammoe.commands.rollback import RollbackResult, roll_back, to_text
+from streammoe.commands.rollback import roll_back
 from streammoe.daemon.loop import Daemon
 from streammoe.errors import CheckpointError
 from streammoe.persistence import FolderLock
-from streammoe.persistence.format import _pack
 from tests.unit import daemons
 from tests.unit.daemons import checkpoints, run, store, write_csv
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
 STATE = Path("state")
-LETTERS = STATE / "dead-letters.jsonl"
 RECORDS = 1_300
 
 
@@ -114,25 +112,6 @@ def test_killed_in_the_middle_it_can_be_done_again_and_undone(learned, monkeypat
     assert run().state_digest == learned.state_digest
 
 
-def test_it_goes_back_from_the_one_that_a_start_would_take(learned):
-    *_, target, taken, newest = store().generations()
-    store().path(newest).write_bytes(b"")
-    done = roll_back(STATE)
-    assert (done.generation, done.before) == (target, taken)
-    assert store().generations()[-1] == target
-
-
-def test_a_newer_format_can_be_left(learned):
-    """After a downgrade this is how to return, at the user's own request."""
-    newest = store().generations()[-1]
-    store().path(newest + 1).write_bytes(_pack({}, '{"format":2}'))
-    with pytest.raises(CheckpointError):
-        run()
-    done = roll_back(STATE)
-    assert (done.generation, done.before, done.records) == (newest, None, None)
-    assert run().state_digest == learned.state_digest
-
-
 # --- rejected, and nothing is changed -------------------------------------------------------------------------------
 
 
@@ -206,8 +185,3 @@ def test_the_command_reports_what_is_read_again(learned):
     assert done.exit_code == 0, done.stderr
     assert call("rollback", "elsewhere", "--set", "checkpoint.dir=state").exit_code == 2
     assert call("rollback", "config.toml").exit_code == 4
-
-
-def test_a_checkpoint_before_anything_was_read_is_at_the_beginning_of_the_source():
-    done = RollbackResult(generation=1, before=2, n=5, positions=[None], records=7, aside="state/set-aside-x")
-    assert "\nfrom the beginning of the source\n" in to_text(done)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.options import WarmUp
@@ -104,12 +104,6 @@ def test_where_there_are_checkpoints_it_is_an_error_that_changes_nothing_except_
     assert run().state_digest == before.state_digest
     found = run(fresh=True, from_model=MODEL)
     assert describe_checkpoint(STATE)["n"] == FIRST + found.learned
-
-
-def test_the_settings_decide_what_judges_events_and_a_warm_up_that_is_over_may_differ():
-    fitted(range_factor=1e3, warmup=WarmUp(90, restarts=2))
-    run("model.range_factor=1e9", from_model=MODEL)
-    assert load(STATE).range_factor == 1e9
 
 
 def test_classes_and_several_outputs():
