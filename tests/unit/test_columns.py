@@ -231,6 +231,11 @@ def test_any_cut_any_format_and_a_resume_give_the_model_whose_kinds_were_given(c
     assert line.model.column_kinds == {name: expected.column_kinds[name] for name in line.model.fields}
 
 
+def test_events_in_python_find_what_settings_say():
+    expected = learned(MoERegressor(**QUICK, **KINDS), EVENTS)
+    assert learned(MoERegressor(**QUICK), EVENTS).state_digest() == expected.state_digest()
+
+
 def test_a_frame_is_learned_like_its_rows_whatever_is_missing_and_whatever_its_types():
     n = 120
     rng = np.random.default_rng(0)

@@ -286,9 +286,8 @@ REJECTED = {
 }
 
 
-@pytest.mark.parametrize("name", REJECTED)
-def test_statistics_are_rejected_and_nothing_changes(name):
-    bad, reason = REJECTED[name]
+@pytest.mark.parametrize(("bad", "reason"), REJECTED.values(), ids=REJECTED)
+def test_statistics_are_rejected_and_nothing_changes(bad, reason):
     model = IncrementalMM(
         lambda x, y, theta: bad if x is None else squares_statistics(x, y, theta),
         squares_maximize,
@@ -365,8 +364,7 @@ def through_a_file(model, folder, **more):
     return IncrementalMM.load(folder / "m", statistics=squares_statistics, maximize=squares_maximize, **more)
 
 
-@pytest.mark.parametrize("way", ["file", "copy", "pickle"])
-@pytest.mark.parametrize("cut", [0, 3, 30])
+@pytest.mark.parametrize(("way", "cut"), [("file", 0), ("copy", 3), ("pickle", 30), ("file", 30)])
 def test_a_copy_continues_bit_for_bit(way, cut, tmp_path):
     start = {"min_events": 7, "averaging": "exponential"}
     X, y = events(60)
