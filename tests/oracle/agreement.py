@@ -226,6 +226,18 @@ def oracle(case: Case, parameters: dict):
     )
 
 
+def one_expert(algorithm: type[Algorithm1], state: dict, *, bound: str, strength: float = 1.0) -> Algorithm1:
+    """A single expert at the state of a member or of a companion, by the names of its arrays."""
+    p = state["experts"].shape[2]
+    prior = {"gate_gram": np.ones(p), "expert_gram": state["prior_expert_gram"], "experts": state["prior_experts"]}
+    prior["variances"] = state["prior_variances"]
+    decay = float(state["decay"][0])
+    start = {"gate": np.empty((0, p)), "gate_gram": np.eye(p), "decay": decay, "prior": prior}
+    start |= {name: state[name].copy() for name in ("experts", "variances", "masses")}
+    start |= {"expert_grams": state["expert_grams"] * decay, "prior_weight": float(state["prior_weight"][0])}
+    return algorithm(start, bound=bound, prior_strength=strength)
+
+
 def difference(ours: dict, theirs: dict) -> float:
     """Largest difference between two sets of parameters, relative to the largest entry of the array it is in."""
     largest = 0.0

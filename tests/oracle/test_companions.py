@@ -7,6 +7,7 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
+from tests.oracle.agreement import one_expert
 from tests.oracle.literal import ALGORITHMS, log_softmax, relative_weights
 from tests.oracle.test_portfolio import Trust
 
@@ -23,20 +24,14 @@ class LiteralExpert:
     """One expert on features of its own, and the average by which it predicts."""
 
     def __init__(self, family, arrays, name, strength, alpha, features):
-        state = {each: arrays[f"warmup.{name}.{each}"] for each in ("experts", "variances", "masses")}
-        of = {each: arrays[f"warmup.{name}.{each}"] for each in ("decay", "prior_weight", "n", "n_average")}
-        p = state["experts"].shape[2]
-        prior = {"gate_gram": np.ones(p), "expert_gram": arrays[f"warmup.{name}.prior_expert_gram"]}
-        prior |= {each: arrays[f"warmup.{name}.prior_{each}"] for each in ("experts", "variances")}
-        start = {"gate": np.empty((0, p)), "gate_gram": np.eye(p), "decay": float(of["decay"][0]), "prior": prior}
-        start |= state | {"expert_grams": arrays[f"warmup.{name}.expert_grams"] * of["decay"][0]}
-        start["prior_weight"] = float(of["prior_weight"][0])
+        start = f"warmup.{name}."
+        state = {each.removeprefix(start): array for each, array in arrays.items() if each.startswith(start)}
         self.classes = family == "categorical"
         bound = "adaptive" if self.classes else "tight"
-        self.slow = ALGORITHMS[family](start, bound=bound, prior_strength=strength)
+        self.slow = one_expert(ALGORITHMS[family], state, bound=bound, strength=strength)
         self.alpha, self.features = alpha, features
-        self.n, self.j = int(of["n"][0]), int(of["n_average"][0])
-        self.theta = {each: arrays[f"warmup.{name}.average_{each}"].copy() for each in ("experts", "variances")}
+        self.n, self.j = int(state["n"][0]), int(state["n_average"][0])
+        self.theta = {each: state[f"average_{each}"].copy() for each in ("experts", "variances")}
 
     def mean(self, row):
         r = self.features(row)

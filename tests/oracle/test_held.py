@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
 from streammoe.options import WarmUp
 
@@ -159,29 +159,3 @@ def test_predictions_are_held_to_the_targets_before_them(kind):
                 bound.count_whole()
     assert clipped > 3
     assert all(bound.low < -5.0 and bound.high < 2.0 for bound in bounds)
-
-
-@pytest.mark.parametrize(("kind", "more"), [(MoERegressor, {}), (MoERegressor, {"batch_size": 7}), (MoEClassifier, {})])
-def test_arrays_events_rows_and_cuts_agree_bit_for_bit(kind, more, tmp_path):
-    X, y = stream(kind)
-    if kind is MoERegressor:  # absurd, single errors, and some more in a row than are taken for errors
-        y[[5, 20]], y[400:800:90], y[900:915] = 1e12, -1e4, 1e5
-    events = [dict(zip(NAMES, row, strict=True)) for row in X.tolist()]
-    whole, single, cut = (kind(**BRIEF, **more) for _ in range(3))
-    whole.learn_array(X, y, feature_names=NAMES)
-    rows = kind(**BRIEF, **more)
-    rows.set_columns(NAMES)
-    targets = [str(each) for each in y] if kind is MoEClassifier else y[:, None]
-    if kind is MoERegressor:
-        outcome = rows.learn_rows(X, targets)
-    for i, (x, target) in enumerate(zip(events, y.tolist(), strict=True)):
-        if kind is MoERegressor and i > 0:
-            assert single.predict_one(x) == outcome.predictions[i, 0], i
-        single.learn_one(x, target)
-    for piece in np.array_split(np.arange(N), 23):
-        cut.learn_array(X[piece], y[piece], feature_names=NAMES)
-        cut.save(tmp_path / "model")
-        cut = load(tmp_path / "model")
-    assert whole.state_digest() == single.state_digest() == cut.state_digest()
-    if kind is MoERegressor:
-        assert rows.state_digest() == whole.state_digest()

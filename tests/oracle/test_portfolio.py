@@ -7,7 +7,19 @@ from streammoe import MoEClassifier, MoERegressor, batch
 from streammoe.distributions import Gaussian
 from streammoe.engine.members.one_expert import STEP, merged
 from streammoe.options import WarmUp
-from tests.oracle.agreement import FAMILIES, STEPS, Case, Events, estimator, names, oracle, powers, start_of, stream
+from tests.oracle.agreement import (
+    FAMILIES,
+    STEPS,
+    Case,
+    Events,
+    estimator,
+    names,
+    one_expert,
+    oracle,
+    powers,
+    start_of,
+    stream,
+)
 from tests.oracle.literal import log_softmax, relative_weights
 
 BURN_IN, COUNT = 400, 160
@@ -116,14 +128,7 @@ class LiteralPortfolio:
 def literal(case, start, model):
     """The literal portfolio at the parameters of a model that has learned nothing; the one expert is the model's."""
     state = {name.rpartition(".")[2]: each for name, each in model.arrays().items() if ".one_expert." in name}
-    p = state["experts"].shape[2]
-    prior = {"gate_gram": np.ones(p), "expert_gram": state["prior_expert_gram"], "experts": state["prior_experts"]}
-    one = {"gate": np.empty((0, p)), "gate_gram": np.eye(p), "decay": 1.0, "prior": prior} | {
-        name: state[name] for name in ("experts", "variances", "masses", "expert_grams")
-    }
-    one["prior_weight"] = state["prior_weight"][0]
-    prior["variances"] = state["prior_variances"]
-    found = LiteralPortfolio(oracle(case, start), case.algorithm(one, bound=case.bound, prior_strength=1.0))
+    found = LiteralPortfolio(oracle(case, start), one_expert(case.algorithm, state, bound=case.bound))
     average = {name: start[name] for name in ("gate", "experts", "variances") if name in start}
     found.iterates.append(average)
     found.variances = average.get("variances")
