@@ -66,6 +66,7 @@ lint: $(VENV)/.stamp-dev  ## Check style, types and import rules
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy tests/unit/estimators/typed_calls.py
 	$(BIN)/lint-imports
 
 audit: $(VENV)/.stamp-dev  ## Look for unsafe code, and for known vulnerabilities of installed packages

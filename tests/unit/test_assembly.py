@@ -98,13 +98,11 @@ def test_columns_are_what_the_schema_says(here):
         assert (describe_checkpoint(f"state-{i}")["features"], summary.learned) == (features, learned), flags
 
 
-@pytest.mark.parametrize(
-    ("averaging", "serve", "is_warned"),
-    [("polyak", "polyak", True), ("none", "polyak", False), ("polyak", "portfolio", False)],
-)
-def test_averages_over_times_are_warned_of(here, caplog, averaging, serve, is_warned):
-    with opened("schema.timestamps=['a']", f"model.averaging={averaging}", f"model.serve={serve}"):
-        assert any(record.levelname == "WARNING" for record in caplog.records) is is_warned
+def test_averages_over_times_are_warned_of(here, caplog):
+    times, average = "schema.timestamps=['a']", "model.serve=polyak"
+    for n_warnings, flags in ((0, [times]), (0, [times, average, "model.averaging=none"]), (1, [times, average])):
+        with opened(*flags):
+            assert [record.levelname for record in caplog.records].count("WARNING") == n_warnings
 
 
 # --- opening and closing --------------------------------------------------------------------------------------------

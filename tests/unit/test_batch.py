@@ -171,14 +171,12 @@ UNUSABLE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("X", "y", "more", "error"), [*UNUSABLE, *((*rows(20), arguments, ConfigError) for arguments in WRONG)]
-)
-def test_arguments_and_rows_that_cannot_be_used_are_rejected(X, y, more, error):
+def test_arguments_and_rows_that_cannot_be_used_are_rejected():
     model = regressor()
-    with pytest.raises(error):
-        batch.fit(model, X, y, **more)
-    assert (model.n, model.fields) == (0, [])
+    for X, y, more, error in (*UNUSABLE, *((*rows(20), arguments, ConfigError) for arguments in WRONG)):
+        with pytest.raises(error):
+            batch.fit(model, X, y, **more)
+        assert (model.n, model.fields) == (0, [])
 
 
 def test_a_bad_row_is_named_and_nothing_is_changed():

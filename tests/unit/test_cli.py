@@ -118,18 +118,17 @@ def test_check_config_writes_nothing_and_reports_every_error(call, config, tmp_p
     assert named == {"model.n_expert", "model.degree", "modle", "schema.target", "source.path", "metrics.port"}
 
 
-@pytest.mark.parametrize("kind", ["model", "source", "predictions", "dead_letters"])
-def test_a_wrong_kind_hides_no_other_error_of_its_section_or_of_others(call, config, kind):
-    wrong = {
+def test_a_wrong_kind_hides_no_other_error_of_its_section_or_of_others(call, config):
+    for kind, wrong in {
         "model": ("n_experts=-1", "exprt=laplace", "max_classes=0"),
         "source": ("path=3", "delimitr=tab", "block_bytes=x"),
         "predictions": ("interval=2", "pth=a.jsonl"),
         "dead_letters": ("max_ratio=2", "pth=a.jsonl"),
-    }[kind]
-    flags = [f"{kind}.kind=no", *(f"{kind}.{each}" for each in wrong), "metrics.port=70000"]
-    done = call("check-config", config, *(word for flag in flags for word in ("--set", flag)), code=2)
-    named = [line.removeprefix("error: ").partition(":")[0] for line in done.stderr.splitlines()]
-    assert sorted(named) == sorted(flag.partition("=")[0] for flag in flags)
+    }.items():
+        flags = [f"{kind}.kind=no", *(f"{kind}.{each}" for each in wrong), "metrics.port=70000"]
+        done = call("check-config", config, *(word for flag in flags for word in ("--set", flag)), code=2)
+        named = [line.removeprefix("error: ").partition(":")[0] for line in done.stderr.splitlines()]
+        assert sorted(named) == sorted(flag.partition("=")[0] for flag in flags)
 
 
 def test_what_only_some_kinds_of_a_section_reject_is_no_error_while_the_kind_is_not_known(call, config):
@@ -232,16 +231,10 @@ Y = ["many.csv", "--target", "y", "--ignore", "z", *QUIET]
 
 @pytest.mark.slow
 def test_evaluate_prints_a_table_or_json_and_writes_what_it_is_asked_for(call, data):
+    """What is in them is in test_evaluation."""
     asked = ["evaluate", *Y, "--warmup", 100]
     done = call(*asked, "--against", "river:LinearRegression")
-    for said in (
-        "300 of 301 events learned; 1 (0.3%) rejected",
-        "streammoe, 2 experts",
-        "river LinearRegression",
-        "running mean",
-        "wrong_type",
-    ):
-        assert said in done.stdout
+    assert "300 of 301 events learned; 1 (0.3%) rejected" in done.stdout
     assert (done.stderr, [path.name for path in data.iterdir()]) == ("", ["many.csv"])
     found = json.loads(call(*asked, "--plot", "o.png", "--json").stdout)
     assert {path.name for path in data.iterdir()} == {"many.csv", "o.png"}
@@ -375,11 +368,9 @@ def test_dead_letters_are_counted_shown_and_written(call, config, tmp_path):
     assert ("\\x1b[31m" in shown, "\x1b" in shown) == (True, False)
     done = call(*letters, "--reason", "out_of_range", "--out", "again.csv")
     assert done.stdout.endswith("\n2 record(s) written to again.csv\n")
-    call("run", config, "--set", "source.path=again.csv", "--set", "model.range_factor=1e12", "--log-level", "error")
-    assert json.loads(call("inspect", "state", "--json").stdout)["n"] == 52
     table = dict(line.split(maxsplit=1) for line in call("inspect", "state").stdout.splitlines())
     assert not [value for value in table.values() if re.search(r'[{}\[\]"]', value)], "it is for people"
-    assert (table["n"], table["warming_up"], table["outputs"]) == ("52", "no", "-")
+    assert (table["n"], table["warming_up"], table["outputs"]) == ("50", "no", "-")
     assert table["model"].startswith("MoERegressor, ")
 
 

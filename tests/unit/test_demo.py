@@ -52,9 +52,17 @@ def test_regression_is_won_and_two_may_run_at_a_time_or_one_after_the_other(tmp_
     assert not list(folder.glob("checkpoints/set-aside-*"))
 
 
-def test_a_folder_of_checkpoints_that_no_demo_has_written_is_kept(tmp_path, monkeypatch):
+@pytest.fixture
+def few(monkeypatch):
+    def events():
+        return [({"a": float(i)}, float(i % 3)) for i in range(30)]
+
     for name, task in (("REGRESSION", REGRESSION), ("LONG", LONG)):
-        monkeypatch.setattr(f"streammoe.commands.demo.{name}", task._replace(events=_few, baselines=dict))
+        monkeypatch.setattr(f"streammoe.commands.demo.{name}", task._replace(events=events, baselines=dict))
+
+
+@pytest.mark.usefixtures("few")
+def test_a_folder_of_checkpoints_that_no_demo_has_written_is_kept(tmp_path):
     mine = tmp_path / "checkpoints" / "checkpoint-000000000001.safetensors"
     mine.parent.mkdir()
     mine.write_text("mine")
@@ -63,10 +71,9 @@ def test_a_folder_of_checkpoints_that_no_demo_has_written_is_kept(tmp_path, monk
     assert [(path.name, path.read_text()) for path in mine.parent.iterdir()] == [(mine.name, "mine")]
 
 
+@pytest.mark.usefixtures("few")
 def test_what_somebody_has_edited_is_kept_and_commands_are_those_that_work_here(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", [".venv/bin/streammoe", "demo"])
-    for name, task in (("REGRESSION", REGRESSION), ("LONG", LONG)):
-        monkeypatch.setattr(f"streammoe.commands.demo.{name}", task._replace(events=_few, baselines=dict))
     for name in ("demo.toml", REGRESSION.data):
         (tmp_path / name).write_text("mine")
     for _ in range(2):
@@ -75,10 +82,6 @@ def test_what_somebody_has_edited_is_kept_and_commands_are_those_that_work_here(
     assert {(tmp_path / name).read_text() for name in ("demo.toml", REGRESSION.data)} == {"mine"}
     assert f".venv/bin/streammoe run {tmp_path}/demo2.toml" in found
     assert not list(tmp_path.glob("demo3*"))
-
-
-def _few():
-    return [({"a": float(i)}, float(i % 3)) for i in range(30)]
 
 
 def test_a_port_that_was_asked_for_must_be_free(tmp_path):

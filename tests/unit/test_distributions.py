@@ -49,7 +49,7 @@ def mixtures(draw):
         return StudentTMixture(shares, means, scales, draw(st.sampled_from([2.1, 4.0, 50.0])))
     if law == "laplace":
         return LaplaceMixture(shares, means, scales, draw(st.sampled_from([1e-3, 0.1, 2.0])))
-    return GaussianMixture(shares, means, scales**2)
+    return GaussianMixture(shares, means, scales**2, tail=draw(st.sampled_from([math.inf, 2.0, 6.0])))
 
 
 probabilities = st.one_of(

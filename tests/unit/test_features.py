@@ -99,17 +99,15 @@ def test_a_value_is_the_same_in_every_form_and_all_else_is_rejected(read, far_fr
             assert len(str(rejected.value)) < 300
 
 
-@pytest.mark.parametrize("missing", [None, math.nan, np.float32("nan"), Decimal("NaN"), Decimal("sNaN"), pd.NaT])
-def test_an_event_with_a_missing_value_is_one_without_its_key(missing):
-    without = {"b": 1.0, "d": "x", "t": 0.5}
-    made, other = (encoder(categorical=("c", "d"), timestamps=("s", "t")) for _ in range(2))
-    rows = []
-    for each, event in ((made, {**without, "a": missing, "c": missing, "s": missing}), (other, without)):
-        take(each, {"a": 1.0, "c": "red"})
-        rows.append(take(each, event).tobytes())
-        rows.append(each.row(event).tobytes())
-    assert len(set(rows)) == 1
-    assert made.feature_names == other.feature_names == ["a", "c=red", "b", *(f"t:{part}" for part in CYCLES), "d=x"]
+def test_an_event_with_a_missing_value_is_one_without_its_key():
+    without, rows = {"b": 1.0, "d": "x", "t": 0.5}, set()
+    missing = [None, math.nan, np.float32("nan"), Decimal("NaN"), Decimal("sNaN"), pd.NaT]
+    for event in (without, *({**without, "a": value, "c": value, "s": value} for value in missing)):
+        made = encoder(categorical=("c", "d"), timestamps=("s", "t"))
+        take(made, {"a": 1.0, "c": "red"})
+        rows |= {take(made, event).tobytes(), made.row(event).tobytes()}
+        assert made.feature_names == ["a", "c=red", "b", *(f"t:{part}" for part in CYCLES), "d=x"]
+    assert len(rows) == 1
 
 
 # --- columns, ranges and levels -------------------------------------------------------------------------------------
@@ -143,7 +141,7 @@ def literal_verdicts(X, Y, factor, limit):
     return verdicts
 
 
-@pytest.mark.parametrize("factor", [0.0, 3.0, 1e6])
+@pytest.mark.parametrize("factor", [0.0, 3.0])
 def test_ranges_are_judged_by_the_medians_of_what_was_accepted_however_rows_are_cut(factor):
     rng = np.random.default_rng(0)
     n = 600
@@ -213,14 +211,6 @@ def test_zeros_between_values_do_not_hide_their_unit():
     assert encoder(["a"]).screen(values[:, None], np.ones((len(values), 1)))[-1] == 0
 
 
-def test_ranges_of_earlier_versions_go_on_from_the_largest_values_that_they_held():
-    arrays = encoder(["a", "b"]).arrays() | {"encoder.largest": np.array([0.0, 2.0])}
-    made = encoder()
-    made.restore(arrays)
-    assert made.arrays().keys() == arrays.keys()
-    assert made.screen(np.array([[1e9, 1.9e6], [1.0, 2.1e6]]), np.ones((2, 1))).tolist() == [-1, 1]
-
-
 def test_beyond_max_levels_none_is_added_which_is_logged_once(caplog):
     made = encoder(["c"], categorical=("c",), max_levels=2)
     for text in "abcda":
@@ -284,11 +274,11 @@ def test_predictions_take_what_is_beyond_as_the_end_and_leave_codes_alone():
     )
 
 
-@pytest.mark.parametrize("names", [["x", "x"], ["t:day_sin", "x"], ["c=a", "c=a"], ["t:day_sin"]])
-def test_names_that_are_no_layout_are_rejected(names):
+def test_names_that_are_no_layout_are_rejected():
     made = encoder(categorical=("c",), timestamps=("t",))
-    with pytest.raises(ConfigError):
-        made.set_features(names)
+    for names in (["x", "x"], ["t:day_sin", "x"], ["c=a", "c=a"], ["t:day_sin"]):
+        with pytest.raises(ConfigError):
+            made.set_features(names)
 
 
 # --- laws -----------------------------------------------------------------------------------------------------------

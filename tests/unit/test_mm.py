@@ -96,20 +96,6 @@ def least(sample):
     return minimize(lambda theta: sample.losses(theta).mean(), start, method="BFGS", options={"gtol": 1e-9}).x
 
 
-def mean_of(found):
-    pairs = [each.items() if isinstance(each, dict) else enumerate(each) for each in found]
-    means = [np.mean(blocks, axis=0) for blocks in zip(*[[block for _, block in each] for each in pairs], strict=True)]
-    return dict(zip(found[0], means, strict=True)) if isinstance(found[0], dict) else tuple(means)
-
-
-def batch_mm(sample, rounds):
-    model = IncrementalMM(*sample.functions, initial_parameters=sample.start, averaging=None)
-    for _ in range(rounds):
-        found = [sample.functions[0](x, y, model.last_iterate) for x, y in zip(sample.X, sample.y, strict=True)]
-        model.step(mean_of(found), gamma=1.0)
-    return model.parameters().ravel()
-
-
 @samples
 def test_surrogates_touch_the_loss_and_never_cross_it(sample):
     one = sample(1)
@@ -119,14 +105,6 @@ def test_surrogates_touch_the_loss_and_never_cross_it(sample):
         S = sample.functions[0](one.X[0], one.y[0], old.reshape(sample.start.shape))
         rise = one.surrogate(S, new) - one.surrogate(S, old)
         assert one.losses(new)[0] - one.losses(old)[0] <= rise + 1e-12 * (1.0 + abs(one.surrogate(S, new)))
-
-
-@pytest.mark.slow
-@samples
-def test_batch_steps_end_where_the_loss_is_smallest(sample):
-    """MM converges linearly, at a rate of 0.96 and better here; BFGS stops within some 1e-7 of the minimum."""
-    few = sample(200)
-    np.testing.assert_allclose(batch_mm(few, 300), least(few), atol=1e-5)
 
 
 @pytest.mark.slow

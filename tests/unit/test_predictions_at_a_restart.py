@@ -1,6 +1,5 @@
 """A daemon's predictions in files, over whatever ends it: those of an undisturbed run, byte for byte."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,10 @@ class KilledError(Exception):
     """Ends a daemon as a kill would: nothing is saved."""
 
 
-@pytest.fixture(params=["rows.jsonl", "rows.parquet"])
-def name(request):
-    return request.param
+@pytest.fixture
+def name():
+    """Lines of JSON are compared in tests/process/test_kills."""
+    return "rows.parquet"
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +49,6 @@ def run(name, *flags, **options):
 
 def rows(name):
     path = Path(name)
-    if path.suffix == ".jsonl":
-        return [json.loads(line) for line in path.read_bytes().splitlines()]
     parts = sorted(path.parent.glob(f"{path.stem}-*"))
     return [row for part in parts for row in parquet.read_table(part).to_pylist()]
 

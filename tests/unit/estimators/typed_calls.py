@@ -1,0 +1,17 @@
+"""What type checkers and editors see of the estimators; `make lint` checks this file.
+
+A wrong call that were accepted would leave a comment without use, which is an error.
+"""
+
+from typing import assert_type
+
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, WarmUp
+
+assert_type(MoERegressor(3, warmup=WarmUp(60), serve="polyak").predict_one({"a": 1.0}), float)
+MoEMultiTargetRegressor("auto", categorical=("zip",), lags=2)
+MoEClassifier(classes=["a", "b"])
+MoERegressor(n_experts=3.5)  # type: ignore[arg-type]
+MoERegressor(n_expert=3)  # type: ignore[call-arg]
+MoERegressor(serve="portfolo")  # type: ignore[arg-type]
+MoEClassifier(lags=2)  # type: ignore[call-arg]
+MoERegressor(4, 2)  # type: ignore[call-arg]
