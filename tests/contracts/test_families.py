@@ -6,7 +6,7 @@ tests/property, and that cuts, restarts and bad events leave no trace in tests/i
 
 import copy
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -303,31 +303,3 @@ def test_losses_are_prequential_and_a_seed_is_all_of_the_chance(sample):
     for row in range(150, N):
         expected = -model.log_likelihood_array(X[row : row + 1], y[row : row + 1])
         assert model.learn_array(X[row : row + 1], y[row : row + 1]).tobytes() == expected.tobytes()
-
-
-# --- a broken promise is noticed --------------------------------------------------------------------------------------
-
-
-class Careless(type(families()["gaussian"])):
-    def settle(self, theta, prior, options, tau, R, Y):
-        return super().settle(theta, prior, options, tau**1.01, R, Y) * (1.0 + 0.1 / len(Y))
-
-    def gradient(self, theta, prior, options, tau, R, Y):
-        by_coefficients, by_variances = super().gradient(theta, prior, options, tau, R, Y)
-        return by_coefficients, 1.01 * by_variances
-
-    def moved_variances(self, variances, moves):
-        return variances + moves
-
-
-@pytest.mark.parametrize(
-    "test",
-    [
-        test_the_gradient_is_that_of_finite_differences,
-        test_variances_stay_positive_under_any_move,
-        test_merged_statistics_are_those_of_all_events,
-    ],
-)
-def test_a_broken_promise_is_noticed(test):
-    with pytest.raises(AssertionError):
-        test(replace(SAMPLES[0], family=Careless()))

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from streammoe.errors import SourceError
 from streammoe.testing import EndlessSourceContract, SourceContract
 from streammoe_connectors.files import follow
 from streammoe_connectors.files.source import FileSource
@@ -25,23 +24,6 @@ class TestListSource(SourceContract):
 
     def make_source(self):
         return ListSource(self.records, sizes=[3, 1, 7], pauses={0, 5, 6}, blank={0: 1, 4: 2, 19: 2})
-
-    def test_it_does_what_its_script_says_and_remembers_how_it_was_called(self):
-        cable, asked = SourceError("the cable is out"), []
-        source = ListSource([b"0", b"1"], failures={1: cable, 2: cable}, endless=True, before_poll=asked.append)
-        source.seek(None)
-        assert source.poll(0.0).end == {"kind": "list", "next": 1}
-        for record in (b"1", None):
-            with pytest.raises(SourceError):  # once, between the records around it
-                source.poll(0.0)
-            batch = source.poll(0.0)
-            assert record == (batch and batch.record(0))
-        assert (source.finished, source.progress()) == (False, None)
-        source.commit({"kind": "list", "next": 2}, 1)
-        source.close()
-        assert (source.seeks, source.commits, source.closed) == ([None], [{"kind": "list", "next": 2}], True)
-        assert asked == [0, 1, 1, 2, 2]
-        assert [len(batch) for batch in self._read()] == [3, 1, 1, 1, 1, 7, 3, 1, 2]
 
 
 CSV = [b"%d,%d" % (i, -i) for i in range(40)]

@@ -14,6 +14,7 @@ def small_counts():
         for place, value in {
             "engine.model_selection.SHORTEST_RACE": 90,
             "engine.model_selection.RACE_PER_BUFFER": 1,
+            "model.learner.BIND_AFTER": 2,
             "model.phases.streaming.CHARGE_EVERY": 15,
             "model.phases.streaming.FIRST_LOOK": 32,
             "model.phases.streaming.KEEP_EVERY": 32,

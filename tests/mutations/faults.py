@@ -27,11 +27,11 @@ AREAS = {
     "held": "test_held.py test_tails.py unit/test_features.py",
     "refits": "test_growing.py test_refits.py test_refit.py test_recent.py",
     "lags": "test_lags.py test_lags_of_late_labels.py test_label_join.py test_joined_labels.py",
-    "encoder": "unit/test_features.py test_regressor.py property/test_poison.py",
+    "encoder": "unit/test_features.py test_regressor.py",
     "outputs": "unit/test_outputs.py",
     "columns": "unit/test_columns.py",
     "estimators": "test_regressor.py test_classifier.py test_predicting.py invariants/*.py",
-    "poison": "test_soundness.py invariants/*.py test_undo.py test_poison.py test_poisoned_batch.py",
+    "poison": "test_soundness.py invariants/*.py test_undo.py test_poisoned_batch.py",
     "distributions": "test_distributions.py pipeline/test_intervals.py",
     "persistence": (
         "persistence/test_format*.py test_lock.py test_store.py test_checked.py test_power_loss.py "

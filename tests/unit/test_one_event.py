@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import operator
-import pickle
 import sys
 import threading
 from decimal import Decimal
@@ -138,33 +137,6 @@ def test_parameters_in_the_order_of_fortran_are_learned():
     assert learned(one, events[400:450], targets[400:450]) == learned(other, events[400:450], targets[400:450])
     assert one.learner.is_bound
     assert one.state_digest() == other.state_digest()
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_a_copy_has_arrays_of_its_own(copied):
-    model, events, targets = bound_model()
-    other = copied(model)
-    before = other.state_digest()
-    learned(model, events[400:500], targets[400:500])
-    assert other.state_digest() == before
-    learned(other, events[400:500], targets[400:500])
-    assert other.state_digest() == model.state_digest()
-
-
-def test_arrays_between_single_events_make_no_difference():
-    model, events, targets = bound_model()
-    other = copy.deepcopy(model)
-    names = sorted({name for x in events for name in x})
-    X = np.array([[events[i].get(name, 0.25) for name in names] for i in range(400, 460)])
-    full = [dict(zip(names, row, strict=True)) for row in X.tolist()]
-    learned(model, events[460:500], targets[460:500])
-    model.learn_array(X, np.array(targets[400:460]), feature_names=names)
-    learned(model, events[500:600], targets[500:600])
-    learned(other, events[460:500], targets[460:500])
-    for x, y in zip(full, targets[400:460], strict=True):
-        other.learn_one(x, y)
-    learned(other, events[500:600], targets[500:600])
-    assert model.state_digest() == other.state_digest()
 
 
 REPLACED = ["context", "phase", *(f"context.{name}" for name in ("options", "detector", "encoder", "recent"))]

@@ -108,20 +108,6 @@ def test_asked_for_before_ranges_are_known_it_joins_as_soon_as_they_are():
     assert "curved" not in without_scale.member_weights
 
 
-def test_when_it_comes_back_it_multiplies_columns_that_have_settled_in_the_meantime():
-    rows, moved = X[:2_048].copy(), X.copy()
-    rows[100:400, 2] = rows[0, 2]  # settles after the warm-up
-    rows[400:, 2] *= rows[:99, 2].std()
-    model, _ = learned(MoERegressor, np.where(X[:, 0] > 0.0, PLANE, X[:, 1])[:1])
-    model.learn_array(rows[1:], np.where(X[:, 0] > 0.0, PLANE, X[:, 1])[1:2_048])
-    resting = model.learner.phase.portfolio.resting
-    assert resting is not None
-    assert [3, 3] not in resting.terms.tolist()
-    model.learn_array(moved[:2_560], DISTANCE[:2_560])
-    assert [3, 3] in model.learner.phase.portfolio.members[-1].terms.tolist()
-    assert model.member_weights["curved"] > 0.5
-
-
 def late(x, i):
     """Whether an event has the late column; its values are far from those of the others."""
     return {**x, "late": 1e6 * (i % 7)} if i > 1_500 else x

@@ -7,11 +7,8 @@ import pytest
 
 from streammoe import MoEClassifier, MoERegressor
 from streammoe.engine.members import one_expert
-from streammoe.engine.members.contract import Rows
-from streammoe.engine.mixture import random_start
 from streammoe.engine.portfolio import Portfolio
 from streammoe.errors import InvalidEvent
-from streammoe.experts import families
 from streammoe.kernels.loop import UNSOUND
 from streammoe.kernels.portfolio import LEAST_WEIGHT, combine
 from streammoe.options import WarmUp
@@ -113,23 +110,3 @@ def test_reviews_become_rarer_once_a_stream_is_long():
     assert found == [1_024, 1_024, 2_048, 16_384, 20_480, 20_480, 24_576]
     calm = Portfolio.of(model.learner.context.family, "adaptive", model.learner.state)  # nobody is on probation
     assert [calm.next_review(n) for n in (0, 20_480)] == [sys.maxsize] * 2
-
-
-@pytest.mark.parametrize("name", ["gaussian", "gaussian_full", "categorical"])
-def test_one_expert_learns_rows_together_as_it_learns_them_alone(name):
-    """Rows enter its Gram matrix several at a time, but for those without a target."""
-    family, n, p = families()[name], 400, 6
-    rng = np.random.default_rng(1)
-    R = rng.normal(size=(n, p))
-    targets = (R[:, :2] > 0.0).astype(float)[:, : family.n_targets(2)]
-    targets[rng.random(n) < 0.1] = np.nan
-    start = random_start(family, n_experts=1, p_w=p, p_v=p, n_outputs=2, prior_strength=1.0, seed=0)
-
-    def arrays(cuts):
-        member = one_expert.OneExpert.of(family, "sharp", start)
-        for rows in np.split(np.arange(n), cuts):
-            given = Rows(R[rows], R[rows], targets[rows], np.ones(len(rows)), R[rows])
-            member.learn(given, None, n_outputs=2, traced=False)
-        return {name: array.tolist() for name, array in member.arrays().items()}
-
-    assert arrays([]) == arrays([7, 100]) == arrays(range(1, n))

@@ -20,7 +20,7 @@ import streammoe
 from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.kernels import compile as compiling
 from streammoe.kernels import student_t
-from streammoe.kernels.compile import inline, jit, part
+from streammoe.kernels.compile import jit
 
 PROGRAM = """
 import logging
@@ -57,44 +57,6 @@ def test_compiling_is_reported_once_for_each_cache_and_repeated_after_an_edit_of
     weight, seconds = found()
     assert weight == 0.5
     assert seconds > 0.0
-
-
-def test_a_part_stays_a_function_where_what_calls_it_is_merged(tmp_path, monkeypatch):
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # code that comes from a cache cannot be inspected
-
-    @part
-    def far_away(x: float) -> float:
-        return x + 1.0
-
-    @inline
-    def merged_into(x: float) -> float:
-        return far_away(x)
-
-    @jit
-    def kernel(x: float) -> float:
-        return merged_into(x)
-
-    assert kernel(1.0) == 2.0
-    (code,) = kernel.inspect_llvm().values()
-    functions = [line for line in code.splitlines() if line.startswith("define") and "locals" in line]
-    assert any("far_away" in function for function in functions)
-    assert not any("merged_into" in function for function in functions)
-
-
-def test_no_machine_code_is_made_of_a_kernel_that_only_another_one_calls(tmp_path, monkeypatch):
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-
-    @jit
-    def called(x: float) -> float:
-        return x + 1.0
-
-    @jit
-    def kernel(x: float) -> float:
-        return called(x)
-
-    assert kernel(1.0) == 2.0
-    assert not called.signatures
-    assert called(2.0) == 3.0
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

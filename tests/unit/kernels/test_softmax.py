@@ -25,14 +25,6 @@ def test_the_adaptive_weight_is_the_literal_one():
     assert found.tolist() == [weight_of(row) for row in rows]
 
 
-def test_the_adaptive_weight_is_one_without_a_majority_and_small_but_positive_where_one_class_is_certain():
-    for probabilities in ([0.5, 0.5], [0.25, 0.5, 0.25], [0.2] * 5):
-        assert weight_of(probabilities) == 1.0
-    assert weight_of([0.49, 0.51 - 1e-12, 1e-12]) == pytest.approx(1.0, abs=2e-4)
-    for probabilities in ([1.0, 0.0], [0.0, 1.0, 0.0], [1.0 - 1e-16, 1e-16]):
-        assert 0.0 < weight_of(probabilities) < 0.06
-
-
 def test_the_adaptive_weight_falls_without_a_jump_as_one_class_becomes_more_certain():
     """The value is right even where the series that replaces 0/0 meets the quotient."""
     apart = np.concatenate([[0.0], np.logspace(-12, -1, 400)])
