@@ -1,1 +1,1 @@
-"""Broken records by the million (`python -m tests.fuzz.records`); hostile checkpoints and settings (`….enemies`)."""
+"""Broken records by the million (`python -m tests.fuzz.records`); hostile checkpoints and settings."""

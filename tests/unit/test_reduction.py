@@ -214,13 +214,6 @@ def test_refining_takes_off_what_is_lost_by_fitting_parts() -> None:
     assert losses[1] < losses[0] - 0.001
 
 
-def test_refining_hardly_changes_what_is_as_good_already() -> None:
-    workers = [fitted(seed, n=3000, reservoir=100) for seed in range(3)]
-    X, y = stream(5000, 99)
-    losses = [-np.mean(reduce(workers, refine=refine).log_likelihood_array(X, y)) for refine in (False, True)]
-    assert losses[1] == pytest.approx(losses[0], abs=1e-3)
-
-
 def test_refining_takes_few_rows_for_few_whatever_stands_beside_them() -> None:
     large, small = fitted(2, n=20_000), [fitted(seed, n=300) for seed in (25, 26, 27)]
     again = fitted(1)

@@ -151,15 +151,6 @@ def test_the_floor_has_learned_the_warm_up_when_it_joins():
 # -- First targets -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("wrong", "at"), [(40.0, [0]), (-99_999.0, [0, 30])])
-def test_wrong_first_targets_are_left_out_once_others_are_known(wrong, at):
-    X, right, y = line(400)
-    _, clean = followed(X, y)
-    y[at] = wrong
-    _, predicted = followed(X, y)
-    assert rmse(predicted[40:], right[40:]) <= 1.5 * rmse(clean[40:], right[40:])
-
-
 # -- Beyond the range --------------------------------------------------------------------------------------------------
 
 
@@ -231,16 +222,6 @@ def test_weights_that_are_all_equal_change_no_bit_of_what_is_learned(kind, weigh
     found = {name for name, array in whole.arrays().items() if array.tobytes() != arrays[name].tobytes()}
     assert found == {"weights.mean"}
     assert whole.arrays()["weights.mean"] == weight
-
-
-def test_weights_count_relative_to_their_running_mean():
-    X, y = troubled()
-    w = np.random.default_rng(1).exponential(5.0, N)
-    given = learned(X, y, w)
-    assert given.learner.context.mean_weight[0] == pytest.approx(w.mean())
-    scaled = learned(X, y, 8.0 * w)  # by a power of 2, without rounding
-    scaled.learner.context.mean_weight /= 8.0
-    assert same(given, scaled)
 
 
 @pytest.mark.parametrize("at", [50, 600])

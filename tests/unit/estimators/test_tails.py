@@ -124,17 +124,6 @@ def test_an_absurd_target_before_ranges_are_judged_leaves_scales_and_intervals_o
     np.testing.assert_allclose(scalers[1].target_scale, scalers[0].target_scale, rtol=0.01)
 
 
-def test_the_one_expert_of_a_warm_up_is_fitted_again_without_an_absurd_target():
-    X = np.random.default_rng(0).normal(size=(12, 1))
-    wrong = 10.0 * X[:, 0]
-    wrong[5] = 1e30
-    twin, model = MoERegressor(2), MoERegressor(2)
-    twin.learn_array(X, 10.0 * X[:, 0])
-    model.learn_array(X, wrong)
-    for x in (-1.0, 0.0, 1.0):
-        assert model.predict_one({"x0": x}) == pytest.approx(twin.predict_one({"x0": x}), abs=0.15)
-
-
 @pytest.mark.parametrize(("share", "code"), [(0.0, 1e30), (0.15, -99_999.0)])
 def test_a_code_in_place_of_an_input_leaves_the_others_their_effect(share, code):
     X, y = line(4_000, 0)
@@ -173,17 +162,6 @@ def test_several_outputs_share_the_weight_of_an_outlier():
     T, _, t = stream(2_000, 1, 3)
     assert rmse(model.predict_array(T), t) < 1.02 * rmse(twin.predict_array(T), t)
     assert model.n_outliers == 2
-
-
-def test_a_shift_of_many_deviations_is_followed_as_before():
-    X, _, y = stream(6_000, 0)
-    moved = y + np.where(np.arange(6_000) < 3_000, 0.0, 50.0)
-    errors = []
-    for tail in (6.0, PLAIN):
-        model = of(tail, averaging=None, schedule=schedules.constant(0.02))
-        model.learn_array(X, moved)
-        errors.append(rmse(model.predict_array(X), y + 50.0))
-    assert errors[0] < 1.3 * errors[1]
 
 
 def test_the_count_is_part_of_a_checkpoint_and_not_that_of_rejected_events(tmp_path):
