@@ -39,10 +39,6 @@ ROUNDS = 1_000
 TOLERANCE = 1e-7
 
 
-REDUCED = "each local fit converged; they were reduced to one model"
-"""Why a fit ended that was reduced from fits of parts."""
-
-
 @dataclass(frozen=True)
 class Fit:
     """A fitted model, with the rounds that led to it."""
@@ -67,8 +63,8 @@ class Fit:
 
     @property
     def converged(self) -> bool:
-        """Whether it ended because there was nothing more to gain; of local fits, whether each of them did."""
-        return self.reason in NOTHING_TO_GAIN or self.reason == REDUCED
+        """Whether it ended because there was nothing more to gain."""
+        return self.reason in NOTHING_TO_GAIN
 
     @property
     def rounds(self) -> int:

@@ -275,7 +275,6 @@ def reduce_learners(
     n_experts: int,
     n: int | None = None,
     *,
-    shares_prior: bool = False,
     refine: bool = False,
 ) -> Reduced:
     """Start a new learner, which `prepare` has prepared, at the reduction of others over raw rows X.
@@ -284,7 +283,6 @@ def reduce_learners(
 
     Args:
         new, learners, weights, X, n_experts, n: see above.
-        shares_prior: whether the prior of the new learner has counted once in all others together; else in each.
         refine: whether to go on with the events in the others' reservoirs.
     """
     total = sum(learner.n for learner in learners)
@@ -294,7 +292,7 @@ def reduce_learners(
     prior = GatePrior(options.prior_strength, options.curvature, n)
     thetas = [theta for learner in learners if (theta := mixture_parameters(learner)) is not None]
     W, problem = common.W, common.problem(thetas)
-    found = reduce(problem, W, n_experts, new.context.options.seed, None if shares_prior else prior)
+    found = reduce(problem, W, n_experts, new.context.options.seed, prior)
     order = np.argsort(-np.exp(found.log_shares(W)).sum(axis=0), kind="stable")
     found = found.in_order(order)
     theta = common.parameters(found)

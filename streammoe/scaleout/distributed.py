@@ -31,22 +31,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from streammoe import batch
-from streammoe.batch import REDUCED, Fit, Listener
-from streammoe.engine import partitioned
+from streammoe.batch import Fit, Listener
 from streammoe.engine.em import Buffer
 from streammoe.engine.interruption import LOOK_SECONDS, FitCancelled, is_cancelled, uncancellable
-from streammoe.engine.partitioned import Parts, Step
 from streammoe.engine.state import UnsoundError
 from streammoe.engine.warmup import LONG_ROUNDS, ample_size
 from streammoe.errors import ConfigError, SourceError, not_installed
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.experts.on_sums import Sums
 from streammoe.features import Frozen
-from streammoe.model.checks import is_one_of, is_whole
+from streammoe.model.checks import is_whole
 from streammoe.model.phases.warmup import Rows, joined_rows
-from streammoe.options import as_arguments
 from streammoe.persistence import format as checkpoint_format
-from streammoe.scaleout import fitting
+from streammoe.scaleout import fitting, partitioned
+from streammoe.scaleout.partitioned import Parts, Step
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
@@ -70,7 +68,6 @@ WITHOUT_PAGES: dict[str, list[str]] = {"distributed.scheduler.http.routes": [], 
 """Configuration of Dask: nothing about a fit can be read by HTTP."""
 MODELS = 4
 """Models that a worker keeps restored."""
-STRATEGIES = ("em", "reduce")
 T = TypeVar("T")
 Reader = Callable[[MixtureOfExperts, Any], Any]
 """Lets a model learn the rows of a part, and returns what its caller wants to know about that; called on a worker."""
@@ -180,7 +177,6 @@ def fit(
     *,
     target: Any,
     weight: Any = None,
-    strategy: str = "em",
     start: str = "warmup",
     rounds: int = batch.ROUNDS,
     tolerance: float = batch.TOLERANCE,
@@ -198,8 +194,6 @@ def fit(
         data: a Dask data frame, or a sequence of data frames.
         target: name of the column of targets; a list of names for several outputs.
         weight: name of the column of weights; by default each row counts 1.
-        strategy: ``"em"``: rounds over all rows. ``"reduce"``: each partition is fitted alone, and the local models are
-            reduced to one (`streammoe.reduce`), which is not refined; quicker where communication is slow.
         start, rounds, tolerance, on_round: see `streammoe.batch.fit`.
         workers: number of processes to start on this machine for the time of the fit; by default one per processor.
         client: a client of Dask, whose workers to use instead.
@@ -221,7 +215,6 @@ def fit(
             model,
             parts,
             reader,
-            strategy=strategy,
             start=start,
             rounds=rounds,
             tolerance=tolerance,
@@ -235,7 +228,6 @@ def fit_parts(
     parts: Sequence[Any],
     reader: Reader,
     *,
-    strategy: str = "em",
     start: str = "warmup",
     rounds: int = batch.ROUNDS,
     tolerance: float = batch.TOLERANCE,
@@ -250,7 +242,7 @@ def fit_parts(
         model: see `fit`.
         parts: whatever the reader takes; futures are replaced by their results.
         reader: reads a part, in the order of the parts, into a model that knows what those before it have found.
-        strategy, start, rounds, tolerance, on_round: see `fit`.
+        start, rounds, tolerance, on_round: see `fit`.
         on_part: called as parts are read.
         on_read: called with what the reader returned of all parts, before the fit; may raise.
 
@@ -260,9 +252,7 @@ def fit_parts(
     """
     began = time.perf_counter()
     batch.check(model, method="em", start=start, rounds=rounds, tolerance=tolerance, step=None)
-    if not is_one_of(strategy, STRATEGIES):
-        raise ConfigError(f"strategy: {shown(strategy)} is not known; choose one of {', '.join(STRATEGIES)}")
-    from_model, reduces = start == "model", strategy == "reduce"
+    from_model = start == "model"
     with _lost_workers():
         read = _read_all(client, model, parts, reader, on_part)
         outcomes = [each.outcome for each in read.summaries]
@@ -272,28 +262,21 @@ def fit_parts(
             raise ConfigError("fit: got no row with a target and a weight above 0; give at least one")
         trial = _restored(read.model)
         _freeze(client, trial, read, from_model=from_model)
-        unfinished = ""
         try:
-            sample = _sample(client, trial, read)
-            if reduces:
-                begun, unfinished = _reduced(
-                    client, trial, read, sample, from_model=from_model, rounds=rounds, tolerance=tolerance
-                )
-            else:
-                begun = fitting.start_of(
-                    trial.learner,
-                    sample,
-                    from_model=from_model,
-                    rounds=min(rounds, LONG_ROUNDS),
-                    tolerance=max(tolerance, batch.TOLERANCE),
-                )
+            begun = fitting.start_of(
+                trial.learner,
+                _sample(client, trial, read),
+                from_model=from_model,
+                rounds=min(rounds, LONG_ROUNDS),
+                tolerance=max(tolerance, batch.TOLERANCE),
+            )
             rows = _OnWorkers(client, trial, read, len(begun.theta.experts))
             descent = fitting.fit(
                 trial.learner,
                 rows,
                 begun,
                 is_empty=read.is_empty(len(trial.learner.encoder.fields)),
-                rounds=0 if reduces else rounds,
+                rounds=rounds,
                 tolerance=tolerance,
                 on_round=on_round,
             )
@@ -307,11 +290,11 @@ def fit_parts(
     classify = model.is_classifier
     done = Fit(
         model=model,
-        method=strategy,
+        method="em",
         start=start,
         n=read.n,
         trace=descent.trace,
-        reason=(unfinished or REDUCED) if reduces else descent.reason,
+        reason=descent.reason,
         log_loss=losses / total,
         rmse=None if classify else math.sqrt(scores / total),
         accuracy=scores / total if classify else None,
@@ -516,53 +499,6 @@ def _sample(client: Client, model: MixtureOfExperts, read: _ReadParts) -> Rows:
 
 def _rows_at(read: tuple[Any, ...], chosen: AnyArray) -> tuple[AnyArray, ...]:
     return tuple(array[chosen] for array in read[1])
-
-
-def _reduced(
-    client: Client,
-    model: MixtureOfExperts,
-    read: _ReadParts,
-    sample: Rows,
-    *,
-    from_model: bool,
-    rounds: int,
-    tolerance: float,
-) -> tuple[fitting.Start, str]:
-    """Fit each part alone, on workers; return what the local models are reduced to, and which fits are unfinished.
-
-    Each fit has its part of the prior, which so counts once in all of them together.
-    """
-    counts = [each.n for each in read.summaries]
-    own = _with_part_of_prior(model, sum(n > 0 for n in counts))
-    frozen = client.submit(_same, (_bytes_of(own), model.learner.encoder.limits), pure=False)
-    given = {"from_model": from_model, "rounds": rounds, "tolerance": tolerance}
-    local = [
-        client.submit(_fit_alone, frozen, future, given, **place)
-        for future, place, n in zip(read.futures, _places(client, len(counts)), counts, strict=True)
-        if n
-    ]
-    found = [_result(each) for each in local]
-    fitted = [_restored(data).learner for data, _ in found]
-    short = sum(not converged for _, converged in found)
-    unfinished = f"{short} of {len(found)} local fits did not converge; they were reduced to one model" if short else ""
-    new = type(model)(**as_arguments(model.options_type, model.arguments()))
-    present = [n for n in counts if n]
-    start = fitting.reduced_start(model.learner, new.learner, fitted, present, sample, from_model=from_model)
-    return start, unfinished
-
-
-def _with_part_of_prior(model: MixtureOfExperts, parts: int) -> MixtureOfExperts:
-    """Return a model as the fit of one of so many parts begins with it."""
-    arguments = {**model.arguments(), "prior_strength": model.options.prior_strength / parts}
-    return type(model).from_checkpoint(model.arrays(), {"arguments": arguments})
-
-
-def _fit_alone(model: tuple[bytes, Any], read: tuple[Any, ...], given: dict[str, Any]) -> tuple[bytes, bool]:
-    data, limits = model
-    own = _restored(data)
-    own.learner.encoder.limits = limits
-    descent = fitting.fit_alone(own.learner, Rows(*read[1]), **given)
-    return _bytes_of(own), descent.converged
 
 
 # -- Rounds ------------------------------------------------------------------------------------------------------------

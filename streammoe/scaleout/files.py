@@ -34,7 +34,6 @@ def fit_files(
     *,
     workers: int | None = None,
     scheduler: str | None = None,
-    strategy: str = "em",
     rounds: int = batch.ROUNDS,
     tolerance: float = batch.TOLERANCE,
     from_model: Path | None = None,
@@ -48,7 +47,6 @@ def fit_files(
         settings: their source is that of any file; see `fit_source`.
         files: in this order; workers must find them under the same names.
         workers: number of processes to start on this machine, and `scheduler`: see `distributed.connected`.
-        strategy: see `distributed.fit`.
         rounds, tolerance, from_model, on_batch, on_round, stop: see `fit_source`.
 
     Returns:
@@ -78,7 +76,6 @@ def fit_files(
                 model,
                 files,
                 FileReader(settings),
-                strategy=strategy,
                 start=start,
                 rounds=rounds,
                 tolerance=tolerance,

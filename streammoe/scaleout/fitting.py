@@ -7,6 +7,7 @@ of that column, and nothing else.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,21 +15,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine import batch, em, partitioned, warmup
+from streammoe.engine import batch, em, mixture, warmup
 from streammoe.engine.batch import Descent, Listener
-from streammoe.engine.jobs import run_job
-from streammoe.engine.partitioned import PartitionedEm, Parts
 from streammoe.experts import Parameters
 from streammoe.experts.on_sums import Sums
 from streammoe.features import Frozen
 from streammoe.kernels.state import LearningOptions, Prior
-from streammoe.model import reduction
+from streammoe.model.context import Context, Moves
 from streammoe.model.fitting import at_the_model, from_warmup, prior_of, warn_of_want
 from streammoe.model.learner import Learner
-from streammoe.model.phases.contract import Phase
+from streammoe.model.phases.contract import Phase, Served
 from streammoe.model.phases.streaming import Streaming
-from streammoe.model.phases.warmup import Collecting, Empty, Rows, joined_rows
-from streammoe.types import BoolArray, FloatArray
+from streammoe.model.phases.warmup import Empty, Rows, joined_rows
+from streammoe.scaleout import partitioned
+from streammoe.scaleout.partitioned import PartitionedEm, Parts
+from streammoe.types import AnyArray, BoolArray, FloatArray
 
 
 class Start(NamedTuple):
@@ -37,6 +38,67 @@ class Start(NamedTuple):
     theta: Parameters
     prior: Prior
     options: LearningOptions
+
+
+class Collecting(Phase):
+    """The phase in which rows are only put aside, to be fitted elsewhere.
+
+    Attributes:
+        before: the phase that serves in the meantime, if there is a mixture.
+    """
+
+    weighs_events = False
+
+    def __init__(self, before: Streaming | None = None, rows: Sequence[Rows] = ()) -> None:
+        self.before = before
+        self._rows = list(rows)
+        if before is not None:
+            self.leader, self.n_candidates = before.leader, before.n_candidates
+
+    @property
+    def n(self) -> int:
+        return sum(len(each.X) for each in self._rows) if self.before is None else self.before.n
+
+    def next_due(self, context: Context) -> int:
+        return sys.maxsize
+
+    def on_due(self, context: Context) -> Phase:
+        return self
+
+    def learn(
+        self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
+    ) -> mixture.Scores:
+        """Put the rows aside that have a target; nothing is predicted."""
+        kept = ~np.isnan(Y[:, 0])
+        self._rows.append(Rows(X[kept], Y[kept], weights[kept]))
+        predictions = np.full((len(X), context.targets.n_outputs), np.nan)
+        return mixture.Scores(np.full(len(X), np.nan), predictions, mixture.blank_trace(len(X) if traced else 0))
+
+    def rows(self, context: Context) -> Rows:
+        """Return the rows put aside, with all fields that there are now."""
+        return joined_rows(self._rows, len(context.encoder.fields), context.family.n_targets(context.targets.n_outputs))
+
+    def served(self, context: Context) -> Served:
+        return Served([], np.empty(0), context.encoder) if self.before is None else self.before.served(context)
+
+    def widen(self, context: Context, moves: Moves) -> None:
+        if self.before is not None:
+            self.before.widen(context, moves)
+            self.leader = self.before.leader
+
+    def add_class(self, context: Context, rng: np.random.Generator) -> None:
+        if self.before is not None:
+            self.before.add_class(context, rng)
+            self.leader = self.before.leader
+
+    def arrays(self) -> dict[str, AnyArray]:
+        return {}
+
+    def copy(self, spare: Phase | None = None) -> Collecting:
+        return Collecting(self.before and self.before.copy(), self._rows)
+
+    def is_finite(self) -> bool:
+        return True
 
 
 @contextmanager
@@ -112,54 +174,6 @@ def start_of(learner: Learner, sample: Rows, *, from_model: bool, rounds: int, t
     options = context.learning_options(len(state.masses))
     strength = max(context.options.prior_strength, warmup.LEAST_STRENGTH)
     return Start(descent.theta, prior_of(state, strength, options.variance_floor), options)
-
-
-def fit_alone(learner: Learner, rows: Rows, *, from_model: bool, rounds: int, tolerance: float) -> Descent:
-    """Fit a frozen model to one part of the rows, as if there were no others.
-
-    Raises:
-        UnsoundError: the fit is not finite.
-    """
-    context, buffer = learner.context, buffer_of(learner, rows)
-    run = partial(batch.fit, method="em", rounds=rounds, tolerance=tolerance)
-    if from_model and (leader := learner.phase.leader) is not None:
-        descent, state = run(*at_the_model(context, leader, buffer))
-    else:
-        descent, state = from_warmup(context, buffer, run)
-    learner.start(state)
-    return descent
-
-
-def reduced_start(
-    learner: Learner, new: Learner, fitted: Sequence[Learner], counts: Sequence[int], sample: Rows, *, from_model: bool
-) -> Start:
-    """Return the one mixture to which models that were fitted to the parts are reduced over a sample of all rows.
-
-    Args:
-        learner: frozen.
-        new: a new one with the same options.
-        fitted: by `fit_alone`, each with its part of the prior's strength.
-        counts: how many rows each was fitted to.
-        sample: of all rows.
-        from_model: whether they were fitted from the parameters of the model, whose prior then counts.
-
-    Raises:
-        ConfigError: there are too few rows to compare the models at.
-    """
-    context = learner.context
-    weights = np.array(counts, dtype=np.float64)
-    K = max((len(each.masses) for each in fitted), key=[len(each.masses) for each in fitted].count)
-    reduction.prepare(new, fitted, weights)
-    reduction.reduce_learners(new, fitted, weights, sample.X, K, shares_prior=True)
-    theta = reduction.mixture_parameters(new)
-    assert theta is not None  # noqa: S101 - it was just started
-    buffer = buffer_of(learner, sample)
-    if from_model and (leader := learner.phase.leader) is not None:
-        problem, _ = at_the_model(context, leader, buffer)
-    else:
-        n_outputs, options = context.targets.n_outputs, context.learning_options(K)
-        problem = run_job(warmup.with_own_prior(context.family, buffer, n_outputs, options))
-    return Start(theta, problem.prior, problem.options)
 
 
 def part_of(learner: Learner, buffer: em.Buffer, n_experts: int) -> em.Em:

@@ -42,13 +42,6 @@ METHODS = "em, gradient_em, gradient_descent, mm"
     metavar="N",
     help="Fit by EM in so many processes; DATA are then files, globs and folders.",
 )
-@click.option(
-    "--strategy",
-    metavar="NAME",
-    default="em",
-    show_default=True,
-    help="With --workers: em, or reduce: fit each file alone, and reduce the local models to one.",
-)
 @click.option("--scheduler", metavar="ADDRESS", help="Fit by the workers of a Dask scheduler, such as tcp://host:8786.")
 @file_options
 @setting_options
@@ -67,7 +60,6 @@ def command(
     step: float | None,
     from_model: Path | None,
     workers: int | None,
-    strategy: str,
     scheduler: str | None,
     classify: bool,
     form: str | None,
@@ -151,7 +143,6 @@ def command(
                 files,
                 workers=workers,
                 scheduler=scheduler,
-                strategy=strategy,
                 rounds=rounds,
                 tolerance=tolerance,
                 from_model=from_model,

@@ -444,67 +444,6 @@ class Gathering(WarmUp):
         return Gathering(self.one.copy(), self.before and self.before.copy())
 
 
-class Collecting(Phase):
-    """The phase in which rows are only put aside, to be fitted elsewhere.
-
-    Attributes:
-        before: the phase that serves in the meantime, if there is a mixture.
-    """
-
-    weighs_events = False
-
-    def __init__(self, before: Streaming | None = None, rows: Sequence[Rows] = ()) -> None:
-        self.before = before
-        self._rows = list(rows)
-        if before is not None:
-            self.leader, self.n_candidates = before.leader, before.n_candidates
-
-    @property
-    def n(self) -> int:
-        return sum(len(each.X) for each in self._rows) if self.before is None else self.before.n
-
-    def next_due(self, context: Context) -> int:
-        return sys.maxsize
-
-    def on_due(self, context: Context) -> Phase:
-        return self
-
-    def learn(
-        self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
-    ) -> mixture.Scores:
-        """Put the rows aside that have a target; nothing is predicted."""
-        kept = ~np.isnan(Y[:, 0])
-        self._rows.append(Rows(X[kept], Y[kept], weights[kept]))
-        predictions = np.full((len(X), context.targets.n_outputs), np.nan)
-        return mixture.Scores(np.full(len(X), np.nan), predictions, mixture.blank_trace(len(X) if traced else 0))
-
-    def rows(self, context: Context) -> Rows:
-        """Return the rows put aside, with all fields that there are now."""
-        return joined_rows(self._rows, len(context.encoder.fields), context.family.n_targets(context.targets.n_outputs))
-
-    def served(self, context: Context) -> Served:
-        return Served([], np.empty(0), context.encoder) if self.before is None else self.before.served(context)
-
-    def widen(self, context: Context, moves: Moves) -> None:
-        if self.before is not None:
-            self.before.widen(context, moves)
-            self.leader = self.before.leader
-
-    def add_class(self, context: Context, rng: np.random.Generator) -> None:
-        if self.before is not None:
-            self.before.add_class(context, rng)
-            self.leader = self.before.leader
-
-    def arrays(self) -> dict[str, AnyArray]:
-        return {}
-
-    def copy(self, spare: Phase | None = None) -> Collecting:
-        return Collecting(self.before and self.before.copy(), self._rows)
-
-    def is_finite(self) -> bool:
-        return True
-
-
 class Rows(NamedTuple):
     """Raw rows in range."""
 

@@ -21,11 +21,9 @@ from streammoe.commands import main
 from streammoe.commands.fit.options import files_of, settings_of
 from streammoe.commands.fit.run import fit_source
 from streammoe.distributions import Gaussian
-from streammoe.engine import reduction as engine
 from streammoe.errors import ConfigError, InvalidEvent, SourceError, TooManyBadRecords
-from streammoe.model import reduction
 from streammoe.options import WarmUp
-from streammoe.scaleout import distributed, fitting
+from streammoe.scaleout import distributed
 from streammoe.scaleout.files import fit_files
 
 pytestmark = pytest.mark.slow
@@ -307,59 +305,3 @@ def test_without_dask_the_error_says_what_to_install(monkeypatch):
 def test_arguments_of_a_cluster(given):
     with pytest.raises(ConfigError, match="workers"), distributed.connected(**given):
         pass
-
-
-# --- local fits -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("given", "target"), KINDS.values(), ids=KINDS)
-def test_local_fits_are_reduced_to_one_model(client, given, target):
-    rows = data_of(given, frame()).drop(columns=[] if isinstance(target, list) else "z")
-    parts = cut(rows, 300, 0, 280)
-    done = distributed.fit(given.clone(), parts, target=target, weight="w", client=client, strategy="reduce", rounds=20)
-    whole = distributed.fit(given.clone(), parts, target=target, weight="w", client=client, rounds=20)
-    assert (done.method, done.n, done.model.n, done.rounds) == ("reduce", N, N, 0)
-    assert done.model.arguments()["prior_strength"] == 0.5
-    assert done.log_loss < whole.log_loss + 0.3
-    assert done.model.is_finite()
-    X = rows.drop(columns=["w", *([target] if isinstance(target, str) else target)])
-    done.model.learn_many(X[:50], rows[target][:50])
-    assert done.model.n == N + 50
-
-
-@pytest.mark.parametrize(("given", "short"), [({}, 0), ({"rounds": 1, "tolerance": 0.0}, 2)])
-def test_a_fit_says_whether_its_local_fits_converged(client, given, short):
-    parts = cut(frame().drop(columns=["z", "w"]), 450)
-    fit = distributed.fit(MoERegressor(2, **BRIEF), parts, target="y", client=client, strategy="reduce", **given)
-    said = f"{short} of 2 local fits did not" if short else "each local fit converged"
-    assert (fit.converged, said in fit.reason) == (not short, True)
-
-
-def test_local_fits_have_one_prior_together(client, monkeypatch):
-    seen = []
-    original = fitting.reduced_start
-
-    def reduced_start(learner, new, fitted, *others, **more):
-        seen.extend([learner, new, *fitted])
-        return original(learner, new, fitted, *others, **more)
-
-    def reduce(problem, W, n_experts, seed, prior):
-        seen.append(prior)
-        return engine.reduce(problem, W, n_experts, seed, prior)
-
-    monkeypatch.setattr(fitting, "reduced_start", reduced_start)
-    monkeypatch.setattr(reduction, "reduce", reduce)
-    rows = frame().drop(columns=["z", "w"])
-    parts = [*cut(rows, 200, 250, 300), rows[:0]]
-    model = MoERegressor(2, warmup=WarmUp(restarts=1), prior_strength=4.0)
-    done = distributed.fit(model, parts, target="y", client=client, strategy="reduce")
-    # Their mean gate is what one prior has made of it, and is not corrected for more of them.
-    assert seen.pop() is None
-    strengths = [each.context.options.prior_strength for each in seen]
-    assert strengths == [4.0, 4.0, 1.0, 1.0, 1.0, 1.0]
-    assert done.model.arguments()["prior_strength"] == 4.0
-
-
-def test_a_strategy_that_is_not_known(client):
-    with pytest.raises(ConfigError, match="choose one of em, reduce"):
-        distributed.fit(MoERegressor(2), [frame()], target="y", client=client, strategy="median")

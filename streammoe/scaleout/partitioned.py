@@ -50,34 +50,8 @@ class Parts(ABC):
     def total(self, step: Step, kept: Any, *arguments: Any) -> Sums:
         """Do a step on each part, with what was kept of it, and return the sum of the results.
 
-        They are added in an order that depends on the number of the parts alone: see `added`.
+        They are added in an order that depends on the number of the parts alone.
         """
-
-
-class InTurn(Parts):
-    """Parts in this process, one after the other."""
-
-    def __init__(self, ems: Sequence[Em]) -> None:
-        self._ems = [without_prior(em) for em in ems]
-        self.n = sum(len(em.buffer.R) for em in ems)
-
-    def kept(self, step: Step, *arguments: Any) -> list[Any]:
-        return [step(em, *arguments) for em in self._ems]
-
-    def total(self, step: Step, kept: list[Any], *arguments: Any) -> Sums:
-        return added([step(em, own, *arguments) for em, own in zip(self._ems, kept, strict=True)])
-
-
-def without_prior(em: Em) -> Em:
-    """Return EM with a prior of strength 0, for one of several parts."""
-    return em._replace(prior=em.prior._replace(strength=0.0))
-
-
-def added(each: Sequence[Sums], at_once: int = 2) -> Sums:
-    """Add the sums of parts: neighbours first, `at_once` of them, then these."""
-    while len(each) > 1:
-        each = [added_in_turn(each[at : at + at_once]) for at in range(0, len(each), at_once)]
-    return each[0]
 
 
 def added_in_turn(each: Sequence[Sums]) -> Sums:
