@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, SecretStr, ValidationInfo
 
 from streammoe.errors import ConfigError
 
@@ -41,6 +41,19 @@ def check_readable(setting: str, path: str) -> None:
             f"{setting}: {path!r} cannot be read ({error.strerror}); put the file there, allow this user to read it, "
             "or correct the path"
         ) from None
+
+
+def is_given(variable: str | None, info: ValidationInfo) -> bool:
+    """Return whether a secret is set, in a validator of ``<name>_env``, which follows ``<name>`` and ``<name>_file``.
+
+    Raises:
+        ValueError: more than one of these settings is.
+    """
+    name = str(info.field_name).removesuffix("_env")
+    count = sum(value is not None for value in (variable, info.data.get(name), info.data.get(f"{name}_file")))
+    if count > 1:
+        raise ValueError(f"must be the only one set of {name}, {name}_file and {name}_env")
+    return count == 1
 
 
 def read_secret(settings: BaseModel, name: str, section: str = "") -> str | None:

@@ -24,6 +24,7 @@ from pydantic import (
 from streammoe.fields import Change, Section, facts_of, option
 from streammoe.notation import EVERY, TICKS, Notations, factor_of, is_format
 from streammoe.options import ClassifierOptions, RegressorOptions
+from streammoe.secrets import is_given
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 
@@ -338,12 +339,9 @@ class Metrics(Section):
     @field_validator("password_env", "bearer_token_env")
     @classmethod
     def _one_secret(cls, variable: str | None, info: ValidationInfo) -> str | None:
-        name = str(info.field_name).removesuffix("_env")
-        given = [variable, info.data.get(name), info.data.get(f"{name}_file")]
-        count = sum(value is not None for value in given)
-        if count > 1:
-            raise ValueError(f"must be the only one set of {name}, {name}_file and {name}_env")
-        if name == "password" and "username" in info.data and (count == 1) != (info.data["username"] is not None):
+        given = is_given(variable, info)
+        is_password = info.field_name == "password_env" and "username" in info.data
+        if is_password and given != (info.data["username"] is not None):
             raise ValueError(
                 "must be set if metrics.username is, unless password_file or password is; else none of them"
             )

@@ -14,7 +14,6 @@ HERE = Path(__file__).parent
 CLIENTS = ("kafka-python", "librdkafka")
 OF_BOTH = {
     "test_kafka_failover",
-    "test_kafka_oauth",
     "test_kafka_outages",
     "test_kafka_processes",
     "test_kafka_resharding",

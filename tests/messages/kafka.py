@@ -1,22 +1,21 @@
 """Of the Kafka connector: what no broker is needed for."""
 
+import ssl
 import time
 from collections import Counter
 from unittest.mock import patch
 
 import numpy as np
+from confluent_kafka.schema_registry import Schema as RegisteredSchema
+from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
 from kafka import errors
 
 from streammoe.commands.produce.messages import MessageConverter
 from streammoe.configuration import load_settings
 from streammoe.ports import TopicPartition
 from streammoe_connectors.files.source import FileSource
-from streammoe_connectors.formats import schema_registry
-from streammoe_connectors.http_client import HttpClient, Response, TlsFailure, Unreachable
 from streammoe_connectors.kafka.delivery import Delivery, Target
-from streammoe_connectors.kafka.kafka_python.options import client_options
 from streammoe_connectors.kafka.kafka_python.producer import client_error
-from streammoe_connectors.kafka.oauth import OAuthLogin, TokenSource
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.ownership import Ownership
 from streammoe_connectors.kafka.partitions import check_position
@@ -24,7 +23,7 @@ from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.records import Records
 from streammoe_connectors.kafka.resharding import redistributed
-from streammoe_connectors.kafka.settings import Connection
+from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from streammoe_connectors.kafka.start import no_topic, report_missing_partitions, reset_offset, start_offsets
 from streammoe_connectors.kafka.topic_writer import TopicWriter
@@ -68,17 +67,6 @@ def _sink(*sources, **settings):
     return lambda _: KafkaPredictions(KafkaPredictions.Settings(kind="kafka", topic="p", **settings), sources)
 
 
-def _value(value, **settings):
-    """Return why a value is rejected."""
-
-    def case(_):
-        values = Values(ValueSettings.model_validate(settings))
-        records = Records(np.zeros(1, np.int64), np.zeros(1, np.int64), [value], [b"\xe4"], None)
-        return "\n".join(f"{reason}: {detail}" for reason, detail in values.block(records).rejected.values())
-
-    return case
-
-
 def _explained(error, size=0, place=None):
     target = Target("predictions", "p", 'set predictions.kind = "file"')
     producer = TopicProducer(target, Connection(bootstrap_servers="there:1"), Delivery())
@@ -105,31 +93,18 @@ def _password(_):
     client_options(Connection(bootstrap_servers="there:1", **login, sasl_plain_password_env="NOT_SET_ANYWHERE"))
 
 
-def _registry(status, body=b"{}", *, fails=None, kind="AVRO", **login):
-    """Return what is said where a registry answers so, or not at all."""
+def _registry(answer, *, kind="AVRO", **login):
+    """Return what is said where a registry answers so: with a schema, an error, or a status and a code."""
+    if isinstance(answer, int):
+        answer = SchemaRegistryError(answer, -1, "geheim")
 
     def case(_):
         settings = ValueSettings.model_validate(
             {"format": kind.lower(), "schema_registry": "http://registry.example", **login}
         )
         records = Records(np.zeros(1, np.int64), np.zeros(1, np.int64), [b"\0\0\0\0\7\0"], None, None)
-        with (
-            patch.object(HttpClient, "send", side_effect=fails, return_value=Response(status, body)),
-            patch.object(schema_registry, "_RETRY_PAUSES_SECONDS", ()),
-        ):
+        with patch.object(SchemaRegistryClient, "get_schema", side_effect=[answer]):
             return "\n".join(detail for _, detail in Values(settings).block(records).rejected.values())
-
-    return case
-
-
-def _token(status, body=b"{}", fails=None):
-    """Return what is said where a token endpoint answers so, or not at all."""
-
-    def case(_):
-        login = {"sasl_oauth_token_url": "https://login.example/token", "sasl_oauth_client_id": "me"}
-        source = TokenSource(OAuthLogin.model_validate({**login, "sasl_oauth_client_secret": "geheim"}))
-        with patch.object(HttpClient, "send", side_effect=fails, return_value=Response(status, body)):
-            source.token()
 
     return case
 
@@ -151,6 +126,9 @@ def _divided(**second):
     return lambda _: redistributed([_shard("0/2"), _shard(**{"shard": "1/2", **second})], 3)
 
 
+_UNTRUSTED = ConnectionError()
+_UNTRUSTED.__cause__ = ssl.SSLCertVerificationError()
+_UNTRUSTED.__cause__.verify_message = "certificate has expired"
 FILE = FileSource.Settings(kind="file", path="a.jsonl")
 
 CASES = {
@@ -179,7 +157,6 @@ CASES = {
     "half a connection": _sink(security_protocol="SSL", client_id="me"),
     "an option of consumers": _sink(bootstrap_servers="there:1", options={"fetch_max_bytes": 9}),
     "transactions without a group": _sink(FILE, bootstrap_servers="there:1", transactional=True),
-    "a key that is no text": _value(b"{}", key_field="k"),
     "a schema that is not there": lambda folder: Values(
         ValueSettings(format="avro", schema_file=str(folder / "none.avsc"))
     ),
@@ -201,17 +178,20 @@ CASES = {
     "a registry that requires a login": _registry(401),
     "a registry that does not accept the login": _registry(401, schema_registry_token="t"),
     "a registry that may not be read": _registry(403),
-    "no registry": _registry(404, b"<html>"),
+    "no registry": _registry(404),
     "a registry that redirects": _registry(301),
     "a registry that responds with something else": _registry(418),
     "a registry that is out of order": _registry(503),
-    "a registry that does not respond": _registry(0, fails=Unreachable("Connection refused")),
-    "a registry that is not one": _registry(200, b"hello"),
-    "a registry without that schema": _registry(404, b'{"error_code": 40403}'),
-    "a registry that does not serialize": _registry(
-        200, b'{"schemaType": "PROTOBUF", "schema": "syntax = proto3;"}', kind="PROTOBUF"
+    "a registry that does not respond": _registry(ConnectionError("Connection refused")),
+    "a registry that is not trusted": _registry(_UNTRUSTED),
+    "a registry that is not one": _registry(ValueError("no JSON")),
+    "a registry without that schema": _registry(SchemaRegistryError(404, 40403, "")),
+    "a registry that does not serialize": _registry(RegisteredSchema("syntax = proto3;", "PROTOBUF"), kind="PROTOBUF"),
+    "a registry's schema of another type": _registry(RegisteredSchema("{}", "JSON")),
+    "a registry's schema that is not usable": _registry(RegisteredSchema("{}")),
+    "a registry's certificate that is none": _registry(
+        200, schema_registry="https://registry.example", schema_registry_cafile=__file__
     ),
-    "a registry's schema of another type": _registry(200, b'{"schemaType": "JSON", "schema": "{}"}'),
     "tokens without an endpoint": _settings("source.security_protocol=SASL_SSL", "source.sasl_mechanism=OAUTHBEARER"),
     "an endpoint without a client": _settings(
         "source.security_protocol=SASL_SSL",
@@ -224,16 +204,16 @@ CASES = {
         "source.sasl_oauth_client_id=me",
         "source.sasl_oauth_client_secret=geheim",
         "source.sasl_oauth_token_url=http://login.example/token",
+        "source.client=librdkafka",
     ),
-    "a client that the endpoint rejects": _token(401, b'{"error": "invalid_client"}'),
-    "a scope that the endpoint rejects": _token(400, b'{"error": "invalid_scope"}'),
-    "no token endpoint": _token(404),
-    "a token endpoint without tokens": _token(200, b"hello"),
-    "a token endpoint that redirects": _token(302),
-    "a token endpoint that is not trusted": _token(0, fails=TlsFailure("its certificate is not trusted (expired)")),
-    "a token endpoint that is out of order": _token(503),
-    "a token endpoint that does not respond": _token(0, fails=Unreachable("Connection refused")),
-    "produce, half a login by tokens": _produce('sasl_oauth_client_id = "me"'),
+    "tokens with kafka-python": _settings(
+        "source.security_protocol=SASL_SSL",
+        "source.sasl_mechanism=OAUTHBEARER",
+        "source.sasl_oauth_client_id=me",
+        "source.sasl_oauth_client_secret=geheim",
+        "source.sasl_oauth_token_url=https://login.example/token",
+    ),
+    "produce, a login by tokens": _produce('sasl_mechanism = "OAUTHBEARER"'),
     "a position of another source": lambda _: check_position({"kind": "file"}),
     "shards, one that is missing": lambda _: redistributed([_shard("1/3")], 3),
     "shards, one twice": lambda _: redistributed([_shard("0/1"), _shard("0/1")], 3),

@@ -1,253 +1,171 @@
-"""Conversion of Protobuf messages to JSON text, with descriptors written by protoc or serialized by a registry."""
+"""Conversion of Protobuf messages to JSON text, with descriptors written by protoc or serialized by a registry.
+
+Fields have their names from the ``.proto`` file. Fields without presence always appear, others if they are set. 64-bit
+integers become numbers, enumerations their names, a ``google.protobuf.Timestamp`` ISO 8601 in UTC, a ``Duration`` its
+seconds, and wrappers such as ``DoubleValue`` their values.
+"""
 
 from __future__ import annotations
 
 import base64
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import (
-    any_pb2,
-    api_pb2,
+from google.protobuf import (  # the first ones for `_provided`
+    any_pb2,  # noqa: F401
+    api_pb2,  # noqa: F401
     descriptor_pb2,
     descriptor_pool,
-    duration_pb2,
-    empty_pb2,
-    field_mask_pb2,
+    duration_pb2,  # noqa: F401
+    empty_pb2,  # noqa: F401
+    field_mask_pb2,  # noqa: F401
     message_factory,
-    source_context_pb2,
-    struct_pb2,
-    timestamp_pb2,
-    type_pb2,
-    wrappers_pb2,
+    source_context_pb2,  # noqa: F401
+    struct_pb2,  # noqa: F401
+    timestamp_pb2,  # noqa: F401
+    type_pb2,  # noqa: F401
+    wrappers_pb2,  # noqa: F401
 )
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from streammoe.errors import ConfigError, InvalidEvent
-from streammoe_connectors.formats.json_text import json_text, utc_text
-from streammoe_connectors.formats.schema_registry import FRAME_BYTES, RegisteredSchema, Registry, UnknownSchemaError
+from streammoe.errors import ConfigError
+from streammoe_connectors.formats import as_json
 
 _MAX_INDEXES = 100  # nesting of message types, and so the most indexes of a message
 _ADVICE = "it must be what protoc --include_imports --descriptor_set_out=FILE writes"
 _MAX_DECIMAL_BYTES = 64  # 154 digits
 
-Read = Callable[[Any], object]
+File = descriptor_pb2.FileDescriptorProto
 
 
-class ProtobufFile:
-    """A reader of messages of one type, whose descriptor is in a file.
-
-    Fields have their names from the ``.proto`` file. Fields without presence always appear, others if they are set.
-    64-bit integers become numbers, enumerations their names, a ``google.protobuf.Timestamp`` ISO 8601 in UTC, a
-    ``Duration`` its seconds, and wrappers such as ``DoubleValue`` their values.
+class ProtobufReader:
+    """A reader of the messages of a file.
 
     Args:
-        path: of the descriptors.
-        message: full name of the message.
-        framed: whether each message is preceded by a byte 0, 4 bytes of the schema's number, and the indexes of the
-            message in its file.
+        root: the file.
+        files: those that it imports, by the paths of the imports; those that come with Protobuf may be left out.
+        message: full name of the only message to read; by default all of them are read.
+        framed: where the indexes of a message in its file are: before it, or nowhere.
 
     Raises:
-        ConfigError: the file cannot be read, or has no descriptor of the message.
+        ValueError: the file is not usable.
     """
 
-    def __init__(self, path: str, message: str, *, framed: bool) -> None:
+    def __init__(self, root: File, files: Mapping[str, File], message: str | None, *, framed: bool) -> None:
+        pool = descriptor_pool.DescriptorPool()
         try:
-            files = descriptor_pb2.FileDescriptorSet.FromString(Path(path).read_bytes()).file
-            pool = descriptor_pool.DescriptorPool()
-            for file in files:
-                pool.AddSerializedFile(file.SerializeToString())
+            _add(pool, root, files, set())
+            self._types = {
+                indexes: pool.FindMessageTypeByName(name)
+                for name, indexes in _messages(root.package, root.message_type, ())
+            }
+            for descriptor in self._types.values():
+                message_factory.GetMessageClass(descriptor)
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+        except RecursionError:
+            raise ValueError("its messages are nested too deeply") from None
+        self._message = message
+        self._framed = framed
+
+    @classmethod
+    def registered(cls, message: str | None, text: str, references: Sequence[tuple[str, str]]) -> ProtobufReader:
+        """Return a reader of the messages of a registered file, see `RegistryReader`."""
+        import confluent_kafka.schema_registry.confluent.meta_pb2
+        import confluent_kafka.schema_registry.confluent.type.decimal_pb2
+        import confluent_kafka.schema_registry.confluent.types.decimal_pb2  # noqa: F401 - for `_provided`
+
+        files: dict[str, File] = {}
+        for name, reference in references:
+            file = _parse(name, reference)
+            if files.setdefault(name, file) != file:
+                raise ValueError(f"it imports two different files as {name!r}")
+        return cls(_parse("schema", text), files, message, framed=True)
+
+    @classmethod
+    def from_file(cls, path: str, message: str, *, framed: bool) -> ProtobufReader:
+        """Return a reader of one message whose descriptor is in a file; raise `ConfigError` if it is not usable."""
+        try:
+            files = {
+                file.name: file for file in descriptor_pb2.FileDescriptorSet.FromString(Path(path).read_bytes()).file
+            }
         except OSError as error:
             raise ConfigError(f"source.schema_file: cannot read {path!r} ({error.strerror}); {_ADVICE}") from None
-        except (DecodeError, TypeError) as error:
+        except DecodeError as error:
             raise ConfigError(f"source.schema_file: {path!r} holds no descriptors ({error}); {_ADVICE}") from None
-        paths = {name: indexes for file in files for name, indexes in _messages(file.package, file.message_type, ())}
-        if message not in paths:
-            similar_names = difflib.get_close_matches(message, paths, n=3) or sorted(paths)[:10]
+        names = {name: file for file in files.values() for name, _ in _messages(file.package, file.message_type, ())}
+        if message not in names:
+            similar_names = difflib.get_close_matches(message, names, n=3) or sorted(names)[:10]
             raise ConfigError(
                 f"source.message: {message!r} is not in {path!r}; it must be the full name of a message there, such as "
                 f"{', '.join(similar_names) or 'package.Message'}"
             )
-        self._indexes = paths[message] if framed else None
-        self._type = _MessageType(pool, message)
-
-    def __call__(self, value: bytes) -> bytes:
-        """Convert a value to JSON text; raise `InvalidEvent` if it is not such a message."""
-        if self._indexes is None:
-            return self._type.read(value, 0)
-        indexes, start = _frame(value)
-        if indexes != self._indexes:
-            raise _malformed(
-                value,
-                f"must be a {self._type.name}, which source.schema_file has at {list(self._indexes)}, and is the "
-                f"message at {list(indexes)}",
-            )
-        return self._type.read(value, start)
-
-
-class ProtobufRegistry:
-    """A reader of values that name their schema, and their message in it.
-
-    Schemas are cached for ever, since a number always means the same one. Messages are read as by `ProtobufFile`.
-
-    Args:
-        registry: to request schemas from.
-        message: full name of the only message to read; by default all of them are read.
-    """
-
-    def __init__(self, registry: Registry, message: str | None) -> None:
-        self._registry = registry
-        self._message = message
-        self._schemas: dict[int, _Schema] = {}
-        self._unusable: dict[int, str] = {}
-
-    def __call__(self, value: bytes) -> bytes:
-        """Convert a value to JSON text.
-
-        Raises:
-            InvalidEvent: it does not name a usable schema and a message, or was not written with it.
-            RetriableSourceError: the registry does not respond.
-            SourceError: the registry denies access, or cannot serialize descriptors.
-        """
-        indexes, start = _frame(value)
-        number = int.from_bytes(value[1:FRAME_BYTES], "big")
-        schema = self._schemas.get(number)
-        if schema is None:
-            schema = self._fetch(number, value)
         try:
-            kind = schema.message(indexes)
+            return cls(names[message], files, message, framed=framed)
         except ValueError as error:
-            self._unusable[number] = str(error)
-            del self._schemas[number]
-            raise self._not_usable(value, number, error) from None
-        if kind is None:
-            raise _malformed(
-                value, f"must name a message of schema {number}, which has none at {list(indexes)}: {schema.names}"
-            )
-        if self._message is not None and kind.name != self._message:
-            raise _malformed(value, f"must be a {self._message}, by source.message, and is a {kind.name}")
-        return kind.read(value, start)
+            raise ConfigError(f"source.schema_file: {path!r} holds no descriptors ({error}); {_ADVICE}") from None
 
-    def _fetch(self, number: int, value: bytes) -> _Schema:
+    def __call__(self, value: bytes, start: int = 0) -> bytes:
+        """Convert a value, from a byte on, to JSON text; raise ValueError if it is no such message."""
+        indexes = None
+        if self._framed:
+            indexes, start = _indexes(value, start)
+            descriptor = self._types.get(indexes)
+        else:
+            descriptor = next(each for each in self._types.values() if each.full_name == self._message)
+        if descriptor is None:
+            known = ", ".join(f"{each.full_name} at {list(at)}" for at, each in [*self._types.items()][:10])
+            raise ValueError(f"must name a message of its schema, which has none at {list(indexes or ())}: {known}")
+        if self._message not in {None, descriptor.full_name}:
+            raise ValueError(f"must be a {self._message}, by source.message, and is a {descriptor.full_name}")
         try:
-            if number in self._unusable:
-                raise ValueError(self._unusable[number])
-            self._schemas[number] = _Schema(number, self._registry.schema(number, "PROTOBUF"))
-        except UnknownSchemaError as error:
-            raise _malformed(value, f"must name a registered Protobuf schema: {error}") from None
-        except ValueError as error:
-            self._unusable[number] = str(error)
-            raise self._not_usable(value, number, error) from None
-        return self._schemas[number]
-
-    def _not_usable(self, value: bytes, number: int, error: ValueError) -> InvalidEvent:
-        return _malformed(
-            value, f"must name a usable schema, and {number} in {self._registry.name} is not usable: {error}"
-        )
-
-
-class _Schema:
-    """The messages of a registered file.
-
-    Raises:
-        ValueError: it cannot be used.
-    """
-
-    def __init__(self, number: int, registered: RegisteredSchema) -> None:
-        files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
-        for name, text in registered.references:
-            file = _parse(name, text)
-            if files.setdefault(name, file) != file:
-                raise ValueError(f"it imports two different files as {name!r}")
-        root = _parse(f"schema-{number}", registered.text)
-        self._pool = descriptor_pool.DescriptorPool()
-        imported = {path for file in (*files.values(), root) for path in file.dependency}
-        if missing := sorted(imported - files.keys() - _PROVIDED.keys()):
-            raise ValueError(
-                f"it imports {missing[0]!r}, which the registry does not list among its references; register it with "
-                "that reference"
-            )
-        try:
-            registered_files = [file for name, file in files.items() if name not in _PROVIDED]
-            for file in (*_provided(imported), *registered_files, root):
-                self._pool.AddSerializedFile(file.SerializeToString())
-        except TypeError as error:
-            raise ValueError(str(error)) from None
-        self._names = {indexes: name for name, indexes in _messages(root.package, root.message_type, ())}
-        self._types: dict[tuple[int, ...], _MessageType] = {}
-
-    @property
-    def names(self) -> str:
-        """Its messages, for an error."""
-        return ", ".join(f"{name} at {list(indexes)}" for indexes, name in [*self._names.items()][:10]) or "no message"
-
-    def message(self, indexes: tuple[int, ...]) -> _MessageType | None:
-        """Return the message at these indexes, if there is one.
-
-        Raises:
-            ValueError: it cannot be used.
-        """
-        if indexes not in self._types:
-            if indexes not in self._names:
-                return None
-            try:
-                self._types[indexes] = _MessageType(self._pool, self._names[indexes])
-            except RecursionError:
-                raise ValueError("its messages are nested too deeply") from None
-        return self._types[indexes]
-
-
-class _MessageType:
-    """A type of messages, with what reads it."""
-
-    def __init__(self, pool: descriptor_pool.DescriptorPool, name: str) -> None:
-        self.name = name
-        descriptor = pool.FindMessageTypeByName(name)
-        self._class = message_factory.GetMessageClass(descriptor)
-        self._read = _Converters().message(descriptor)
-
-    def read(self, value: bytes, start: int) -> bytes:
-        """Convert the message that begins at `start` to JSON text; raise `InvalidEvent` if it is none of this type."""
-        try:
-            message = self._class.FromString(value[start:])
+            message = message_factory.GetMessageClass(descriptor).FromString(value[start:])
             if message.IsInitialized():
-                return json_text(self._read(message))
+                return as_json.as_json(message, _plain)
         # UnicodeError and times out of range are ValueErrors.
         except (DecodeError, ValueError) as error:
-            raise _malformed(value, f"must be a {self.name}, and is not ({error})") from None
-        raise _malformed(value, f"must have all required fields of {self.name}, and lacks some")
+            raise ValueError(f"must be a {descriptor.full_name}, and is not ({error})") from None
+        raise ValueError(f"must have all required fields of {descriptor.full_name}, and lacks some")
 
 
-def _parse(name: str, text: str) -> descriptor_pb2.FileDescriptorProto:
+def _parse(name: str, text: str) -> File:
     """Return the descriptor of a file, under the name by which others import it; raise ValueError if it is none."""
     try:
-        file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+        file = File.FromString(base64.b64decode(text, validate=True))
     except DecodeError as error:
         raise ValueError(f"{name!r} is no descriptor of a file ({error})") from None
     file.name = name
     return file
 
 
-def _frame(value: bytes) -> tuple[tuple[int, ...], int]:
-    """Return the indexes of a framed message in its file, and where it begins."""
-    if len(value) <= FRAME_BYTES or value[0] != 0:
-        raise _malformed(
-            value, "must begin with a byte 0, the 4 bytes of its schema's number and indexes, and does not"
-        )
-    if value[FRAME_BYTES] == 0:  # short for the first message
-        return (0,), FRAME_BYTES + 1
-    count, end = _varint(value, FRAME_BYTES)
-    if not 0 <= count <= _MAX_INDEXES:
-        raise _malformed(value, f"must have at most {_MAX_INDEXES} indexes of its message, and claims {count}")
-    indexes = []
-    for _ in range(count):
-        index, end = _varint(value, end)
-        indexes.append(index)
-    return tuple(indexes or [0]), end
+def _add(pool: descriptor_pool.DescriptorPool, file: File, files: Mapping[str, File], added: set[str]) -> None:
+    """Add a file to a pool, after those that it imports; raise ValueError if one of them is missing."""
+    added.add(file.name)
+    for path in file.dependency:
+        if path not in added:
+            _add(pool, _provided(path) or files.get(path) or _missing(path), files, added)
+    pool.AddSerializedFile(file.SerializeToString())
+
+
+def _missing(path: str) -> File:
+    raise ValueError(
+        f"it imports {path!r}, which the registry does not list among its references; register it with that reference"
+    )
+
+
+def _provided(path: str) -> File | None:
+    """Return a file that schemas import without registering it: of Protobuf, or of Confluent's registry."""
+    if not path.startswith(("google/protobuf/", "confluent/")):
+        return None
+    try:
+        return File.FromString(descriptor_pool.Default().FindFileByName(path).serialized_pb)
+    except KeyError:
+        return None
 
 
 def _messages(
@@ -260,6 +178,20 @@ def _messages(
         yield from _messages(name, message.nested_type, (*parent, i))
 
 
+def _indexes(value: bytes, start: int) -> tuple[tuple[int, ...], int]:
+    """Return the indexes of a framed message in its file, and where it begins."""
+    if value[start : start + 1] == b"\0":  # short for the first message
+        return (0,), start + 1
+    count, end = _varint(value, start)
+    if not 0 <= count <= _MAX_INDEXES:
+        raise ValueError(f"must have at most {_MAX_INDEXES} indexes of its message, and claims {count}")
+    indexes = []
+    for _ in range(count):
+        index, end = _varint(value, end)
+        indexes.append(index)
+    return tuple(indexes or [0]), end
+
+
 def _varint(value: bytes, start: int) -> tuple[int, int]:
     """Return a zigzag-encoded number of at most 32 bits, and where it ends."""
     number = 0
@@ -267,60 +199,48 @@ def _varint(value: bytes, start: int) -> tuple[int, int]:
         number |= (octet & 0x7F) << (7 * i)
         if octet < 0x80:
             return (number >> 1) ^ -(number & 1), start + i + 1
-    raise _malformed(value, f"must have the indexes of its message from byte {FRAME_BYTES} on, but they do not end")
+    raise ValueError(f"must have the indexes of its message from byte {start} on, but they do not end")
 
 
-class _Converters:
-    """Converters from messages to Python objects, one per message type."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Read] = {}
-
-    def message(self, descriptor: Descriptor) -> Read:
-        """Return the converter of a message type to a dictionary, or to another object for well-known types."""
-        name = descriptor.full_name
-        if name not in self._known:
-            parts: list[tuple[str, bool, Read]] = []
-            # Registered before its fields, which may be messages of the same type.
-            self._known[name] = _WELL_KNOWN.get(name) or _message_converter(parts)
-            parts += [(field.name, field.has_presence, self._field(field)) for field in descriptor.fields]
-        return self._known[name]
-
-    def _field(self, field: FieldDescriptor) -> Read:
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            read = self._single_value(field.message_type.fields_by_name["value"])
-            return lambda entries: {_key_text(key): read(entries[key]) for key in entries}
-        read = self._single_value(field)
-        if field.is_repeated:
-            return lambda values: [read(value) for value in values]
-        return read
-
-    def _single_value(self, field: FieldDescriptor) -> Read:
-        if field.message_type is not None:
-            return self.message(field.message_type)
-        if field.enum_type is not None:
-            names = {value.number: value.name for value in field.enum_type.values}
-            return lambda number: names.get(number, number)  # unknown if from a later version of the schema
-        return _identity
+# --- values ---------------------------------------------------------------------------------------------------------
 
 
-def _identity(value: object) -> object:
-    return value
-
-
-def _message_converter(parts: Sequence[tuple[str, bool, Read]]) -> Read:
-    def read(message: Message) -> object:
+def _plain(value: Any) -> object:
+    """Return JSON for a part of a message, down to its own parts."""
+    if isinstance(value, Message):
+        special = _WELL_KNOWN.get(value.DESCRIPTOR.full_name)
+        if special is not None:
+            return special(value)
         return {
-            name: part(getattr(message, name))
-            for name, has_presence, part in parts
-            if not has_presence or message.HasField(name)
+            name: part if names is None else _named(part, names)
+            for name, has_presence, names in _fields(value.DESCRIPTOR)
+            if not has_presence or value.HasField(name)
+            for part in [getattr(value, name)]
         }
+    if isinstance(value, Mapping):
+        return dict(value)
+    return as_json.plain(value) if isinstance(value, bytes | Decimal) else list(value)
 
-    return read
+
+@cache
+def _fields(descriptor: Descriptor) -> list[tuple[str, bool, dict[int, str] | None]]:
+    """Return of each field its name, whether it has presence, and the names of its values if they have any."""
+    return [(field.name, field.has_presence, _names(field)) for field in descriptor.fields]
 
 
-def _key_text(key: object) -> str:
-    return str(key).lower() if isinstance(key, bool) else str(key)
+def _names(field: FieldDescriptor) -> dict[int, str] | None:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return _names(field.message_type.fields_by_name["value"])
+    return None if field.enum_type is None else {value.number: value.name for value in field.enum_type.values}
+
+
+def _named(value: Any, names: Mapping[int, str]) -> object:
+    """Return the names of numbers; those that are unknown are from a later version of the schema."""
+    if isinstance(value, int):
+        return names.get(value, value)
+    if isinstance(value, Mapping):
+        return {key: names.get(number, number) for key, number in value.items()}
+    return [names.get(number, number) for number in value]
 
 
 def _decimal(message: Any) -> Decimal:
@@ -330,61 +250,12 @@ def _decimal(message: Any) -> Decimal:
     return Decimal(f"{int.from_bytes(message.value, 'big', signed=True)}E{-message.scale}")
 
 
-_WELL_KNOWN: dict[str, Read] = {
+_WELL_KNOWN: dict[str, Callable[[Any], object]] = {
     "confluent.type.Decimal": _decimal,
-    "google.protobuf.Timestamp": lambda time: utc_text(time.seconds, time.nanos),
+    "google.protobuf.Timestamp": lambda time: time.ToJsonString(),
     "google.protobuf.Duration": lambda duration: duration.seconds + duration.nanos / 1e9,
     **{
         f"google.protobuf.{kind}Value": lambda wrapper: wrapper.value
         for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
     },
 }
-
-
-def _confluent_files() -> Iterator[descriptor_pb2.FileDescriptorProto]:
-    """Yield the files that Confluent's registry provides, with what values may hold of them."""
-    yield descriptor_pb2.FileDescriptorProto(name="confluent/meta.proto", package="confluent")  # options of fields only
-    field = descriptor_pb2.FieldDescriptorProto
-    parts = {"value": field.TYPE_BYTES, "precision": field.TYPE_UINT32, "scale": field.TYPE_INT32}
-    fields = [
-        field(number=i, name=name, type=kind, label=field.LABEL_OPTIONAL)
-        for i, (name, kind) in enumerate(parts.items(), 1)
-    ]
-    decimal = descriptor_pb2.FileDescriptorProto(
-        name="confluent/type/decimal.proto",
-        package="confluent.type",
-        syntax="proto3",
-        message_type=[descriptor_pb2.DescriptorProto(name="Decimal", field=fields)],
-    )
-    yield decimal
-    # The path that clients of other languages than Java had.
-    yield descriptor_pb2.FileDescriptorProto(
-        name="confluent/types/decimal.proto", dependency=[decimal.name], public_dependency=[0]
-    )
-
-
-def _protobuf_files() -> Iterator[descriptor_pb2.FileDescriptorProto]:
-    """Yield the files that come with Protobuf, each after those that it imports."""
-    for module in (
-        *(any_pb2, descriptor_pb2, duration_pb2, empty_pb2, field_mask_pb2, source_context_pb2, struct_pb2),
-        *(timestamp_pb2, wrappers_pb2, type_pb2, api_pb2),
-    ):
-        yield descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
-
-
-_PROVIDED = {file.name: file for file in (*_protobuf_files(), *_confluent_files())}
-"""Files that schemas import without registering them, by the path of the import."""
-
-
-def _provided(imported: Iterable[str]) -> list[descriptor_pb2.FileDescriptorProto]:
-    """Return those of these files that are provided, with all that they import, each after those that it imports."""
-    wanted, found = set(imported), []
-    for name, file in reversed(_PROVIDED.items()):
-        if name in wanted:
-            found.append(file)
-            wanted.update(file.dependency)
-    return found[::-1]
-
-
-def _malformed(value: bytes, rule: str) -> InvalidEvent:
-    return InvalidEvent(f"Protobuf value {value[:40]!r} {rule}", reason="malformed")

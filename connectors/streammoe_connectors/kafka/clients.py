@@ -140,15 +140,11 @@ class Client(Protocol):
     """A package for Kafka, as a module of functions."""
 
     def client_options(self, connection: Connection) -> dict[str, Any]:
-        """Return the client's own options of a connection, as JSON has them; may hold passwords.
-
-        Raises:
-            ConfigError: the file or variable of a password, or the file of a certificate or key, cannot be read.
-        """
+        """See `settings.client_options`."""
         ...
 
     def secrets_of(self, options: Mapping[str, Any]) -> list[str]:
-        """Return what must not be logged of these options."""
+        """See `settings.secrets_of`."""
         ...
 
     def check_producer_options(self, connection: Connection, section: str) -> None:
@@ -160,18 +156,18 @@ class Client(Protocol):
 
         Raises:
             SourceError: the options are invalid, or the user is not authorized to read.
-            ConfigError: the token endpoint rejects this client.
-            ClusterUnavailableError: no broker responded, or no token endpoint.
+            ConfigError: a file in the options cannot be read.
+            ClusterUnavailableError: no broker responded, or it rejects the login.
         """
         ...
 
     def create_producer(
         self, options: Mapping[str, Any], delivery: Delivery, transactional: Transactional | None
     ) -> Producer:
-        """Return a producer; `ClientError`, with `Cause.NO_ANSWER` if no broker or token endpoint responds.
+        """Return a producer; `ClientError`, with `Cause.NO_ANSWER` if no broker responds.
 
         Raises:
-            ConfigError: an option is invalid for a producer, or the token endpoint rejects this client.
+            ConfigError: an option is invalid for a producer, or a file in the options cannot be read.
         """
         ...
 

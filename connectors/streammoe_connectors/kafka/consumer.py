@@ -138,7 +138,6 @@ class AssignedConsumer(Protocol):
         Raises:
             OffsetsLostError: partitions no longer hold the records to be read next.
             SourceError: they may not be read.
-            ConfigError: the token endpoint rejects this client.
             ClusterUnavailableError: any other failure, which is transient.
         """
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -32,25 +32,20 @@ class RecordFields:
         self._headers = headers
         self._members = [json.dumps(name).encode() + b":" for name in self.names]
 
-    def read(self, records: Records, rejected: dict[int, str]) -> list[Column]:
+    def read(self, records: Records) -> list[Column]:
         """Return a column for each name, ``None`` where a record lacks the field.
 
-        Args:
-            records: to read.
-            rejected: receives the reasons for records whose key or header is not text.
+        Keys and headers need not be text: other bytes appear as escapes, so that different ones stay different.
         """
         columns: list[Column] = []
         if self._key is not None:
-            columns.append(_texts(records.keys or [None] * len(records), "key", rejected))
+            columns.append(_texts(records.keys or [None] * len(records)))
         if self._timestamp is not None:
             columns.append([None if ms < 0 else ms / 1000 for ms in records.times.tolist()])
         if self._headers:
             # The last of several equal ones counts.
             header_maps = [dict(headers) for headers in records.headers or [()] * len(records)]
-            columns += [
-                _texts([headers.get(name) for headers in header_maps], f"header {name!r}", rejected)
-                for name in self._headers
-            ]
+            columns += [_texts([headers.get(name) for headers in header_maps]) for name in self._headers]
         return columns
 
     def into_json(self, values: list[bytes], columns: list[Column]) -> list[bytes]:
@@ -77,19 +72,8 @@ class RecordFields:
         ]
 
 
-def _texts(raw: list[bytes | None], what: str, rejected: dict[int, str]) -> list[str | None]:
-    try:
-        return [None if octets is None else octets.decode() for octets in raw]
-    except UnicodeDecodeError:
-        return [None if octets is None else _text(i, octets, what, rejected) for i, octets in enumerate(raw)]
-
-
-def _text(i: int, octets: bytes, what: str, rejected: dict[int, str]) -> str | None:
-    try:
-        return octets.decode()
-    except UnicodeDecodeError as error:
-        rejected.setdefault(i, f"{what} {octets[:80]!r} must be text in UTF-8, and byte {error.start} is not")
-        return None
+def _texts(raw: Sequence[bytes | None]) -> list[str | None]:
+    return [None if octets is None else octets.decode(errors="backslashreplace") for octets in raw]
 
 
 def _prepend_members(value: bytes, members: bytes) -> bytes:

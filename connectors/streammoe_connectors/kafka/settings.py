@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
-from streammoe.secrets import check_readable, read_secret, revealed
-from streammoe_connectors.kafka.oauth import OAuthLogin, read_client_secret
+from streammoe.secrets import check_readable, is_given, is_secret, read_secret, revealed
+from streammoe_connectors.addresses import is_http_address, is_protected
 
 
 class ClientPackage(NamedTuple):
@@ -25,104 +26,68 @@ CLIENTS = {
 }
 """By the name in the settings."""
 
-_OWN_SETTINGS = {
-    "bootstrap_servers",
-    "security_protocol",
-    "sasl_mechanism",
-    "sasl_plain_username",
-    "sasl_plain_password",
-    "ssl_cafile",
-    "ssl_certfile",
-    "ssl_keyfile",
-    "ssl_password",
-    "client_id",
-    "api_version",
-}
-_FORBIDDEN_OPTIONS = {
-    "acks": "nothing that was written may be lost",
-    "auto_offset_reset": "positions are kept in checkpoints",
-    "consumer_timeout_ms": "records are polled",
-    "delivery_timeout_ms": "it is the setting delivery_timeout_seconds",
-    "default_offset_commit_callback": "failed commits are counted",
-    "enable_auto_commit": "positions are kept in checkpoints",
-    "enable_idempotence": "nothing may be written twice",
-    "exclude_internal_topics": "topics are named, or match a pattern, which Kafka's own never do",
-    "group_id": "it is the setting group",
-    "group_instance_id": "partitions are not assigned by the group",
-    "isolation_level": "it is the setting isolation",
-    "kafka_client": "it is code",
-    "key_deserializer": "it is code",
-    "key_serializer": "it is code",
-    "metric_reporters": "it is code",
-    "partition_assignment_strategy": "it is code",
-    "partitioner": "it is code",
-    "sasl_oauth": "set sasl_oauth_token_url and what belongs to it",
-    "sasl_oauth_token_provider": "it is code; set sasl_oauth_token_url",
-    "selector": "it is code",
-    "ssl_context": "it is code",
-    "transactional_id": "transactions are a setting of their own",
-    "value_deserializer": "it is code",
-    "value_serializer": "it is code",
-}
-"""Options of kafka-python that would break promises of streammoe, or cannot be written in a file, with the reason."""
 LIBRDKAFKA_NAMES = {
     "bootstrap_servers": "bootstrap.servers",
     "security_protocol": "security.protocol",
     "sasl_mechanism": "sasl.mechanism",
     "sasl_plain_username": "sasl.username",
     "sasl_plain_password": "sasl.password",  # nosec B105 # a name
+    "sasl_oauth_client_id": "sasl.oauthbearer.client.id",
+    "sasl_oauth_client_secret": "sasl.oauthbearer.client.secret",  # nosec B105 # a name
+    "sasl_oauth_token_url": "sasl.oauthbearer.token.endpoint.url",  # nosec B105 # a name
+    "sasl_oauth_scope": "sasl.oauthbearer.scope",
+    "sasl_oauth_extensions": "sasl.oauthbearer.extensions",
+    "sasl_oauth_cafile": "https.ca.location",
     "ssl_cafile": "ssl.ca.location",
     "ssl_certfile": "ssl.certificate.location",
     "ssl_keyfile": "ssl.key.location",
     "ssl_password": "ssl.key.password",  # nosec B105 # a name
     "client_id": "client.id",
 }
-"""The settings that both clients know, by kafka-python's names."""
-_FORBIDDEN_LIBRDKAFKA_OPTIONS = {
-    **dict.fromkeys(("metadata.broker.list", "sasl.mechanisms"), "it is another name of a setting of its own"),
-    **dict.fromkeys(("acks", "request.required.acks"), "nothing that was written may be lost"),
-    "allow.auto.create.topics": "a topic that is missing is an error",
-    "auto.commit.enable": "positions are kept in checkpoints",
-    "auto.offset.reset": "positions are kept in checkpoints",
-    **dict.fromkeys(("delivery.timeout.ms", "message.timeout.ms"), "it is the setting delivery_timeout_seconds"),
-    "delivery.report.only.error": "deliveries are counted",
-    "dr_cb": "it is code",
-    "enable.auto.commit": "positions are kept in checkpoints",
-    "enable.auto.offset.store": "positions are kept in checkpoints",
-    "enable.gapless.guarantee": "it would stop at the first record that fails",
-    "enable.idempotence": "nothing may be written twice",
-    "enable.partition.eof": "it tells where a partition ends",
-    "group.id": "it is the setting group",
-    "group.instance.id": "partitions are not assigned by the group",
-    "group.protocol": "partitions are not assigned by the group",
-    "isolation.level": "it is the setting isolation",
-    "partitioner": "records of a key go to the same partition whatever the client",
-    "plugin.library.paths": "it is code",
-    "sasl.kerberos.kinit.cmd": "it is code",
-    "ssl.engine.location": "it is code",
-    "ssl.providers": "it is code",
-    **dict.fromkeys(
-        ("test.mock.broker.rtt", "test.mock.num.brokers"), "it would put a cluster in memory in place of the brokers"
-    ),
-    "transaction.timeout.ms": "it is the setting transaction_timeout_seconds",
-    "transactional.id": "transactions are a setting of their own",
-    **dict.fromkeys(
-        (
-            "default.topic.config",
-            "error_cb",
-            "log_cb",
-            "logger",
-            "oauth_cb",
-            "on_commit",
-            "on_delivery",
-            "partitioner_cb",
-            "stats_cb",
-            "throttle_cb",
-        ),
-        "it is code",
-    ),
+"""The settings of a connection, which mostly have kafka-python's names, by those of librdkafka."""
+
+_CODE = "it is code, or runs some"
+_COMMITS = "positions are kept in checkpoints"
+_GROUP = "partitions are not assigned by the group"
+_FORBIDDEN = {
+    "kafka-python": {
+        _CODE: "kafka_client key_deserializer key_serializer metric_reporters partition_assignment_strategy "
+        "partitioner sasl_oauth_token_provider selector ssl_context value_deserializer value_serializer",
+        _COMMITS: "auto_offset_reset default_offset_commit_callback enable_auto_commit",
+        _GROUP: "group_instance_id",
+        "nothing that was written may be lost, or written twice": "acks enable_idempotence",
+        "it is the setting delivery_timeout_seconds": "delivery_timeout_ms",
+        "it is the setting group": "group_id",
+        "it is the setting isolation": "isolation_level",
+        "records are polled": "consumer_timeout_ms",
+        "topics are named, or match a pattern, which Kafka's own never do": "exclude_internal_topics",
+        "transactions are a setting of their own": "transactional_id",
+    },
+    "librdkafka": {
+        _CODE: "default.topic.config dr_cb error_cb log_cb logger oauth_cb on_commit on_delivery partitioner_cb "
+        "plugin.library.paths sasl.kerberos.kinit.cmd ssl.engine.location ssl.providers stats_cb throttle_cb",
+        _COMMITS: "auto.commit.enable auto.offset.reset enable.auto.commit enable.auto.offset.store",
+        _GROUP: "group.instance.id group.protocol",
+        "nothing that was written may be lost, or written twice": "acks enable.idempotence request.required.acks",
+        "a topic that is missing is an error": "allow.auto.create.topics",
+        "deliveries are counted": "delivery.report.only.error",
+        "it is another name of a setting of its own": "metadata.broker.list sasl.mechanisms sasl.oauthbearer.method",
+        "it is the setting delivery_timeout_seconds": "delivery.timeout.ms message.timeout.ms",
+        "it is the setting group": "group.id",
+        "it is the setting isolation": "isolation.level",
+        "it is the setting transaction_timeout_seconds": "transaction.timeout.ms",
+        "it tells where a partition ends": "enable.partition.eof",
+        "it would put a cluster in memory in place of the brokers": "test.mock.broker.rtt test.mock.num.brokers",
+        "it would stop at the first record that fails": "enable.gapless.guarantee",
+        "records of a key go to the same partition whatever the client": "partitioner",
+        "transactions are a setting of their own": "transactional.id",
+    },
 }
-"""The same of librdkafka."""
+"""Options of each client that would break promises of streammoe, or cannot be written in a file, by the reason."""
+
+_PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MECHANISMS = {"plain": _PASSWORDS, "oauth": ("OAUTHBEARER",)}
+"""Mechanisms by the second part of the names of their settings."""
 
 
 def parse_servers(value: object) -> object:
@@ -138,23 +103,30 @@ def parse_servers(value: object) -> object:
     return tuple(addresses)
 
 
-def _as_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-class Connection(OAuthLogin):
+class Connection(BaseModel):
     """The connection to a Kafka cluster, as part of the settings of sources and sinks.
 
-    Passwords are never shown: not in the settings' representation, messages or checkpoints.
+    Passwords are never shown: not in the settings' representation, messages or checkpoints. They and certificates are
+    read from their files again whenever a client is made.
 
     Attributes:
         bootstrap_servers: addresses of some brokers, as a list or separated by commas.
         security_protocol: whether the connection is encrypted (SSL), and whether it uses a login (SASL).
         sasl_mechanism: of the login.
-        sasl_plain_username: the user name for PLAIN and SCRAM; OAUTHBEARER has the settings of `OAuthLogin`.
+        sasl_plain_username: the user name for PLAIN and SCRAM.
         sasl_plain_password: the password for that; better set by file or environment variable.
         sasl_plain_password_file: a file that holds it, such as a mounted secret; a line end after it is not part of it.
         sasl_plain_password_env: the environment variable that holds it.
+        sasl_oauth_token_url: for OAUTHBEARER, the address of an OAuth 2 token endpoint, with https unless it is on this
+            machine.
+        sasl_oauth_client_id: identifies this client to the endpoint.
+        sasl_oauth_client_secret: of the client; better set by file or environment variable.
+        sasl_oauth_client_secret_file: a file that holds it.
+        sasl_oauth_client_secret_env: the environment variable that holds it.
+        sasl_oauth_scope: the scopes to request, separated by spaces, if the endpoint needs any.
+        sasl_oauth_cafile: certificates of the authorities that sign the endpoint's certificate; by default those that
+            the system trusts.
+        sasl_oauth_extensions: SASL extensions that brokers ask for, such as ``{ logicalCluster = "lkc-1" }``.
         ssl_cafile: certificates of the authorities that sign the brokers' certificates.
         ssl_certfile: the client's own certificate.
         ssl_keyfile: the private key of that certificate.
@@ -162,12 +134,13 @@ class Connection(OAuthLogin):
         ssl_password_file: a file that holds it.
         ssl_password_env: the environment variable that holds it.
         client: the package that talks to the brokers: ``kafka-python``, or ``librdkafka``, which takes a fraction of
-            the processor time and is installed by the extra ``kafka-fast``.
+            the processor time, is installed by the extra ``kafka-fast``, and is needed for OAUTHBEARER.
         client_id: identifies this client in the brokers' logs and quotas.
-        api_version: of the brokers, such as ``[2, 3]``; detected if not set. Only for kafka-python.
         options: further options of the client, by their names there, such as ``fetch_min_bytes`` of kafka-python or
             ``fetch.min.bytes`` of librdkafka.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(parse_servers)]
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
@@ -178,15 +151,22 @@ class Connection(OAuthLogin):
     sasl_plain_password: SecretStr | None = None
     sasl_plain_password_file: str | None = Field(default=None, min_length=1)
     sasl_plain_password_env: str | None = Field(default=None, min_length=1, validate_default=True)
+    sasl_oauth_token_url: str | None = Field(default=None, min_length=1, validate_default=True)
+    sasl_oauth_client_id: str | None = Field(default=None, min_length=1, validate_default=True)
+    sasl_oauth_client_secret: SecretStr | None = None
+    sasl_oauth_client_secret_file: str | None = Field(default=None, min_length=1)
+    sasl_oauth_client_secret_env: str | None = Field(default=None, min_length=1, validate_default=True)
+    sasl_oauth_scope: str | None = Field(default=None, min_length=1)
+    sasl_oauth_cafile: str | None = Field(default=None, min_length=1)
+    sasl_oauth_extensions: dict[str, str] = Field(default_factory=dict)
     ssl_cafile: str | None = Field(default=None, min_length=1)
     ssl_certfile: str | None = Field(default=None, min_length=1)
     ssl_keyfile: str | None = Field(default=None, min_length=1)
     ssl_password: SecretStr | None = None
     ssl_password_file: str | None = Field(default=None, min_length=1)
-    ssl_password_env: str | None = Field(default=None, min_length=1)
-    client: Literal["kafka-python", "librdkafka"] = "kafka-python"
+    ssl_password_env: str | None = Field(default=None, min_length=1, validate_default=True)
+    client: Literal["kafka-python", "librdkafka"] = Field(default="kafka-python", validate_default=True)
     client_id: str = Field(default="streammoe", min_length=1)
-    api_version: Annotated[tuple[int, ...] | None, BeforeValidator(_as_tuple)] = None
     options: dict[str, Any] = Field(default_factory=dict, repr=False)
 
     @field_validator("sasl_mechanism")
@@ -197,42 +177,50 @@ class Connection(OAuthLogin):
             raise ValueError(f'must be set if security_protocol is "{protocol}"')
         if protocol in {"PLAINTEXT", "SSL"} and mechanism is not None:
             raise ValueError(f'must not be set if security_protocol is "{protocol}", which has no login')
-        if mechanism == "OAUTHBEARER" and info.data.get("sasl_oauth_token_url", "invalid") is None:
-            raise ValueError('needs sasl_oauth_token_url if it is "OAUTHBEARER"')
-        if mechanism != "OAUTHBEARER" and info.data.get("sasl_oauth_token_url") is not None:
-            raise ValueError('must be "OAUTHBEARER" if sasl_oauth_token_url is set')
         return mechanism
 
-    @field_validator("sasl_plain_username")
+    @field_validator(
+        *("sasl_plain_username", "sasl_plain_password_env", "sasl_oauth_token_url", "sasl_oauth_client_id"),
+        *("sasl_oauth_client_secret_env", "sasl_oauth_scope", "sasl_oauth_cafile", "sasl_oauth_extensions"),
+        "ssl_password_env",
+    )
     @classmethod
-    def _check_username(cls, name: str | None, info: ValidationInfo) -> str | None:
-        mechanism = info.data.get("sasl_mechanism")
-        if name is None and mechanism not in {None, "GSSAPI", "OAUTHBEARER"}:
-            raise ValueError(f'must be set if sasl_mechanism is "{mechanism}"')
-        if name is not None and mechanism == "OAUTHBEARER":
-            raise ValueError('must not be set if sasl_mechanism is "OAUTHBEARER"; set sasl_oauth_client_id')
-        return name
-
-    @field_validator("sasl_plain_password_env")
-    @classmethod
-    def _check_password(cls, variable: str | None, info: ValidationInfo) -> str | None:
-        if "sasl_plain_password" not in info.data or "sasl_plain_password_file" not in info.data:
-            return variable
-        n_set = _count_set(info.data["sasl_plain_password"], info.data["sasl_plain_password_file"], variable)
-        if n_set > 1:
-            raise ValueError(_ONE_OF_SOURCES.format("sasl_plain_password"))
-        if not n_set and info.data.get("sasl_plain_username") is not None:
+    def _check_login(cls, value: Any, info: ValidationInfo) -> Any:
+        name = str(info.field_name)
+        given = is_given(value, info) if name.endswith("_env") else bool(value)
+        mechanisms = _MECHANISMS.get(name.split("_")[1])
+        if mechanisms is None or "sasl_mechanism" not in info.data:
+            return value
+        mechanism = info.data["sasl_mechanism"]
+        if given and mechanism not in mechanisms:
+            raise ValueError(f"must be set only if sasl_mechanism is {' or '.join(mechanisms)}")
+        if not given and mechanism in mechanisms and cls.model_fields[name].validate_default:
+            secret = name.removesuffix("_env")
             raise ValueError(
-                "must be set if sasl_plain_username is, unless sasl_plain_password_file or sasl_plain_password is"
+                f"must be set if sasl_mechanism is {mechanism}"
+                + (f", unless {secret}_file or {secret} is" if secret != name else "")
             )
-        return variable
+        return value
 
-    @field_validator("ssl_password_env")
+    @field_validator("sasl_oauth_token_url")
     @classmethod
-    def _check_ssl_password(cls, variable: str | None, info: ValidationInfo) -> str | None:
-        if _count_set(info.data.get("ssl_password"), info.data.get("ssl_password_file"), variable) > 1:
-            raise ValueError(_ONE_OF_SOURCES.format("ssl_password"))
-        return variable
+    def _check_oauth_url(cls, address: str | None) -> str | None:
+        if address is None:
+            return address
+        if not is_http_address(address) or "@" in address:
+            raise ValueError("must be the address of a token endpoint, such as https://login.example/oauth2/token")
+        if not is_protected(address):
+            raise ValueError("must begin with https://, since it receives a secret, unless it is on this machine")
+        return address
+
+    @field_validator("sasl_oauth_extensions")
+    @classmethod
+    def _check_oauth_extensions(cls, extensions: dict[str, str]) -> dict[str, str]:
+        for name, value in extensions.items():
+            # RFC 7628, 3.1; librdkafka separates them by commas.
+            if not re.fullmatch(r"[A-Za-z]+", name) or name == "auth" or not re.fullmatch(r"[!-+\--~]+", value):
+                raise ValueError("must be names of letters other than auth, with values without blanks and commas")
+        return extensions
 
     @field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")
     @classmethod
@@ -242,68 +230,62 @@ class Connection(OAuthLogin):
             raise ValueError(f'must not be set if security_protocol is "{protocol}", which is not encrypted')
         return path
 
-    @field_validator("api_version")
+    @field_validator("client")
     @classmethod
-    def _check_api_version(cls, version: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
-        if version is not None and info.data.get("client") == "librdkafka":
-            raise ValueError('must not be set if client is "librdkafka", which always detects it')
-        return version
+    def _check_client(cls, client: str, info: ValidationInfo) -> str:
+        if client != "librdkafka" and info.data.get("sasl_mechanism") == "OAUTHBEARER":
+            raise ValueError(
+                'must be "librdkafka" if sasl_mechanism is OAUTHBEARER, which only that client has; install it by the '
+                "extra kafka-fast"
+            )
+        return client
 
     @field_validator("options")
     @classmethod
     def _check_options(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        is_librdkafka = info.data.get("client") == "librdkafka"
-        own = set(LIBRDKAFKA_NAMES.values()) if is_librdkafka else _OWN_SETTINGS
-        forbidden = _FORBIDDEN_LIBRDKAFKA_OPTIONS if is_librdkafka else _FORBIDDEN_OPTIONS
+        client = info.data.get("client", "kafka-python")
+        own = LIBRDKAFKA_NAMES.values() if client == "librdkafka" else LIBRDKAFKA_NAMES
         for name, value in options.items():
             if name in own:
                 raise ValueError(f"must not hold {name}, which is a setting of its own")
-            if name in forbidden:
-                raise ValueError(f"must not hold {name}: {forbidden[name]}")
+            for reason, names in _FORBIDDEN[client].items():
+                if name in names.split():
+                    raise ValueError(f"must not hold {name}: {reason}")
             if name.startswith("sasl.kerberos.") and not re.fullmatch(r"[\w./@:-]*", str(value)):
                 # librdkafka makes a command for a shell of them.
                 raise ValueError(f"must not have a {name} with other than letters, digits and ._/@:-")
         return options
 
 
-_ONE_OF_SOURCES = "must not be set together with others; choose one of {0}, {0}_file and {0}_env"
+def client_options(connection: Connection) -> dict[str, Any]:
+    """Return a connection's settings as JSON has them, for clients, which read the files in them when they are made.
 
-
-def _count_set(*values: object) -> int:
-    return sum(value is not None for value in values)
-
-
-def connection_options(connection: Connection) -> dict[str, Any]:
-    """Return the settings of a connection by kafka-python's names, with passwords, which must not be logged.
-
-    All are of types that JSON has. With OAUTHBEARER ``sasl_oauth`` holds the settings of an `OAuthLogin`, from which
-    each client makes what it takes for them.
+    They may hold passwords, and must not be logged.
 
     Raises:
         ConfigError: the file or variable of a password, or the file of a certificate or key, cannot be read.
     """
-    for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "sasl_oauth_cafile"):
-        path: str | None = getattr(connection, name)
-        if path is not None:
+    connection_options(connection)
+    return {name: value for name, value in revealed(connection, Connection.model_fields).items() if value is not None}
+
+
+def secrets_of(options: Mapping[str, Any]) -> list[str]:
+    """Return what must not be logged of `client_options`."""
+    held = {**options["options"], **connection_options(Connection.model_validate(options))}
+    return [value for name, value in held.items() if is_secret(name) and isinstance(value, str)]
+
+
+def connection_options(connection: Connection) -> dict[str, Any]:
+    """Return what is set of a connection, but for `options`, with passwords and what files hold at present.
+
+    Raises:
+        ConfigError: a file or variable cannot be read.
+    """
+    found: dict[str, Any] = {}
+    for name in LIBRDKAFKA_NAMES:
+        is_read = f"{name}_file" in Connection.model_fields
+        found[name] = read_secret(connection, name) if is_read else getattr(connection, name)
+        if name.endswith("file") and found[name] is not None:
             # kafka-python would retry for ever, and name neither the setting nor the file.
-            check_readable(name, path)
-    options: dict[str, Any] = {
-        "bootstrap_servers": list(connection.bootstrap_servers),
-        "security_protocol": connection.security_protocol,
-        "client_id": connection.client_id,
-        "sasl_mechanism": connection.sasl_mechanism,
-        "sasl_plain_username": connection.sasl_plain_username,
-        "sasl_plain_password": read_secret(connection, "sasl_plain_password"),
-        "sasl_oauth": _oauth_login(connection) if connection.sasl_mechanism == "OAUTHBEARER" else None,
-        "ssl_cafile": connection.ssl_cafile,
-        "ssl_certfile": connection.ssl_certfile,
-        "ssl_keyfile": connection.ssl_keyfile,
-        "ssl_password": read_secret(connection, "ssl_password"),
-        "api_version": connection.api_version,
-    }
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _oauth_login(connection: Connection) -> dict[str, object]:
-    read_client_secret(connection)  # which must be readable
-    return revealed(connection, OAuthLogin.model_fields)
+            check_readable(name, found[name])
+    return {name: value for name, value in found.items() if value not in (None, {})}

@@ -11,20 +11,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
 from streammoe.errors import ConfigError, SinkError, not_installed
 from streammoe.ports import Message, RecordWriter
-from streammoe.secrets import revealed
 from streammoe.text import counted
-from streammoe_connectors.kafka.oauth import OAuthLogin, TokenUnavailable
 
 try:
     from kafka import KafkaAdminClient, KafkaProducer
     from kafka import errors as kafka_errors
     from kafka.admin import ConfigResource, ConfigResourceType
-
-    from streammoe_connectors.kafka.kafka_python.tokens import kafka_python_options, request_first_token
 except ModuleNotFoundError as error:  # the extra is optional
     raise not_installed("streammoe produce", "kafka-python", "kafka") from error
 
@@ -66,15 +60,6 @@ class _ClientLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.first = self.first or re.sub(r"^<.*?>: ", "", record.getMessage())
-
-
-def _checked(path: Path, login: dict[str, Any]) -> dict[str, object]:
-    try:
-        return revealed(OAuthLogin.model_validate(login), OAuthLogin.model_fields)
-    except ValidationError as error:
-        # Without its input, which may be the secret.
-        problems = [(part["loc"][0], part["msg"].removeprefix("Value error, ")) for part in error.errors()]
-        raise ConfigError(*(f"--config {path}: {name}: {problem}" for name, problem in problems)) from None
 
 
 class _SentRecord(NamedTuple):
@@ -123,8 +108,6 @@ class TopicWriter(RecordWriter):
     def settings(path: Path | None) -> dict[str, Any]:
         """Read settings of kafka-python, such as those of TLS and SASL, from a TOML file; no message shows a value.
 
-        Those of `OAuthLogin`, which kafka-python has not, become its token provider.
-
         Raises:
             ConfigError: the file cannot be read, or has an unknown or invalid setting.
         """
@@ -136,7 +119,6 @@ class TopicWriter(RecordWriter):
             raise ConfigError(f"--config {path}: cannot be read ({error.strerror})") from error
         except ValueError:  # the parser's own message may quote a secret
             raise ConfigError(f"--config {path}: is not TOML; write a line such as security_protocol = 'SSL'") from None
-        login = {name: settings.pop(name) for name in OAuthLogin.model_fields if name in settings}
         known = KafkaProducer.DEFAULT_CONFIG.keys() - RESERVED_SETTINGS
         if unknown := sorted(settings.keys() - known):
             raise ConfigError(
@@ -145,12 +127,16 @@ class TopicWriter(RecordWriter):
         if settings.get("security_protocol", "PLAINTEXT") not in PROTOCOLS:
             # kafka-python would treat any other word as PLAINTEXT, and send passwords unencrypted.
             raise ConfigError(f"--config {path}: security_protocol must be one of {', '.join(PROTOCOLS)}")
-        return settings if not login else kafka_python_options({**settings, "sasl_oauth": _checked(path, login)})
+        if settings.get("sasl_mechanism") == "OAUTHBEARER":
+            raise ConfigError(
+                f"--config {path}: sasl_mechanism must not be OAUTHBEARER, which kafka-python, the client of this "
+                "command, does not have without code; log in by another mechanism, or write with another tool"
+            )
+        return settings
 
     def _create_producer(self, partitions: int | None, low_latency: bool, settings: dict[str, Any]) -> Any:
         common = {"bootstrap_servers": self._servers.split(","), "bootstrap_timeout_ms": CONNECT_TIMEOUT_MS, **settings}
         try:
-            request_first_token(common)
             self._ensure_topic(partitions, common)
             limit = MAX_REQUEST_BYTES
             if self._max_message_bytes is not None and settings.get("compression_type") is None:
@@ -168,8 +154,6 @@ class TopicWriter(RecordWriter):
             )
         except kafka_errors.KafkaError as error:
             raise self._as_sink_error(error) from error
-        except TokenUnavailable as error:
-            raise SinkError(f"topic {self._name!r} at {self._servers}: no login: {error}") from None
         except ConfigError:
             raise
         except (AssertionError, TypeError, ValueError, OSError):

@@ -7,27 +7,51 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import numpy as np
-from pydantic import BeforeValidator, Field, ValidationInfo, field_serializer, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+)
 
 from streammoe.errors import InvalidEvent, not_installed
-from streammoe.text import shown
+from streammoe.secrets import is_given
 from streammoe.types import IntArray
+from streammoe_connectors.addresses import is_http_address, without_login
 from streammoe_connectors.formats.events import MANY, events_of, json_lines, path_of
+from streammoe_connectors.formats.framing import FRAME_BYTES, Read, malformed, schema_number
 from streammoe_connectors.formats.records import csv_lines
-from streammoe_connectors.formats.registry_login import (
-    RegistryLogin,
-    authorization,
-    check_registry_address,
-    registry_tls,
-)
-from streammoe_connectors.formats.schema_registry import FRAME_BYTES, Registry, without_password
 from streammoe_connectors.kafka.fields import RecordFields
 from streammoe_connectors.kafka.records import Records
 
-_PACKAGES = {"avro": "fastavro", "protobuf": "protobuf"}  # the package to install for each format
+_FORMATS: dict[str, tuple[str, ...]] = {
+    "schema_registry": ("avro", "protobuf"),
+    "columns": ("csv",),
+    "schema_file": ("avro", "protobuf"),
+    "message": ("protobuf",),
+    "record": ("jsonl", "avro", "protobuf"),
+    "framing": ("jsonl", "protobuf"),
+}
+"""The formats that each of these settings is for."""
+_NEEDED = {
+    "schema_registry_username": "schema_registry",
+    "schema_registry_password_env": "schema_registry_username",
+    "schema_registry_token_env": "schema_registry",
+    "schema_registry_cafile": "schema_registry",
+    "schema_registry_certfile": "schema_registry",
+    "schema_registry_keyfile": "schema_registry_certfile",
+    "schema_registry_key_password_env": "schema_registry_certfile",
+}
+"""What must be set together with each of these settings."""
 
 
 def _names(value: object) -> object:
@@ -43,25 +67,40 @@ def _names(value: object) -> object:
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 
-class ValueSettings(RegistryLogin):
+class ValueSettings(BaseModel):
     """The format of values, and the parts of a record that become fields of its event.
 
     Attributes:
         format: of the values.
-        columns: for csv, the names of the values in each record, in order.
-        schema_file: for avro, an Avro schema (``.avsc``) that all values were written with; for protobuf, the output of
-            ``protoc --include_imports --descriptor_set_out=FILE``.
         schema_registry: for avro and protobuf instead of `schema_file`, the http(s) address of a registry with
             Confluent's interface. Each value then begins with a byte 0 and the 4 bytes of its schema's number, in
             protobuf followed by the indexes of its message. A user and a password may be part of the address, as in
             ``https://user:password@host``; messages omit them.
+        schema_registry_username: the user for HTTP basic authentication.
+        schema_registry_password: of the user; better set by file or environment variable.
+        schema_registry_password_file: a file that holds it, which is read again for each schema, so that it may be
+            replaced at any time; a line end after it is not part of it.
+        schema_registry_password_env: the environment variable that holds it.
+        schema_registry_token: a bearer token instead of user and password; better set by file or environment variable.
+        schema_registry_token_file: a file that holds it, likewise.
+        schema_registry_token_env: the environment variable that holds it.
+        schema_registry_cafile: certificates of the authorities that sign the registry's certificate; by default those
+            that the system trusts.
+        schema_registry_certfile: the client's own certificate, for a registry that requires one.
+        schema_registry_keyfile: the private key of that certificate, unless that file holds it, too.
+        schema_registry_key_password: the password of that key; better set by file or environment variable.
+        schema_registry_key_password_file: a file that holds it.
+        schema_registry_key_password_env: the environment variable that holds it.
+        columns: for csv, the names of the values in each record, in order.
+        schema_file: for avro, an Avro schema (``.avsc``) that all values were written with; for protobuf, the output of
+            ``protoc --include_imports --descriptor_set_out=FILE``.
         message: for protobuf, the full name of the message, such as ``shop.Order``; with a registry values of other
             messages are then rejected, and by default all are read.
         record: for jsonl, avro and protobuf, names that lead from the value to the object that is the record, such as
             ``payload.after``.
         framing: for jsonl and protobuf, the prefix of each message: nothing (``none``), or that of serializers for a
             registry (``confluent``).
-        key_field: name of the event's field for the record's key, as text.
+        key_field: name of the event's field for the record's key, as text; bytes that are none become escapes.
         timestamp_field: name of the event's field for the record's timestamp, as seconds since 1970.
         header_fields: headers that become fields of the same names, as texts; the last of several equal ones counts.
 
@@ -69,9 +108,24 @@ class ValueSettings(RegistryLogin):
     become columns, in this order, before `columns`. A record without key, timestamp or header lacks that field.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
     format: Literal["jsonl", "csv", "avro", "protobuf"] = "jsonl"
+    schema_registry: str | None = Field(default=None, min_length=1, repr=False)
+    schema_registry_username: str | None = Field(default=None, min_length=1)
+    schema_registry_password: SecretStr | None = None
+    schema_registry_password_file: str | None = Field(default=None, min_length=1)
+    schema_registry_password_env: str | None = Field(default=None, min_length=1, validate_default=True)
+    schema_registry_token: SecretStr | None = None
+    schema_registry_token_file: str | None = Field(default=None, min_length=1)
+    schema_registry_token_env: str | None = Field(default=None, min_length=1, validate_default=True)
+    schema_registry_cafile: str | None = Field(default=None, min_length=1)
+    schema_registry_certfile: str | None = Field(default=None, min_length=1)
+    schema_registry_keyfile: str | None = Field(default=None, min_length=1)
+    schema_registry_key_password: SecretStr | None = None
+    schema_registry_key_password_file: str | None = Field(default=None, min_length=1)
+    schema_registry_key_password_env: str | None = Field(default=None, min_length=1, validate_default=True)
     columns: Names | None = Field(default=None, validate_default=True)
-    schema_registry: str | None = Field(default=None, min_length=1, repr=False, validate_default=True)
     schema_file: str | None = Field(default=None, min_length=1, validate_default=True)
     message: str | None = Field(default=None, min_length=1, validate_default=True)
     record: str | None = None
@@ -80,91 +134,70 @@ class ValueSettings(RegistryLogin):
     timestamp_field: str | None = Field(default=None, min_length=1)
     header_fields: Names = ()
 
-    @field_validator("columns")
+    @field_validator(*_FORMATS)
     @classmethod
-    def _check_columns(cls, columns: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
-        kind = info.data.get("format")
-        if kind == "csv" and not columns:
+    def _check_format(cls, value: Any, info: ValidationInfo) -> Any:
+        name, kind, registry = str(info.field_name), info.data.get("format"), info.data.get("schema_registry")
+        if kind is None:
+            return value
+        if value not in (None, "none") and kind not in _FORMATS[name]:
+            formats = " or ".join(f'"{each}"' for each in _FORMATS[name])
+            raise ValueError(f'must be set only if source.format is {formats}, and it is "{kind}"')
+        if name == "columns" and kind == "csv" and not value:
             raise ValueError('must name the values of a record, in order, if source.format is "csv"')
-        if kind in {"jsonl", "avro", "protobuf"} and columns is not None:
-            raise ValueError(f'must not be set if source.format is "{kind}", whose values have names')
-        return columns
+        is_either = name == "schema_file" and kind in _FORMATS[name] and "schema_registry" in info.data
+        if is_either and (value is None) == (registry is None):
+            raise ValueError(f'must be set if source.format is "{kind}", unless source.schema_registry is; not both')
+        if name == "message" and kind == "protobuf" and value is None and info.data.get("schema_file") is not None:
+            raise ValueError("must be the full name of the message, such as shop.Order, if source.schema_file is set")
+        return value
 
     @field_validator("schema_registry")
     @classmethod
-    def _check_schema_registry(cls, address: str | None, info: ValidationInfo) -> str | None:
-        if address is not None and info.data.get("format") in {"jsonl", "csv"}:
-            raise ValueError('must be set only if source.format is "avro" or "protobuf"')
-        return check_registry_address(address, info.data)
+    def _check_registry(cls, address: str | None) -> str | None:
+        if address is not None and (not is_http_address(address) or urlsplit(address).query):
+            raise ValueError("must be the address of a registry, such as https://registry.example:8081")
+        return address
 
-    @field_validator("schema_file")
+    @field_validator(*_NEEDED)
     @classmethod
-    def _check_schema_file(cls, path: str | None, info: ValidationInfo) -> str | None:
-        match info.data.get("format"):
-            case "jsonl" | "csv" as kind if path is not None:
-                raise ValueError(f'must not be set if source.format is "{kind}"')
-            case "avro" if _both_or_none(path, info):
-                raise ValueError('must be set if source.format is "avro", unless source.schema_registry is; not both')
-            case "protobuf" if _both_or_none(path, info):
-                raise ValueError(
-                    'must be set if source.format is "protobuf", to the output of protoc --include_imports '
-                    "--descriptor_set_out=FILE, unless source.schema_registry is; not both"
-                )
-        return path
-
-    @field_validator("message")
-    @classmethod
-    def _check_message(cls, message: str | None, info: ValidationInfo) -> str | None:
-        kind = info.data.get("format")
-        if kind == "protobuf" and message is None and info.data.get("schema_file") is not None:
-            raise ValueError(
-                'must be the full name of the message, such as shop.Order, if source.format is "protobuf" with a '
-                "schema_file"
-            )
-        if kind in {"jsonl", "csv", "avro"} and message is not None:
-            raise ValueError('must be set only if source.format is "protobuf"')
-        return message
+    def _check_registry_login(cls, value: str | None, info: ValidationInfo) -> str | None:
+        name, found = str(info.field_name), info.data
+        needed = _NEEDED[name]
+        given = is_given(value, info) if name.endswith("_env") else value is not None
+        if given and found.get(needed, "invalid") is None:
+            raise ValueError(f"must be set only together with {needed}")
+        address = found.get("schema_registry") or ""
+        if given and name.endswith(("cafile", "certfile")) and address.startswith("http:"):
+            raise ValueError("must not be set unless schema_registry begins with https://")
+        if given and name.endswith(("username", "token_env")) and "@" in address:
+            raise ValueError("must not be set if schema_registry holds a user")
+        if given and name.endswith("token_env") and found.get("schema_registry_username") is not None:
+            raise ValueError("must not be set together with schema_registry_username; a registry takes one login")
+        if not given and name.endswith("_password_env") and "key" not in name and found.get(needed) is not None:
+            raise ValueError("must be set if schema_registry_username is, unless …_password_file or …_password is")
+        if name.endswith("username") and ":" in (value or ""):
+            raise ValueError("must not hold a colon, which separates it from the password in HTTP")
+        return value
 
     @field_validator("record")
     @classmethod
-    def _check_record(cls, record: str | None, info: ValidationInfo) -> str | None:
-        if record is not None and info.data.get("format") == "csv":
-            raise ValueError('must not be set if source.format is "csv", whose values are not nested')
+    def _check_record(cls, record: str | None) -> str | None:
         path_of(record)
         return record
 
-    @field_validator("framing")
+    @field_validator("key_field", "timestamp_field", "header_fields")
     @classmethod
-    def _check_framing(cls, framing: str, info: ValidationInfo) -> str:
-        if framing != "none" and info.data.get("format") in {"csv", "avro"}:
-            raise ValueError(
-                'must be "none" unless source.format is "jsonl" or "protobuf"; for avro it follows from schema_registry'
-            )
-        return framing
-
-    @field_validator("key_field", "timestamp_field")
-    @classmethod
-    def _check_unique_name(cls, name: str | None, info: ValidationInfo) -> str | None:
-        used_names = {*(info.data.get("columns") or ()), info.data.get("key_field")}
-        if name is not None and name in used_names:
-            raise ValueError("must differ from the names of other fields")
-        return name
-
-    @field_validator("header_fields")
-    @classmethod
-    def _check_unique_names(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        used_names = {*(info.data.get("columns") or ()), info.data.get("key_field"), info.data.get("timestamp_field")}
-        if repeated := [name for name in names if name in used_names]:
+    def _check_unique_names(cls, names: Any, info: ValidationInfo) -> Any:
+        used = {*(info.data.get("columns") or ()), info.data.get("key_field"), info.data.get("timestamp_field")}
+        given = [names] if isinstance(names, str) else names or ()
+        if repeated := [name for name in given if name in used]:
             raise ValueError(f"must not repeat the names of other fields, but has {', '.join(repeated)}")
         return names
 
     @field_serializer("schema_registry")
     def _hide_password(self, address: str | None) -> str | None:
-        return None if address is None else without_password(address)
-
-
-def _both_or_none(schema_file: str | None, info: ValidationInfo) -> bool:
-    return "schema_registry" in info.data and (schema_file is None) == (info.data["schema_registry"] is None)
+        return None if address is None else without_login(address)
 
 
 class Block(NamedTuple):
@@ -200,7 +233,7 @@ class Values:
 
     def __init__(self, settings: ValueSettings) -> None:
         self._fields = RecordFields(settings.key_field, settings.timestamp_field, settings.header_fields)
-        self._to_json = _create_converter(settings)
+        self._to_json = _converter(settings)
         self._path = path_of(settings.record)
         if settings.format == "csv":
             self.format = "csv"
@@ -237,7 +270,7 @@ class Values:
             index, numbers, skipped = np.array(events.records, np.int64), events.numbers, events.skipped
             records = records.take(index)
         if self._fields.names:
-            columns = self._fields.read(records, rejected)
+            columns = self._fields.read(records)
             add = self._fields.before_csv if self.format == "csv" else self._fields.into_json
             values = add(values, columns)
         for i in rejected:
@@ -259,42 +292,44 @@ def _convert(raw: list[bytes], to_json: Callable[[bytes], bytes], rejected: dict
     return values
 
 
-def _without_frame(value: bytes) -> bytes:
-    """Return the text behind the prefix of a registry's serializer; the schema is not needed to read it."""
-    if len(value) < FRAME_BYTES or value[0] != 0:
-        raise InvalidEvent(
-            f"the value {shown(value[:40])} must begin with a byte 0 and the 4 bytes of its schema's number, and does "
-            'not; values without them have source.framing = "none"',
-            reason="malformed",
-        )
-    return value[FRAME_BYTES:]
-
-
-def _create_converter(settings: ValueSettings) -> Callable[[bytes], bytes] | None:
+def _converter(settings: ValueSettings) -> Callable[[bytes], bytes] | None:
     """Return the function that converts a value to JSON text, or ``None`` if no conversion is needed."""
+    framed = settings.framing == "confluent"
+    if settings.format == "csv" or (settings.format == "jsonl" and not framed):
+        return None
+    what = f'source.format = "{settings.format}"'
+    if settings.format == "jsonl":
+        return partial(_read, "JSON", lambda value, start: value[start:], True)
+    parse: Callable[[str, list[tuple[str, str]]], Read]
     try:
         if settings.format == "avro":
-            from streammoe_connectors.formats.avro import AvroFile, AvroRegistry
+            from streammoe_connectors.formats.avro import AvroReader
 
-            if settings.schema_registry is not None:
-                return AvroRegistry(_registry(settings, settings.schema_registry))
-            return AvroFile(str(settings.schema_file))
-        if settings.format == "protobuf":
-            from streammoe_connectors.formats.protobuf import ProtobufFile, ProtobufRegistry
+            parse = AvroReader
+            if settings.schema_registry is None:
+                return partial(_read, "Avro", AvroReader.from_file(str(settings.schema_file)), False)
+        else:
+            from streammoe_connectors.formats.protobuf import ProtobufReader
 
-            if settings.schema_registry is not None:
-                return ProtobufRegistry(_registry(settings, settings.schema_registry), settings.message)
-            framed = settings.framing == "confluent"
-            return ProtobufFile(str(settings.schema_file), str(settings.message), framed=framed)
-        if settings.format == "jsonl" and settings.framing == "confluent":
-            return _without_frame
+            parse = partial(ProtobufReader.registered, settings.message)
+            if settings.schema_registry is None:
+                reader = ProtobufReader.from_file(str(settings.schema_file), str(settings.message), framed=framed)
+                return partial(_read, "Protobuf", reader, framed)
     except ModuleNotFoundError:
-        raise not_installed(
-            f'source.format = "{settings.format}"', _PACKAGES[settings.format], settings.format
-        ) from None
-    return None
+        package = "fastavro" if settings.format == "avro" else "protobuf"
+        raise not_installed(what, package, settings.format) from None
+    try:
+        from streammoe_connectors.formats.registry import RegistryReader
+    except ModuleNotFoundError:
+        raise not_installed("source.schema_registry", "confluent-kafka[schemaregistry]", "registry") from None
+    return RegistryReader("Avro" if settings.format == "avro" else "Protobuf", settings, parse)
 
 
-def _registry(settings: ValueSettings, address: str) -> Registry:
-    authorization(settings, address)  # a missing secret is found before the first record
-    return Registry(address, authorization=lambda: authorization(settings, address), tls=registry_tls(settings))
+def _read(kind: str, read: Read, framed: bool, value: bytes) -> bytes:
+    """Convert a value whose schema is known, also where a frame names one."""
+    try:
+        if framed:
+            schema_number(value)
+        return read(value, FRAME_BYTES if framed else 0)
+    except ValueError as error:
+        raise malformed(kind, value, error) from None

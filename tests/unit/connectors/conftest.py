@@ -1,6 +1,6 @@
 import pytest
 
-from streammoe_connectors.formats import schema_registry
+from streammoe_connectors.formats import registry as formats_registry
 from tests.unit.connectors.registry import Registry
 
 
@@ -19,7 +19,7 @@ def write(tmp_path):
 @pytest.fixture
 def registries(monkeypatch):
     """Makes registries, which are closed at the end; clients do not pause between attempts."""
-    monkeypatch.setattr(schema_registry, "_RETRY_PAUSES_SECONDS", (0.0, 0.0))
+    monkeypatch.setitem(formats_registry._OPTIONS, "retries.wait.ms", 0)
     made = []
 
     def make(*arguments):

@@ -58,6 +58,7 @@ class Handler(BaseHTTPRequestHandler):
             elif (scheme, client) != ("Basic", server.client):
                 status, body = 401, {"error": "invalid_client", "error_description": f"not {login}"}
         self.send_response(status)
+        self.send_header("Content-Type", "application/json")  # which librdkafka asks for
         for header in headers:
             self.send_header(*header)
         self.end_headers()

@@ -35,8 +35,7 @@ from streammoe_connectors.kafka.consumer import (
     unreachable,
     unusable,
 )
-from streammoe_connectors.kafka.kafka_python.tokens import kafka_python_options, request_first_token
-from streammoe_connectors.kafka.oauth import TokenUnavailable
+from streammoe_connectors.kafka.kafka_python.options import own_options
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.records import Records
 from streammoe_connectors.kafka.source_settings import ReadingSettings
@@ -57,7 +56,7 @@ class KafkaPythonConsumer:
         arguments: dict[str, Any] = {
             "fetch_max_bytes": max(settings.partition_fetch_bytes, settings.buffer_bytes // 2),
             "metadata_max_age_ms": max(1_000, int(settings.discover_seconds * 1000)),
-            **{name: value for name, value in kafka_python_options(options).items() if name not in _PRODUCER_OPTIONS},
+            **{name: value for name, value in own_options(options).items() if name not in _PRODUCER_OPTIONS},
             "allow_auto_create_topics": False,
             "auto_offset_reset": "none",
             "bootstrap_timeout_ms": REQUEST_TIMEOUT_MS,
@@ -68,12 +67,6 @@ class KafkaPythonConsumer:
             "max_partition_fetch_bytes": settings.partition_fetch_bytes,
             "max_poll_records": settings.max_poll_records,
         }
-        if "api_version" in arguments:
-            arguments["api_version"] = tuple(arguments["api_version"])
-        try:
-            self._tokens = request_first_token(arguments)
-        except TokenUnavailable as error:
-            raise ClusterUnavailableError(str(error)) from None
         try:
             self._consumer = KafkaConsumer(**arguments)
         except KafkaError as error:
@@ -81,7 +74,7 @@ class KafkaPythonConsumer:
                 client.close()
             if not getattr(error, "retriable", False):
                 raise unusable(_error_text(error)) from None
-            raise unreachable(_error_text(error), options.get("security_protocol", "PLAINTEXT")) from None
+            raise unreachable(_error_text(error), arguments["security_protocol"]) from None
         self._metadata_request: Any = None
         self._metadata_requested_at = self._next_metadata_attempt_at = 0.0
         self._failed_commits: deque[str] = deque()
@@ -204,8 +197,6 @@ class KafkaPythonConsumer:
         self._consumer.resume(ClientPartition(*partition))
 
     def poll(self, seconds: float) -> dict[TopicPartition, Records]:
-        if self._tokens is not None:
-            self._tokens.check()
         self._reset_fetcher()
         try:
             fetched = self._consumer.poll(int(seconds * 1000))

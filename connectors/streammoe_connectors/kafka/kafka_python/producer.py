@@ -33,9 +33,7 @@ from streammoe.errors import ConfigError
 from streammoe.ports import Location, TopicPartition
 from streammoe_connectors.kafka.clients import Cause, ClientError, Transactional, Undelivered
 from streammoe_connectors.kafka.delivery import Delivery
-from streammoe_connectors.kafka.kafka_python.options import supported_options
-from streammoe_connectors.kafka.kafka_python.tokens import request_first_token
-from streammoe_connectors.kafka.oauth import TokenUnavailable
+from streammoe_connectors.kafka.kafka_python.options import own_options, supported_options
 
 _LOGGER = logging.getLogger("streammoe.kafka")
 
@@ -69,7 +67,7 @@ class KafkaPythonProducer:
             "request_timeout_ms": min(30_000, int(500 * delivery.delivery_timeout_seconds)),
             "max_request_size": _MAX_REQUEST_BYTES,
             "metrics_enabled": False,
-            **supported_options(options, KafkaProducer.DEFAULT_CONFIG),
+            **supported_options(own_options(options), KafkaProducer.DEFAULT_CONFIG),
             # Blocking calls are retried.
             "bootstrap_timeout_ms": _BOOTSTRAP_TIMEOUT_MS,
             "max_block_ms": _METADATA_TIMEOUT_MS,
@@ -79,10 +77,6 @@ class KafkaPythonProducer:
             self._options["transaction_timeout_ms"] = int(1000 * transactional.timeout)
         self._pending: deque[_Sent] = deque()
         self._bytes = 0
-        try:
-            request_first_token(self._options)
-        except TokenUnavailable as error:
-            raise ClientError(Cause.NO_ANSWER, str(error)) from error
         try:
             self._producer = _create(self._options)
         except KafkaTimeoutError as error:
@@ -194,7 +188,7 @@ def committed_metadata(
     """See `Client.committed_metadata`."""
     try:
         consumer = KafkaConsumer(
-            **supported_options(options, KafkaConsumer.DEFAULT_CONFIG),
+            **supported_options(own_options(options), KafkaConsumer.DEFAULT_CONFIG),
             group_id=group,
             enable_auto_commit=False,
             # The coordinator then responds only once earlier transactions have ended.

@@ -34,8 +34,7 @@ from streammoe_connectors.kafka.consumer import (
     unreachable,
     unusable,
 )
-from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, metadata_of, with_tokens
-from streammoe_connectors.kafka.oauth import TokenUnavailable
+from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, metadata_of, own_options
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.records import Records
 from streammoe_connectors.kafka.source_settings import ReadingSettings
@@ -92,10 +91,7 @@ class LibrdkafkaConsumer:
         self._requested: Sequence[str] | None = None
         self._metadata_request: Future[Topics] | None = None
         self._metadata_requested_at = self._next_metadata_attempt_at = 0.0
-        try:
-            connection, self._tokens = with_tokens(options)
-        except TokenUnavailable as error:
-            raise ClusterUnavailableError(str(error)) from None
+        connection = own_options(options)
         fetch_bytes = min(max(settings.partition_fetch_bytes, settings.buffer_bytes // 2), _MAX_FETCH_BYTES)
         arguments = {
             # Checksums of records are checked, as by other clients.
@@ -128,7 +124,10 @@ class LibrdkafkaConsumer:
         except KafkaException as error:
             self._consumer.poll(0)  # which calls for errors
             self.close()
-            raise unreachable(self._reason(error), options.get("security.protocol", "PLAINTEXT")) from None
+            reason, endpoint = self._reason(error), connection.get("sasl.oauthbearer.token.endpoint.url")
+            if endpoint is not None:  # it says only after 20 s that this does not answer
+                reason = f"{reason}; there may be no token from {endpoint}"
+            raise unreachable(reason, connection["security.protocol"]) from None
 
     def _record_error(self, error: KafkaError) -> None:
         self._last_error = error_text(error)
@@ -296,8 +295,6 @@ class LibrdkafkaConsumer:
         self._consumer.resume([ClientPartition(*partition)])
 
     def poll(self, seconds: float) -> dict[TopicPartition, Records]:
-        if self._tokens is not None:
-            self._tokens.check()
         if self._postponed is not None:
             error, self._postponed = self._postponed, None
             raise error

@@ -9,7 +9,6 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from streammoe.errors import ConfigError
-from streammoe_connectors.kafka.oauth import OAuthLogin, TokenSource
 from streammoe_connectors.kafka.settings import LIBRDKAFKA_NAMES, Connection, connection_options
 
 LOGGER = logging.getLogger("librdkafka")
@@ -19,47 +18,21 @@ DEFAULTS: dict[str, Any] = {
     "socket.keepalive.enable": True,
 }
 """Options unless overridden in ``options``. It would wait up to 10 s before it retries a broker."""
-_SECRETS = (
-    "sasl.password",
-    "ssl.key.password",
-    "ssl.keystore.password",
-    "sasl.oauthbearer.client.secret",
-    "sasl_oauth_client_secret",
-)
 
 
-def client_options(connection: Connection) -> dict[str, Any]:
-    """See `Client.client_options`."""
-    options = {LIBRDKAFKA_NAMES.get(name, name): value for name, value in connection_options(connection).items()}
-    options["bootstrap.servers"] = ",".join(options["bootstrap.servers"])
-    return {**DEFAULTS, **options, **connection.options}
-
-
-def with_tokens(options: Mapping[str, Any]) -> tuple[dict[str, Any], TokenSource | None]:
-    """Return options with a function for tokens instead of the settings of them, if they have any, and their source.
+def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `client_options` by librdkafka's names, with passwords as their files hold them now.
 
     Raises:
-        ConfigError: the secret or a certificate cannot be read, or the endpoint rejects this client.
-        TokenUnavailable: there is no token, for a reason that may pass.
+        ConfigError: a file or variable cannot be read.
     """
-    arguments = dict(options)
-    login = arguments.pop("sasl_oauth", None)
-    if login is None:
-        return arguments, None
-    source = TokenSource(OAuthLogin.model_validate(login))
-    source.token()  # its own thread would not say why there is none
-
-    def token(_: str) -> tuple[str, float, str, dict[str, str]]:
-        found = source.token()
-        return found.text, found.expires_at, "", source.extensions
-
-    return {**arguments, "oauth_cb": token}, source
-
-
-def secrets_of(options: Mapping[str, Any]) -> list[str]:
-    """See `Client.secrets_of`."""
-    held = {**options, **options.get("sasl_oauth", {})}
-    return [held[name] for name in _SECRETS if held.get(name)]
+    connection = Connection.model_validate(options)
+    found = {LIBRDKAFKA_NAMES[name]: value for name, value in connection_options(connection).items()}
+    found["bootstrap.servers"] = ",".join(connection.bootstrap_servers)
+    if connection.sasl_mechanism == "OAUTHBEARER":
+        extensions = ",".join(f"{name}={value}" for name, value in connection.sasl_oauth_extensions.items())
+        found |= {"sasl.oauthbearer.method": "oidc", "sasl.oauthbearer.extensions": extensions}
+    return {**DEFAULTS, **found, **connection.options}
 
 
 def check_producer_options(connection: Connection, section: str) -> None:

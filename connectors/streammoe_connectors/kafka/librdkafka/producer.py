@@ -18,8 +18,7 @@ from streammoe.ports import Location, TopicPartition
 from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.clients import Cause, ClientError, Transactional, Undelivered
 from streammoe_connectors.kafka.delivery import Delivery
-from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, metadata_of, with_tokens
-from streammoe_connectors.kafka.oauth import TokenUnavailable
+from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, metadata_of, own_options
 
 MAX_PENDING_KIBIBYTES = 32 << 10
 """Size of unacknowledged records from which on none is accepted."""
@@ -38,7 +37,7 @@ class LibrdkafkaProducer:
         self, options: Mapping[str, Any], delivery: Delivery, transactional: Transactional | None = None
     ) -> None:
         timeout_ms = int(1000 * delivery.delivery_timeout_seconds)
-        connection = _connection(options)
+        connection = own_options(options)
         arguments: dict[str, Any] = {
             "acks": "all",
             "enable.idempotence": True,
@@ -200,7 +199,7 @@ def committed_metadata(
     """See `Client.committed_metadata`."""
     consumer = Consumer(
         {
-            **_connection(options),
+            **own_options(options),
             "group.id": group,
             "enable.auto.commit": False,
             # The coordinator then responds only once earlier transactions have ended.
@@ -219,15 +218,6 @@ def committed_metadata(
         consumer.close()
     found = {TopicPartition(each.topic, each.partition): each for each in committed}
     return [metadata_of(found[partition]) if found[partition].offset >= 0 else None for partition in partitions]
-
-
-def _connection(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `with_tokens` of options; raise `ClientError` if there is no token for now."""
-    try:
-        connection, _ = with_tokens(options)
-    except TokenUnavailable as error:
-        raise ClientError(Cause.NO_ANSWER, str(error)) from error
-    return connection
 
 
 def _may_be_created(error: KafkaError | None) -> bool:

@@ -14,7 +14,7 @@ from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from tests.kafka_lab.lab import wait_until
 
-NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+NOWHERE = {"bootstrap_servers": "127.0.0.1:1", "client": "librdkafka"}
 
 
 @pytest.mark.parametrize(

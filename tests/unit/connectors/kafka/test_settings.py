@@ -1,27 +1,52 @@
 """The settings of a connection to Kafka, of its source, its sinks and `streammoe produce`; no broker is asked."""
 
+import json
+
 import pytest
 from pydantic import ValidationError
 
 from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
+from streammoe.secrets import revealed
 from streammoe_connectors.files.source import FileSource
-from streammoe_connectors.kafka import kafka_python, librdkafka
+from streammoe_connectors.kafka import librdkafka
 from streammoe_connectors.kafka.delivery import Delivery
-from streammoe_connectors.kafka.kafka_python import client_options
+from streammoe_connectors.kafka.kafka_python import options as kafka_python_options
+from streammoe_connectors.kafka.librdkafka import options as librdkafka_options
 from streammoe_connectors.kafka.predictions import KafkaPredictions
-from streammoe_connectors.kafka.settings import Connection
+from streammoe_connectors.kafka.settings import Connection, client_options, secrets_of
 from streammoe_connectors.kafka.source import KafkaSource
-from streammoe_connectors.kafka.source_settings import KafkaSettings
+from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSettings
 from streammoe_connectors.kafka.topic_sink import connection_for
 from streammoe_connectors.kafka.topic_writer import TopicWriter
 
 SERVER = {"bootstrap_servers": "a:1"}
 LOGIN = {**SERVER, "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "u"}
+TOKENS = {
+    **SERVER,
+    "security_protocol": "SASL_SSL",
+    "sasl_mechanism": "OAUTHBEARER",
+    "client": "librdkafka",
+    "sasl_oauth_token_url": "https://login.example/token",
+    "sasl_oauth_client_id": "me",
+    "sasl_oauth_client_secret": "hunter2",
+}
 NEEDED = {"kind": "kafka", **SERVER, "topics": "t", "group": "g"}
+REGISTRY = {
+    "schema_registry_username": "me",
+    "schema_registry_password": "hunter2",
+    "schema_registry_certfile": "c.pem",
+    "schema_registry_key_password": "hunter4",
+}
 
 
 # --- the connection --------------------------------------------------------------------------------------------------
+
+
+def own(connection):
+    """The options of a client that is made in another process."""
+    package = librdkafka_options if connection.client == "librdkafka" else kafka_python_options
+    return package.own_options(json.loads(json.dumps(client_options(connection))))
 
 
 def test_a_plain_connection_needs_nothing_else_and_further_options_are_handed_on():
@@ -31,10 +56,9 @@ def test_a_plain_connection_needs_nothing_else_and_further_options_are_handed_on
         "client_id": "streammoe",
         "reconnect_backoff_max_ms": 1000,
     }
-    assert client_options(Connection(**SERVER)) == plain
-    more = {"ssl_ciphers": "x", "reconnect_backoff_max_ms": 5}
-    connection = Connection(**SERVER, api_version=[2, 3], options=more)
-    assert client_options(connection) == plain | more | {"api_version": (2, 3)}
+    assert own(Connection(**SERVER)) == plain
+    more = {"ssl_ciphers": "x", "reconnect_backoff_max_ms": 5, "api_version": [2, 3]}
+    assert own(Connection(**SERVER, options=more)) == plain | more | {"api_version": (2, 3)}
 
 
 def test_librdkafka_has_the_same_settings_by_its_own_names():
@@ -45,7 +69,7 @@ def test_librdkafka_has_the_same_settings_by_its_own_names():
         ssl_password="q",
         options={"fetch.min.bytes": 9},
     )
-    options = librdkafka.client_options(connection)
+    options = own(connection)
     assert options.pop("reconnect.backoff.max.ms") == 1000
     assert options.pop("socket.keepalive.enable")
     assert options == {
@@ -59,33 +83,59 @@ def test_librdkafka_has_the_same_settings_by_its_own_names():
         "fetch.min.bytes": 9,
     }
     # Each is one of its options: it rejects others.
-    for files in ({}, {"ssl_cafile": __file__, "ssl_certfile": __file__, "ssl_keyfile": __file__}):
-        known = librdkafka.client_options(Connection(**LOGIN, client="librdkafka", sasl_plain_password="p", **files))
+    files = dict.fromkeys(("ssl_cafile", "ssl_certfile", "ssl_keyfile"), __file__)
+    token_files = TOKENS | {"sasl_oauth_cafile": __file__, "sasl_oauth_extensions": {"a": "b", "c": "d"}}
+    for login in (LOGIN | {"sasl_plain_password": "p"}, LOGIN | files | {"sasl_plain_password": "p"}, token_files):
+        known = client_options(Connection(**login | {"client": "librdkafka"}, options={"no.such.option": 1}))
         with pytest.raises(ConfigError, match="No such configuration property") as caught:
-            librdkafka.create_producer({**known, "no.such.option": 1}, Delivery(), None)
+            librdkafka.create_producer(known, Delivery(), None)
         assert "no.such.option" in str(caught.value)
 
 
-def test_a_password_is_in_the_options_and_nowhere_else():
-    connection = Connection(**LOGIN, sasl_plain_password="hunter2", ssl_password="hunter3")
-    options = client_options(connection)
-    assert (options["sasl_plain_password"], options["ssl_password"]) == ("hunter2", "hunter3")
-    for client in (kafka_python, librdkafka):
-        lent = client.client_options(connection)
-        assert client.secrets_of(lent) == ["hunter2", "hunter3"]
-    assert "hunter" not in f"{connection!r} {connection} {connection.model_dump()} {connection.model_dump_json()}"
+@pytest.mark.parametrize("client", ["kafka-python", "librdkafka"])
+def test_a_password_is_in_the_options_of_clients_and_nowhere_else(client):
+    more = {"ssl.keystore.password": "hunter4"} if client == "librdkafka" else {}
+    connection = Connection(**LOGIN, sasl_plain_password="hunter2", ssl_password="hunter3", client=client, options=more)
+    assert {"hunter2", "hunter3"} <= {value for value in own(connection).values() if isinstance(value, str)}
+    assert sorted(secrets_of(client_options(connection))) == ["hunter2", "hunter3", *more.values()]
+    assert "hunter" not in f"{connection!r} {connection}"
+    for shown in (connection.model_dump(exclude="options"), connection.model_dump_json(exclude="options")):
+        assert "hunter" not in str(shown)
+
+
+def test_secrets_of_a_registry_reach_the_process_that_reads_and_are_shown_nowhere():
+    for secrets in (REGISTRY, {"schema_registry_token": "hunter3"}):
+        address = "https://h:1" if secrets else "https://me:hunter2@h:1"
+        settings = KafkaSettings(**NEEDED, format="avro", schema_registry=address, **secrets)
+        assert "hunter" not in f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump_json()}"
+        sent = ReadingSettings.model_validate(json.loads(json.dumps(revealed(settings, ReadingSettings.model_fields))))
+        for name, value in secrets.items():
+            got = getattr(sent, name)
+            assert (got if isinstance(got, str) else got.get_secret_value()) == value
     shown = KafkaSettings(**NEEDED, format="avro", schema_registry="https://me:hunter2@h:1/a")
     assert "hunter" not in repr(shown) + str(shown) + shown.model_dump_json()
     assert shown.model_dump()["schema_registry"] == "https://h:1/a"
 
 
-def test_a_password_may_be_in_a_file_or_in_the_environment(tmp_path, monkeypatch):
-    (tmp_path / "password").write_text("hunter 2 \n")
-    from_file = Connection(**LOGIN, sasl_plain_password_file=str(tmp_path / "password"))
-    assert client_options(from_file)["sasl_plain_password"] == "hunter 2 "
-    from_environment = Connection(**LOGIN, sasl_plain_password_env="SECRET_OF_KAFKA")
+@pytest.mark.parametrize("client", ["kafka-python", "librdkafka"])
+def test_each_client_that_is_made_reads_the_password_again_from_its_file_or_the_environment(
+    client, tmp_path, monkeypatch
+):
+    file = tmp_path / "password"
+    file.write_text("hunter 2 \n")
+    name = "sasl.password" if client == "librdkafka" else "sasl_plain_password"
+    package = librdkafka_options if client == "librdkafka" else kafka_python_options
+    options = client_options(Connection(**LOGIN, sasl_plain_password_file=str(file), client=client))
+    assert package.own_options(options)[name] == "hunter 2 "
+    file.write_text("changed")
+    assert package.own_options(options)[name] == "changed"
+    file.unlink()
+    with pytest.raises(ConfigError, match="sasl_plain_password_file"):
+        package.own_options(options)
     monkeypatch.setenv("SECRET_OF_KAFKA", "hunter2")
-    assert client_options(from_environment)["sasl_plain_password"] == "hunter2"
+    assert own(Connection(**LOGIN, sasl_plain_password_env="SECRET_OF_KAFKA", client=client))[name] == "hunter2"
+    with pytest.raises(ConfigError, match="sasl_oauth_cafile"):
+        client_options(Connection(**TOKENS, sasl_oauth_cafile=str(file)))
 
 
 # --- what is sound, and what is not -----------------------------------------------------------------------------------
@@ -107,6 +157,7 @@ def test_values_may_be_written_in_several_ways():
 
 AVRO, PROTOBUF = {"format": "avro", "schema_file": "a"}, {"format": "protobuf", "schema_file": "a", "message": "a.B"}
 CSV = {"format": "csv", "columns": ["a"]}
+AT_REGISTRY = {"format": "avro", "schema_registry": "https://h:1"}
 WRONG = {
     "sasl_plain_password_env": [LOGIN, {**LOGIN, "sasl_plain_password": "x", "sasl_plain_password_file": "y"}],
     "sasl_mechanism": [
@@ -124,8 +175,19 @@ WRONG = {
         {"client": "librdkafka", "options": {"test.mock.num.brokers": 1}},
         {"client": "librdkafka", "options": {"max.partition.fetch.bytes": 9}},
     ],
-    "client": [{"client": "java"}],
-    "api_version": [{"client": "librdkafka", "api_version": [2, 3]}],
+    "client": [{"client": "java"}, TOKENS | {"client": "kafka-python"}],
+    "sasl_oauth_token_url": [
+        *(TOKENS | {"sasl_oauth_token_url": at} for at in ("http://login.example/token", "login.example")),
+        TOKENS | {"sasl_oauth_token_url": "https://me:hunter2@login.example/token"},
+        TOKENS | {"sasl_oauth_token_url": None},
+        {"sasl_oauth_token_url": "https://login.example/token"},
+    ],
+    "sasl_oauth_client_secret_env": [TOKENS | {"sasl_oauth_client_secret_env": "A"}],
+    "sasl_plain_username": [TOKENS | {"sasl_plain_username": "u"}],
+    "sasl_oauth_cafile": [{"sasl_oauth_cafile": "ca.pem"}],
+    "sasl_oauth_extensions": [
+        TOKENS | {"sasl_oauth_extensions": extensions} for extensions in ({"a1": "b"}, {"auth": "b"}, {"a": "b,c"})
+    ],
     "passwort": [{"passwort": "hunter2"}],
     "bootstrap_servers": [{"bootstrap_servers": servers} for servers in ("", 7, "http://a:1", "a:b:c", "u:p@a:1")],
     "topics": [{"topics": topics} for topics in ([], ["t", "t"], "a*")],
@@ -146,6 +208,31 @@ WRONG = {
         *(settings | {"schema_registry": "http://h"} for settings in ({"format": "jsonl"}, CSV)),
         *({"format": "avro", "schema_registry": at} for at in ("file:///etc/passwd", "h:8081", "http://h:no")),
     ],
+    "schema_registry_username": [
+        AT_REGISTRY | REGISTRY | {"schema_registry_username": "a:b"},
+        {"schema_registry_username": "me", "schema_registry_password": "hunter2"},
+    ],
+    "schema_registry_password_env": [
+        *(
+            AT_REGISTRY | REGISTRY | {"schema_registry_password_env": "A"},
+            AT_REGISTRY | {"schema_registry_username": "me"},
+        ),
+        AT_REGISTRY | {"schema_registry_password": "hunter2"},
+    ],
+    "schema_registry_token_env": [
+        AT_REGISTRY | {"schema_registry_token": "hunter2", "schema_registry_token_file": "a"},
+        AT_REGISTRY | REGISTRY | {"schema_registry_token": "hunter2"},
+        AT_REGISTRY | {"schema_registry": "http://u:hunter2@h:1", "schema_registry_token": "hunter2"},
+        {"schema_registry_token": "hunter2"},
+    ],
+    "schema_registry_cafile": [
+        *(
+            {"schema_registry_cafile": "a"},
+            AT_REGISTRY | {"schema_registry": "http://h", "schema_registry_cafile": "a"},
+        ),
+    ],
+    "schema_registry_keyfile": [AT_REGISTRY | {"schema_registry_keyfile": "key.pem"}],
+    "schema_registry_key_password_env": [AT_REGISTRY | {"schema_registry_key_password": "hunter2"}],
     "message": [PROTOBUF | {"message": None}, AVRO | {"message": "a.B"}],
     "framing": [AVRO | {"framing": "confluent"}, CSV | {"framing": "confluent"}],
     "timestamp_field": [{"key_field": "a", "timestamp_field": "a"}],
@@ -215,7 +302,7 @@ def test_settings_of_produce_are_those_of_the_file(tmp_path):
     path.write_text('security_protocol = "SASL_SSL"\nsasl_plain_password = "geheim"\nlinger_ms = 7')
     expected = {"security_protocol": "SASL_SSL", "sasl_plain_password": "geheim", "linger_ms": 7}
     assert (TopicWriter.settings(path), TopicWriter.settings(None)) == (expected, {})
-    for text in ('acks = "geheim"', 'security_protocol = ["geheim"]'):
+    for text in ('acks = "geheim"', 'security_protocol = ["geheim"]', 'sasl_mechanism = "OAUTHBEARER"'):
         path.write_text(text)
         with pytest.raises(ConfigError) as caught:
             TopicWriter.settings(path)

@@ -75,9 +75,15 @@ def test_key_time_and_headers_go_into_the_object_unless_it_has_a_field_of_that_n
     first, second, third = numbers(values_of(key_field="x"), given, "x")
     assert (first, third) == ([1], "wrong_type")
     assert math.isnan(second[0])
-    no_text = [{"key": b"\xe4"}, {"headers": [("b", b"ab\x80")]}, {"headers": [("b", None)]}]
-    found = numbers(values, [record(GOOD, **each) for each in no_text], "x")
-    assert found == ["malformed", "malformed", [1]]
+
+
+def test_keys_and_headers_that_are_no_text_reject_nothing_and_stay_different():
+    values = values_of(key_field="who", header_fields=["b"])
+    for key, text in [(b"\0\0\0\xe4", "\0\0\0\\xe4"), (b"\0\0\0\xe5", "\0\0\0\\xe5"), (b"\xc3\xa4", "ä")]:
+        assert only(values, GOOD, key=key, headers=[("b", key)]) == {"who": text, "b": text, "x": 1, "y": 2}
+    assert only(values, GOOD, headers=[("b", None)]) == {"x": 1, "y": 2}
+    csv = values_of(format="csv", columns=["x", "y"], key_field="who")
+    assert csv.block(columns(record(b"1,2", key=b"\xe4,"))).block == b'"\\xe4,",1,2\n'
 
 
 def test_fields_make_no_bad_json_good_and_no_good_json_bad():

@@ -1,0 +1,293 @@
+"""Values that name their schema in a registry, which may ask for a login, and may be encrypted."""
+
+import json
+import logging
+import shutil
+import ssl
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from streammoe.errors import ConfigError, RetriableSourceError, SourceError
+from streammoe_connectors.formats import registry as formats_registry
+from tests.unit.connectors.kafka_records import columns, numbers, record, values_of
+
+POINT = {"type": "record", "name": "Point", "fields": [{"name": n, "type": "int"} for n in "xy"]}
+HOLDER = {**POINT, "name": "Holder", "fields": [{"name": "p", "type": "geo.Point"}, *POINT["fields"]]}
+USER = {"schema_registry_username": "me"}
+
+
+def values_at(address, **settings):
+    address = address if "://" in address else f"http://{address}"
+    return values_of(format="avro", schema_registry=address, **settings)
+
+
+def framed(number, datum=b"\2\4"):
+    return record(b"\0" + number.to_bytes(4, "big") + datum)
+
+
+def failure(values):
+    with pytest.raises(SourceError) as caught:
+        values.block(columns(framed(7)))
+    return caught.value
+
+
+def is_read(values):
+    return numbers(values, [framed(7)], "x") == [[1]]
+
+
+# --- schemas ----------------------------------------------------------------------------------------------------------
+
+
+def test_schemas_are_fetched_once_by_number_and_outlive_the_registry(registry):
+    registry.has(7, POINT)
+    registry.has(8, {**POINT, "fields": POINT["fields"][::-1]})
+    values = values_at(registry.address)
+    assert numbers(values, [framed(7), framed(8), framed(7)], "x") == [[1], [2], [1]]
+    registry.answers = {}
+    assert numbers(values, [framed(8)], "x") == [[2]]
+    assert registry.asked == ["/schemas/ids/7", "/schemas/ids/8"]
+
+
+def test_schemas_that_schemas_refer_to_are_fetched_too(registry):
+    point = json.dumps({**POINT, "namespace": "geo", "fields": [{"name": "u", "type": "int"}]})
+    registry.answers["/subjects/geo%2Fpoint/versions/3?deleted=false"] = (200, {"schema": point})
+    for names in (["geo.Point"], ["geo.Point", "geo.Other"]):
+        registry.has(1, HOLDER, references=[{"name": name, "subject": "geo/point", "version": 3} for name in names])
+        assert numbers(values_at(registry.address), [framed(1, b"\2\6\2")], "x") == [[3]]
+
+
+def test_records_whose_schema_cannot_be_used_are_rejected_and_it_is_requested_once(registry):
+    loop = {"schema": "{}", "references": [{"name": "a", "subject": "loop", "version": 1}]}
+    registry.answers["/subjects/loop/versions/1?deleted=false"] = (200, loop)
+    for answer in [{"schema": json.dumps(POINT), "schemaType": "JSON"}, {"schema": "no json"}, loop]:
+        registry.answers["/schemas/ids/5"] = (200, answer)
+        values = values_at(registry.address)
+        assert numbers(values, [framed(5)], "x") == ["malformed"], answer
+        asked = len(registry.asked)
+        assert numbers(values, [framed(5)], "x") == ["malformed"]
+        assert len(registry.asked) == asked
+
+
+def test_bad_values_are_rejected_and_an_unknown_schema_is_requested_again_after_a_while(registry, monkeypatch):
+    registry.has(7, POINT)
+    values = values_at(registry.address)
+    bad = [b"", b"\0\0\0\0", b"\1\0\0\0\7\2\4", b"\0\0\0\0\7\2", b"\0\0\0\0\7\2\4\0"]
+    given = [framed(7), *map(record, bad), framed(9), framed(7)]
+    assert numbers(values, given, "x") == [[1], *["malformed"] * 6, [1]]
+    registry.has(9, POINT)
+    assert numbers(values, [framed(9)], "x") == ["malformed"]
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 61)
+    assert numbers(values, [framed(9)], "x") == [[1]]
+    assert len(registry.asked) == 3
+
+
+# --- a registry that does not answer, or not as it should -------------------------------------------------------------
+
+
+def test_a_registry_in_trouble_causes_no_rejection(registry, monkeypatch):
+    values = values_at(registry.address)
+    for status in (500, 429):
+        registry.answers["/schemas/ids/7"] = (status, {"error_code": 50001})
+        assert failure(values).retriable
+    body = json.dumps({"schema": json.dumps(POINT)}).encode()
+    registry.answers["/schemas/ids/7"] = (200, body[:20], ("Content-Length", str(len(body))))
+    assert failure(values).retriable
+    registry.has(7, POINT)
+    assert is_read(values)
+    monkeypatch.setitem(formats_registry._OPTIONS, "timeout", 0.02)
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as silent:
+        addresses = [f"127.0.0.1:{silent.server_port}", registry.address]
+        registry.close()
+        for address in addresses:
+            assert isinstance(failure(values_at(address)), RetriableSourceError)
+
+
+def test_each_server_that_is_no_registry_or_denies_access_stops_reading_with_a_message_of_its_own(registries):
+    registry, other = registries(), registries()
+    other.has(7, POINT)
+    moved = ("Location", f"http://{other.address}/schemas/ids/7")
+    answers = [
+        *((401, {"error_code": 40101}), (403, {"error_code": 40301}), (404, b"<html>hunter2</html>")),
+        *((200, each) for each in (b"[" * 100_000, b"hello", [], {"schema": "{}", "references": [1]})),
+        *((status, b"", moved) for status in (301, 307)),
+    ]
+    found = set()
+    for login in ({}, USER | {"schema_registry_password": "hunter2"}):
+        for answer in answers:
+            registry.answers["/schemas/ids/7"] = answer
+            error = failure(values_at(registry.address, **login))
+            assert not error.retriable, answer
+            assert "hunter2" not in str(error)
+            found.add(str(error))
+    assert len(found) == 7  # of 401 there are two, and two numbers of redirections
+    assert other.asked == []  # which are not followed
+
+
+# --- logins -----------------------------------------------------------------------------------------------------------
+
+
+def test_user_and_password_or_a_token_are_sent_from_wherever_they_are(registry, tmp_path, monkeypatch):
+    registry.has(7, POINT)
+    path = str(tmp_path / "secret")
+    for name, secret, user in [("password", "p@ss:wörd", USER), ("token", "a.b-c_d~e+f/g=", {})]:
+        monkeypatch.setenv("SECRET", secret)
+        (tmp_path / "secret").write_text(f"{secret}\n")
+        for suffix, given in (("", secret), ("_file", path), ("_env", "SECRET")):
+            assert is_read(values_at(registry.address, **user, **{f"schema_registry_{name}{suffix}": given}))
+    assert is_read(values_at(f"http://me:p%40ss%3A@{registry.address}/"))
+    assert registry.logins == [
+        *["Basic bWU6cEBzczp3w7ZyZA=="] * 3,
+        *["Bearer a.b-c_d~e+f/g="] * 3,
+        "Basic bWU6cEBzczo=",
+    ]
+
+
+def test_a_password_or_a_token_that_is_replaced_in_its_file_is_sent_from_then_on(registry, tmp_path):
+    registry.has(7, POINT)
+    file = tmp_path / "secret"
+    for settings in (USER | {"schema_registry_password_file": str(file)}, {"schema_registry_token_file": str(file)}):
+        file.write_text("old")
+        registry.answers["/schemas/ids/7"] = (401, {})
+        values = values_at(registry.address, **settings)
+        failure(values)
+        file.write_text("new")
+        registry.has(7, POINT)
+        assert is_read(values)
+    assert registry.logins == ["Basic bWU6b2xk", "Basic bWU6bmV3", "Bearer old", "Bearer new"]
+
+
+def test_secrets_that_are_missing_or_no_tokens_are_found_at_the_start(tmp_path, monkeypatch):
+    monkeypatch.delenv("SECRET", raising=False)
+    (tmp_path / "token").write_text("hunter2\nhunter3")
+    for given in [
+        USER | {"schema_registry_password_env": "SECRET"},
+        USER | {"schema_registry_password_file": str(tmp_path / "none")},
+        *({"schema_registry_token_file": str(tmp_path / "token")}, {"schema_registry_token": "hunter 2"}),
+        {"schema_registry_token": ""},
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            values_at("127.0.0.1:1", **given)
+        assert "hunter" not in str(caught.value)
+
+
+def test_a_login_that_crosses_the_network_in_plain_text_is_warned_of(caplog):
+    for address, exposed in [
+        *(("http://registry.example", True), ("http://10.0.0.1:81", True), ("http://127.0.0.1.example", True)),
+        *(("https://registry.example", False), ("http://localhost:1", False), ("http://[::1]:1", False)),
+    ]:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            values_at(address)
+            values_at(address, schema_registry_token="hunter2")
+        assert len(caplog.records) == exposed, address
+        assert "hunter2" not in caplog.text
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, authority):
+    """Paths of certificates and keys: the authority's, a client's with an encrypted key, and those of another one."""
+    folder = tmp_path_factory.mktemp("certificates")
+    stranger = trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca"))
+    stranger.cert_pem.write_to_path(str(folder / "other-ca"))
+    for name, issuer in (("client", authority), ("stranger", stranger)):
+        issued = issuer.issue_cert("client@streammoe.example")
+        issued.cert_chain_pems[0].write_to_path(str(folder / name))
+        key = load_pem_private_key(issued.private_key_pem.bytes(), None)
+        encryption = BestAvailableEncryption(b"hunter2")
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+        (folder / f"{name}.key").write_bytes(pem)
+        issued.private_key_and_cert_chain_pem.write_to_path(str(folder / f"{name}.both"))
+    (folder / "empty").write_text("no certificate")
+    return {path.name: str(path) for path in folder.iterdir()}
+
+
+@pytest.fixture
+def encrypted(registries, authority):
+    """Makes a registry with TLS, with a certificate for a name; clients may have to have one, too."""
+
+    def make(name="127.0.0.1", *, clients=False):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(name).configure_cert(context)
+        if clients:
+            context.verify_mode = ssl.CERT_REQUIRED
+            authority.configure_trust(context)
+        registry = registries(context)
+        registry.has(7, POINT)
+        return registry
+
+    return make
+
+
+def client(files, name="client", password="hunter2"):
+    return {
+        "schema_registry_cafile": files["ca"],
+        "schema_registry_certfile": files[name],
+        "schema_registry_keyfile": files[f"{name}.key"],
+        "schema_registry_key_password": password,
+    }
+
+
+def test_a_registry_that_wants_a_certificate_gets_it_and_turns_others_away(encrypted, files):
+    registry = encrypted(clients=True)
+    address = f"https://{registry.address}"
+    for given in ({"schema_registry_cafile": files["ca"]}, client(files, "stranger")):
+        assert "client's certificate" in str(failure(values_at(address, **given)))
+    assert registry.asked == []
+    assert is_read(values_at(address, **client(files), schema_registry_token="t"))
+    both = {"schema_registry_cafile": files["ca"], "schema_registry_certfile": files["client.both"]}
+    assert is_read(values_at(address, **both))
+    assert registry.logins == ["Bearer t", None]
+
+
+def test_a_certificate_that_is_replaced_is_used_after_a_failure(encrypted, files, tmp_path):
+    path = tmp_path / "ca.pem"
+    shutil.copy(files["other-ca"], path)
+    values = values_at(f"https://{encrypted().address}", schema_registry_cafile=str(path))
+    failure(values)
+    shutil.copy(files["ca"], path)
+    assert is_read(values)
+
+
+def test_a_registry_that_is_not_trusted_gets_no_login(encrypted, files):
+    own, misnamed = encrypted(), encrypted("registry.example")
+    wrong = {"schema_registry_cafile": files["other-ca"]}
+    right = {"schema_registry_cafile": files["ca"]}
+    for registry, given in ((own, {}), (own, wrong), (misnamed, right)):
+        error = failure(values_at(f"https://{registry.address}", **given, schema_registry_token="hunter2"))
+        assert not error.retriable, error
+        assert "source.schema_registry_cafile" in str(error)
+        assert "hunter2" not in str(error)
+        assert registry.asked == []
+    assert is_read(values_at(f"https://{own.address}", **right))
+
+
+def test_files_that_cannot_be_used_are_found_at_the_start(files):
+    for given in [
+        *({"schema_registry_cafile": files["empty"]}, {"schema_registry_cafile": files["empty"] + "-none"}),
+        *({"schema_registry_certfile": files[name]} for name in ("empty", "client")),  # without a key
+        client(files, password="hunter3"),
+        client(files) | {"schema_registry_keyfile": files["stranger.key"]},
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            values_at("https://127.0.0.1:1", **given)
+        assert str(caught.value).startswith("source.schema_registry_")
+        assert "hunter" not in str(caught.value)
