@@ -1,6 +1,6 @@
 """Put one fault after the other into a copy of the code, and report which test finds it.
 
-    python -m tests.mutations [--only NAME ...] [--jobs N] [--tests PATH ...] [--markers EXPRESSION] [--out FILE]
+    python -m tests.mutations [--only NAME ...] [--jobs N] [--no-rest] [--update]
 
 Each fault of `tests.mutations.faults` first meets the test that found it last time, then those of its area, and if
 they all pass, the rest of the default suite; of faults that `found.txt` does not list only those named by `--only` do
@@ -73,7 +73,7 @@ class Copy:
         self._environment.pop("NUMBA_CACHE_DIR", None)
         self._check_imports()
 
-    def judge(self, fault: Fault, last: str | None, tests: Sequence[str], markers: str, *, rest: bool) -> Verdict:
+    def judge(self, fault: Fault, last: str | None, *, rest: bool) -> Verdict:
         """Put a fault in, look for it by the test that found it last and then by others, and take it out."""
         began = time.monotonic()
         path = self.folder / location_of(fault)
@@ -83,13 +83,12 @@ class Copy:
         if compiled:
             self._drop_kernels()
         try:
-            hinted = self._existing(tests)
-            found, remark = self._first_failure([last], markers) if last else (None, "")
-            if not (found or remark) and hinted:
-                found, remark = self._first_failure(hinted, markers)
+            hinted = self._existing(AREAS[AREA_OF[fault.name]].split())
+            found, remark = self._first_failure([last]) if last else (None, "")
+            if not (found or remark):
+                found, remark = self._first_failure(hinted)
             if not (found or remark) and rest:
-                ignored = [f"--ignore={path}" for path in hinted]
-                found, remark = self._first_failure(ignored, markers)
+                found, remark = self._first_failure([f"--ignore={path}" for path in hinted])
         finally:
             path.write_bytes(original)
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -102,7 +101,7 @@ class Copy:
         """Those of the tests that fail without any fault, too."""
         found: set[str] = set()
         while left := [test for test in tests if test not in found]:
-            test, remark = self._first_failure(left, "")
+            test, remark = self._first_failure(left)
             if test is None and remark:
                 raise SystemExit(f"without any fault: {remark}")
             if test is None:
@@ -115,9 +114,9 @@ class Copy:
         found = [path for pattern in patterns for path in sorted((self.folder / "tests").rglob(pattern))]
         return list(dict.fromkeys(str(path.relative_to(self.folder)) for path in found))
 
-    def _first_failure(self, arguments: Sequence[str], markers: str) -> tuple[str | None, str]:
+    def _first_failure(self, arguments: Sequence[str]) -> tuple[str | None, str]:
         """The id of the first test that fails, if any, and a remark if one did not come to an end."""
-        options = ["-x", "-v", "-n", "0", "-m", markers, "--tb=no", "--hypothesis-seed=0", "-o"]
+        options = ["-x", "-v", "-n", "0", "-m", "not exhaustive", "--tb=no", "--hypothesis-seed=0", "-o"]
         shutil.rmtree(self._cache, ignore_errors=True)
         code, output = self._run(["-m", "pytest", *options, f"cache_dir={self._cache}", *arguments])
         if code is None:
@@ -235,10 +234,8 @@ def look_for(faults: Sequence[Fault], finders: Mapping[str, str | None], options
     def judge(fault: Fault) -> Verdict:
         copy = copies.get()
         try:
-            last = None if options.tests else finders.get(fault.name)
-            tests = options.tests or AREAS[AREA_OF[fault.name]].split()
             rest = options.rest and (fault.name in finders or options.only is not None)
-            return copy.judge(fault, last, tests, options.markers, rest=rest)
+            return copy.judge(fault, finders.get(fault.name), rest=rest)
         finally:
             copies.put(copy)
 
@@ -269,14 +266,6 @@ def _line(verdict: Verdict) -> str:
     return f"| {name} | {AREA_OF[name]} | {verdict.found_by or 'SURVIVES'} | {verdict.seconds:.0f} |"
 
 
-def table(verdicts: Sequence[Verdict]) -> str:
-    """All of it as Markdown, survivors once more at the end."""
-    survivors = [verdict.fault.name for verdict in verdicts if verdict.found_by is None]
-    lines = ["| fault | area | found by | seconds |", "|---|---|---|---:|", *map(_line, verdicts)]
-    lines += ["", f"{len(verdicts) - len(survivors)} of {len(verdicts)} faults found"]
-    return "\n".join([*lines, *(f"survives: {name}" for name in survivors)])
-
-
 def read_finders() -> dict[str, str | None]:
     """Return the faults that must be found, each with the test that found it last, where that is known."""
     lines = FOUND.read_text().splitlines() if FOUND.exists() else []
@@ -291,10 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="of all faults take these")
     parser.add_argument("--jobs", type=int, default=1, help="faults at a time, each in a copy of its own; 0: by cores")
-    parser.add_argument("--tests", nargs="+", metavar="PATH", help="globs below tests/, instead of those of the area")
-    parser.add_argument("--markers", default="not exhaustive", help="of the tests to run, as pytest's -m")
     parser.add_argument("--no-rest", dest="rest", action="store_false", help="run the hinted tests only")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the table there, too")
     parser.add_argument("--update", action="store_true", help="write what is found, and by which test, to found.txt")
     options = parser.parse_args(arguments)
     options.jobs = options.jobs or os.cpu_count() or 1
@@ -306,11 +292,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check(faults)
     finders = read_finders()
     verdicts = look_for(faults, finders, options)
-    text = table(verdicts)
-    print(text)
-    if options.out is not None:
-        options.out.write_text(f"{text}\n")
     found = {verdict.fault.name: verdict.found_by for verdict in verdicts if verdict.found_by is not None}
+    print(f"{len(found)} of {len(faults)} faults found")
+    print("".join(f"survives: {fault.name}\n" for fault in faults if fault.name not in found), end="")
     lost = sorted({fault.name for fault in faults} & finders.keys() - found.keys())
     if options.update:
         lines = sorted({**finders, **found}.items())
