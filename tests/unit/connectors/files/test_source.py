@@ -240,6 +240,19 @@ def halfway(write, tmp_path):
     return through_json(position)
 
 
+def test_finished_files_may_be_gone_new_ones_come_last_and_the_one_that_was_begun_may_have_grown_or_not(
+    halfway, write, tmp_path
+):
+    expected = records(read(tmp_path / "*.csv", halfway))
+    (tmp_path / "a.csv").unlink()
+    write("0.csv", b"x\n7\n")  # before the others by name
+    append(tmp_path / "b.csv", b"8\n")
+    assert records(read(tmp_path / "*.csv", halfway)) == [*expected, b"8", b"7"]
+    size = (tmp_path / "b.csv").stat().st_size
+    os.truncate(tmp_path / "b.csv", size - len(b"99\n8\n"))  # beyond the position, within a record
+    assert records(read(tmp_path / "*.csv", halfway)) == [*expected[:-1], b"49", b"7"]
+
+
 @pytest.mark.parametrize("damage", ["removed", "shorter", "replaced"])
 def test_a_file_that_no_longer_holds_the_position_is_an_error(halfway, tmp_path, damage):
     path = tmp_path / "b.csv"
