@@ -12,8 +12,6 @@ from streammoe.commands import main
 from streammoe.commands.inspect import describe_checkpoint
 from tests.process.workspace import LINES, wait_until
 
-TARGET = ["--target", "y", "--n-experts", "2", "--json"]
-
 
 @pytest.fixture
 def call(here, monkeypatch, logging_as_before):
@@ -58,11 +56,3 @@ def test_a_reader_that_leaves_is_no_bug(here):
         command = here.start_new("evaluate", "all.csv", "--target", "y", stdout=pipe)
     assert command.end(1) == ""
     assert "Traceback" not in command.err
-
-
-def test_what_comes_through_a_pipe_is_as_if_it_came_from_a_file(here, call):
-    found = call("evaluate", "all.csv", *TARGET[:-1])
-    with (here / "all.csv").open() as stream:
-        command = here.start_new("evaluate", "-", "--format", "csv", *TARGET, "--log-format", "json", stdin=stream)
-    assert command.end()["state_digest"] == found["state_digest"]
-    assert all(json.loads(line)["logger"].startswith("streammoe") for line in command.err.splitlines())

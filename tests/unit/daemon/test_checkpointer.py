@@ -9,9 +9,7 @@ import pytest
 
 from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter
 from streammoe.errors import CheckpointError, SinkError
-from streammoe.estimators import MoERegressor
-from streammoe.options import WarmUp
-from streammoe.persistence import CheckpointStore, encode, state_digest
+from streammoe.persistence import CheckpointStore, state_digest
 
 
 class HeldStore(CheckpointStore):
@@ -73,19 +71,6 @@ def test_learning_continues_and_does_not_change_what_is_written(writer, store):
     assert found.metadata["state_digest"] == state_digest({"theta": np.zeros((2, 3))})
     assert not writer.busy
     assert writer.outcome(wait=True) is None, "it is reported once"
-
-
-def test_at_once_or_while_learning_continues_the_same_bytes_are_written(writer, store):
-    store.let.set()
-    model = MoERegressor(2, warmup=WarmUp(50, restarts=1))
-    rng = np.random.default_rng(0)
-    for _ in range(2):  # during the warm-up and after it
-        model.learn_array(rng.normal(size=(40, 3)), rng.normal(size=40))
-        given = CheckpointContent(model.arrays(), {}, {}, model.identify(), None, None)
-        now = time.monotonic()
-        writer.begin(given, (), now)
-        files = [store.path(w.generation) for w in (writer.outcome(wait=True), writer.write(given, now))]
-        assert files[0].read_bytes() == files[1].read_bytes() == encode(model.arrays(), model.describe())
 
 
 def test_what_it_passes_over_is_durable_first(writer, store):

@@ -113,14 +113,3 @@ def test_a_wait_goes_on_between_attempts_and_over_a_new_sink_until_one_succeeds(
     second.plan = {"recover": lambda: Recovered(3)}
     assert sink.recover(0.1, None) == Recovered(3)
     assert wait.seconds == 0
-
-
-def test_a_recovery_that_has_to_be_repeated_is_one_wait():
-    inner, wait = Sink(), SinkWait()
-    inner.plan = {"recover": lambda: None}
-    sink = WatchedPredictions(inner, wait)
-    seen = []
-    for _ in range(3):
-        sink.recover(0.0, None)
-        seen.append(wait.seconds)
-    assert 0 < seen[0] < seen[1] < seen[2]
