@@ -1,1 +1,1 @@
-"""Broken records by the million (`python -m tests.fuzz.records`); hostile checkpoints and settings."""
+"""Broken records, and hostile checkpoints and settings."""

