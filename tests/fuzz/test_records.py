@@ -42,7 +42,6 @@ def broken(record, pick, others):
     for _ in range(pick.choice((1, 1, 2, 4))):
         start, stop = pick.choice([match.span() for match in TOKEN.finditer(record)] or [(0, len(record))])
         at, end = sorted(pick.randrange(len(record) + 1) for _ in range(2))
-        flip = 1 << pick.randrange(8)
         depth, (before, after) = pick.choice((1, 50, 99, 101, 500)), pick.choice(((b"[", b"]"), (b'{"a":', b"}")))
         record = pick.choice(
             [
