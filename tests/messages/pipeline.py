@@ -83,6 +83,7 @@ FORMATTED = KINDS._replace(notations=Notations(times={"t": "%d/%m/%Y"}))
 CASES = {
     "a record that is no JSON": case(b"what is this?"),
     "a record that is the first line of an object": case(b"{"),
+    "a record that is the first line of an array": case(b"["),
     "a record that is no object": case(b"[1]"),
     "a record that is nested too deep": case(b'{"c":' + b"[" * 900 + b"]" * 900 + b"}"),
     "a record of too few cells": case(b"1", columns=("a", "y")),

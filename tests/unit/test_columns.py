@@ -314,14 +314,6 @@ def test_a_setting_decides_before_any_value():
     assert line.model.column_kinds == {"a": "number", "z": "category"}
 
 
-@pytest.mark.parametrize("format", ["jsonl", "csv"])
-def test_a_later_value_of_another_kind_is_rejected_where_it_is(format):
-    line = pipeline()
-    events = [{"a": 0.5, "c": "x", "y": 1.0}, {"a": "x", "c": "y", "y": 1.0}, {"a": 1.5, "c": "1", "y": 1.0}]
-    assert run(line, events, format).letters == [(1, "wrong_type", "decode")]
-    assert line.model.feature_names == ["a", "c=x", "c=1"]
-
-
 def test_a_column_that_never_has_a_value_costs_nothing_and_is_not_warned_of(caplog):
     line = pipeline()
     with caplog.at_level(logging.WARNING):

@@ -76,12 +76,6 @@ def test_a_number_is_read_as_its_notation_says_or_not_at_all():
             assert first_kind(text, text=True, notation=notation) == "number"
 
 
-def test_any_word_after_what_must_be_a_number_may_be_a_unit():
-    for text in ["836 W", "5 stars"]:
-        with pytest.raises(InvalidEvent, match=f"--unit {text.split()[1]}"):
-            number("a", text, text=True)
-
-
 def test_the_advice_for_a_unit_agrees_with_the_units_that_are_set():
     for units, text, advice in [
         ({"W": 1.0}, "2.129 kW", '"kW" = 1000 '),
@@ -284,30 +278,6 @@ def test_a_text_among_numbers_is_rejected_with_what_makes_it_a_missing_value(for
     expected = evaluated("twin.jsonl")
     for way in (shlex.split(flags), ["--set", setting.replace(" = ", "=", 1)]):
         assert evaluated(f"odd.{format}", *way)["state_digest"] == expected["state_digest"]
-
-
-@pytest.mark.parametrize("format", ["csv", "jsonl"])
-def test_what_to_do_about_a_text_or_an_object_depends_on_the_role_of_the_field(format):
-    words = ("schema.categorical", "classifier", "schema.ignore", "source.record")
-    good = {"d": 1, "y": 2}
-    for roles, name, value, advice in (
-        (FieldRoles(("d",), ("y",)), "d", "yes", words[:1]),
-        (FieldRoles(("d",), ("y",)), "y", "yes", words[1:2]),
-        (FieldRoles(("d",), weight="y"), "y", "yes", ()),
-        (FieldRoles(("d",), ("y",)), "d", {"$oid": "0"}, words[2:]),
-        (FieldRoles(("d",), ("y",)), "y", [{"a": 1}], words[3:]),
-        (FieldRoles(("d",), label="y"), "y", {"$oid": "0"}, words[3:]),
-    ):
-        if format == "jsonl" or value == "yes":
-            [rejected] = decoder(format).decode(batch_of([good | {name: value}], format), roles).rejected
-            assert tuple(word for word in words if word in rejected.detail) == advice, rejected.detail
-
-
-def test_a_text_that_no_setting_can_hold_is_rejected_without_advice():
-    for value in ["\ud800", "a\x1b[2J", "z" * 21]:
-        with pytest.raises(InvalidEvent) as rejected:
-            number("x", value, text=False)
-        assert str(rejected.value).endswith("or absent")
 
 
 def test_dates_in_another_format_are_categories_with_a_warning_that_says_what_reads_them():

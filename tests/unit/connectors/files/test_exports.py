@@ -94,18 +94,6 @@ def test_an_export_holds_the_rows_of_its_plain_twin_however_it_is_read(name, way
             assert records(read(path, through_json(batch.end), **sizes, **settings)) == records(batches[n:])
 
 
-def test_what_other_programs_write_is_rejected_with_how_to_convert_it(write):
-    for name, content, advice in (
-        ("a.json", b'[\n {\n  "y": 2\n }\n]\n', "jq -c '.[]'"),
-        ("a.jsonl", b'{\n  "y": 2\n}\n', "with jq -c ."),
-        ("a.csv", b'x,c,y\n1,"a \\"b\\", c",2\n', 'double it there, as in "a ""b"""'),
-        ("a.csv", b'x,c,y\n33",a,2\n32",a,2\n', 'double it there, as in "a ""b"""'),
-    ):
-        _, rejected = rows(read(write(name, content)))
-        assert advice in rejected[0]
-    assert rows(read(write("a.csv", b'x,c,y\n1,"a ""b""",2\n'))) == ([(1.0, 'a "b"', 2.0)], [])
-
-
 def test_columns_of_numbers_alone_are_judged_in_the_same_way(write):
     roles = FieldRoles(("x",), ("y",))
     for content, rejected, y in (
