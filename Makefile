@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 # Processes that tests run in: make test WORKERS=1.
 WORKERS ?= auto
+# Of the fast tests and the slow ones, both at once: make test HALVES=1 runs one after the other.
+HALVES ?= 2
 # One more than there are cores for tests that wait for brokers, disks and each other.
 WAITING = $(if $(filter auto,$(WORKERS)),$$(($$(getconf _NPROCESSORS_ONLN) + 1)),$(WORKERS))
 # By file, because its tests share expensive fixtures; in folder order, so that the longest waits start first.
@@ -25,7 +27,7 @@ KAFKA_ARGS ?=
 # Tests start hundreds of processes; each would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-exhaustive messages reference bench bench-papers bench-distributed lint audit format image-check kafka-up kafka-down clean
+.PHONY: help demo test test-fast test-slow test-exhaustive messages reference bench bench-papers bench-distributed lint audit format image-check kafka-up kafka-down clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,12 +35,20 @@ help:  ## Show this list
 demo: $(VENV)/.stamp  ## Learn a real data set as a stream, and serve metrics
 	$(BIN)/streammoe demo $(DEMO_ARGS)
 
-test: $(VENV)/.stamp-dev  ## Run the test suite, fast tests first
+test: $(VENV)/.stamp-dev  ## Run the test suite: fast tests, and meanwhile those that wait
 	@# Once, so that workers do not all compile the same kernels.
 	@$(BIN)/streammoe compile
-	@# 5: PYTEST_ARGS selects no test of this half, which is not a failure. Slow tests by file: they share fixtures.
+	@$(MAKE) --no-print-directory --jobs=$(HALVES) test-fast test-slow
+
+# 5: PYTEST_ARGS selects no test of this half, which is not a failure.
+test-fast: $(VENV)/.stamp-dev
 	$(BIN)/pytest -n $(WORKERS) -m "not slow and not exhaustive" $(PYTEST_ARGS) || test $$? -eq 5
-	$(BIN)/pytest -n $(WAITING) $(BY_FILE) -m "slow and not exhaustive" $(PYTEST_ARGS) || test $$? -eq 5
+
+# What it prints comes at the end, so that the two do not mingle.
+test-slow: $(VENV)/.stamp-dev
+	@printed=$$(mktemp); trap 'rm -f "$$printed"' EXIT; \
+	$(BIN)/pytest -n $(WAITING) $(BY_FILE) -m "slow and not exhaustive" $(PYTEST_ARGS) >"$$printed" 2>&1; \
+	code=$$?; cat "$$printed"; test $$code -eq 0 || test $$code -eq 5
 
 test-exhaustive: test  ## Run also full products, long fuzzing and soak tests, and the table of faults
 	$(BIN)/pytest -n $(WAITING) $(BY_FILE) -m exhaustive $(PYTEST_ARGS) || test $$? -eq 5
