@@ -274,19 +274,6 @@ def test_a_frame_is_learned_like_its_rows_whatever_is_missing_and_whatever_its_t
     assert cut.state_digest() == one.state_digest()
 
 
-def test_a_frame_is_learned_whole_or_not_at_all_even_where_columns_join_before_the_bad_row():
-    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0], "b": [None, 1.0, 2.0, 1e60], "c": [None, None, "x", "y"]})
-    model = MoERegressor(**QUICK)
-    model.learn_one({"a": 0.5}, 1.0)
-    before = model.state_digest()
-    with pytest.raises(InvalidEvent) as rejected:
-        model.learn_many(frame, pd.Series([1.0, 2.0, 3.0, 4.0]))
-    assert (rejected.value.row, rejected.value.reason) == (3, "out_of_range")
-    assert (model.state_digest(), model.fields) == (before, ["a"])
-    model.learn_many(frame[:3], pd.Series([1.0, 2.0, 3.0]))
-    assert model.fields == ["a", "b", "c"]
-
-
 def test_names_in_the_arguments_that_no_event_has_are_warned_of_once(caplog):
     X = np.random.default_rng(0).normal(size=(150, 2))
     model = MoERegressor(**QUICK, categorical=("colour",), numeric=("x0",), timestamps=("when",))

@@ -193,6 +193,10 @@ WARMING = {
     "levels": lambda a: a.update(
         {"encoder.plan": text([[0, None], [1, None], *([1, str(i)] for i in range(4)), [2, None]])}
     ),
+    **{
+        f"columns that wait {names}": lambda a, names=names: a.update({"encoder.awaited": text(names)})
+        for names in (["a"], [[1]], "q")
+    },
     "field beyond": lambda a: a.update({"encoder.plan": text([[0, None], [1, None], [2, None], [3, None]])}),
 }
 

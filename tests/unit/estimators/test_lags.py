@@ -122,7 +122,7 @@ def test_an_event_is_learned_late_with_the_lags_that_its_prediction_saw(delay):
 
 
 def test_lags_explain_what_inputs_do_not():
-    events, targets = stream(2000)
+    events, targets = stream(800)
 
     def error(**arguments):
         model = MoERegressor(**QUICK, **arguments)
@@ -130,7 +130,7 @@ def test_lags_explain_what_inputs_do_not():
         for x, y in zip(events, targets, strict=True):
             errors.append(model.predict_one(x) - y)
             model.learn_one(x, y)
-        return np.std(errors[500:])
+        return np.std(errors[300:])
 
     assert error(lags=2) < 0.23
     assert error() > 0.6

@@ -56,7 +56,6 @@ def test_fits_come_at_counts_that_double_but_not_where_they_bring_nothing(never,
 @pytest.mark.parametrize(
     ("kind", "more"),
     [
-        (MoERegressor, {"standardize": True}),
         (MoERegressor, {"gate_degree": 2, "batch_size": 8, "expert": "student_t"}),
         (MoEMultiTargetRegressor, {"expert": Gaussian("full"), "standardize": True}),
         (MoEClassifier, {}),

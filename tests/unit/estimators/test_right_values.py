@@ -38,7 +38,7 @@ def line(n, seed=0):
 
 # -- Columns that have not varied --------------------------------------------------------------------------------------
 
-AT = 1_000
+AT = 600
 
 
 def with_still(X, before, after, times, noise):
