@@ -129,6 +129,10 @@ def test_a_model_that_holds_is_one_without_that_is_given_held_inputs(kind):
     for name, array in plain.parameters().items():
         if isinstance(array, np.ndarray):
             assert array.tobytes() == ours.parameters()[name].tobytes(), name
+    before = ours.state_digest()
+    ours.predict_array(3.0 * X, feature_names=NAMES)
+    ours.predict_one(dict(zip(NAMES, 3.0 * X[0], strict=True)))
+    assert ours.state_digest() == before, "ranges are those of what was learned"
 
 
 @pytest.mark.parametrize("kind", [MoERegressor, MoEMultiTargetRegressor])
