@@ -77,7 +77,7 @@ def choice(seeds: int, events: int) -> list[list[object]]:
 
 
 QUIET = 4_000
-"""Events of the streams without noise: some more than the longest race."""
+"""Events of the streams without noise: some more than the longest warm-up."""
 FAR = np.array([10.0, -20.0, 30.0])
 """Where three inputs of deviation 1 have their means."""
 NOISELESS: dict[str, tuple[int, Any]] = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     )
     from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
     from streammoe.options import Auto, Decay, Exponential, Lags, PageHinkley, Polyak, WarmUp
-    from streammoe.reduction import merge_statistics, reduce
+    from streammoe.reduction import reduce
 
     __version__: str
 
@@ -43,7 +43,6 @@ __all__ = [
     "WarmUp",
     "batch",
     "load",
-    "merge_statistics",
     "mm",
     "reduce",
     "schedules",
@@ -53,7 +52,7 @@ _ESTIMATORS = {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load
 _MODULES = {"batch", "mm", "schedules"}
 _NOISES = {"Gaussian", "Laplace", "StudentT"}
 _OPTIONS = {"Auto", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak", "WarmUp"}
-_REDUCTIONS = {"merge_statistics", "reduce"}
+_REDUCTIONS = {"reduce"}
 
 
 if not TYPE_CHECKING:  # type checkers would take any name for one that exists

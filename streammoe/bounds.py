@@ -7,7 +7,7 @@ MAX_PRIOR_STRENGTH = 10**9
 MAX_STATE_BYTES = 2**30
 """Maximum size of a state in bytes; with copies and checkpoints, a model takes several times as much memory."""
 MAX_BUFFER_BYTES = 2**32
-"""Maximum size in bytes of rows that are buffered during the warm-up or for a group, and of their features."""
+"""Maximum size in bytes of rows that are buffered during the warm-up, and of their features."""
 
 
 def model_bytes(n_experts: int, n_rows: int, gate_features: int, expert_features: int) -> int:

@@ -182,13 +182,6 @@ def part(kind: type[Part]) -> type[Part]:
     return made  # type: ignore[no-any-return]
 
 
-def unchecked(kind: type[Part], **values: Any) -> Part:
-    """Make an object of a `part` whose values are known to be good, or lie beyond what users may choose."""
-    made = object.__new__(kind)
-    vars(made).update(values)
-    return made
-
-
 def summary_of(kind: type) -> str:
     """Return the first line of an object's docstring."""
     return str(kind.__doc__).partition("\n")[0]

@@ -200,8 +200,8 @@ class Options(Section):
     n_experts: int | Auto = option(
         4,
         'Number of experts; 1 is plain online regression, "auto": selected by the loss.',
-        more="There may be 1,000. With `Auto(max=6)` several are fitted in the warm-up, and the best three learn side "
-        "by side until their losses decide.",
+        more="There may be 1,000. With `Auto(max=6)` one to six are fitted to the events of the warm-up, and the best "
+        "by a penalized likelihood is kept.",
     )
     top_k: int | None = option(
         None,
@@ -210,14 +210,6 @@ class Options(Section):
         ge=1,
         le=1_000,
         sample=4,
-    )
-    batch_size: int = option(
-        1,
-        "Number of events per step; more are faster with many features.",
-        more="A group moves the model when it is full, by the mean of what its events say. Those that wait are part of "
-        "the model.",
-        ge=1,
-        le=100_000,
     )
     reservoir: int = option(
         0,
@@ -360,11 +352,6 @@ class Options(Section):
         if self.curved == "auto":
             return self.serve == "portfolio" and self.standardize and self.hold and self.most_experts > 1
         return self.serve == "portfolio" and self.curved == "on"
-
-    @property
-    def has_on_trial(self) -> bool:
-        """Whether the portfolio begins with single experts that stay while they help."""
-        return self.serve == "portfolio"
 
     @property
     def has_refits(self) -> bool:

@@ -16,7 +16,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from streammoe.options import as_arguments
 from streammoe.text import shown, some_of
 from streammoe.types import AnyArray, FloatArray
 
-__all__ = ["Reduced", "merge_statistics", "reduce", "reduce_with_details"]
+__all__ = ["Reduced", "reduce", "reduce_with_details"]
 
 Model = TypeVar("Model", bound=MixtureOfExperts)
 MOST_MODELS = 4_096
@@ -134,56 +133,6 @@ def reduce_with_details(
     found = reduction.reduce_learners(new.learner, learners, parts, rows, K, n, refine=refine)
     back = np.argsort(order)
     return Reduced(new, found.divergences[back], found.shares[back], len(rows))
-
-
-def merge_statistics(
-    models: Sequence[Model],
-    *,
-    weights: Sequence[float] | AnyArray | None = None,
-    start: MixtureOfExperts | None = None,
-) -> Model:
-    """Return the model of workers that all began from the same one: their sufficient statistics, merged.
-
-    Where each has taken one step, as with groups of `batch_size` events, the result is exactly that of one model that
-    took that step for the events of all ([MM] Algorithm 1 with a mini-batch); its average, which is none of the
-    statistics, is the mean of theirs. After several steps each it is approximate. A prior counts once. All but the
-    mixture (the other members of a portfolio, the reservoir) is that of the model that counts most.
-
-    Args:
-        models: copies of one model that have learned further events.
-        weights: how much each counts; by default the number of events that it has learned since the start. Those that
-            have learned none are left out then.
-        start: the model that all began from; by default one that had learned nothing.
-
-    Raises:
-        ConfigError: the models, or the start, have different columns, scales or priors, so that they did not begin from
-            the same one; the start is newer than they are; or events still wait for their group.
-    """
-    models = list(models)
-    names = [f"models[{m}]" for m in range(len(models))]
-    _check(models, None, names)
-    before = 0
-    if start is not None:
-        _check([start, models[0]], None, ["start", names[0]])
-        before = start.n
-    for name, model in zip(names, models, strict=True):
-        if model.n < before:
-            raise ConfigError(f"start: it has learned {before:,} events, and {name} {model.n:,}; it is not older")
-    n = before + sum(model.n - before for model in models)
-    if weights is None:  # who has learned nothing has nothing to say
-        kept = [m for m, model in enumerate(models) if model.n > before] or [0]
-        models, names = [models[m] for m in kept], [names[m] for m in kept]
-    learners = [model.learner for model in models]
-    if start is None or start.is_warming_up:  # then nobody has changed its parameters yet, which are still to be found
-        reduction.check_same_start(learners, names)
-    else:
-        reduction.check_same_start([start.learner, *learners], ["start", *names])
-    counts = _weights(models, [max(model.n - before, 1) for model in models] if weights is None else weights, names)
-    order = sorted(range(len(models)), key=lambda m: (-counts[m], *reduction.signature(models[m].learner)))
-    models, counts = [models[m] for m in order], counts[order]
-    new = copy.deepcopy(models[0])
-    reduction.merge_learners(new.learner, [model.learner for model in models], counts, n)
-    return new
 
 
 def _check(models: Sequence[Any], n_experts: object, names: Sequence[str]) -> None:

@@ -194,7 +194,6 @@ def describe_checkpoint(path: str | Path) -> dict[str, Any]:
         "member_weights": model.member_weights,
         "expert_masses": [] if model.is_warming_up else model.masses.tolist(),
         "experts": model.experts(),
-        "candidates": model.n_candidates,
     }
 
 

@@ -72,7 +72,6 @@ CATALOGUE: dict[str, Metric] = {
         Gauge, "Mean symmetric divergence between an expert's distribution and the nearest other, in nats", ("expert",)
     ),
     "streammoe_experts": Metric(Gauge, "Experts by condition", ("condition",)),
-    "streammoe_model_candidates": Metric(Gauge, "Mixtures that learn side by side; 1 unless there is a race"),
     "streammoe_convergence_residual": Metric(
         Gauge, "Norm of the mean of S - s over the mean of its norm: near 0 at a stationary point, 1 far from one"
     ),
@@ -265,7 +264,6 @@ class Metrics:
         masses = model.masses
         for expert in range(model.most_experts):
             self._gauge("streammoe_expert_mass", str(expert)).set(masses[expert] if expert < len(masses) else math.nan)
-        self._gauge("streammoe_model_candidates").set(model.n_candidates)
         # Comparing all experts costs as much as learning K events: too much to do after each batch of one.
         n_experts, at = self._compared
         if n_experts == model.chosen_n_experts and at <= model.n < at + COMPARISON_INTERVAL:

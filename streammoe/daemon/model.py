@@ -53,8 +53,6 @@ def compile_kernels(settings: Settings | None = None) -> None:
     try:
         for kind in selected:
             estimator, more, target = kinds[kind]
-            if settings is None or settings.model.batch_size > 1:
-                estimator(n_experts=2, batch_size=4, **arguments, **more).learn_array(X, target)
             for K in (1, 2):
                 model = estimator(n_experts=K, **arguments, **more)
                 model.learn_array(X, target)

@@ -13,27 +13,12 @@ from functools import cache
 from importlib import import_module
 
 from streammoe.distributions.contract import ExpertNoise
-from streammoe.distributions.gaussian import Gaussian, GaussianMixture, MultivariateGaussianMixture
-from streammoe.distributions.laplace import Laplace, LaplaceMixture
-from streammoe.distributions.multivariate import MultivariateMixture
-from streammoe.distributions.student_t import MultivariateStudentTMixture, StudentT, StudentTMixture
-from streammoe.distributions.univariate import Mixture, ScaleMixture
+from streammoe.distributions.gaussian import Gaussian
+from streammoe.distributions.laplace import Laplace
+from streammoe.distributions.mixtures import Mixture, MultivariateMixture
+from streammoe.distributions.student_t import StudentT
 
-__all__ = [
-    "ExpertNoise",
-    "Gaussian",
-    "GaussianMixture",
-    "Laplace",
-    "LaplaceMixture",
-    "Mixture",
-    "MultivariateGaussianMixture",
-    "MultivariateMixture",
-    "MultivariateStudentTMixture",
-    "ScaleMixture",
-    "StudentT",
-    "StudentTMixture",
-    "noises",
-]
+__all__ = ["ExpertNoise", "Gaussian", "Laplace", "Mixture", "MultivariateMixture", "StudentT", "noises"]
 
 
 @cache

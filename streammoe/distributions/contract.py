@@ -1,31 +1,33 @@
-"""The contract of noise that experts may have."""
+"""Noise that experts may have: the distribution of what they leave unexplained, around 0 and at scale 1."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+import math
+from abc import ABC, abstractmethod
+from functools import cache
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
-from streammoe.distributions.multivariate import MultivariateMixture
-from streammoe.distributions.univariate import Mixture, ScaleMixture
-from streammoe.noise import Noise
 from streammoe.types import FloatArray
 
 
-class ExpertNoise(Noise):
-    """Noise of experts: the object that users pass as `expert`, and that makes their predictive distributions.
+class ExpertNoise(ABC):
+    """Noise of experts: the object that users pass as `expert`, a symmetric distribution around 0 at scale 1.
 
     A subclass is made a frozen object of options by `streammoe.fields.part`; all options have defaults. Its docstring
     begins with the sentence that the reference shows. Settings are read without SciPy, whose import takes a while:
-    methods get its functions from `streammoe.noise.special`.
+    methods get its functions from `special`.
+
+    Arrays go through SciPy's functions element by element; single numbers, of which a search for a quantile needs many,
+    may have faster implementations.
     """
 
     name: ClassVar[str]
     """Its kind in settings, which is short for the object with its defaults, and the name of its file of kernels."""
     most_outputs: ClassVar[int | None] = 1
-    """Largest number of outputs; None sets no limit, which takes a `joint_mixture`."""
+    """Largest number of outputs; None sets no limit, which takes `spread`, `log_density` and `joint_sample`."""
 
     @property
     def family(self) -> str:
@@ -36,19 +38,68 @@ class ExpertNoise(Noise):
         """Return the numbers that its kernels get at run time."""
         return ()
 
+    @property
+    def kink(self) -> float:
+        """|z| at which the density is not smooth; infinite if it is everywhere."""
+        return math.inf
+
+    @property
+    @abstractmethod
+    def variance(self) -> float:
+        """Variance at scale 1."""
+
     @abstractmethod
     def entropy(self, n_outputs: int) -> float:
         """Return the entropy of the noise of Q outputs at scale 1, in nats."""
 
-    def mixture(self, shares: FloatArray, means: FloatArray, squares: FloatArray) -> Mixture:
-        """Return the mixture of K components with this noise; `squares` are squared scales, (K,)."""
-        return ScaleMixture(shares, means, np.sqrt(squares), self)
+    # -- One output ----------------------------------------------------------------------------------------------------
 
-    def joint_mixture(
-        self, shares: FloatArray, means: FloatArray, squares: FloatArray, names: Sequence[Hashable]
-    ) -> MultivariateMixture:
-        """Return the mixture of K components of Q outputs; `squares` are squared scales, (K, Q).
+    @abstractmethod
+    def pdf(self, z: FloatArray) -> FloatArray:
+        """Return the density."""
 
-        Only noise without a limit on outputs has one.
-        """
+    @abstractmethod
+    def cdf(self, z: FloatArray) -> FloatArray:
+        """Return P(Z ≤ z); small probabilities have full relative precision."""
+
+    @abstractmethod
+    def quantile(self, q: FloatArray) -> FloatArray:
+        """Return z with P(Z ≤ z) = q, for probabilities in (0, 1); small ones have full relative precision."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None) -> FloatArray:
+        """Draw random numbers."""
+
+    def pdf_at(self, z: float) -> float:
+        """Return `pdf` of a single number."""
+        return float(self.pdf(np.asarray(z)))
+
+    def cdf_at(self, z: float) -> float:
+        """Return `cdf` of a single number."""
+        return float(self.cdf(np.asarray(z)))
+
+    def quantile_at(self, q: float) -> float:
+        """Return `quantile` of a single probability."""
+        return float(self.quantile(np.asarray(q)))
+
+    # -- Several outputs -----------------------------------------------------------------------------------------------
+
+    def spread(self, n_outputs: int) -> float:
+        """Return the variance of each of Q outputs at scale 1."""
         raise NotImplementedError
+
+    def log_density(self, squares: FloatArray, n_outputs: int) -> FloatArray:
+        """Return the logarithm of the density of Q outputs at scale 1, given squared distances δ² from 0."""
+        raise NotImplementedError
+
+    def joint_sample(self, rng: np.random.Generator, size: tuple[int, ...], n_outputs: int) -> FloatArray:
+        """Draw noise of Q outputs at scale 1, along an additional last axis."""
+        raise NotImplementedError
+
+
+@cache
+def special() -> ModuleType:
+    """Return `scipy.special`, imported at its first use: settings name a noise, and are read without SciPy."""
+    import scipy.special
+
+    return scipy.special  # type: ignore[no-any-return]  # SciPy has no types

@@ -8,32 +8,17 @@ a single degree does the square of `tail`.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from streammoe.distributions.contract import ExpertNoise
-from streammoe.distributions.multivariate import MultivariateMixture
-from streammoe.distributions.parts import (
-    ROOT_2PI,
-    choose,
-    diagonals,
-    finite,
-    keep,
-    keep_outputs,
-    keep_parts,
-    lower_factors,
-    positive,
-)
-from streammoe.distributions.univariate import Mixture
+from streammoe.distributions.contract import ExpertNoise, special
 from streammoe.fields import option, part
-from streammoe.noise import Noise, special
 from streammoe.types import FloatArray
 
+ROOT_2PI = math.sqrt(2.0 * math.pi)
 _ROOT_2 = math.sqrt(2.0)
 _STANDARD = NormalDist()
 _FAR = 40.0
@@ -124,7 +109,6 @@ class Gaussian(ExpertNoise):
         return self.tail
 
     def spread(self, n_outputs: int) -> float:
-        """Return the variance of each of Q outputs at scale 1."""
         law, Q = law_of(self.tail, n_outputs), n_outputs
         if math.isinf(law.square):
             return 1.0
@@ -167,12 +151,11 @@ class Gaussian(ExpertNoise):
         return np.asarray(np.where(q <= 0.5, below, -below))
 
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None) -> FloatArray:
-        return np.asarray(self.joint_sample(rng, () if size is None else size, 1)[..., 0])
+        shape = () if size is None else (size,) if isinstance(size, int) else size
+        return np.asarray(self.joint_sample(rng, shape, 1)[..., 0])
 
-    def joint_sample(self, rng: np.random.Generator, size: int | tuple[int, ...], n_outputs: int) -> FloatArray:
-        """Draw noise of Q outputs at scale 1, along an additional last axis."""
-        shape = (size,) if isinstance(size, int) else size
-        drawn = np.asarray(rng.standard_normal((*shape, n_outputs)))
+    def joint_sample(self, rng: np.random.Generator, size: tuple[int, ...], n_outputs: int) -> FloatArray:
+        drawn = np.asarray(rng.standard_normal((*size, n_outputs)))
         law = law_of(self.tail, n_outputs)
         if math.isinf(law.square):
             return drawn
@@ -212,7 +195,6 @@ class Gaussian(ExpertNoise):
         return _STANDARD.inv_cdf(0.5 + (q - 0.5) * law.total if q > 0.25 else mass + 0.5 * (law.edge - law.tail))
 
     def log_density(self, squares: FloatArray, n_outputs: int) -> FloatArray:
-        """Return the logarithm of the density of Q outputs at scale 1, given δ²."""
         law = law_of(self.tail, n_outputs)
         energy = 0.5 * squares
         if not math.isinf(law.square):
@@ -227,171 +209,6 @@ class Gaussian(ExpertNoise):
         # The mean of E(δ²): in the tail log(δ²/κ²) has the mean 2 / (κ² − Q).
         far = 0.5 * law.square * law.tail * (1.0 + 2.0 / (law.square - Q))
         return (0.5 * Q * self._core(Q) + far) / law.total + Q * math.log(ROOT_2PI) + law.log_total
-
-    def mixture(self, shares: FloatArray, means: FloatArray, squares: FloatArray) -> GaussianMixture:
-        return GaussianMixture(shares, means, squares, self.tail)
-
-    def joint_mixture(
-        self, shares: FloatArray, means: FloatArray, squares: FloatArray, names: Sequence[Hashable]
-    ) -> MultivariateGaussianMixture:
-        """Return the mixture of K components of Q outputs; `squares` are variances (K, Q) or covariances (K, Q, Q)."""
-        regular = squares if squares.ndim == 2 else _regular(squares)
-        return MultivariateGaussianMixture(shares, means, regular, names, self.tail)
-
-
-def _regular(covariances: FloatArray) -> FloatArray:
-    """Return Σ, (K, Q, Q), with the least multiple of its diagonal added that makes it positive definite.
-
-    Outputs that depend on each other linearly have a singular one, which rounding may make indefinite.
-    """
-    diagonal = diagonals(np.diagonal(covariances, axis1=1, axis2=2))
-    for exponent in (None, *range(-14, 0)):
-        regular = covariances if exponent is None else covariances + 10.0**exponent * diagonal
-        try:
-            np.linalg.cholesky(regular)
-        except np.linalg.LinAlgError:
-            continue
-        break
-    return np.asarray(regular)
-
-
-@cache
-def _noise(tail: float) -> Gaussian:
-    return Gaussian(tail=tail)
-
-
-def _check_tail(tail: object) -> None:
-    """Raise `ConfigError` unless experts may have this tail."""
-    if isinstance(tail, float):
-        _noise(tail)
-    else:
-        Gaussian(tail=tail)  # type: ignore[arg-type]  # which it checks
-
-
-@dataclass(frozen=True, eq=False)
-class GaussianMixture(Mixture):
-    """A mixture of K normal distributions of one number: Σ_k shares_k N(means_k, variances_k).
-
-    Args:
-        shares: (K,) at least 0, adding up to 1.
-        means: (K,) finite.
-        variances: (K,) above 0; those of the components but for their tails, whose part is 1e-8 at a tail of 6.
-        tail: deviations beyond which components fall like a power, as those of `Gaussian` experts do; by default none.
-
-    Raises:
-        ConfigError: arrays of other shapes or with other values.
-
-    >>> two = GaussianMixture([0.5, 0.5], [-1.0, 3.0], [1.0, 1.0])
-    >>> two.mean(), two.variance()
-    (1.0, 5.0)
-    >>> low, high = two.interval(0.9)
-    >>> round(low, 3), round(high, 3)
-    (-2.282, 4.282)
-    """
-
-    shares: FloatArray
-    means: FloatArray
-    variances: FloatArray
-    tail: float = math.inf
-
-    def __post_init__(self) -> None:
-        keep_parts(self, "variances")
-        _check_tail(self.tail)
-
-    @property
-    def noise(self) -> Noise:
-        """N(0, 1), up to the tail."""
-        return _noise(self.tail)
-
-    @property
-    def _squares(self) -> FloatArray:
-        return self.variances
-
-
-@dataclass(frozen=True, eq=False)
-class MultivariateGaussianMixture(MultivariateMixture):
-    """A mixture of K normal distributions of Q numbers: Σ_k shares_k N(means_k, covariances_k).
-
-    With tails the density of all outputs, its samples and its covariances are exact. The distribution of one output,
-    and so its interval, is approximated by the law that a single output would have with this tail: the two differ by
-    less than twice the mass beyond the tail, which is 2e-9 at 6.
-
-    Args:
-        shares: (K,) at least 0, adding up to 1.
-        means: (K, Q) finite.
-        covariances: (K, Q, Q) symmetric and positive definite, or (K, Q) above 0: the diagonals of such matrices.
-        names: names of the Q outputs, all different; by default y0, y1, …
-        tail: as in `GaussianMixture`; by default there are no tails.
-
-    Raises:
-        ConfigError: arrays of other shapes or with other values, or as many names as there are not outputs.
-
-    >>> both = MultivariateGaussianMixture(
-    ...     [0.5, 0.5], [[0.0, 1.0], [2.0, 1.0]], [[1.0, 4.0], [1.0, 4.0]], names=["height", "weight"]
-    ... )
-    >>> both.mean().tolist(), both.variance().tolist()
-    ([1.0, 1.0], [2.0, 4.0])
-    >>> round(both.marginal("weight").quantile(0.5), 6)
-    1.0
-    """
-
-    shares: FloatArray
-    means: FloatArray
-    covariances: FloatArray
-    names: Sequence[Hashable] = ()
-    tail: float = math.inf
-
-    def __post_init__(self) -> None:
-        K, Q = keep_outputs(self)
-        _check_tail(self.tail)
-        if np.ndim(self.covariances) == 2:
-            covariances = positive("covariances", finite("covariances", self.covariances, (K, Q)))
-        else:
-            covariances = finite("covariances", self.covariances, (K, Q, Q))
-            lower_factors(covariances)
-        keep(self, "covariances", covariances)
-
-    def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None) -> FloatArray:
-        """Draw one sample (Q,), or an array of shape `size`, with the outputs along an additional last axis."""
-        chosen = choose(self.shares, rng, size)
-        normal = _noise(self.tail).joint_sample(rng, np.shape(chosen), self.means.shape[1])
-        if self._is_diagonal:
-            return np.asarray(self.means[chosen] + np.sqrt(self.covariances)[chosen] * normal)
-        factors = lower_factors(self.covariances)
-        return np.asarray(self.means[chosen] + np.sum(factors[chosen] * normal[..., None, :], axis=-1))
-
-    @property
-    def _is_diagonal(self) -> bool:
-        return self.covariances.ndim == 2
-
-    @property
-    def _spread(self) -> float:
-        return _noise(self.tail).spread(self.means.shape[1])
-
-    def _squares(self) -> FloatArray:
-        return self.covariances if self._is_diagonal else np.diagonal(self.covariances, axis1=1, axis2=2)
-
-    def _within(self) -> FloatArray:
-        return np.asarray(self._spread * self._squares())
-
-    def _matrices(self) -> FloatArray:
-        matrices = diagonals(self.covariances) if self._is_diagonal else self.covariances
-        return np.asarray(self._spread * matrices)
-
-    def _log_densities(self, errors: FloatArray) -> FloatArray:
-        if self._is_diagonal:
-            deviations = np.sqrt(self.covariances)
-            scores = errors / deviations
-            log_scale = np.sum(np.log(deviations), axis=-1)
-        else:
-            factors = lower_factors(self.covariances)
-            scores = np.asarray(np.linalg.solve(factors, errors[..., None])[..., 0], dtype=np.float64)
-            log_scale = np.sum(np.log(np.diagonal(factors, axis1=1, axis2=2)), axis=-1)
-        squares = np.asarray(np.sum(scores**2, axis=-1))
-        return np.asarray(_noise(self.tail).log_density(squares, errors.shape[-1]) - log_scale)
-
-    def _marginal(self, q: int) -> GaussianMixture:
-        return GaussianMixture(self.shares, self.means[:, q], self._squares()[:, q], self.tail)
 
 
 NOISE = Gaussian

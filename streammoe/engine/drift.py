@@ -17,7 +17,6 @@ from streammoe.engine.page_hinkley import PageHinkleyTest
 from streammoe.kernels.drift import hold_against_usual
 from streammoe.types import AnyArray, FloatArray, IntArray
 
-DETECTORS = ("off", "page_hinkley")
 BLOCK = 32
 """Learned events per block."""
 CALIBRATION = 16

@@ -22,6 +22,14 @@ SHARP = 0.1
 AVERAGING = {None: 0, "polyak": 1, "decay": 3, "exponential": 1}
 
 
+class Candidate(NamedTuple):
+    """A mixture with everything that its steps need."""
+
+    state: MMState
+    residual: FloatArray
+    options: LearningOptions
+
+
 class Scores(NamedTuple):
     """Scores of rows by the model that served before each of them was learned."""
 
@@ -224,7 +232,7 @@ def learn(
     arguments = (state, residual, options, gammas, counts, W, R, Y, losses, predictions, trace)
     outliers = stepped(work, family.learn_rows, *arguments)
     if outliers == UNSOUND:
-        raise UnsoundError(unsound_parts(state) or ["sums of its group" if len(state.group) else "prediction"])
+        raise UnsoundError(unsound_parts(state) or ["prediction"])
     if not latest:
         return Scores(losses, predictions, trace, outliers)
     first = second = trace

@@ -9,7 +9,6 @@ import numpy as np
 from streammoe.bounds import MAX_PRIOR_STRENGTH
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.experts import Family
-from streammoe.kernels.groups import LARGEST_IN_GROUP, n_waiting
 from streammoe.kernels.linalg import inverses_of
 from streammoe.kernels.soundness import is_sound
 from streammoe.kernels.state import MMState, Prior
@@ -20,7 +19,6 @@ __all__ = [
     "UnsoundError",
     "copy_array",
     "copy_state",
-    "grouping",
     "is_finite",
     "is_sound",
     "restart_average",
@@ -70,21 +68,7 @@ def state_at(
         prior_expert_gram=prior.expert_gram.copy(),
         prior_experts=prior.experts.copy(),
         prior_variances=prior.variances.copy(),
-        group=np.zeros((0, 0)),
     )
-
-
-def _group_shape(batch_size: int, p_w: int, p_v: int, n_targets: int) -> tuple[int, int]:
-    """Return the shape of `MMState.group`: features, targets, weight and step of each event."""
-    return batch_size, p_w + p_v + n_targets + 2
-
-
-def grouping(state: MMState, batch_size: int, n_targets: int) -> MMState:
-    """Return the state for learning in groups of so many events; `state` itself if it has that size already."""
-    if batch_size == 1 or len(state.group):
-        return state
-    shape = _group_shape(batch_size, state.gate.shape[1], state.experts.shape[2], n_targets)
-    return state._replace(group=np.zeros(shape))
 
 
 class UnsoundError(ArithmeticError):
@@ -123,10 +107,7 @@ def copy_state(state: MMState, spare: MMState | None = None) -> MMState:
 
 def state_arrays(state: MMState, prefix: str) -> dict[str, AnyArray]:
     """Return the arrays of a state under ``prefix.field``, for checkpoints and digests."""
-    arrays: dict[str, AnyArray] = {f"{prefix}.{name}": array for name, array in state._asdict().items()}
-    if not len(state.group):
-        del arrays[f"{prefix}.group"]  # events are never grouped
-    return arrays
+    return {f"{prefix}.{name}": array for name, array in state._asdict().items()}
 
 
 def restored_state(
@@ -138,7 +119,6 @@ def restored_state(
     n_outputs: int,
     p_w: int,
     p_v: int,
-    batch_size: int = 1,
 ) -> MMState:
     """Restore a state from the arrays that `state_arrays` returned, for a model of these sizes, padding included.
 
@@ -168,8 +148,6 @@ def restored_state(
         "prior_experts": (N, p_v),
         "prior_variances": (V,),
     }
-    if batch_size > 1:
-        shapes["group"] = _group_shape(batch_size, p_w, p_v, family.n_targets(n_outputs))
     counts = {"n", "n_average"}
     most = {"decay": 1.0, "prior_weight": MAX_PRIOR_STRENGTH}
     least = {"decay", "prior_weight", "masses", "prior_variances", *counts}
@@ -186,9 +164,7 @@ def restored_state(
         )
         for name, shape in shapes.items()
     }
-    state = MMState(**{"group": np.zeros((0, 0)), **found})
-    if batch_size > 1:
-        _check_group(state, f"array {prefix}.group", None if family.is_metric else n_outputs)
+    state = MMState(**found)
     require(state.decay[0] > 0.0, f"array {prefix}.decay is 0; it is a product of numbers above 0")
     require(state.masses.sum() > 0.0, f"array {prefix}.masses is all 0; some expert answers for each event")
     for name in ("variances", "average_variances"):
@@ -217,22 +193,6 @@ def _variances_shape(family: Family, n_experts: int, n_outputs: int) -> tuple[in
 def _check_variances(variances: FloatArray, name: str) -> None:
     own = np.diagonal(variances, axis1=-2, axis2=-1) if variances.ndim == 3 else variances
     require((own > 0.0).all(), f"array {name} holds variances that are not above 0")
-
-
-def _check_group(state: MMState, where: str, n_classes: int | None) -> None:
-    """Reject events waiting for their group unless `gather` could have accepted them."""
-    waiting = n_waiting(state)
-    values, weights, gammas = state.group[:, :-2], state.group[:, -2], state.group[:waiting, -1]
-    require((weights >= 0.0).all(), f"{where} holds weights below 0")
-    gapless = (weights[:waiting] > 0.0).all() and not weights[waiting:].any()
-    require(gapless, f"{where} holds events behind an empty row")
-    require(waiting < len(weights), f"{where} is full; such a group would have been learned")
-    require(((gammas > 0.0) & (gammas <= 1.0)).all(), f"{where} holds steps outside of 0 to 1")
-    require(waiting <= state.n[0], f"{where} holds {waiting} events that wait, of {state.n[0]} in all")
-    require((np.abs(values) <= LARGEST_IN_GROUP).all(), f"{where} holds values beyond {LARGEST_IN_GROUP:g}")
-    if n_classes is not None:
-        known = np.isin(values[:, -1], np.arange(n_classes))
-        require(known.all(), f"{where} holds what is no index of the {n_classes} classes")
 
 
 def is_finite(state: MMState) -> bool:
@@ -271,12 +231,6 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
         wide[at] = old[: len(at)]
         return wide
 
-    def group(old: AnyArray) -> AnyArray:
-        if not len(old):
-            return old
-        w, r, rest = np.split(old, [state.gate.shape[1], state.gate.shape[1] + state.experts.shape[2]], axis=1)
-        return np.column_stack([moved(w, gate_at, p_w), moved(r, expert_at, p_v), rest])
-
     gram = weight / decay
     share = gram / K
     widened = state._replace(
@@ -285,7 +239,6 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
         prior_gate_gram=ones_at(state.prior_gate_gram, gate_at, p_w),
         prior_expert_gram=ones_at(state.prior_expert_gram, expert_at, p_v),
         prior_experts=moved(state.prior_experts, expert_at, p_v),
-        group=group(state.group),
         gate_gram=matrix(state.gate_gram, gate_at, new_gate, p_w, gram),
         gate_inverse=matrix(state.gate_inverse, gate_at, new_gate, p_w, 1.0 / gram),
         expert_grams=np.stack([matrix(old, expert_at, new_expert, p_v, share) for old in state.expert_grams]),

@@ -68,37 +68,10 @@ class RegressorArguments(MixtureOfExperts):
         numeric: Sequence[Any] | None = None,
         max_levels: int = 64,
         top_k: int | None = None,
-        batch_size: int = 1,
         reservoir: int = 0,
         lags: int | str | Lags | None = None,
     ) -> None:
-        self.n_experts = n_experts
-        self.degree = degree
-        self.gate_degree = gate_degree
-        self.expert = expert
-        self.schedule = schedule
-        self.bound = bound
-        self.events_per_coefficient = events_per_coefficient
-        self.prior_strength = prior_strength
-        self.warmup = warmup
-        self.averaging = averaging
-        self.serve = serve
-        self.curved = curved
-        self.refits = refits
-        self.drift = drift
-        self.seed = seed
-        self.standardize = standardize
-        self.range_factor = range_factor
-        self.hold = hold
-        self.categorical = without_empty(categorical)
-        self.timestamps = without_empty(timestamps)
-        self.numeric = without_empty(numeric)
-        self.max_levels = max_levels
-        self.top_k = top_k
-        self.batch_size = batch_size
-        self.reservoir = reservoir
-        self.lags = lags
-        super().__init__()
+        super().__init__(locals())
 
 
 class ClassifierArguments(MixtureOfExperts):
@@ -133,36 +106,9 @@ class ClassifierArguments(MixtureOfExperts):
         numeric: Sequence[Any] | None = None,
         max_levels: int = 64,
         top_k: int | None = None,
-        batch_size: int = 1,
         reservoir: int = 0,
     ) -> None:
-        self.n_experts = n_experts
-        self.degree = degree
-        self.gate_degree = gate_degree
-        self.classes = plain_labels(classes)
-        self.max_classes = max_classes
-        self.schedule = schedule
-        self.bound = bound
-        self.events_per_coefficient = events_per_coefficient
-        self.prior_strength = prior_strength
-        self.warmup = warmup
-        self.averaging = averaging
-        self.serve = serve
-        self.curved = curved
-        self.refits = refits
-        self.drift = drift
-        self.seed = seed
-        self.standardize = standardize
-        self.range_factor = range_factor
-        self.hold = hold
-        self.categorical = without_empty(categorical)
-        self.timestamps = without_empty(timestamps)
-        self.numeric = without_empty(numeric)
-        self.max_levels = max_levels
-        self.top_k = top_k
-        self.batch_size = batch_size
-        self.reservoir = reservoir
-        super().__init__()
+        super().__init__({**locals(), "classes": plain_labels(classes)})
 
 
 def named_after_class(estimator: AnyClass) -> AnyClass:
@@ -196,11 +142,6 @@ def _hint(name: str, known: Sequence[str]) -> str:
         return f", which only a {owners[0]} has{instead}"
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-def without_empty(names: Sequence[Any] | None) -> Sequence[Any] | None:
-    """Return None for an empty tuple, because River's `clone` inspects the first entry of any tuple."""
-    return None if isinstance(names, tuple) and not names else names
 
 
 def plain_labels(labels: Any) -> Any:

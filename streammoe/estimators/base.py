@@ -12,7 +12,7 @@ import numpy as np
 from river import base
 
 from streammoe.columns import KINDS, ColumnKind
-from streammoe.distributions import Gaussian
+from streammoe.distributions import ExpertNoise, Gaussian
 from streammoe.engine.drift import Drift
 from streammoe.engine.members.average import Average
 from streammoe.engine.members.curved import Curved
@@ -31,7 +31,6 @@ from streammoe.model.learner import Learner
 from streammoe.model.parameters import parameters_of
 from streammoe.model.tables import Events, Table
 from streammoe.model.targets import Targets
-from streammoe.noise import Noise
 from streammoe.options import CHOICES, FeatureOptions, Options, as_arguments, checked
 from streammoe.persistence import durable, pieces, state_digest
 from streammoe.types import AnyArray, FloatArray, as_python
@@ -43,12 +42,17 @@ class MixtureOfExperts(base.Estimator):
     options_type: ClassVar[type[Options]]
     several_outputs: ClassVar[bool | None] = None
     """Whether there may be more than one output; None if that does not matter."""
-    categorical: Sequence[Any] | None
-    timestamps: Sequence[Any] | None
-    numeric: Sequence[Any] | None
 
-    def __init__(self) -> None:
-        """Check the arguments, which a subclass has set as attributes of their names."""
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        """Keep each argument as an attribute of its name, which River and scikit-learn ask for, and check them.
+
+        Args:
+            arguments: the local variables of the constructor of a subclass.
+        """
+        for name, value in arguments.items():
+            if name not in {"self", "__class__"}:
+                is_empty = name in FeatureOptions.model_fields and isinstance(value, tuple) and not value
+                setattr(self, name, None if is_empty else value)  # River's `clone` inspects the first entry of a tuple
         self._check()
         given = {name: tuple(getattr(self, name) or ()) for name in FeatureOptions.model_fields}
         features = FeatureOptions(**given)
@@ -246,12 +250,9 @@ class MixtureOfExperts(base.Estimator):
         options = self.options
         if options.serve != "portfolio":
             return ()
-        others = {
-            Refitted.name: options.has_refits,
-            **dict.fromkeys((kind.name for kind in SINGLE), options.has_on_trial),
-            Curved.name: options.has_curved,
-        }
-        return (Average.name, Latest.name, OneExpert.name, *(name for name, has in others.items() if has))
+        permanent = (Average.name, Latest.name, OneExpert.name)
+        refitted = (Refitted.name,) * options.has_refits
+        return (*permanent, *refitted, *(kind.name for kind in SINGLE), *(Curved.name,) * options.has_curved)
 
     @property
     def member_weights(self) -> dict[str, float]:
@@ -273,7 +274,7 @@ class MixtureOfExperts(base.Estimator):
 
     @property
     def n(self) -> int:
-        """Number of events learned, including those in the warm-up buffer and those waiting for their group."""
+        """Number of events learned, including those in the warm-up buffer."""
         return self.learner.n
 
     @property
@@ -322,7 +323,7 @@ class MixtureOfExperts(base.Estimator):
         return list(self.learner.targets.names)
 
     @property
-    def noise(self) -> Noise:
+    def noise(self) -> ExpertNoise:
         """Noise of an output at scale 1, given the expert; meaningless for a classifier."""
         return self.learner.context.family.noise
 
@@ -333,14 +334,9 @@ class MixtureOfExperts(base.Estimator):
 
     @property
     def chosen_n_experts(self) -> int | None:
-        """Number of experts of the serving mixture; None before there is one. It may change while candidates race."""
+        """Number of experts of the serving mixture; None before there is one."""
         state = self.learner.state
         return None if state is None else len(state.masses)
-
-    @property
-    def n_candidates(self) -> int:
-        """Number of mixtures that learn in parallel: 0 before there is one, 1 unless there is a race."""
-        return self.learner.phase.n_candidates
 
     @property
     def n_outliers(self) -> int:

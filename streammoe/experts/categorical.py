@@ -11,7 +11,6 @@ import numpy as np
 from streammoe.experts.contract import (
     Family,
     Parameters,
-    learning_kernel,
     squared_differences,
 )
 from streammoe.experts.gaussian import expert_grams
@@ -49,7 +48,7 @@ class Categorical(Family):
     is_exact = False
 
     def learn_rows(self, state: MMState, *others: Any) -> int:
-        return int(learning_kernel(categorical, state)((), state, *others))
+        return int(categorical.learn_rows((), state, *others))
 
     def learn_single(self, state: SingleExpert, *others: Any) -> int:
         return int(categorical.learn_single((), state, *others))

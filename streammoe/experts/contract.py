@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -68,10 +68,7 @@ class Family(ABC):
 
     @abstractmethod
     def learn_rows(self, state: MMState, *others: Any) -> int:
-        """Call the hot loop that `streammoe.kernels.loop` makes of the family's noise, without its first argument.
-
-        It is `learn_in_groups` if the state has room for a group, else `learn_rows`; see `learning_kernel`.
-        """
+        """Call the hot loop that `streammoe.kernels.loop` makes of the family's noise, without its first argument."""
 
     @abstractmethod
     def learn_single(self, state: SingleExpert, *others: Any) -> int:
@@ -230,12 +227,6 @@ class Family(ABC):
     def start_prior(self, prior: Prior) -> Prior:
         """Return the weak prior for the one-expert fit to a buffer, from which the actual prior is derived."""
         return prior._replace(strength=1e-3)
-
-
-def learning_kernel(kernels: ModuleType, state: MMState) -> Callable[..., int]:
-    """Return the loop of a family's kernels that learns by such a state."""
-    found = kernels.learn_in_groups if len(state.group) else kernels.learn_rows
-    return cast("Callable[..., int]", found)
 
 
 def squared_differences(state: MMState) -> FloatArray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from streammoe import distributions
 from streammoe.distributions import ExpertNoise
-from streammoe.experts.contract import Family, Parameters, learning_kernel
+from streammoe.experts.contract import Family, Parameters
 from streammoe.experts.on_sums import Sums
 from streammoe.kernels import gaussian
 from streammoe.kernels.batch import collect_errors, collect_gram, fit_linear, fit_variances
@@ -54,8 +54,7 @@ class Gaussian(Family):
     def learn_rows(self, state: MMState, *others: Any) -> int:
         # Called for each event; a shape that is looked up costs as little as one that is bound.
         shape = self._shapes.get(state.experts.shape[1])
-        learn = learning_kernel(self.kernels, state)
-        found: int = learn(self._shape(state.experts) if shape is None else shape, state, *others)
+        found: int = self.kernels.learn_rows(self._shape(state.experts) if shape is None else shape, state, *others)
         return found
 
     def learn_single(self, state: SingleExpert, *others: Any) -> int:

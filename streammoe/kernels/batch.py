@@ -82,7 +82,7 @@ def _fit_linear(
             gram[j, j] = share * prior_gram[j]
         for i in range(R.shape[0]):
             weights[i] = tau[i, k]
-        add_outers_in_turn(gram, R, np.arange(R.shape[0]), weights, True)
+        add_outers_in_turn(gram, R, weights, True)
         _invert(inversion, (gram, inverse, scratch))
         for q in range(Q):
             theta = experts[k, q]
@@ -410,7 +410,7 @@ def _fit_by_one_matrix(
         hessian[:, :] = 0.0
         for j in range(p):
             hessian[j, j] = prior_strength * prior_gram[j]
-        add_outers_in_turn(hessian, X, np.arange(X.shape[0]), masses, True)
+        add_outers_in_turn(hessian, X, masses, True)
         _invert(inversion, (hessian, inverse, scratch))
     old = softmax_objective(coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
     for _ in range(rounds):
@@ -751,7 +751,7 @@ def collect_gram(
     gram[:, :] = 0.0
     for j in range(gram.shape[0]):
         gram[j, j] = prior_weight * prior_gram[j] / total
-    add_outers_in_turn(gram, X, np.arange(X.shape[0]), weights / total, False)
+    add_outers_in_turn(gram, X, weights / total, False)
 
 
 def majorize_softmax(

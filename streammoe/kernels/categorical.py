@@ -4,7 +4,7 @@ Each expert is the gate's own filter once more, with the classes in place of the
 event's weight ([MM] Algorithm 3; docs/algorithm.md has the derivation). Targets are class indexes, as floats, so that
 NaN can say that there is none; the first class is the reference.
 
-Shapes: K experts, M classes, p_w and p_v features of gate and experts; coefficients (K, M−1, p_v); B events of a group.
+Shapes: K experts, M classes, p_w and p_v features of gate and experts; coefficients (K, M−1, p_v).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import allocating, hook, inline, jit
-from streammoe.kernels.groups import Group, settle_softmax
 from streammoe.kernels.linalg import VANISHED, dot
 from streammoe.kernels.loop import Noise, Shape, loop
 from streammoe.kernels.portfolio import MOST
@@ -198,37 +197,6 @@ def step_alone(
     step_experts(state, options, keep, share * fresh, share * amount, tau, trusted, probabilities, r, y, gain, push)
 
 
-@allocating
-def settle_expert(
-    state: MMState,
-    options: LearningOptions,
-    k: int,
-    keep: float,  # noqa: ARG001 - same
-    group: Group,
-    amounts: FloatArray,
-    tau: FloatArray,
-    trusted: FloatArray,  # noqa: ARG001 - same
-    probabilities: FloatArray,
-    mass: float,  # noqa: ARG001 - same
-    weights: FloatArray,
-    sizes: FloatArray,
-    pushes: FloatArray,
-) -> None:
-    """As `streammoe.kernels.loop.Noise` asks."""
-    total = 0.0
-    for i in range(weights.shape[0]):
-        sizes[i] = weights[i] = amounts[i] * tau[i, k]
-        total += sizes[i]
-        if options.adaptive:
-            weights[i] *= adaptive_weight(probabilities[i, k])
-        label = int(group.Y[i, 0])
-        for m in range(1, pushes.shape[1]):
-            pushes[i, m - 1] = probabilities[i, k, m] - (1.0 if m == label else 0.0)
-    if total > 0.0:
-        curvature = options.expert_curvature
-        settle_softmax(state.experts[k], state.expert_grams[k], group.R, pushes, weights, sizes, curvature)
-
-
 @inline
 def top_up(state: MMState, k: int, share: float, old: FloatArray) -> None:
     """Nothing to top up: there are no variances."""
@@ -282,11 +250,10 @@ CATEGORICAL = Noise(
     evaluate,
     trust,
     step_experts,
-    settle_expert,
     top_up,
     residual_of_expert,
 )
-learn_rows, learn_in_groups, score_rows = loop(CATEGORICAL, __name__)
+learn_rows, score_rows = loop(CATEGORICAL, __name__)
 learn_single = single_expert(CATEGORICAL._replace(step_experts=step_alone), __name__)
 
 

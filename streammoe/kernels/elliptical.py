@@ -156,14 +156,6 @@ def _step(
 
 
 @inline
-def _settle(
-    state: MMState, options: LearningOptions, k: int, q: int, keep: float, left: FloatArray, mass: float
-) -> None:
-    value = keep * (state.decay[0] * left[q, q] + state.masses[k] * state.variances[k, q]) / mass
-    state.variances[k, q] = max(value, options.variance_floor * state.prior_variances[q])
-
-
-@inline
 def _top_up(state: MMState, k: int, q: int, share: float, old: FloatArray, mass: float) -> None:
     # (Υ_old − Υ_new) R (Υ_old − Υ_new)ᵀ + share (Υ_0 − Υ_new) Λ (Υ_0 − Υ_new)ᵀ, what both parts leave unexplained,
     # reduces to this by the normal equations of Υ_new.
@@ -201,4 +193,4 @@ def _residual(
     return at + 1, square + entry * entry
 
 
-SPREAD = Spread(_step, _settle, _top_up, _residual)
+SPREAD = Spread(_step, _top_up, _residual)

@@ -139,18 +139,6 @@ def _step(
 
 
 @inline
-def _settle(
-    state: MMState, options: LearningOptions, k: int, q: int, keep: float, left: FloatArray, mass: float
-) -> None:
-    for c in range(q + 1):
-        value = keep * (state.decay[0] * left[q, c] + state.masses[k] * state.variances[k, q, c]) / mass
-        if c == q:
-            value = max(value, options.variance_floor * state.prior_variances[q])
-        state.variances[k, q, c] = value
-        state.variances[k, c, q] = value
-
-
-@inline
 def _top_up(state: MMState, k: int, q: int, share: float, old: FloatArray, mass: float) -> None:
     for c in range(q + 1):
         # The matrix of which independent outputs need the diagonal; symmetric but for rounding.
@@ -194,8 +182,8 @@ def _residual(
     return at, square
 
 
-NOISE = linear_noise(log_constant, scratch_rows, evaluate, trust, Spread(_step, _settle, _top_up, _residual))
-learn_rows, learn_in_groups, score_rows = loop(NOISE, __name__)
+NOISE = linear_noise(log_constant, scratch_rows, evaluate, trust, Spread(_step, _top_up, _residual))
+learn_rows, score_rows = loop(NOISE, __name__)
 learn_single = single_expert(NOISE, __name__)
 
 

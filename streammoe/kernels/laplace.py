@@ -42,6 +42,6 @@ def log_constant(shape: Shape, Q: int) -> float:  # noqa: ARG001 - same
 
 
 NOISE = elliptical(energy, irls_weight, log_constant)
-learn_rows, learn_in_groups, score_rows = loop(NOISE, __name__)
+learn_rows, score_rows = loop(NOISE, __name__)
 learn_single = single_expert(NOISE, __name__)
 trusted_rows = irls_weight_rows(irls_weight, __name__)

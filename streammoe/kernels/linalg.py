@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import allocating, inline, jit, part
-from streammoe.types import FloatArray, IntArray
+from streammoe.types import FloatArray
 
 VANISHED = 1e-100
 """A diagonal entry below this has nothing left to say, and its inverse would overflow with the next events."""
@@ -71,17 +71,17 @@ def add_outer(matrix: FloatArray, vector: FloatArray, weight: float) -> None:
 
 
 @part
-def add_outers_in_turn(matrix: FloatArray, rows: FloatArray, at: IntArray, weights: FloatArray, lower: bool) -> None:
-    """Do `add_outer` for those of some rows, (m, p), with the indexes `at`, (n,), and weights, (n,).
+def add_outers_in_turn(matrix: FloatArray, rows: FloatArray, weights: FloatArray, lower: bool) -> None:
+    """Do `add_outer` for rows, (n, p), of weights, (n,), one after the other.
 
     `lower`: in the lower triangle alone. Four rows a sweep, each of them added by itself as in single calls, whose
     result this is bit for bit.
     """
-    n, p = at.shape[0], rows.shape[1]
+    n, p = rows.shape
     blocked = n - n % 4
     for first in range(0, p, TILE):
         for e in range(0, blocked, 4):
-            r0, r1, r2, r3 = rows[at[e]], rows[at[e + 1]], rows[at[e + 2]], rows[at[e + 3]]
+            r0, r1, r2, r3 = rows[e], rows[e + 1], rows[e + 2], rows[e + 3]
             w0, w1, w2, w3 = weights[e], weights[e + 1], weights[e + 2], weights[e + 3]
             for i in range(first, min(first + TILE, p)):
                 row = matrix[i]
@@ -89,7 +89,7 @@ def add_outers_in_turn(matrix: FloatArray, rows: FloatArray, at: IntArray, weigh
                 for j in range(i + 1 if lower else p):
                     row[j] = row[j] + a0 * r0[j] + a1 * r1[j] + a2 * r2[j] + a3 * r3[j]
         for e in range(blocked, n):
-            row = rows[at[e]]
+            row = rows[e]
             for i in range(first, min(first + TILE, p)):
                 scaled = weights[e] * row[i]
                 for j in range(i + 1 if lower else p):
@@ -142,28 +142,6 @@ def inverses_of(matrices: FloatArray) -> FloatArray:
     for matrix, inverse in zip(matrices.reshape(shape), inverses.reshape(shape), strict=True):
         invert_spd(matrix, inverse, np.empty_like(matrix))
     return inverses
-
-
-@jit
-def solve_spd(matrix: FloatArray, rows: FloatArray, factor: FloatArray) -> None:
-    """Replace each row b of `rows`, (m, p), by ``matrix⁻¹ b``, with the scaling and damping of `invert_spd`.
-
-    For few rows it takes a quarter of the time of an inverse.
-    """
-    p = matrix.shape[0]
-    scale = np.empty(p)
-    _factor(matrix, scale, factor)
-    for row in rows:
-        for i in range(p):
-            row[i] *= scale[i]
-        for k in range(p):
-            row[k] /= factor[k, k]
-            for i in range(k + 1, p):
-                row[i] -= factor[k, i] * row[k]
-        for i in range(p - 1, -1, -1):
-            row[i] = (row[i] - dot(factor[i, i + 1 :], row[i + 1 :])) / factor[i, i]
-        for i in range(p):
-            row[i] *= scale[i]
 
 
 @part

@@ -1,6 +1,6 @@
 """Linear experts: what families share whose experts are linear, whatever their noise.
 
-Shapes: K experts, Q outputs, p features, B events of a group.
+Shapes: K experts, Q outputs, p features.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import math
 from functools import cache
 from typing import NamedTuple
 
-from streammoe.kernels.compile import allocating, hook, inline
-from streammoe.kernels.groups import Group, settle_linear, weigh
+from streammoe.kernels.compile import hook, inline
 from streammoe.kernels.linalg import VANISHED, add_outer, dot, symmetric_product
 from streammoe.kernels.loop import Kernel, Noise
 from streammoe.kernels.softmax import multiply_gram, residual_of_gram, softmax
@@ -26,8 +25,6 @@ class Spread(NamedTuple):
     step: Kernel
     """``(state, options, k, q, old_mass, new, left, mass, means, y)``: one event of weight `new`, of the square of
     whose errors the step leaves so much unexplained."""
-    settle: Kernel
-    """``(state, options, k, q, keep, left, mass)``: a group, whose step leaves `left`, (Q, Q), unexplained."""
     top_up: Kernel
     """``(state, k, q, share, old, mass)``: `share` of the prior, given the coefficients before."""
     residual: Kernel
@@ -43,7 +40,7 @@ def linear_noise(log_constant: Kernel, scratch_rows: Kernel, evaluate: Kernel, t
 @cache
 def _experts(spread: Spread) -> tuple[Kernel, ...]:
     """Make what linear experts of any noise share, once for each kind of spread."""
-    step_spread, settle_spread, top_up_spread, residual_of_spread = spread
+    step_spread, top_up_spread, residual_of_spread = spread
 
     @hook
     def step_experts(
@@ -83,27 +80,6 @@ def _experts(spread: Spread) -> tuple[Kernel, ...]:
             add_outer(state.expert_inverses[k], gain, -weight * shrink)
             add_outer(state.expert_grams[k], r, weight)
 
-    @allocating
-    def settle_expert(
-        state: MMState,
-        options: LearningOptions,
-        k: int,
-        keep: float,
-        group: Group,
-        amounts: FloatArray,
-        tau: FloatArray,  # noqa: ARG001 - same
-        trusted: FloatArray,
-        means: FloatArray,
-        mass: float,
-        weights: FloatArray,
-        sizes: FloatArray,  # noqa: ARG001 - same
-        errors: FloatArray,
-    ) -> None:
-        if weigh(group, k, amounts, trusted, means, weights, errors):
-            left = settle_linear(state, k, group.R, weights, errors)
-            for q in range(errors.shape[1]):
-                settle_spread(state, options, k, q, keep, left, mass)
-
     @inline
     def top_up(state: MMState, k: int, share: float, old: FloatArray) -> None:
         for q in range(old.shape[0]):
@@ -137,7 +113,7 @@ def _experts(spread: Spread) -> tuple[Kernel, ...]:
         residual[at] += share * (entry - residual[at])
         return at + 1, square + entry * entry
 
-    return step_experts, settle_expert, top_up, residual_of_expert
+    return step_experts, top_up, residual_of_expert
 
 
 @inline

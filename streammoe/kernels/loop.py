@@ -22,21 +22,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from streammoe.kernels.compile import allocating, inline, jit
-from streammoe.kernels.groups import (
-    Group,
-    amounts_of,
-    average_weight_of,
-    finish_group,
-    gather,
-    group_of,
-    is_far,
-    kept_by,
-    mass_after,
-    n_waiting,
-    set_far_limits,
-    settle_gate,
-    stand_alone,
-)
 from streammoe.kernels.shared import (
     REFRESH_BELOW,
     RESIDUAL_EVERY,
@@ -89,9 +74,6 @@ class Noise(NamedTuple):
     """``(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)``: learns one event in O(K p²).
     `keep` is 1 − γ, `fresh` is γ times the event's weight, `amount` the same over the new decay; `gain`, (p_v,), and
     `push`, (max(K, M),), are scratch. All experts at once: a function for each of them costs speed."""
-    settle_expert: Kernel
-    """``(state, options, k, keep, group, amounts, tau, trusted, means, mass, weights, sizes, errors)``: the same for a
-    group of B events, whose arrays have one axis more. `mass` is the new one; (B,), (B,) and (B, M) are scratch."""
     top_up: Kernel
     """``(state, k, share, old)``: adds `share` of the prior to the variances, given the coefficients before."""
     residual_of_expert: Kernel
@@ -118,21 +100,15 @@ class Scratch(NamedTuple):
     """(max(K, M),)"""
     noise: FloatArray
     """(rows, max(K, M)) what the noise asks for."""
-    limits: FloatArray
-    """(p_w + p_v,) how large features may be in a group."""
 
 
 def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
-    """Make `learn_rows`, `learn_in_groups` and `score_rows` of a noise, to be kept under these names in `module`.
-
-    The first two have the same arguments; which one it is depends on whether the state has room for a group.
-    """
+    """Make `learn_rows` and `score_rows` of a noise, to be kept under these names in `module`."""
     evaluate, trust = noise.evaluate, noise.trust
     log_constant, scratch_rows = noise.log_constant, noise.scratch_rows
     refresh = _refresh(noise.top_up)
     track_residual = _track_residual(noise.residual_of_expert)
     step_experts = noise.step_experts
-    settle_group = _settle_group(noise.settle_expert, refresh, track_residual)
 
     @inline
     def score_each(
@@ -193,54 +169,6 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
             scratch,
         )
 
-    @inline
-    def judge_group(
-        shape: Shape,
-        state: MMState,
-        options: LearningOptions,
-        group: Group,
-        shares: FloatArray,
-        tau: FloatArray,
-        trusted: FloatArray,
-        means: FloatArray,
-        scratch: FloatArray,
-    ) -> int:
-        """Write what the parameters say of each event of a group; return how many of them are outliers."""
-        B, _, M = means.shape
-        constant = log_constant(shape, M)
-        outliers = 0
-        for i in range(B):
-            evaluate(
-                shape,
-                constant,
-                scratch,
-                state.gate,
-                state.experts,
-                state.variances,
-                group.W[i],
-                group.R[i],
-                group.Y[i],
-                shares[i],
-                means[i],
-                tau[i],
-            )
-            route(tau[i], options.top_k)
-            outliers += trust(shape, tau[i], scratch, trusted[i], M)
-        return outliers
-
-    @allocating
-    def learn_group(
-        shape: Shape, state: MMState, residual: FloatArray, options: LearningOptions, B: int, M: int
-    ) -> int:
-        """Learn the B events that wait by one step; return how many of them are outliers."""
-        K = state.experts.shape[0]
-        group = group_of(state, B)
-        shares, tau, trusted, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K)), np.empty((B, K, M))
-        scratch = np.empty((scratch_rows(M), max(K, M)))
-        outliers = judge_group(shape, state, options, group, shares, tau, trusted, means, scratch)
-        settle_group(state, residual, options, group, shares, tau, trusted, means)
-        return outliers
-
     @allocating
     def predict_latest(
         shape: Shape,
@@ -253,7 +181,7 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
         trace: Trace,
         row: int,
     ) -> None:
-        """Write what the raw iterate says of an event to this row, where no step evaluates it at this moment."""
+        """Write what the raw iterate says of an event to this row, where no step evaluates it."""
         K, M = state.experts.shape[0], predictions.shape[1]
         shares, means, tau = np.empty(K), np.empty((K, M)), np.empty(K)
         constant, scratch = log_constant(shape, M), np.empty((scratch_rows(M), max(K, M)))
@@ -263,185 +191,154 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
         mix(shares, means, predictions[row])
         record(trace, row, shares, means, state.variances)
 
-    def learning(in_groups: bool) -> Kernel:
-        """Make the loop of learning, for events that are steps of their own or for groups.
-
-        Groups need as much code as all else, so that a model without any would compile twice as long.
-        """
-
-        @inline
-        def learn_each(
-            shape: Shape,
-            state: MMState,
-            residual: FloatArray,
-            options: LearningOptions,
-            gammas: FloatArray,
-            weights: FloatArray,
-            W: FloatArray,
-            R: FloatArray,
-            Y: FloatArray,
-            losses: FloatArray,
-            predictions: FloatArray,
-            trace: Trace,
-            scratch: Scratch,
-        ) -> int:
-            shares, tau, trusted, means = scratch.shares, scratch.tau, scratch.trusted, scratch.means
-            gate_gain, gain, push, limits = scratch.gate_gain, scratch.gain, scratch.push, scratch.limits
-            M = means.shape[1]
-            constant = log_constant(shape, M)
-            if in_groups:
-                size, waiting = state.group.shape[0], n_waiting(state)
-                set_far_limits(state, limits)
-            n = W.shape[0]
-            both = losses.shape[0] > n
-            learned = outliers = 0
-            for i in range(n):
-                w, r, y = W[i], R[i], Y[i]
-                losses[i] = evaluate(
-                    shape,
-                    constant,
-                    scratch.noise,
-                    state.average_gate,
-                    state.average_experts,
-                    state.average_variances,
-                    w,
-                    r,
-                    y,
-                    shares,
-                    means,
-                    tau,
-                )
-                mix(shares, means, predictions[i])
-                record(trace, i, shares, means, state.average_variances)
-                if both and (in_groups or math.isnan(y[0])):
-                    predict_latest(shape, state, w, r, y, losses, predictions, trace, n + i)
-                if math.isnan(y[0]):
-                    continue
-                gamma = step_size(state, options, gammas[learned])
-                learned += 1
-                if in_groups:
-                    far = is_far(limits, w, r, weights[i])
-                    if not far:
-                        if not gather(state, waiting, w, r, y, weights[i], gamma):
-                            return UNSOUND
-                        waiting += 1
-                    if waiting == size or (far and waiting > 0):
-                        outliers += learn_group(shape, state, residual, options, waiting, M)
-                        waiting = 0
-                        set_far_limits(state, limits)
-                    if not far:
-                        continue
-                    stand_alone(state)
-                loss = evaluate(
-                    shape,
-                    constant,
-                    scratch.noise,
-                    state.gate,
-                    state.experts,
-                    state.variances,
-                    w,
-                    r,
-                    y,
-                    shares,
-                    means,
-                    tau,
-                )
-                if both and not in_groups:
-                    losses[n + i] = loss
-                    mix(shares, means, predictions[n + i])
-                    record(trace, n + i, shares, means, state.variances)
-                route(tau, options.top_k)
-                outliers += trust(shape, tau, scratch.noise, trusted, M)
-                if state.n[0] % RESIDUAL_EVERY == 0:
-                    track_residual(state, residual, options, weights[i], shares, tau, trusted, means, w, r, y)
-                keep = 1.0 - gamma
-                decay = state.decay[0] * keep
-                fresh = gamma * weights[i]
-                amount = fresh / decay
-                step_gate(state, options, amount, shares, tau, push, w, gate_gain)
-                step_experts(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)
-                finish_step(state, gamma, decay)
-                if decay < REFRESH_BELOW:
-                    refresh(state, topped_up(state, options, gamma))
-                weight = average_weight(state, options, gamma)
-                blend(state.average_gate, state.gate, weight)
-                blend(state.average_experts, state.experts, weight)
-                blend(state.average_variances, state.variances, variance_weight(options, weight, gamma))
-                if in_groups:
-                    set_far_limits(state, limits)
-            return outliers
-
-        def learn_rows(
-            shape: Shape,
-            state: MMState,
-            residual: FloatArray,
-            options: LearningOptions,
-            gammas: FloatArray,
-            weights: FloatArray,
-            W: FloatArray,
-            R: FloatArray,
-            Y: FloatArray,
-            losses: FloatArray,
-            predictions: FloatArray,
-            trace: Trace,
-        ) -> int:
-            """Predict, score and learn each row in turn, in place; a row whose y is NaN is predicted only.
-
-            Args:
-                shape: the numbers of the noise.
-                state: changed in place.
-                residual: (size + 2,) running means of the convergence residual, changed in place.
-                options: the hyper-parameters that steps need.
-                gammas: step sizes of the rows that have a target, in order; see `LearningOptions.span`.
-                weights: (n,) how much each row counts, 1 for a plain one.
-                W, R, Y: (n, p_w), (n, p_v), (n, Q) gate features, expert features, targets or class indexes.
-                losses, predictions: (n,) and (n, M), written: −log s(y|x), and the mean or the probabilities of
-                    classes, before the row is learned, by the averaged parameters. If they have 2 n rows, the second n
-                    are the raw iterate's.
-                trace: written where its arrays are not empty; as many rows.
-
-            Returns:
-                How many of the events that made a step were outliers, as `Noise.trust` says; or `UNSOUND` if state,
-                losses or predictions are not sound, and the state is to be thrown away.
-            """
-            K, M, p_w, p_v = state.experts.shape[0], predictions.shape[1], W.shape[1], R.shape[1]
-            # As few arrays as possible: making them takes as long as the rest where a call has a single row.
-            of_experts, gains = np.empty((3, K)), np.empty(p_w + p_v)
-            scratch = Scratch(
-                of_experts[0],
-                of_experts[1],
-                of_experts[2],
-                np.empty((K, M)),
-                gains[:p_w],
-                gains[p_w:],
-                np.empty(max(K, M)),
-                np.empty((scratch_rows(M), max(K, M))),
-                np.empty(p_w + p_v if in_groups else 0),
-            )
-            outliers = learn_each(
+    @inline
+    def learn_each(
+        shape: Shape,
+        state: MMState,
+        residual: FloatArray,
+        options: LearningOptions,
+        gammas: FloatArray,
+        weights: FloatArray,
+        W: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        losses: FloatArray,
+        predictions: FloatArray,
+        trace: Trace,
+        scratch: Scratch,
+    ) -> int:
+        shares, tau, trusted, means = scratch.shares, scratch.tau, scratch.trusted, scratch.means
+        gate_gain, gain, push = scratch.gate_gain, scratch.gain, scratch.push
+        M = means.shape[1]
+        constant = log_constant(shape, M)
+        n = W.shape[0]
+        both = losses.shape[0] > n
+        learned = outliers = 0
+        for i in range(n):
+            w, r, y = W[i], R[i], Y[i]
+            losses[i] = evaluate(
                 shape,
-                state,
-                residual,
-                options,
-                gammas,
-                weights,
-                W,
-                R,
-                Y,
-                losses,
-                predictions,
-                trace,
-                scratch,
+                constant,
+                scratch.noise,
+                state.average_gate,
+                state.average_experts,
+                state.average_variances,
+                w,
+                r,
+                y,
+                shares,
+                means,
+                tau,
             )
-            if outliers == UNSOUND or not is_sound_after(state, Y, losses, predictions):
-                return UNSOUND
-            return outliers
+            mix(shares, means, predictions[i])
+            record(trace, i, shares, means, state.average_variances)
+            if math.isnan(y[0]):
+                if both:
+                    predict_latest(shape, state, w, r, y, losses, predictions, trace, n + i)
+                continue
+            gamma = step_size(state, options, gammas[learned])
+            learned += 1
+            loss = evaluate(
+                shape,
+                constant,
+                scratch.noise,
+                state.gate,
+                state.experts,
+                state.variances,
+                w,
+                r,
+                y,
+                shares,
+                means,
+                tau,
+            )
+            if both:
+                losses[n + i] = loss
+                mix(shares, means, predictions[n + i])
+                record(trace, n + i, shares, means, state.variances)
+            route(tau, options.top_k)
+            outliers += trust(shape, tau, scratch.noise, trusted, M)
+            if state.n[0] % RESIDUAL_EVERY == 0:
+                track_residual(state, residual, options, weights[i], shares, tau, trusted, means, w, r, y)
+            keep = 1.0 - gamma
+            decay = state.decay[0] * keep
+            fresh = gamma * weights[i]
+            amount = fresh / decay
+            step_gate(state, options, amount, shares, tau, push, w, gate_gain)
+            step_experts(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)
+            finish_step(state, gamma, decay)
+            if decay < REFRESH_BELOW:
+                refresh(state, topped_up(state, options, gamma))
+            weight = average_weight(state, options, gamma)
+            blend(state.average_gate, state.gate, weight)
+            blend(state.average_experts, state.experts, weight)
+            blend(state.average_variances, state.variances, variance_weight(options, weight, gamma))
+        return outliers
 
-        return learn_rows
+    def learn_rows(
+        shape: Shape,
+        state: MMState,
+        residual: FloatArray,
+        options: LearningOptions,
+        gammas: FloatArray,
+        weights: FloatArray,
+        W: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        losses: FloatArray,
+        predictions: FloatArray,
+        trace: Trace,
+    ) -> int:
+        """Predict, score and learn each row in turn, in place; a row whose y is NaN is predicted only.
 
-    learn_in_groups = learning(in_groups=True)
-    learn_in_groups.__name__ = "learn_in_groups"
-    return tuple(jit(named(each, module)) for each in (learning(in_groups=False), learn_in_groups, score_rows))
+        Args:
+            shape: the numbers of the noise.
+            state: changed in place.
+            residual: (size + 2,) running means of the convergence residual, changed in place.
+            options: the hyper-parameters that steps need.
+            gammas: step sizes of the rows that have a target, in order; see `LearningOptions.span`.
+            weights: (n,) how much each row counts, 1 for a plain one.
+            W, R, Y: (n, p_w), (n, p_v), (n, Q) gate features, expert features, targets or class indexes.
+            losses, predictions: (n,) and (n, M), written: −log s(y|x), and the mean or the probabilities of
+                classes, before the row is learned, by the averaged parameters. If they have 2 n rows, the second n
+                are the raw iterate's.
+            trace: written where its arrays are not empty; as many rows.
+
+        Returns:
+            How many of the events that made a step were outliers, as `Noise.trust` says; or `UNSOUND` if state,
+            losses or predictions are not sound, and the state is to be thrown away.
+        """
+        K, M, p_w, p_v = state.experts.shape[0], predictions.shape[1], W.shape[1], R.shape[1]
+        # As few arrays as possible: making them takes as long as the rest where a call has a single row.
+        of_experts, gains = np.empty((3, K)), np.empty(p_w + p_v)
+        scratch = Scratch(
+            of_experts[0],
+            of_experts[1],
+            of_experts[2],
+            np.empty((K, M)),
+            gains[:p_w],
+            gains[p_w:],
+            np.empty(max(K, M)),
+            np.empty((scratch_rows(M), max(K, M))),
+        )
+        outliers = learn_each(
+            shape,
+            state,
+            residual,
+            options,
+            gammas,
+            weights,
+            W,
+            R,
+            Y,
+            losses,
+            predictions,
+            trace,
+            scratch,
+        )
+        return outliers if is_sound_after(state, Y, losses, predictions) else UNSOUND
+
+    return tuple(jit(named(each, module)) for each in (learn_rows, score_rows))
 
 
 def named(function: Function, module: str) -> Function:
@@ -506,42 +403,3 @@ def _track_residual(residual_of_expert: Kernel) -> Kernel:
         keep_finite(residual)
 
     return track_residual
-
-
-@cache
-def _settle_group(settle_expert: Kernel, refresh: Kernel, track_residual: Kernel) -> Kernel:
-    @allocating
-    def settle_group(
-        state: MMState,
-        residual: FloatArray,
-        options: LearningOptions,
-        group: Any,
-        shares: FloatArray,
-        tau: FloatArray,
-        trusted: FloatArray,
-        means: FloatArray,
-    ) -> None:
-        """Make one step of a group, given what the parameters say of its events: (B, K), and means (B, K, M)."""
-        B, K, M = means.shape
-        for i in range(B):
-            if (state.n[0] - B + i) % RESIDUAL_EVERY == 0:
-                w, r, y = group.W[i], group.R[i], group.Y[i]
-                weight = group.weights[i]
-                track_residual(state, residual, options, weight, shares[i], tau[i], trusted[i], means[i], w, r, y)
-        keep = kept_by(group.gammas)
-        amounts = amounts_of(state, group, keep)
-        settle_gate(state, options, group, amounts, shares, tau)
-        weights, sizes, errors = np.empty(B), np.empty(B), np.empty((B, M))
-        for k in range(K):
-            mass = mass_after(state, k, keep, group, tau)
-            settle_expert(state, options, k, keep, group, amounts, tau, trusted, means, mass, weights, sizes, errors)
-            state.masses[k] = mass
-        finish_group(state, keep)
-        if state.decay[0] < REFRESH_BELOW:
-            refresh(state, topped_up(state, options, group.gammas[B - 1]))
-        weight = average_weight_of(state, options, group.gammas)
-        blend(state.average_gate, state.gate, weight)
-        blend(state.average_experts, state.experts, weight)
-        blend(state.average_variances, state.variances, variance_weight(options, weight, 1.0 - keep))
-
-    return settle_group

@@ -299,7 +299,7 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
     shape_type = types.UniTuple(_FLOAT, n_numbers) if n_numbers else types.Tuple(())
     spread = types.Array(types.float64, n_dim, "C")
     state_type = types.NamedTuple(
-        [_I1, _I1, _F1, _F1, _F2, _F2, _F2, _F3, spread, _F1, _F3, _F3, _F2, _F3, spread, _F1, _F1, _F2, _F1, _F2],
+        [_I1, _I1, _F1, _F1, _F2, _F2, _F2, _F3, spread, _F1, _F3, _F3, _F2, _F3, spread, _F1, _F1, _F2, _F1],
         MMState,
     )
     single_type = types.NamedTuple([_I1, _F1, _F1, _F3, spread, _F1, _F3, _F3, _F1, _F2, _F1], SingleExpert)
@@ -673,7 +673,6 @@ def kernels_for(module: Any, n_numbers: int, n_dim: int) -> Kernels:
                     floats(mixture.prior_expert_gram, (p_v,)),
                     floats(mixture.prior_experts, (N, p_v)),
                     floats(mixture.prior_variances, (Q,)),
-                    floats(event.unknown, (0, 0)),
                 ),
                 floats(mixture.residual, (mixture.residual_size,)),
                 _options(mixture),

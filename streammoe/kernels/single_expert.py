@@ -1,7 +1,7 @@
 """The loop of learning for a single expert without a gate, whose raw iterate predicts.
 
 A lean form of `streammoe.kernels.loop` for a member of a portfolio, which learns every event besides the mixture: one
-evaluation for each event, and no responsibilities, averages, groups or convergence residual.
+evaluation for each event, and no responsibilities, averages or convergence residual.
 """
 
 from __future__ import annotations
@@ -108,7 +108,6 @@ def single_expert(noise: Noise, module: str) -> Kernel:
             np.empty(R.shape[1]),
             np.empty(M),
             np.empty((scratch_rows(M), M)),
-            none,
         )
         gate = np.empty((0, R.shape[1]))
         learn_each(

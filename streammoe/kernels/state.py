@@ -51,14 +51,10 @@ class MMState(NamedTuple):
     """(N, p_v) its target."""
     prior_variances: FloatArray
     """(Q,) its variance σ²_0, or (0,)."""
-    group: FloatArray
-    """(B, p_w + p_v + Q + 2) events that wait for their group, in its first rows, which `n` counts: w, r, y (one index
-    of a class for categorical experts), weight, γ. A weight of 0 is an empty row; B is 0 where each event is a step of
-    its own. It is one array, since each further one of the state slows all steps down."""
 
 
 class SingleExpert(NamedTuple):
-    """The part of an `MMState` of one expert that a step needs where there is neither gate, average nor group."""
+    """The part of an `MMState` of one expert that a step needs where there is neither gate nor average."""
 
     n: IntArray
     decay: FloatArray

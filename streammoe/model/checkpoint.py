@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine.drift import DriftDetector
-from streammoe.engine.model_selection import Candidate
 from streammoe.engine.portfolio import PREFIX, Portfolio
 from streammoe.engine.recent import RecentEvents
 from streammoe.engine.reservoir import PREFIX as RESERVOIR
@@ -24,15 +23,13 @@ from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.provisional import ProvisionalMixture
 from streammoe.model.phases.rescaling import Rescaling, scaler_of
 from streammoe.model.phases.search import Search
-from streammoe.model.phases.streaming import Mixture, Race, Streaming
+from streammoe.model.phases.streaming import Streaming
 from streammoe.model.phases.warmup import Empty, WarmUp
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
 MEAN_WEIGHT = "weights.mean"
 """The array of the running mean of the weights of events."""
-MAX_CANDIDATES = 16
-"""Maximum number of candidates of a race that a checkpoint may hold."""
 ASIDE = ("diagnostics.", RESERVOIR)
 """Prefixes of the arrays of a model that do not affect future learning."""
 _MODEL_PREFIXES = (
@@ -40,7 +37,6 @@ _MODEL_PREFIXES = (
     "weights.",
     "state.",
     "warmup.",
-    "race.",
     "drift.",
     "recent.",
     RESERVOIR,
@@ -161,25 +157,14 @@ def _check_raw(context: Context, X: FloatArray, Y: FloatArray, name: str) -> Non
 def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
     """Restore the phase that the arrays belong to."""
     n_outputs = context.targets.n_outputs
-    prefixes = ["state"] if "state.n" in arrays else []
-    totals = np.zeros(1)
-    if "race.totals" in arrays:
-        require(not prefixes, "there are arrays of both a mixture and a race of several")
-        totals = array_of(arrays, "race.totals", "float64", (None,))
-        require(2 <= len(totals) <= MAX_CANDIDATES, f"array race.totals holds {len(totals)} candidates")
-        prefixes = [f"race.{index}" for index in range(len(totals))]
-    require(n_outputs or not (prefixes or "warmup.X" in arrays), "there is a state, but the model has no outputs")
-    candidates = [context.candidate(_state(context, arrays, prefix)) for prefix in prefixes]
-    sizes = [len(candidate.residual) for candidate in candidates]
-    residual = array_of(arrays, "diagnostics.residual", "float64", (sum(sizes),))
-    parts = np.split(residual, np.cumsum(sizes)[:-1]) if candidates else []
-    candidates = [candidate._replace(residual=part.copy()) for candidate, part in zip(candidates, parts, strict=True)]
+    has_state = "state.n" in arrays
+    require(n_outputs or not (has_state or "warmup.X" in arrays), "there is a state, but the model has no outputs")
     context.outliers = array_of(arrays, "diagnostics.outliers", "int64", (1,), least=0.0, most=LARGEST_COUNT).copy()
-    if candidates:
-        portfolio = _portfolio(context, arrays, candidates)
-        if len(candidates) == 1:
-            return Mixture(candidates[0], portfolio)
-        return Race(candidates, totals.copy(), _race_end(arrays, candidates), portfolio)
+    candidate = context.candidate(_state(context, arrays, "state")) if has_state else None
+    size = 0 if candidate is None else len(candidate.residual)
+    residual = array_of(arrays, "diagnostics.residual", "float64", (size,)).copy()
+    if candidate is not None:
+        return Streaming(candidate._replace(residual=residual), _portfolio(context, arrays, candidate.state))
     return _warm_up(context, arrays) if "warmup.X" in arrays else Empty()
 
 
@@ -217,7 +202,7 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
     return WarmUp(one, provisional, search, n_rejected, cost, replay_began, rescaling=rescaling)
 
 
-def _portfolio(context: Context, arrays: Mapping[str, AnyArray], candidates: Sequence[Candidate]) -> Portfolio | None:
+def _portfolio(context: Context, arrays: Mapping[str, AnyArray], state: MMState) -> Portfolio | None:
     options = context.options
     if options.serve != "portfolio":
         return None
@@ -225,7 +210,7 @@ def _portfolio(context: Context, arrays: Mapping[str, AnyArray], candidates: Seq
         context.family,
         options.bound,
         arrays,
-        n=int(candidates[0].state.n[0]),
+        n=int(state.n[0]),
         n_outputs=context.targets.n_outputs,
         p_w=context.encoder.gate_width,
         p_v=context.encoder.expert_width,
@@ -257,17 +242,7 @@ def _state(context: Context, arrays: Mapping[str, AnyArray], prefix: str) -> MMS
         n_outputs=context.targets.n_outputs,
         p_w=encoder.gate_width,
         p_v=encoder.expert_width,
-        batch_size=options.batch_size,
     )
-
-
-def _race_end(arrays: Mapping[str, AnyArray], candidates: Sequence[Candidate]) -> int:
-    """Return the event count at which a race is decided."""
-    until = int(array_of(arrays, "race.until", "int64", (1,), least=0.0, most=LARGEST_COUNT)[0])
-    counts = {int(candidate.state.n[0]) for candidate in candidates}
-    require(len(counts) == 1, f"the candidates of a race have learned different numbers of events: {counts}")
-    require(until > max(counts), f"array race.until ends the race at {until}, but it has reached {max(counts)}")
-    return until
 
 
 def _may_be_saved(name: str, array: AnyArray) -> bool:

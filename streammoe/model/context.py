@@ -17,11 +17,11 @@ from streammoe.engine.drift import DriftDetector
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job
 from streammoe.engine.members.curved import MOST_FEATURES, Curved, terms_of
-from streammoe.engine.model_selection import Candidate
+from streammoe.engine.mixture import Candidate
 from streammoe.engine.portfolio import SINGLE, Portfolio
 from streammoe.engine.recent import RecentEvents
 from streammoe.engine.reservoir import Reservoir
-from streammoe.engine.state import MMState, grouping
+from streammoe.engine.state import MMState
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
 from streammoe.layout import Additions, Layout, padded
@@ -92,7 +92,7 @@ class Context(Noticed):
         self.lags = None if lags is None else LagMemory(lags)
         self.encoder = self.new_encoder()
         self.detector = None if options.drift is None else DriftDetector()
-        refits = options.drift is not None and options.serve == "portfolio" and options.batch_size == 1
+        refits = options.drift is not None and options.serve == "portfolio"
         self.recent = RecentEvents() if refits else None
         self.reservoir = Reservoir(options.reservoir, options.seed) if options.reservoir else None
         self.mean_weight = np.ones(1)
@@ -156,7 +156,6 @@ class Context(Noticed):
     def candidate(self, state: MMState) -> Candidate:
         """Return a mixture that continues from a state, with everything that its steps need."""
         n_outputs = self.targets.n_outputs
-        state = grouping(state, self.options.batch_size, self.family.n_targets(n_outputs))
         residual = mixture.new_residual(self.family, state, n_outputs)
         return Candidate(state, residual, self.learning_options(len(state.masses)))
 
@@ -378,8 +377,8 @@ class Context(Noticed):
     def state_bytes(self, gate_features: int, expert_features: int) -> int:
         """Return the size of the largest state that a model of so many features has, in a warm-up or after it.
 
-        Buffered rows are not counted, nor what there is only for a while: the other mixtures of a race, and that of a
-        fit until it takes over. The one expert of a warm-up has a gate of its own features.
+        Buffered rows are not counted, nor what there is only for a while: the mixture of a fit until it takes over. The
+        one expert of a warm-up has a gate of its own features.
         """
         options, p_w, p_v = self.options, padded(gate_features), padded(expert_features)
         n_rows, is_portfolio = self.family.n_rows(self.targets.most_outputs), options.serve == "portfolio"
@@ -391,7 +390,7 @@ class Context(Noticed):
 
         if options.warmup.size == 0:  # no members on trial begin then
             return learning(is_portfolio) + curved
-        streaming = learning(is_portfolio + len(SINGLE) * options.has_on_trial)
+        streaming = learning(is_portfolio * (1 + len(SINGLE)))
         warm_up = model_bytes(1, n_rows, p_v, p_v)
         if is_portfolio:
             warm_up += model_bytes(1, n_rows, 0, p_v)
@@ -410,7 +409,7 @@ class Context(Noticed):
                 f"{size / 2**30:,.1f} GiB, and {MAX_STATE_BYTES >> 30} GiB is the most: give fewer features or levels "
                 "(max_levels), or lower degree, gate_degree or n_experts"
             )
-        buffers = {"warmup": options.warmup.size or 0, "batch_size": options.batch_size, "reservoir": options.reservoir}
+        buffers = {"warmup": options.warmup.size or 0, "reservoir": options.reservoir}
         for name, rows in buffers.items():
             size = buffer_bytes(rows, p_w, p_v)
             if size > MAX_BUFFER_BYTES:

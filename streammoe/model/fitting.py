@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from streammoe.engine import batch, em, model_selection, warmup
+from streammoe.engine import batch, em, mixture, model_selection, warmup
 from streammoe.engine.batch import Descent, Listener
 from streammoe.engine.jobs import Job, run_job
 from streammoe.engine.state import MMState
@@ -141,14 +141,14 @@ def _refit(context: Context, buffer: em.Buffer, n_experts: int, run: Run) -> Job
 
 
 def _choose(context: Context, buffer: em.Buffer, run: Run) -> Job[tuple[Descent, MMState]]:
-    """Choose the number of experts by description length; no events follow for a race."""
+    """Choose the number of experts."""
     descents: dict[int, Descent] = {}
 
     def fit(n_experts: int) -> Job[MMState]:
         descents[n_experts], state = yield from _refit(context, buffer, n_experts, run)
         return state
 
-    found = yield from model_selection.entrants(
+    best, _ = yield from model_selection.cheapest(
         context.family,
         buffer,
         fit,
@@ -157,13 +157,10 @@ def _choose(context: Context, buffer: em.Buffer, run: Run) -> Job[tuple[Descent,
         p_w=context.encoder.n_gate_features,
         p_v=context.encoder.n_expert_features,
     )
-    best = found[0].state
     return descents[len(best.masses)], best
 
 
-def at_the_model(
-    context: Context, leader: model_selection.Candidate, buffer: em.Buffer
-) -> tuple[em.Em, Sequence[Parameters]]:
+def at_the_model(context: Context, leader: mixture.Candidate, buffer: em.Buffer) -> tuple[em.Em, Sequence[Parameters]]:
     """Return EM on rows under the prior of a model, and the one start that it is itself."""
     state, _, options = leader
     strength = max(context.options.prior_strength, warmup.LEAST_STRENGTH)

@@ -25,7 +25,7 @@ from streammoe.model.context import Context
 from streammoe.model.one_event import OneEvent, Row, Target, bound_to
 from streammoe.model.phases.contract import Phase, Served
 from streammoe.model.phases.provisional import in_units
-from streammoe.model.phases.streaming import Mixture, Streaming
+from streammoe.model.phases.streaming import Streaming
 from streammoe.model.phases.warmup import Empty
 from streammoe.model.tables import Events, Table, Texts, raw_rows
 from streammoe.model.targets import Targets
@@ -86,7 +86,7 @@ class Learner:
 
     @property
     def n(self) -> int:
-        """Events learned, those in a buffer and those that wait for their group included."""
+        """Events learned, those in a buffer included."""
         return self.phase.n
 
     @property
@@ -554,7 +554,7 @@ class Learner:
         portfolio, curved = context.portfolio(state, trusted=True), context.curved(state)
         if portfolio is not None and curved is not None:
             portfolio.admit(curved, trusted=False)
-        self.phase = Mixture(context.candidate(state), portfolio)
+        self.phase = Streaming(context.candidate(state), portfolio)
 
     def set_columns(
         self, names: Sequence[Any], kinds: Sequence[ColumnKind] | None = None, awaited: Sequence[Any] = ()

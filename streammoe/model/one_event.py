@@ -44,7 +44,7 @@ from streammoe.kernels.one_event import (
 from streammoe.kernels.state import LearningOptions
 from streammoe.model.context import Context
 from streammoe.model.phases.contract import Phase
-from streammoe.model.phases.streaming import JUDGE_EVERY, Mixture, is_refitted
+from streammoe.model.phases.streaming import JUDGE_EVERY, Streaming, is_refitted
 from streammoe.model.undo import EVERY, Notes
 from streammoe.replacements import REPLACEMENTS
 from streammoe.types import AnyArray, FloatArray
@@ -71,7 +71,7 @@ class Owner(Protocol):
 class OneEvent:
     """A model, bound for events one at a time."""
 
-    def __init__(self, context: Context, phase: Mixture, stop: int = 0) -> None:
+    def __init__(self, context: Context, phase: Streaming, stop: int = 0) -> None:
         """Bind a model; `bound_to` knows whether it can be.
 
         Args:
@@ -326,7 +326,7 @@ class OneEvent:
 
 def bound_to(context: Context, phase: Phase, stop: int) -> OneEvent | None:
     """Return a model bound for single events; None if they take more than the kernel does, or too long for a call."""
-    if not isinstance(phase, Mixture) or not _is_usual(context, phase) or not can_read_tuples():
+    if not isinstance(phase, Streaming) or not _is_usual(context, phase) or not can_read_tuples():
         return None
     try:
         return OneEvent(context, phase, stop)
@@ -334,11 +334,11 @@ def bound_to(context: Context, phase: Phase, stop: int) -> OneEvent | None:
         return None
 
 
-def _is_usual(context: Context, phase: Mixture) -> bool:
+def _is_usual(context: Context, phase: Streaming) -> bool:
     if context.lags is not None:
         return False
     state, portfolio = phase.leader.state, phase.portfolio
-    if len(state.group) or context.family.compiled(state.experts) is None:
+    if context.family.compiled(state.experts) is None:
         return False
     if (portfolio is not None) != (context.options.serve == "portfolio"):
         return False
@@ -348,7 +348,7 @@ def _is_usual(context: Context, phase: Mixture) -> bool:
     return work < LONG and all(isinstance(member, Average | Latest | OneExpert | Refitted) for member in members)
 
 
-def _owners(context: Context, phase: Mixture) -> tuple[object, ...]:
+def _owners(context: Context, phase: Streaming) -> tuple[object, ...]:
     """Return all objects on whose staying the same the addresses depend."""
     encoder, portfolio = context.encoder, phase.portfolio
     own = (
@@ -373,14 +373,14 @@ def _owners(context: Context, phase: Mixture) -> tuple[object, ...]:
     return (*own, portfolio.members, portfolio.weights, means, None if means is None else means.weights)
 
 
-def _kept(context: Context, phase: Mixture) -> tuple[object, ...]:
+def _kept(context: Context, phase: Streaming) -> tuple[object, ...]:
     """Return where events are kept: for a refit after a drift, and for one to more of the first rows."""
     recent, portfolio = context.recent, phase.portfolio
     storage = None if recent is None else recent.storage
     return recent, storage, None if portfolio is None else portfolio.growing
 
 
-def _members(phase: Mixture, R: FloatArray) -> tuple[AnyArray, list[AnyArray]]:
+def _members(phase: Streaming, R: FloatArray) -> tuple[AnyArray, list[AnyArray]]:
     """Return the members' records, without a portfolio one of the average, and the arrays to which they point."""
     state, portfolio = phase.leader.state, phase.portfolio
     members: tuple[Member, ...] = (Average(),) if portfolio is None else portfolio.members

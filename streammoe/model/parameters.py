@@ -9,7 +9,6 @@ import numpy as np
 
 from streammoe.engine.state import MMState, state_at
 from streammoe.errors import ConfigError
-from streammoe.kernels.groups import n_waiting
 from streammoe.model.checks import is_whole, names_in
 from streammoe.model.learner import Learner
 from streammoe.scaling import Scaler
@@ -34,7 +33,7 @@ def parameters_of(learner: Learner, *, averaged: bool) -> dict[str, Any]:
         "experts": (state.average_experts if averaged else state.experts)[:, :, :p_v].copy(),
         "masses": state.masses.copy(),
         **_curvature_of(state, p_w, p_v),
-        "n": int(state.n[0]) - n_waiting(state),
+        "n": int(state.n[0]),
         "decay": decay,
         "prior_weight": float(state.prior_weight[0]),
         "prior": {

@@ -9,7 +9,6 @@ import numpy as np
 
 from streammoe.columns import KINDS
 from streammoe.engine import mixture
-from streammoe.engine.merging import merged
 from streammoe.engine.reduction import (
     Classes,
     GatePrior,
@@ -26,12 +25,9 @@ from streammoe.engine.reduction import (
 from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
 from streammoe.features import UNPLACED, Encoder
-from streammoe.kernels.groups import n_waiting
-from streammoe.kernels.state import VARIANCE_FLOOR
-from streammoe.model import fitting
 from streammoe.model.common_rows import fill_reservoir, outputs_of, translated
 from streammoe.model.learner import Learner
-from streammoe.model.phases.streaming import Mixture, Streaming
+from streammoe.model.phases.streaming import Streaming
 from streammoe.model.refinement import refined
 from streammoe.scaling import Scaler, identity_scaler
 from streammoe.text import some_of
@@ -383,45 +379,3 @@ def _start(
 def _padded(array: FloatArray, width: int) -> FloatArray:
     more = width - array.shape[-1]
     return np.ascontiguousarray(np.pad(array, [*[(0, 0)] * (array.ndim - 1), (0, more)]))
-
-
-# -- Exact merging -----------------------------------------------------------------------------------------------------
-
-
-def check_same_start(learners: Sequence[Learner], names: Sequence[str]) -> None:
-    """Check that the statistics of models are of the same coordinates.
-
-    Raises:
-        ConfigError: a model is in its warm-up, has other columns or scales than the first, or holds events that wait.
-    """
-    check_alike(learners, names)
-    first, problems = learners[0], []
-    for name, learner in zip(names, learners, strict=True):
-        state, other = learner.state, first.state
-        assert state is not None  # noqa: S101 - `check_alike` has said so
-        assert other is not None  # noqa: S101 - the same
-        same = learner.encoder.feature_names == first.encoder.feature_names
-        same = same and learner.targets.names == first.targets.names and state.experts.shape == other.experts.shape
-        scales = zip(learner.encoder.scaler, first.encoder.scaler, strict=True)
-        priors = [(getattr(state, part), getattr(other, part)) for part in _PRIOR]
-        if not same or not all(np.array_equal(here, there) for here, there in [*scales, *priors]):
-            problems.append(f"{name}: it did not begin from the same parameters as {names[0]}; use reduce instead")
-        elif n_waiting(state):
-            problems.append(f"{name}: {n_waiting(state)} events wait for their group; merge after a whole group")
-    if problems:
-        raise ConfigError(*problems)
-
-
-_PRIOR = ("prior_gate_gram", "prior_expert_gram", "prior_experts", "prior_variances")
-
-
-def merge_learners(new: Learner, learners: Sequence[Learner], weights: FloatArray, n: int) -> None:
-    """Continue with what all learners have learned from the same start, of which `new` is a copy of one."""
-    states = [learner.state for learner in learners if learner.state is not None]
-    prior = fitting.prior_of(states[0], new.context.options.prior_strength, VARIANCE_FLOOR)
-    outputs = np.arange(new.encoder.n_outputs)
-    for learner in learners:
-        new.encoder.join_ranges(learner.encoder, outputs)
-    new.undo.forget()
-    phase, state = new.phase, merged(states, weights, n, prior)
-    new.phase = Mixture(new.context.candidate(state), phase.portfolio if isinstance(phase, Streaming) else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from streammoe.checked import as_json, names_of
-from streammoe.distributions import GaussianMixture, Mixture, MultivariateGaussianMixture, MultivariateMixture
+from streammoe.distributions import Gaussian, Mixture, MultivariateMixture
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.experts import Family
 from streammoe.kernels.state import Trace
@@ -197,8 +198,8 @@ class ScalarTarget(Targets):
 
     def distribution(self, trace: Trace, variances: FloatArray | None, scale: FloatArray) -> Mixture:
         if variances is None:
-            return GaussianMixture(np.ones(1), np.zeros(1), np.ones(1))
-        return self.family.noise.mixture(trace.shares[0], trace.means[0, :, 0], trace.variances[0, :, 0])
+            return Mixture(np.ones(1), np.zeros(1), np.ones(1), Gaussian(tail=math.inf))
+        return Mixture(trace.shares[0], trace.means[0, :, 0], trace.variances[0, :, 0], self.family.noise)
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
         """Do nothing, since there is nothing to restore."""
@@ -278,9 +279,9 @@ class VectorTarget(Targets):
         shares, means, own = trace
         names, Q = tuple(self.names), self.n_outputs
         if variances is None:
-            return MultivariateGaussianMixture(np.ones(1), np.zeros((1, Q)), np.ones((1, Q)), names)
+            return MultivariateMixture(np.ones(1), np.zeros((1, Q)), np.ones((1, Q)), Gaussian(tail=math.inf), names)
         within = variances * np.outer(scale, scale) if variances.ndim == 3 else own[0]
-        return self.family.noise.joint_mixture(shares[0], means[0], within, names)
+        return MultivariateMixture(shares[0], means[0], within, self.family.noise, names)
 
     def arrays(self) -> dict[str, AnyArray]:
         return {"encoder.targets": as_json(self.names)}

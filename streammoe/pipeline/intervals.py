@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streammoe.distributions import ExpertNoise
 from streammoe.kernels.quantiles import CELL_BITS, OCTAVES, TERMS, mixture_ends
-from streammoe.noise import Noise
 from streammoe.types import FloatArray
 
 UNIT = 2.0
@@ -28,7 +28,7 @@ class _Table(NamedTuple):
 
 
 def mixture_intervals(
-    shares: FloatArray, means: FloatArray, variances: FloatArray, level: float, noise: Noise
+    shares: FloatArray, means: FloatArray, variances: FloatArray, level: float, noise: ExpertNoise
 ) -> FloatArray:
     """Compute central predictive intervals of mixtures, output by output.
 
@@ -54,7 +54,7 @@ def mixture_intervals(
 
 
 @lru_cache(maxsize=8)
-def _table(level: float, noise: Noise) -> _Table:
+def _table(level: float, noise: ExpertNoise) -> _Table:
     """Interpolate P(Z ≤ −z) by polynomials, in cells that the search finds without branches.
 
     A kink in the density is the end of a cell, for which the cells are stretched a little.

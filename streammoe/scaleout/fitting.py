@@ -53,7 +53,7 @@ class Collecting(Phase):
         self.before = before
         self._rows = list(rows)
         if before is not None:
-            self.leader, self.n_candidates = before.leader, before.n_candidates
+            self.leader = before.leader
 
     @property
     def n(self) -> int:

@@ -4,7 +4,6 @@ That its steps are those of a literal algorithm is in tests/oracle, that no roun
 tests/property, and that cuts, restarts and bad events leave no trace in tests/invariants.
 """
 
-import copy
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,14 +14,13 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
 from streammoe.engine import mixture
-from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics_at
+from streammoe.engine.em import Buffer, Em, one_expert_prior
 from streammoe.engine.gradient import gradient, moved
 from streammoe.engine.jobs import run_job
-from streammoe.engine.merging import merged
 from streammoe.experts import Family, Parameters, families
 from streammoe.options import WarmUp
-from streammoe.reduction import merge_statistics, reduce
-from streammoe.schedules import Constant, Power
+from streammoe.reduction import reduce
+from streammoe.schedules import Power
 
 N, WARM_UP = 240, 60
 GATE = np.array([[6.0, 0.0, 0.0], [-3.0, 5.0, 0.0], [-3.0, -5.0, 0.0]])
@@ -182,52 +180,7 @@ def test_variances_stay_positive_under_any_move(sample):
         assert np.isfinite(updated).all()
 
 
-@samples
-def test_merged_statistics_are_those_of_all_events(sample):
-    X, y = sample.events(N, 2)
-    cut = N // 3
-    for bound in sample.bounds:
-        whole, first, second = (
-            sample.em(bound, X[part], y[part], prior_strength=0.0, like=(X, y))
-            for part in (slice(None), slice(cut), slice(cut, None))
-        )
-        theta = random_theta(whole)
-        states = [statistics_at(em, Parameters(*(array.copy() for array in theta))) for em in (first, second, whole)]
-        both = merged(states[:2], np.array([cut, N - cut], dtype=np.float64), N, whole.prior)
-        names = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams")
-        assert_close(both._asdict(), {name: getattr(states[2], name) for name in names})
-
-
 # --- its models -------------------------------------------------------------------------------------------------------
-
-
-@samples
-def test_workers_that_take_a_step_each_merge_to_one_that_takes_it_for_all(sample):
-    X, y = sample.events(N, 17)
-    half, gamma = (N - WARM_UP) // 2, 0.001
-    for bound in sample.bounds:
-        if bound == "sharp":  # shortens some steps of a gate, by what their own events say
-            continue
-        # Two groups of half the size have to make the step of one group of them all.
-        start, whole = (
-            sample.learned(
-                X[:WARM_UP],
-                y[:WARM_UP],
-                bound,
-                schedule=Constant(each),
-                batch_size=size,
-                serve="polyak",
-                averaging=None,
-            )
-            for each, size in ((gamma, half), (1.0 - math.sqrt(1.0 - gamma), 2 * half))
-        )
-        workers = [copy.deepcopy(start) for _ in range(2)]
-        for worker, first in zip(workers, (WARM_UP, WARM_UP + half), strict=True):
-            worker.learn_array(X[first : first + half], y[first : first + half])
-        whole.learn_array(X[WARM_UP:], y[WARM_UP:])
-        found = merge_statistics(workers, start=start)
-        assert_close(found.parameters(), whole.parameters())
-        assert found.n == whole.n
 
 
 @samples

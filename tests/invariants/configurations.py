@@ -40,9 +40,8 @@ class Configuration(NamedTuple):
     @property
     def reaches(self):
         """What has to happen to it amid the stream, or its script would say nothing of that."""
-        given, fixed = self.arguments, self.arguments["n_experts"] != "auto"
-        found = set() if fixed else {"race"}
-        found |= {"interim"} if given["warmup"] == 150 and given["n_experts"] == 2 else set()
+        given = self.arguments
+        found = {"interim"} if given["warmup"] == 150 and given["n_experts"] == 2 else set()
         # Longer steps may follow the change before it is found.
         is_found = given.get("drift") == "page_hinkley" and given["warmup"] < 150 and given.get("schedule") is None
         return found | self.also | ({"drift"} if is_found else set())
@@ -67,7 +66,6 @@ OPTIONS = {
     "warmup": [30, 150, 0],
     "averaging": ["polyak", "exponential", "decay"],
     "serve": ["portfolio", "polyak"],
-    "batch_size": [1, 7],
     "top_k": [None, 1],
     "bound": ["sharp", "adaptive", "tight", "paper"],
     "drift": ["off", "page_hinkley"],

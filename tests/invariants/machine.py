@@ -128,7 +128,6 @@ def happening(model):
     arrays, members = model.arrays(), model.member_weights
     portfolio = getattr(model.learner.phase, "portfolio", None)
     said = {
-        "race": model.n_candidates > 1,
         "drift": model.drifts,
         "interim": model.is_warming_up and "warmup.totals" in arrays,
         "rescaling": np.any(arrays.get("warmup.rescaling", 0)),

@@ -12,10 +12,7 @@ def small_counts():
     """What is due after thousands of events is due after some dozens."""
     with pytest.MonkeyPatch.context() as patch:
         for place, value in {
-            "engine.model_selection.SHORTEST_RACE": 90,
-            "engine.model_selection.RACE_PER_BUFFER": 1,
             "model.learner.BIND_AFTER": 2,
-            "model.phases.streaming.CHARGE_EVERY": 15,
             "model.phases.streaming.FIRST_LOOK": 32,
             "model.phases.streaming.KEEP_EVERY": 32,
             "model.phases.provisional.FIRST_FIT": 40,

@@ -13,7 +13,6 @@ AREAS = {
     "categorical": "test_iterates.py test_categorical.py",
     "heavy tails": "test_iterates.py test_elliptical.py",
     "softmax": "test_softmax.py test_sharp.py test_linalg.py test_iterates.py",
-    "groups": "test_groups.py test_iterates.py invariants/*.py",
     "batch fit": "test_batch_methods.py test_settled.py engine/test_batch.py unit/test_batch.py",
     "warm-up": "test_warmup_buffer.py test_warmup.py test_provisional.py test_spectral.py",
     "companions": "test_companions.py test_warmup_buffer.py test_warmup.py invariants/*.py",
@@ -110,16 +109,9 @@ FAULTS = {
         Fault("softmax-not-shifted", "math.exp(values[k] - largest)", "math.exp(values[k])"),
         Fault("adaptive-bound-halved", "return 2.0 * apart / math.log", "return apart / math.log"),
         Fault("sharp-step-unlimited", "if reach <= limit:", "if reach <= 1e9 * limit:"),
-        Fault("sharp-group-unlimited", "excess = 1.0 - safe_share(", "excess = 0.0 * safe_share("),
         Fault("sharp-fit-not-shortened", "if objective(gate) >= least:", "if objective(gate) >= -np.inf:"),
         Fault("paper-bound-wrong", "return 4.0 / 3.0, 2.0 / free", "return 4.0 / 3.0, 1.0 / free"),
         Fault("inverse-without-scaling", "value = out[i, j] * scale[i] * scale[j]", "value = out[i, j] * scale[i]"),
-    ],
-    "groups": [
-        Fault("group-without-new-decay", "(state.decay[0] * keep)", "state.decay[0]"),
-        Fault("group-far-without-weight", "if weight * value * value > limits", "if value * value > limits"),
-        Fault("group-never-emptied", "row[-2] = 0.0", "row[-2] *= 1.0"),
-        Fault("group-average-like-one-event", "kept *= 1.0 - average_weight(", "kept = 1.0 - average_weight("),
     ],
     "batch fit": [
         Fault("em-prior-sign", "- 0.5 * self.prior.strength * bent", "+ 0.5 * self.prior.strength * bent"),
@@ -159,8 +151,7 @@ FAULTS = {
         ),
     ],
     "choice": [
-        Fault("choice-without-penalty-of-races", "0.5 * math.log(n_end) * n", "0.5 * math.log(len(buffer.W)) * n"),
-        Fault("race-led-by-hindsight", "sums[:, :-1].argmin(axis=0)", "sums[:, 1:].argmin(axis=0)"),
+        Fault("choice-without-penalty", "0.5 * math.log(n) * n_parameters", "0.0 * math.log(n) * n_parameters"),
     ],
     "expert life": [
         Fault("starved-not-per-expert", "starved = shares < STARVED_BELOW / K", "starved = shares < STARVED_BELOW"),

@@ -67,8 +67,6 @@ class Case(NamedTuple):
     weighted: bool = False
     per_coefficient: float = 0.0
     top_k: int | None = None
-    batch: int = 1
-    """Events of a step."""
 
     @property
     def rows(self) -> int:
@@ -203,7 +201,6 @@ def estimator(case: Case, start: dict, **more):
         "hold": False,
         "feature_names": names(case),
         "top_k": case.top_k,
-        "batch_size": case.batch,
         **more,
     }
     if case.classes:
@@ -275,11 +272,8 @@ def literal_looks(case: Case, start: dict, events: Events) -> list[dict]:
         losses = np.full(len(part), np.nan)
         # An oracle that leaves the domain of log, or has to solve a singular system, shows in the differences.
         with np.errstate(all="ignore"), contextlib.suppress(np.linalg.LinAlgError, InvalidEvent):
-            for at in range(0, len(part), case.batch):
-                group = part[at : at + case.batch]
-                losses[at : at + case.batch] = algorithm.learn_batch(
-                    [(W[i], R[i], Y[i]) for i in group], gammas[group], weights[group]
-                )
+            for at, i in enumerate(part):
+                losses[at] = algorithm.learn(W[i], R[i], Y[i], gammas[i], weights[i])
         looks.append(algorithm.theta | {"losses": losses})
     return looks
 

@@ -146,16 +146,10 @@ class Algorithm1(ABC):
 
         γ is the step of this event. The formula also applies for v = 0, where s fades; models skip such events.
         """
-        return self.learn_batch([(w, r, y)], [gamma], [weight])[0]
-
-    def learn_batch(self, events: Sequence[Event], gammas: Sequence[float], weights: Sequence[float]) -> list[float]:
-        """Make one step for a group of events, combining their steps. Return their −log s(y|x) before that."""
-        losses = [-float(np.logaddexp.reduce(self.log_joint(*event))) for event in events]
-        gammas = [self.step_size(gamma, at) for at, gamma in enumerate(gammas, self.n + 1)]
-        self.n += len(events)
-        gamma = min(1.0 - float(np.prod(1.0 - np.array(gammas))), 1.0 - 1e-12)
-        self.learn_group(events, gamma, weights, last=gammas[-1])
-        return losses
+        loss = -float(np.logaddexp.reduce(self.log_joint(w, r, y)))
+        self.n += 1
+        self.learn_group([(w, r, y)], min(self.step_size(gamma, self.n), 1.0 - 1e-12), [weight])
+        return loss
 
     def step_size(self, gamma: float, n: int) -> float:
         """Return the step γ of the n-th event, shortened so that it spans `span` events of the rarest expert.
@@ -167,13 +161,8 @@ class Algorithm1(ABC):
         masses = self.mm.statistics["s6"]
         return min(gamma, max(float(min(masses) / sum(masses)) / self.span, 5.0 / (n - self.origin), 0.25 * gamma))
 
-    def learn_group(
-        self, events: Sequence[Event], gamma: float, weights: Sequence[float], last: float | None = None
-    ) -> None:
-        """Make one step γ for a group of events, with the mean of their v S̄ at the parameters before it.
-
-        The prior is topped up with the step of the last event, γ by default.
-        """
+    def learn_group(self, events: Sequence[Event], gamma: float, weights: Sequence[float]) -> None:
+        """Make one step γ for a group of events, with the mean of their v S̄ at the parameters before it."""
         theta = self.mm.last_iterate
         statistics = [self.event_statistics((w, r), y, theta) for w, r, y in events]
         if self.guarded:
@@ -191,7 +180,7 @@ class Algorithm1(ABC):
         self.prior_weight *= 1.0 - gamma
         if self.kept < REFRESH_BELOW:
             self.kept = 1.0
-            self.top_up_prior(max(self.prior_weight, self.prior_strength * (gamma if last is None else last)))
+            self.top_up_prior(max(self.prior_weight, self.prior_strength * gamma))
 
     def safe_share(
         self, events: Sequence[Event], gamma: float, weights: Sequence[float], statistics: Sequence[Mapping[str, Any]]

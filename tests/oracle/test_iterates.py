@@ -21,13 +21,12 @@ OPTIONS = {
     "weighted": [False, True],
     "per_coefficient": [0.0, 2.0],
     "top_k": [None, 1, 2],
-    "batch": [1, 5],
 }
 WIDE = {name: values for name, values in OPTIONS.items() if name != "family"}
 WIDE |= {"K": [2, 8], "inputs": [15, 32], "degrees": [(1, 1), (2, 2)]}
 
 
-def case_of(*, family, bound, steps, K, inputs, degrees, weighted, per_coefficient, top_k, batch):
+def case_of(*, family, bound, steps, K, inputs, degrees, weighted, per_coefficient, top_k):
     degree, gate_degree = degrees
     return Case(
         K,
@@ -39,7 +38,6 @@ def case_of(*, family, bound, steps, K, inputs, degrees, weighted, per_coefficie
         weighted=weighted,
         per_coefficient=per_coefficient,
         top_k=top_k if K > 1 else None,
-        batch=batch,
         **FAMILIES[family],
     )
 
@@ -56,7 +54,7 @@ def test_iterates_are_those_of_the_literal_algorithm(options):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_iterates_in_every_combination_and_of_wide_rows(family):
     some = OPTIONS | {"family": [family], "inputs": [7], "per_coefficient": [0.0]}  # too few events for a limit to act
-    some |= {"top_k": [None], "batch": [1]}
+    some |= {"top_k": [None]}
     every = [dict(zip(some, values, strict=True)) for values in product(*some.values())]
     for options in [*every, *pairwise(**WIDE, family=[family])]:
         case = case_of(**options)

@@ -136,17 +136,9 @@ def test_the_number_of_experts_is_selected_by_default():
     model = regressor(n_experts=Auto(3))
     done = batch.fit(model, X, y, rounds=10)
     assert model.chosen_n_experts == len(model.masses) == 2
-    assert model.n_candidates == 1
     alone = batch.fit(regressor(n_experts=2), X, y, rounds=10)
     assert done.objective == alone.objective
     assert model.parameters()["experts"].tobytes() == alone.model.parameters()["experts"].tobytes()
-    # A race ends with the fit.
-    model = regressor(n_experts=Auto(3), warmup=WarmUp(100, restarts=1))
-    model.learn_array(X[:150], y[:150])
-    assert model.n_candidates > 1
-    leading = model.chosen_n_experts
-    batch.fit(model, X, y, start="model", rounds=2)
-    assert (model.n_candidates, model.chosen_n_experts) == (1, leading)
 
 
 # --- what cannot be done --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`reduce` and `merge_statistics`: what they reconcile and refuse, and that the result is a model like others."""
+"""`reduce`: what it reconciles and refuses, and that the result is a model like others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from streammoe import (
     WarmUp,
     batch,
     load,
-    merge_statistics,
     reduce,
 )
 from streammoe.reduction import reduce_with_details
@@ -310,46 +309,4 @@ def test_each_column_needs_a_value_in_some_input(workers: Sequence[MoERegressor]
 def test_models_are_not_changed(workers: Sequence[MoERegressor]) -> None:
     before = [model.state_digest() for model in workers]
     reduce(workers, refine=True)
-    merged = merge_statistics([workers[0], copy.deepcopy(workers[0])])
-    merged.learn_array(*stream(100, 90))
     assert [model.state_digest() for model in workers] == before
-
-
-def test_only_copies_of_one_model_merge(workers: Sequence[MoERegressor]) -> None:
-    with pytest.raises(ConfigError, match=r"models\[1\]: it did not begin from the same parameters as models\[0\]"):
-        merge_statistics(workers)
-    grouped = fitted(0, batch_size=64)
-    waiting = copy.deepcopy(grouped)
-    waiting.learn_array(*stream(30, 91))
-    with pytest.raises(ConfigError, match=r"models\[1\]: \d+ events wait for their group; merge after a whole group"):
-        merge_statistics([grouped, waiting])
-
-
-def test_merging_copies_counts_the_events_since_the_start_once() -> None:
-    start = fitted(0)
-    workers = [copy.deepcopy(start) for _ in range(3)]
-    for seed, worker in enumerate(workers):
-        worker.learn_array(*stream(200 + 100 * seed, 100 + seed))
-    merged = merge_statistics(workers, start=start)
-    assert merged.n == start.n + 200 + 300 + 400
-    # Neither the order of workers counts, nor one that has learned nothing since.
-    others = [copy.deepcopy(start), *workers[::-1]]
-    assert merge_statistics(others, start=start).state_digest() == merged.state_digest()
-    assert merge_statistics([start, start], start=start).n == start.n
-    X, y = stream(4000, 99)
-    errors = [float(np.mean((y - model.predict_array(X)) ** 2)) for model in (merged, *workers)]
-    assert errors[0] < 1.02 * min(errors[1:])
-
-
-def test_a_start_that_is_not_the_workers_own_is_refused() -> None:
-    start = fitted(0)
-    workers = [copy.deepcopy(start) for _ in range(2)]
-    for seed, worker in enumerate(workers):
-        worker.learn_array(*stream(200, 100 + seed))
-    for other, message in (
-        (fitted(1), r"models\[0\]: it did not begin from the same parameters as start"),
-        (fitted(0, n=1300), r"start: it has learned 1,300 events, and models\[0\] 1,200; it is not older"),
-        (3, r"start: got 3; give a MoERegressor"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            merge_statistics(workers, start=other)  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ schema.target=a schema.features=["a"] schema.ignore=["a"] schema.weight=a schema
 schema.timestamps=["a"] schema.numeric=["a"] schema.late_columns=true schema.max_columns=7
 schema.missing=[-200] schema.thousands=' schema.units={kg=1} schema.time_zone=Europe/Berlin
 labels.key=id labels.max_pending=5 labels.expire_events=5 labels.expire_seconds=5.0 labels.keep_expired=true
-model.kind=classifier model.n_experts=auto model.top_k=2 model.batch_size=8 model.reservoir=20
+model.kind=classifier model.n_experts=auto model.top_k=2 model.reservoir=20
 model.degree=2 model.gate_degree=2 model.bound=paper
 model.events_per_coefficient=0.5
 model.prior_strength=0.2 model.seed=1 model.standardize=false model.range_factor=1e9 model.averaging=none

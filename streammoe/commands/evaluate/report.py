@@ -147,10 +147,6 @@ def _notes(evaluation: Evaluation) -> list[str]:
     if evaluation.model.is_warming_up:
         quick = "" if evaluation.model.is_choosing else ", or mixtures that were fitted quickly"
         lines += [f"the warm-up has not ended: a single expert predicted{quick}; see --warmup"]
-    if evaluation.model.is_choosing and evaluation.model.n_candidates > 1:
-        lines += [
-            f"{evaluation.model.n_candidates} candidates still race; the number of experts is that of the leading one"
-        ]
     lines += [
         f"{name} has vanished: each event had it at first, and then {events:,} in succession came without it"
         for name, events in evaluation.vanished.items()

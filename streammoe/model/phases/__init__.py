@@ -1,1 +1,1 @@
-"""The phases of a model: a warm-up, then one mixture or a race of several."""
+"""The phases of a model: a warm-up, then a mixture that learns by steps."""

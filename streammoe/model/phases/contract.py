@@ -11,7 +11,7 @@ import numpy as np
 from streammoe.engine import mixture
 from streammoe.engine.mean_trust import MeanTrust
 from streammoe.engine.members.contract import Predictor
-from streammoe.engine.model_selection import Candidate
+from streammoe.engine.mixture import Candidate
 from streammoe.engine.state import MMState
 from streammoe.features import Encoder
 from streammoe.model.context import Context, Moves
@@ -47,7 +47,6 @@ class Phase(ABC):
 
     Attributes:
         leader: the mixture that serves predictions, if any.
-        n_candidates: number of mixtures that learn in parallel.
     """
 
     weighs_events: bool = True
@@ -55,12 +54,11 @@ class Phase(ABC):
     refits: bool = False
     """Whether the last `on_due` began a fit, which takes too long to be repeated."""
     leader: Candidate | None = None
-    n_candidates: int = 0
 
     @property
     @abstractmethod
     def n(self) -> int:
-        """Number of events learned, including those in a buffer and those waiting for their group."""
+        """Number of events learned, including those in a buffer."""
 
     def begin(self, context: Context) -> Phase:
         """Return the phase that learns the next rows."""
@@ -107,7 +105,7 @@ class Phase(ABC):
 
     @property
     def residual(self) -> FloatArray:
-        """Running means behind the convergence residual, of all mixtures."""
+        """Running means behind the convergence residual."""
         return np.zeros(0)
 
     @abstractmethod

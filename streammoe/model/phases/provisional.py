@@ -12,13 +12,13 @@ import numpy as np
 
 from streammoe.checked import array_of
 from streammoe.engine import mixture
-from streammoe.engine.model_selection import Candidate, led_scores, running_totals
+from streammoe.engine.mixture import Candidate
 from streammoe.engine.state import MMState, UnsoundError, copy_array, copy_state, state_arrays
 from streammoe.features import Encoder
 from streammoe.kernels.state import Trace
 from streammoe.model.context import Context
 from streammoe.scaling import Scaler, restored_scaler, wider_scaler
-from streammoe.types import AnyArray, FloatArray
+from streammoe.types import AnyArray, FloatArray, IntArray
 
 FIRST_FIT = 400
 """Events at which the first mixture is fitted."""
@@ -130,7 +130,7 @@ class ProvisionalMixture:
             )
             with np.errstate(over="ignore"):  # the sums are checked instead
                 runs = [in_units(own, self.scaler), one]
-                totals = running_totals(self.totals, np.stack([run.losses for run in runs]), weights)
+                totals = _running_totals(self.totals, np.stack([run.losses for run in runs]), weights)
             if not np.isfinite(totals[:, -1]).all():
                 raise UnsoundError(["totals"])
         except UnsoundError:
@@ -141,13 +141,13 @@ class ProvisionalMixture:
         self._spare = before or self._spare
         self.totals = totals[:, -1].copy()
         leads = totals[0, :-1] <= totals[1, :-1]
-        scores = led_scores(runs, np.where(leads, 0, 1))
+        scores = _led_scores(runs, np.where(leads, 0, 1))
         if self.errors is None:
             return scores
-        errors = running_totals(self.errors, self._squares(runs, Y), weights)
+        errors = _running_totals(self.errors, self._squares(runs, Y), weights)
         self.errors = errors[:, -1].copy()
         predicts = leads & (errors[0, :-1] <= errors[1, :-1])
-        return scores._replace(predictions=led_scores(runs, np.where(predicts, 0, 1)).predictions)
+        return scores._replace(predictions=_led_scores(runs, np.where(predicts, 0, 1)).predictions)
 
     def _squares(self, runs: Sequence[mixture.Scores], Y: FloatArray) -> FloatArray:
         """Return the squared errors of rows by each run, (len(runs), n)."""
@@ -203,3 +203,36 @@ def in_units(scores: mixture.Scores, scaler: Scaler) -> mixture.Scores:
         trace = Trace(trace.shares, trace.means * scale + center, trace.variances * (scale * scale))
     losses = scores.losses + sum(map(math.log, scale.tolist()))
     return scores._replace(losses=losses, predictions=scores.predictions * scale + center, trace=trace)
+
+
+def _running_totals(totals: FloatArray, costs: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the totals before each of n rows and after the last one, (m, n + 1).
+
+    Args:
+        totals: (m,) before these rows.
+        costs: (m, n) of the rows, NaN where a row costs nothing.
+        weights: (n,).
+    """
+    # Summed one by one, starting from the total so far, so that the result does not depend on where batches were cut.
+    return np.cumsum(np.column_stack([totals, weights * np.where(np.isnan(costs), 0.0, costs)]), axis=1)
+
+
+def _led_scores(runs: Sequence[mixture.Scores], leads: IntArray) -> mixture.Scores:
+    """Return for each row the scores of the run that `leads` names; experts that it lacks get a share of 0.
+
+    Outliers are those of the first run, whose count does not depend on who leads.
+    """
+    if not len(leads) or (leads == leads[0]).all():
+        return runs[int(leads[0]) if len(leads) else 0]._replace(outliers=runs[0].outliers)
+    losses = np.choose(leads, [run.losses for run in runs])
+    predictions = np.choose(leads[:, None], [run.predictions for run in runs])
+    parts = []
+    for i in range(len(Trace._fields)):
+        arrays = [run.trace[i] for run in runs]
+        whole = np.zeros((len(arrays[0]), *np.max([array.shape[1:] for array in arrays], axis=0)))
+        for at, array in enumerate(arrays):
+            rows = np.flatnonzero(leads == at) if len(array) else np.empty(0, dtype=np.int64)
+            padding = [(0, wide - size) for size, wide in zip(array.shape[1:], whole.shape[1:], strict=True)]
+            whole[rows] = np.pad(array[rows], [(0, 0), *padding])
+        parts.append(whole)
+    return mixture.Scores(losses, predictions, Trace(*parts), runs[0].outliers)

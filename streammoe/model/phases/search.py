@@ -15,7 +15,6 @@ import numpy as np
 from streammoe.checked import array_of, require
 from streammoe.engine import model_selection, warmup
 from streammoe.engine.jobs import Job, StepwiseJob
-from streammoe.engine.model_selection import Entrant
 from streammoe.engine.state import MMState, UnsoundError, copy_state, widen, with_class
 from streammoe.engine.warmup_buffer import WarmUpBuffer
 from streammoe.model.context import DESIGN_COST, SCALER_COST, Context
@@ -40,8 +39,8 @@ class Found(NamedTuple):
 
     scaler: Scaler
     """Scaler of the rows."""
-    entrants: list[Entrant]
-    """One state, or the best of several numbers of experts."""
+    state: MMState
+    """The best, if there were several numbers of experts."""
 
 
 class Search:
@@ -81,15 +80,14 @@ class Search:
         return self._progress.advance((n - self.n + 1) * self._pace)
 
     def result(self, context: Context) -> Found:
-        """Return the fitted states, with the columns and classes that have been added since.
+        """Return the fitted state, with the columns and classes that have been added since.
 
         Raises:
             UnsoundError: a brief fit found no finite parameters.
         """
         found = self._progress.result()
         scaler = wider_scaler(found.scaler, len(context.encoder.feature_names))
-        entrants = [Entrant(self._widened(context, entrant.state), entrant.total) for entrant in found.entrants]
-        return Found(scaler, entrants)
+        return Found(scaler, self._widened(context, found.state))
 
     def _widened(self, context: Context, state: MMState) -> MMState:
         encoder, layout = context.encoder, self._frozen.encoder.layout
@@ -168,7 +166,7 @@ def _brief_fit(context: Context, X: FloatArray, Y: FloatArray, weights: FloatArr
     buffer = context.buffer(context.encoder, X, Y, weights)
     yield float(DESIGN_COST * buffer.R.size)
     state = yield from context.fit(buffer, context.options.most_experts, restarts=RESTARTS, brief=True)
-    return Found(context.encoder.scaler, [Entrant(state, 0.0)])
+    return Found(context.encoder.scaler, state)
 
 
 def _fit(context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> Job[Found]:
@@ -187,7 +185,7 @@ def _fit(context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) ->
     except UnsoundError as error:
         LOGGER.warning("warm-up: that fit did not converge either (%s); starting from random experts", error)
     state = context.random_start()._replace(n=np.array([len(X)], dtype=np.int64))
-    return Found(context.encoder.scaler, [Entrant(state, 0.0)])
+    return Found(context.encoder.scaler, state)
 
 
 def _fit_once(context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> Job[Found]:
@@ -207,8 +205,8 @@ def _fit_once(context: Context, X: FloatArray, Y: FloatArray, weights: FloatArra
 
     if not options.is_choosing:
         state = yield from fit(options.most_experts)
-        return Found(encoder.scaler, [Entrant(state, 0.0)])
-    entrants = yield from model_selection.entrants(
+        return Found(encoder.scaler, state)
+    state, costs = yield from model_selection.cheapest(
         context.family,
         buffer,
         fit,
@@ -217,4 +215,9 @@ def _fit_once(context: Context, X: FloatArray, Y: FloatArray, weights: FloatArra
         p_w=encoder.n_gate_features,
         p_v=encoder.n_expert_features,
     )
-    return Found(encoder.scaler, entrants)
+    LOGGER.info(
+        "warm-up: the model has %d experts; nats that each number of experts costs more: %s",
+        len(state.masses),
+        ", ".join(f"{K}: {cost:.1f}" for K, cost in costs.items()),
+    )
+    return Found(encoder.scaler, state)

@@ -1,14 +1,12 @@
-"""The phases after the warm-up: one mixture, or a race of several.
+"""The phase after the warm-up: a mixture that learns by steps, and the portfolio in which it predicts.
 
-Experts are examined, and a race is decided, at fixed event counts.
+Experts are examined at fixed event counts.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -21,9 +19,8 @@ from streammoe.engine.growing import FACTOR, GrowingRows, GrownFit
 from streammoe.engine.members.contract import Rows
 from streammoe.engine.members.floor import Floor
 from streammoe.engine.members.one_expert import OneExpert
-from streammoe.engine.model_selection import Candidate, leading_scores, race_start
+from streammoe.engine.mixture import Candidate
 from streammoe.engine.portfolio import SINGLE, Portfolio
-from streammoe.engine.prior_gain import prior_gain
 from streammoe.engine.recent import CAPACITY
 from streammoe.engine.state import (
     UnsoundError,
@@ -48,8 +45,6 @@ FIRST_LOOK = 2048
 """Event count at which experts are first examined; the next count is twice the last up to `LOOK_EVERY`, and then each
 multiple of that."""
 LOOK_EVERY = 65_536
-CHARGE_EVERY = 100
-"""Number of events after which candidates are charged for what they gained by the division of the prior."""
 AT_ONCE = 4096
 """Maximum number of rows to be learned twice because of a drift."""
 REFITS_AFTER = (64, 192, 448)
@@ -91,14 +86,18 @@ def is_refitted(context: Context) -> bool:
 
 
 class Streaming(Noticed, Phase):
-    """A phase that learns by streaming steps.
+    """The phase of a mixture that learns by steps.
 
     Attributes:
+        leader: the mixture.
         portfolio: the members that predict together; None if the leader's average predicts alone.
     """
 
     leader: Candidate
-    portfolio: Portfolio | None = None
+
+    def __init__(self, candidate: Candidate, portfolio: Portfolio | None = None) -> None:
+        self.leader = candidate
+        self.portfolio = portfolio
 
     def begin(self, context: Context) -> Self:
         """Return the phase itself, with a portfolio if there is to be one."""
@@ -108,7 +107,7 @@ class Streaming(Noticed, Phase):
 
     def admit_single(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
         """Add further single experts, if there are to be any; of some these are the first raw rows that they learn."""
-        if self.portfolio is None or not context.options.has_on_trial:
+        if self.portfolio is None:
             return
         for kind in SINGLE:
             member = kind.of(context.family, context.options.bound, self.leader.state)
@@ -154,7 +153,7 @@ class Streaming(Noticed, Phase):
             self.portfolio.growing = rows
 
     def next_due(self, context: Context) -> int:
-        due = min(self.own_due(self.n), self._next_review(context, self.n))
+        due = min(next_look(self.n), self._next_review(context, self.n))
         if context.recent is not None and self._may_refit:
             due = min(due, (self.n // KEEP_EVERY + 1) * KEEP_EVERY)
         rows = None if self.portfolio is None else self.portfolio.growing
@@ -179,7 +178,9 @@ class Streaming(Noticed, Phase):
             self._grow(context, portfolio, portfolio.growing)
         if n % KEEP_EVERY == 0 and self._may_refit and context.recent is not None and is_refitted(context):
             context.recent.keep(n, mixture.served_parameters(self.leader.state))
-        return self.on_own_due(context) if self.own_due(n - 1) == n else self
+        if next_look(n - 1) == n:
+            self._report_idle(context)
+        return self
 
     def judges(self, context: Context) -> bool:
         """Return whether the model is compared with the mean of the latest targets, whose unit it has to know."""
@@ -256,16 +257,22 @@ class Streaming(Noticed, Phase):
 
     @property
     def _may_refit(self) -> bool:
-        """Whether there is a single mixture of several experts."""
-        return False
+        """Whether there are several experts."""
+        return len(self.leader.state.masses) > 1
 
-    @abstractmethod
-    def own_due(self, n: int) -> int:
-        """Return the next count after n at which something is due to mixtures."""
-
-    @abstractmethod
-    def on_own_due(self, context: Context) -> Streaming:
-        """Do that, and return the phase after it."""
+    def _report_idle(self, context: Context) -> None:
+        """Report idle experts."""
+        if len(self.leader.state.masses) == 1:
+            return
+        n = self.n
+        found = diagnose(context.family, self.leader.state, self.leader.options)
+        for k in range(len(found.shares)):
+            if found.starved[k]:
+                _report(context, n, k, "starved", f"it accounts for a share of {found.shares[k]:.2g} of the events")
+            elif found.duplicate[k]:
+                near, apart = found.nearest[k], found.divergences[k]
+                why = f"it differs from expert {near} by only {apart:.2g} nats per event"
+                _report(context, n, k, "a duplicate", why)
 
     @property
     def n(self) -> int:
@@ -412,164 +419,7 @@ class Streaming(Noticed, Phase):
         return is_refitted
 
     def refit(self, context: Context) -> bool:
-        """Continue from a fit to the events since the last drift if that explains them clearly better, and return so.
-
-        A race of several mixtures goes on as it is.
-        """
-        return False
-
-    def _step(self, context: Context, steps: Steps, rows: Rows, *, traced: bool) -> mixture.Scores:
-        """Learn rows, and return their scores from before they were learned.
-
-        Raises:
-            UnsoundError: some of them leave a mixture, or another member, with NaN or infinity.
-        """
-        scores = self.step_mixtures(context, steps, rows, traced=traced)
-        if self.portfolio is None:
-            return scores
-        return self.portfolio.learn(rows, scores, n_outputs=context.targets.n_outputs, traced=traced)
-
-    @abstractmethod
-    def step_mixtures(self, context: Context, steps: Steps, rows: Rows, *, traced: bool) -> mixture.Scores:
-        """Let mixtures learn rows, and return the leader's scores; with a portfolio, its raw iterate's too.
-
-        Raises:
-            UnsoundError: some of them leave a mixture with NaN or infinity.
-        """
-
-    def learn_by(
-        self, context: Context, candidate: Candidate, steps: Steps, rows: Rows, *, traced: bool
-    ) -> mixture.Scores:
-        """Let one mixture learn rows."""
-        W, R, Y, weights, _ = rows
-        return mixture.learn(
-            context.family,
-            *candidate,
-            steps,
-            W,
-            R,
-            Y,
-            weights=weights,
-            n_outputs=context.targets.n_outputs,
-            traced=traced,
-            latest=self.portfolio is not None,
-        )
-
-    def served(self, context: Context) -> Served:
-        if self.portfolio is None:
-            return Served.alone(self.leader.state, context.encoder)
-        portfolio = self.portfolio
-        return Served(portfolio.predictors(self.leader.state), portfolio.weights, context.encoder, portfolio.means)
-
-    def widen(self, context: Context, moves: Moves) -> None:
-        encoder = context.encoder
-        if context.recent is not None:
-            context.recent.forget_parameters()
-        if self.portfolio is not None:
-            widths = (moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width)
-            self.portfolio.widen(*widths, encoder.n_expert_features)
-        self.change(
-            context,
-            lambda state: widen(state, moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width),
-        )
-
-    def add_class(self, context: Context, rng: np.random.Generator) -> None:
-        n_features, gamma = context.encoder.n_expert_features, context.steps(self.n + 1)
-        if context.recent is not None:
-            context.recent.forget_parameters()
-        if self.portfolio is not None:
-            self.portfolio.add_class(n_features)
-        self.change(context, lambda state: with_class(state, rng, n_features, gamma))
-
-    def count_only(self, context: Context) -> None:
-        """Count an event that leaves no finite mixture, without learning it."""
-        self.change(context, lambda state: state._replace(n=state.n + 1))
-        if self.portfolio is not None:
-            self.portfolio.count_only()
-
-    @abstractmethod
-    def change(self, context: Context, change: Change) -> None:
-        """Let each mixture continue from its changed state."""
-
-    @abstractmethod
-    def copy(self, spare: Phase | None = None) -> Self:
-        """Return an independent copy; arrays of `spare` may be reused."""
-
-    @abstractmethod
-    def restore(self, copied: Self) -> None:
-        """Restore a copy, which must not be used afterwards."""
-
-    @abstractmethod
-    def restart_average(self) -> None:
-        """Restart the served average at the current parameters."""
-
-    def is_finite(self) -> bool:
-        return is_finite(self.leader.state) and (self.portfolio is None or self.portfolio.is_finite())
-
-    def copied_portfolio(self, spare: Phase | None) -> Portfolio | None:
-        """Return an independent copy of the portfolio, if there is one."""
-        old = spare.portfolio if isinstance(spare, Streaming) else None
-        return self.portfolio and self.portfolio.copy(old)
-
-    def portfolio_arrays(self) -> dict[str, AnyArray]:
-        """Return the arrays of the portfolio, if there is one."""
-        return {} if self.portfolio is None else self.portfolio.arrays()
-
-
-class Mixture(Streaming):
-    """The phase of a single mixture."""
-
-    n_candidates = 1
-
-    def __init__(self, candidate: Candidate, portfolio: Portfolio | None = None) -> None:
-        self.leader = candidate
-        self.portfolio = portfolio
-
-    @property
-    def _may_refit(self) -> bool:
-        return len(self.leader.state.masses) > 1
-
-    def own_due(self, n: int) -> int:
-        return next_look(n)
-
-    def on_own_due(self, context: Context) -> Streaming:
-        """Report idle experts."""
-        if len(self.leader.state.masses) == 1:
-            return self
-        n = self.n
-        found = diagnose(context.family, self.leader.state, self.leader.options)
-        for k in range(len(found.shares)):
-            if found.starved[k]:
-                _report(context, n, k, "starved", f"it accounts for a share of {found.shares[k]:.2g} of the events")
-            elif found.duplicate[k]:
-                near, apart = found.nearest[k], found.divergences[k]
-                why = f"it differs from expert {near} by only {apart:.2g} nats per event"
-                _report(context, n, k, "a duplicate", why)
-        return self
-
-    def step_mixtures(self, context: Context, steps: Steps, rows: Rows, *, traced: bool) -> mixture.Scores:
-        return self.learn_by(context, self.leader, steps, rows, traced=traced)
-
-    def change(self, context: Context, change: Change) -> None:
-        self.leader = context.candidate(change(self.leader.state))
-
-    def arrays(self) -> dict[str, AnyArray]:
-        return state_arrays(self.leader.state, "state") | self.portfolio_arrays()
-
-    @property
-    def residual(self) -> FloatArray:
-        return self.leader.residual
-
-    def copy(self, spare: Phase | None = None) -> Mixture:
-        old = spare.leader if isinstance(spare, Mixture) else None
-        state, residual, options = self.leader
-        candidate = Candidate(copy_state(state, old and old.state), copy_array(residual, old and old.residual), options)
-        return Mixture(candidate, self.copied_portfolio(spare))
-
-    def restore(self, copied: Mixture) -> None:
-        self.leader, self.portfolio = copied.leader, copied.portfolio
-
-    def refit(self, context: Context) -> bool:
+        """Continue from a fit to the events since the last drift if that is clearly better; return whether."""
         drift = context.detector and context.detector.last
         if context.recent is None or not drift:
             return False
@@ -589,104 +439,90 @@ class Mixture(Streaming):
         LOGGER.info("fitted again to the %d events since the drift (event %d)", len(X), self.n)
         return True
 
-    def restart_average(self) -> None:
-        self.leader = self.leader._replace(state=restart_average(self.leader.state))
+    def _step(self, context: Context, steps: Steps, rows: Rows, *, traced: bool) -> mixture.Scores:
+        """Learn rows, and return their scores from before they were learned.
 
+        Raises:
+            UnsoundError: some of them leave the mixture, or another member, with NaN or infinity.
+        """
+        W, R, Y, weights, _ = rows
+        scores = mixture.learn(
+            context.family,
+            *self.leader,
+            steps,
+            W,
+            R,
+            Y,
+            weights=weights,
+            n_outputs=context.targets.n_outputs,
+            traced=traced,
+            latest=self.portfolio is not None,
+        )
+        if self.portfolio is None:
+            return scores
+        return self.portfolio.learn(rows, scores, n_outputs=context.targets.n_outputs, traced=traced)
 
-class Race(Streaming):
-    """The phase of several mixtures that learn in parallel; the best so far serves. Numbers of experts may differ.
+    def served(self, context: Context) -> Served:
+        if self.portfolio is None:
+            return Served.alone(self.leader.state, context.encoder)
+        portfolio = self.portfolio
+        return Served(portfolio.predictors(self.leader.state), portfolio.weights, context.encoder, portfolio.means)
 
-    Attributes:
-        candidates: the mixtures; earlier ones win ties.
-        totals: (len(candidates),) −log-likelihood of the events since the start, each predicted before it was learned,
-            plus what the race began with and later charges.
-        until: event count at which the race is decided.
-    """
+    def widen(self, context: Context, moves: Moves) -> None:
+        encoder = context.encoder
+        if context.recent is not None:
+            context.recent.forget_parameters()
+        if self.portfolio is not None:
+            widths = (moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width)
+            self.portfolio.widen(*widths, encoder.n_expert_features)
+        self._change(
+            context,
+            lambda state: widen(state, moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width),
+        )
 
-    def __init__(
-        self,
-        candidates: Sequence[Candidate],
-        totals: FloatArray,
-        until: int,
-        portfolio: Portfolio | None = None,
-    ) -> None:
-        self.candidates = list(candidates)
-        self.totals = totals
-        self.until = until
-        self.portfolio = portfolio
-        self.n_candidates = len(self.candidates)
-        self._rank()
+    def add_class(self, context: Context, rng: np.random.Generator) -> None:
+        n_features, gamma = context.encoder.n_expert_features, context.steps(self.n + 1)
+        if context.recent is not None:
+            context.recent.forget_parameters()
+        if self.portfolio is not None:
+            self.portfolio.add_class(n_features)
+        self._change(context, lambda state: with_class(state, rng, n_features, gamma))
 
-    def _rank(self) -> None:
-        """Let the candidate with the smallest total serve."""
-        self.leader = self.candidates[int(self.totals.argmin())]
+    def count_only(self, context: Context) -> None:
+        """Count an event that leaves no finite mixture, without learning it."""
+        self._change(context, lambda state: state._replace(n=state.n + 1))
+        if self.portfolio is not None:
+            self.portfolio.count_only()
 
-    def own_due(self, n: int) -> int:
-        return self.until - (self.until - n - 1) // CHARGE_EVERY * CHARGE_EVERY
-
-    def on_own_due(self, context: Context) -> Streaming:
-        """Charge the candidates for the events since the last charge, and decide the race when it is over."""
-        n = self.n
-        # A checkpoint may claim a race in the future: the charge must not become a refund.
-        events = min(CHARGE_EVERY, max(n - race_start(self.until), 0))
-        # Remove what each gained by the division of the prior.
-        self.totals = self.totals + [events * prior_gain(candidate.state) for candidate in self.candidates]
-        self._rank()
-        return self._decided(context) if n == self.until else self
-
-    def step_mixtures(self, context: Context, steps: Steps, rows: Rows, *, traced: bool) -> mixture.Scores:
-        """Let every candidate learn these rows; return for each row the score of the leader at that point."""
-        runs = [self.learn_by(context, candidate, steps, rows, traced=traced) for candidate in self.candidates]
-        scores, self.totals = leading_scores(runs, self.totals, rows.weights)
-        self._rank()
-        return scores
-
-    def change(self, context: Context, change: Change) -> None:
-        self.candidates = [context.candidate(change(candidate.state)) for candidate in self.candidates]
-        self._rank()
+    def _change(self, context: Context, change: Change) -> None:
+        self.leader = context.candidate(change(self.leader.state))
 
     def arrays(self) -> dict[str, AnyArray]:
-        arrays: dict[str, AnyArray] = {
-            "race.totals": self.totals,
-            "race.until": np.array([self.until], dtype=np.int64),
-        }
-        for at, candidate in enumerate(self.candidates):
-            arrays |= state_arrays(candidate.state, f"race.{at}")
-        return arrays | self.portfolio_arrays()
+        portfolio = {} if self.portfolio is None else self.portfolio.arrays()
+        return state_arrays(self.leader.state, "state") | portfolio
 
     @property
     def residual(self) -> FloatArray:
-        return np.concatenate([candidate.residual for candidate in self.candidates])
+        return self.leader.residual
 
-    def copy(self, spare: Phase | None = None) -> Race:
-        candidates = [
-            Candidate(copy_state(state), residual.copy(), options) for state, residual, options in self.candidates
-        ]
-        return Race(candidates, self.totals.copy(), self.until, self.copied_portfolio(spare))
+    def copy(self, spare: Phase | None = None) -> Streaming:
+        """Return an independent copy; arrays of `spare` may be reused."""
+        old = spare.leader if isinstance(spare, Streaming) else None
+        state, residual, options = self.leader
+        candidate = Candidate(copy_state(state, old and old.state), copy_array(residual, old and old.residual), options)
+        before = spare.portfolio if isinstance(spare, Streaming) else None
+        return Streaming(candidate, self.portfolio and self.portfolio.copy(before))
 
-    def restore(self, copied: Race) -> None:
-        self.candidates, self.totals, self.portfolio = copied.candidates, copied.totals, copied.portfolio
-        self._rank()
+    def restore(self, copied: Streaming) -> None:
+        """Restore a copy, which must not be used afterwards."""
+        self.leader, self.portfolio = copied.leader, copied.portfolio
 
     def restart_average(self) -> None:
-        self.candidates = [candidate._replace(state=restart_average(candidate.state)) for candidate in self.candidates]
-        self._rank()
+        """Restart the served average at the current parameters."""
+        self.leader = self.leader._replace(state=restart_average(self.leader.state))
 
-    def _decided(self, context: Context) -> Mixture:
-        """Return the best candidate alone."""
-        best = int(self.totals.argmin())
-        state = self.candidates[best].state
-        gains = self.totals - self.totals.min()
-        costs = ", ".join(
-            f"{len(candidate.state.masses)}: {gain:.1f}" for candidate, gain in zip(self.candidates, gains, strict=True)
-        )
-        LOGGER.info(
-            "the model has %d experts from now on; nats lost by each number of experts: %s (event %d)",
-            len(state.masses),
-            costs,
-            self.n,
-        )
-        return Mixture(self.candidates[best], self.portfolio)
+    def is_finite(self) -> bool:
+        return is_finite(self.leader.state) and (self.portfolio is None or self.portfolio.is_finite())
 
 
 def _report(context: Context, n: int, expert: int, what: str, why: str) -> None:

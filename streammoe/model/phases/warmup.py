@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine import mixture, model_selection, warmup
+from streammoe.engine import mixture, warmup
 from streammoe.engine.companions import Companions
 from streammoe.engine.members.contract import Predictor
 from streammoe.engine.state import UnsoundError, is_finite, widen, with_class
@@ -21,7 +21,7 @@ from streammoe.model.phases.provisional import ProvisionalMixture, in_units, nex
 from streammoe.model.phases.replay import Replay, cost_after
 from streammoe.model.phases.rescaling import Rescaling, encoder_of, relearned_rows
 from streammoe.model.phases.search import Found, Search
-from streammoe.model.phases.streaming import Mixture, Race, Streaming
+from streammoe.model.phases.streaming import Streaming
 from streammoe.scaling import wider_scaler
 from streammoe.types import AnyArray, FloatArray
 
@@ -50,7 +50,7 @@ class Empty(Phase):
         if self._is_gathering:
             return Gathering(empty_buffer(context))
         if context.options.warmup.size == 0:
-            return Mixture(context.candidate(context.random_start())).begin(context)
+            return Streaming(context.candidate(context.random_start())).begin(context)
         return WarmUp(empty_buffer(context, has_companions=context.options.serve == "portfolio"))
 
     def next_due(self, context: Context) -> int:
@@ -320,38 +320,21 @@ class WarmUp(Phase):
         return replay
 
     def _new_replay(self, context: Context, search: Search, found: Found) -> Replay:
-        """Return the phase of what was found, a mixture or a race of several, in a context with its scales."""
+        """Return the phase of the mixture that was found, in a context with its scales."""
         own = context.copy()
         own.is_replay, own.reservoir = True, None
-        encoder, options, entrants = own.encoder, context.options, found.entrants
+        encoder, phase = own.encoder, Streaming(own.candidate(found.state))
         encoder.scaler = found.scaler
         X, Y, _ = self.one.rows()
         if search.is_brief:
             own.detector = None
             encoder.fit_target_bounds(Y[: search.n])
-            return Replay(own, Mixture(own.candidate(entrants[0].state)), search.n)
+            return Replay(own, phase, search.n)
         encoder.fit_bounds(X[: search.n], Y[: search.n])
         if left_out := int(context.left_out(encoder, Y[: search.n]).sum()):
             LOGGER.warning(
                 "warm-up: %d of %d events have targets far out, and were left out of the fit", left_out, search.n
             )
-        phase: Streaming
-        if len(entrants) == 1:
-            phase = Mixture(own.candidate(entrants[0].state))
-            if options.is_choosing:
-                K = len(phase.leader.state.masses)
-                LOGGER.info("warm-up: of 1 to %d experts, only %d can be fitted", options.most_experts, K)
-        else:
-            candidates = [own.candidate(entrant.state) for entrant in entrants]
-            totals = np.array([entrant.total for entrant in entrants])
-            until = search.n + model_selection.race_length(search.n)
-            LOGGER.info(
-                "warm-up: %s experts are the best of 1 to %d; they learn in parallel until event %d",
-                ", ".join(str(len(entrant.state.masses)) for entrant in entrants),
-                options.most_experts,
-                until,
-            )
-            phase = Race(candidates, totals, until)
         return Replay(own, phase.begin(own), search.n)
 
     def _size(self, context: Context) -> int:
@@ -369,7 +352,7 @@ class WarmUp(Phase):
         LOGGER.info("warm-up: fitted a mixture to %d events; it predicts while it does better", search.n)
 
     def _ended(self, context: Context, search: Search, replay: Replay) -> Streaming | None:
-        """Return the mixture that was found, or a race of several, which have learned the events since by steps.
+        """Return the mixture that was found, which has learned the events since by steps.
 
         A buffer of default size may be small for many parameters. If what was found then predicts those events clearly
         worse than what has served, return None: the warm-up goes on, and what was found is its provisional mixture.
@@ -416,7 +399,7 @@ class Gathering(WarmUp):
 
     def _follow(self) -> None:
         if self.before is not None:
-            self.leader, self.n_candidates = self.before.leader, self.before.n_candidates
+            self.leader = self.before.leader
 
     @property
     def n(self) -> int:

@@ -177,7 +177,7 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
     metrics = published(model, scores)
     value = samples(metrics)
     assert value["model_events",] == model.n == 200
-    assert (value["warming_up",], value["model_candidates",], value["source_progress_ratio",]) == (0, 1, 0.25)
+    assert (value["warming_up",], value["source_progress_ratio",]) == (0, 0.25)
     assert value["step_size",] == pytest.approx(model.step_size)
     assert value["convergence_residual",] == pytest.approx(model.convergence_residual)
     assert {name: value["member_weight", name] for name in model.member_weights} == model.member_weights

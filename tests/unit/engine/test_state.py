@@ -5,8 +5,7 @@ import pytest
 
 from streammoe import schedules
 from streammoe.engine import mixture
-from streammoe.engine.state import grouping, widen
-from streammoe.kernels.groups import n_waiting
+from streammoe.engine.state import widen
 from tests.unit.cases import Case, draw, options, random_state, same_bits
 
 STEADY = schedules.power(0.6, gamma0=0.5, offset=20)
@@ -38,18 +37,12 @@ def averages_begin(state):
 
 @cases
 def test_old_entries_keep_their_places_and_new_ones_begin_at_the_prior(case):
-    state = grouping(learned(case), 6, case.family.n_targets(case.n_outputs))
-    learn(case, state, *draw(case, 10, P, 2, 3))
-    assert n_waiting(state) == 4
+    state = learned(case)
     wide = widen(state, GATE_AT, 5, EXPERT_AT, 6)
     assert (wide.gate[:, GATE_AT] == state.gate).all()
     assert (wide.gate[:, 3] == 0).all()
     assert (wide.experts[..., EXPERT_AT] == state.experts).all()
     assert (wide.experts[..., [2, 5]] == 0).all()
-    # Events that wait have zeros in new columns.
-    kept = [*GATE_AT, *(5 + EXPERT_AT), *range(11, wide.group.shape[1])]
-    assert same_bits([wide.group[:, kept]], [state.group])
-    assert (np.delete(wide.group, kept, axis=1) == 0.0).all()
     # Averages held zeros of the new coordinates, which would be served for as long as they had been gathered.
     assert averages_begin(wide)
     weight = max(float(state.prior_weight[0]), 1.0 / (1.0 + state.n[0]))

@@ -15,7 +15,7 @@ from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
 from streammoe.distributions import Gaussian
 from streammoe.engine import warmup
 from streammoe.engine.cost import row_cost
-from streammoe.options import Auto, WarmUp
+from streammoe.options import WarmUp
 from streammoe.persistence import encode
 
 SHORT = {"n_experts": 2, "warmup": WarmUp(40, restarts=1)}
@@ -62,14 +62,6 @@ def classes(events=20):
 def outputs():
     model = MoEMultiTargetRegressor(**SHORT | {"warmup": 500}, expert=Gaussian("full"))
     model.learn_array(X, X)
-    return model
-
-
-@cache
-@quiet()
-def racing():
-    model = MoERegressor(Auto(3), warmup=WarmUp(50, restarts=1))
-    model.learn_array(X, np.abs(X[:, 0]))
     return model
 
 
@@ -200,16 +192,6 @@ WARMING = {
     "field beyond": lambda a: a.update({"encoder.plan": text([[0, None], [1, None], [2, None], [3, None]])}),
 }
 
-RACE = {
-    "both": lambda a: a.update({"state.n": np.array([5])}),
-    "one candidate": lambda a: a.update({"race.totals": np.zeros(1)}),
-    "too many": lambda a: a.update({"race.totals": np.zeros(10**6)}),
-    "endless total": lambda a: a["race.totals"].fill(np.inf),
-    "over already": lambda a: a["race.until"].fill(60),
-    "out of step": lambda a: a["race.1.n"].__setitem__(0, 999),
-    "without experts": lambda a: a.update({"race.0.masses": np.ones(0)}),
-}
-
 PORTFOLIO = {
     "none": lambda a: a.pop("portfolio.weights"),
     "two members": lambda a: a.update({"portfolio.weights": np.full(2, 0.5)}),
@@ -318,7 +300,6 @@ DAMAGES = {
     "state": (learned, STATE),
     "warm-up": (warming, WARMING),
     "classes": (classes, CLASSES),
-    "race": (racing, RACE),
     "mixture of a warm-up": (interim, INTERIM),
     "portfolio": (learned, PORTFOLIO),
     "curved member": (curved, CURVED),

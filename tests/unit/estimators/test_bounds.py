@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe import Auto, MoEClassifier, MoERegressor, WarmUp
+from streammoe import MoEClassifier, MoERegressor, WarmUp
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.layout import NO_ADDITIONS
 
@@ -12,7 +12,7 @@ WIDE = [f"x{j}" for j in range(2_000)]
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"n_experts": 1000}, {"degree": 20}, {"warmup": 10_000_000}, {"batch_size": 10**5}],
+    [{"n_experts": 1000}, {"degree": 20}, {"warmup": 10_000_000}],
     ids=str,
 )
 def test_columns_that_make_a_model_too_large_are_rejected_and_change_nothing(arguments):
@@ -35,7 +35,6 @@ def test_columns_that_make_a_model_too_large_are_rejected_and_change_nothing(arg
 ONCE = WarmUp(restarts=1)
 STATES = (
     "state.",
-    "race.0.",
     "portfolio.",
     "warmup.recursive",
     "warmup.modest",
@@ -50,10 +49,9 @@ STATES = (
     [
         MoERegressor(n_experts=2, warmup=ONCE),
         MoERegressor(n_experts=3, degree=2, curved="off", warmup=ONCE),
-        MoERegressor(n_experts=Auto(2), warmup=WarmUp(800, restarts=1), curved="off"),
         MoEClassifier(n_experts=2, classes=[0, 1, 2], max_classes=3, warmup=ONCE),
     ],
-    ids=["two", "squares", "race", "classes"],
+    ids=["two", "squares", "classes"],
 )
 def test_the_size_that_counts_is_that_of_the_largest_state_with_all_members_and_companions(model):
     rng = np.random.default_rng(0)

@@ -56,7 +56,7 @@ def test_fits_come_at_counts_that_double_but_not_where_they_bring_nothing(never,
 @pytest.mark.parametrize(
     ("kind", "more"),
     [
-        (MoERegressor, {"gate_degree": 2, "batch_size": 8, "expert": "student_t"}),
+        (MoERegressor, {"gate_degree": 2, "expert": "student_t"}),
         (MoEMultiTargetRegressor, {"expert": Gaussian("full"), "standardize": True}),
         (MoEClassifier, {}),
     ],

@@ -79,6 +79,6 @@ def test_what_the_steps_explain_as_well_is_not_fitted_again():
 
 
 def test_nothing_is_kept_where_no_refit_follows():
-    for more in ({"serve": "polyak"}, {"batch_size": 8}, {"drift": None}):
+    for more in ({"serve": "polyak"}, {"drift": None}):
         arrays = trained(n=200, **{**WATCHED, **more}).arrays()
         assert not [name for name in arrays if name.startswith("recent.")]

@@ -202,7 +202,7 @@ def test_models_compile_each_kernel_for_one_kind_of_arguments_and_none_that_they
     found = {name: int(count) for name, count in map(str.split, done.stdout.splitlines())}
     needed = {f"{family}.{kernel}" for family in ("gaussian", "categorical") for kernel in ("learn_rows", "score_rows")}
     assert found.keys() > {*needed, "batch._fit_by_one_matrix", "features.screen_rows"}
-    assert not found.keys() & {"gaussian.learn_in_groups", "batch._fit_by_conjugate_gradients", "batch.softmax_sums"}
+    assert not found.keys() & {"batch._fit_by_conjugate_gradients", "batch.softmax_sums"}
     assert {name: count for name, count in found.items() if count > 1} == {}
 
 
@@ -211,7 +211,7 @@ from streammoe.daemon.model import compile_kernels
 from streammoe.kernels import batch, categorical, gaussian, gaussian_full, laplace, quantiles, student_t
 compile_kernels()
 families = (categorical, gaussian, gaussian_full, laplace, student_t)
-names = ("learn_rows", "learn_in_groups", "score_rows")
+names = ("learn_rows", "score_rows")
 kernels = [getattr(family, name) for family in families for name in names]
 kernels += [batch._fit_by_conjugate_gradients, quantiles.mixture_ends]
 print(*(len(kernel.signatures) for kernel in kernels))
@@ -233,8 +233,8 @@ def test_kernels_are_pickled_by_name():
     ("kind", "options"),
     [
         (MoERegressor, {}),
-        (MoERegressor, {"expert": "laplace", "batch_size": 4}),
-        (MoEMultiTargetRegressor, {"expert": Gaussian("full"), "batch_size": 4}),
+        (MoERegressor, {"expert": "laplace"}),
+        (MoEMultiTargetRegressor, {"expert": Gaussian("full")}),
         (MoEClassifier, {}),
     ],
 )

@@ -42,7 +42,7 @@ def table(title):
 
 STATES = (
     *("warmup.recursive.", "warmup.modest.", "warmup.constant.", "warmup.curved.", "warmup.interim."),
-    *("race.0.", "race.1.", "portfolio.one_expert.", "portfolio.steady."),
+    *("portfolio.one_expert.", "portfolio.steady."),
     *("portfolio.quick.", "portfolio.floor.", "portfolio.curved."),
 )
 """Prefixes of the arrays of further states."""
@@ -55,7 +55,7 @@ def names_in(text):
 
 @pytest.fixture(scope="module")
 def models():
-    """Models with all that golden files lack, such as a race, groups, fits in progress, and every member."""
+    """Models with all that golden files lack, such as fits in progress, and every member."""
     X = np.random.default_rng(0).normal(size=(410, 2))
     found = [MoERegressor(2, drift="page_hinkley"), MoEClassifier(n_experts=Auto(6), warmup=WarmUp(390, restarts=5))]
     found[1].learn_array(X[:392], (X[:392, 0] > 0).astype(int))  # its fit is in progress
@@ -64,9 +64,8 @@ def models():
         (MoEMultiTargetRegressor, X, {"expert": Gaussian("full")}),
         (MoEClassifier, (X[:, 0] > 0).astype(int), {}),
     ):
-        racing = kind(n_experts=Auto(2), warmup=WarmUp(40, restarts=1), **more)
-        grouping = kind(n_experts=2, warmup=WarmUp(40, restarts=1), batch_size=16, **more)
-        for model, n in ((racing, 80), (grouping, 80), (kind(n_experts=2, warmup=600, standardize=True, **more), 410)):
+        chosen = kind(n_experts=Auto(2), warmup=WarmUp(40, restarts=1), **more)
+        for model, n in ((chosen, 80), (kind(n_experts=2, warmup=600, standardize=True, **more), 410)):
             model.learn_array(X[:n], target[:n])
             found.append(model)
     found.append(MoERegressor(2, warmup=WarmUp(400, restarts=1), standardize=True))
