@@ -1,6 +1,7 @@
 """Predictions and dead letters in topics of a real Kafka, also in one transaction with the position."""
 
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,9 @@ from streammoe.errors import ConfigError, SinkError, SourceError
 from streammoe.ports import DeadLetter
 from streammoe_connectors.kafka.dead_letters import KafkaDeadLetters
 from tests.integration.kafka_clients import rows, sink_to, versions
+
+LIMIT = 1_048_588
+"""Kafka's default for max.message.bytes."""
 
 
 def letters_to(address, topic):
@@ -128,17 +132,33 @@ def test_what_cannot_be_written_to_is_an_error_at_the_start(topics):
         sink_to(topics.address, topics.create(), options={"retries": 0})
 
 
-def test_a_letter_that_is_too_large_ends_it_and_all_before_it_are_there(topics, closing):
-    name = topics.create(configs={"max.message.bytes": 20_000})
-    sink = closing(letters_to(topics.address, name))
-    fits = DeadLetter({"path": "a", "offset": 0}, "decode", "malformed", "bad", b"x" * 15_000)
-    sink.write([fits] * 9)  # together more than the limit
-    sink.flush()
-    sink.write([fits, DeadLetter({"path": "a", "offset": 9}, "decode", "malformed", "bad", b"x" * 30_000)])
+@pytest.mark.both_clients
+def test_of_a_letter_that_its_topic_has_no_room_for_the_beginning_and_the_place_are_kept(topics, closing):
+    small, default = topics.create(configs={"max.message.bytes": 20_000}), topics.create()
+    fits = DeadLetter({"path": "a", "offset": 0}, "decode", "malformed", "bad", b"x" * 15_000, "jsonl")
+    garbage = fits._replace(
+        location={"topic": "t", "partition": 2, "offset": 9}, record=random.Random(0).randbytes(20 << 20)
+    )
+    for name, limit in ((small, 20_000), (default, LIMIT)):
+        sink = closing(letters_to(topics.address, name))
+        sink.write([fits] * 9)  # together more than the smaller limit
+        sink.write([garbage, fits])
+        sink.flush()
+        *_, cut, last = topics.read(name)
+        headers = dict(cut.headers)
+        assert limit - 1_000 < len(cut.value) < limit
+        assert garbage.record == cut.value + garbage.record[-int(headers["cut_bytes"]) :]
+        assert (json.loads(headers["place"]), "format" in headers) == (garbage.location, False)
+        assert (last.value, dict(last.headers)["format"]) == (fits.record, b"jsonl")
+
+
+def test_a_row_that_is_too_large_ends_it_and_says_which(topics, closing):
+    sink = closing(sink_to(topics.address, topics.create(configs={"max.message.bytes": 20_000})))
+    sink.write(rows(0, 3))
+    sink.write(rows(3, 1, gate=np.full((1, 10_000), 0.5)))
     with pytest.raises(SinkError) as raised:
         sink.flush()
-    assert '{"path": "a", "offset": 9}' in str(raised.value)  # not one of those sent with it
-    assert len(topics.read(name)) >= 9
+    assert '{"path": "a.jsonl", "offset": 3}' in str(raised.value)
 
 
 # --- transactions -----------------------------------------------------------------------------------------------------

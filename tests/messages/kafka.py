@@ -14,6 +14,7 @@ from streammoe.commands.produce.messages import MessageConverter
 from streammoe.configuration import load_settings
 from streammoe.ports import TopicPartition
 from streammoe_connectors.files.source import FileSource
+from streammoe_connectors.kafka.clients import Outgoing, Transactional
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.kafka_python.producer import client_error
 from streammoe_connectors.kafka.offsets import OffsetMetadata
@@ -70,13 +71,15 @@ def _sink(*sources, **settings):
 def _explained(error, size=0, place=None):
     target = Target("predictions", "p", 'set predictions.kind = "file"')
     producer = TopicProducer(target, Connection(bootstrap_servers="there:1"), Delivery())
-    return lambda _: str(producer.as_sink_error(client_error(error), size, place))
+    record = None if place is None else Outgoing(b"x" * size, b"key", place)
+    return lambda _: str(producer.as_sink_error(client_error(error), record))
 
 
 def _of_a_transaction(error):
     connection = Connection(bootstrap_servers="there:1")
     target = Target("predictions", "p", "")
-    producer = TransactionalProducer(target, connection, Delivery(), group="g", name="streammoe-g-0/1", timeout=600.0)
+    transactional = Transactional("streammoe-g-0/1", 600.0)
+    producer = TransactionalProducer(target, connection, Delivery(), group="g", transactional=transactional)
     return lambda _: str(producer.as_sink_error(client_error(error)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import importlib.util
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from streammoe.errors import not_installed
 from streammoe.ports import Location, TopicPartition
@@ -19,6 +19,8 @@ class Cause(enum.Enum):
     """Why a client could not do what it was asked, as far as that changes what to do about it."""
 
     NO_ANSWER = enum.auto()
+    REJECTED = enum.auto()
+    """Brokers reject the login or the certificate, or this client theirs; new ones may be there at any time."""
     UNKNOWN_TOPIC = enum.auto()
     INVALID_TOPIC = enum.auto()
     TOO_LARGE = enum.auto()
@@ -28,6 +30,22 @@ class Cause(enum.Enum):
     TRANSACTION_ENDED = enum.auto()
     """It was aborted by brokers, or another producer of the same transactional id has taken over."""
     OTHER = enum.auto()
+
+
+CAUSES = {
+    3: Cause.UNKNOWN_TOPIC,
+    **dict.fromkeys((10, 18), Cause.TOO_LARGE),
+    17: Cause.INVALID_TOPIC,
+    **dict.fromkeys((29, 30, 31), Cause.NOT_AUTHORIZED),
+    # The epoch, state or id of a producer is not, or no longer, valid; it is fenced.
+    **dict.fromkeys((47, 48, 49, 90), Cause.TRANSACTION_ENDED),
+    50: Cause.TRANSACTION_TIMEOUT_TOO_LONG,
+    53: Cause.TRANSACTIONAL_ID_NOT_AUTHORIZED,
+    58: Cause.REJECTED,
+    # Responses of brokers while others take over, or replicas are missing.
+    **dict.fromkeys((5, 6, 7, 8, 13, 14, 15, 16, 19, 20, 51, 88), Cause.NO_ANSWER),
+}
+"""By the numbers of errors in Kafka's protocol."""
 
 
 class ClientError(Exception):
@@ -42,84 +60,71 @@ class ClientError(Exception):
     def __init__(self, cause: Cause, text: str, *, retriable: bool = False) -> None:
         super().__init__(text)
         self.cause = cause
-        self.retriable = retriable or cause is Cause.NO_ANSWER
+        self.retriable = retriable or cause in {Cause.NO_ANSWER, Cause.REJECTED}
 
 
-class Undelivered(NamedTuple):
-    """A record that was accepted by `Producer.send` and then failed."""
+TransactionStep = Literal["init_transactions", "begin_transaction", "commit_transaction", "abort_transaction"]
+"""Both clients have methods of these names."""
 
-    error: ClientError
-    size: int
-    location: Location | None
-    """``None`` if the client only knows that some were not delivered."""
+
+class Topic(NamedTuple):
+    """What a producer has to know of the topic that it writes to."""
+
+    partitions: int
+    max_bytes: int | None
+    """The largest batch that it takes, before compression; ``None`` if this user may not see its settings."""
+
+
+class Outgoing(NamedTuple):
+    """A record to be sent."""
+
+    value: bytes
+    key: bytes | None
+    location: Location
+    """Of the record that it comes from, for messages."""
+    partition: int | None = None
+    """``None`` if the key chooses, as in Java's clients."""
+    headers: Sequence[tuple[str, bytes]] = ()
+    timestamp: int | None = None
+    """In milliseconds since 1970; ``None`` for the time of sending."""
 
 
 class Producer(Protocol):
-    """A producer of records; all methods raise `ClientError`.
+    """A producer of records, each sent once and in the order of its partition; all methods raise `ClientError`.
 
     Those for transactions may block for longer than anybody wants to wait; they may be called in another thread.
     """
 
-    def partitions(self, topic: str) -> int:
-        """Return the number of partitions; `Cause.NO_ANSWER` after about two seconds."""
-        ...
-
-    def send(
-        self,
-        topic: str,
-        value: bytes,
-        key: bytes | None,
-        partition: int | None,
-        headers: Sequence[tuple[str, bytes]],
-        location: Location,
-    ) -> bool:
-        """Accept a record; return ``False`` if too much is unacknowledged to accept another one.
-
-        Args:
-            topic: to write to.
-            value: of the record.
-            key: chooses the partition as in Java's clients, unless `partition` is given.
-            partition: to write to.
-            headers: of the record.
-            location: returned with the record if it fails.
-        """
-        ...
+    failed: list[tuple[ClientError, int | None]]
+    """Records that cannot be delivered, in the order in which that was found: why, and the number of the record,
+    ``None`` if the client knows no more than that some were not delivered."""
 
     @property
-    def n_pending(self) -> int:
-        """Number of records that are neither acknowledged nor have failed, as of the last `collect` or `flush`."""
+    def rejection(self) -> str:
+        """Why brokers reject the login or a certificate, in the client's words; empty if none has since the start."""
         ...
 
-    def collect(self) -> Undelivered | None:
-        """Process acknowledgements; return a record that failed, if one has."""
+    def send(self, topic: str, record: Outgoing, number: int) -> None:
+        """Accept a record; `Cause.NO_ANSWER` if that is not possible at the moment."""
         ...
 
-    def find_failure(self) -> Undelivered | None:
-        """Return the first record that failed, in the order of `send`, also if earlier ones are still pending."""
+    def pending(self) -> int:
+        """Process what has been acknowledged or has failed; return how many records are neither."""
         ...
 
     def flush(self, seconds: float) -> None:
         """Send what lingers, and wait for all acknowledgements for up to so many seconds."""
         ...
 
-    def init_transactions(self) -> None:
-        """Fence other producers of the same transactional id; `Cause.NO_ANSWER` if that takes long."""
-        ...
+    def transact(self, step: TransactionStep) -> None:
+        """Take a step of a transaction; the first one fences other producers of the same transactional id.
 
-    def begin_transaction(self) -> None:
-        """Open a transaction."""
+        `Cause.NO_ANSWER` if that takes long, after which the same step may be repeated.
+        """
         ...
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str, group: str) -> None:
         """Let the transaction commit these offsets to a group without members, each with these metadata."""
-        ...
-
-    def commit_transaction(self) -> None:
-        """Commit the transaction."""
-        ...
-
-    def abort_transaction(self) -> None:
-        """Abort the transaction."""
         ...
 
     def close(self, seconds: float) -> None:
@@ -171,13 +176,12 @@ class Client(Protocol):
         """
         ...
 
-    def committed_metadata(
-        self, options: Mapping[str, Any], group: str, partitions: Sequence[TopicPartition]
-    ) -> list[str | None]:
-        """Return the metadata of a group's committed offsets, once transactions that would change them have ended.
+    def topic(self, options: Mapping[str, Any], name: str, create: int | None = None) -> Topic:
+        """Return what there is to know of a topic; first create it with so many partitions if it is missing.
 
         Raises:
-            ClientError: with `Cause.NO_ANSWER` if that takes more than about ten seconds.
+            ClientError: with `Cause.NO_ANSWER` if that takes more than about five seconds.
+            ConfigError: see `create_producer`.
         """
         ...
 

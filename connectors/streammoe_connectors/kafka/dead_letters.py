@@ -9,19 +9,23 @@ from typing import Any
 from pydantic import BaseModel
 
 from streammoe.ports import DeadLetter, DeadLetterSink
+from streammoe_connectors.kafka.clients import Outgoing
 from streammoe_connectors.kafka.delivery import Target, TopicSettings
 from streammoe_connectors.kafka.letters import HEADER_PREFIX, NULL_PREFIX, letters_in
-from streammoe_connectors.kafka.producer import TopicProducer
+from streammoe_connectors.kafka.producer import DEFAULT_MAX_BYTES, TopicProducer, size_of
 from streammoe_connectors.kafka.topic_sink import TopicSink, check_topic, connection_for
 
 SECTION = "dead_letters"
+CUT = "cut_bytes"
+"""The header with the number of bytes that a record has beyond those in the value."""
+_CUT_HEADER_BYTES = 40
 
 
 class KafkaDeadLetterSettings(TopicSettings):
     """The ``[dead_letters]`` section for Kafka.
 
-    The topic's ``max.message.bytes`` must allow the longest record, its key and headers (up to 32 KiB), and a thousand
-    bytes.
+    Of a record that exceeds the topic's ``max.message.bytes`` the beginning is kept. The topic must have room for its
+    key and headers (up to 32 KiB), and a thousand bytes.
     """
 
 
@@ -31,7 +35,8 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
     The headers are UTF-8 text: ``place`` (JSON), ``stage``, ``reason``, ``detail``, and where known ``format``,
     ``columns`` (JSON), ``delimiter``, ``decimal`` and ``omitted_bytes``, see `DeadLetter`. The record's own key is the
     header ``key``, and its headers are those with a prefix in front of their names, see `kafka.letters`. The key is the
-    location. At least once: a restart may send a letter again, with the same key.
+    location. Of a record that the topic has no room for, the beginning is the value, and ``cut_bytes`` counts the rest.
+    At least once: a restart may send a letter again, with the same key.
 
     Args:
         settings: of the section.
@@ -61,12 +66,19 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
         self._producer.try_connect()
 
     def write(self, letters: list[DeadLetter]) -> None:
-        if not letters:
-            return
-        partitions = self._producer.partitions()
         for letter in letters:
-            self._producer.send(letter.record, None, letter.location, partitions, headers_of(letter))
+            self._producer.send(self._record_of(letter))
         self._producer.check_delivered()
+
+    def _record_of(self, letter: DeadLetter) -> Outgoing:
+        record = self._producer.keyless(letter.record, letter.location, headers_of(letter))
+        excess = size_of(record) - (self._producer.topic.max_bytes or DEFAULT_MAX_BYTES)
+        if excess <= 0:
+            return record
+        kept = letter.record[: max(0, len(letter.record) - excess - _CUT_HEADER_BYTES)]
+        headers = headers_of(letter._replace(format=None))
+        headers.append((CUT, str(len(letter.record) - len(kept)).encode()))
+        return record._replace(value=kept, headers=headers)
 
 
 def headers_of(letter: DeadLetter) -> list[tuple[str, bytes]]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from streammoe.errors import SourceError
 from streammoe.ports import DECIMALS, DELIMITERS, DeadLetter, TopicPartition
-from streammoe_connectors.kafka.clients import load_client
-from streammoe_connectors.kafka.consumer import AssignedConsumer, ClusterUnavailableError
+from streammoe_connectors.kafka.clients import ClientError, load_client
+from streammoe_connectors.kafka.consumer import ClusterUnavailableError
 from streammoe_connectors.kafka.records import NONE, Headers
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source_settings import ReadingSettings
@@ -36,68 +36,41 @@ def letters_in(connection: Connection, topic: str) -> Iterator[DeadLetter | None
         ConfigError: a password or certificate cannot be read.
         SourceError: no broker responds, or the topic does not exist or may not be read.
     """
-    client = load_client(connection.client)
-    options, settings = client.client_options(connection), ReadingSettings(topics=(topic,), group=_GROUP)
-    reading = _Reading(topic)
-    consumer = reading.retried(lambda: client.create_consumer(options, settings))
-    try:
-        consumer.request_metadata((topic,))
-        reading.wait(lambda: consumer.metadata_request_age is None)
-        numbers = consumer.partitions(topic)
-        if numbers is None:
-            raise SourceError(f"Kafka has no topic {topic}; correct dead_letters.topic, or allow this user to see it")
-        partitions = [TopicPartition(topic, number) for number in numbers]
-        ends = reading.retried(lambda: consumer.end_offsets(partitions))
-        begins = reading.retried(lambda: consumer.beginning_offsets(partitions))
-        for partition in partitions:
-            if begins[partition] < ends[partition]:
-                yield from reading.partition(consumer, partition, begins[partition], ends[partition])
-    finally:
-        consumer.close()
 
-
-class _Reading:
-    """The patience with a cluster that does not respond, which begins again with each response."""
-
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-        self._heard_at = time.monotonic()
-
-    def retried(self, request: Callable[[], Result]) -> Result:
-        """Repeat a request until there is a response."""
+    def answered(request: Callable[[], Result]) -> Result:
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                found = request()
-            except ClusterUnavailableError as error:
-                self._give_up_if_late(str(error))
+                return request()
+            except (ClientError, ClusterUnavailableError) as error:
+                if isinstance(error, ClientError) and not error.retriable:
+                    raise SourceError(
+                        f"Kafka topic {topic}: cannot be read ({error}); correct dead_letters.topic, or allow this "
+                        "user to describe and read it"
+                    ) from error
+                if time.monotonic() > deadline:
+                    raise SourceError(
+                        f"Kafka topic {topic}: brokers have not responded for {PATIENCE_SECONDS:.0f} s ({error}); "
+                        "start them, or correct bootstrap_servers"
+                    ) from error
                 time.sleep(_RETRY_SECONDS)
-            else:
-                self._heard_at = time.monotonic()
-                return found
 
-    def wait(self, condition: Callable[[], bool]) -> None:
-        """Wait for a response."""
-        while not condition():
-            self._give_up_if_late("no response")
-            time.sleep(0.01)
-        self._heard_at = time.monotonic()
-
-    def partition(
-        self, consumer: AssignedConsumer, partition: TopicPartition, begin: int, end: int
-    ) -> Iterator[DeadLetter | None]:
-        """Yield what is in a partition before an offset."""
-        consumer.assign({partition: begin})
-        while (consumer.fetch_position(partition) or begin) < end:
-            records = self.retried(lambda: consumer.poll(0.2)).get(partition, NONE)
-            for i in range(int(np.searchsorted(records.offsets, end))):
-                yield letter_of(records.values[i], () if records.headers is None else records.headers[i])
-
-    def _give_up_if_late(self, why: str) -> None:
-        if time.monotonic() - self._heard_at > PATIENCE_SECONDS:
-            raise SourceError(
-                f"Kafka topic {self._topic}: brokers have not responded for {PATIENCE_SECONDS:.0f} s ({why}); start "
-                "them, or correct bootstrap_servers"
-            )
+    client = load_client(connection.client)
+    options, settings = client.client_options(connection), ReadingSettings(topics=(topic,), group=_GROUP)
+    partitions = [TopicPartition(topic, i) for i in range(answered(lambda: client.topic(options, topic)).partitions)]
+    consumer = answered(lambda: client.create_consumer(options, settings))
+    try:
+        ends = answered(lambda: consumer.end_offsets(partitions))
+        begins = answered(lambda: consumer.beginning_offsets(partitions))
+        for partition in partitions:
+            begin, end = begins[partition], ends[partition]
+            consumer.assign({partition: begin})
+            while (consumer.fetch_position(partition) or begin) < end:
+                records = answered(lambda: consumer.poll(0.2)).get(partition, NONE)
+                for i in range(int(np.searchsorted(records.offsets, end))):
+                    yield letter_of(records.values[i], () if records.headers is None else records.headers[i])
+    finally:
+        consumer.close()
 
 
 def letter_of(value: bytes | None, headers: Headers) -> DeadLetter | None:

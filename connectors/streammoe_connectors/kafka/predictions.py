@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,13 +10,13 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from streammoe.errors import ConfigError
 from streammoe.ports import Position, Predictions, PredictionSink, Recovered
 from streammoe.rows import json_lines
+from streammoe_connectors.kafka.clients import Outgoing, Transactional
 from streammoe_connectors.kafka.delivery import Target, TopicSettings
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.topic_sink import TopicSink, check_topic, connection_for
 from streammoe_connectors.kafka.transactions import TransactionalProducer
 
-_LOGGER = logging.getLogger("streammoe.kafka")
 SECTION = "predictions"
 
 
@@ -93,13 +92,9 @@ class KafkaPredictions(TopicSink, PredictionSink):
         self._transactions: TransactionalProducer | None = None
         if settings.transactional:
             group, name = _group_and_transactional_id(sources)
+            transactional = Transactional(settings.transactional_id or name, settings.transaction_timeout_seconds)
             self._transactions = TransactionalProducer(
-                target,
-                connection,
-                settings,
-                group=group,
-                name=settings.transactional_id or name,
-                timeout=settings.transaction_timeout_seconds,
+                target, connection, settings, group=group, transactional=transactional
             )
             self._producer: TopicProducer = self._transactions
         else:
@@ -107,15 +102,11 @@ class KafkaPredictions(TopicSink, PredictionSink):
             self._producer.try_connect()
 
     def write(self, rows: Predictions) -> None:
-        if not len(rows):
-            return
-        partitions = self._producer.partitions()
-        if self._transactions is not None:
-            self._transactions.begin()
         keys = [None] * len(rows) if rows.keys is None else rows.keys
+        producer = self._producer
         for line, key, location in zip(json_lines(rows).splitlines(), keys, rows.locations, strict=True):
-            self._producer.send(line, key, location, partitions)
-        self._producer.check_delivered()
+            producer.send(producer.keyless(line, location) if key is None else Outgoing(line, key, location))
+        producer.check_delivered()
 
     @property
     def transactional(self) -> bool:

@@ -8,48 +8,60 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import TypeVar
 
 import msgspec
 
-from streammoe.errors import ConfigError, SinkError, StreammoeError
+from streammoe.errors import ConfigError, SinkError
 from streammoe.ports import Location
 from streammoe_connectors.kafka.background import in_background
-from streammoe_connectors.kafka.clients import Cause, ClientError, Producer, Transactional, load_client
+from streammoe_connectors.kafka.clients import (
+    Cause,
+    ClientError,
+    Outgoing,
+    Producer,
+    Topic,
+    Transactional,
+    load_client,
+)
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.settings import Connection
 
 _LOGGER = logging.getLogger("streammoe.kafka")
 
-LOG_INTERVAL_SECONDS = 30.0
-"""Interval of warnings while waiting for a broker."""
 FIRST_WAIT_SECONDS = 5.0
-"""How long a start waits for a broker, and how long any wait lasts before its first warning."""
+"""How long a start waits for a broker before it goes on without one."""
 CLOSE_TIMEOUT_SECONDS = 5.0
-NOTHING_LOST = "nothing was lost: the next start writes everything after the last checkpoint again"
+MAX_UNFLUSHED_BYTES = 16 << 20
+"""Size of the records that are sent before a flush."""
+DEFAULT_MAX_BYTES = 1_048_588
+"""Kafka's default for max.message.bytes, taken for the limit of a topic whose settings may not be seen."""
 
 _RETRY_SECONDS = 0.5
+_REJECTED_SECONDS = 2.0  # between two attempts with the login as it is then
+_FLUSH_SECONDS = 0.5
 _GRACE_SECONDS = 5.0  # for a client to report itself why a record was not delivered
+_BATCH_OVERHEAD = 128  # of a batch of one record, at most
+_HEADER_OVERHEAD = 10
+_TRANSIENT = (Cause.NO_ANSWER, Cause.REJECTED)
 
 _ENCODE = msgspec.json.Encoder().encode
 
 Result = TypeVar("Result")
 
 
-def location_key(location: Location) -> bytes:
-    """Return the location of a record without key as JSON, to be used as key.
-
-    So a record that is written again after a restart has the same key, and goes to the same partition.
-    """
-    return _ENCODE(location)
+def size_of(record: Outgoing) -> int:
+    """Return the size of a batch of this record alone, at most."""
+    headers = sum(len(name.encode()) + len(content) + _HEADER_OVERHEAD for name, content in record.headers)
+    return len(record.value) + len(record.key or b"") + headers + _BATCH_OVERHEAD
 
 
 class TopicProducer:
-    """A producer of records for one topic, each sent once within a run.
+    """A producer of records for one topic.
 
-    A broker that does not respond is retried, for up to `Delivery.delivery_timeout_seconds` while a record waits. After
-    a `SinkError` all further calls raise it again, since later records may not have been delivered.
+    A broker that does not respond is retried, for up to `Delivery.delivery_timeout_seconds` while a record waits. One
+    that rejects the login is, too, with passwords and certificates as they are then, and is sent again what it has not
+    acknowledged. After a `SinkError` all further calls raise it again, since later records may not have been delivered.
 
     Args:
         target: the topic.
@@ -57,6 +69,7 @@ class TopicProducer:
         delivery: settings for sending.
         transactional: what makes the producer transactional, if it is to be.
         give_up_seconds: longest wait for an answer; by default for as long as a record may take.
+        create: create the topic with so many partitions if it is missing.
     """
 
     def __init__(
@@ -67,235 +80,229 @@ class TopicProducer:
         transactional: Transactional | None = None,
         *,
         give_up_seconds: float | None = None,
+        create: int | None = None,
     ) -> None:
         self.target = target
+        self.topic = Topic(1, None)
+        """As of the latest connection."""
+        self.rejection = ""
+        """Why brokers reject the login or certificate at present, in their words."""
         self._client = load_client(connection.client)
-        self._options = self._client.client_options(connection)
+        self._connection = connection
         self._delivery = delivery
         self._transactional = transactional
         longest = delivery.delivery_timeout_seconds + _GRACE_SECONDS
         self._give_up_seconds = longest if give_up_seconds is None else min(give_up_seconds, longest)
+        self._create = create
         self._servers = ", ".join(connection.bootstrap_servers)
         self._producer: Producer | None = None
-        self._connecting: Future[Producer] | None = None
         self._failure: SinkError | None = None
         self._closed = threading.Event()
+        self._unflushed: list[Outgoing] = []
+        self._bytes = 0
 
     # --- connecting -------------------------------------------------------------------------------------------------
 
-    def connect(self, timeout: float) -> Producer | None:
-        """Connect; return the producer once the topic's metadata are known, or ``None`` after `timeout` seconds.
+    def try_connect(self) -> None:
+        """Connect, to detect a missing topic at the start; go on after `FIRST_WAIT_SECONDS` without a response.
 
         Raises:
             SinkError: the topic does not exist or may not be written.
             ConfigError: an option is invalid for a producer.
         """
-        if self._producer is None:
-            if self._connecting is None:
-                self._connecting = in_background(self._create_connected)
-            try:
-                self._producer = self._connecting.result(timeout)
-            except TimeoutError:
-                return None
-            except StreammoeError:
-                self._connecting = None
-                raise
-        return self._producer
+        try:
+            self._connect(FIRST_WAIT_SECONDS)
+        except ClientError as error:
+            _LOGGER.warning("%s: no broker of %s responds (%s); retrying", self.target.section, self._servers, error)
 
-    def _create_connected(self) -> Producer:
-        producer: Producer | None = None
-        while producer is None:
-            self._check_open()
+    def connected(self, seconds: float | None = None) -> Producer:
+        """Return the producer, after waiting for a broker, by default for as long as a record may take.
+
+        Raises:
+            SinkError: no broker responds in this time, or see `try_connect`.
+        """
+        try:
+            return self._producer or self._connect(self._give_up_seconds if seconds is None else seconds)
+        except ClientError as error:
+            raise self.fail(error) from error
+
+    def _connect(self, seconds: float) -> Producer:
+        """Connect, with passwords and certificates as they are now; raise `ClientError` if nobody responds."""
+        deadline = time.monotonic() + seconds
+        while True:
             try:
-                producer = self._client.create_producer(self._options, self._delivery, self._transactional)
+                self._producer = self._connect_once()
             except ConfigError as error:
                 raise ConfigError(f"{self.target.section}: {error}") from error
             except ClientError as error:
-                if error.cause is not Cause.NO_ANSWER:
-                    raise self.as_sink_error(error) from error
-                _LOGGER.debug("%s: %s; retrying", self._servers, error)
-                self._closed.wait(_RETRY_SECONDS)
-        try:
-            while True:
-                self._check_open()
-                try:
-                    producer.partitions(self.target.topic)
-                except ClientError as error:
-                    if error.cause is not Cause.NO_ANSWER:
-                        raise self.as_sink_error(error) from error
-                else:
-                    return producer
-        except StreammoeError:
+                if error.cause not in _TRANSIENT:
+                    raise self.fail(error) from error
+                self._note_rejection(str(error) if error.cause is Cause.REJECTED else "")
+                if self._closed.wait(_RETRY_SECONDS) or time.monotonic() > deadline:
+                    raise
+            else:
+                self._note_rejection("")
+                return self._producer
+
+    def _connect_once(self) -> Producer:
+        options = self._client.client_options(self._connection)
+        self.topic = self._client.topic(options, self.target.topic, self._create)
+        batch_bytes = min(self._delivery.batch_bytes, self.topic.max_bytes or DEFAULT_MAX_BYTES)
+        delivery = self._delivery.model_copy(update={"batch_bytes": batch_bytes})
+        return self._client.create_producer(options, delivery, self._transactional)
+
+    def _note_rejection(self, reason: str) -> None:
+        if reason and not self.rejection:
+            _LOGGER.warning(
+                "%s: %s rejects this client: %s; correct its login or certificate, which are read again for each "
+                "attempt",
+                self.target.section,
+                self._servers,
+                reason,
+            )
+        elif self.rejection and not reason:
+            _LOGGER.info("%s: %s no longer rejects this client", self.target.section, self._servers)
+        self.rejection = reason
+
+    def _disconnect(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
             producer.close(0)
-            raise
-
-    def _check_open(self) -> None:
-        if self._closed.is_set():
-            raise SinkError(f"{self.target.section}: closed before a broker responded")
-
-    def try_connect(self) -> None:
-        """Detect a missing topic at the start, for up to `FIRST_WAIT_SECONDS`; raises what `connect` does."""
-        if self.connect(FIRST_WAIT_SECONDS) is None:
-            _LOGGER.warning("%s: no broker of %s responds; retrying", self.target.section, self._servers)
-
-    def wait_connected(self) -> Producer:
-        """Return the producer, after waiting for a broker for as long as a record may take.
-
-        Raises:
-            SinkError: none responded, or see `connect`.
-        """
-        if self._producer is not None:
-            return self._producer
-        waiting = _Wait(self._give_up_seconds, f"{self.target.section}: no broker of {self._servers} responds")
-        while (producer := self.connect(waiting.pause)) is None:
-            if not waiting.check():
-                raise self.fail(self._no_answer(f"no broker responded for {self._give_up_seconds:.0f} s"))
-        return producer
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
-    def partitions(self) -> int:
-        """Return the number of partitions of the topic."""
-        producer = self.wait_connected()
-        return self._retry(lambda: producer.partitions(self.target.topic))
+    def keyless(self, value: bytes, location: Location, headers: Sequence[tuple[str, bytes]] = ()) -> Outgoing:
+        """Return the record for one without key: its location as JSON is the key, and chooses the partition.
 
-    def send(
-        self,
-        value: bytes,
-        key: bytes | None,
-        location: Location,
-        partitions: int,
-        headers: Sequence[tuple[str, bytes]] = (),
-    ) -> None:
-        """Send a record; waits while too many are unacknowledged.
+        So a record that is written again after a restart has the same key, and goes to the same partition.
+        """
+        if self._producer is None:
+            self.connected()
+        key = _ENCODE(location)
+        return Outgoing(value, key, location, zlib.crc32(key) % self.topic.partitions, headers)
 
-        Args:
-            value: of the record.
-            key: chooses the partition as in Java's clients; without one the location does, and is the key.
-            location: of the source's record, for messages.
-            partitions: see `partitions`.
-            headers: of the record.
+    def send(self, record: Outgoing) -> None:
+        """Send a record; waits if too many are not acknowledged.
 
         Raises:
             SinkError: this record or an earlier one cannot be delivered.
         """
         if self._failure is not None:
             raise self._failure
-        producer = self.wait_connected()
-        partition = None
-        if key is None:
-            key = location_key(location)
-            partition = zlib.crc32(key) % partitions
-        topic = self.target.topic
-        try:
-            accepted = producer.send(topic, value, key, partition, headers, location)
-            while not accepted:
-                self._wait_acknowledged(producer.n_pending // 2)
-                accepted = producer.send(topic, value, key, partition, headers, location)
-        except ClientError as error:
-            if error.cause is not Cause.NO_ANSWER:
-                size = len(value) + len(key) + sum(len(name) + len(content) for name, content in headers)
-                raise self.fail(error, size, location) from error
-            # Not accepted, for want of the topic's metadata.
-            self._retry(lambda: producer.send(topic, value, key, partition, headers, location))
+        if self._bytes > MAX_UNFLUSHED_BYTES:
+            self.flush()
+        self._send(self._producer or self.connected(), record, len(self._unflushed))
+        self._unflushed.append(record)
+        self._bytes += len(record.value) + _BATCH_OVERHEAD
+
+    def _send(self, producer: Producer, record: Outgoing, number: int) -> None:
+        since = time.monotonic()
+        while True:
+            try:
+                producer.send(self.target.topic, record, number)
+            except ClientError as error:  # for want of the topic's metadata, if it may be repeated
+                if error.cause is not Cause.NO_ANSWER or time.monotonic() - since > self._give_up_seconds:
+                    raise self.fail(error, record) from error
+                self._closed.wait(_RETRY_SECONDS)
+            else:
+                return
 
     def flush(self) -> None:
         """Return only when every record is acknowledged; raise `SinkError` if one cannot be delivered."""
-        if self._failure is not None:
-            raise self._failure
         self.check_delivered()
-        if self._producer is not None and self._producer.n_pending:
-            self._wait_acknowledged(0)
+        since = rejected_at = time.monotonic()
+        pending = len(self._unflushed)
+        while pending:
+            producer = self.connected()
+            producer.flush(_FLUSH_SECONDS)
+            self.check_delivered()
+            now, before = time.monotonic(), pending
+            pending = producer.pending()
+            if pending < before:
+                since = now
+            elif now - since > self._give_up_seconds:
+                raise self.fail(ClientError(Cause.NO_ANSWER, f"no acknowledgement for {now - since:.0f} s"))
+            elif producer.rejection and now - rejected_at > _REJECTED_SECONDS:
+                rejected_at = now
+                self._send_again(producer.rejection)
+        self._note_rejection("")
+        self._unflushed.clear()
+        self._bytes = 0
+
+    def _send_again(self, rejection: str) -> None:
+        """Replace a client whose login is rejected, and send what is not acknowledged to the new one."""
+        self._note_rejection(rejection)
+        if self._transactional is not None:
+            raise self.fail(ClientError(Cause.REJECTED, rejection))
+        self._disconnect()
+        producer = self.connected()
+        for number, record in enumerate(self._unflushed):
+            self._send(producer, record, number)
 
     def check_delivered(self) -> None:
         """Raise `SinkError` if a record cannot be delivered."""
-        if self._producer is not None and (failed := self._producer.collect()) is not None:
-            raise self.fail(*failed) from failed.error
-
-    def _wait_acknowledged(self, max_pending: int) -> None:
-        """Wait until at most so many records are unacknowledged."""
-        producer = self.wait_connected()
-        self.check_delivered()
-        waiting = _Wait(
-            self._give_up_seconds, f"{self.target.section}: {self._servers} acknowledges nothing of {self.target.topic}"
-        )
-        while producer.n_pending > max_pending:
-            n_before = producer.n_pending
-            producer.flush(waiting.pause)
-            self.check_delivered()
-            if producer.n_pending < n_before:
-                waiting.begin()
-            elif not waiting.check():
-                raise self.fail(self._no_answer(f"no acknowledgement for {self._give_up_seconds:.0f} s"))
-
-    def _retry(self, call: Callable[[], Result]) -> Result:
-        """Retry a call that only waits for the topic's metadata."""
-        waiting = _Wait(
-            self._give_up_seconds, f"{self.target.section}: {self._servers} returns no metadata of the topic"
-        )
-        while True:
-            try:
-                return call()
-            except ClientError as error:
-                if error.cause is not Cause.NO_ANSWER or not waiting.check():
-                    raise self.fail(error) from error
+        if self._failure is not None:
+            raise self._failure
+        if self._producer is not None:
+            self._producer.pending()
+            if self._producer.failed:
+                raise self.fail(*self._producer.failed[0])
 
     # --- failing ----------------------------------------------------------------------------------------------------
 
-    def fail(self, error: ClientError, size: int = 0, location: Location | None = None) -> SinkError:
-        """Return the error to raise from now on; that of an earlier record has precedence, since it is the cause."""
+    def fail(self, error: ClientError, record: Outgoing | int | None = None) -> SinkError:
+        """Return the error to raise from now on; the first one has precedence, since it is the cause."""
         if self._failure is None:
-            if self._producer is not None and (failed := self._producer.find_failure()) is not None:
-                error, size, location = failed
-            self._failure = self.as_sink_error(error, size, location)
+            if self._producer is not None and self._producer.failed:
+                error, record = self._producer.failed[0]
+            self._failure = self.as_sink_error(error, self._unflushed[record] if isinstance(record, int) else record)
+            self._failure.__cause__ = error
         return self._failure
 
-    @staticmethod
-    def _no_answer(text: str) -> ClientError:
-        return ClientError(Cause.NO_ANSWER, text)
-
-    def as_sink_error(self, error: ClientError, size: int = 0, location: Location | None = None) -> SinkError:
+    def as_sink_error(self, error: ClientError, record: Outgoing | None = None) -> SinkError:
         """Return an error that says what went wrong and what to do about it."""
-        section, topic, if_too_large = self.target
-        what = f"{section}: topic {topic!r}"
-        of = "" if location is None else f" (from {json.dumps(location, ensure_ascii=False)})"
+        target = self.target
+        of = "" if record is None else f" (from {json.dumps(record.location, ensure_ascii=False)})"
         match error.cause:
             case Cause.UNKNOWN_TOPIC:
-                advice = f"does not exist on {self._servers}; create it, or correct {section}.topic"
+                advice = f"does not exist on {self._servers}; create it, or correct {target.setting('topic')}"
             case Cause.INVALID_TOPIC:
-                advice = f"cannot be written ({error}); correct {section}.topic"
+                advice = f"cannot be written ({error}); correct {target.setting('topic')}"
             case Cause.TOO_LARGE:
-                advice = (
-                    f"accepts no record of {size} bytes{of}; raise its setting max.message.bytes well above that "
-                    f"(kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config "
-                    f"max.message.bytes={2 * size + 1024}), or {if_too_large}"
-                )
+                size = 0 if record is None else size_of(record)
+                advice = f"accepts no record of {size} bytes{of}; {self.if_too_large(size)}"
             case Cause.NOT_AUTHORIZED:
                 advice = f"may not be written ({error}); allow this user WRITE and DESCRIBE on it"
+            case Cause.REJECTED:
+                advice = f"cannot be written: {self._servers} rejects this client ({error}); correct its login"
+            case Cause.NO_ANSWER if record is None and not self._unflushed:
+                servers = target.setting("bootstrap_servers")
+                advice = f"cannot be reached ({error}); start {self._servers}, or correct {servers}"
             case Cause.NO_ANSWER:
+                rejected = f"; {self._servers} rejects this client: {self.rejection}" if self.rejection else ""
                 advice = (
-                    f"has not acknowledged a record{of} ({error}); check whether {self._servers} and all "
+                    f"has not acknowledged a record{of} ({error}{rejected}); check whether {self._servers} and all "
                     f"its in-sync replicas are up, and whether the login is correct, or raise "
-                    f"{section}.delivery_timeout_seconds"
+                    f"{target.setting('delivery_timeout_seconds')}"
                 )
             case _:
                 advice = f"cannot be written{of} ({error}); see the brokers' log"
-        return SinkError(f"{what} {advice}; {NOTHING_LOST}")
+        return SinkError(f"{target.section}: topic {target.topic!r} {advice}; {target.afterwards}")
 
-    def call_with_timeout(self, call: Callable[[], Result], what: str) -> Result:
-        """Return the result of a call that may block for ever, within the time that a record may take.
+    def if_too_large(self, size: int) -> str:
+        """Return what to do about a record of so many bytes."""
+        return (
+            "raise its setting max.message.bytes well above that (kafka-configs.sh --alter --entity-type topics "
+            f"--entity-name {self.target.topic} --add-config max.message.bytes={2 * size + 1024}), or "
+            f"{self.target.if_too_large}"
+        )
 
-        Raises:
-            ClientError: raised by the call, or it took longer.
-        """
-        waiting = _Wait(self._give_up_seconds, f"{self.target.section}: {self._servers} does not respond ({what})")
-        pending = in_background(call)
-        while True:
-            try:
-                return pending.result(waiting.pause)
-            except TimeoutError:
-                if not waiting.check():
-                    raise self._no_answer(f"{what} took more than {self._give_up_seconds:.0f} s") from None
+    def answered(self, call: Callable[[], Result], what: str) -> Result:
+        """Return the result of a call that may block for ever; raise `ClientError` if it has none in time."""
+        try:
+            return in_background(call).result(self._give_up_seconds)
+        except TimeoutError:
+            raise ClientError(Cause.NO_ANSWER, f"{what} took more than {self._give_up_seconds:.0f} s") from None
 
     def close(self) -> None:
         """Close the connection; unacknowledged records may be lost."""
@@ -304,9 +311,8 @@ class TopicProducer:
         if producer is None:
             return
         try:
-            # One that does not answer any more would take all the time that it is given.
-            is_given_up = self._failure is not None and self._failure.retriable
-            producer.close(0 if is_given_up else CLOSE_TIMEOUT_SECONDS)
+            # One that has failed would take all the time that it is given.
+            producer.close(CLOSE_TIMEOUT_SECONDS if self._failure is None else 0)
         except ClientError as error:
             _LOGGER.warning(
                 "%s: topic %r may have received only a part of what was not flushed (%s)",
@@ -314,32 +320,3 @@ class TopicProducer:
                 self.target.topic,
                 error,
             )
-
-
-class _Wait:
-    """A wait with a time limit that is logged now and then."""
-
-    def __init__(self, give_up_seconds: float, what: str) -> None:
-        self._give_up_seconds = give_up_seconds
-        self._what = what
-        self.begin()
-
-    def begin(self) -> None:
-        self._since = time.monotonic()
-        self._reported = 0.0
-
-    @property
-    def pause(self) -> float:
-        """Seconds until `check` has something to do."""
-        left = self._since + self._give_up_seconds - time.monotonic()
-        return max(min(LOG_INTERVAL_SECONDS if self._reported else FIRST_WAIT_SECONDS, left), 0.0)
-
-    def check(self) -> bool:
-        """Log the wait if that is due, and return whether to wait longer."""
-        waited = time.monotonic() - self._since
-        if waited >= self._give_up_seconds:
-            return False
-        if not self._reported or waited - self._reported >= LOG_INTERVAL_SECONDS:
-            self._reported = max(waited, 1e-9)
-            _LOGGER.warning("%s; waiting for %.0f s, up to %.0f s", self._what, waited, self._give_up_seconds)
-        return True

@@ -19,6 +19,10 @@ class TopicSink(Sink):
 
     _producer: TopicProducer
 
+    @property
+    def rejection(self) -> str:
+        return self._producer.rejection
+
     def flush(self) -> None:
         self._producer.flush()
 

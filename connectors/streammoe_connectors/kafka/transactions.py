@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
-from streammoe.errors import RetriableSinkError, SinkError
-from streammoe.ports import Location, Position, Recovered, parts_of
+from streammoe.errors import RetriableSinkError, SinkError, SourceError
+from streammoe.ports import Position, Recovered, parts_of
 from streammoe_connectors.kafka.background import in_background
-from streammoe_connectors.kafka.clients import Cause, ClientError, Producer, Transactional
+from streammoe_connectors.kafka.clients import Cause, ClientError, Outgoing, Producer, Transactional
+from streammoe_connectors.kafka.consumer import ClusterUnavailableError
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.offsets import OffsetMetadata, offsets_of
-from streammoe_connectors.kafka.producer import (
-    CLOSE_TIMEOUT_SECONDS,
-    FIRST_WAIT_SECONDS,
-    LOG_INTERVAL_SECONDS,
-    NOTHING_LOST,
-    TopicProducer,
-)
+from streammoe_connectors.kafka.producer import CLOSE_TIMEOUT_SECONDS, TopicProducer
 from streammoe_connectors.kafka.settings import Connection
+from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 Result = TypeVar("Result")
 _LOGGER = logging.getLogger("streammoe.kafka")
@@ -40,92 +38,84 @@ class TransactionalProducer(TopicProducer):
         connection: to the cluster, which must also have the group.
         delivery: settings for sending.
         group: whose offsets are committed.
-        name: the transactional id; the older one of two producers with the same id is fenced.
-        timeout: seconds after which brokers abort an open transaction.
+        transactional: the transactional id, of whose producers the older one is fenced, and the time-out.
     """
 
     def __init__(
-        self, target: Target, connection: Connection, delivery: Delivery, *, group: str, name: str, timeout: float
+        self, target: Target, connection: Connection, delivery: Delivery, *, group: str, transactional: Transactional
     ) -> None:
         self._group = group
-        self._name = name
-        self._timeout = timeout
+        self._name, self._timeout = transactional
         self._recovering: Future[Recovered] | None = None
-        self._recovering_since = 0.0
-        self._next_report_at = 0.0
         self._open_since: float | None = None
         self._warned_of_slow_commit = False
         self._last_commit: tuple[Position, int] | None = None
-        super().__init__(
-            target,
-            connection,
-            delivery,
-            Transactional(name, timeout),
-            give_up_seconds=ANSWER_SECONDS,
-        )
+        super().__init__(target, connection, delivery, transactional, give_up_seconds=ANSWER_SECONDS)
 
     def recover(self, timeout: float, position: Position | None) -> Recovered | None:
         """See `PredictionSink.recover`."""
         if self._recovering is None:
             self._recovering = in_background(lambda: self._recover(position))
-            self._recovering_since = time.monotonic()
-            self._next_report_at = self._recovering_since + FIRST_WAIT_SECONDS
         try:
             return self._recovering.result(timeout)
         except TimeoutError:
-            now = time.monotonic()
-            if now >= self._next_report_at:
-                self._next_report_at = now + LOG_INTERVAL_SECONDS
-                _LOGGER.warning(
-                    "%s: no broker of %s has returned the committed offsets for %.0f s; still waiting",
-                    self.target.section,
-                    self._servers,
-                    now - self._recovering_since,
-                )
             return None
 
     def _recover(self, position: Position | None) -> Recovered:
-        producer = None
-        while producer is None:
-            producer = self.connect(FIRST_WAIT_SECONDS)
-        self._take_over(producer)
-        # Only now open transactions of an earlier run have ended, and commits in progress are complete.
         own = kafka_part(position)
-        return Recovered(None if own is None else self._committed_generation(own))
+        while True:
+            try:
+                producer = self._connect(math.inf)
+                self._until_answered(producer, partial(producer.transact, "init_transactions"))
+                # Only now open transactions of an earlier run have ended, and commits in progress are complete.
+                if own is None:
+                    return Recovered(None)
+                return Recovered(self._until_answered(producer, partial(self._committed_generation, own)))
+            except ClientError as error:
+                if error.cause is not Cause.REJECTED or self._closed.is_set():
+                    raise self.fail(error) from error
+                self._note_rejection(str(error))
+                self._disconnect()
 
-    def _take_over(self, producer: Producer) -> None:
-        self._until_answered(producer.init_transactions, f"transactional id {self._name!r}")
-
-    def _until_answered(self, call: Callable[[], Result], what: str) -> Result:
+    def _until_answered(self, producer: Producer, call: Callable[[], Result]) -> Result:
         """Return the result of a call that its coordinator may have to be asked for several times."""
         while True:
             try:
                 return call()
             except ClientError as error:
-                if error.cause is not Cause.NO_ANSWER:
-                    raise self.fail(error) from error
-                if self._closed.is_set():
-                    raise self.as_sink_error(error) from error
-                _LOGGER.debug("%s: its coordinator has not responded yet", what)
+                if producer.rejection:
+                    raise ClientError(Cause.REJECTED, producer.rejection) from error
+                if error.cause is not Cause.NO_ANSWER or self._closed.is_set():
+                    raise
 
     def _committed_generation(self, position: Position) -> int | None:
         """Return the last generation that the owner of this position committed to the group."""
-        partitions = list(offsets_of(position))
-        texts = self._until_answered(
-            lambda: self._client.committed_metadata(self._options, self._group, partitions), f"group {self._group!r}"
-        )
-        metadata = [OffsetMetadata.parse(text) for text in texts]
+        # With isolation level read_committed, its default, the coordinator answers only once transactions have ended.
+        settings = ReadingSettings(topics=(self.target.topic,), group=self._group)
+        try:
+            consumer = self._client.create_consumer(self._client.client_options(self._connection), settings)
+            try:
+                found = [consumer.committed(partition) for partition in offsets_of(position)]
+            finally:
+                consumer.close()
+        except ClusterUnavailableError as error:
+            raise ClientError(Cause.NO_ANSWER, str(error)) from error
+        except SourceError as error:
+            raise ClientError(Cause.NOT_AUTHORIZED, str(error)) from error
         # An empty owner marks a daemon that has stopped. It was ours: our later commits have replaced any other.
         owners = {"", position["owner"]}
-        ours = [each.checkpoint_generation for each in metadata if each is not None and each.owner in owners]
-        return max(ours, default=None)
+        marks = [each[1] for each in found if each is not None and each[1] is not None]
+        return max((mark.checkpoint_generation for mark in marks if mark.owner in owners), default=None)
 
-    def begin(self) -> None:
+    def send(self, record: Outgoing) -> None:
+        self._begin()
+        super().send(record)
+
+    def _begin(self) -> None:
         """Open a transaction unless one is open; raise `SinkError` if that is no longer possible."""
         if self._open_since is None:
-            producer = self.wait_connected()
             try:
-                producer.begin_transaction()
+                self.connected().transact("begin_transaction")
             except ClientError as error:
                 raise self.fail(error) from error
             self._open_since = time.monotonic()
@@ -139,13 +129,11 @@ class TransactionalProducer(TopicProducer):
                 f"{section}.transactional: the checkpoint holds no position of group {self._group!r} to commit with "
                 f"the {section}; configure the Kafka source as it was, or set {section}.transactional = false"
             )
-        self.begin()
-        producer = self.wait_connected()
+        self._begin()
+        producer = self.connected()
         try:
-            self.call_with_timeout(
-                lambda: self._send_offsets(producer, own, own["owner"], generation), "sending offsets"
-            )
-            self.call_with_timeout(producer.commit_transaction, "committing a transaction")
+            self.answered(lambda: self._send_offsets(producer, own, own["owner"], generation), "sending offsets")
+            self.answered(lambda: producer.transact("commit_transaction"), "committing a transaction")
         except ClientError as error:
             raise self.fail(error) from error
         self._log_if_slow()
@@ -163,15 +151,16 @@ class TransactionalProducer(TopicProducer):
             pass  # it would not answer now either; the next one aborts its transaction
         elif producer is not None and self._open_since is not None:
             self._run_before_close(
-                producer.abort_transaction, "a transaction stays open until its timeout or the next start"
+                lambda: producer.transact("abort_transaction"),
+                "a transaction stays open until its timeout or the next start",
             )
         elif producer is not None and self._last_commit is not None and self._failure is None:
             position, generation = self._last_commit
 
             def release() -> None:
-                producer.begin_transaction()
+                producer.transact("begin_transaction")
                 self._send_offsets(producer, position, "", generation)
-                producer.commit_transaction()
+                producer.transact("commit_transaction")
 
             self._run_before_close(release, "for a while no other daemon can take over")
         super().close()
@@ -183,7 +172,7 @@ class TransactionalProducer(TopicProducer):
         except (ClientError, TimeoutError) as error:
             _LOGGER.info("%s (%r)", otherwise, error)
 
-    def as_sink_error(self, error: ClientError, size: int = 0, location: Location | None = None) -> SinkError:
+    def as_sink_error(self, error: ClientError, record: Outgoing | None = None) -> SinkError:
         section = self.target.section
         if error.cause is Cause.TRANSACTIONAL_ID_NOT_AUTHORIZED:
             return SinkError(
@@ -200,17 +189,17 @@ class TransactionalProducer(TopicProducer):
                 f"{section}: {self._servers} has not answered the producer of transactional id {self._name!r} ({error})"
             )
         if error.cause is not Cause.TRANSACTION_ENDED:
-            return super().as_sink_error(error, size, location)
+            return super().as_sink_error(error, record)
         age = self._transaction_age()
         if age >= self._timeout:
             return SinkError(
                 f"{section}: a transaction was open for {age:.0f} s, and brokers abort it after {self._timeout:g} s; "
                 f"raise {section}.transaction_timeout_seconds well above checkpoint.every_seconds, or lower the "
-                f"latter; {NOTHING_LOST}"
+                f"latter; {self.target.afterwards}"
             )
         return SinkError(
-            f"{section}: another daemon with transactional id {self._name!r} has taken over ({error}); "
-            f"stop one of them, or give each its own {section}.transactional_id and group; {NOTHING_LOST}"
+            f"{section}: another daemon with transactional id {self._name!r} has taken over ({error}); stop one of "
+            f"them, or give each its own {section}.transactional_id and group; {self.target.afterwards}"
         )
 
     def _transaction_age(self) -> float:

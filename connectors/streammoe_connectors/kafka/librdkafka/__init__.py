@@ -2,16 +2,16 @@
 
 from streammoe_connectors.kafka.librdkafka.consumer import LibrdkafkaConsumer
 from streammoe_connectors.kafka.librdkafka.options import check_producer_options
-from streammoe_connectors.kafka.librdkafka.producer import LibrdkafkaProducer, committed_metadata
+from streammoe_connectors.kafka.librdkafka.producer import LibrdkafkaProducer, topic
 from streammoe_connectors.kafka.settings import client_options, secrets_of
 
 __all__ = [
     "check_producer_options",
     "client_options",
-    "committed_metadata",
     "create_consumer",
     "create_producer",
     "secrets_of",
+    "topic",
 ]
 
 create_consumer = LibrdkafkaConsumer

@@ -1,30 +1,35 @@
-"""A producer on top of librdkafka's, see `Producer`."""
+"""A producer on top of librdkafka's, see `clients.Producer`."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import wait
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import Producer as ClientProducer
 from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from streammoe.errors import ConfigError
-from streammoe.ports import Location, TopicPartition
+from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.background import in_background
-from streammoe_connectors.kafka.clients import Cause, ClientError, Transactional, Undelivered
+from streammoe_connectors.kafka.clients import (
+    CAUSES,
+    Cause,
+    ClientError,
+    Outgoing,
+    Topic,
+    Transactional,
+    TransactionStep,
+)
 from streammoe_connectors.kafka.delivery import Delivery
-from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, metadata_of, own_options
+from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, own_options
 
-MAX_PENDING_KIBIBYTES = 32 << 10
-"""Size of unacknowledged records from which on none is accepted."""
 _MAX_MESSAGE_BYTES = 64 << 20  # large enough for the topic's max.message.bytes to be the only limit
-_METADATA_TIMEOUT_SECONDS = 2.0
-_METADATA_AGE_SECONDS = 60.0
+_ANSWER_SECONDS = 5.0
 _TRANSACTION_TIMEOUT_SECONDS = 10.0
 
 Result = TypeVar("Result")
@@ -37,7 +42,8 @@ class LibrdkafkaProducer:
         self, options: Mapping[str, Any], delivery: Delivery, transactional: Transactional | None = None
     ) -> None:
         timeout_ms = int(1000 * delivery.delivery_timeout_seconds)
-        connection = own_options(options)
+        self._rejections = _Rejections()
+        self._options = {**own_options(options), "logger": LOGGER}
         arguments: dict[str, Any] = {
             "acks": "all",
             "enable.idempotence": True,
@@ -45,14 +51,13 @@ class LibrdkafkaProducer:
             "linger.ms": delivery.linger_ms,
             "batch.size": max(1, delivery.batch_bytes),
             "message.max.bytes": _MAX_MESSAGE_BYTES,
-            "queue.buffering.max.kbytes": MAX_PENDING_KIBIBYTES,
             "queue.buffering.max.messages": 1_000_000,
             # As in Java's clients.
             "partitioner": "murmur2_random",
             "request.timeout.ms": min(30_000, timeout_ms // 2),
-            **connection,
+            **self._options,
             "delivery.report.only.error": True,
-            "logger": LOGGER,
+            "error_cb": self._rejections.record,
         }
         if transactional is not None:
             transaction_ms = int(1000 * transactional.timeout)
@@ -61,75 +66,33 @@ class LibrdkafkaProducer:
             arguments["transaction.timeout.ms"] = transaction_ms
             arguments["socket.timeout.ms"] = min(60_000, max(100, transaction_ms - 100))
         arguments["delivery.timeout.ms"] = timeout_ms
-        self._options = connection
-        self._failed: deque[Undelivered] = deque()
+        self.failed: list[tuple[ClientError, int | None]] = []
         self._fatal: KafkaException | None = None
-        self._known: dict[str, tuple[int, float]] = {}  # number of partitions, and until when that holds
         self._groups: dict[str, Any] = {}
-        try:
-            self._producer: Any = ClientProducer(arguments)
-        except (KafkaException, TypeError, ValueError) as error:
-            raise ConfigError(f"librdkafka rejects its settings: {error_text(error)}") from error
-
-    def partitions(self, topic: str) -> int:
-        known, until = self._known.get(topic, (0, 0.0))
-        now = time.monotonic()
-        if now < until:
-            return known
-        deadline = now + _METADATA_TIMEOUT_SECONDS
-        while True:
-            try:
-                found = self._producer.list_topics(topic, timeout=_METADATA_TIMEOUT_SECONDS).topics[topic]
-            except KafkaException as error:
-                raise self._client_error(error) from error
-            if found.error is None and found.partitions:
-                self._known[topic] = len(found.partitions), now + _METADATA_AGE_SECONDS
-                return len(found.partitions)
-            if time.monotonic() >= deadline or not _may_be_created(found.error):
-                raise client_error(KafkaException(found.error or KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
-            time.sleep(0.1)
-
-    def send(
-        self,
-        topic: str,
-        value: bytes,
-        key: bytes | None,
-        partition: int | None,
-        headers: Sequence[tuple[str, bytes]],
-        location: Location,
-    ) -> bool:
-        try:
-            self._producer.produce(
-                topic,
-                value,
-                key,
-                -1 if partition is None else partition,
-                partial(self._record_failure, location),
-                headers=list(headers) if headers else None,
-            )
-        except BufferError:
-            return False
-        except KafkaException as error:
-            raise self._client_error(error) from error
-        return True
-
-    def _record_failure(self, location: Location, error: KafkaError, message: Message) -> None:
-        parts = [message.value(), message.key(), *(part for header in message.headers() or () for part in header)]
-        size = sum(len(part) for part in parts if part is not None)
-        self._failed.append(Undelivered(client_error(KafkaException(error)), size, location))
+        self._producer: Any = _created(ClientProducer, arguments)
 
     @property
-    def n_pending(self) -> int:
-        return len(self._producer)
+    def rejection(self) -> str:
+        return self._rejections.latest
 
-    def collect(self) -> Undelivered | None:
+    def send(self, topic: str, record: Outgoing, number: int) -> None:
+        value, key, _, partition, headers, timestamp = record
+        failed = partial(self._record_failure, number)
+        try:
+            self._producer.produce(
+                topic, value, key, -1 if partition is None else partition, failed, None, timestamp or 0, list(headers)
+            )
+        except BufferError as error:
+            raise ClientError(Cause.NO_ANSWER, str(error)) from error
+        except KafkaException as error:
+            raise self._client_error(error) from error
+
+    def _record_failure(self, number: int, error: KafkaError, _: Message) -> None:
+        self.failed.append((client_error(KafkaException(error)), number))
+
+    def pending(self) -> int:
         self._serve(self._producer.poll, 0)
-        return self.find_failure()
-
-    def find_failure(self) -> Undelivered | None:
-        if self._fatal is not None:
-            return Undelivered(client_error(self._fatal), 0, None)
-        return self._failed[0] if self._failed else None
+        return len(self._producer)
 
     def flush(self, seconds: float) -> None:
         self._serve(self._producer.flush, seconds)
@@ -146,19 +109,12 @@ class LibrdkafkaProducer:
             if error is None:
                 raise
             self._fatal = self._fatal or error
-
-    # --- transactions -----------------------------------------------------------------------------------------------
-
-    def init_transactions(self) -> None:
-        self._call(self._producer.init_transactions, _TRANSACTION_TIMEOUT_SECONDS)
-
-    def begin_transaction(self) -> None:
-        self._call(self._producer.begin_transaction)
+            self.failed.insert(0, (client_error(self._fatal), None))
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str, group: str) -> None:
         if group not in self._groups:
             # It is only returned by a consumer, which need not be connected.
-            consumer = Consumer({**self._options, "group.id": group, "logger": LOGGER})
+            consumer = Consumer({**self._options, "group.id": group})
             self._groups[group] = consumer.consumer_group_metadata()
             consumer.close()
         commits = [ClientPartition(*partition, offset, metadata) for partition, offset in offsets.items()]
@@ -166,11 +122,9 @@ class LibrdkafkaProducer:
             self._producer.send_offsets_to_transaction, commits, self._groups[group], _TRANSACTION_TIMEOUT_SECONDS
         )
 
-    def commit_transaction(self) -> None:
-        self._call(self._producer.commit_transaction, _TRANSACTION_TIMEOUT_SECONDS)
-
-    def abort_transaction(self) -> None:
-        self._call(self._producer.abort_transaction, _TRANSACTION_TIMEOUT_SECONDS)
+    def transact(self, step: TransactionStep) -> None:
+        waits = () if step == "begin_transaction" else (_TRANSACTION_TIMEOUT_SECONDS,)
+        self._call(getattr(self._producer, step), *waits)
 
     def _call(self, method: Callable[..., Result], *arguments: object) -> Result:
         try:
@@ -193,95 +147,72 @@ class LibrdkafkaProducer:
         wait([in_background(references.clear)], seconds)
 
 
-def committed_metadata(
-    options: Mapping[str, Any], group: str, partitions: Sequence[TopicPartition]
-) -> list[str | None]:
-    """See `Client.committed_metadata`."""
-    consumer = Consumer(
-        {
-            **own_options(options),
-            "group.id": group,
-            "enable.auto.commit": False,
-            # The coordinator then responds only once earlier transactions have ended.
-            "isolation.level": "read_committed",
-            "logger": LOGGER,
-        }
-    )
+def topic(options: Mapping[str, Any], name: str, create: int | None = None) -> Topic:
+    """See `Client.topic`."""
+    rejections = _Rejections()
+    admin = _created(AdminClient, {**own_options(options), "logger": LOGGER, "error_cb": rejections.record})
     try:
-        committed = consumer.committed([ClientPartition(*partition) for partition in partitions], timeout=10.0)
-        failed = next((each.error for each in committed if each.error is not None), None)
-        if failed is not None:
-            raise KafkaException(failed)
+        if create is not None and name not in admin.list_topics(timeout=_ANSWER_SECONDS).topics:
+            (made,) = admin.create_topics([NewTopic(name, create)], request_timeout=_ANSWER_SECONDS).values()
+            failure = made.exception()
+            # It may have been created by another process meanwhile.
+            if failure is not None and failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise failure
+        found = admin.list_topics(name, timeout=_ANSWER_SECONDS).topics[name]
+        if found.error is not None or not found.partitions:
+            is_new = create is not None or found.error is None
+            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE) if is_new else found.error)
+        limit = None
+        with suppress(KafkaException, LookupError):  # a user allowed to write need not see settings
+            resource = ConfigResource(ResourceType.TOPIC, name)
+            (configs,) = admin.describe_configs([resource], request_timeout=_ANSWER_SECONDS).values()
+            limit = int(configs.result()["max.message.bytes"].value)
+        return Topic(len(found.partitions), limit)
     except KafkaException as error:
-        raise client_error(error) from error
-    finally:
-        consumer.close()
-    found = {TopicPartition(each.topic, each.partition): each for each in committed}
-    return [metadata_of(found[partition]) if found[partition].offset >= 0 else None for partition in partitions]
+        admin.poll(0)
+        raise rejections.of(error) from error
 
 
-def _may_be_created(error: KafkaError | None) -> bool:
-    """Whether a topic may be in the course of being created, as some brokers do when they are asked for it."""
-    return error is None or error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE}
+class _Rejections:
+    """Why brokers reject the login or a certificate, which librdkafka tells a callback only."""
+
+    latest = ""
+
+    def record(self, error: KafkaError) -> None:
+        if error.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL}:  # noqa: SLF001 # its own codes begin so
+            self.latest = error_text(error)
+
+    def of(self, error: KafkaException) -> ClientError:
+        """Return the error of a request, or the rejection that is its cause."""
+        return ClientError(Cause.REJECTED, self.latest) if self.latest else client_error(error)
 
 
-_CAUSES = {
+def _created(kind: Callable[[dict[str, Any]], Result], options: dict[str, Any]) -> Result:
+    try:
+        return kind(options)
+    except (KafkaException, TypeError, ValueError) as error:
+        raise ConfigError(f"librdkafka rejects its settings: {error_text(error)}") from error
+
+
+_OWN_CAUSES = {
     **dict.fromkeys(
         (
-            KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 # its own codes begin so
+            KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
             KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
             KafkaError._TIMED_OUT,  # noqa: SLF001
             KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
             KafkaError._TRANSPORT,  # noqa: SLF001
             KafkaError._WAIT_COORD,  # noqa: SLF001
-            # Answers of brokers while others take over.
-            KafkaError.BROKER_NOT_AVAILABLE,
-            KafkaError.CONCURRENT_TRANSACTIONS,
-            KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-            KafkaError.COORDINATOR_NOT_AVAILABLE,
-            KafkaError.LEADER_NOT_AVAILABLE,
-            KafkaError.NETWORK_EXCEPTION,
-            KafkaError.NOT_COORDINATOR,
-            KafkaError.NOT_ENOUGH_REPLICAS,
-            KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-            KafkaError.NOT_LEADER_FOR_PARTITION,
-            KafkaError.REQUEST_TIMED_OUT,
-            KafkaError.UNSTABLE_OFFSET_COMMIT,
         ),
         Cause.NO_ANSWER,
     ),
-    **dict.fromkeys(
-        (
-            KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-            KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-            KafkaError.UNKNOWN_TOPIC_OR_PART,
-        ),
-        Cause.UNKNOWN_TOPIC,
-    ),
-    KafkaError.TOPIC_EXCEPTION: Cause.INVALID_TOPIC,
-    **dict.fromkeys((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE), Cause.TOO_LARGE),
-    **dict.fromkeys(
-        (
-            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            KafkaError.GROUP_AUTHORIZATION_FAILED,
-            KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        ),
-        Cause.NOT_AUTHORIZED,
-    ),
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Cause.TRANSACTIONAL_ID_NOT_AUTHORIZED,
-    KafkaError.INVALID_TRANSACTION_TIMEOUT: Cause.TRANSACTION_TIMEOUT_TOO_LONG,
-    **dict.fromkeys(
-        (
-            KafkaError._FENCED,  # noqa: SLF001
-            KafkaError._STATE,  # noqa: SLF001
-            KafkaError.INVALID_PRODUCER_EPOCH,
-            KafkaError.INVALID_PRODUCER_ID_MAPPING,
-            KafkaError.INVALID_TXN_STATE,
-            KafkaError.PRODUCER_FENCED,
-        ),
-        Cause.TRANSACTION_ENDED,
-    ),
+    KafkaError._AUTHENTICATION: Cause.REJECTED,  # noqa: SLF001
+    KafkaError._UNKNOWN_PARTITION: Cause.UNKNOWN_TOPIC,  # noqa: SLF001
+    KafkaError._UNKNOWN_TOPIC: Cause.UNKNOWN_TOPIC,  # noqa: SLF001
+    KafkaError._FENCED: Cause.TRANSACTION_ENDED,  # noqa: SLF001
+    KafkaError._STATE: Cause.TRANSACTION_ENDED,  # noqa: SLF001
 }
+"""By codes that are not of Kafka's protocol."""
 
 
 def client_error(error: KafkaException) -> ClientError:
@@ -289,7 +220,7 @@ def client_error(error: KafkaException) -> ClientError:
     about = error_of(error)
     if about is None:
         return ClientError(Cause.OTHER, str(error))
-    cause = _CAUSES.get(about.code(), Cause.OTHER)
-    text = about.name() if cause is Cause.TRANSACTION_ENDED else error_text(about)
+    cause = (CAUSES | _OWN_CAUSES).get(about.code(), Cause.OTHER)
     is_ended = cause is Cause.TRANSACTION_ENDED
+    text = about.name() if is_ended else error_text(about)
     return ClientError(cause, text, retriable=not is_ended and (about.retriable() or about.txn_requires_abort()))

@@ -7,6 +7,7 @@ import pytest
 from streammoe.errors import SourceError
 from streammoe.ports import DeadLetter
 from streammoe_connectors.kafka import kafka_python, letters
+from streammoe_connectors.kafka.clients import Cause, ClientError, Topic
 from streammoe_connectors.kafka.consumer import ClusterUnavailableError
 from streammoe_connectors.kafka.dead_letters import headers_of
 from streammoe_connectors.kafka.letters import letter_of, letters_in
@@ -53,14 +54,6 @@ class Partition(NamedTuple):
     logs: list
     failures: list
 
-    metadata_request_age = None
-
-    def request_metadata(self, topics):
-        pass
-
-    def partitions(self, topic):
-        return [0] if topic == "t" else None
-
     def end_offsets(self, partitions):
         self._fail()
         return dict.fromkeys(partitions, len(self.logs))
@@ -90,12 +83,19 @@ class Partition(NamedTuple):
             raise ClusterUnavailableError("not now")
 
 
+def found(options, topic):
+    if topic != "t":
+        raise ClientError(Cause.UNKNOWN_TOPIC, "unknown")
+    return Topic(1, None)
+
+
 @pytest.fixture
 def read(monkeypatch):
     monkeypatch.setattr(letters, "_RETRY_SECONDS", 0.001)
 
     def read(topic="t", failures=()):
         cluster = Partition([row(BARE, i) for i in range(4)], [*failures])
+        monkeypatch.setattr(kafka_python, "topic", found)
         monkeypatch.setattr(kafka_python, "create_consumer", lambda options, settings: cluster)
         return list(letters_in(Connection(bootstrap_servers="there:1"), topic))
 

@@ -297,12 +297,13 @@ def test_no_sink_writes_to_a_topic_that_matches(tmp_path):
             load_settings(config, environment={}, overrides=[f"dead_letters.topic={topic}"])
 
 
-def test_settings_of_produce_are_those_of_the_file(tmp_path):
+def test_settings_of_produce_are_those_of_a_connection_and_of_sending(tmp_path):
     path = tmp_path / "client.toml"
-    path.write_text('security_protocol = "SASL_SSL"\nsasl_plain_password = "geheim"\nlinger_ms = 7')
-    expected = {"security_protocol": "SASL_SSL", "sasl_plain_password": "geheim", "linger_ms": 7}
-    assert (TopicWriter.settings(path), TopicWriter.settings(None)) == (expected, {})
-    for text in ('acks = "geheim"', 'security_protocol = ["geheim"]', 'sasl_mechanism = "OAUTHBEARER"'):
+    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"}
+    given = {**login, "sasl_plain_password": "geheim", "linger_ms": 7, "options": {"retry_backoff_ms": 5}}
+    path.write_text("\n".join(f"{name} = {json.dumps(value).replace(':', ' =')}" for name, value in given.items()))
+    assert (TopicWriter.settings(path), TopicWriter.settings(None)) == (given, {})
+    for text in ('acks = "geheim"', 'security_protocol = ["geheim"]'):
         path.write_text(text)
         with pytest.raises(ConfigError) as caught:
             TopicWriter.settings(path)
