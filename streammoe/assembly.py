@@ -222,9 +222,8 @@ def _prediction_writer(settings: Settings, health: Health) -> PredictionWriter |
             return None
         case PredictionFileSettings():
             written = prediction_sink(predictions.path, predictions.file_format)
-            sink: PredictionSink = WatchedPredictions(written, wait)
-            if has_other_core():
-                sink = OverlappedPredictions(sink)
+            # What another thread waits for does not keep learning waiting.
+            sink = WatchedPredictions(OverlappedPredictions(written) if has_other_core() else written, wait)
         case _:
             sink = WatchedPredictions(connectors(PREDICTIONS)[predictions.kind](predictions, settings.sources), wait)
     return PredictionWriter(sink, predictions.interval, predictions.gate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
@@ -15,6 +15,21 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
+from prometheus_client import Metric as MetricFamily
+
+
+class ComputedCounter(Counter):
+    """A counter that may have series that are computed when they are asked for."""
+
+    compute: Callable[[], Mapping[str, float]] = dict
+    """Returns their totals by the value of the label."""
+
+    def collect(self) -> Iterable[MetricFamily]:
+        for value, total in self.compute().items():
+            series = self.labels(value)
+            series.reset()
+            series.inc(total)
+        return super().collect()
 
 
 class Metric(NamedTuple):
@@ -65,7 +80,8 @@ class LiveMetrics:
                     name, metric.help, metric.labels, buckets=metric.buckets, registry=self.registry
                 )
             else:
-                made = metric.kind(name, metric.help, metric.labels, registry=self.registry)
+                kind = ComputedCounter if metric.kind is Counter else metric.kind
+                made = kind(name, metric.help, metric.labels, registry=self.registry)
             self._of[name] = made
 
     def registry_of(self, names: Iterable[str]) -> CollectorRegistry:
@@ -83,10 +99,10 @@ class LiveMetrics:
         """Remove one series of a metric."""
         self._of[name].remove(*labels)
 
-    def counter(self, name: str, *labels: str) -> Counter:
+    def counter(self, name: str, *labels: str) -> ComputedCounter:
         """Return a counter, or its series of these labels."""
         metric = self._of[name].labels(*labels) if labels else self._of[name]
-        assert isinstance(metric, Counter)  # noqa: S101 - for the type checker; the catalogue says so
+        assert isinstance(metric, ComputedCounter)  # noqa: S101 - for the type checker; the catalogue says so
         return metric
 
     def gauge(self, name: str, *labels: str) -> Gauge:

@@ -423,6 +423,14 @@ class Sink(Protocol):
         ...
 
     @property
+    def rejection(self) -> str:
+        """Why the system that is written to rejects this client's login or certificate at present; empty otherwise.
+
+        Other threads ask for it at any time.
+        """
+        return ""
+
+    @property
     def overdue(self) -> bool:
         """Whether so much is held in memory that nothing more should be written before a `flush`."""
         return False

@@ -62,10 +62,15 @@ class Health:
         """Which sink has kept the daemon waiting for too long, and for how long; empty if none has."""
         lasted = {section: wait.seconds for section, wait in self.waits.items()}
         return ", ".join(
-            f"[{section}] has not answered for {seconds:.0f} s"
+            f"[{section}] has not answered for {seconds:.0f} s{self.rejected(section)}"
             for section, seconds in lasted.items()
             if seconds > self.sink_patience
         )
+
+    def rejected(self, section: str) -> str:
+        """Return why the brokers of a sink reject it, in brackets; empty if they do not."""
+        rejection = self.waits[section].rejection()
+        return rejection and f" (it is rejected: {rejection})"
 
 
 class WaitReporter:
@@ -108,4 +113,7 @@ class WaitReporter:
             self._reported[section] = seconds
         elif seconds >= REPORT_AFTER_SECONDS:
             self._reported[section] = seconds
-            LOGGER.warning("[%s] has not answered for %.0f s; learning waits until it does", section, seconds)
+            rejected = self._health.rejected(section)
+            LOGGER.warning(
+                "[%s] has not answered for %.0f s%s; learning waits until it does", section, seconds, rejected
+            )

@@ -14,6 +14,7 @@ from streammoe.daemon.health import SINKS, Health
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.compile import compile_seconds
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores, Scores
+from streammoe.pipeline.watched import SinkWait
 from streammoe.ports import SourceStatus
 
 BATCH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -103,6 +104,14 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_sink_waiting_seconds": Metric(
         Gauge, "How long a sink has kept the daemon waiting for its answer; 0 if it does not", ("sink",)
     ),
+    "streammoe_sink_waited_seconds_total": Metric(
+        Counter,
+        "Seconds that a sink has kept the daemon waiting, the present wait included, since this start",
+        ("sink",),
+    ),
+    "streammoe_sink_rejected": Metric(
+        Gauge, "1 while a sink is rejected because of its login or certificate, else 0", ("sink",)
+    ),
     "streammoe_source_ready": Metric(Gauge, "1 once state and position are restored and reading has begun, else 0"),
     "streammoe_source_connected": Metric(Gauge, "1 while the source answers, else 0"),
     "streammoe_source_stalled": Metric(Gauge, "Partitions with unread records that have returned none for a while"),
@@ -120,11 +129,17 @@ CATALOGUE: dict[str, Metric] = {
 
 AT_THE_START = (
     "streammoe_checkpoint_age_seconds",
+    "streammoe_sink_rejected",
+    "streammoe_sink_waited_seconds_total",
     "streammoe_sink_waiting_seconds",
     "streammoe_source_connected",
     "streammoe_source_ready",
 )
 """Metrics that are true before any state is restored, however long a sink or a source takes to answer."""
+
+
+def _is_rejected(wait: SinkWait) -> bool:
+    return bool(wait.rejection())
 
 
 class Metrics:
@@ -153,6 +168,11 @@ class Metrics:
         for section in SINKS:
             wait = self._health.waits[section]
             self._gauge("streammoe_sink_waiting_seconds", section).set_function(partial(getattr, wait, "seconds"))
+            self._gauge("streammoe_sink_rejected", section).set_function(partial(_is_rejected, wait))
+        waits = self._health.waits
+        self._counter("streammoe_sink_waited_seconds_total").compute = lambda: {
+            section: waits[section].total for section in SINKS
+        }
         for outcome in OUTCOMES:
             self.count(outcome, 0)
         for outcome in RELOAD_OUTCOMES:

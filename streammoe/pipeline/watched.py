@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
+from streammoe.errors import RetriableCheckpointError
 from streammoe.ports import DeadLetter, DeadLetterSink, Position, Predictions, PredictionSink, Recovered, Sink
 
 S = TypeVar("S", bound=Sink)
@@ -27,23 +28,33 @@ class Outcome(Enum):
 class SinkWait:
     """How long the callers of a sink have been waiting for its answer.
 
-    A wait begins with a call. If that fails or has to be repeated, the wait goes on until a call is answered, also
-    across a replacement of the sink. Calls may overlap, since a flush may be completed in another thread.
+    A wait begins with a call. If that has to be repeated, or fails for want of an answer, the wait goes on until a call
+    is answered, also across a replacement of the sink.
     """
 
     def __init__(self) -> None:
+        self.rejection: Callable[[], str] = str
+        """Returns that of the sink, see `Sink.rejection`."""
         self._lock = threading.Lock()
-        self._calls: dict[object, float] = {}
+        self._called_at: float | None = None
         self._unanswered_since: float | None = None
+        self._ended = 0.0
 
     @property
     def seconds(self) -> float:
-        """How long the longest wait has lasted; 0 if nobody waits."""
+        """How long the wait has lasted; 0 if nobody waits."""
+        return self._times[0]
+
+    @property
+    def total(self) -> float:
+        """How long all waits together have lasted so far, the present one included."""
+        return sum(self._times)
+
+    @property
+    def _times(self) -> tuple[float, float]:
         with self._lock:
-            since = list(self._calls.values())
-            if self._unanswered_since is not None:
-                since.append(self._unanswered_since)
-        return time.monotonic() - min(since) if since else 0.0
+            since = self._called_at if self._unanswered_since is None else self._unanswered_since
+            return (0.0 if since is None else time.monotonic() - since), self._ended
 
     @contextmanager
     def call(self) -> Iterator[Callable[[Outcome], None]]:
@@ -54,21 +65,26 @@ class SinkWait:
             nonlocal outcome
             outcome = told
 
-        key, started = object(), time.monotonic()
+        started = time.monotonic()
         with self._lock:
-            self._calls[key] = started
+            self._called_at = started
         try:
             yield tell
-        except BaseException:  # the call is repeated, maybe of another sink, or the daemon ends
+        except RetriableCheckpointError:  # learning goes on, see `RetryPolicy`
+            raise
+        except BaseException:  # another sink takes its place, or the daemon ends
             outcome = Outcome.UNANSWERED
             raise
         finally:
             with self._lock:
-                del self._calls[key]
-                if outcome is Outcome.ANSWERED:
+                self._called_at = None
+                since = started if self._unanswered_since is None else self._unanswered_since
+                if outcome is Outcome.UNANSWERED:
+                    self._unanswered_since = since
+                elif outcome is Outcome.ANSWERED:
                     self._unanswered_since = None
-                elif outcome is Outcome.UNANSWERED and self._unanswered_since is None:
-                    self._unanswered_since = started
+                if self._unanswered_since is None:
+                    self._ended += time.monotonic() - since
 
 
 class _Watched(Generic[S]):
@@ -82,6 +98,11 @@ class _Watched(Generic[S]):
     def __init__(self, sink: S, wait: SinkWait) -> None:
         self._sink = sink
         self._wait = wait
+        wait.rejection = lambda: sink.rejection
+
+    @property
+    def rejection(self) -> str:
+        return self._sink.rejection
 
     def flush(self) -> None:
         with self._wait.call():
@@ -92,14 +113,9 @@ class _Watched(Generic[S]):
         return self._sink.overdue
 
     def begin_flush(self) -> Callable[[], None]:
+        # It is completed in another thread, for which learning does not wait.
         with self._wait.call():
-            complete = self._sink.begin_flush()
-
-        def completed() -> None:
-            with self._wait.call():
-                complete()
-
-        return completed
+            return self._sink.begin_flush()
 
     def close(self) -> None:
         self._sink.close()
