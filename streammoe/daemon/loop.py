@@ -164,8 +164,10 @@ class Daemon:
         self._in_progress = 0
         """Records before that since the latest one that is durable."""
         self._processed = 0
-        self._taken_at = time.monotonic()
-        """When that state was taken."""
+        self._resumed_at = time.monotonic()
+        """When learning went on after that checkpoint."""
+        self._paused = 0.0
+        """How many seconds it had waited for it."""
         self._memory_requested = False
         """Whether memory was requested for the checkpoint that is due."""
         self._path = ""
@@ -378,8 +380,9 @@ class Daemon:
         if self._pipeline.predictions is not None:
             self._pipeline.predictions.sink.flush()
         written = self._writer.write(self._with_predictions(self._content()), taken_at)
-        self._mark_saved(taken_at, time.monotonic() - started)
+        self._mark_saved()
         self._report(written)
+        self._resume(started)
 
     def _begin_checkpoint(self) -> None:
         """Checkpoint in the same order in a background thread; `_collect_checkpoint` commits once all is durable."""
@@ -399,14 +402,19 @@ class Daemon:
         if self._pipeline.predictions is not None:
             sinks.append(self._pipeline.predictions.sink.begin_flush())
         self._writer.begin(self._with_predictions(content), sinks, taken_at)
-        self._mark_saved(taken_at, time.monotonic() - taken_at)
+        self._mark_saved()
+        self._resume(taken_at)
 
-    def _mark_saved(self, taken_at: float, pause: float) -> None:
-        """Record that a checkpoint holds the current state, and that learning paused `pause` seconds for it."""
+    def _mark_saved(self) -> None:
+        """Record that a checkpoint holds the current state."""
         self._in_progress += self._unsaved
         self._unsaved = 0
-        self._taken_at = taken_at
-        self._metrics.observe_checkpoint_pause(pause)
+
+    def _resume(self, since: float) -> None:
+        """Record that learning, which has waited for a checkpoint since then, goes on."""
+        self._resumed_at = time.monotonic()
+        self._paused = self._resumed_at - since
+        self._metrics.observe_checkpoint_pause(self._paused)
 
     def _collect_checkpoint(self, *, wait: bool = False, sound: int | None = None) -> None:
         """Report the checkpoint that was written in the background, if one has become durable.
@@ -728,10 +736,10 @@ class Daemon:
             return False
         if self._is_overdue:
             return True
-        return (
-            self._unsaved >= self._policy.every_events
-            or time.monotonic() - self._taken_at >= self._policy.every_seconds
-        )
+        if self._unsaved >= self._policy.every_events:
+            return True
+        # Where checkpoints take long, learning gets half of the time.
+        return time.monotonic() - self._resumed_at >= max(self._policy.every_seconds, self._paused)
 
     def _publish(self) -> None:
         progress = self._source.progress()
