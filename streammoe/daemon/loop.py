@@ -654,7 +654,7 @@ class Daemon:
     def _roll_back(self, jump_handler: JumpHandler, good: SavedGeneration, message: str) -> None:
         """Restore the model of a generation, and turn all records read since into dead letters."""
         checkpoint = self._store.load(good.generation)
-        self._store.set_aside(after=good.generation)
+        self._store.set_aside(after=good.generation, until_replaced=True)
         self._pipeline, guard, self._labels, self._guard.latest = jump_handler.restore(checkpoint)
         guard.jumps = jump_handler.guard.jumps
         guard.begin_window()

@@ -369,7 +369,7 @@ def latest_visible_checkpoint(
         seen,
     )
     before = store.load(seen)
-    store.set_aside(after=seen)
+    store.set_aside(after=seen, until_replaced=True)
     return seen, before
 
 

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 CONFIRMED = "confirmed"
 """Name of the file with the last generation whose transaction is committed; only exists with transactions."""
 
+REPLACED = "replaced"
+"""Name of the folder with checkpoints from which a daemon went back by itself, until later ones take their place."""
 _NAME = re.compile(r"checkpoint-(\d{12,})\.safetensors", re.ASCII)
 
 
@@ -40,7 +42,7 @@ class CheckpointStore:
         self.folder = Path(folder)
         self.keep = keep
         self._unsound: set[int] = set()  # generations that could not be loaded and do not count towards `keep`
-        self._stuck: set[int] = set()  # generations that could not be removed; each is warned of once
+        self._stuck: set[Path] = set()  # those that could not be removed; each is warned of once
         self._lock = lock
 
     def prepare(self) -> None:
@@ -93,7 +95,7 @@ class CheckpointStore:
                 f"{path}: cannot be written ({error.strerror}); make room on the disk or correct its permissions"
             ) from error
         self._unsound.discard(generation)  # numbers are reused after `set_aside`
-        self._stuck.discard(generation)
+        self._stuck.discard(path)
         self._prune()
         return generation
 
@@ -129,10 +131,15 @@ class CheckpointStore:
             "restore a copy, or move these files away to learn from the beginning"
         )
 
-    def set_aside(self, after: int = 0) -> Path | None:
-        """Move checkpoints of generations after `after` to a new sub-folder, so that nothing resumes from them.
+    def set_aside(self, after: int = 0, *, until_replaced: bool = False) -> Path | None:
+        """Move checkpoints of generations after `after` to a sub-folder, so that nothing resumes from them.
 
         Returns the folder, or ``None`` if there were none; raises `CheckpointError` if they cannot be moved.
+
+        Args:
+            after: the last generation that stays.
+            until_replaced: whether to remove each of them once `keep` later generations have been saved, as if it were
+                still in the folder: what it holds is learned again, or in the dead letters. Else nobody removes it.
         """
         generations = [generation for generation in self.generations() if generation > after]
         if not generations:
@@ -140,7 +147,11 @@ class CheckpointStore:
         if self.confirmed > after:
             self.confirm(after)  # later numbers will be reused
         try:
-            aside = Path(tempfile.mkdtemp(prefix="set-aside-", dir=self.folder))
+            if until_replaced:
+                aside = self.folder / REPLACED
+                aside.mkdir(exist_ok=True)
+            else:
+                aside = Path(tempfile.mkdtemp(prefix="set-aside-", dir=self.folder))
             sync_folder(self.folder)  # or a power cut could lose the folder with what was moved there
             # The newest last, so that it is still the newest after a kill in between.
             for generation in generations:
@@ -185,13 +196,14 @@ class CheckpointStore:
         kept = [generation for generation in generations if generation not in self._unsound][-self.keep :]
         if not kept:  # the folder was removed since the new checkpoint was written
             return
-        for generation in generations:
-            if generation >= kept[0] or generation in self._stuck:
+        replaced = [path for path in (self.folder / REPLACED).glob("*") if (generation_of(path) or kept[0]) < kept[0]]
+        for path in [*(self.path(generation) for generation in generations if generation < kept[0]), *replaced]:
+            if path in self._stuck:
                 continue
             try:
-                self.path(generation).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
             except OSError as error:
-                self._stuck.add(generation)
+                self._stuck.add(path)
                 logger.warning("an old checkpoint cannot be removed: %s", error)
 
 
