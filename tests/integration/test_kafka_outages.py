@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import random
-import re
 import signal
 import time
 import urllib.error
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.assembly import open_daemon
@@ -31,7 +29,6 @@ from streammoe_connectors.kafka import producer as kafka_producer
 from streammoe_connectors.kafka import topic_writer as kafka_topic_writer
 from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.source import KafkaSource
-from tests.integration.conftest import available
 from tests.integration.kafka_clients import (
     numbers,
     opened,
@@ -43,7 +40,6 @@ from tests.integration.kafka_clients import (
     take,
     versions,
 )
-from tests.integration.prometheus import Prometheus, program
 from tests.kafka_lab.broker import free_port
 from tests.kafka_lab.lab import Daemon, Producer, wait_until
 
@@ -272,26 +268,6 @@ def test_source_sinks_and_produce_wait_for_a_broker_that_is_not_there_yet_and_ou
         assert those == sorted(those)
 
 
-SHIPPED = Path(__file__).parents[2] / "config" / "prometheus" / "alerts.yml"
-OUTAGE = {"StreammoeSourceDisconnected", "StreammoeSinkWaits", "StreammoeCheckpointOld"}
-"""Alerts that an outage of the brokers must set off."""
-
-
-def alerts(speed):
-    """The rules that an outage concerns, as shipped but for durations that are shorter by a factor."""
-
-    def shorter(found):
-        return f"> {float(found[1]) / speed:g}"
-
-    found = yaml.safe_load(SHIPPED.read_text())["groups"][0]["rules"]
-    rules = [rule for rule in found if rule["alert"] in {*OUTAGE, "StreammoeDown"}]
-    for rule in rules:
-        rule["expr"] = re.sub(r"> (\d{2,})", shorter, rule["expr"])
-        if "for" in rule:
-            rule["for"] = f"{60_000 * int(rule['for'].removesuffix('m')) // speed}ms"
-    return {"groups": [{"name": "streammoe", "rules": rules}]}
-
-
 def reason(instance):
     """Why a daemon is not ready; none if it is."""
     try:
@@ -304,11 +280,11 @@ def reason(instance):
         return b""
 
 
-def seconds_of_waiting(instance):
-    """How long learning has been waiting for a sink."""
+def value(instance, name):
+    """What a metric shows, of all sinks together."""
     with urllib.request.urlopen(f"http://{instance}/metrics", timeout=10) as answer:
         families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
-    return sum(sample.value for sample in families["streammoe_sink_waiting_seconds"].samples)
+    return sum(sample.value for sample in families[f"streammoe_{name}"].samples)
 
 
 def kill_amid_writes(broker, instances):
@@ -320,7 +296,12 @@ def kill_amid_writes(broker, instances):
     for _ in range(20):
         os.kill(broker.pid, signal.SIGSTOP)
         try:
-            wait_until(lambda: all(seconds_of_waiting(each) > 1.0 for each in instances), "they wait", 6.0, every=0.1)
+            wait_until(
+                lambda: all(value(each, "sink_waiting_seconds") > 1.0 for each in instances),
+                "they wait",
+                6.0,
+                every=0.1,
+            )
         except TimeoutError:
             os.kill(broker.pid, signal.SIGCONT)
         else:
@@ -330,11 +311,11 @@ def kill_amid_writes(broker, instances):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("speed", [40, pytest.param(1, marks=pytest.mark.exhaustive)], ids=["short", "shipped"])
-def test_alerts_go_off_in_an_outage_whatever_the_daemon_waits_for(mortal_topics, mortal, tmp_path, filling, speed):
-    available(lambda: program("prometheus"))
+def test_whatever_a_daemon_waits_for_in_an_outage_metrics_and_readiness_say_so(
+    mortal_topics, mortal, tmp_path, filling
+):
     topic = mortal_topics.create()
-    to_topic = {"predictions.kind": "kafka", "checkpoint.every_seconds": 1.0}
+    to_topic = {"predictions.kind": "kafka", "checkpoint.every_seconds": 1.0, "metrics.sink_wait_seconds": 1.5}
     kinds = {
         "plain": {"checkpoint.every_seconds": 1.0},
         "written": {**to_topic, "predictions.delivery_timeout_seconds": 1_200.0},
@@ -346,59 +327,35 @@ def test_alerts_go_off_in_an_outage_whatever_the_daemon_waits_for(mortal_topics,
         port = free_port()
         if kind != "plain":
             settings["predictions.topic"] = mortal_topics.create()
-        folder = tmp_path / f"{kind}-{topic}"
-        settings |= {"metrics.port": port, "metrics.sink_wait_seconds": 60.0 / speed}
-        daemons[kind] = Daemon(folder, mortal.address, topic, MIXTURE | settings)
-        instances[f"127.0.0.1:{port}"] = kind
+        daemons[kind] = Daemon(
+            tmp_path / f"{kind}-{topic}", mortal.address, topic, MIXTURE | settings | {"metrics.port": port}
+        )
+        instances[kind] = f"127.0.0.1:{port}"
         daemons[kind].start()
-    (tmp_path / "alerts.yml").write_text(yaml.safe_dump(alerts(speed)))
-    interval = f"{max(200, 5_000 // speed)}ms"
-    config = {
-        "global": {"scrape_interval": interval, "evaluation_interval": interval},
-        "rule_files": ["alerts.yml"],
-        "scrape_configs": [{"job_name": "streammoe", "static_configs": [{"targets": list(instances)}]}],
-    }
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    with Prometheus(tmp_path, tmp_path / "prometheus.yml") as prometheus:
-
-        def firing():
-            found = {kind: set() for kind in kinds}
-            for series in prometheus.query('ALERTS{alertstate="firing"}'):
-                found[instances[series["metric"]["instance"]]].add(series["metric"]["alertname"])
-            return found
-
-        def replaced():
-            return daemons["transactional"].said.count("going back")
-
-        for daemon in daemons.values():
-            daemon.wait_for_events(200)
-        wait_until(lambda: len(prometheus.query("streammoe_source_connected == 1")) == 3, "all are scraped")
-        # On a busy machine a write may take longer than the shortest of shortened durations.
-        wait_until(lambda: not any(firing().values()), "none is there before")
-        kill_amid_writes(mortal, [instance for instance, kind in instances.items() if kind != "plain"])
-        expected = {"plain": OUTAGE & {"StreammoeSourceDisconnected"}, "written": OUTAGE, "transactional": OUTAGE}
-        try:
-            wait_until(lambda: firing() == expected, "they go off", 600.0, every=0.2)
-        except TimeoutError:
-            assert firing() == expected
-            raise
-        wait_until(lambda: replaced() == 1, "the transactional sink is replaced")
-
-        def waiting():
-            return {kind for instance, kind in instances.items() if b"[predictions] has not" in reason(instance)}
-
-        wait_until(lambda: waiting() == {"written", "transactional"}, "they are not ready")
-        wait_until(lambda: len(prometheus.query("up == 1")) == 3 and firing() == expected, "all alerts are there again")
-        mortal.start()
-        wait_until(lambda: not any(firing().values()), "all is well again")
-        for kind in ("written", "transactional"):
-            # More than one wait, if the broker takes its time to start.
-            waits = daemons[kind].said.count("[predictions] has not answered")
-            assert waits >= 1, kind
-            ends = "[predictions] answers again"
-            wait_until(
-                lambda kind=kind, waits=waits, ends=ends: daemons[kind].said.count(ends) >= waits, "it is logged"
-            )
+    sinks = [instances[kind] for kind in ("written", "transactional")]
+    for daemon in daemons.values():
+        daemon.wait_for_events(200)
+    wait_until(lambda: all(value(each, "source_connected") for each in instances.values()), "all are connected")
+    kill_amid_writes(mortal, sinks)
+    wait_until(lambda: not any(value(each, "source_connected") for each in instances.values()), "it is noticed")
+    wait_until(lambda: daemons["transactional"].said.count("going back") == 1, "the transactional sink is replaced")
+    wait_until(lambda: all(b"[predictions] has not" in reason(each) for each in sinks), "they are not ready")
+    assert reason(instances["plain"]) == b""
+    for each in sinks:
+        waited = value(each, "sink_waited_seconds")
+        assert waited > 1.5
+        wait_until(lambda each=each, waited=waited: value(each, "sink_waited_seconds") > waited, "it is counted on")
+        assert value(each, "checkpoint_age_seconds") > 1.0
+    mortal.start()
+    wait_until(lambda: not any(value(each, "sink_waiting_seconds") > 1.0 for each in sinks), "all is well again")
+    wait_until(lambda: all(value(each, "source_connected") for each in instances.values()), "all are connected")
+    wait_until(lambda: not any(map(reason, instances.values())), "all are ready")
+    for kind in ("written", "transactional"):
+        # More than one wait, if the broker takes its time to start.
+        waits = daemons[kind].said.count("[predictions] has not answered")
+        assert waits >= 1, kind
+        ends = "[predictions] answers again"
+        wait_until(lambda kind=kind, waits=waits, ends=ends: daemons[kind].said.count(ends) >= waits, "it is logged")
 
 
 def test_where_a_broker_does_not_return_waiting_is_bounded_and_what_is_given_up_stays_so(
@@ -469,3 +426,38 @@ def test_a_login_opens_the_way_and_a_wrong_one_does_not_and_passwords_are_seen_n
     finally:
         source.close()
     assert "hunter" not in caplog.text + repr(settings) + repr(source.status())
+
+
+@pytest.mark.both_clients
+def test_a_login_that_is_rejected_while_running_is_named_and_read_again(mortals, mortal_topics, caplog, tmp_path):
+    broker, address = mortals
+    name, password = mortal_topics.create(), tmp_path / "password"
+    password.write_text("hunter2")
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"}
+    sink = sink_to(address, name, sasl_plain_password_file=str(password), **login)
+    module = "listener.name.login.plain.sasl.jaas.config"
+    before = broker.properties[module]
+    try:
+        sink.write(rows(0, 10))
+        sink.flush()
+        broker.kill9()
+        broker.properties[module] = before.replace("hunter2", "hunter3")
+        broker.start()
+        sink.write(rows(10, 10))
+        flushing = in_background(sink.flush)
+        wait_until(lambda: sink.rejection, "it is named")
+        assert not flushing.done()
+        password.write_text("hunter3")
+        flushing.result(60)
+        assert sink.rejection == ""
+        sink.write(rows(20, 10))
+        sink.flush()
+    finally:
+        sink.close()
+        broker.properties[module] = before
+        broker.kill9()
+        broker.start()
+    assert sorted(set(versions(mortal_topics.read(name)))) == list(range(30))
+    warnings = [record for record in caplog.records if record.name == "streammoe.kafka"]
+    assert [record.levelname for record in warnings] == ["WARNING"] * 2
+    assert "hunter" not in caplog.text

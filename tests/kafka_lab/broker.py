@@ -236,7 +236,7 @@ class Broker:
         self.folder = Path(folder).absolute()
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self._properties = dict(properties or {})
+        self.properties = dict(properties or {})
         self._heap = heap
         self._cluster_id = cluster_id or random_cluster_id()
         self._quick = quick
@@ -326,7 +326,7 @@ class Broker:
             "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "log.dirs": str(self.folder / "data"),
-            **self._properties,
+            **self.properties,
         }
         (self.folder / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
         settings = self.folder / "server.properties"

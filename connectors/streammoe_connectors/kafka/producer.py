@@ -161,7 +161,7 @@ class TopicProducer:
                 reason,
             )
         elif self.rejection and not reason:
-            _LOGGER.info("%s: %s no longer rejects this client", self.target.section, self._servers)
+            _LOGGER.warning("%s: %s no longer rejects this client", self.target.section, self._servers)
         self.rejection = reason
 
     def _disconnect(self) -> None:

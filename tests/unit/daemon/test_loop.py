@@ -115,6 +115,27 @@ def test_a_checkpoint_is_due_after_so_many_seconds_and_time_alone_saves_nothing(
     assert ran.store.positions == [100, 400, 700, 1000]
 
 
+def test_where_a_checkpoint_takes_long_learning_has_as_much_time_until_the_next_one(build, clock, monkeypatch):
+    """As with transactions on a slow disk, where learning waits for all of it."""
+    monkeypatch.setattr(JsonlPredictions, "transactional", True)
+    stop = Stop()
+
+    def tick(following):
+        clock.now += 0.25
+        stop.requested = following > 100
+
+    ran = build(GOOD[:1000], sizes=(1,), policy=every(10**9, 1.0), before_poll=tick, endless=True, is_predicting=True)
+    save = ran.store.save
+
+    def slow(*content):
+        clock.now += 5.0
+        return save(*content)
+
+    monkeypatch.setattr(ran.store, "save", slow)
+    ran.run(stop)
+    assert ran.store.positions[:5] == [1, 21, 41, 61, 81]
+
+
 def test_an_endless_source_has_a_checkpoint_after_its_first_batch(build):
     """Only that knows which file was being read, should it be rotated away before the next one is due."""
     stop = Stop()
