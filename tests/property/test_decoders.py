@@ -18,11 +18,6 @@ from streammoe.pipeline.decoders.values import label, number, seconds
 from streammoe.ports import DECIMALS, DELIMITERS, Batch, Locations
 
 HEADER = ("a", "t", "b", "y")
-WANTED = [
-    FieldRoles(("a", "b"), ("y",)),
-    FieldRoles(("a", "b", "t"), ("y",), categorical=frozenset({"b"}), timestamps=frozenset({"t"})),
-    FieldRoles(("a",), label="y", weight="b"),
-]
 DIALECTS = [(delimiter, decimal) for delimiter in DELIMITERS for decimal in DECIMALS]
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -159,25 +154,10 @@ def assert_paths_agree(batch, wanted, ignore=None):
 
 
 @settings(max_examples=40)
-@given(st.sampled_from(DIALECTS), st.sampled_from(WANTED), notations, st.data())
-def test_csv_blocks_and_single_records_decode_like_their_values(dialect, wanted, notation, data):
-    delimiter, decimal = dialect
-    wanted = wanted._replace(notations=notation)
-    cell = st.one_of(
-        cells, commas, times, odd, odd.map('"{}"'.format), numbers.map(lambda text: text.replace(".", decimal))
-    )
-    rows = st.lists(cell, min_size=4, max_size=4).map(lambda row: (delimiter.join(row) + "\n").encode())
-    records = data.draw(st.lists(mutated(rows), min_size=1, max_size=6))
-    for part in (records, records[:1]):
-        batch = replace(batch_of(part, "csv"), delimiter=delimiter, decimal=decimal)
-        assert_paths_agree(batch, wanted)
-
-
-@settings(max_examples=40)
 @given(st.lists(json_records, min_size=1, max_size=6), notations)
 def test_jsonl_blocks_and_single_records_decode_like_their_values(records, notation):
     for part in (records, records[:1]):
-        assert_paths_agree(batch_of(part, "jsonl"), WANTED[0]._replace(notations=notation))
+        assert_paths_agree(batch_of(part, "jsonl"), FieldRoles(("a", "b"), ("y",), notations=notation))
 
 
 @pytest.mark.parametrize(("delimiter", "decimal"), DIALECTS)
@@ -238,16 +218,22 @@ def kinds_rows(draw, numbers, words, times, none, odd):
 plain_numbers = st.sampled_from(["1", "0.5", "-2", "3e2", "true", "FALSE"])
 
 
-@settings(max_examples=25)
+@settings(max_examples=50)
 @given(
-    kinds_rows(plain_numbers | finite.map(repr), words | markers, times, st.just("") | markers, numbers | odd),
+    kinds_rows(plain_numbers | finite.map(repr), words | markers, times, st.just("") | markers, cells | commas | odd),
     st.booleans(),
     notations,
+    st.sampled_from(DIALECTS),
+    st.data(),
 )
-def test_csv_of_every_kind_decodes_like_its_records(rows, late, notation):
-    records = [(",".join(row[name] for name in KINDS_HEADER) + "\n").encode() for row in rows]
-    wanted = EVERY_KIND._replace(notations=notation)
-    assert_paths_agree(batch_of(records, "csv", KINDS_HEADER), wanted, IGNORED if late else None)
+def test_csv_of_every_kind_and_dialect_decodes_like_its_records(rows, late, notation, dialect, data):
+    delimiter, decimal = dialect
+    mark = data.draw(st.sampled_from([".", decimal]))
+    lines = [delimiter.join(row[name].replace(".", mark) for name in KINDS_HEADER) for row in rows]
+    records = [data.draw(mutated(st.just(f"{line}\n".encode()))) for line in lines]
+    for part in (records, records[:1]):
+        batch = replace(batch_of(part, "csv", KINDS_HEADER), delimiter=delimiter, decimal=decimal)
+        assert_paths_agree(batch, EVERY_KIND._replace(notations=notation), IGNORED if late else None)
 
 
 any_json = json_values | words | times | st.sampled_from([-0.0, 1e300, 2**70, 10**300, "\ud800"])

@@ -167,7 +167,9 @@ def _moment(value: np.datetime64 | LocalTime, notation: Notation) -> float:
 def _formatted(name: str, value: object, is_number: bool, notation: Notation) -> float:
     """Read a time in the format of `strptime`, also if it is a number, such as 20240501."""
     if is_number and not isinstance(value, str):
-        written = as_text(number(name, value, text=False))
+        found = number(name, value, text=False, notation=notation)
+        written = as_text(found)
+        value = int(found) if found == int(found) else value  # as it was written, whatever a parser made of it
     elif isinstance(value, str) and not isinstance(value, Unreadable):
         written = str(value)
     else:
