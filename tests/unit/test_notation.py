@@ -162,6 +162,10 @@ def test_a_time_is_read_as_its_notation_says_or_not_at_all():
             assert rejected.value.reason == "wrong_type"
         else:
             assert seconds("t", value, text=True, notation=notation) == moment
+    present = Notations(missing={"*": ()}, times={"t": "%d.%m.%Y"})
+    with pytest.raises(InvalidEvent) as rejected:
+        seconds("t", math.nan, text=False, notation=present.of("t"))
+    assert rejected.value.reason == "not_finite"
 
 
 # --- streams --------------------------------------------------------------------------------------------------------
