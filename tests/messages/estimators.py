@@ -265,11 +265,6 @@ CASES = {
     "batch fit of a model that has learned": fitted(*TWENTY, model=learned),
     "fit, on_round no function": fitted(X, Y, model=MoERegressor, on_round=1),
     # Distributions
-    **{
-        f"{kind.__name__}, wrong {at}": lambda _, kind=kind, arguments=arguments: kind(*arguments)
-        for kind, wrong in test_distributions.WRONG.items()
-        for at, arguments in enumerate(wrong)
-    },
     "a distribution before there are outputs": lambda _: MoEMultiTargetRegressor().predict_distribution_one({"a": 1.0}),
     "quantile of 1": lambda _: test_distributions.TWO.quantile(1.0),
     "sample, a seed": lambda _: test_distributions.TWO.sample(1),

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.oracle.agreement import FAMILIES, STEPS, Case, oracle, powers, start_of, stream
 from tests.oracle.literal import curvature_bound, curvature_weight, log_softmax
 
-SOUND = next(iter(STEPS))
 BOUNDS = ["tight", "paper", "adaptive"]
 # --- curvature ------------------------------------------------------------------------------------------------------
 
@@ -48,48 +46,3 @@ def test_the_adaptive_bound_is_as_low_as_it_can_be():
 
 
 # --- the surrogate --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("family", ["gaussian 3", "full 3", "student_t 3", "laplace", "2 classes", "5 classes"])
-@pytest.mark.parametrize("bound", ["tight", "adaptive"])
-def test_parameters_minimise_the_surrogate(family, bound):
-    case = Case(3, 3, bound, SOUND, prior=1.0, weighted=True, **FAMILIES[family])
-    events = stream(case, 60)
-    algorithm = oracle(case, start_of(case, events))
-    start = algorithm.theta
-    algorithm.mm.replace_statistics(algorithm.mm.statistics)  # the statistics of a start give its parameters back
-    for name, value in algorithm.theta.items():
-        np.testing.assert_allclose(value, start[name], rtol=1e-11, atol=1e-11, err_msg=name)
-    Y = events.y if case.classes else events.y.reshape(60, case.outputs)
-    for r, y, weight in zip(powers(events.X, 1), Y, events.weights, strict=True):
-        algorithm.learn(r, r, y, 0.05, weight)
-    s = algorithm.mm.statistics
-
-    def gate(omega):
-        return np.sum(s["s1"] * omega) + omega.ravel() @ s["s2"] @ omega.ravel()
-
-    def classes(C):
-        flat = C.reshape(len(C), -1)
-        return np.sum(s["s3"] * C) + np.einsum("ki,kij,kj->", flat, s["s4"], flat)
-
-    def linear(upsilon, sigma2):
-        total = 0.0
-        for k in range(len(upsilon)):
-            covariance = sigma2[k] if sigma2.ndim == 3 else np.diag(sigma2[k])
-            start = s["s3"][k] if sigma2.ndim == 3 else np.diag(s["s3"][k])
-            cross = s["s4"][k] @ upsilon[k].T
-            square = start + 0.5 * (cross + cross.T) + upsilon[k] @ s["s5"][k] @ upsilon[k].T
-            total += s["s6"][k] * np.linalg.slogdet(covariance)[1] + np.trace(np.linalg.solve(covariance, square))
-        return 0.5 * total
-
-    def surrogate(omega, *experts):
-        return gate(omega) + (classes if case.classes else linear)(*experts)
-
-    theta = [algorithm.mm.last_iterate[name] for name in ("gate", "experts", "variances")[: 2 if case.classes else 3]]
-    least = surrogate(*theta)
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        noise = [1.0 + 1e-3 * rng.normal(size=part.shape) for part in theta]
-        if case.covariance == "full":
-            noise[2] = (noise[2] + noise[2].transpose(0, 2, 1)) / 2.0
-        assert surrogate(*(part * by for part, by in zip(theta, noise, strict=True))) > least

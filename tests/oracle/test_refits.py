@@ -1,4 +1,4 @@
-"""Fits to more events and after a drift, held to EM as the formulas have it: dense, and row by row."""
+"""Fits to more events: rounds of EM, which test_batch_methods holds to the formulas, and what comes of them."""
 
 import numpy as np
 import pytest
@@ -9,71 +9,10 @@ from streammoe.engine.members.contract import Rows
 from streammoe.engine.members.refitted import Refitted
 from streammoe.engine.mixture import Scores, no_trace
 from streammoe.engine.warmup import with_own_prior
-from streammoe.experts import Parameters
-from tests.oracle.literal import curvature_bound
-from tests.oracle.test_batch_methods import Literal
 from tests.unit.cases import Case, copied, draw, literal, log_gate, problem, random_theta
 
 P, K = 3, 3
 CASES = [Case("gaussian", 1), Case("gaussian", 3), Case("gaussian_full", 2)]
-
-
-class SlowEm(Literal):
-    """Rounds of EM with Gaussian experts: exact solves for these, and one damped Newton step for the gate."""
-
-    def experts(self, theta, tau):
-        _, R, Y, weights = self.em.buffer
-        prior, share = self.em.prior, self.em.prior.strength / len(theta.experts)
-        algorithm = literal(self.case, theta)
-        trusted = np.stack([algorithm.irls_weight(r, y, theta._asdict()) for r, y in zip(R, Y, strict=True)])
-        experts, variances = [], []
-        for k in range(len(theta.experts)):
-            counts = weights * tau[:, k]
-            v = counts * trusted[:, k]
-            gram = R.T @ (v[:, None] * R) + share * np.diag(prior.expert_gram)
-            pull = Y.T @ (v[:, None] * R) + share * prior.experts * prior.expert_gram
-            expert = np.linalg.solve(gram, pull.T).T
-            errors, apart = Y - R @ expert.T, expert - prior.experts
-            scatter = errors.T @ (v[:, None] * errors)
-            scatter += share * (apart @ np.diag(prior.expert_gram) @ apart.T + np.diag(prior.variances))
-            scatter /= counts.sum() + share
-            experts.append(expert)
-            variances.append(scatter if theta.variances.ndim == 3 else np.diag(scatter))
-        return np.stack(experts), np.stack(variances)
-
-    def gate_objective(self, gate, tau):
-        prior = self.em.prior
-        said = np.sum(self.em.buffer.weights[:, None] * tau * log_gate(gate, self.em.buffer.W))
-        return said - 0.5 * prior.strength * self.curved(gate, prior.gate_gram)
-
-    def gate(self, gate, tau):
-        W, _, _, weights = self.em.buffer
-        prior, free = self.em.prior, len(gate)
-        bound = curvature_bound(self.bound, free)
-        shares = np.exp(log_gate(gate, W))[:, :free]
-        slope = (weights[:, None] * (tau[:, :free] - shares)).T @ W - prior.strength * bound @ gate * prior.gate_gram
-        bend = prior.strength * np.kron(bound, np.diag(prior.gate_gram))
-        for w, v, g in zip(W, weights, shares, strict=True):
-            bend += v * np.kron(np.diag(g) - np.outer(g, g), np.outer(w, w))
-        move = np.linalg.solve(bend, slope.ravel()).reshape(gate.shape)
-        before = self.gate_objective(gate, tau)
-        for _ in range(12):
-            if self.gate_objective(gate + move, tau) >= before:
-                return gate + move
-            move = 0.5 * move
-        return gate
-
-    def rounds(self, theta, count, tolerance):
-        best = -np.inf
-        for _ in range(count):
-            total = self.objective(theta)
-            if not total - best > tolerance:
-                return theta, max(total, best)
-            best = total
-            tau, _ = self.says(theta)
-            experts, variances = self.experts(theta, tau)
-            theta = Parameters(self.gate(theta.gate, tau), experts, variances)
-        return theta, best
 
 
 def close(found, expected):
@@ -86,8 +25,8 @@ def test_a_fit_to_more_rows_is_eight_rounds_of_em_from_its_start(case):
     em, start = problem(case, 120, P, K), random_theta(case, K, P)
     given = (case.family, em.buffer, start, case.n_outputs, em.options)
     found = run_job(growing.fitted(*given))
-    slow = SlowEm(case, run_job(with_own_prior(*given[:2], *given[3:])), "tight")
-    expected, _ = slow.rounds(copied(start), 8, 0.5 / 120)
+    own, expected = run_job(with_own_prior(*given[:2], *given[3:])), copied(start)
+    run_job(own.rounds(expected, 8, 0.5 / 120))
     close(found, expected)
 
 
