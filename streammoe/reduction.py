@@ -63,7 +63,7 @@ def reduce(
     n_experts: int | None = None,
     weights: Sequence[float] | AnyArray | None = None,
     support: Any = None,
-    refine: bool = False,
+    refine: bool = True,
 ) -> Model:
     """Return one model from several that have learned different parts of the data: it predicts, saves and learns on.
 
@@ -80,10 +80,9 @@ def reduce(
         weights: how much each model counts; by default the number of events that it has learned.
         support: inputs from where predictions will be made: an array (S, P), a data frame, or dicts. By default rows
             from the models' own `reservoir`.
-        refine: take off what is lost by fitting parts, as far as the events in the reservoirs show it, or fit the
-            result to these events if that gains more than chance would. Gates that are nearly hard gain most, which are
-            hard to tell from what models of few events say; but a reservoir holds events of all times, so only where
-            what is true does not change.
+        refine: whether a fit to the events in the reservoirs takes the place of the result if it gains more than
+            chance: gates that are nearly hard, and experts with few events, are hard to tell from what models of few
+            events say. It does not where models have forgotten what their reservoirs hold, which is of all times.
 
     Raises:
         ConfigError: the models do not fit together, or there are too few inputs to compare them at.
@@ -99,7 +98,7 @@ def reduce_with_details(
     n_experts: int | None = None,
     weights: Sequence[float] | AnyArray | None = None,
     support: Any = None,
-    refine: bool = False,
+    refine: bool = True,
     names: Sequence[str] | None = None,
     n: int | None = None,
 ) -> Reduced:

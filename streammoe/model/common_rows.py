@@ -65,7 +65,7 @@ def fill_reservoir(new: Learner, learners: Sequence[Learner], weights: FloatArra
     context = new.context
     if context.reservoir is None:
         return
-    sample, chances = _of_different_events(*reservoir_events(new, learners, weights))
+    sample, chances = reservoir_events(new, learners, weights)
     if not len(sample.X):
         return
     size, seed = context.options.reservoir, context.options.seed
@@ -91,16 +91,14 @@ def fill_reservoir(new: Learner, learners: Sequence[Learner], weights: FloatArra
 def _of_different_events(sample: Sample, chances: FloatArray, owners: IntArray) -> tuple[Sample, FloatArray]:
     """Return rows of several models with each event once, and how many events each then stands for.
 
-    Models that have adopted the same global one keep the same events. If each of these entered the next sample several
-    times, fewer and fewer different ones would be left, as lines of descent die out.
+    Models that began from the same one keep the same events. If each of these entered the next sample several times,
+    fewer and fewer different ones would be left, as lines of descent die out.
 
     >>> sample = Sample(np.array([[0.1], [0.7], [0.1], [0.9]]), np.zeros((4, 1)), np.ones(4))
     >>> found, chances = _of_different_events(sample, np.array([5.0, 5.0, 3.0, 3.0]), np.array([0, 0, 1, 1]))
     >>> found.X[:, 0].tolist(), chances.tolist()
     ([0.1, 0.7, 0.9], [8.0, 5.0, 3.0])
     """
-    if not len(sample.X):
-        return sample, chances
     rows = row_numbers(np.column_stack((sample.weights, sample.Y, sample.X)))
     # Equal rows of one model are different events: the first of a model is the first of another one, and so on.
     of_models = rows * (int(owners.max()) + 1) + owners
@@ -135,27 +133,24 @@ def row_numbers(rows: FloatArray) -> IntArray:
     return found
 
 
-def reservoir_events(
-    new: Learner, learners: Sequence[Learner], weights: FloatArray
-) -> tuple[Sample, FloatArray, IntArray]:
-    """Return the events of all reservoirs in the coordinates of the new learner.
+def events_of(new: Learner, learner: Learner) -> Sample:
+    """Return the events in the reservoir of a learner in the coordinates of the new one."""
+    _, X, Y, weights = learner.reservoir_rows()
+    output = outputs_of(new, learner)
+    own = output[Y.astype(np.int64)].astype(np.float64) if new.targets.are_labels else Y[:, output]
+    return Sample(translated(X, learner.encoder, new.encoder), own, weights)
 
-    Returns:
-        m events; how many each stands for, (m,); and of which learner each is, (m,).
-    """
+
+def reservoir_events(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> tuple[Sample, FloatArray]:
+    """Return the different events of all reservoirs in the coordinates of the new learner, and how many each is for."""
     samples, counts, owners = [], [], []
     for m, (learner, weight) in enumerate(zip(learners, weights, strict=True)):
-        X, Y, given = np.empty((0, len(learner.encoder.fields))), np.empty((0, 1)), np.empty(0)
-        if learner.context.reservoir is not None:
-            _, X, Y, given = learner.reservoir_rows()
-        if not len(X):
-            continue
-        output = outputs_of(new, learner)
-        own = output[Y.astype(np.int64)].astype(np.float64) if new.targets.are_labels else Y[:, output]
-        samples.append(Sample(translated(X, learner.encoder, new.encoder), own, given))
-        counts.append(np.full(len(X), weight / len(X)))
-        owners.append(np.full(len(X), m))
+        sample = events_of(new, learner)
+        if n := len(sample.X):
+            samples.append(sample)
+            counts.append(np.full(n, weight / n))
+            owners.append(np.full(n, m))
     if not samples:
-        return Sample(np.empty((0, 0)), np.empty((0, 0)), np.empty(0)), np.empty(0), np.empty(0, dtype=np.int64)
-    sample = Sample(*(np.concatenate(arrays) for arrays in zip(*samples, strict=True)))
-    return sample, np.concatenate(counts), np.concatenate(owners)
+        return Sample(np.empty((0, 0)), np.empty((0, 0)), np.empty(0)), np.empty(0)
+    together = Sample(*(np.concatenate(arrays) for arrays in zip(*samples, strict=True)))
+    return _of_different_events(together, np.concatenate(counts), np.concatenate(owners))

@@ -19,7 +19,6 @@ from streammoe.engine.reduction import (
     divergence_between,
     log_softmax,
     reduce,
-    reduce_from,
     statistics_of,
 )
 from streammoe.errors import ConfigError
@@ -28,7 +27,7 @@ from streammoe.features import UNPLACED, Encoder
 from streammoe.model.common_rows import fill_reservoir, outputs_of, translated
 from streammoe.model.learner import Learner
 from streammoe.model.phases.streaming import Streaming
-from streammoe.model.refinement import refined
+from streammoe.model.refinement import have_forgotten, refined
 from streammoe.scaling import Scaler, identity_scaler
 from streammoe.text import some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
@@ -199,13 +198,13 @@ def _pooled(weights: FloatArray, centers: FloatArray, scales: FloatArray) -> tup
 # -- Local experts -----------------------------------------------------------------------------------------------------
 
 
-def local_experts(
-    new: Learner, learners: Sequence[Learner], weights: FloatArray, thetas: Sequence[Parameters], X: FloatArray
-) -> Local:
-    """Return what mixtures with these parameters, one for each of the learners, say at raw rows of the new one."""
+def local_experts(new: Learner, learners: Sequence[Learner], weights: FloatArray, X: FloatArray) -> Local:
+    """Return what the mixtures of learners say at raw rows of the new one."""
     parts = np.empty((len(X), len(learners)))
     log_gates, means, variances, owners = [], [], [], []
-    for m, (learner, theta) in enumerate(zip(learners, thetas, strict=True)):
+    for m, learner in enumerate(learners):
+        theta = mixture_parameters(learner)
+        assert theta is not None  # noqa: S101 - models in a warm-up are not reduced
         rows = translated(X, new.encoder, learner.encoder)
         parts[:, m] = weights[m] * _is_known(learner, rows)
         logs, said, spread = _said(new, learner, theta, rows)
@@ -271,7 +270,7 @@ def reduce_learners(
     n_experts: int,
     n: int | None = None,
     *,
-    refine: bool = False,
+    refine: bool = True,
 ) -> Reduced:
     """Start a new learner, which `prepare` has prepared, at the reduction of others over raw rows X.
 
@@ -279,28 +278,25 @@ def reduce_learners(
 
     Args:
         new, learners, weights, X, n_experts, n: see above.
-        refine: whether to go on with the events in the others' reservoirs.
+        refine: see `streammoe.reduction.reduce`.
     """
     total = sum(learner.n for learner in learners)
     n = total if n is None else n
     common = _Common(new, learners, weights, X)
     options = new.context.learning_options(n_experts)
     prior = GatePrior(options.prior_strength, options.curvature, n)
-    thetas = [theta for learner in learners if (theta := mixture_parameters(learner)) is not None]
-    W, problem = common.W, common.problem(thetas)
+    W, problem = common.W, common.problem()
     found = reduce(problem, W, n_experts, new.context.options.seed, prior)
     order = np.argsort(-np.exp(found.log_shares(W)).sum(axis=0), kind="stable")
     found = found.in_order(order)
     theta = common.parameters(found)
     _start(new, learners, theta, common, problem, n, total)
     if refine:
-
-        def reduced_again(thetas: Sequence[Parameters | None], n: int) -> Parameters:
-            return common.parameters(reduce_from(common.problem(thetas), W, found.experts, prior._replace(n=n)))
-
-        better = refined(new, learners, weights, thetas, theta, reduced_again)
+        better = refined(new, learners, weights, theta)
         if better is not theta:
             _start(new, learners, better, common, problem, n, total)
+            if have_forgotten(learners, new):
+                _start(new, learners, theta, common, problem, n, total)
     fill_reservoir(new, learners, weights, n)
     parts = problem.shares.sum(axis=0)
     shares = np.zeros((len(learners), n_experts))
@@ -311,22 +307,16 @@ def reduce_learners(
 
 
 class _Common:
-    """The coordinates of a new learner, and the features of raw rows X in them, for parameters of several learners."""
+    """The coordinates of a new learner, and the features of raw rows X in them."""
 
     def __init__(self, new: Learner, learners: Sequence[Learner], weights: FloatArray, X: FloatArray) -> None:
         self._new, self._learners, self._weights, self._X = new, learners, weights, X
         W, R = features_at(new, X)
         self.W, self.R = W[:, : new.encoder.n_gate_features], R[:, : new.encoder.n_expert_features]
 
-    def problem(self, thetas: Sequence[Parameters | None]) -> Problem:
-        """Return what mixtures with these parameters say at X, one for each learner; None leaves it out."""
-        kept = [
-            (*each, theta)
-            for *each, theta in zip(self._learners, self._weights, thetas, strict=True)
-            if theta is not None
-        ]
-        learners, weights, own = zip(*kept, strict=True)
-        local = local_experts(self._new, learners, np.array(weights), own, self._X)
+    def problem(self) -> Problem:
+        """Return what the mixtures of the learners say at X."""
+        local = local_experts(self._new, self._learners, self._weights, self._X)
         if not self._new.context.family.is_metric:
             return Classes(local, self.R)
         scaler = self._new.encoder.scaler  # where sizes of outputs are alike, so are sums of their squares
