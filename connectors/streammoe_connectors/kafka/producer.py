@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 import zlib
@@ -196,16 +197,16 @@ class TopicProducer:
         self._bytes += len(record.value) + _BATCH_OVERHEAD
 
     def _send(self, producer: Producer, record: Outgoing, number: int) -> None:
-        since = time.monotonic()
+        deadline = math.inf
         while True:
             try:
-                producer.send(self.target.topic, record, number)
+                return producer.send(self.target.topic, record, number)
             except ClientError as error:  # for want of the topic's metadata, if it may be repeated
-                if error.cause is not Cause.NO_ANSWER or time.monotonic() - since > self._give_up_seconds:
+                now = time.monotonic()
+                deadline = min(deadline, now + self._give_up_seconds)
+                if error.cause is not Cause.NO_ANSWER or now >= deadline:
                     raise self.fail(error, record) from error
                 self._closed.wait(_RETRY_SECONDS)
-            else:
-                return
 
     def flush(self) -> None:
         """Return only when every record is acknowledged; raise `SinkError` if one cannot be delivered."""

@@ -48,7 +48,6 @@ class TransactionalProducer(TopicProducer):
         self._name, self._timeout = transactional
         self._recovering: Future[Recovered] | None = None
         self._open_since: float | None = None
-        self._warned_of_slow_commit = False
         self._last_commit: tuple[Position, int] | None = None
         super().__init__(target, connection, delivery, transactional, give_up_seconds=ANSWER_SECONDS)
 
@@ -136,7 +135,6 @@ class TransactionalProducer(TopicProducer):
             self.answered(lambda: producer.transact("commit_transaction"), "committing a transaction")
         except ClientError as error:
             raise self.fail(error) from error
-        self._log_if_slow()
         self._open_since = None
         self._last_commit = (own, generation)
 
@@ -190,7 +188,7 @@ class TransactionalProducer(TopicProducer):
             )
         if error.cause is not Cause.TRANSACTION_ENDED:
             return super().as_sink_error(error, record)
-        age = self._transaction_age()
+        age = 0.0 if self._open_since is None else time.monotonic() - self._open_since
         if age >= self._timeout:
             return SinkError(
                 f"{section}: a transaction was open for {age:.0f} s, and brokers abort it after {self._timeout:g} s; "
@@ -201,21 +199,6 @@ class TransactionalProducer(TopicProducer):
             f"{section}: another daemon with transactional id {self._name!r} has taken over ({error}); stop one of "
             f"them, or give each its own {section}.transactional_id and group; {self.target.afterwards}"
         )
-
-    def _transaction_age(self) -> float:
-        return 0.0 if self._open_since is None else time.monotonic() - self._open_since
-
-    def _log_if_slow(self) -> None:
-        age = self._transaction_age()
-        if age > 0.5 * self._timeout and not self._warned_of_slow_commit:
-            self._warned_of_slow_commit = True
-            _LOGGER.warning(
-                "a transaction was open for %.0f s, and brokers abort it after %g s; raise "
-                "%s.transaction_timeout_seconds, or lower checkpoint.every_seconds",
-                age,
-                self._timeout,
-                self.target.section,
-            )
 
 
 def kafka_part(position: Position | None) -> Position | None:

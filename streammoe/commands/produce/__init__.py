@@ -45,7 +45,7 @@ from streammoe.console import logged, progress_bar
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE.toml",
-    help="Settings of kafka-python, such as security_protocol and sasl_plain_password; not a daemon's configuration.",
+    help="Settings of the connection as in [predictions], such as security_protocol; not a daemon's configuration.",
 )
 @logged
 def command(file: str, **given: Any) -> None:

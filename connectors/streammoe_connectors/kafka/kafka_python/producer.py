@@ -64,7 +64,7 @@ class KafkaPythonProducer:
             arguments["transactional_id"] = transactional.name
             arguments["transaction_timeout_ms"] = int(1000 * transactional.timeout)
         self.failed: list[tuple[ClientError, int | None]] = []
-        self._sent: deque[Any] = deque()
+        self._sent: deque[tuple[Any, int]] = deque()
         self._producer, self._connections = _open(KafkaProducer, arguments)
 
     @property
@@ -77,14 +77,14 @@ class KafkaPythonProducer:
             future = self._producer.send(topic, value, key, list(headers), partition, timestamp)
         except errors.KafkaError as error:
             raise client_error(error) from error
-        future.add_errback(self._record_failure, number)
-        self._sent.append(future)
-
-    def _record_failure(self, number: int, error: BaseException) -> None:
-        self.failed.append((client_error(error), number))
+        self._sent.append((future, number))
 
     def pending(self) -> int:
-        while self._sent and self._sent[0].is_done:
+        while self._sent and self._sent[0][0].is_done:
+            if self._sent[0][0].exception is not None:
+                # One that fails for a reason of its own ends an idempotent producer, which fails all others likewise.
+                failed = [(client_error(one.exception), i) for one, i in self._sent if one.exception is not None]
+                self.failed += sorted(failed, key=lambda each: each[0].cause is Cause.OTHER)
             self._sent.popleft()
         return len(self._sent)
 
