@@ -11,7 +11,6 @@ BY_THE_TIME_OF_DAY = {
     "connectors/streammoe_connectors/stdin.py": "a name for what came through one pipe",
     "connectors/streammoe_connectors/kafka/ownership.py": "who owns a group, as seen by other machines",
     "connectors/streammoe_connectors/kafka/transactions.py": "the same",
-    "connectors/streammoe_connectors/kafka/oauth.py": "when a token expires, for clients that ask for a time of day",
 }
 """Modules that ask for the time of day, and what for. Nothing is waited for, due or expired by it within a process."""
 ASKS = re.compile(r"\btime\.time(_ns)?\b|\bdatetime\.now\b|^ *from time import", re.MULTILINE)
