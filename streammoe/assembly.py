@@ -70,6 +70,7 @@ def open_daemon(
     *,
     fresh: bool = False,
     from_model: Path | None = None,
+    repeat_predictions: bool = False,
     on_batch: ProgressListener | None = None,
     reload: Reload | None = None,
     health: Health | None = None,
@@ -81,6 +82,7 @@ def open_daemon(
         fresh: start over despite existing checkpoints, which are moved to a sub-folder.
         from_model: file of a model to start with; only without checkpoints to resume from. The first checkpoint is
             written before anything is read.
+        repeat_predictions: see `may_repeat` of `latest_visible_checkpoint`.
         on_batch: called with the source's progress after each batch.
         reload: reloads the settings on request.
         health: outlives the daemon, where a further one follows it in this process.
@@ -123,7 +125,7 @@ def open_daemon(
             if writer.sink.transactional:
                 position = None if latest is None else latest[1].metadata["positions"][0]
                 recovered = _recovered(writer.sink, position, health)
-        latest = latest and latest_visible_checkpoint(store, latest, recovered)
+        latest = latest and latest_visible_checkpoint(store, latest, recovered, may_repeat=repeat_predictions)
         if latest is not None and settings.guard.on_jump == "rollback":
             latest = last_good_checkpoint(store, latest)
         generation, checkpoint = latest or (0, None)

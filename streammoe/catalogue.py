@@ -16,6 +16,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client import Metric as MetricFamily
+from prometheus_client.registry import Collector
 
 
 class ComputedCounter(Counter):
@@ -55,18 +56,32 @@ COMMON: dict[str, Metric] = {
 """What every catalogue has."""
 
 
+class _Refresh(Collector):
+    """A collector without metrics of its own; registries ask collectors in the order in which they were registered."""
+
+    def __init__(self, refresh: Callable[[], None]) -> None:
+        self._refresh = refresh
+
+    def collect(self) -> Iterable[MetricFamily]:
+        self._refresh()
+        return ()
+
+
 class LiveMetrics:
     """The metrics of a catalogue by their names, in a registry of their own, next to those of the process.
 
     Args:
         catalogue: the metrics, `COMMON` among them.
+        refresh: called before each scrape, in its thread.
     """
 
-    def __init__(self, catalogue: Mapping[str, Metric]) -> None:
+    def __init__(self, catalogue: Mapping[str, Metric], refresh: Callable[[], None] = lambda: None) -> None:
         # For all registries of the process, whose metrics are ours alone. Such series would give the time of this
         # start, whereas counters go on from the first one.
         disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._refresh = _Refresh(refresh)
         self.registry = CollectorRegistry()
+        self.registry.register(self._refresh)
         ProcessCollector(registry=self.registry)
         self._of: dict[str, Counter | Gauge | Histogram] = {}
         self.add(catalogue)
@@ -87,6 +102,7 @@ class LiveMetrics:
     def registry_of(self, names: Iterable[str]) -> CollectorRegistry:
         """Return a registry of some of these metrics."""
         registry = CollectorRegistry()
+        registry.register(self._refresh)
         for name in names:
             registry.register(self._of[name])
         return registry

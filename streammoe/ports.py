@@ -253,6 +253,8 @@ class SourceStatus(NamedTuple):
     """Events since the start, counted by short stable names such as ``reconnected``."""
     held_back: Mapping[TopicPartition, int] = MappingProxyType({})
     """The number of records read from each partition that wait for older ones of others."""
+    refused: str = ""
+    """Why the system that is read from rejects this daemon; empty if it does not."""
 
 
 class Source(Protocol):

@@ -28,6 +28,11 @@ LOGGER = logging.getLogger("streammoe.daemon")
     help="Start with a model saved elsewhere; if there are checkpoints, only with --fresh.",
 )
 @click.option(
+    "--repeat-predictions",
+    is_flag=True,
+    help="Resume although transactional predictions of later checkpoints are visible, which are then visible twice.",
+)
+@click.option(
     "--summary",
     type=click.Choice(["text", "json"]),
     default="text",
@@ -40,6 +45,7 @@ def command(
     overrides: tuple[str, ...],
     fresh: bool,
     from_model: Path | None,
+    repeat_predictions: bool,
     summary: str,
     log_level: str,
     log_format: str,
@@ -65,7 +71,8 @@ def command(
         load = partial(load_settings, config, overrides=overrides, inputs=given)
         reload = Reload(hangup, load(), load, config)
         health = health_of(reload.settings)
-        opened, result = partial(open_daemon, fresh=fresh, from_model=from_model), None
+        again = partial(open_daemon, repeat_predictions=repeat_predictions)
+        opened, result = partial(again, fresh=fresh, from_model=from_model), None
         with progress_bar("learning") as follow, WaitReporter(health):
             while result is None:
                 try:
@@ -88,7 +95,7 @@ def command(
                     LOGGER.warning(
                         "%s; going back to the last checkpoint whose rows are visible, with a new one", error
                     )
-                    opened = partial(open_daemon)  # as the next start after a crash
+                    opened = again  # as the next start after a crash
         if summary == "json":
             click.echo(json.dumps(result.flat()))
         else:

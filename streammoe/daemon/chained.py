@@ -98,6 +98,7 @@ class ChainedSource(Source):
         return SourceStatus(
             ready=all(status.ready for status in each),
             connected=all(status.connected for status in each),
+            refused=next((status.refused for status in each if status.refused), ""),
             positions=positions,
             lags=lags,
             held_back=held_back,

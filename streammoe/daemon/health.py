@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Self
 
 from streammoe.pipeline.watched import SinkWait
@@ -37,6 +38,8 @@ class Health:
         """Whether state and position are restored and the source has responded."""
         self.unsaved = ""
         """Why nothing can be saved at present; empty if saving works."""
+        self.source_refused: Callable[[], str] = str
+        """Returns why the system that is read from rejects this daemon; empty if it does not."""
         self.saved_at = time.monotonic()
         """When (`time.monotonic`) the state of the last durable checkpoint was taken, or the start."""
         self.waits = {section: SinkWait() for section in SINKS}

@@ -174,7 +174,8 @@ class Daemon:
         self._is_prepared = False
         self._start_is_saved = position is not None
         """Whether there is a checkpoint that knows where reading began."""
-        metrics.follow_connection(lambda: source.status().connected)
+        metrics.follow(source.status)
+        health.source_refused = lambda: source.status().refused
         for outcome in outcomes:
             metrics.count(outcome, outcomes[outcome])
         for reason in reasons:
@@ -267,7 +268,7 @@ class Daemon:
     def _begin(self, stop: StopFlag) -> None:
         """Wait, without a time limit, until reading can begin."""
         while not stop.requested and not self._source.prepare(POLL_SECONDS):
-            self._update_source_status()
+            self._health.beat()
         if stop.requested:
             return
         if self._observer is not None:
@@ -281,7 +282,7 @@ class Daemon:
             self._save()
         else:
             self._report_position(self._position)
-        self._update_source_status()
+        self._health.beat()
 
     def _take_position(self) -> bool:
         """Take the source's position if it has changed without a record, and return whether it has.
@@ -357,7 +358,7 @@ class Daemon:
 
     def _pause(self) -> None:
         time.sleep(RETRY_CHECK_SECONDS)
-        self._update_source_status()
+        self._health.beat()
 
     def checkpoint(self) -> None:
         """Make everything learned so far survive a crash, before learning continues.
@@ -528,13 +529,9 @@ class Daemon:
         else:
             self._source.commit(position, self._generation)
 
-    def _update_source_status(self) -> None:
-        self._health.beat()
-        self._metrics.set_source_status(self._source.status())
-
     def _advance(self) -> None:
         batch = self._source.poll(POLL_SECONDS)
-        self._update_source_status()
+        self._health.beat()
         if batch is None:
             if not self._must_defer() and self._take_position():
                 self._save()

@@ -154,7 +154,8 @@ class Metrics:
 
     def __init__(self, health: Health | None = None) -> None:
         self._health = Health(math.inf) if health is None else health
-        self.live = LiveMetrics(CATALOGUE)
+        self._source: Callable[[], SourceStatus] = lambda: SourceStatus(ready=False, connected=False)
+        self.live = LiveMetrics(CATALOGUE, self._look_at_source)
         self.registry = self.live.registry
         self._counter, self._gauge, self._histogram = self.live.counter, self.live.gauge, self.live.histogram
         self._compared: tuple[int | None, int] = (None, -COMPARISON_INTERVAL)
@@ -163,7 +164,6 @@ class Metrics:
         self._members: tuple[str, ...] = ()
         """Members of the portfolio whose weights are shown."""
         self._status = SourceStatus(ready=False, connected=False)
-        self.follow_connection(lambda: self._status.connected)
         self._gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self._health.saved_at)
         for section in SINKS:
             wait = self._health.waits[section]
@@ -184,9 +184,9 @@ class Metrics:
         """What can be served before the counters are restored."""
         return self.live.registry_of(AT_THE_START)
 
-    def follow_connection(self, is_connected: Callable[[], bool]) -> None:
-        """Call this at each scrape, in another thread, to find out whether the source answers."""
-        self._gauge("streammoe_source_connected").set_function(is_connected)
+    def follow(self, status: Callable[[], SourceStatus]) -> None:
+        """Call this at each scrape, in another thread, to show the source as it is then."""
+        self._source = status
 
     def count(self, outcome: str, events: int) -> None:
         """Count `events` more with this outcome."""
@@ -298,10 +298,12 @@ class Metrics:
                 value = experts[k][name] if k < len(experts) else None
                 self._gauge(f"streammoe_expert_{name}", str(k)).set(math.nan if value is None else value)
 
-    def set_source_status(self, status: SourceStatus) -> None:
+    def _look_at_source(self) -> None:
         """Show the status of the source; series of partitions that are no longer read are removed."""
+        status = self._source()
         before, self._status = self._status, status
         self._gauge("streammoe_source_ready").set(status.ready)
+        self._gauge("streammoe_source_connected").set(status.connected)
         self._gauge("streammoe_source_stalled").set(len(status.stalled))
         for event, times in status.counters.items():
             self._counter("streammoe_source_incidents_total", event).inc(times - before.counters.get(event, 0))

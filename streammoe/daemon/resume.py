@@ -312,7 +312,7 @@ def scores_of(settings: Settings, checkpoint: Checkpoint | None, model: MixtureO
 
 
 def latest_visible_checkpoint(
-    store: CheckpointStore, latest: tuple[int, Checkpoint], recovered: Recovered | None
+    store: CheckpointStore, latest: tuple[int, Checkpoint], recovered: Recovered | None, *, may_repeat: bool = False
 ) -> tuple[int, Checkpoint]:
     """Return the newest valid checkpoint whose predictions are all visible to consumers.
 
@@ -323,9 +323,10 @@ def latest_visible_checkpoint(
         store: store of the checkpoints.
         latest: the newest valid checkpoint.
         recovered: what the broker has committed, if predictions are transactional now.
+        may_repeat: whether predictions that are visible may be made again, where checkpoints are older than those.
 
     Raises:
-        CheckpointError: that is not known, or the checkpoint no longer exists.
+        CheckpointError: that is not known, the checkpoint no longer exists, or predictions would be visible twice.
     """
     generation, checkpoint = latest
     if not checkpoint.metadata.get("transactional") or not checkpoint.metadata["counters"]["outcomes"]:
@@ -333,12 +334,14 @@ def latest_visible_checkpoint(
     committed = None if recovered is None else recovered.generation
     seen = max(store.confirmed, committed or 0)
     if seen > generation:
-        LOGGER.warning(
-            "resuming from generation %d, although predictions up to generation %d are visible: those after it are "
-            "made again and will be visible twice",
-            generation,
-            seen,
-        )
+        older = f"generation {generation}, although predictions up to generation {seen} are visible"
+        if not may_repeat:
+            raise CheckpointError(
+                f"checkpoint folder {store.folder}: its newest is {older}: it is an older copy, newer ones are damaged "
+                "or were set aside, or another daemon runs with a copy of the folder. Use the newest copy; or resume "
+                "from here with --repeat-predictions, and those after it are made again and will be visible twice"
+            )
+        LOGGER.warning("resuming from %s: those after it are made again and will be visible twice", older)
     if seen >= generation:
         return latest
     problem = f"checkpoint folder {store.folder}: whether the predictions of generation {generation} were"

@@ -39,9 +39,9 @@ class MetricsServer:
     """HTTP server for metrics and probes, which runs in its own thread from construction to `close`.
 
     ``/metrics`` for Prometheus, once there is a registry; ``/healthz``: 200 while the learning loop iterates;
-    ``/readyz``: 200 once state and position are restored and reading has begun, as long as everything can be saved and
-    no sink keeps learning waiting for too long. Otherwise 503, with the reason. Metrics require a password or token if
-    the settings define one; probes never do, and reveal nothing else.
+    ``/readyz``: 200 once state and position are restored and reading has begun, as long as everything can be saved, no
+    sink keeps learning waiting for too long, and the source does not reject the login. Otherwise 503, with the reason.
+    Metrics require a password or token if the settings define one; probes never do, and reveal nothing else.
 
     Args:
         settings: the section ``[metrics]``.
@@ -219,6 +219,8 @@ class _Ready(_Handler):
             self.say(503, f"nothing can be saved: {unsaved}")
         elif waiting := health.waiting:
             self.say(503, f"learning waits: {waiting}")
+        elif refused := health.source_refused():
+            self.say(503, f"nothing can be read: {refused}")
         elif health.ready:
             self.say(200, "ready")
         else:

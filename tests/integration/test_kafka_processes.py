@@ -105,7 +105,7 @@ def test_marks_of_either_client_are_read_by_the_other(topics, client):
             writer.commit({partition: partition.partition}, mark.encode(), wait_ms=10_000)
         assert writer.failed_commits() == []
         for _ in range(3):
-            assert [reader.committed(tp) for tp in partitions] == [(tp.partition, marks[tp]) for tp in partitions]
+            assert reader.committed(partitions) == {tp: (tp.partition, marks[tp]) for tp in partitions}
     finally:
         writer.close()
         reader.close()

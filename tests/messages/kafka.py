@@ -1,7 +1,6 @@
 """Of the Kafka connector: what no broker is needed for."""
 
 import ssl
-import time
 from collections import Counter
 from unittest.mock import patch
 
@@ -14,19 +13,21 @@ from streammoe.commands.produce.messages import MessageConverter
 from streammoe.configuration import load_settings
 from streammoe.ports import TopicPartition
 from streammoe_connectors.files.source import FileSource
+from streammoe_connectors.kafka import ownership
+from streammoe_connectors.kafka.assignment import no_topic, report_missing_partitions, reset_offset
 from streammoe_connectors.kafka.clients import Outgoing, Transactional
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.kafka_python.producer import client_error
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.ownership import Ownership
-from streammoe_connectors.kafka.partitions import check_position
+from streammoe_connectors.kafka.position import check_position, check_shard
 from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.records import Records
 from streammoe_connectors.kafka.resharding import redistributed
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
-from streammoe_connectors.kafka.start import no_topic, report_missing_partitions, reset_offset, start_offsets
+from streammoe_connectors.kafka.survey import Limits
 from streammoe_connectors.kafka.topic_writer import TopicWriter
 from streammoe_connectors.kafka.transactions import TransactionalProducer
 from streammoe_connectors.kafka.values import Values, ValueSettings
@@ -35,17 +36,19 @@ FIRST = TopicPartition("t", 0)
 NOT_THERE = {"bootstrap_servers": "there:1", "security_protocol": "SSL"}
 
 
-class _Cluster:
-    """Holds offsets 3 and 4 of each partition, which `b` reads."""
+LIMITS = Limits(3, 5, 5, 5)
 
-    def beginning_offsets(self, partitions):
-        return dict.fromkeys(partitions, 3)
 
-    def end_offsets(self, partitions):
-        return dict.fromkeys(partitions, 5)
+def _held(owner, *ats):
+    """Return why a partition may not be read whose marks by this owner follow one another."""
 
-    def committed(self, _):
-        return 3, OffsetMetadata("b", time.time() + 100, 1)  # a clock that is ahead: 0 s ago, always
+    def case(_):
+        with patch.object(ownership.time, "time", lambda: 0.0):
+            mine = Ownership(_reading(), "a", Counter())
+            for at in ats:
+                mine.check({FIRST: OffsetMetadata(owner, at, 7)})
+
+    return case
 
 
 def _settings(*flags):
@@ -225,20 +228,18 @@ CASES = {
     "shards of other topics": _divided(topic="u"),
     "shards of a topic that was created again": _divided(topic_id="two"),
     "shards, one with a partition of another": _divided(partition="2"),
-    "an offset that is lost": lambda _: reset_offset(_Cluster(), _reading(), FIRST, 1, Counter()),
+    "an offset that is lost": lambda _: reset_offset(_reading(), FIRST, 1, LIMITS, Counter()),
     "an offset that is lost, going on": lambda _: (
-        reset_offset(_Cluster(), _reading(on_lost="latest"), FIRST, 1, Counter()) and None
+        reset_offset(_reading(on_lost="latest"), FIRST, 1, LIMITS, Counter()) and None
     ),
-    "a checkpoint of another shard": lambda _: start_offsets(
-        _Cluster(), _reading(shard="1/3"), {"shard": "0/3", "topics": {}}, [], Counter()
-    ),
-    "a topic that was created again": lambda _: reset_offset(
-        _Cluster(), _reading(), FIRST, 2, Counter(), recreated=True
-    ),
+    "a checkpoint of another shard": lambda _: check_shard(_reading(shard="1/3"), {"shard": "0/3", "topics": {}}),
+    "a topic that was created again": lambda _: reset_offset(_reading(), FIRST, 2, LIMITS, Counter(), recreated=True),
     "a topic that was created again with fewer partitions": lambda _: report_missing_partitions(
         _reading(), {TopicPartition("t", 3): 17}
     ),
-    "a second daemon": lambda _: Ownership(_reading(), "a", Counter()).check(_Cluster(), [FIRST]),
+    "a second daemon": _held("b", 0.0),
+    "a second daemon whose clock is ahead": _held("b", 3_600.0),
+    "a second daemon with a copy of the checkpoint folder": _held("a", 0.0, 1.0),
     "a sink's topic that is not there": _explained(errors.UnknownTopicOrPartitionError()),
     "a sink's topic that may not be written": _explained(errors.TopicAuthorizationFailedError("p")),
     "a record that is too large": _explained(errors.MessageSizeTooLargeError(), 30_000, {"path": "a", "offset": 9}),

@@ -504,7 +504,7 @@ FAULTS = {
         Fault(
             "unsaved-without-background", "set_unsaved(self._in_progress + self._unsaved)", "set_unsaved(self._unsaved)"
         ),
-        Fault("connection-as-of-last-poll", "metrics.follow_connection(lambda: source.status().connected)", "pass"),
+        Fault("connection-as-of-last-poll", "metrics.follow(source.status)", "pass"),
         Fault("metrics-without-password", "return any(hmac.compare_digest(digest, expected)", "return any(expected"),
         Fault("ready-while-unsaved", "if unsaved := health.unsaved:", "if unsaved := '':"),
     ],
@@ -580,14 +580,16 @@ FAULTS = {
         Fault("kafka-clock-ahead-slow", "self.n_bytes > room and now < self._ahead_until", "self.n_bytes < 0"),
         Fault(
             "kafka-new-transaction-reported",
-            "or buffer.seconds_behind_end(now) < self._settings.stall_seconds",
-            "or buffer.seconds_behind_end(now) < 0",
+            "max(buffer.behind_since, held_up_at) + longest",
+            "max(buffer.behind_since, held_up_at)",
         ),
-        Fault("kafka-open-transaction-no-lag", "buffer.update_end(end, now)", "pass"),
+        Fault(
+            "kafka-open-transaction-no-lag", "*buffer.partition, buffer.end]", "*buffer.partition, buffer.stable_end]"
+        ),
         Fault(
             "kafka-markers-not-passed",
-            "self.fetch_position = max(self.fetch_position, offset)",
-            "self.fetch_position = min(self.fetch_position, offset)",
+            "if offset > self.fetch_position:",
+            "if offset < 0:",
         ),
         Fault(
             "kafka-tombstone-early", "self._tombstones[0] < self.next_offset", "self._tombstones[0] <= self.next_offset"
@@ -602,8 +604,8 @@ FAULTS = {
         ),
         Fault(
             "kafka-left-partition-forgotten",
-            'unassigned[topic] = {**before, "partitions": {**before["partitions"], **unread}}',
-            'unassigned[topic] = {**before, "partitions": unread}',
+            '"partitions": {**kept, **unread}',
+            '"partitions": unread',
         ),
     ],
     "letters": [

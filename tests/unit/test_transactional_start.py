@@ -321,14 +321,16 @@ def test_a_generation_that_is_gone_is_not_guessed_at(torn):
         run()
 
 
-def test_after_a_good_end_the_group_need_not_remember_and_a_later_generation_is_warned_of(broker, caplog):
+def test_after_a_good_end_the_group_need_not_remember_and_an_older_copy_asks_for_a_flag(broker, caplog):
     run()
     broker.generation = None
     assert run().events == N
     assert broker.seen == ALL
     assert not any(record.levelname == "WARNING" for record in caplog.records)
     broker.generation = store().latest()[0] + 1
-    run()
+    with pytest.raises(CheckpointError, match="--repeat-predictions"):
+        run()
+    run(repeat_predictions=True)
     assert any(record.levelname == "WARNING" for record in caplog.records), "the daemon resumes before what was seen"
 
 

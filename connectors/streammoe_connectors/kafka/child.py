@@ -2,8 +2,8 @@
 
 kafka-python decodes records in Python, and receives them in small pieces; in one process with a learning thread each
 would wait for the other. Commands, including settings and passwords, arrive as frames on the standard input; records
-leave as frames on the standard output. When either is closed, the daemon is gone and this process ends. Whether brokers
-respond is shown on a further pipe, the descriptor of which is the only argument.
+leave as frames on the standard output. When either is closed, the daemon is gone and this process ends. The status goes
+through a further pipe, the descriptor of which is the only argument: it must not wait behind the records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any
 
 from streammoe.errors import ConfigError, SourceError
 from streammoe_connectors.kafka.clients import load_client
-from streammoe_connectors.kafka.flag import FlagWriter
 from streammoe_connectors.kafka.frames import Inlet, Outlet
 from streammoe_connectors.kafka.reader import LOG_INTERVAL_SECONDS, POLL_SECONDS, Reader
 
@@ -42,9 +41,9 @@ class ForwardHandler(logging.Handler):
         for secret in self._secrets:
             message = message.replace(secret, "***")
         if record.name.startswith(("kafka.net", "librdkafka")) and record.levelno >= logging.ERROR:
-            # Omit the name of the connection; and that the bootstrap failed, which is also raised.
+            # Omit the name of the connection; and what follows from its failure, and is also raised.
             cause = message.rpartition(">: ")[2].rpartition("]: ")[2]
-            if not cause.startswith("Bootstrap failed"):
+            if not cause.startswith(("Bootstrap failed", "Metadata refresh")):
                 self._reader.client_error = now, cause
         if not record.name.startswith("streammoe"):
             line = f"{record.pathname}:{record.lineno}"
@@ -87,10 +86,10 @@ def main() -> None:
         return
     commands: SimpleQueue[dict[str, Any]] = SimpleQueue()
     threading.Thread(target=_read_commands, args=(inlet, commands), daemon=True).start()
-    outlet, connected = Outlet(output), FlagWriter(int(sys.argv[1]))
+    outlet, shown = Outlet(output), Outlet(int(sys.argv[1]))
     status = 0
     try:
-        _serve(first.header, outlet, commands, connected)
+        _serve(first.header, outlet, shown, commands)
         while outlet.pending:
             outlet.flush(POLL_SECONDS)
     except BrokenPipeError:
@@ -104,10 +103,10 @@ def main() -> None:
 
 
 def _serve(
-    start_command: Mapping[str, Any], outlet: Outlet, commands: SimpleQueue[dict[str, Any]], connected: FlagWriter
+    start_command: Mapping[str, Any], outlet: Outlet, shown: Outlet, commands: SimpleQueue[dict[str, Any]]
 ) -> None:
     try:
-        reader = Reader(start_command, outlet, commands, show_connected=connected.show)
+        reader = Reader(start_command, outlet, shown, commands)
         secrets = load_client(start_command["client"]).secrets_of(start_command["options"])
         logging.basicConfig(level=logging.WARNING, handlers=[ForwardHandler(reader, secrets)])
         logging.getLogger("streammoe.source").setLevel(start_command["log_level"])

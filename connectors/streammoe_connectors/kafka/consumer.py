@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from streammoe.errors import SourceError
 from streammoe.ports import TopicPartition
@@ -12,8 +12,8 @@ from streammoe_connectors.kafka.records import Records
 
 REQUEST_TIMEOUT_MS = 5_000
 """Timeout of a request."""
-METADATA_RETRY_SECONDS = 0.2
-"""Shortest time between two attempts of a metadata request."""
+FIRST, END = -2, -1
+"""The times that stand for the first record of a partition and for its end."""
 
 
 class ClusterUnavailableError(Exception):
@@ -26,6 +26,15 @@ class OffsetsLostError(Exception):
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         super().__init__()
         self.partitions = sorted(partitions)
+
+
+class TopicDescription(NamedTuple):
+    """What the cluster says of a topic."""
+
+    id: str | None
+    """Distinguishes it from others of the same name, earlier or later; ``None`` from brokers older than 2.8."""
+    leaders: Mapping[int, int | None]
+    """The nodes that lead its partitions, by their numbers in order; ``None`` for one without a leader."""
 
 
 def unusable(text: str) -> SourceError:
@@ -56,54 +65,35 @@ def not_readable(topics: str) -> SourceError:
 class AssignedConsumer(Protocol):
     """A consumer of assigned partitions.
 
-    All requests raise `ClusterUnavailableError` if they time out or fail with a retriable error.
+    All requests raise `ClusterUnavailableError` if they time out or fail with a retriable error. The first two may be
+    called in any thread, several at a time; the others in the one that reads.
     """
 
-    # --- topics -----------------------------------------------------------------------------------------------------
-
-    def request_metadata(self, topics: Sequence[str] | None) -> None:
-        """Request metadata of topics, ``None`` for all; `metadata_request_age` is ``None`` once they have arrived."""
-        ...
-
-    @property
-    def metadata_request_age(self) -> float | None:
-        """Seconds since the last metadata request, which is repeated if it fails; ``None`` once there is a response."""
-        ...
-
-    def topics(self) -> list[str]:
-        """Return the names of all topics as of the last response, if metadata of all of them were requested."""
-        ...
-
-    def partitions(self, topic: str) -> list[int] | None:
-        """Return partitions as of the last response, in order; ``None`` if there is no such topic.
+    def describe(self, topics: Sequence[str] | None) -> dict[str, TopicDescription]:
+        """Return what the cluster says of those of these topics that exist; ``None`` for all that the settings read.
 
         Raises:
-            SourceError: the user is not authorized to read it.
+            SourceError: the user is not authorized to read one of them.
         """
         ...
 
-    def topic_id(self, topic: str) -> str | None:
-        """Return the id of a topic, which distinguishes it from later ones; ``None`` from brokers older than 2.8."""
+    def offsets(
+        self, partitions: Sequence[TopicPartition], time: int, *, stable: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Return an offset of each partition; all of them have one leader.
+
+        Args:
+            partitions: to ask for.
+            time: `FIRST`, `END`, or milliseconds since 1970; for these the offset of the first record at that time or
+                later, −1 if there is none.
+            stable: whether the end is before the first open transaction, if the settings wait for those.
+        """
         ...
 
-    # --- offsets ----------------------------------------------------------------------------------------------------
-
-    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of each partition's first record."""
-        ...
-
-    def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offsets (high watermarks under ``read_uncommitted``)."""
-        ...
-
-    def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
-        """Return the offset of each partition's first record at that time or later, or of its end."""
-        ...
-
-    # --- the group --------------------------------------------------------------------------------------------------
-
-    def committed(self, partition: TopicPartition) -> tuple[int, OffsetMetadata | None] | None:
-        """Return the committed offset of the group, with its metadata if they are ours."""
+    def committed(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, OffsetMetadata | None]]:
+        """Return the committed offsets of the group, each with its metadata if they are ours."""
         ...
 
     def commit(self, offsets: Mapping[TopicPartition, int], metadata: str, *, wait_ms: int = 0) -> None:
@@ -114,14 +104,8 @@ class AssignedConsumer(Protocol):
         """Return the reasons of commits that failed since the last call."""
         ...
 
-    # --- records ----------------------------------------------------------------------------------------------------
-
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Assign these partitions, each read from its offset."""
-        ...
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue reading a partition at this offset."""
         ...
 
     def pause(self, partition: TopicPartition) -> None:
@@ -140,6 +124,10 @@ class AssignedConsumer(Protocol):
             SourceError: they may not be read.
             ClusterUnavailableError: any other failure, which is transient.
         """
+        ...
+
+    def topic_id(self, topic: str) -> str | None:
+        """Return the id of the topic that the latest records came from, as far as that is known."""
         ...
 
     def fetch_position(self, partition: TopicPartition) -> int | None:

@@ -12,7 +12,7 @@ import numpy as np
 from streammoe.errors import SourceError
 from streammoe.ports import DECIMALS, DELIMITERS, DeadLetter, TopicPartition
 from streammoe_connectors.kafka.clients import ClientError, load_client
-from streammoe_connectors.kafka.consumer import ClusterUnavailableError
+from streammoe_connectors.kafka.consumer import END, FIRST, ClusterUnavailableError
 from streammoe_connectors.kafka.records import NONE, Headers
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source_settings import ReadingSettings
@@ -60,8 +60,8 @@ def letters_in(connection: Connection, topic: str) -> Iterator[DeadLetter | None
     partitions = [TopicPartition(topic, i) for i in range(answered(lambda: client.topic(options, topic)).partitions)]
     consumer = answered(lambda: client.create_consumer(options, settings))
     try:
-        ends = answered(lambda: consumer.end_offsets(partitions))
-        begins = answered(lambda: consumer.beginning_offsets(partitions))
+        ends = answered(lambda: consumer.offsets(partitions, END, stable=True))
+        begins = answered(lambda: consumer.offsets(partitions, FIRST))
         for partition in partitions:
             begin, end = begins[partition], ends[partition]
             consumer.assign({partition: begin})

@@ -46,10 +46,6 @@ class OffsetMetadata(msgspec.Struct, frozen=True, rename={"committed_at": "at", 
         rounded = msgspec.structs.replace(self, committed_at=round(self.committed_at, 3))
         return msgspec.json.encode(rounded).decode()
 
-    def is_held_by_another(self, owner: str, now: float, lease_seconds: float) -> bool:
-        """Whether another owner has committed within the last `lease_seconds`."""
-        return self.owner not in {"", owner} and now - self.committed_at < lease_seconds
-
 
 def offsets_of(position: Position) -> dict[TopicPartition, int]:
     """Return the next offset of each partition in the position of a `KafkaSource`."""

@@ -1,11 +1,11 @@
-"""Commits of positions to the consumer group, and detection of other owners."""
+"""Commits of positions to the consumer group, and detection of other daemons that read the same partitions."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Mapping
 
 from streammoe.errors import SourceError
 from streammoe.ports import Position, TopicPartition
@@ -19,7 +19,11 @@ _RELEASE_TIMEOUT_MS = 1_500
 
 
 class Ownership:
-    """Commits of checkpointed positions that name their owner, repeated as a heartbeat."""
+    """Commits of checkpointed positions that name their owner, repeated as a heartbeat.
+
+    What a mark of somebody else means depends on clocks only while it is recent; one whose clock is ahead, and one of
+    the same owner, count if they change while one looks.
+    """
 
     def __init__(self, settings: ReadingSettings, owner: str, counters: Counter[str]) -> None:
         self._settings = settings
@@ -27,36 +31,33 @@ class Ownership:
         self._counters = counters
         self._offsets: dict[TopicPartition, int] = {}
         self._checkpoint_generation = 0
+        self._written: deque[OffsetMetadata] = deque(maxlen=1_000)
+        """Marks of this run."""
+        self._seen: dict[TopicPartition, tuple[OffsetMetadata | None, float]] = {}
+        """The mark of each partition at the latest look, and since when (monotonic seconds) it has been that."""
+        self._quiet_until = 0.0
+        """Until when nothing is committed, so that a twin which reads the same checkpoint does not notice this one."""
         self._next_commit_at = 0.0
         self._next_check_at = 0.0
         self._n_checks = 0
         self._last_warning_at = -_LOG_INTERVAL_SECONDS
 
-    def check(self, consumer: AssignedConsumer, partitions: Sequence[TopicPartition]) -> None:
-        """Check that no other daemon reads these partitions.
+    def check(self, marks: Mapping[TopicPartition, OffsetMetadata | None]) -> bool:
+        """Return whether these partitions may be read; if not, it has to be asked again whether a mark has changed.
 
         Raises:
             SourceError: another daemon reads one of them.
-            ClusterUnavailableError: the cluster did not respond.
         """
-        for partition in partitions:
-            committed = consumer.committed(partition)
-            if committed is not None and committed[1] is not None:
-                self._reject_other_owner(partition, committed[1])
+        free = [self._is_free(partition, mark) for partition, mark in marks.items()]
+        return all(free)
 
-    def commit(
-        self, consumer: AssignedConsumer, position: Position, checkpoint_generation: int, *, is_connected: bool
-    ) -> None:
-        """Commit the position of a durable checkpoint; arguments and errors are those of `heartbeat`."""
+    def note(self, position: Position, checkpoint_generation: int) -> None:
+        """Note the position of a durable checkpoint, to be committed with the next heartbeat."""
         self._offsets, self._checkpoint_generation = offsets_of(position), checkpoint_generation
-        self._check_and_commit(consumer, is_connected=is_connected)
+        self._next_commit_at = 0.0
 
-    def heartbeat(self, consumer: AssignedConsumer, *, is_connected: bool) -> None:
-        """Log failed commits and renew the heartbeat; called about once a second.
-
-        Args:
-            consumer: the consumer of this group.
-            is_connected: whether the cluster responds. If not, requests would only block.
+    def heartbeat(self, consumer: AssignedConsumer) -> None:
+        """Log failed commits, and commit what is new or was committed a while ago; called about once a second.
 
         Raises:
             SourceError: another daemon has taken over a partition.
@@ -71,38 +72,75 @@ class Ownership:
                     self._settings.group,
                     reason,
                 )
-        if self._offsets and is_connected and time.monotonic() >= self._next_commit_at:
-            self._check_and_commit(consumer, is_connected=True)
+        if self._offsets and time.monotonic() >= self._next_commit_at:
+            self._check_and_commit(consumer)
 
     def release(self, consumer: AssignedConsumer) -> None:
         """Release the partitions, so that others can take over at once."""
-        if self._offsets:
-            consumer.commit(self._offsets, self._metadata(owner=""), wait_ms=_RELEASE_TIMEOUT_MS)
+        if self._offsets and time.monotonic() >= self._quiet_until:
+            mark = OffsetMetadata("", time.time(), self._checkpoint_generation)
+            consumer.commit(self._offsets, mark.encode(), wait_ms=_RELEASE_TIMEOUT_MS)
 
-    def _check_and_commit(self, consumer: AssignedConsumer, *, is_connected: bool) -> None:
+    def _check_and_commit(self, consumer: AssignedConsumer) -> None:
         """Commit, after checking for other owners: first in all partitions, then in one at a time."""
-        now = time.monotonic()
-        if self._offsets and is_connected and now >= self._next_check_at:
+        now, interval = time.monotonic(), self._settings.owner_seconds / 3
+        if now >= self._next_check_at:
             partitions = list(self._offsets)
-            index = self._n_checks % len(partitions)
+            if self._written:
+                index = self._n_checks % len(partitions)
+                partitions = partitions[index : index + 1]
             try:
-                self.check(consumer, partitions[index : index + 1] if self._n_checks else partitions)
+                found = consumer.committed(partitions)
+                self.check({partition: mark for partition, (_, mark) in found.items()})
             except ClusterUnavailableError:
                 self._counters["mirror_failed"] += 1
             self._n_checks += 1
-            self._next_check_at = now + self._settings.owner_seconds / 3
-        consumer.commit(self._offsets, self._metadata(self._owner))
-        self._next_commit_at = now + self._settings.owner_seconds / 3
+            self._next_check_at = now + interval
+        self._next_commit_at = now + interval
+        if now >= self._quiet_until:
+            mark = OffsetMetadata(self._owner, round(time.time(), 3), self._checkpoint_generation)
+            self._written.append(mark)
+            consumer.commit(self._offsets, mark.encode())
 
-    def _metadata(self, owner: str) -> str:
-        return OffsetMetadata(owner, time.time(), self._checkpoint_generation).encode()
-
-    def _reject_other_owner(self, partition: TopicPartition, metadata: OffsetMetadata) -> None:
-        now = time.time()
-        if metadata.is_held_by_another(self._owner, now, self._settings.owner_seconds):
-            raise SourceError(
-                f"Kafka group {self._settings.group}: topic {partition.topic}, partition {partition.partition} is read "
-                f"by another daemon ({metadata.owner}), which was alive {max(0.0, now - metadata.committed_at):.0f} s "
-                "ago; stop that one, give this one its own source.group, or let each read its own source.shard. If it "
-                f"has crashed, start again in {self._settings.owner_seconds:.0f} s"
+    def _is_free(self, partition: TopicPartition, mark: OffsetMetadata | None) -> bool:
+        now, age = time.monotonic(), time.time() - mark.committed_at if mark is not None else 0.0
+        before, since = self._seen.get(partition, (mark, now))
+        has_changed = before != mark
+        self._seen[partition] = mark, now if has_changed else since
+        longest = self._settings.owner_seconds
+        if mark is None or not mark.owner or mark in self._written or (age >= longest and not has_changed):
+            return True
+        if mark.owner == self._owner:
+            if has_changed:
+                who, advice = (
+                    "another daemon with a copy of this checkpoint folder",
+                    "or start this one with --fresh and",
+                )
+                raise SourceError(self._refusal(partition, who, mark, f"{advice} a source.group of its own"))
+            # A daemon that was killed has left it, or one that runs with a copy of this folder, which will renew it.
+            self._quiet_until = since + longest
+            return True
+        if age >= 0 or has_changed:
+            advice = (
+                "give this one its own source.group, or let each read its own source.shard. If it has crashed, start "
+                f"again in {longest:.0f} s"
             )
+            raise SourceError(self._refusal(partition, f"another daemon ({mark.owner})", mark, advice))
+        if now == since:
+            _LOGGER.warning(
+                "group %s: the mark of another daemon (%s) on topic %s, partition %d is %.0f s ahead of this clock; "
+                "waiting %g s to see whether it is renewed. Compare the clocks",
+                self._settings.group,
+                mark.owner,
+                *partition,
+                -age,
+                longest,
+            )
+        return now - since >= longest
+
+    def _refusal(self, partition: TopicPartition, who: str, mark: OffsetMetadata, advice: str) -> str:
+        return (
+            f"Kafka group {self._settings.group}: topic {partition.topic}, partition {partition.partition} is read by "
+            f"{who}, which was alive {max(0.0, time.time() - mark.committed_at):.0f} s ago, at generation "
+            f"{mark.checkpoint_generation} of its checkpoints; stop that one, {advice}"
+        )

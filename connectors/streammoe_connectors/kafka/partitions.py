@@ -1,22 +1,18 @@
-"""Buffers of fetched records per partition, and the position that they define."""
+"""Buffers of fetched records per partition."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.ports import Position, TopicPartition
+from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.merge import Hold
 from streammoe_connectors.kafka.records import NONE, Records, concatenate
-from streammoe_connectors.positions import check_kind, invalid, is_count
-
-KIND = "kafka"
 
 
 class _Arrival(NamedTuple):
@@ -46,10 +42,13 @@ class PartitionBuffer:
         self.seek_pending = False
         """Whether nothing has been fetched since a `seek`."""
         self.stop_offset = stop_offset
-        self.known_end: int | None = None
-        """The high watermark or the last stable offset, whichever was received last; ``None`` if neither was."""
-        self._behind_end: tuple[int, float] | None = None
-        """At which offset fetching is behind `known_end`, and since when (monotonic seconds)."""
+        self.end = self.stable_end = offset
+        """The high watermark as far as it is known, and the last stable offset, which is behind open transactions."""
+        self.end_known_at = time.monotonic()
+        """When `end` was last asked for with success."""
+        self.stable_end_known_at = -inf
+        self.behind_since: float | None = None
+        """Since when (monotonic seconds) there has been more to fetch, without any progress."""
         self.at_end_since: float | None = None
         """Since when (monotonic seconds) the whole log has been fetched."""
         self.was_at_end = False
@@ -67,6 +66,7 @@ class PartitionBuffer:
         self._ahead_until = -inf
         """Until when this partition counts as one whose timestamps are ahead of the others'."""
         self._tombstones: deque[int] = deque()
+        self._asked_at = -1
 
     def add(self, records: Records, now: float) -> int:
         """Append fetched records in order; return the number of gaps in their offsets."""
@@ -77,6 +77,7 @@ class PartitionBuffer:
                 return 0
         gaps = int(records.offsets[0] != self.fetch_position) + int(np.count_nonzero(np.diff(records.offsets) != 1))
         self.fetch_position = int(records.offsets[-1]) + 1
+        self.behind_since = None
         self.seek_pending = False
         self.at_end_since = None
         self.received_at = now
@@ -93,7 +94,9 @@ class PartitionBuffer:
 
     def advance_to(self, offset: int) -> None:
         """Advance to this offset: before it are only markers and records that were aborted or compacted."""
-        self.fetch_position = max(self.fetch_position, offset)
+        if offset > self.fetch_position:
+            self.fetch_position = offset
+            self.behind_since = None
         self._update_next_offset()
 
     def take(self, count: int) -> Records:
@@ -123,9 +126,9 @@ class PartitionBuffer:
         """Continue at another offset, since the next records are lost; fetched records stay."""
         self.fetch_position = offset
         self.seek_pending = True
-        self.at_end_since = None
+        self.at_end_since = self.behind_since = None
         self.was_at_end = False
-        self.known_end = None
+        self.end = self.stable_end = offset
         if not self.records:
             self.next_offset = offset
 
@@ -141,23 +144,37 @@ class PartitionBuffer:
         """Whether everything before `stop_offset` has been fetched."""
         return self.stop_offset is not None and self.fetch_position >= self.stop_offset
 
-    def update_end(self, end: int, now: float) -> None:
-        """Record the high watermark, which includes records of open transactions."""
-        self.known_end = end
-        if self.fetch_position >= end:
-            self._behind_end = None
-        elif self._behind_end is None or self._behind_end[0] != self.fetch_position:
-            self._behind_end = self.fetch_position, now
+    def update_watermark(self, end: int, now: float) -> None:
+        """Record the high watermark that came with the latest fetch."""
+        self.end = max(self.end, end)
+        if self.fetch_position < end:
+            self.behind_since = self.behind_since or now
+        elif self.at_end_since is None:
+            self.mark_at_end(now)
+            self.received_at = now
 
-    def seconds_behind_end(self, now: float) -> float:
-        """Return for how long there has been more to fetch, without any progress."""
-        behind = self._behind_end
-        return 0.0 if behind is None or behind[0] != self.fetch_position else now - behind[1]
+    def update_end(self, end: int, now: float) -> None:
+        """Record the high watermark that was asked for; it may be older than what has been fetched since."""
+        self.end, self.end_known_at = max(end, self.fetch_position), now
+        if self.fetch_position < end:
+            self.behind_since = self.behind_since or now
+
+    def question(self) -> TopicPartition:
+        """Return the partition, to ask for its last stable offset."""
+        self._asked_at = self.fetch_position
+        return self.partition
+
+    def update_stable_end(self, end: int, now: float) -> None:
+        """Record the last stable offset, which is no end if more was fetched since the `question`."""
+        self.stable_end, self.stable_end_known_at = end, now
+        if self.at_end_since is None and self._asked_at == self.fetch_position >= end:
+            self.mark_at_end(now)
 
     def mark_at_end(self, now: float) -> None:
         """Record that the whole log has been fetched."""
         self.at_end_since = now
         self.was_at_end = True
+        self.behind_since = None if self.fetch_position >= self.end else self.behind_since
 
     def hold(self, now: float, idle: float) -> Hold:
         """Return whether other partitions must wait for records after the last fetched one.
@@ -200,60 +217,3 @@ class PartitionBuffer:
 
 def _size(records: Records) -> int:
     return sum(map(len, filter(None, records.values)))
-
-
-def position_of(
-    group: str,
-    owner: str,
-    shard: str,
-    pattern: str | None,
-    topic_ids: Mapping[str, str | None],
-    buffers: Sequence[PartitionBuffer],
-    unassigned: Mapping[str, Any],
-) -> Position:
-    """Return the position for a checkpoint.
-
-    Args:
-        group: of the reader.
-        owner: of the position.
-        shard: whose partitions are read, such as ``0/4``.
-        pattern: of topics, if they are not named one by one.
-        topic_ids: by topic.
-        buffers: of the partitions that are read.
-        unassigned: see `kafka.start.unassigned_offsets`.
-    """
-    topics: dict[str, Any] = {topic: {"id": topic_id, "partitions": {}} for topic, topic_id in topic_ids.items()}
-    for buffer in buffers:
-        topics[buffer.partition.topic]["partitions"][str(buffer.partition.partition)] = buffer.next_offset
-    return {
-        "kind": KIND,
-        "group": group,
-        "owner": owner,
-        "shard": shard,
-        **({"pattern": pattern} if pattern is not None else {}),
-        "topics": topics,
-        **({"left": unassigned} if unassigned else {}),
-    }
-
-
-def check_position(position: Position) -> None:
-    """Raise `SourceError` unless a position is a valid one of Kafka."""
-    check_kind(position, KIND)
-    try:
-        for topic in [*position["topics"].values(), *position.get("left", {}).values()]:
-            if not all(_is_number(number) and is_count(at) for number, at in topic["partitions"].items()):
-                raise TypeError
-            if not isinstance(topic["id"], str | None):
-                raise TypeError
-        if not isinstance(position["owner"], str) or not isinstance(position.get("pattern"), str | None):
-            raise TypeError
-        index, _, count = position["shard"].partition("/")
-        if not (_is_number(index) and _is_number(count) and int(index) < int(count)):
-            raise TypeError
-    except (KeyError, TypeError, AttributeError):
-        raise invalid(KIND, "it must hold owner, shard, and topics with partitions and their offsets") from None
-
-
-def _is_number(text: str) -> bool:
-    """Whether `text` is the number of a partition, which is below 2^31 in Kafka."""
-    return text.isascii() and text.isdecimal() and len(text) <= 10

@@ -10,12 +10,12 @@ import signal
 import subprocess  # nosec B404 # for the reader, an interpreter of our own
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from streammoe.errors import SourceError
-from streammoe_connectors.kafka.flag import FlagReader
 from streammoe_connectors.kafka.frames import Frame, Inlet, Outlet
 
 _PIPE_BYTES = 1 << 20
@@ -50,7 +50,13 @@ class ReaderProcess:
         finally:
             os.close(show)
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        self._connected = FlagReader(shown)
+        self.status: dict[str, Any] | None = None
+        """The latest status of the child, as of now, whatever else waits; ``None`` before the first one, and once the
+        child has ended. Any thread may ask, also after `close`."""
+        self.heard_at = time.monotonic()
+        """When the latest status came, in monotonic seconds."""
+        self._listener = threading.Thread(target=self._listen, args=(shown,), name="kafka-status", daemon=True)
+        self._listener.start()
         if self._process.stdin is None or self._process.stdout is None:
             raise AssertionError("both are pipes")
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
@@ -69,10 +75,13 @@ class ReaderProcess:
         """Process id of the child."""
         return self._process.pid
 
-    @property
-    def connected(self) -> bool:
-        """Whether brokers respond to the child, as of now; any thread may ask, also after `close`."""
-        return self._connected.value
+    def _listen(self, shown: int) -> None:
+        inlet = Inlet(shown)
+        with contextlib.suppress(EOFError):
+            while (frame := inlet.next()) is not None:
+                self.status, self.heard_at = frame.header, time.monotonic()
+        self.status = None
+        os.close(shown)
 
     def send(self, command: Mapping[str, Any]) -> bool:
         """Send a command without waiting; return whether there was room for it."""
@@ -119,7 +128,7 @@ class ReaderProcess:
             self._process.wait()
         self._stdout.close()
         self._errors.close()
-        self._connected.close()
+        self._listener.join()
 
     def _child_died(self) -> SourceError:
         try:

@@ -9,7 +9,7 @@ from typing import Any
 from streammoe.errors import SourceError
 from streammoe.ports import Position
 from streammoe.text import counted, listed, shown
-from streammoe_connectors.kafka.partitions import KIND, check_position
+from streammoe_connectors.kafka.position import KIND, check_position
 
 
 def redistributed(positions: Sequence[Position], count: int) -> list[Position]:

@@ -59,7 +59,7 @@ def published(model, scores):
     metrics.observe_checkpoint(0.0, 0.004)
     metrics.observe_checkpoint_pause(0.002)
     metrics.publish(model, scores, (30, 120))
-    metrics.set_source_status(status({0: 7}, {0: 3}, reconnected=1)._replace(held_back={TopicPartition("t", 0): 2}))
+    metrics.follow(lambda: status({0: 7}, {0: 3}, reconnected=1)._replace(held_back={TopicPartition("t", 0): 2}))
     return metrics
 
 
@@ -235,15 +235,16 @@ def test_the_age_of_the_checkpoint_grows_until_the_next_one(monkeypatch):
 
 
 def test_what_must_be_true_while_the_loop_waits_is_asked_for_at_each_scrape():
-    health, connected = Health(60.0), True
+    health, lag, connected = Health(60.0), 3, True
     metrics = Metrics(health)
-    metrics.set_source_status(status({0: 7}, {0: 3}))
-    assert samples(metrics)["source_connected",] == 1
-    metrics.follow_connection(lambda: connected)
+    metrics.follow(lambda: status({0: 7}, {0: lag})._replace(connected=connected))
+    value = samples(metrics)
+    assert (value["source_connected",], value["consumer_lag", "0", "t"]) == (1, 3)
     with health.waits["predictions"].call():
-        connected = False
+        connected, lag = False, 4
         value = samples(metrics)
         assert value["source_connected",] == value["sink_waiting_seconds", "dead_letters"] == 0
+        assert value["consumer_lag", "0", "t"] == 4
         assert (
             0 < value["sink_waiting_seconds", "predictions"] < samples(metrics)["sink_waiting_seconds", "predictions"]
         )
@@ -261,14 +262,16 @@ def test_before_counters_are_restored_only_what_is_true_without_them_is_there():
 
 def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_happens_once():
     metrics = Metrics()
-    metrics.set_source_status(status({0: 7, 1: 9}, {0: 3, 1: 0}, reconnected=1, gap=0))
-    metrics.set_source_status(status({1: 10}, {1: 4}, reconnected=1, gap=2))
+    metrics.follow(lambda: status({0: 7, 1: 9}, {0: 3, 1: 0}, reconnected=1, gap=0))
+    samples(metrics)
+    metrics.follow(lambda: status({1: 10}, {1: 4}, reconnected=1, gap=2))
     value = samples(metrics)
     assert {key: value[key] for key in value if key[0].startswith("consumer_")} == {
         ("consumer_lag", "1", "t"): 4,
         ("consumer_position", "1", "t"): 10,
     }, "the other one is no longer read"
-    metrics.set_source_status(status({0: 1, 1: 1}, {0: 101, 1: 102}, reconnected=3, gap=2)._replace(connected=False))
+    found = status({0: 1, 1: 1}, {0: 101, 1: 102}, reconnected=3, gap=2)._replace(connected=False)
+    metrics.follow(lambda: found)
     value = samples(metrics)
     assert [value["source_incidents_total", event] for event in ("reconnected", "gap")] == [3, 2]
     assert [value[f"source_{name}",] for name in ("ready", "connected", "stalled")] == [1, 0, 2]

@@ -1,20 +1,20 @@
 """A consumer of assigned partitions on top of kafka-python's, see `AssignedConsumer`.
 
-kafka-python has no public API to request topics without waiting, nor for their ids; so this also uses the consumer's
-``_cluster``, whose methods are documented.
+kafka-python has no public API for the position as of the last poll, nor for the id of the topic that it fetches from;
+these are read from its consumer's ``_subscription`` and ``_cluster``.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
-from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata
+from kafka import IsolationLevel, KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata
 from kafka import TopicPartition as ClientPartition
 from kafka.errors import (
-    BrokerResponseError,
     KafkaError,
     LogTruncationError,
     OffsetOutOfRangeError,
@@ -26,10 +26,10 @@ from kafka.net.compat import KafkaNetClient
 from streammoe.errors import SourceError, not_installed
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.consumer import (
-    METADATA_RETRY_SECONDS,
     REQUEST_TIMEOUT_MS,
     ClusterUnavailableError,
     OffsetsLostError,
+    TopicDescription,
     not_described,
     not_readable,
     unreachable,
@@ -53,6 +53,8 @@ class KafkaPythonConsumer:
             clients.append(KafkaNetClient(**arguments))
             return clients[-1]
 
+        self._settings = settings
+        self._failed_commits: deque[str] = deque()
         arguments: dict[str, Any] = {
             "fetch_max_bytes": max(settings.partition_fetch_bytes, settings.buffer_bytes // 2),
             "metadata_max_age_ms": max(1_000, int(settings.discover_seconds * 1000)),
@@ -67,97 +69,59 @@ class KafkaPythonConsumer:
             "max_partition_fetch_bytes": settings.partition_fetch_bytes,
             "max_poll_records": settings.max_poll_records,
         }
+        shared = {name: value for name, value in arguments.items() if name in KafkaAdminClient.DEFAULT_CONFIG}
         try:
             self._consumer = KafkaConsumer(**arguments)
+            self._admin = KafkaAdminClient(**shared | {"request_timeout_ms": REQUEST_TIMEOUT_MS})
         except KafkaError as error:
             for client in clients:  # its thread would keep trying
                 client.close()
             if not getattr(error, "retriable", False):
                 raise unusable(_error_text(error)) from None
             raise unreachable(_error_text(error), arguments["security_protocol"]) from None
-        self._metadata_request: Any = None
-        self._metadata_requested_at = self._next_metadata_attempt_at = 0.0
-        self._failed_commits: deque[str] = deque()
 
-    # --- topics -----------------------------------------------------------------------------------------------------
+    # --- in any thread ----------------------------------------------------------------------------------------------
 
-    def request_metadata(self, topics: Sequence[str] | None) -> None:
-        metadata = self._consumer._cluster  # noqa: SLF001 - see the module's docstring
-        metadata.need_all_topic_metadata = topics is None
-        if topics is not None:
-            metadata.set_topics(topics)
-        self._metadata_request = metadata.request_update()
-        self._metadata_requested_at = time.monotonic()
-
-    @property
-    def metadata_request_age(self) -> float | None:
-        request, now = self._metadata_request, time.monotonic()
-        # Where it asks for a single topic, kafka-python fails it with that topic's error, which is a response.
-        if request is None or request.succeeded() or isinstance(request.exception, BrokerResponseError):
-            return None
-        if request.failed() and now >= self._next_metadata_attempt_at:
-            self._next_metadata_attempt_at = now + METADATA_RETRY_SECONDS
-            self._metadata_request = self._consumer._cluster.request_update()  # noqa: SLF001 - see the module's docstring
-        return now - self._metadata_requested_at
-
-    def topics(self) -> list[str]:
-        return sorted(self._consumer._cluster.topics())  # noqa: SLF001 - see the module's docstring
-
-    def partitions(self, topic: str) -> list[int] | None:
-        metadata = self._consumer._cluster  # noqa: SLF001
-        if topic in metadata.unauthorized_topics:
-            raise not_described(topic)
-        partitions = metadata.partitions_for_topic(topic)
-        return None if partitions is None else sorted(partitions)
-
-    def topic_id(self, topic: str) -> str | None:
-        topic_id = self._consumer._cluster.topic_id(topic)  # noqa: SLF001
-        return None if topic_id is None else str(topic_id)
-
-    # --- offsets ----------------------------------------------------------------------------------------------------
-
-    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._offsets("beginning_offsets", partitions)
-
-    def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._offsets("end_offsets", partitions)
-
-    def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
-        ends = self.end_offsets(partitions)
-        try:
-            offsets = self._consumer.offsets_for_times(
-                {ClientPartition(*partition): timestamp_ms for partition in partitions}, timeout_ms=REQUEST_TIMEOUT_MS
+    def describe(self, topics: Sequence[str] | None) -> dict[str, TopicDescription]:
+        described = {}
+        with _answers():
+            answer = self._admin.describe_topics(None if topics is None else list(topics))
+        for found in answer:
+            name, error, topic_id = found["name"], found["error_code"], found.get("topic_id")
+            if error == TopicAuthorizationFailedError.errno and topics is not None:
+                raise not_described(name)
+            if error or not self._settings.reads(name):
+                continue
+            leaders = {each["partition_index"]: each["leader_id"] for each in found["partitions"]}
+            described[name] = TopicDescription(
+                str(topic_id) if topic_id is not None and UUID(str(topic_id)).int else None,
+                {number: leader if leader >= 0 else None for number, leader in sorted(leaders.items())},
             )
-        except KafkaError as error:
-            raise ClusterUnavailableError(_error_text(error)) from None
-        return {
-            partition: ends[partition] if first is None else min(first.offset, ends[partition])
-            for partition in partitions
-            for first in [offsets[ClientPartition(*partition)]]
-        }
+        return described
 
-    def _offsets(self, method: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        if not partitions:
-            return {}
-        try:
-            offsets = getattr(self._consumer, method)(
-                [ClientPartition(*partition) for partition in partitions], timeout_ms=REQUEST_TIMEOUT_MS
-            )
-        except (KafkaError, KeyError) as error:  # KeyError: the partition is not known yet
-            raise ClusterUnavailableError(_error_text(error)) from None
-        return {TopicPartition(*partition): offset for partition, offset in offsets.items()}
+    def offsets(
+        self, partitions: Sequence[TopicPartition], time: int, *, stable: bool = False
+    ) -> dict[TopicPartition, int]:
+        is_stable = stable and self._settings.isolation == "read_committed"
+        isolation = IsolationLevel.READ_COMMITTED if is_stable else IsolationLevel.READ_UNCOMMITTED
+        times = {ClientPartition(*partition): time for partition in partitions}
+        with _answers():
+            found = self._admin.list_partition_offsets(times, isolation, REQUEST_TIMEOUT_MS)
+        return {TopicPartition(*partition): at.offset for partition, at in found.items()}
 
     # --- the group --------------------------------------------------------------------------------------------------
 
-    def committed(self, partition: TopicPartition) -> tuple[int, OffsetMetadata | None] | None:
-        try:
-            tp = ClientPartition(*partition)
-            committed = self._consumer.committed(tp, metadata=True, timeout_ms=REQUEST_TIMEOUT_MS)
-        except KafkaError as error:
-            raise ClusterUnavailableError(_error_text(error)) from None
-        if committed is None or committed.offset < 0:
-            return None
-        return committed.offset, OffsetMetadata.parse(committed.metadata)
+    def committed(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, OffsetMetadata | None]]:
+        marks = {}
+        for partition in partitions:
+            with _answers():
+                at = ClientPartition(*partition)
+                found = self._consumer.committed(at, metadata=True, timeout_ms=REQUEST_TIMEOUT_MS)
+            if found is not None and found.offset >= 0:
+                marks[partition] = (found.offset, OffsetMetadata.parse(found.metadata))
+        return marks
 
     def commit(self, offsets: Mapping[TopicPartition, int], metadata: str, *, wait_ms: int = 0) -> None:
         commits = {ClientPartition(*tp): OffsetAndMetadata(offset, metadata, -1) for tp, offset in offsets.items()}
@@ -186,9 +150,6 @@ class KafkaPythonConsumer:
         self._consumer.assign([ClientPartition(*partition) for partition in offsets])
         for partition, offset in offsets.items():
             self._consumer.seek(ClientPartition(*partition), offset)
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        self._consumer.seek(ClientPartition(*partition), offset)
 
     def pause(self, partition: TopicPartition) -> None:
         self._consumer.pause(ClientPartition(*partition))
@@ -222,6 +183,10 @@ class KafkaPythonConsumer:
         if not getattr(fetcher, "_next_partition_records", None):
             fetcher._next_partition_records = None  # noqa: SLF001
 
+    def topic_id(self, topic: str) -> str | None:
+        topic_id = self._consumer._cluster.topic_id(topic)  # noqa: SLF001 - see the module's docstring
+        return None if topic_id is None else str(topic_id)
+
     def fetch_position(self, partition: TopicPartition) -> int | None:
         # `position` is slow, and may send a request to the cluster.
         state = self._consumer._subscription.assignment.get(ClientPartition(*partition))  # noqa: SLF001
@@ -232,7 +197,17 @@ class KafkaPythonConsumer:
         return offset
 
     def close(self) -> None:
+        self._admin.close()
         self._consumer.close(autocommit=False, timeout_ms=1_000)
+
+
+@contextmanager
+def _answers() -> Iterator[None]:
+    """Raise `ClusterUnavailableError` if a request fails."""
+    try:
+        yield
+    except (KafkaError, KeyError) as error:  # KeyError: what is asked for is not known yet
+        raise ClusterUnavailableError(_error_text(error)) from None
 
 
 _CODECS = {"snappy": "python-snappy", "lz4": "lz4", "zstd": "zstandard"}

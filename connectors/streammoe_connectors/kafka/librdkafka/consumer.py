@@ -6,9 +6,9 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from confluent_kafka import (
@@ -25,10 +25,12 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.consumer import (
-    METADATA_RETRY_SECONDS,
+    END,
+    FIRST,
     REQUEST_TIMEOUT_MS,
     ClusterUnavailableError,
     OffsetsLostError,
+    TopicDescription,
     not_described,
     not_readable,
     unreachable,
@@ -50,10 +52,6 @@ _RESPONSE_BYTES = 64 << 20
 _SILENCE_SECONDS = 0.1
 """Time without records of a topic within which it might have been deleted, created again, and filled beyond the
 position: librdkafka then reads on in the new one, without a word."""
-_ISOLATION = {
-    "read_committed": IsolationLevel.READ_COMMITTED,
-    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
-}
 _LOST = {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
 _UNKNOWN = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -63,23 +61,11 @@ _UNKNOWN = {
 }
 
 
-class Description(NamedTuple):
-    """What the cluster says of a topic."""
-
-    partitions: list[int]
-    topic_id: str | None
-
-
-Topics = dict[str, Description | KafkaError]
-"""By their names; an error stands for a topic that does not exist, or may not be read."""
-
-
 class LibrdkafkaConsumer:
     """A consumer of assigned partitions; arguments and errors are those of `Client.create_consumer`."""
 
     def __init__(self, options: Mapping[str, Any], settings: ReadingSettings) -> None:
         self._settings = settings
-        self._last_error: str | None = None
         self._failed_commits: deque[str] = deque()
         self._n_commits = 0  # requested, and not answered yet
         self._positions: dict[TopicPartition, int] = {}
@@ -87,10 +73,7 @@ class LibrdkafkaConsumer:
         self._unconfirmed: list[Message] = []  # records of topics whose ids must be asked for first
         self._received_at: dict[str, float] = {}  # when records of a topic were last received
         self._postponed: Exception | None = None
-        self._topics: Topics = {}
-        self._requested: Sequence[str] | None = None
-        self._metadata_request: Future[Topics] | None = None
-        self._metadata_requested_at = self._next_metadata_attempt_at = 0.0
+        self._ids: dict[str, str | None] = {}
         connection = own_options(options)
         fetch_bytes = min(max(settings.partition_fetch_bytes, settings.buffer_bytes // 2), _MAX_FETCH_BYTES)
         arguments = {
@@ -110,7 +93,6 @@ class LibrdkafkaConsumer:
             "isolation.level": settings.isolation,
             "max.partition.fetch.bytes": min(settings.partition_fetch_bytes, _MAX_FETCH_BYTES),
             "fetch.max.bytes": fetch_bytes,
-            "error_cb": self._record_error,
             "on_commit": self._record_commit,
             "logger": LOGGER,
         }
@@ -122,106 +104,43 @@ class LibrdkafkaConsumer:
         try:
             self._consumer.list_topics(settings.topics[0] if settings.topics else None, timeout=_REQUEST_TIMEOUT)
         except KafkaException as error:
-            self._consumer.poll(0)  # which calls for errors
             self.close()
-            reason, endpoint = self._reason(error), connection.get("sasl.oauthbearer.token.endpoint.url")
+            reason, endpoint = error_text(error), connection.get("sasl.oauthbearer.token.endpoint.url")
             if endpoint is not None:  # it says only after 20 s that this does not answer
                 reason = f"{reason}; there may be no token from {endpoint}"
             raise unreachable(reason, connection["security.protocol"]) from None
 
-    def _record_error(self, error: KafkaError) -> None:
-        self._last_error = error_text(error)
+    # --- in any thread ----------------------------------------------------------------------------------------------
 
-    def _reason(self, error: KafkaException) -> str:
-        """Return what was last said of a connection, which is more than that a request has timed out."""
-        return self._last_error or error_text(error)
-
-    # --- topics -----------------------------------------------------------------------------------------------------
-
-    def request_metadata(self, topics: Sequence[str] | None) -> None:
-        self._requested = topics
-        self._metadata_request = in_background(lambda: self._describe(topics))
-        self._metadata_requested_at = time.monotonic()
-
-    def _describe(self, topics: Sequence[str] | None) -> Topics:
-        """Return what the cluster says of topics, or of all that match the pattern, which takes two requests.
-
-        Raises:
-            ClusterUnavailableError: it does not say anything of one of them.
-        """
+    def describe(self, topics: Sequence[str] | None) -> dict[str, TopicDescription]:
         try:
             if topics is None:
                 listed = self._admin.list_topics(timeout=_REQUEST_TIMEOUT).topics
                 topics = [topic for topic in listed if self._settings.reads(topic)]
             if not topics:
                 return {}
-            return self._descriptions(topics)
+            asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT)
+            answers = {topic: _topic(topic, future) for topic, future in asked.items()}
         except (KafkaException, TimeoutError) as error:
-            raise ClusterUnavailableError(error_text(error)) from None
-
-    def _descriptions(self, topics: Sequence[str]) -> Topics:
-        found = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT)
-        try:
-            return {topic: _description(future) for topic, future in found.items()}
-        except (KafkaException, TimeoutError):
             # What has not answered is the node that the client takes for the controller. If that is dead, it learns of
             # another one from a list of topics, for which it asks any node.
             with suppress(KafkaException):
                 self._admin.list_topics(timeout=_REQUEST_TIMEOUT)
-            raise
+            raise ClusterUnavailableError(error_text(error)) from None
+        found = {topic: answer for topic, answer in answers.items() if answer is not None}
+        self._ids |= {topic: answer.id for topic, answer in found.items()}
+        return found
 
-    @property
-    def metadata_request_age(self) -> float | None:
-        request, now = self._metadata_request, time.monotonic()
-        if request is None:
-            return None
-        if request.done():
-            if request.exception() is None:
-                self._topics, self._metadata_request = request.result(), None
-                return None
-            if now >= self._next_metadata_attempt_at:
-                self._next_metadata_attempt_at = now + METADATA_RETRY_SECONDS
-                self._metadata_request = in_background(lambda: self._describe(self._requested))
-        return now - self._metadata_requested_at
-
-    def topics(self) -> list[str]:
-        return sorted(self._topics)
-
-    def partitions(self, topic: str) -> list[int] | None:
-        found = self._topics.get(topic)
-        if isinstance(found, KafkaError):
-            if found.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise not_described(topic)
-            return None
-        return None if found is None else found.partitions
-
-    def topic_id(self, topic: str) -> str | None:
-        found = self._topics.get(topic)
-        return None if found is None or isinstance(found, KafkaError) else found.topic_id
-
-    # --- offsets ----------------------------------------------------------------------------------------------------
-
-    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._offsets(partitions, OffsetSpec.earliest())
-
-    def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._offsets(partitions, OffsetSpec.latest())
-
-    def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
-        ends = self.end_offsets(partitions)
-        found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
-        return {
-            partition: ends[partition] if offset < 0 else min(offset, ends[partition])
-            for partition, offset in found.items()
-        }
-
-    def _offsets(self, partitions: Sequence[TopicPartition], wanted: OffsetSpec) -> dict[TopicPartition, int]:
-        if not partitions:
-            return {}
+    def offsets(
+        self, partitions: Sequence[TopicPartition], time: int, *, stable: bool = False
+    ) -> dict[TopicPartition, int]:
+        is_stable = stable and self._settings.isolation == "read_committed"
+        specs = {FIRST: OffsetSpec.earliest(), END: OffsetSpec.latest()}
+        spec = specs[time] if time in specs else OffsetSpec.for_timestamp(time)
         try:
             found = self._admin.list_offsets(
-                {ClientPartition(*partition): wanted for partition in partitions},
-                isolation_level=_ISOLATION[self._settings.isolation],
+                {ClientPartition(*partition): spec for partition in partitions},
+                isolation_level=IsolationLevel.READ_COMMITTED if is_stable else IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=_REQUEST_TIMEOUT,
             )
             return {
@@ -233,14 +152,24 @@ class LibrdkafkaConsumer:
 
     # --- the group --------------------------------------------------------------------------------------------------
 
-    def committed(self, partition: TopicPartition) -> tuple[int, OffsetMetadata | None] | None:
+    def committed(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, OffsetMetadata | None]]:
+        if not partitions:
+            return {}
         try:
-            (found,) = self._consumer.committed([ClientPartition(*partition)], timeout=_REQUEST_TIMEOUT)
+            asked = [ClientPartition(*partition) for partition in partitions]
+            answers = self._consumer.committed(asked, timeout=_REQUEST_TIMEOUT)
         except KafkaException as error:
             raise ClusterUnavailableError(error_text(error)) from None
-        if found.error is not None:
-            raise ClusterUnavailableError(error_text(found.error))
-        return None if found.offset < 0 else (found.offset, OffsetMetadata.parse(metadata_of(found)))
+        failed = next((found.error for found in answers if found.error is not None), None)
+        if failed is not None:
+            raise ClusterUnavailableError(error_text(failed))
+        return {
+            TopicPartition(found.topic, found.partition): (found.offset, OffsetMetadata.parse(metadata_of(found)))
+            for found in answers
+            if found.offset >= 0
+        }
 
     def commit(self, offsets: Mapping[TopicPartition, int], metadata: str, *, wait_ms: int = 0) -> None:
         if not offsets:
@@ -277,15 +206,6 @@ class LibrdkafkaConsumer:
         self._paused.clear()
         self._consumer.assign([ClientPartition(*partition, offset) for partition, offset in offsets.items()])
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        # Its own seek fails while a partition is not being fetched, as after an error.
-        self._positions[partition] = offset
-        self._unconfirmed = [message for message in self._unconfirmed if _partition_of(message) != partition]
-        self._consumer.incremental_unassign([ClientPartition(*partition)])
-        self._consumer.incremental_assign([ClientPartition(*partition, offset)])
-        if partition in self._paused:
-            self._consumer.pause([ClientPartition(*partition)])
-
     def pause(self, partition: TopicPartition) -> None:
         self._paused.add(partition)
         self._consumer.pause([ClientPartition(*partition)])
@@ -321,10 +241,13 @@ class LibrdkafkaConsumer:
         if not messages:
             return
         now = time.monotonic()
-        topics = {str(message.topic()) for message in (messages if len(self._topics) > 1 else messages[:1])}
+        topics = {str(message.topic()) for message in (messages if len(self._ids) > 1 else messages[:1])}
         if any(now - self._received_at.get(topic, 0.0) > _SILENCE_SECONDS for topic in topics):
-            self._topics |= self._describe(sorted(topics))
+            self.describe(sorted(topics))
         self._received_at |= dict.fromkeys(topics, time.monotonic())
+
+    def topic_id(self, topic: str) -> str | None:
+        return self._ids.get(topic)
 
     def _by_partition(self, messages: list[Message]) -> dict[TopicPartition, Records]:
         if not messages:
@@ -390,17 +313,21 @@ def _as_records(messages: Sequence[Message]) -> Records:
     )
 
 
-def _description(future: Any) -> Description | KafkaError:
+def _topic(name: str, future: Any) -> TopicDescription | None:
     """Return what the cluster says of a topic; raise the error of a request that it does not answer."""
     try:
-        description = future.result(_REQUEST_TIMEOUT + 1)
+        found = future.result(_REQUEST_TIMEOUT + 1)
     except KafkaException as error:
         about = error_of(error)
         if about is None or about.code() < 0:  # its own codes, such as those of time-outs
             raise
-        return about
-    raw = description.topic_id
+        if about.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise not_described(name) from None
+        return None
+    raw = found.topic_id
     number = (raw.get_most_significant_bits() % 2**64) << 64 | raw.get_least_significant_bits() % 2**64
+    leaders = {
+        each.id: None if each.leader is None or each.leader.id < 0 else each.leader.id for each in found.partitions
+    }
     # As kafka-python writes it, so that positions of either client suit the other.
-    topic_id = str(uuid.UUID(int=number)) if number else None
-    return Description(sorted(partition.id for partition in description.partitions), topic_id)
+    return TopicDescription(str(uuid.UUID(int=number)) if number else None, dict(sorted(leaders.items())))

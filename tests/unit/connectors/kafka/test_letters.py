@@ -8,7 +8,7 @@ from streammoe.errors import SourceError
 from streammoe.ports import DeadLetter
 from streammoe_connectors.kafka import kafka_python, letters
 from streammoe_connectors.kafka.clients import Cause, ClientError, Topic
-from streammoe_connectors.kafka.consumer import ClusterUnavailableError
+from streammoe_connectors.kafka.consumer import FIRST, ClusterUnavailableError
 from streammoe_connectors.kafka.dead_letters import headers_of
 from streammoe_connectors.kafka.letters import letter_of, letters_in
 from streammoe_connectors.kafka.settings import Connection
@@ -54,12 +54,11 @@ class Partition(NamedTuple):
     logs: list
     failures: list
 
-    def end_offsets(self, partitions):
+    def offsets(self, partitions, time, *, stable=False):
+        if time == FIRST:
+            return dict.fromkeys(partitions, 1)
         self._fail()
         return dict.fromkeys(partitions, len(self.logs))
-
-    def beginning_offsets(self, partitions):
-        return dict.fromkeys(partitions, 1)
 
     def assign(self, offsets):
         self.failures.append(offsets)

@@ -12,7 +12,6 @@ from streammoe_connectors.kafka.consumer import ClusterUnavailableError
 from streammoe_connectors.kafka.librdkafka import consumer as librdkafka_consumer
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source_settings import ReadingSettings
-from tests.kafka_lab.lab import wait_until
 
 NOWHERE = {"bootstrap_servers": "127.0.0.1:1", "client": "librdkafka"}
 
@@ -55,7 +54,8 @@ class Admin:
         if self.asks_the_dead:
             answer.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
         else:
-            answer.set_result(SimpleNamespace(topic_id=Uuid(1, 2), partitions=[SimpleNamespace(id=0)]))
+            partitions = [SimpleNamespace(id=0, leader=SimpleNamespace(id=1)), SimpleNamespace(id=1, leader=None)]
+            answer.set_result(SimpleNamespace(topic_id=Uuid(1, 2), partitions=partitions))
         return {"t": answer}
 
     def list_topics(self, timeout):
@@ -68,6 +68,6 @@ def test_another_node_is_asked_for_topics_after_one_that_does_not_answer(monkeyp
     monkeypatch.setattr(librdkafka_consumer, "AdminClient", Admin)
     monkeypatch.setattr(librdkafka_consumer, "Consumer", lambda _: consumer)
     client = librdkafka.create_consumer(NOWHERE, ReadingSettings(topics="t", group="g"))
-    client.request_metadata(["t"])
-    wait_until(lambda: client.metadata_request_age is None, "an answer")
-    assert client.partitions("t") == [0]
+    with pytest.raises(ClusterUnavailableError):
+        client.describe(["t"])
+    assert client.describe(["t"])["t"].leaders == {0: 1, 1: None}

@@ -1,5 +1,6 @@
 """Marks of owners in committed offsets, with an in-memory group and clocks that do not advance."""
 
+from collections import Counter
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -23,8 +24,8 @@ class Group:
         self.marks = {}
         self.failed = []
 
-    def committed(self, partition):
-        return self.marks.get(partition)
+    def committed(self, partitions):
+        return {partition: self.marks[partition] for partition in partitions if partition in self.marks}
 
     def commit(self, offsets, metadata, *, wait_ms=0):
         self.marks |= {partition: (offset, OffsetMetadata.parse(metadata)) for partition, offset in offsets.items()}
@@ -32,6 +33,22 @@ class Group:
     def failed_commits(self):
         found, self.failed = self.failed, []
         return found
+
+    def marked(self, owner, at, generation=1):
+        self.commit({PARTITIONS[1]: 7}, OffsetMetadata(owner, at, generation).encode())
+
+
+class Daemon(ownership.Ownership):
+    def __init__(self, group, name, **settings):
+        super().__init__(ReadingSettings(topics="t", group="g", **settings), name, Counter())
+        self.group = group
+
+    def starts(self):
+        return self.check({partition: mark for partition, (_, mark) in self.group.marks.items()})
+
+    def saves(self, generation=1):
+        self.note(POSITION, generation)
+        self.heartbeat(self.group)
 
 
 @pytest.fixture
@@ -47,25 +64,64 @@ def group():
     return Group()
 
 
-def owner(name, **settings):
-    return ownership.Ownership(ReadingSettings(topics="t", group="g", **settings), name, ownership.Counter())
-
-
 @pytest.mark.parametrize(("name", "age", "held"), [("b", 29, True), ("b", 31, False), ("a", 0, False), ("", 0, False)])
 def test_a_fresh_mark_of_another_owner_holds(clock, group, name, age, held):
-    group.commit({PARTITIONS[1]: 7}, OffsetMetadata(name, clock.now - age, 1).encode())
+    group.marked(name, clock.now - age)
     with pytest.raises(SourceError) if held else nullcontext():
-        owner("a", owner_seconds=30).check(group, PARTITIONS)
+        assert Daemon(group, "a", owner_seconds=30).starts()
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+def test_a_mark_whose_clock_is_ahead_counts_if_it_is_renewed_while_one_waits(clock, group, renewed):
+    group.marked("b", clock.now + 3_600)
+    mine = Daemon(group, "a", owner_seconds=30)
+    begun = clock.now
+    for passed in (0, 10, 29):
+        clock.now = begun + passed
+        assert not mine.starts()
+    clock.now = begun + 30
+    if renewed:
+        group.marked("b", clock.now + 3_600)
+        with pytest.raises(SourceError):
+            mine.starts()
+    else:
+        assert mine.starts()
+        mine.saves()
+        assert group.marks[PARTITIONS[1]][1].owner == "a"
+
+
+def test_a_twin_that_reads_a_copy_of_the_checkpoints_is_refused_and_its_original_goes_on(clock, group):
+    original, twin = (Daemon(group, "a", owner_seconds=30) for _ in range(2))
+    original.saves(7)
+    assert twin.starts()
+    begun = clock.now
+    with pytest.raises(SourceError, match="copy"):  # noqa: PT012 - which of the rounds raises it is of no importance
+        for second in range(1, 30):
+            clock.now = begun + second
+            original.saves(7 + second)
+            twin.saves(7)
+    clock.now += 30
+    original.saves(40)
+
+
+def test_a_daemon_that_comes_back_reads_at_once_and_commits_when_its_own_mark_has_expired(clock, group):
+    Daemon(group, "a", owner_seconds=30).saves(7)
+    begun, again = clock.now, Daemon(group, "a", owner_seconds=30)
+    assert again.starts()
+    for passed, generation in [(1, 7), (29, 7), (31, 8)]:
+        clock.now = begun + passed
+        again.saves(8)
+        assert group.marks[PARTITIONS[0]][1].checkpoint_generation == generation
 
 
 def test_a_commit_leaves_a_mark_that_is_renewed_and_taken_back(clock, group):
-    mine = owner("a", owner_seconds=30)
-    mine.commit(group, POSITION, 7, is_connected=True)
+    mine = Daemon(group, "a", owner_seconds=30)
+    mine.saves(7)
     assert list(group.marks.values()) == [(offset, OffsetMetadata("a", clock.now, 7)) for offset in (3, 4)]
     began = clock.now
-    for passed, answers, renewed in [(9, True, began), (11, False, began), (11, True, began + 11)]:
+    for passed, renewed in [(9, began), (11, began + 11)]:
         clock.now = began + passed
-        mine.heartbeat(group, is_connected=answers)
+        mine.heartbeat(group)
         assert group.marks[PARTITIONS[0]][1].committed_at == renewed
     mine.release(group)
     assert [(offset, mark.owner, mark.checkpoint_generation) for offset, mark in group.marks.values()] == [
@@ -75,31 +131,31 @@ def test_a_commit_leaves_a_mark_that_is_renewed_and_taken_back(clock, group):
 
 
 def test_of_two_that_start_at_once_the_second_to_save_ends(clock, group):
-    first, second = owner("a"), owner("b")
-    first.commit(group, POSITION, 1, is_connected=True)
+    first, second = Daemon(group, "a"), Daemon(group, "b")
+    first.saves()
     with pytest.raises(SourceError):
-        second.commit(group, POSITION, 1, is_connected=True)
+        second.saves()
 
 
 @pytest.mark.parametrize("saves", [True, False])
 def test_a_partition_that_another_one_takes_is_noticed_also_where_it_saves_often(clock, group, saves):
-    mine = owner("a", owner_seconds=3)
-    mine.commit(group, POSITION, 1, is_connected=True)
+    mine = Daemon(group, "a", owner_seconds=3)
+    mine.saves()
     with pytest.raises(SourceError):  # noqa: PT012 - which of the rounds raises it is of no importance
         for _ in range(30):
             clock.now += 0.2
-            group.commit({PARTITIONS[1]: 9}, OffsetMetadata("b", clock.now, 1).encode())
+            group.marked("b", clock.now)
             if saves:
-                mine.commit(group, POSITION, 1, is_connected=True)
+                mine.saves()
             else:
-                mine.heartbeat(group, is_connected=True)
+                mine.heartbeat(group)
 
 
 def test_commits_that_fail_are_counted(clock, group):
-    mine = owner("a")
-    mine.commit(group, POSITION, 1, is_connected=True)
+    mine = Daemon(group, "a")
+    mine.saves()
     group.failed = ["no", "no"]
-    mine.heartbeat(group, is_connected=True)
+    mine.heartbeat(group)
     assert mine._counters["mirror_failed"] == 2
 
 

@@ -1,12 +1,8 @@
 """What is known of a partition while it is read."""
 
-import pytest
-
-from streammoe.errors import SourceError
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.merge import Hold
-from streammoe_connectors.kafka.offsets import offsets_of
-from streammoe_connectors.kafka.partitions import PartitionBuffer, check_position, position_of
+from streammoe_connectors.kafka.partitions import PartitionBuffer
 from tests.unit.connectors.kafka_records import Row, columns
 
 
@@ -51,28 +47,13 @@ def test_records_are_overdue_by_when_they_arrived_and_all_of_a_partition_that_is
     assert one.count_overdue(200.0, 10.0, 19.0) == 0
 
 
-def test_a_position_holds_every_partition_topics_without_any_and_what_was_left():
-    buffers = [PartitionBuffer(TopicPartition("a", 0), 3), PartitionBuffer(TopicPartition("a", 10), 4)]
-    left = {"c": {"id": "id", "partitions": {"1": 9}}}
-    position = position_of("g", "me", "0/2", None, {"a": "id", "b": None}, buffers, {})
-    assert position == {
-        "kind": "kafka",
-        "group": "g",
-        "owner": "me",
-        "shard": "0/2",
-        "topics": {"a": {"id": "id", "partitions": {"0": 3, "10": 4}}, "b": {"id": None, "partitions": {}}},
-    }
-    assert position_of("g", "me", "0/2", None, {"a": "id", "b": None}, buffers, left) == position | {"left": left}
-    assert offsets_of(position) == {TopicPartition("a", 0): 3, TopicPartition("a", 10): 4}
-    for sound in (position, position | {"left": left}):
-        check_position(sound)
-    for wrong in (
-        {"kind": "file"},
-        *({"topics": {"a": held}} for held in (7, {"partitions": {"x": 1}}, {"partitions": {"0": "1"}})),
-        {"owner": None},
-        {"pattern": 7},
-        *({"shard": shard} for shard in (None, "0", "2/2", "0/0", "x/2", "-1/2")),
-        {"left": {"a": {"id": "1", "partitions": {"0": -1}}}},
-    ):
-        with pytest.raises(SourceError):
-            check_position(position | wrong)
+def test_an_end_that_was_asked_for_before_more_was_fetched_is_none():
+    one = PartitionBuffer(TopicPartition("t", 0), 0, None)
+    one.question()
+    one.add(columns(Row(0), Row(1)), 0.0)
+    one.update_stable_end(1, 1.0)
+    one.update_end(1, 1.0)
+    assert (one.at_end_since, one.end) == (None, 2)
+    one.question()
+    one.update_stable_end(2, 2.0)
+    assert one.at_end_since == 2.0

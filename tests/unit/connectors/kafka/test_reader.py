@@ -1,5 +1,6 @@
 """The child's loop against a cluster that follows a script, with short intervals in place of seconds."""
 
+import logging
 import math
 import os
 import select
@@ -11,9 +12,12 @@ import pytest
 
 from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import TopicPartition
+from streammoe_connectors.kafka import ownership
 from streammoe_connectors.kafka import reader as kafka_reader
-from streammoe_connectors.kafka.consumer import ClusterUnavailableError, OffsetsLostError
+from streammoe_connectors.kafka import survey as kafka_survey
+from streammoe_connectors.kafka.consumer import FIRST, ClusterUnavailableError, OffsetsLostError, TopicDescription
 from streammoe_connectors.kafka.frames import Inlet, Outlet
+from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.reader import Reader
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from tests.kafka_lab.lab import PATIENCE, wait_until
@@ -36,73 +40,65 @@ class Script:
         self.deaf = set()
         self.open_at = {}
         """Where the transaction begins that is open in a partition."""
-        self.id = self.next_id = None
-        self.answered_at = 0.0
-        self.unanswered = self.unanswered_offsets = 0
+        self.id = None
+        self.unanswered = 0
+        self.silent = False
+        self.leaderless = set()
+        self.dead = set()
+        """Partitions whose leader does not answer."""
+        self.marks = {}
         self.made = 0
         self.at = {}
-        self.seeks = []
+        self.assigned = []
         self.paused = set()
 
-    def recreate(self, logs):
-        """Put a topic with another id in place of this one; the id is known only a bit later."""
-        self.answered_at = time.monotonic() + SOON
-        self.logs, self.next_id = logs, "two"
+    def name(self, number):
+        return self.topic_of.get(number, "t")
 
     def end(self, number):
         log = self.logs.get(number)
         return log[-1].offset + 1 if log else 0
 
+    def stable_end(self, number):
+        return self.open_at.get(number, self.end(number))
+
     def create_consumer(self, options, settings):
         self.made += 1
+        self.reads = settings.reads
         if self.unanswered:
             self.unanswered -= 1
             raise ClusterUnavailableError("no broker responds")
         return self
 
-    @property
-    def metadata_request_age(self):
-        if time.monotonic() < self.answered_at:
-            return 0.1
-        self.id = self.next_id
-        return None
+    def describe(self, topics):
+        if self.silent:
+            raise ClusterUnavailableError("nothing answers")
+        found = {}
+        for number in filter(lambda number: self.reads(self.name(number)), self.logs):
+            found.setdefault(self.name(number), {})[number] = None if number in self.leaderless else number
+        wanted = found if topics is None else topics
+        return {topic: TopicDescription(self.id, found[topic]) for topic in wanted if topic in found}
 
-    def request_metadata(self, topics):
-        if self.id != self.next_id:
-            self.answered_at = time.monotonic() + SOON
+    def offsets(self, partitions, time, *, stable=False):
+        numbers = {partition: partition.partition for partition in partitions}
+        if self.silent or self.dead.intersection(numbers.values()):
+            raise ClusterUnavailableError("no answer")
+        if time == FIRST:
+            return {partition: self.first.get(number, 0) for partition, number in numbers.items()}
+        return {tp: self.stable_end(number) if stable else self.end(number) for tp, number in numbers.items()}
 
-    def topics(self):
-        return sorted({self.topic_of.get(number, "t") for number in self.logs})
+    def committed(self, partitions):
+        return {partition: self.marks[partition] for partition in partitions if partition in self.marks}
 
-    def partitions(self, topic):
-        return [number for number in self.logs if self.topic_of.get(number, "t") == topic] or None
-
-    def topic_id(self, topic):
-        return self.id
-
-    def beginning_offsets(self, partitions):
-        return {partition: self.first.get(partition.partition, 0) for partition in partitions}
-
-    def end_offsets(self, partitions):
-        if self.unanswered_offsets:
-            self.unanswered_offsets -= 1
-            raise ClusterUnavailableError("not now")
-        return {partition: self.stable_end(partition.partition) for partition in partitions}
-
-    def stable_end(self, number):
-        return self.open_at.get(number, self.end(number))
-
-    def committed(self, partition):
-        return None
+    def commit(self, offsets, metadata, *, wait_ms=0):
+        pass
 
     def assign(self, offsets):
         self.at = {partition.partition: at for partition, at in offsets.items()}
+        self.assigned.append(dict(self.at))
+        self.paused = set()
         if self.made > 1:
             self.deaf = set()
-
-    def seek(self, partition, offset):
-        self.seeks.append((partition.partition, offset))
-        self.at[partition.partition] = offset
 
     def pause(self, partition):
         self.paused.add(partition.partition)
@@ -112,24 +108,27 @@ class Script:
 
     def poll(self, seconds):
         time.sleep(0.005)
-        ends = {number: self.end(number) for number in self.at}
-        lost = [number for number, at in self.at.items() if not self.first.get(number, 0) <= at <= ends[number]]
+        reading = {number: at for number, at in self.at.items() if number not in self.deaf | self.paused | self.dead}
+        lost = [n for n, at in reading.items() if not self.first.get(n, 0) <= at <= self.end(n)]
         if lost:
-            raise OffsetsLostError([TopicPartition(self.topic_of.get(number, "t"), number) for number in lost])
+            raise OffsetsLostError([TopicPartition(self.name(number), number) for number in lost])
         found = {}
-        for number, log in self.logs.items():
-            stable = self.stable_end(number)
-            rows = [row for row in log if self.at.get(number, row.offset + 1) <= row.offset < stable][:100]
-            if rows and number not in self.deaf | self.paused:
+        for number, at in reading.items():
+            log = self.logs.get(number, [])
+            rows = [row for row in log if at <= row.offset < self.stable_end(number)][:100]
+            if rows:
                 self.at[number] = rows[-1].offset + 1
-                found[TopicPartition(self.topic_of.get(number, "t"), number)] = columns(*rows)
+                found[TopicPartition(self.name(number), number)] = columns(*rows)
         return found
+
+    def topic_id(self, topic):
+        return self.id
 
     def fetch_position(self, partition):
         return self.at.get(partition.partition)
 
     def high_watermark(self, partition):
-        return None if partition.partition in self.deaf else self.end(partition.partition)
+        return None if partition.partition in self.deaf | self.dead else self.end(partition.partition)
 
     def failed_commits(self):
         return []
@@ -143,7 +142,10 @@ def child(monkeypatch):
     """Starts a reader in a thread; gives it, and a function that returns the next frame that is wanted."""
     script = Script()
     monkeypatch.setattr(kafka_reader, "load_client", lambda _: script)
-    read, write = os.pipe()
+    for name in ("_ENDS_SECONDS", "_RETRY_SECONDS"):
+        monkeypatch.setattr(kafka_survey, name, SOON / 3)
+    monkeypatch.setattr(kafka_reader, "_MISSING_PAUSE_SECONDS", SOON / 3)
+    (read, write), (looked, shown) = os.pipe(), os.pipe()
     commands = SimpleQueue()
     threads = []
 
@@ -151,20 +153,22 @@ def child(monkeypatch):
         settings = ReadingSettings(**{"topics": "t", "group": "g", **settings})
         given = {"client": "scripted", "options": {}, "position": position, "owner": "me"}
         start_command = {"settings": settings.model_dump(), **given}
-        reader = Reader(start_command, Outlet(write), commands, tick_seconds=SOON, pause_seconds=0.005)
+        reader = Reader(start_command, Outlet(write), Outlet(shown), commands, tick_seconds=SOON, pause_seconds=0.005)
         threads.append(threading.Thread(target=reader.run))
         threads[0].start()
-        inlet = Inlet(read)
-        os.set_blocking(read, False)
+        inlets = {read: Inlet(read), looked: Inlet(looked)}
+        for descriptor in inlets:
+            os.set_blocking(descriptor, False)
 
         def until(wanted):
             deadline = time.monotonic() + PATIENCE
             while time.monotonic() < deadline:
-                frame = inlet.next()
-                if frame is None:
-                    select.select([read], [], [], 1)
-                elif wanted(frame.header):
-                    return frame.header
+                frames = [frame for inlet in inlets.values() if (frame := inlet.next()) is not None]
+                found = [header for frame in frames if wanted(header := {"type": "status", **frame.header})]
+                if found:
+                    return found[0]
+                if not frames:
+                    select.select(list(inlets), [], [], 1)
             raise AssertionError("it did not come")
 
         return reader, until
@@ -174,8 +178,23 @@ def child(monkeypatch):
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
-    os.close(read)
-    os.close(write)
+    for descriptor in (read, write, looked, shown):
+        os.close(descriptor)
+
+
+@pytest.fixture
+def failed(monkeypatch):
+    """What ends readers."""
+    found, run = [], Reader.run
+
+    def watched(reader):
+        try:
+            run(reader)
+        except SourceError as error:
+            found.append(str(error))
+
+    monkeypatch.setattr(Reader, "run", watched)
+    return found
 
 
 def is_a(kind):
@@ -197,9 +216,8 @@ def test_a_cluster_that_does_not_answer_is_asked_again_and_its_ends_come_before_
     script.unanswered = 2
     script.logs[0] = [Row(i) for i in range(30)]
     _, until = start()
-    until(is_a("ready"))
+    assert until(lambda header: header.get("ends"))["ends"] == [["t", 0, 30]]
     assert script.made == 3
-    assert until(lambda _: True)["ends"] == [["t", 0, 30]]
     take(until, 30)
     first = until(is_a("status"))
     assert until(is_a("status")) == until(is_a("status")) == first  # a sign of life, though nothing changes
@@ -270,34 +288,36 @@ def test_a_partition_of_which_nothing_comes_is_reported_and_the_consumer_built_a
 @pytest.mark.parametrize(("policy", "at"), [("earliest", {"0": 0, "1": 0}), ("latest", {"0": 1, "1": 2})])
 def test_a_topic_created_again_is_left_once_even_where_an_offset_is_missed_first(child, policy, at):
     script, start = child
-    script.id = script.next_id = "one"
+    script.id = "one"
     script.logs = {0: [Row(i) for i in range(5)], 1: [Row(i) for i in range(5)]}
     reader, until = start(on_lost=policy)
     take(until, 10)
-    script.unanswered_offsets = 2  # which must not be counted again
-    script.recreate({0: [Row(0)], 1: [Row(0), Row(1)]})
+    script.dead = {1}  # until then nothing can be said of the topic as a whole
+    script.logs, script.id = {0: [Row(0)], 1: [Row(0), Row(1)]}, "two"
+    wait_until(lambda: reader._assignment.lost, "it is missed")
+    for _ in range(3):
+        until(is_a("status"))
+    script.dead = set()
     moved = until(is_a("moved"))
     assert offsets(moved) == at
     assert moved["position"]["topics"]["t"]["id"] == "two"
     script.logs[0].append(Row(1))
     take(until, 4 if policy == "earliest" else 1)
-    for _ in range(3):  # the ids are looked at before each, too
-        until(is_a("status"))
-    assert sorted(number for number, _ in script.seeks) == [0, 1]
     assert reader._counters["offset_reset"] == 2
 
 
 @pytest.mark.parametrize("recreated", [False, True])
 def test_what_was_fetched_is_given_when_its_topic_expires_and_not_when_it_is_created_again(child, recreated):
     script, start = child
-    script.id = script.next_id = "one"
+    script.id = "one"
     script.logs = {0: [Row(i, b"{}", i) for i in range(4)], 1: []}
     script.deaf = {1}  # for which the records of the other one wait
-    reader, until = start(on_lost="earliest")
+    reader, until = start(on_lost="earliest", discover_seconds=0.01)
     until(is_a("ready"))
-    wait_until(lambda: len(reader._buffers[TopicPartition("t", 0)].records) == 4, "they are fetched")
+    wait_until(lambda: len(reader._assignment.buffers[TopicPartition("t", 0)].records) == 4, "they are fetched")
     if recreated:
-        script.recreate({0: [Row(0)], 1: []})
+        script.logs[0] = [Row(0)]
+        script.id = "two"
     else:
         script.first = {0: 7}
         script.logs[0] += [Row(i, b"{}", i) for i in range(4, 9)]
@@ -311,6 +331,99 @@ def test_what_was_fetched_is_given_when_its_topic_expires_and_not_when_it_is_cre
         assert offsets(batch, "end")["0"] >= 7
 
 
+# --- nodes that do not answer -----------------------------------------------------------------------------------------
+
+
+def position_with(**partitions):
+    held = {"id": None, "partitions": {number.removeprefix("p"): at for number, at in partitions.items()}}
+    return {"kind": "kafka", "group": "g", "owner": "me", "shard": "0/1", "topics": {"t": held}}
+
+
+@pytest.mark.parametrize("how", ["leaderless", "dead"])
+def test_a_partition_that_does_not_answer_at_the_start_holds_up_no_other_and_is_read_once_later(child, how, caplog):
+    script, start = child
+    script.logs = {0: [Row(i) for i in range(5)], 1: [Row(i) for i in range(9)]}
+    setattr(script, how, {1})
+    _, until = start(position_with(p0=2, p1=4), stall_seconds=0.1)
+    assert offsets(until(is_a("ready"))) == {"0": 2, "1": 4}
+    take(until, 3)
+    until(lambda header: header.get("stalled") == [["t", 1]])
+    assert "topic t, partition 1" in caplog.text
+    setattr(script, how, set())
+    batch = until(is_a("batch"))
+    assert (batch["count"], offsets(batch, "end")) == (5, {"0": 5, "1": 9})
+    assert until(lambda header: header["type"] == "status" and not header["stalled"])["counters"] == {}
+
+
+def test_one_that_stops_answering_is_stalled_by_name(child):
+    script, start = child
+    script.logs = {0: [Row(0)], 1: [Row(0)]}
+    _, until = start(stall_seconds=0.1)
+    take(until, 2)
+    script.dead = {1}
+    until(lambda header: header.get("stalled") == [["t", 1]])
+    script.logs[0].append(Row(1))
+    take(until, 1)
+    script.dead = set()
+    assert until(lambda header: header["type"] == "status" and not header["stalled"])["connected"]
+
+
+def test_a_first_start_at_the_end_waits_for_all_partitions_since_it_decides_for_all_later_ones(child):
+    script, start = child
+    script.logs = {0: [Row(0)], 1: [Row(i) for i in range(3)]}
+    script.leaderless = {1}
+    _, until = start(start="latest", stall_seconds=0.1)
+    assert until(lambda header: header["type"] == "ready" or header.get("stalled"))["stalled"] == [["t", 1]]
+    script.leaderless = set()
+    assert offsets(until(is_a("ready"))) == {"0": 1, "1": 3}
+
+
+def test_it_is_connected_again_only_after_a_request_that_succeeded(child, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(kafka_reader, "_SILENT_SECONDS", SOON)
+    script, start = child
+    _, until = start()
+    until(is_a("ready"))
+    script.silent = True
+    until(lambda header: header["type"] == "status" and not header["connected"])
+    for _ in range(5):  # polls without records succeed meanwhile
+        assert not until(is_a("status"))["connected"]
+    assert "responds again" not in caplog.text
+    script.silent = False
+    assert until(lambda header: header.get("connected"))["counters"]["reconnected"] == 1
+    assert "responds again" in caplog.text
+
+
+def test_a_login_that_is_rejected_is_named_and_tried_anew_with_a_new_consumer(child, monkeypatch, caplog):
+    for name in ("_SILENT_SECONDS", "_REBUILD_SECONDS"):
+        monkeypatch.setattr(kafka_reader, name, SOON)
+    script, start = child
+    reader, until = start()
+    until(lambda header: header.get("connected"))
+    assert until(is_a("status"))["refused"] == ""
+    script.silent = True
+    reader.client_error = time.monotonic(), "SASL authentication error: Authentication failed"
+    status = until(lambda header: header.get("refused"))
+    assert "Authentication failed" in status["refused"]
+    assert status["counters"]["login_rejected"] == 1
+    assert "Authentication failed" in caplog.text
+    wait_until(lambda: script.made > 2, "it is tried anew")
+    script.silent = False
+    assert until(lambda header: header.get("connected"))["refused"] == ""
+
+
+def test_a_mark_of_another_daemon_whose_clock_is_ahead_holds_only_if_it_is_renewed(child, monkeypatch, failed):
+    script, start = child
+    partition = TopicPartition("t", 0)
+    script.marks = {partition: (0, OffsetMetadata("other", time.time() + 3_600, 1))}
+    monkeypatch.setattr(ownership, "_LOG_INTERVAL_SECONDS", 0.0)
+    begun = time.monotonic()
+    _, until = start(owner_seconds=1)
+    until(is_a("ready"))
+    assert time.monotonic() - begun >= 1.0
+    assert not failed
+
+
 def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(child):
     script, start = child
     script.logs = {0: [Row(i, b"x" * 10_000) for i in range(300)], 1: [Row(0, b"other", 1)]}
@@ -319,7 +432,7 @@ def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(chi
     until(is_a("ready"))
     wait_until(lambda: script.paused, "it is held back")
     assert script.paused == {0}
-    assert reader._buffers[TopicPartition("t", 0)].n_bytes < 2 << 20
+    assert reader._assignment.buffers[TopicPartition("t", 0)].n_bytes < 2 << 20
     script.deaf = set()
     take(until, 301)
     assert script.at == {0: 300, 1: 1}
@@ -328,21 +441,6 @@ def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(chi
 # --- topics by a pattern ----------------------------------------------------------------------------------------------
 
 MATCHING = {"topics": None, "topics_pattern": "a[.].*", "discover_seconds": 0.01}
-
-
-@pytest.fixture
-def failed(monkeypatch):
-    """What ends readers."""
-    found, run = [], Reader.run
-
-    def watched(reader):
-        try:
-            run(reader)
-        except SourceError as error:
-            found.append(str(error))
-
-    monkeypatch.setattr(Reader, "run", watched)
-    return found
 
 
 def held(position):
@@ -380,7 +478,6 @@ def test_after_a_restart_what_has_come_is_new_and_what_the_settings_add_begins_a
 @pytest.mark.parametrize("policy", ["fail", "earliest"])
 def test_a_topic_that_matched_and_is_deleted_is_missed(child, failed, monkeypatch, gone, policy):
     script, start = child
-    monkeypatch.setattr(kafka_reader, "_METADATA_CHECK_SECONDS", 0.01)
     script.topic_of = {0: "a.0", 4: "a.4"}
     script.logs = {0: [Row(i) for i in range(5)]}
     position = None
@@ -400,7 +497,7 @@ def test_a_topic_that_matched_and_is_deleted_is_missed(child, failed, monkeypatc
         assert held(until(is_a("ready"))["position"]) == {"a.0": {"0": 0}}
         take(until, 5)
     else:
-        wait_until(lambda: reader._missing_topic_responses > 4, "it is missed")
+        wait_until(lambda: reader._assignment._n_missing > 4, "it is missed")
         script.logs[0].append(Row(5))
         take(until, 1)
 
@@ -447,14 +544,14 @@ def test_a_partition_whose_clock_is_ahead_is_passed_after_a_while_though_others_
     script.logs = {0: [], 1: []}
     reader, until = start(idle_ms=60_000, order_wait_ms=3_600_000)
     until(is_a("ready"))
-    wait_until(lambda: reader._buffers[TopicPartition("t", 0)].was_at_end, "its backlog is over")
+    wait_until(lambda: reader._assignment.buffers[TopicPartition("t", 0)].was_at_end, "its backlog is over")
     end = flow(script, reader)
     try:
         script.logs[1] = [Row(i, b"{}", AHEAD + i) for i in range(5)]
         held = until(lambda header: header["type"] == "status" and ["t", 1, 5] in header["held_back"])
         assert ["t", 0, 5] not in held["held_back"]
         assert "passed_early" not in held["counters"]
-        reader._settings = reader._settings.model_copy(update={"order_wait_ms": 50})
+        reader._order._settings = reader._settings.model_copy(update={"order_wait_ms": 50})
         assert read_of(until, 1) == 5
         status = until(lambda header: header["type"] == "status" and ["t", 1, 0] in header["held_back"])
         assert status["counters"]["passed_early"] == 5
@@ -472,7 +569,7 @@ def test_a_backlog_is_waited_for_however_long_it_takes(child):
     script.logs = {0: [Row(i, b"{}", i) for i in range(3)], 1: [Row(i, b"{}", AHEAD + i) for i in range(5)]}
     script.deaf = {0}
     reader, until = start(order_wait_ms=0, idle_ms=0)
-    ahead = reader._buffers
+    ahead = reader._assignment.buffers
     wait_until(lambda: ahead and len(ahead[TopicPartition("t", 1)].records) == 5, "they are fetched")
     for _ in range(5):
         until(is_a("status"))
@@ -488,10 +585,10 @@ def test_a_partition_that_is_known_to_be_ahead_is_not_slowed_down_to_what_there_
     script.logs = {0: [], 1: []}
     reader, until = start(idle_ms=60_000, order_wait_ms=3_600_000, buffer_bytes=1 << 20)
     until(is_a("ready"))
-    wait_until(lambda: reader._buffers[TopicPartition("t", 0)].was_at_end, "its backlog is over")
+    wait_until(lambda: reader._assignment.buffers[TopicPartition("t", 0)].was_at_end, "its backlog is over")
     end = flow(script, reader)
     try:
-        reader._buffers[TopicPartition("t", 1)]._ahead_until = math.inf
+        reader._assignment.buffers[TopicPartition("t", 1)]._ahead_until = math.inf
         script.logs[1] = [Row(i, b"x" * 10_000, AHEAD + i) for i in range(3_000)]
         # Its share of the buffer has room for 52 of them, and without that knowledge so many would be read in an hour.
         until(lambda header: header["type"] == "batch" and offsets(header, "end")["1"] > 2_800)
@@ -507,14 +604,14 @@ def test_records_behind_an_open_transaction_are_lag_and_one_that_stays_open_is_r
     script, start = child
     script.logs = {0: [Row(i) for i in range(5)], 1: [Row(0)]}
     script.open_at = {0: 3}
-    reader, until = start(stall_seconds=0.3)
+    _, until = start(stall_seconds=0.3)
     take(until, 4)
     until(lambda header: header["type"] == "status" and ends(header) == {0: 5, 1: 1})
     script.logs[0] = [*script.logs[0], *(Row(i) for i in range(5, 9))]
     until(lambda header: header["type"] == "status" and ends(header) == {0: 9, 1: 1})
     wait_until(lambda: caplog.records, "it is reported")
-    checks = reader._next_stall_check_at
-    wait_until(lambda: reader._next_stall_check_at > checks + 0.3, "some more looks")
+    for _ in range(15):  # some more looks
+        until(is_a("status"))
     [said] = [record.getMessage() for record in caplog.records]
     assert "topic t, partition 0" in said
     assert "offset 3 " in said
@@ -531,15 +628,14 @@ def test_records_behind_an_open_transaction_are_lag_and_one_that_stays_open_is_r
 def test_a_transaction_is_not_reported_because_its_partition_was_idle_before(child, caplog):
     script, start = child
     script.logs = {0: [Row(0)]}
-    reader, until = start(stall_seconds=1.0)
+    _, until = start(stall_seconds=1.0)
     take(until, 1)
-    wait_until(lambda: reader._next_stall_check_at, "the first look")
-    idle = reader._next_stall_check_at
-    wait_until(lambda: reader._next_stall_check_at > idle + 1.2, "it is idle for longer than a stall")
+    for _ in range(40):  # it is idle for longer than a stall
+        until(is_a("status"))
     script.open_at = {0: 1}
     script.logs[0] = [*script.logs[0], Row(1)]
     until(lambda header: header["type"] == "status" and ends(header) == {0: 2})
-    checks = reader._next_stall_check_at
-    wait_until(lambda: reader._next_stall_check_at > checks, "another look")
+    for _ in range(3):
+        until(is_a("status"))
     assert caplog.records == []
     wait_until(lambda: caplog.records, "now it has been open for long enough")

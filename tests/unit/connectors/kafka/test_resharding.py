@@ -4,7 +4,7 @@ import pytest
 
 from streammoe.errors import SourceError
 from streammoe_connectors.kafka.offsets import offsets_of
-from streammoe_connectors.kafka.partitions import check_position
+from streammoe_connectors.kafka.position import check_position
 from streammoe_connectors.kafka.resharding import redistributed
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 

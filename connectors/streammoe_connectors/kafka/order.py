@@ -1,0 +1,122 @@
+"""The next records of all partitions in their order, and how much of each is fetched ahead."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from streammoe.ports import TopicPartition
+from streammoe.text import some_of
+from streammoe.types import IntArray
+from streammoe_connectors.kafka.consumer import AssignedConsumer
+from streammoe_connectors.kafka.merge import Hold, merge
+from streammoe_connectors.kafka.partitions import PartitionBuffer
+from streammoe_connectors.kafka.records import Records, concatenate
+from streammoe_connectors.kafka.source_settings import ReadingSettings
+
+_LOGGER = logging.getLogger("streammoe.source")
+_EARLY_LOG_INTERVAL_SECONDS = 600.0
+"""Shortest time between two warnings of records that are passed although older ones may still come."""
+_UNSURE_SECONDS = 0.05
+"""Time without records after which a partition is asked whether there are any; open transactions end it earlier than
+the high watermark, which is all that fetches tell."""
+
+
+class Taken(NamedTuple):
+    """Records that were taken from their buffers, in order."""
+
+    records: Records
+    partition_index: IntArray | None
+    """Index of each record's partition in `partitions`, if there are several."""
+    partitions: list[TopicPartition]
+    n_skipped: int
+    """Tombstones that were passed since the last ones were taken."""
+
+
+class Order:
+    """Takes records from buffers in the order of their times.
+
+    Args:
+        settings: of the source.
+        counters: of incidents.
+    """
+
+    def __init__(self, settings: ReadingSettings, counters: Counter[str]) -> None:
+        self._settings = settings
+        self._counters = counters
+        self._warned_at = -_EARLY_LOG_INTERVAL_SECONDS
+        self.paused: set[TopicPartition] = set()
+        """Partitions that are not fetched for now, because their buffers are full or they have reached their stop."""
+        self.unsure: list[PartitionBuffer] = []
+        """Those that others wait for, though there may be nothing to wait for."""
+
+    def take(self, buffers: Sequence[PartitionBuffer], now: float) -> Taken | None:
+        """Take the next records, as far as their order is certain; ``None`` if there are none."""
+        settings = self._settings
+        holds = [buffer.hold(now, settings.idle_ms / 1000) for buffer in buffers]
+        has_records = any(buffer.records for buffer in buffers)
+        self.unsure = [
+            buffer
+            for buffer, hold in zip(buffers, holds, strict=True)
+            if has_records and hold is not Hold.NONE and not buffer.records
+            if buffer.at_end_since is None and now - buffer.received_at >= _UNSURE_SECONDS
+        ]
+        if len(buffers) == 1:
+            counts, order = [min(len(buffers[0].records), settings.max_poll_records)], None
+        else:
+            overdue = [
+                buffer.count_overdue(now, settings.order_wait_ms / 1000, self._room(buffers)) for buffer in buffers
+            ]
+            times = [buffer.records.times for buffer in buffers]
+            counts, order, n_early = merge(times, holds, overdue, settings.max_poll_records)
+            if n_early:
+                self._report_early([buffer for buffer, n in zip(buffers, overdue, strict=True) if n], n_early, now)
+        if sum(counts) < settings.max_poll_records:
+            for buffer, count in zip(buffers, counts, strict=True):
+                buffer.n_held_back = len(buffer.records) - count
+        if not sum(counts):
+            return None
+        records = concatenate([buffer.take(count) for buffer, count in zip(buffers, counts, strict=True)])
+        partitions = [buffer.partition for buffer, count in zip(buffers, counts, strict=True) if count]
+        index = None
+        if order is not None:
+            records = records.take(order)
+            if len(partitions) > 1:
+                index = np.repeat(np.arange(len(partitions)), [count for count in counts if count])[order]
+        return Taken(records, index, partitions, sum(buffer.count_passed_tombstones() for buffer in buffers))
+
+    def limit(self, consumer: AssignedConsumer, buffers: Sequence[PartitionBuffer], now: float) -> None:
+        """Pause partitions whose buffers are full, and resume those with room."""
+        room = self._room(buffers)
+        for buffer in buffers if len(buffers) > 1 else ():
+            partition = buffer.partition
+            if partition in self.paused:
+                if buffer.n_bytes < room / 2 and not buffer.reached_stop:
+                    consumer.resume(partition)
+                    self.paused.discard(partition)
+                    buffer.behind_since = now
+            elif buffer.n_bytes > room or buffer.reached_stop:
+                consumer.pause(partition)
+                self.paused.add(partition)
+
+    def _room(self, buffers: Sequence[PartitionBuffer]) -> float:
+        """Return how many bytes of one partition may wait for the others."""
+        return self._settings.buffer_bytes / len(buffers)
+
+    def _report_early(self, overdue: Sequence[PartitionBuffer], n_early: int, now: float) -> None:
+        """Count records that are passed although older ones may still come, and warn of it now and then."""
+        self._counters["passed_early"] += n_early
+        if not self._settings.order_wait_ms or now - self._warned_at < _EARLY_LOG_INTERVAL_SECONDS:
+            return
+        self._warned_at = now
+        _LOGGER.warning(
+            "records of %s have waited %g s for older ones of other partitions, and are learned before those: their "
+            "timestamps are ahead of the others', or another partition is stalled. Compare the clocks of the "
+            "producers, or set message.timestamp.type=LogAppendTime; source.order_wait_ms is how long records wait",
+            some_of((f"topic {topic}, partition {number}" for topic, number in (b.partition for b in overdue)), str),
+            self._settings.order_wait_ms / 1000,
+        )

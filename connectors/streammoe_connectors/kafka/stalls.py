@@ -1,0 +1,95 @@
+"""Partitions that should make progress and do not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+
+from streammoe.ports import TopicPartition
+from streammoe_connectors.kafka.partitions import PartitionBuffer
+from streammoe_connectors.kafka.source_settings import ReadingSettings
+
+_LOGGER = logging.getLogger("streammoe.source")
+
+
+class Stalls:
+    """What is known of partitions that are held up.
+
+    Args:
+        settings: of the source.
+    """
+
+    def __init__(self, settings: ReadingSettings) -> None:
+        self._settings = settings
+        self.partitions: list[TopicPartition] = []
+        """Those that have been held up for ``stall_seconds``, in order."""
+        self.behind: list[PartitionBuffer] = []
+        """Those that have had more for so long, records or an open transaction; their stable ends tell which."""
+        self._waiting_since: dict[TopicPartition, float] = {}
+        self._open_transactions: dict[TopicPartition, int] = {}
+        """Partitions that an open transaction has held up for so long that it was reported, and at which offset."""
+
+    def check(
+        self,
+        buffers: Iterable[PartitionBuffer],
+        waiting: Collection[TopicPartition],
+        held_up_at: float,
+        now: float,
+    ) -> bool:
+        """Find those that are held up, and report the ones that are new; return whether there are records to read.
+
+        Args:
+            buffers: of the partitions that are fetched.
+            waiting: partitions that have not been begun.
+            held_up_at: when something else last prevented all progress, in monotonic seconds.
+            now: monotonic seconds.
+        """
+        longest = self._settings.stall_seconds
+        self._waiting_since = {tp: self._waiting_since.get(tp, now) for tp in waiting}
+        silent = {tp for tp, since in self._waiting_since.items() if now - max(since, held_up_at) >= longest}
+        self.behind, judged = [], []
+        for buffer in buffers:
+            if now - max(buffer.end_known_at, held_up_at) >= longest:
+                silent.add(buffer.partition)
+            elif buffer.behind_since is not None and now >= (late := max(buffer.behind_since, held_up_at) + longest):
+                self.behind.append(buffer)
+                judged += [buffer] if buffer.stable_end_known_at >= late else []
+        unread = {buffer.partition for buffer in judged if buffer.stable_end > buffer.fetch_position}
+        before, self.partitions = self.partitions, sorted(silent | unread)
+        self._report(
+            silent.difference(before), "no answer for %.0f s from the leader of %s, if it has one; it is tried on"
+        )
+        self._report(unread.difference(before), "no records for %.0f s from %s, although there are more to read")
+        self._report_open_transactions([buffer for buffer in judged if buffer.partition not in unread], now)
+        return bool(unread)
+
+    def _report(self, partitions: Collection[TopicPartition], message: str) -> None:
+        if partitions:
+            names = ", ".join(f"topic {topic}, partition {number}" for topic, number in sorted(partitions))
+            _LOGGER.warning(message, self._settings.stall_seconds, names)
+
+    def _report_open_transactions(self, held_up: Collection[PartitionBuffer], now: float) -> None:
+        """Warn once of each transaction that holds up a partition for too long."""
+        before = self._open_transactions
+        self._open_transactions = {buffer.partition: buffer.fetch_position for buffer in held_up}
+        for buffer in held_up:
+            topic, number = buffer.partition
+            offset = buffer.fetch_position
+            if before.get(buffer.partition) == offset:
+                continue
+            _LOGGER.warning(
+                "topic %s, partition %d: a transaction has been open at offset %d for %.0f s, and %d records from "
+                "there on wait until it ends. Find its producer by kafka-transactions.sh --bootstrap-server HOST:PORT "
+                "describe-producers --topic %s --partition %d. If that is gone for good, end the transaction: the same "
+                "with abort --topic %s --partition %d --start-offset %d",
+                topic,
+                number,
+                offset,
+                now - (buffer.behind_since or now),
+                buffer.end - offset,
+                topic,
+                number,
+                topic,
+                number,
+                offset,
+            )

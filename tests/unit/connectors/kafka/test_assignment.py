@@ -1,0 +1,92 @@
+"""Where reading begins, after what an earlier run has left, and the positions of what is read."""
+
+from collections import Counter
+from contextlib import nullcontext
+
+import pytest
+
+from streammoe.errors import SourceError
+from streammoe.ports import TopicPartition
+from streammoe_connectors.kafka.assignment import Assignment
+from streammoe_connectors.kafka.consumer import TopicDescription
+from streammoe_connectors.kafka.offsets import offsets_of
+from streammoe_connectors.kafka.position import check_position, offsets_left
+from streammoe_connectors.kafka.source_settings import ReadingSettings
+from streammoe_connectors.kafka.survey import Limits
+
+LIMITS = Limits(0, 10, 12, 5)
+
+
+def topic(identity, **offsets):
+    return {"id": identity, "partitions": {number.removeprefix("p"): offset for number, offset in offsets.items()}}
+
+
+def assignment(position=None, **settings):
+    return Assignment(ReadingSettings(**{"topics": "t", "group": "g", **settings}), position, "me", Counter())
+
+
+def at(*numbers):
+    return {TopicPartition("t", number): LIMITS for number in numbers}
+
+
+@pytest.mark.parametrize(
+    ("id_before", "left"),
+    [("one", topic("one", p1=11, p3=13, p5=25)), ("created before", topic("one", p3=13, p5=25))],
+)
+def test_partitions_that_were_left_at_different_times_all_stay_known(id_before, left):
+    settings = ReadingSettings(topics="t", group="g", shard="0/2")
+    position = {"left": {"t": topic(id_before, p1=11, p5=15)}, "topics": {"t": topic("one", p0=10, p3=13, p5=25)}}
+    assert offsets_left(settings, position) == {"t": left}
+
+
+def test_what_is_read_again_is_no_longer_left():
+    position = {"left": {"t": topic("one", p1=11)}, "topics": {"t": topic("one", p0=10)}}
+    assert offsets_left(ReadingSettings(topics="t", group="g"), position) == {}
+
+
+def test_a_position_of_another_shard_is_rejected_unless_the_division_is_another_one():
+    def start(of, now):
+        made = assignment({"topics": {"t": topic("one", p0=1)}, "shard": of}, shard=now)
+        assert made.see({"t": TopicDescription("one", {})})
+        return made.settle({}, {})
+
+    with pytest.raises(SourceError, match=r"0/3.*1/3"):
+        start("0/3", "1/3")
+    for of, now in (("0/2", "1/3"), ("0/2", "0/1")):
+        with pytest.raises(SourceError, match="fewer partitions") if now == "0/1" else nullcontext():
+            assert start(of, now) == []
+
+
+def test_a_topic_created_again_is_begun_as_a_whole_and_until_then_the_position_is_that_of_the_old_one():
+    before = {"topics": {"t": topic("one", p0=3, p1=4)}, "shard": "0/1"}
+    made = assignment(before, on_lost="earliest")
+    made.see({"t": TopicDescription("two", {0: 1, 1: None})})
+    assert made.settle(at(0), {}) == []
+    assert made.position()["topics"] == before["topics"]
+    assert made.settle(at(0, 1), {}) == sorted(at(0, 1))
+    assert made.position()["topics"] == {"t": topic("two", p0=0, p1=0)}
+
+
+def test_a_position_holds_every_partition_topics_without_any_and_what_was_left():
+    settings = {"topics": ("a", "b"), "shard": "0/2"}
+    left = {"c": {"id": "id", "partitions": {"1": 9}}}
+    topics = {"a": topic("id", p0=3, p10=4), "b": topic(None)}
+    position = {"kind": "kafka", "group": "g", "owner": "me", "shard": "0/2", "topics": topics}
+    described = {"a": TopicDescription("id", {0: 1, 1: 1, 10: None}), "b": TopicDescription(None, {1: 1})}
+    for saved in (position, position | {"left": left}):
+        made = assignment(saved, **settings)
+        made.see(described)
+        made.settle({TopicPartition("a", 0): LIMITS}, {})
+        assert made.position() == saved
+        check_position(saved)
+    assert offsets_of(position) == {TopicPartition("a", 0): 3, TopicPartition("a", 10): 4}
+    for wrong in (
+        {"kind": "file"},
+        *({"topics": {"a": held}} for held in (7, {"partitions": {"x": 1}}, {"partitions": {"0": "1"}})),
+        {"owner": None},
+        {"pattern": 7},
+        *({"shard": shard} for shard in (None, "0", "2/2", "0/0", "x/2", "-1/2")),
+        {"left": {"a": {"id": "1", "partitions": {"0": -1}}}},
+    ):
+        with pytest.raises(SourceError):
+            check_position(position | wrong)
