@@ -8,15 +8,17 @@ import json
 import os
 import signal
 import time
+import uuid
 
 import numpy as np
 import pytest
 from kafka.errors import KafkaError
 
+from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.clients import load_client
 from streammoe_connectors.kafka.consumer import ClusterUnavailableError
 from tests.integration.conftest import available
-from tests.integration.kafka_clients import settings_of
+from tests.integration.kafka_clients import numbers, opened, polled_until, settings_of, take
 from tests.kafka_lab.cluster import GROUPS, TRANSACTIONS, Cluster
 from tests.kafka_lab.lab import Daemon, Producer, wait_until
 from tests.kafka_lab.topics import Topics
@@ -109,6 +111,36 @@ def test_learning_and_transactional_predictions_outlive_any_one_node(cluster, to
     assert sorted(place["offset"] for place in places) == list(range(n))
     undisturbed = Daemon(tmp_path / f"undisturbed-{topic}", cluster.address, topic, SETTINGS)
     assert undisturbed.finish()["state_digest"] == daemon.metadata["state_digest"]
+
+
+@pytest.mark.both_clients
+def test_a_partition_without_a_leader_is_named_and_holds_up_no_other_and_is_read_once_when_it_has_one(cluster, topics):
+    topic = f"alone-{uuid.uuid4().hex[:8]}"
+    alone = {"assignments": {0: [1], 1: [2]}, "configs": {"min.insync.replicas": "1"}}
+    topics.admin.create_topics({topic: alone}, wait_for_metadata=True)
+    for partition in (0, 1):
+        topics.fill(topic, numbers(*range(5)), partition=partition)
+    settings, gone = settings_of(cluster.address, topic, stall_seconds=3), TopicPartition(topic, 1)
+    with opened(settings) as source:
+        end = take(source, 10)[1].end
+        for partition in (0, 1):
+            topics.fill(topic, numbers(5, 6), partition=partition)
+        take(source, 4)
+        cluster.nodes[2].kill9()
+        polled_until(source, lambda: source.status().stalled == [gone], "it is named while it is read")
+        assert source.status().connected
+    try:
+        with opened(settings, end) as source:
+            assert take(source, 2)[0] == numbers(5, 6)
+            polled_until(source, lambda: source.status().stalled == [gone], "it is named at a start")
+            assert source.status().positions == {TopicPartition(topic, 0): 7, gone: 5}
+            cluster.nodes[2].start()
+            found, last = take(source, 2)
+            assert found == numbers(5, 6)
+            assert last.end["topics"][topic]["partitions"] == {"0": 7, "1": 7}
+            polled_until(source, lambda: source.status().stalled == [], "all is well")
+    finally:
+        cluster.nodes[2].start()
 
 
 @pytest.mark.exhaustive

@@ -142,6 +142,18 @@ def test_partitions_that_had_to_wait_for_another_are_read_on(topics):
     assert "consumer_rebuilt" not in counters  # which is what helps after a minute
 
 
+@pytest.mark.both_clients
+def test_lag_is_that_of_now_while_nothing_is_read_on(topics):
+    name = topics.create()
+    topics.fill(name, [b"x" * 1_000] * 4_000)  # more than the pipe to the daemon holds
+    with opened(settings_of(topics.address, name)) as source:
+        learned, partition = len(source.poll(60.0)), TopicPartition(name, 0)
+        wait_until(lambda: source.status().lags == {partition: 4_000 - learned}, "what waits at the start is lag")
+        topics.fill(name, [b"y"] * 3_000)
+        wait_until(lambda: source.status().lags == {partition: 7_000 - learned}, "so is what comes meanwhile")
+        assert source.status().connected
+
+
 def test_a_pattern_reads_topics_that_match_and_those_that_come_later_from_their_first_record(topics):
     name = topics.create(partitions=2, name="pattern")
     topics.fill(name, numbers(0, 1), partition=1)

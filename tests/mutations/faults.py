@@ -597,7 +597,7 @@ FAULTS = {
         Fault(
             "kafka-owner-ignored",
             'owners = {"", position["owner"]}',
-            "owners = {each.owner for each in metadata if each}",
+            "owners = {mark.owner for _, mark in found.values() if mark}",
         ),
         Fault(
             "kafka-recreated-topic-read-on", 'topic_id} and saved["id"] != topic_id', "topic_id} and topic_id is None"

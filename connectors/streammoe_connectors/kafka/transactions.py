@@ -94,7 +94,7 @@ class TransactionalProducer(TopicProducer):
         try:
             consumer = self._client.create_consumer(self._client.client_options(self._connection), settings)
             try:
-                found = [consumer.committed(partition) for partition in offsets_of(position)]
+                found = consumer.committed(list(offsets_of(position)))
             finally:
                 consumer.close()
         except ClusterUnavailableError as error:
@@ -103,8 +103,8 @@ class TransactionalProducer(TopicProducer):
             raise ClientError(Cause.NOT_AUTHORIZED, str(error)) from error
         # An empty owner marks a daemon that has stopped. It was ours: our later commits have replaced any other.
         owners = {"", position["owner"]}
-        marks = [each[1] for each in found if each is not None and each[1] is not None]
-        return max((mark.checkpoint_generation for mark in marks if mark.owner in owners), default=None)
+        marks = [mark for _, mark in found.values() if mark is not None and mark.owner in owners]
+        return max((mark.checkpoint_generation for mark in marks), default=None)
 
     def send(self, record: Outgoing) -> None:
         self._begin()
