@@ -11,11 +11,12 @@ import codecs
 import csv
 import io
 import logging
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -77,6 +78,9 @@ class Dialect(NamedTuple):
 
 
 _DEFAULT = Dialect()
+_LF = ord("\n")
+_LINE = re.compile(rb"[^\n]*+\n?")
+_QUOTED = re.compile(rb'[^"\n]*+(?:"[^"]*+"[^"\n]*+)*+\n?')
 
 
 class RecordReader:
@@ -400,38 +404,27 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment
         comment: if given, a line outside quotes that begins with it is a record of its own, whatever quotes it holds.
     """
     octets = np.frombuffer(chunk, np.uint8)
-    lines: IntArray = np.flatnonzero(octets == ord("\n")) + 1
+    lines: IntArray = np.flatnonzero(octets == _LF) + 1
     if at_eof and chunk and not chunk.endswith(b"\n"):
         lines = np.append(lines, len(chunk))
-    every = quotes = np.flatnonzero(octets == ord('"')) if quoted and b'"' in chunk else np.empty(0, np.int64)
-    if comment:
-        quotes = _without_comments(chunk, 0, lines, every, comment)
-    in_quotes = np.searchsorted(quotes, lines) % 2 == 1
-    # Line ends outside quotes, then those inside; a forced cut inside quotes swaps the two from there on.
-    parity, line_ends_by_parity = 0, (lines[~in_quotes], lines[in_quotes])
-
-    runs: list[IntArray] = []
-    start = 0
-    while start < len(chunk):
-        run = line_ends_by_parity[parity]
-        run = run[np.searchsorted(run, start, "right") :]
-        too_long = np.flatnonzero(np.diff(run, prepend=start) > limit)
-        run = run[: too_long[0]] if too_long.size else run
-        if run.size:
-            runs.append(run)
-            start = int(run[-1])
-        if start == len(chunk) or (len(chunk) - start <= limit and not at_eof):
-            break
-        line = int(np.searchsorted(lines, start, "right"))
-        start = min(start + limit, int(lines[line])) if line < len(lines) else start + limit
-        runs.append(np.array([start]))
-        if comment:  # and others may be comments then
-            quotes = _without_comments(chunk, start, lines, every, comment)
-            in_quotes = np.searchsorted(quotes, lines) % 2 == 1
-            line_ends_by_parity = lines[~in_quotes], lines[in_quotes]
-        else:
-            parity = int(np.searchsorted(quotes, start)) % 2
-    return np.concatenate(runs) if runs else np.empty(0, np.int64)
+    quotes = np.flatnonzero(octets == ord('"')) if quoted and b'"' in chunk else np.empty(0, np.int64)
+    regular = lines[np.searchsorted(quotes, lines) % 2 == 0]
+    rest = len(chunk) - (int(regular[-1]) if regular.size else 0)
+    is_short = np.diff(regular, prepend=0).max(initial=0) <= limit and rest <= (0 if at_eof else limit)
+    if is_short and not (comment and quotes.size):
+        return regular
+    ends, start, size, match = [], 0, len(chunk), (_QUOTED if quotes.size else _LINE).match
+    while start < size:
+        is_line = comment and chunk.startswith(comment, start)
+        found = (_LINE.match if is_line else match)(chunk, start, start + limit)
+        end = found.end() if found else start
+        if end == start or (chunk[end - 1] != _LF and not (at_eof and end == size)):
+            if size - start <= limit and not at_eof:
+                break
+            end = chunk.find(b"\n", start, start + limit) + 1 or min(start + limit, size)
+        ends.append(end)
+        start = end
+    return np.array(ends, np.int64)
 
 
 def csv_lines(value: bytes) -> list[bytes]:
@@ -439,22 +432,6 @@ def csv_lines(value: bytes) -> list[bytes]:
     ends = record_ends(value, len(value), quoted=True, at_eof=True).tolist()
     found = [value[start:stop].rstrip(b"\r\n") for start, stop in pairwise([0, *ends])]
     return [line for line in found if line.strip()] or [value]
-
-
-def _without_comments(chunk: bytes, start: int, lines: IntArray, quotes: IntArray, comment: bytes) -> IntArray:
-    """Return the quotes from a record's start on that are not in comments: lines with a mark where no quote is open."""
-    quotes = quotes[np.searchsorted(quotes, start) :]
-    ends = lines[np.searchsorted(lines, start, "right") :]
-    starts = np.append(start, ends)[: len(ends)]
-    marked = np.flatnonzero(np.frombuffer(chunk, np.uint8)[starts] == comment[0])
-    spans = np.searchsorted(quotes, [starts[marked], ends[marked]])
-    kept = np.ones(len(quotes), np.bool_)
-    left_out = 0
-    for at, first, stop in zip(starts[marked].tolist(), *spans.tolist(), strict=True):
-        if stop > first and (first - left_out) % 2 == 0 and chunk.startswith(comment, at):
-            kept[first:stop] = False
-            left_out += stop - first
-    return quotes[kept]
 
 
 def _have_content(chunk: bytes, ends: IntArray, comment: bytes, header: bytes) -> BoolArray:
@@ -600,10 +577,5 @@ def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]
 
 
 def _distinct(names: tuple[str, ...]) -> list[str]:
-    """Return names for the same columns, of which each one has its own."""
-    found: list[str] = []
-    for name in names:
-        others = (f"{name or 'column'}{n}" for n in count(2))
-        taken = {*names, *found} if not name or name in found else set[str]()
-        found.append(name if not taken else next(other for other in others if other not in taken))
-    return found
+    """Return names for the same columns, of which each one has its own: repeated ones with the column's number."""
+    return [name if name and names.index(name) == i else f"{name or 'column'}_{i + 1}" for i, name in enumerate(names)]

@@ -109,35 +109,7 @@ class Connection(BaseModel):
     Passwords are never shown: not in the settings' representation, messages or checkpoints. They and certificates are
     read from their files again whenever a client is made.
 
-    Attributes:
-        bootstrap_servers: addresses of some brokers, as a list or separated by commas.
-        security_protocol: whether the connection is encrypted (SSL), and whether it uses a login (SASL).
-        sasl_mechanism: of the login.
-        sasl_plain_username: the user name for PLAIN and SCRAM.
-        sasl_plain_password: the password for that; better set by file or environment variable.
-        sasl_plain_password_file: a file that holds it, such as a mounted secret; a line end after it is not part of it.
-        sasl_plain_password_env: the environment variable that holds it.
-        sasl_oauth_token_url: for OAUTHBEARER, the address of an OAuth 2 token endpoint, with https unless it is on this
-            machine.
-        sasl_oauth_client_id: identifies this client to the endpoint.
-        sasl_oauth_client_secret: of the client; better set by file or environment variable.
-        sasl_oauth_client_secret_file: a file that holds it.
-        sasl_oauth_client_secret_env: the environment variable that holds it.
-        sasl_oauth_scope: the scopes to request, separated by spaces, if the endpoint needs any.
-        sasl_oauth_cafile: certificates of the authorities that sign the endpoint's certificate; by default those that
-            the system trusts.
-        sasl_oauth_extensions: SASL extensions that brokers ask for, such as ``{ logicalCluster = "lkc-1" }``.
-        ssl_cafile: certificates of the authorities that sign the brokers' certificates.
-        ssl_certfile: the client's own certificate.
-        ssl_keyfile: the private key of that certificate.
-        ssl_password: the password of that key; better set by file or environment variable.
-        ssl_password_file: a file that holds it.
-        ssl_password_env: the environment variable that holds it.
-        client: the package that talks to the brokers: ``kafka-python``, or ``librdkafka``, which takes a fraction of
-            the processor time, is installed by the extra ``kafka-fast``, and is needed for OAUTHBEARER.
-        client_id: identifies this client in the brokers' logs and quotas.
-        options: further options of the client, by their names there, such as ``fetch_min_bytes`` of kafka-python or
-            ``fetch.min.bytes`` of librdkafka.
+    docs/kafka.md#settings explains each of them, also those of values and sinks.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -168,6 +140,7 @@ class Connection(BaseModel):
     client: Literal["kafka-python", "librdkafka"] = Field(default="kafka-python", validate_default=True)
     client_id: str = Field(default="streammoe", min_length=1)
     options: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """Further options of the client, by their names there."""
 
     @field_validator("sasl_mechanism")
     @classmethod

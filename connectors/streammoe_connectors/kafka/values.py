@@ -70,40 +70,6 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 class ValueSettings(BaseModel):
     """The format of values, and the parts of a record that become fields of its event.
 
-    Attributes:
-        format: of the values.
-        schema_registry: for avro and protobuf instead of `schema_file`, the http(s) address of a registry with
-            Confluent's interface. Each value then begins with a byte 0 and the 4 bytes of its schema's number, in
-            protobuf followed by the indexes of its message. A user and a password may be part of the address, as in
-            ``https://user:password@host``; messages omit them.
-        schema_registry_username: the user for HTTP basic authentication.
-        schema_registry_password: of the user; better set by file or environment variable.
-        schema_registry_password_file: a file that holds it, which is read again for each schema, so that it may be
-            replaced at any time; a line end after it is not part of it.
-        schema_registry_password_env: the environment variable that holds it.
-        schema_registry_token: a bearer token instead of user and password; better set by file or environment variable.
-        schema_registry_token_file: a file that holds it, likewise.
-        schema_registry_token_env: the environment variable that holds it.
-        schema_registry_cafile: certificates of the authorities that sign the registry's certificate; by default those
-            that the system trusts.
-        schema_registry_certfile: the client's own certificate, for a registry that requires one.
-        schema_registry_keyfile: the private key of that certificate, unless that file holds it, too.
-        schema_registry_key_password: the password of that key; better set by file or environment variable.
-        schema_registry_key_password_file: a file that holds it.
-        schema_registry_key_password_env: the environment variable that holds it.
-        columns: for csv, the names of the values in each record, in order.
-        schema_file: for avro, an Avro schema (``.avsc``) that all values were written with; for protobuf, the output of
-            ``protoc --include_imports --descriptor_set_out=FILE``.
-        message: for protobuf, the full name of the message, such as ``shop.Order``; with a registry values of other
-            messages are then rejected, and by default all are read.
-        record: for jsonl, avro and protobuf, names that lead from the value to the object that is the record, such as
-            ``payload.after``.
-        framing: for jsonl and protobuf, the prefix of each message: nothing (``none``), or that of serializers for a
-            registry (``confluent``).
-        key_field: name of the event's field for the record's key, as text; bytes that are none become escapes.
-        timestamp_field: name of the event's field for the record's timestamp, as seconds since 1970.
-        header_fields: headers that become fields of the same names, as texts; the last of several equal ones counts.
-
     If a JSON, Avro or Protobuf value itself has one of the last three names, the field of the value counts. In csv they
     become columns, in this order, before `columns`. A record without key, timestamp or header lacks that field.
     """

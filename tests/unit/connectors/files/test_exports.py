@@ -150,9 +150,9 @@ def test_columns_with_the_same_name_are_an_error_that_names_them_apart(write):
     with pytest.raises(SourceError) as failure:
         read(path, skip_lines=1)
     (header, skipped) = re.findall("--header '(.+)' --skip-lines ([0-9]+)", str(failure.value))[0]
-    assert (header, skipped) == ('y,"a,b",x,x3,x2,column2,y2', "2")
+    assert (header, skipped) == ('y,"a,b",x,x_4,x2,column_6,y_7', "2")
     (batch,) = read(path, skip_lines=2, header=next(csv.reader([header])))
-    assert decoder("csv").names(batch, 0)["x3"] == "4"
+    assert decoder("csv").names(batch, 0)["x_4"] == "4"
 
 
 def test_what_is_not_in_the_encoding_is_rejected_by_record(write):
