@@ -408,7 +408,7 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment
     if at_eof and chunk and not chunk.endswith(b"\n"):
         lines = np.append(lines, len(chunk))
     quotes = np.flatnonzero(octets == ord('"')) if quoted and b'"' in chunk else np.empty(0, np.int64)
-    regular = lines[np.searchsorted(quotes, lines) % 2 == 0]
+    regular: IntArray = lines[np.searchsorted(quotes, lines) % 2 == 0]
     rest = len(chunk) - (int(regular[-1]) if regular.size else 0)
     is_short = np.diff(regular, prepend=0).max(initial=0) <= limit and rest <= (0 if at_eof else limit)
     if is_short and not (comment and quotes.size):
