@@ -1,12 +1,13 @@
 """Protobuf values that name their schema in a registry."""
 
 import base64
-import sys
 
 import pytest
+from confluent_kafka.schema_registry.confluent import meta_pb2
+from confluent_kafka.schema_registry.confluent.type import decimal_pb2
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
-from streammoe.errors import ConfigError, SourceError
+from streammoe.errors import SourceError
 from tests.unit.connectors.kafka_records import columns, only, record, refusal, values_of
 
 FILE, MESSAGE, FIELD = (
@@ -37,22 +38,16 @@ UNIT = FILE(
     syntax="proto3",
     message_type=[MESSAGE(name="Unit", field=[field(1, "metres", "DOUBLE")])],
 )
-DECIMAL = FILE(
-    name="confluent/type/decimal.proto",
-    package="confluent.type",
-    message_type=[
-        MESSAGE(
-            name="Decimal",
-            field=[field(1, "value", "BYTES"), field(2, "precision", "UINT32"), field(3, "scale", "INT32")],
-        )
-    ],
-)
-META = FILE(name="confluent/meta.proto", package="confluent")
 SHOP = FILE(
     name="shop.proto",
     package="shop",
     syntax="proto3",
-    dependency=["google/protobuf/timestamp.proto", "geo/point.proto", META.name, DECIMAL.name],
+    dependency=[
+        "google/protobuf/timestamp.proto",
+        "geo/point.proto",
+        "confluent/meta.proto",
+        "confluent/type/decimal.proto",
+    ],
     message_type=[
         MESSAGE(
             name="Order",
@@ -71,8 +66,9 @@ SHOP = FILE(
     ],
 )
 POOL = descriptor_pool.DescriptorPool()
-POOL.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
-for each in (UNIT, POINT, META, DECIMAL, SHOP):
+for module in (descriptor_pb2, timestamp_pb2, meta_pb2, decimal_pb2):
+    POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+for each in (UNIT, POINT, SHOP):
     POOL.Add(each)
 Order, Reason = (
     message_factory.GetMessageClass(POOL.FindMessageTypeByName(name)) for name in ("shop.Order", "shop.Refund.Reason")
@@ -191,16 +187,6 @@ def test_decimals_are_exact_and_hostile_ones_rejected(registry):
     assert only(values, framed(8, order(price={"value": b"\1", "scale": 1}))) == {"y": 0, "price": 0.1}
 
 
-def test_types_are_inferred_where_a_registry_leaves_them_out(registry):
-    lacking = FILE()
-    lacking.CopyFrom(SHOP)
-    for each in lacking.message_type[0].field:
-        if each.type_name:
-            each.ClearField("type")
-    shop(registry, file=lacking)
-    assert only(values_at(registry), framed(7, order(**FULL))) == READ
-
-
 def test_a_registry_that_serializes_only_by_number_is_asked_so(registry):
     shop(registry)
     put(registry, f"/subjects/unit/{VERSION}", 'syntax = "proto3";', id=2)
@@ -259,18 +245,3 @@ def test_two_files_of_one_name_cannot_be_used_and_one_that_is_referred_to_twice_
     put(registry, f"/schemas/ids/7{SERIALIZED}", SHOP, *twice, ("geo/unit.proto", "other"))
     put(registry, f"/subjects/other/{VERSION}", FILE(package="other"))
     assert refusal(values_at(registry), framed(7, b"\0")) == (0, "malformed")
-
-
-def test_bytes_that_are_no_message_are_rejected_and_affect_no_other(registry):
-    shop(registry)
-    values = values_at(registry)
-    block = values.block(
-        columns(record(framed(7, order(y=1.0))), record(framed(7, b"\0\xff")), record(framed(7, b"\2\2")))
-    )
-    assert block.rejected.keys() == {1}
-
-
-def test_a_package_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "streammoe_connectors.formats.protobuf", None)
-    with pytest.raises(ConfigError, match="protobuf"):
-        values_of(format="protobuf", schema_registry="http://there")
