@@ -107,17 +107,6 @@ def test_what_run_says_of_files_is_said_before_and_nothing_is_written(call, conf
     assert call("check-config", config, code=3).stderr == call("run", config, "--log-level", "error", code=3).stderr
 
 
-def test_check_config_writes_nothing_and_reports_every_error(call, config, tmp_path):
-    before = sorted(tmp_path.rglob("*"))
-    done = call("check-config", config)
-    assert (done.stdout, done.stderr) == (f"{config}: no errors\n", "")
-    assert sorted(tmp_path.rglob("*")) == before
-    config.write_text('[source]\nkind = "file"\n[model]\nn_expert = 3\ndegree = "two"\n[modle]\n')
-    done = call("check-config", config, "--set", "metrics.port=70000", code=2)
-    named = {line.removeprefix("error: ").partition(":")[0] for line in done.stderr.splitlines()}
-    assert named == {"model.n_expert", "model.degree", "modle", "schema.target", "source.path", "metrics.port"}
-
-
 def test_a_wrong_kind_hides_no_other_error_of_its_section_or_of_others(call, config):
     for kind, wrong in {
         "model": ("n_experts=-1", "exprt=laplace", "max_classes=0"),

@@ -14,7 +14,7 @@ import pytest
 from streammoe.errors import SourceError
 from streammoe.estimators import MoERegressor
 from streammoe.options import Lags, WarmUp
-from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with
+from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.ports import EXPIRED, Unreadable
@@ -162,22 +162,6 @@ def test_a_rejected_event_is_in_the_letters_as_one_record():
     assert (label.reason, label.format) == ("no_key", None)  # no replay could learn it
 
 
-def test_a_letter_has_key_and_headers_of_the_record_that_it_names_also_over_a_restart():
-    """Those of an event are of its features, which came before, and after a restart in another process."""
-    whys = [(("why", b"A"),), (), (("why", b"no key"), ("why", None))]
-    before, after, line = joining(), joining(), line_of()
-    settled(before, line, batch_of([{"a": 1.0, "y": 1.0}, A], keys=[None, b"features"], headers=[(), whys[0]]))
-    after.restore(before.arrays())
-    later = [{"id": 1, "y": "x"}, {"a": "x", "y": 1.0}, {"y": 1.0}]
-    keys = [b"label", None, b"none"]
-    processed = settled(after, line, batch_of(later, 2, keys=keys, headers=[(("why", b"label"),), *whys[1:]]))
-    found = [(letter.key, letter.headers) for letter in processed.letters]
-    assert found == [(b"features", whys[0]), (None, None), (b"none", whys[2])]
-    bare = settled(before, line, batch_of([{"id": 1, "y": "x"}], 2))
-    assert [(letter.key, letter.headers) for letter in bare.letters] == found[:1]
-    assert "labels.headers" not in before.arrays()
-
-
 def test_what_expires_is_a_letter_if_wanted_and_counts_as_expired_alone():
     for limits, later, named in [
         (Limits(1), [{"id": 2, "a": 1.0}], "max_pending = 1"),
@@ -197,12 +181,6 @@ def test_what_expires_is_a_letter_if_wanted_and_counts_as_expired_alone():
         assert (letter.location["row"], letter.stage, letter.reason, letter.format) == (1, "join", EXPIRED, None)
         assert json.loads(letter.record) == A
         assert named in letter.detail
-
-
-def test_features_that_were_rejected_have_one_letter_though_they_expire_later():
-    join, line = LabelJoin("id", SCHEMA, Limits(1), keep_expired=True), line_of()
-    processed = settled(join, line, batch_of([{"a": 1.0, "y": 1.0}, {"id": 1, "a": "x"}, {"id": 2, "a": 1.0}]))
-    assert [letter.reason for letter in processed.letters] == ["wrong_type"]
 
 
 def test_predictions_have_a_row_when_features_come_and_one_when_their_label_does():
@@ -231,19 +209,6 @@ def test_what_is_learned_is_what_complete_events_in_the_order_of_their_labels_te
     assert apart.model.n == 90
     assert apart.model.state_digest() == whole.model.state_digest()
     assert apart.scores.to_json() == whole.scores.to_json()
-
-
-# --- what a checkpoint keeps ----------------------------------------------------------------------------------------
-
-
-def test_the_digest_is_that_of_model_and_what_waits():
-    join, model = joining(), line_of().model
-    assert digest_with(model, {}) == model.state_digest()
-    joined(join, [A])
-    digest = digest_with(model, join.arrays())
-    assert digest != model.state_digest()
-    joined(join, [LABEL])
-    assert digest_with(model, join.arrays()) != digest
 
 
 # --- lags -----------------------------------------------------------------------------------------------------------
