@@ -349,8 +349,8 @@ FAULTS = {
         Fault("background-state-shared", "arrays = copies.copy(self.arrays)", "arrays = self.arrays"),
         Fault(
             "source-told-before-durable",
-            "self._mark_saved(taken_at, time.monotonic() - taken_at)",
-            "self._mark_saved(taken_at, time.monotonic() - taken_at)\n        self._report_position(self._position)",
+            "self._mark_saved()\n        self._resume(taken_at)",
+            "self._mark_saved()\n        self._report_position(self._position)\n        self._resume(taken_at)",
         ),
         Fault(
             "transaction-in-background", "if self._is_transactional or self._can_roll_back:", "if self._can_roll_back:"
@@ -499,7 +499,11 @@ FAULTS = {
         Fault("source-events-counted-again", "inc(times - before.counters.get(event, 0))", "inc(times)"),
     ],
     "server": [
-        Fault("wait-ends-between-attempts", "elif outcome is Outcome.UNANSWERED and", "elif False and"),
+        Fault(
+            "wait-ends-between-attempts",
+            "since = started if self._unanswered_since is None else self._unanswered_since",
+            "since = started",
+        ),
         Fault("age-set-back-with-sink", "reload=reload, health=health) as running", "reload=reload) as running"),
         Fault(
             "unsaved-without-background", "set_unsaved(self._in_progress + self._unsaved)", "set_unsaved(self._unsaved)"
@@ -533,10 +537,10 @@ FAULTS = {
         Fault("fingerprint-not-compared", 'return digest(head) == file["head_sha256"]', "return bool(digest(head))"),
         Fault(
             "quoted-line-end-ends-record",
-            "    in_quotes = np.searchsorted(quotes, lines) % 2 == 1\n    #",
-            "    in_quotes = np.searchsorted(quotes, lines) % 2 == 2\n    #",
+            "regular: IntArray = lines[np.searchsorted(quotes, lines) % 2 == 0]",
+            "regular: IntArray = lines[np.searchsorted(quotes, lines) % 2 < 2]",
         ),
-        Fault("record-of-limit-cut", "np.diff(run, prepend=start) > limit", "np.diff(run, prepend=start) >= limit"),
+        Fault("record-beyond-limit-kept", ".max(initial=0) <= limit and rest", ".max(initial=0) <= 10**9 and rest"),
         Fault(
             "blank-line-shifts-offsets",
             "np.cumsum(lengths[keep]), starts[keep]",
