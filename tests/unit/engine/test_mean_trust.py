@@ -67,17 +67,6 @@ def test_whoever_was_near_predicts_and_one_that_was_not_comes_back():
     assert np.abs(found[100:] - targets[100:200]).mean() < 0.15
 
 
-def test_rows_without_target_and_predicted_ones_change_nothing():
-    predictions, targets, served, counts = rows(5)
-    trust = MeanTrust.of(3, 2, trusted=False)
-    before = {name: array.tobytes() for name, array in trust.arrays().items()}
-    expected = 0.25 * (served + predictions.sum(axis=0))
-    np.testing.assert_allclose(combined(trust, predictions, targets, served, np.empty(0)), expected)
-    missing = np.full_like(targets, np.nan)
-    np.testing.assert_allclose(combined(trust, predictions, missing, served, counts), expected)
-    assert {name: array.tobytes() for name, array in trust.arrays().items()} == before
-
-
 def test_errors_without_measure_leave_finite_weights():
     """From none at all, in which nothing is learned, to those whose squares are infinite."""
     for size, first in itertools.product((0.0, 1e-200, 1e-160, 1e150, 1e200, 1e308), (0.0, 1.0)):

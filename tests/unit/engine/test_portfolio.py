@@ -63,14 +63,6 @@ def test_one_event_counts_for_so_much_only_and_those_like_it_soon_after_in_full(
         assert (trust[0] > 0.99) == stays, len(rows)
 
 
-def test_a_row_without_target_is_predicted_and_changes_nothing():
-    nothing = [np.nan, np.nan, np.nan]
-    found, predictions, trust = combined([nothing, nothing], [1.0, 1.0])
-    assert np.isnan(found).all()
-    np.testing.assert_allclose(predictions, 0.5 + 0.6 + 0.6)
-    assert trust.tolist() == [0.5, 0.3, 0.2]
-
-
 @pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
 def test_an_event_that_spoils_a_member_is_rejected_and_leaves_no_trace(kind, monkeypatch):
     targets = Y if kind is MoERegressor else (Y > 0.0).astype(int)

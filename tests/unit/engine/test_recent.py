@@ -1,7 +1,6 @@
 """The latest events: how many are kept, which of them came after a change, and what a checkpoint may claim."""
 
 import copy
-import itertools
 
 import numpy as np
 import pytest
@@ -32,22 +31,6 @@ def filled(n, pieces=(), losses=LOSSES):
     for rows in np.split(np.arange(n), pieces):
         recent.add(X[rows], Y[rows], WEIGHTS[rows], losses[rows])
     return recent
-
-
-def same(one, other):
-    mine, its = one.arrays(), other.arrays()
-    return all(mine[name].tobytes() == its[name].tobytes() for name in mine)
-
-
-@pytest.mark.parametrize("n", [3, N])
-def test_the_last_events_are_kept_however_they_came(n):
-    whole = filled(n)
-    assert whole.count == min(n, CAPACITY)
-    assert (whole.rows(2)[0] == X[max(n - CAPACITY, 0) : n]).all()
-    assert same(whole, filled(n, np.flatnonzero(RNG.random(n) < 0.2)))
-    assert same(whole, filled(n, range(1, n)))
-    assert same(whole, copy.deepcopy(whole))
-    assert same(whole, restored(whole.arrays()))
 
 
 @pytest.mark.parametrize("later", [0, 90])
@@ -103,15 +86,6 @@ def test_a_constant_counts_where_targets_vary_little(since):
     assert recent.needless_loss(50, np.array([WIDE])) is None
     assert recent.are_narrow(100, 40, Y[:60], np.array([WIDE])).tolist() == [False]
     assert RecentEvents().are_narrow(100, 40, Y[:60], np.array([WIDE])).tolist() == [False]
-
-
-def test_a_last_target_completes_what_varies_little_or_not():
-    """Whether the latest alone tell or not."""
-    for early, late in itertools.product([0.0, 0.1, 1.0], repeat=2):
-        targets = np.concatenate([early * Y[:64], late * Y[64:128]])
-        recent = RecentEvents()
-        recent.add(X[:127], targets[:127], WEIGHTS[:127], LOSSES[:127])
-        assert recent.are_narrow(128, 127, targets[127:], np.array([WIDE])).tolist() == [targets.std() < 0.25 * WIDE]
 
 
 def test_a_constant_does_not_count_where_half_of_the_targets_are_equal():

@@ -1,14 +1,11 @@
 """A sample of events: uniform, the same however events come, and what a checkpoint may claim of it."""
 
-import copy
 import itertools
 import math
 
 import numpy as np
-import pytest
 
-from streammoe.engine.reservoir import AHEAD, FEW, LEAST, Reservoir
-from streammoe.experts import families
+from streammoe.engine.reservoir import AHEAD, LEAST, Reservoir
 
 N = 3 * AHEAD
 SIZE = 2 * LEAST + 5
@@ -22,10 +19,6 @@ def filled(n, pieces=(), size=SIZE, seed=3, between=lambda reservoir: reservoir)
         reservoir.add(X[rows], Y[rows], WEIGHTS[rows])
         reservoir = between(reservoir)
     return reservoir
-
-
-def restored(arrays, size=SIZE, family="gaussian"):
-    return Reservoir.from_arrays(arrays, families()[family], size=size, seed=3, n_fields=2, n_outputs=1)
 
 
 def state(reservoir):
@@ -58,23 +51,6 @@ def test_far_into_a_stream_all_ages_are_equally_frequent():
     counts = np.bincount(held * 16 // N, minlength=16)
     assert chi_square(counts) < 16 + 5.0 * math.sqrt(2.0 * 16)
     assert len(set(numbers(filled(N)))) == SIZE
-
-
-@pytest.mark.parametrize("n", [0, LEAST, SIZE + 1, N])
-def test_the_sample_is_the_same_however_events_came(n):
-    whole = filled(n)
-    sample = whole.rows(2)
-    held = numbers(whole)
-    assert (whole.count, whole.seen) == (len(held), n) == (min(n, SIZE), n)
-    np.testing.assert_array_equal(sample.X, X[held])
-    np.testing.assert_array_equal(sample.weights, WEIGHTS[held])
-    if n <= SIZE:
-        assert (held == np.arange(n)).all()
-    want = state(whole)
-    for pieces in (np.flatnonzero(RNG.random(n) < 0.2), range(1, n), range(FEW, n, FEW + 1)):
-        assert state(filled(n, pieces)) == want
-    for again in (copy.deepcopy, Reservoir.copy, lambda one: restored(one.arrays(2))):
-        assert state(filled(n, range(100, n, 100), between=again)) == want
 
 
 def test_a_copy_that_was_kept_is_brought_up_to_date_unless_it_has_changed():

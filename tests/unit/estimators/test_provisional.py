@@ -12,7 +12,7 @@ from streammoe.distributions import Gaussian
 from streammoe.engine import warmup
 from streammoe.engine.state import UnsoundError
 from streammoe.model.phases import provisional
-from tests.unit.estimators.models import COVARIANCE, QUICK, STREAMS, classes, numbers, trained
+from tests.unit.estimators.models import QUICK, STREAMS, classes, numbers, trained
 
 FIRST, WARM_UP = 40, 170
 BRIEF = {**QUICK, "warmup": WARM_UP}
@@ -79,15 +79,6 @@ def test_the_mixture_predicts_better_than_one_expert_and_leaves_no_trace(kind, m
     assert losses[80:].mean() < alone[80:].mean() - 0.1
     assert model.state_digest() == plain.state_digest()
     np.testing.assert_equal(model.parameters(), plain.parameters())
-
-
-def test_its_distribution_is_in_the_units_of_the_targets_and_its_shares_are_not_exposed():
-    model = trained(MoEMultiTargetRegressor, 150, **BRIEF, expert=Gaussian("full"), standardize=True)
-    event = {"a": 0.2, "b": 1.0, "c": -1.0}
-    covariances = model.predict_distribution_one(event).covariances
-    assert covariances.shape == (2, 3, 3)
-    assert np.sqrt(covariances[:, 2, 2].min()) == pytest.approx(np.sqrt(COVARIANCE[2, 2]), rel=1.0)
-    assert np.isnan(model.gate_one(event)).all()
 
 
 def test_the_likelier_one_makes_the_point_prediction_only_if_its_errors_were_no_larger(never):
