@@ -48,11 +48,14 @@ __all__ = [
     "schedules",
 ]
 
-_ESTIMATORS = {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"}
-_MODULES = {"batch", "mm", "schedules"}
-_NOISES = {"Gaussian", "Laplace", "StudentT"}
-_OPTIONS = {"Auto", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak", "WarmUp"}
-_REDUCTIONS = {"reduce"}
+_HOMES = {
+    "distributions": {"Gaussian", "Laplace", "StudentT"},
+    "errors": {"CheckpointError", "ConfigError", "InvalidEvent", "SourceError", "StreammoeError", "TooManyBadRecords"},
+    "estimators": {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"},
+    "options": {"Auto", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak", "WarmUp"},
+    "reduction": {"reduce"},
+}
+"""The modules of these names; all others are modules themselves."""
 
 
 if not TYPE_CHECKING:  # type checkers would take any name for one that exists
@@ -61,18 +64,10 @@ if not TYPE_CHECKING:  # type checkers would take any name for one that exists
         """Import names on first use: connectors, their processes and the command need only a few."""
         from importlib import import_module
 
-        if name in _ESTIMATORS:
-            return getattr(import_module("streammoe.estimators"), name)
-        if name in _MODULES:
-            return import_module(f"streammoe.{name}")
-        if name in _NOISES:
-            return getattr(import_module("streammoe.distributions"), name)
-        if name in _OPTIONS:
-            return getattr(import_module("streammoe.options"), name)
-        if name in _REDUCTIONS:
-            return getattr(import_module("streammoe.reduction"), name)
         if name in __all__:
-            return getattr(import_module("streammoe.errors"), name)
+            home = next((module for module, names in _HOMES.items() if name in names), None)
+            found = import_module(f"streammoe.{home or name}")
+            return found if home is None else getattr(found, name)
         if name == "__version__":
             return import_module("importlib.metadata").version("streammoe")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,8 +7,7 @@ surrogate is, how to derive one, and shows two that have nothing to do with expe
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from itertools import zip_longest
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, NamedTuple, Self
 
@@ -31,8 +30,6 @@ MAX_ABS = 1e140
 
 ArrayTree = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 """Statistics or parameters: one array of numbers, a tuple of arrays, or a dict of arrays by name."""
-
-_MISSING = object()
 
 
 class IncrementalMM:
@@ -166,38 +163,6 @@ class IncrementalMM:
         if weight > 0.0:
             weighted = event_statistics._replace(flat=weight * event_statistics.flat)
             self._state = self._stepped(_in_range(weighted, "w · statistics"), self.step_size)
-
-    def learn_many(self, X: Iterable[Any], y: Iterable[Any] | None = None, w: Iterable[Any] | None = None) -> None:
-        """Learn events one after the other, as `learn_one` does: all of them, or none if one raises an error.
-
-        Args:
-            X: the x of each event: the rows of an array, a list, a generator; for a data frame give ``to_numpy()``.
-            y: as many; ``None`` for each without it.
-            w: as many weights; 1 for each without it.
-
-        Raises:
-            InvalidEvent: an event is rejected, ``row`` says which; or X, y and w differ in length.
-        """
-        if isinstance(X, str | bytes | Mapping) or hasattr(X, "columns"):
-            message = f"X: got {shown(X)}; it must be a series of events, such as the rows of an array"
-            raise InvalidEvent(message, reason="wrong_type", feature="X")
-        columns = {"x": X} | {name: each for name, each in (("y", y), ("w", w)) if each is not None}
-        before = self._state
-        rows = enumerate(zip_longest(*columns.values(), fillvalue=_MISSING))
-        row = 0
-        try:
-            for row, event in rows:  # noqa: B007 - the error names it
-                if any(value is _MISSING for value in event):
-                    message = "X, y and w must hold the same number of events"
-                    raise InvalidEvent(message, reason="wrong_shape")
-                self.learn_one(**dict(zip(columns, event, strict=True)))
-        except BaseException as error:
-            self._state = before
-            if isinstance(error, InvalidEvent):
-                raise InvalidEvent(
-                    f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row
-                ) from error
-            raise
 
     def step(self, statistics: ArrayTree, gamma: float | None = None) -> None:
         """Make one step towards statistics that were computed elsewhere; it counts as one event.

@@ -124,7 +124,8 @@ def _entry(name: str, value: Any) -> str:
 
 def _model(described: Mapping[str, Any]) -> str:
     """Format the kind of a model and those of its arguments that are not the default."""
-    kind, arguments = ESTIMATORS[described["kind"]], described["arguments"]
+    kind: type[Any] = ESTIMATORS[described["kind"]]
+    arguments = described["arguments"]
     model, usual = kind(**as_arguments(kind.options_type, arguments)), kind()
 
     def differs(name: str) -> bool:

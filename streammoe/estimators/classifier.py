@@ -88,14 +88,6 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
         probabilities = self.predict_proba_one(x)
         return max(probabilities, key=probabilities.__getitem__) if probabilities else None
 
-    def responsibilities_one(self, x: Mapping[Any, Any], y: Label) -> FloatArray:
-        """Return each expert's responsibility for an event, (K,), τ_k ([MM] eq. 15); NaN during warm-up.
-
-        Raises:
-            InvalidEvent: the label is not known.
-        """
-        return self.learner.responsibilities(x, y)
-
     # -- Many at once ----------------------------------------------------------------------------------------------
 
     def predict_proba_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:

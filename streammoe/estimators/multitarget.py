@@ -105,10 +105,6 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         distribution: MultivariateMixture = self.learner.distribution(x)
         return distribution
 
-    def responsibilities_one(self, x: Mapping[Any, Any], y: Mapping[Any, float]) -> FloatArray:
-        """Return each expert's responsibility for an event, (K,), τ_k ([MM] eq. 15); NaN during warm-up."""
-        return self.learner.responsibilities(x, y)
-
     # -- Many at once ----------------------------------------------------------------------------------------------
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:

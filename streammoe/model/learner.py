@@ -450,12 +450,6 @@ class Learner:
         _, shares = self.score(self._row(x), None)
         return self._of_mixture(shares)
 
-    def responsibilities(self, x: Mapping[Any, Any], y: Any) -> FloatArray:
-        """Return τ_k of an event (K,), [MM] eq. 15; NaN before there is a mixture."""
-        target = self.targets.read_known(y)
-        _, tau = self.score(self._row(x), target)
-        return self._of_mixture(tau)
-
     def _of_mixture(self, values: FloatArray) -> FloatArray:
         return self._no_masses() if self.phase.leader is None else values[0]
 

@@ -78,14 +78,6 @@ class Targets(ABC):
         """Return the target of an event as floats where that takes no time, or None; they may be infinite or NaN."""
         return None
 
-    def read_known(self, y: Any) -> FloatArray:
-        """Read the target of an event as a row of numbers, without adding a new label.
-
-        Raises:
-            InvalidEvent: it is not a target, or its label is not known.
-        """
-        return self.read_one(y)[0]
-
     @abstractmethod
     def one(self, predictions: FloatArray) -> Any:
         """Convert the prediction for one event, (1, n_outputs), to the user's format."""
@@ -338,13 +330,6 @@ class ClassTarget(Targets):
         # A known label has been checked. What is equal to one need not be a label, such as a Decimal.
         index = self._index.get(y) if type(y) in PLAIN_LABELS else None
         return None if index is None else float(index)
-
-    def read_known(self, y: Any) -> FloatArray:
-        label = _plain(y)
-        if label not in self._index:
-            msg = f"target: the label {label!r} is not known; the model knows {self.names!r}"
-            raise InvalidEvent(msg, reason="unknown_class", feature="target")
-        return np.array([[float(self._index[label])]])
 
     def one(self, predictions: FloatArray) -> dict[Label, float]:
         return dict(zip(self.names, self.many(predictions)[0].tolist(), strict=True))

@@ -404,7 +404,7 @@ class Machine:
     def look(self):
         """Ask for everything that learns nothing."""
         model = self.model
-        x, y = parts(model, event(self.configuration, self.learned % N))
+        x, _ = parts(model, event(self.configuration, self.learned % N))
         strange = {**x, "unknown": 1.0, "Z": "unknown", "a": 1e40}
         X = np.array([[1.0, math.pi]])
         rows = model.predict_array(X, feature_names=["a", "b"])
@@ -418,11 +418,9 @@ class Machine:
             look()
         if model.n and self.kind is MoEClassifier:
             model.log_likelihood_array(X, ["unknown"], feature_names=["a", "b"])
-        elif model.n:
-            model.responsibilities_one(x, y)
+        elif model.n and not self.configuration.is_fragile:
             # Without a prior, steps of almost 1 may leave a covariance that is singular, of which there is none.
-            if not self.configuration.is_fragile:
-                model.predict_distribution_one(strange)
+            model.predict_distribution_one(strange)
         if not model.is_warming_up:
             for array in model.parameters(averaged=True).values():
                 if isinstance(array, np.ndarray):

@@ -145,12 +145,6 @@ REFUSALS = {
     "frame, other outputs": Refusal(
         MoEMultiTargetRegressor, lambda m: m.learn_many(FRAME, FRAME[["a"]]), "wrong_type", "target"
     ),
-    "responsibilities of NaN": Refusal(
-        MoERegressor, lambda m: m.responsibilities_one({"a": 1.0}, math.nan), "not_finite", "target"
-    ),
-    "responsibilities of an unknown label": Refusal(
-        MoEClassifier, lambda m: m.responsibilities_one({"a": 1.0}, "never seen"), "unknown_class", "target"
-    ),
     "rows of another width": Refusal(
         MoERegressor, lambda m: m.learn_rows(np.ones((1, 7)), np.ones((1, 1))), "wrong_shape"
     ),
