@@ -12,7 +12,7 @@ from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.engine.jobs import StepwiseJob
 from streammoe.engine.state import UnsoundError
 from streammoe.model.phases import warmup as phases_warmup
-from streammoe.options import Options, WarmUp
+from streammoe.options import WarmUp
 from tests.unit.estimators.models import pairs, same, trained
 
 WARM = 60
@@ -53,7 +53,7 @@ def test_a_fit_of_default_size_that_predicts_worse_is_repeated_with_twice_the_ev
 def test_events_that_come_during_the_fit_are_learned_as_if_it_had_taken_no_time(monkeypatch):
     """Apart from what one expert predicted in the meantime."""
     given = {**SLOW, "curved": "off"}  # which learns all events of the warm-up at its end
-    monkeypatch.setattr(Options, "has_on_trial", False)  # likewise: it begins with the mixture after those events
+    monkeypatch.setattr("streammoe.model.phases.streaming.SINGLE", ())  # likewise: they begin after those events
     spread = trained(MoERegressor, 0, **given)
     events = pairs(MoERegressor, N)
     assert length(spread, events) > WARM + 10
