@@ -98,11 +98,8 @@ class Producer(Protocol):
     failed: list[tuple[ClientError, int | None]]
     """Records that cannot be delivered, in the order in which that was found: why, and the number of the record,
     ``None`` if the client knows no more than that some were not delivered."""
-
-    @property
-    def rejection(self) -> str:
-        """Why brokers reject the login or a certificate, in the client's words; empty if none has since the start."""
-        ...
+    rejections: list[str]
+    """Why brokers have rejected the login or a certificate, in the client's words; the caller may clear it."""
 
     def send(self, topic: str, record: Outgoing, number: int) -> None:
         """Accept a record; `Cause.NO_ANSWER` if that is not possible at the moment."""

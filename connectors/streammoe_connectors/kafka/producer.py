@@ -221,11 +221,12 @@ class TopicProducer:
             pending = producer.pending()
             if pending < before:
                 since = now
+                producer.rejections.clear()
             elif now - since > self._give_up_seconds:
                 raise self.fail(ClientError(Cause.NO_ANSWER, f"no acknowledgement for {now - since:.0f} s"))
-            elif producer.rejection and now - rejected_at > _REJECTED_SECONDS:
+            elif producer.rejections and now - rejected_at > _REJECTED_SECONDS:
                 rejected_at = now
-                self._send_again(producer.rejection)
+                self._send_again(producer.rejections[-1])
         self._note_rejection("")
         self._unflushed.clear()
         self._bytes = 0

@@ -82,8 +82,8 @@ class TransactionalProducer(TopicProducer):
             try:
                 return call()
             except ClientError as error:
-                if producer.rejection:
-                    raise ClientError(Cause.REJECTED, producer.rejection) from error
+                if producer.rejections:
+                    raise ClientError(Cause.REJECTED, producer.rejections[-1]) from error
                 if error.cause is not Cause.NO_ANSWER or self._closed.is_set():
                     raise
 

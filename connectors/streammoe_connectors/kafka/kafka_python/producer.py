@@ -65,11 +65,7 @@ class KafkaPythonProducer:
             arguments["transaction_timeout_ms"] = int(1000 * transactional.timeout)
         self.failed: list[tuple[ClientError, int | None]] = []
         self._sent: deque[tuple[Any, int]] = deque()
-        self._producer, self._connections = _open(KafkaProducer, arguments)
-
-    @property
-    def rejection(self) -> str:
-        return self._connections.rejection
+        self._producer, self.rejections = _open(KafkaProducer, arguments)
 
     def send(self, topic: str, record: Outgoing, number: int) -> None:
         value, key, _, partition, headers, timestamp = record
@@ -136,19 +132,25 @@ def topic(options: Mapping[str, Any], name: str, create: int | None = None) -> T
 
 
 class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
-    """Connections that remember why one was rejected, which kafka-python only logs."""
+    """Connections that record why one was rejected, which kafka-python only logs."""
 
-    rejection = ""
+    def __init__(self, net: NetworkSelector, **options: Any) -> None:
+        self.rejections: list[str] = []
+        super().__init__(net, **options)
 
     def get_connection(self, *arguments: Any, **options: Any) -> Any:
-        connection = super().get_connection(*arguments, **options)
+        try:
+            connection = super().get_connection(*arguments, **options)
+        except errors.SaslAuthenticationFailedError as error:  # of an earlier attempt: it makes no further one
+            self._record(error)
+            raise
         connection.init_future.add_errback(self._record)
         return connection
 
     def _record(self, error: BaseException) -> None:
         reason = error.__context__ or error  # it wraps what fails in a handshake
         if isinstance(reason, errors.SaslAuthenticationFailedError | errors.AuthorizationError | ssl.SSLError):
-            self.rejection = str(reason)
+            self.rejections.append(str(reason))
 
 
 class _Client(KafkaNetClient):  # type: ignore[misc]
@@ -174,8 +176,11 @@ class _Client(KafkaNetClient):  # type: ignore[misc]
             return False
 
 
-def _open(kind: Any, options: Mapping[str, Any]) -> tuple[Any, _Connections]:
-    """Create a client of kafka-python; if that fails, close what it has opened, which it does not always do."""
+def _open(kind: Any, options: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """Return a client of kafka-python, and where its rejections are recorded.
+
+    If that fails, what it has opened is closed, which it does not always do.
+    """
     opened: list[_Client] = []
 
     def create(**arguments: Any) -> _Client:
@@ -184,12 +189,12 @@ def _open(kind: Any, options: Mapping[str, Any]) -> tuple[Any, _Connections]:
 
     arguments = supported_options({"bootstrap_timeout_ms": _ANSWER_MS, **options}, kind.DEFAULT_CONFIG)
     try:
-        return kind(**arguments, kafka_client=create), opened[0].connections
+        return kind(**arguments, kafka_client=create), opened[0].connections.rejections
     except (errors.KafkaError, OSError, ValueError, TypeError, AssertionError, RuntimeError) as error:
         for client in opened:
             client.close()
-        if opened and (rejection := opened[0].connections.rejection):
-            raise ClientError(Cause.REJECTED, rejection) from error
+        if opened and (rejections := opened[0].connections.rejections):
+            raise ClientError(Cause.REJECTED, rejections[-1]) from error
         if isinstance(error, errors.KafkaConfigurationError) or not isinstance(error, errors.KafkaError | OSError):
             raise ConfigError(f"kafka-python rejects its settings: {error}") from error
         raise client_error(error) from error

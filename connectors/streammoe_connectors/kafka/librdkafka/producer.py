@@ -42,7 +42,7 @@ class LibrdkafkaProducer:
         self, options: Mapping[str, Any], delivery: Delivery, transactional: Transactional | None = None
     ) -> None:
         timeout_ms = int(1000 * delivery.delivery_timeout_seconds)
-        self._rejections = _Rejections()
+        self.rejections: list[str] = []
         self._options = {**own_options(options), "logger": LOGGER}
         arguments: dict[str, Any] = {
             "acks": "all",
@@ -57,7 +57,7 @@ class LibrdkafkaProducer:
             "request.timeout.ms": min(30_000, timeout_ms // 2),
             **self._options,
             "delivery.report.only.error": True,
-            "error_cb": self._rejections.record,
+            "error_cb": partial(_record_rejection, self.rejections),
         }
         if transactional is not None:
             transaction_ms = int(1000 * transactional.timeout)
@@ -70,10 +70,6 @@ class LibrdkafkaProducer:
         self._fatal: KafkaException | None = None
         self._groups: dict[str, Any] = {}
         self._producer: Any = _created(ClientProducer, arguments)
-
-    @property
-    def rejection(self) -> str:
-        return self._rejections.latest
 
     def send(self, topic: str, record: Outgoing, number: int) -> None:
         value, key, _, partition, headers, timestamp = record
@@ -149,8 +145,9 @@ class LibrdkafkaProducer:
 
 def topic(options: Mapping[str, Any], name: str, create: int | None = None) -> Topic:
     """See `Client.topic`."""
-    rejections = _Rejections()
-    admin = _created(AdminClient, {**own_options(options), "logger": LOGGER, "error_cb": rejections.record})
+    rejections: list[str] = []
+    callback = partial(_record_rejection, rejections)
+    admin = _created(AdminClient, {**own_options(options), "logger": LOGGER, "error_cb": callback})
     try:
         if create is not None and name not in admin.list_topics(timeout=_ANSWER_SECONDS).topics:
             (made,) = admin.create_topics([NewTopic(name, create)], request_timeout=_ANSWER_SECONDS).values()
@@ -170,21 +167,15 @@ def topic(options: Mapping[str, Any], name: str, create: int | None = None) -> T
         return Topic(len(found.partitions), limit)
     except KafkaException as error:
         admin.poll(0)
-        raise rejections.of(error) from error
+        if rejections:
+            raise ClientError(Cause.REJECTED, rejections[-1]) from error
+        raise client_error(error) from error
 
 
-class _Rejections:
-    """Why brokers reject the login or a certificate, which librdkafka tells a callback only."""
-
-    latest = ""
-
-    def record(self, error: KafkaError) -> None:
-        if error.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL}:  # noqa: SLF001 # its own codes begin so
-            self.latest = error_text(error)
-
-    def of(self, error: KafkaException) -> ClientError:
-        """Return the error of a request, or the rejection that is its cause."""
-        return ClientError(Cause.REJECTED, self.latest) if self.latest else client_error(error)
+def _record_rejection(rejections: list[str], error: KafkaError) -> None:
+    """Record what librdkafka tells a callback only."""
+    if error.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL}:  # noqa: SLF001 # its own codes begin so
+        rejections.append(error_text(error))
 
 
 def _created(kind: Callable[[dict[str, Any]], Result], options: dict[str, Any]) -> Result:
@@ -194,25 +185,14 @@ def _created(kind: Callable[[dict[str, Any]], Result], options: dict[str, Any]) 
         raise ConfigError(f"librdkafka rejects its settings: {error_text(error)}") from error
 
 
+_NO_ANSWERS = ("_ALL_BROKERS_DOWN", "_MSG_TIMED_OUT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_TRANSPORT", "_WAIT_COORD")
 _OWN_CAUSES = {
-    **dict.fromkeys(
-        (
-            KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-            KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
-            KafkaError._TIMED_OUT,  # noqa: SLF001
-            KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
-            KafkaError._TRANSPORT,  # noqa: SLF001
-            KafkaError._WAIT_COORD,  # noqa: SLF001
-        ),
-        Cause.NO_ANSWER,
-    ),
-    KafkaError._AUTHENTICATION: Cause.REJECTED,  # noqa: SLF001
-    KafkaError._UNKNOWN_PARTITION: Cause.UNKNOWN_TOPIC,  # noqa: SLF001
-    KafkaError._UNKNOWN_TOPIC: Cause.UNKNOWN_TOPIC,  # noqa: SLF001
-    KafkaError._FENCED: Cause.TRANSACTION_ENDED,  # noqa: SLF001
-    KafkaError._STATE: Cause.TRANSACTION_ENDED,  # noqa: SLF001
+    **dict.fromkeys(_NO_ANSWERS, Cause.NO_ANSWER),
+    "_AUTHENTICATION": Cause.REJECTED,
+    **dict.fromkeys(("_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC"), Cause.UNKNOWN_TOPIC),
+    **dict.fromkeys(("_FENCED", "_STATE"), Cause.TRANSACTION_ENDED),
 }
-"""By codes that are not of Kafka's protocol."""
+"""Those of errors that are not of Kafka's protocol."""
 
 
 def client_error(error: KafkaException) -> ClientError:
@@ -220,7 +200,7 @@ def client_error(error: KafkaException) -> ClientError:
     about = error_of(error)
     if about is None:
         return ClientError(Cause.OTHER, str(error))
-    cause = (CAUSES | _OWN_CAUSES).get(about.code(), Cause.OTHER)
+    cause = CAUSES.get(about.code()) or _OWN_CAUSES.get(about.name(), Cause.OTHER)
     is_ended = cause is Cause.TRANSACTION_ENDED
     text = about.name() if is_ended else error_text(about)
     return ClientError(cause, text, retriable=not is_ended and (about.retriable() or about.txn_requires_abort()))
