@@ -434,26 +434,36 @@ def test_a_login_that_is_rejected_while_running_is_named_and_read_again(mortals,
     name, password = mortal_topics.create(), tmp_path / "password"
     password.write_text("hunter2")
     login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"}
-    sink = sink_to(address, name, sasl_plain_password_file=str(password), **login)
+    login["sasl_plain_password_file"] = str(password)
+    sink, source = sink_to(address, name, **login), KafkaSource(settings_of(address, name, **login))
     module = "listener.name.login.plain.sasl.jaas.config"
     before = broker.properties[module]
     try:
         sink.write(rows(0, 10))
         sink.flush()
+        source.seek(None)
+        wait_until(lambda: source.prepare(0.2), "it is ready")
+        take(source, 10)
         broker.kill9()
         broker.properties[module] = before.replace("hunter2", "hunter3")
         broker.start()
         sink.write(rows(10, 10))
         flushing = in_background(sink.flush)
         wait_until(lambda: sink.rejection, "it is named")
+        polled_until(source, lambda: "uthentication failed" in source.status().refused, "so it is by the source")
+        assert not source.status().connected
+        assert source.status().counters["login_rejected"] >= 1
         assert not flushing.done()
         password.write_text("hunter3")
         flushing.result(60)
         assert sink.rejection == ""
         sink.write(rows(20, 10))
         sink.flush()
+        take(source, 20)
+        polled_until(source, lambda: source.status().connected and not source.status().refused, "all is well")
     finally:
         sink.close()
+        source.close()
         broker.properties[module] = before
         broker.kill9()
         broker.start()

@@ -44,7 +44,7 @@ class ForwardHandler(logging.Handler):
             # Omit the name of the connection; and what follows from its failure, and is also raised.
             cause = message.rpartition(">: ")[2].rpartition("]: ")[2]
             if not cause.startswith(("Bootstrap failed", "Metadata refresh")):
-                self._reader.client_error = now, cause
+                self._reader.hear(cause)
         if not record.name.startswith("streammoe"):
             line = f"{record.pathname}:{record.lineno}"
             if now - self._logged.get(line, -LOG_INTERVAL_SECONDS) < LOG_INTERVAL_SECONDS:

@@ -99,8 +99,8 @@ class Reader:
         self._failures = 0
         self._last_warning_at = -LOG_INTERVAL_SECONDS
         self.logs: deque[dict[str, Any]] = deque(maxlen=200)
-        self.client_error: tuple[float, str] | None = None
-        """When (monotonic seconds) the client last logged why a connection failed, and its message."""
+        self._client_error: tuple[float, str] | None = None
+        """When (monotonic seconds) the client logged why a connection failed, and its message."""
 
     def run(self) -> None:
         """Read until asked to close.
@@ -177,6 +177,13 @@ class Reader:
             }
         )
 
+    def hear(self, said: str) -> None:
+        """Note why a connection failed in the client's words; those about a login are kept though others fail, too."""
+        now, known = time.monotonic(), self._client_error
+        is_old = known is None or now - known[0] >= LOG_INTERVAL_SECONDS
+        if is_old or _is_about_login(said) or not _is_about_login(known[1] if known else ""):
+            self._client_error = now, said
+
     def send_logs(self) -> None:
         """Send the log messages since the last call."""
         while self.logs:
@@ -234,7 +241,7 @@ class Reader:
             if silent > _REBUILD_SECONDS:
                 self._disconnect(consumer)
         elif not self._connected and not self._failures and survey.answered_since > self._failed_at:
-            self._connected, self._refused = True, ""
+            self._connected, self._refused, self._client_error = True, "", None
             self._last_held_up_at, self._next_tick_at = now, 0.0
             if self._ready:
                 self._counters["reconnected"] += 1
@@ -242,11 +249,11 @@ class Reader:
 
     def _lose(self, why: str, now: float) -> None:
         """Note that the cluster does not answer, and why; say so now and then."""
-        error = self.client_error
+        error = self._client_error
         if error is not None and now - error[0] < LOG_INTERVAL_SECONDS:
             why = f"{why}; the client says: {error[1]}"
         was_refused, self._refused = bool(self._refused), ""
-        if any(word in why.lower() for word in _LOGIN_WORDS):
+        if _is_about_login(why):
             self._refused = f"the source rejects the login, or its connection is not trusted ({why})"
         if self._connected:
             self._last_held_up_at, self._next_tick_at = now, 0.0
@@ -409,3 +416,7 @@ class Reader:
             self._finished = True
             self._report()
             self._outlet.send({"type": "finished"})
+
+
+def _is_about_login(text: str) -> bool:
+    return any(word in text.lower() for word in _LOGIN_WORDS)

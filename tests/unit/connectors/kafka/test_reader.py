@@ -402,7 +402,8 @@ def test_a_login_that_is_rejected_is_named_and_tried_anew_with_a_new_consumer(ch
     until(lambda header: header.get("connected"))
     assert until(is_a("status"))["refused"] == ""
     script.silent = True
-    reader.client_error = time.monotonic(), "SASL authentication error: Authentication failed"
+    for said in ("SASL authentication error: Authentication failed", "Connection lost"):
+        reader.hear(said)
     status = until(lambda header: header.get("refused"))
     assert "Authentication failed" in status["refused"]
     assert status["counters"]["login_rejected"] == 1
