@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Callable
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
+import msgspec
 
-def as_json(value: object, plain: Callable[[Any], object]) -> bytes:
-    """Encode a value as JSON text on one line; `plain` converts objects that JSON does not know, step by step.
+
+def as_json(value: object, plain: Callable[[Any], object], *, has_bytes: bool = False) -> bytes:
+    """Encode a value as JSON text on one line.
+
+    Args:
+        value: to encode.
+        plain: converts objects that JSON does not know, step by step.
+        has_bytes: whether the value may hold bytes for `plain`, which msgspec would encode in base 64.
 
     Raises:
         ValueError: it is nested too deeply, or holds a number of too many digits.
     """
     try:
-        return json.dumps(value, default=plain, ensure_ascii=False, separators=(",", ":")).encode()
+        text = b"null" if has_bytes else _encoder(plain).encode(value)
+        if b"null" in text:  # which may be NaN, as it must be called for the decoder to reject it
+            text = json.dumps(value, default=plain, ensure_ascii=False, separators=(",", ":")).encode()
     except RecursionError:
         raise ValueError("must not be nested so deeply") from None
+    return text
+
+
+@cache
+def _encoder(plain: Callable[[Any], object]) -> msgspec.json.Encoder:
+    return msgspec.json.Encoder(enc_hook=plain, decimal_format="number")
 
 
 def plain(value: object) -> object:
     r"""Return JSON for a value of Python: bytes as text with escapes for what is none, and times as in ISO 8601.
 
-    >>> as_json({"a": b"\xc3\xbc\xff", "b": Decimal("1.50"), "c": float("nan")}, plain).decode()
+    >>> as_json({"a": b"\xc3\xbc\xff", "b": Decimal("1.50"), "c": float("nan")}, plain, has_bytes=True).decode()
     '{"a":"ü\\\\xff","b":1.5,"c":NaN}'
     """
-    match value:
-        case bytes():
-            return value.decode(errors="backslashreplace")
-        case Decimal():
-            return int(value) if value.as_tuple().exponent == 0 else float(value)
-        case dt.date() | dt.time():
-            return value.isoformat()
-    return str(value)
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, Decimal):
+        return int(value) if value.as_tuple().exponent == 0 else float(value)
+    return msgspec.to_builtins(value)

@@ -44,6 +44,8 @@ class AvroReader:
         except Exception as error:  # noqa: BLE001
             known = isinstance(error, ValueError)
             raise ValueError(str(error) if known else f"{type(error).__name__}: {error}") from None
+        # Decimals, too, are written as bytes.
+        self._has_bytes = any('"bytes"' in each or '"fixed"' in each for each in (text, *(t for _, t in references)))
         top = self._schema if isinstance(self._schema, list) else [self._schema]
         if not any(isinstance(part, dict) and part.get("type") == "record" for part in top):
             raise ValueError("it must be a record, whose fields have names")
@@ -71,7 +73,7 @@ class AvroReader:
             raise ValueError(f"must be written with the schema, and is not ({type(error).__name__}: {error})") from None
         if stream.tell() != len(value):
             raise ValueError(f"must end where its schema ends, at byte {stream.tell()}, and has {len(value)} bytes")
-        return as_json(found, plain)
+        return as_json(found, plain, has_bytes=self._has_bytes)
 
 
 def _min_bytes(schema: Any, named: dict[str, Any], known: dict[str, int | None], depth: int) -> int:

@@ -212,35 +212,37 @@ def _plain(value: Any) -> object:
         if special is not None:
             return special(value)
         return {
-            name: part if names is None else _named(part, names)
-            for name, has_presence, names in _fields(value.DESCRIPTOR)
+            name: getattr(value, name) if convert is None else convert(getattr(value, name))
+            for name, has_presence, convert in _fields(value.DESCRIPTOR)
             if not has_presence or value.HasField(name)
-            for part in [getattr(value, name)]
         }
-    if isinstance(value, Mapping):
-        return dict(value)
-    return as_json.plain(value) if isinstance(value, bytes | Decimal) else list(value)
+    return as_json.plain(value) if isinstance(value, Decimal) else list(value)
 
 
 @cache
-def _fields(descriptor: Descriptor) -> list[tuple[str, bool, dict[int, str] | None]]:
-    """Return of each field its name, whether it has presence, and the names of its values if they have any."""
-    return [(field.name, field.has_presence, _names(field)) for field in descriptor.fields]
+def _fields(descriptor: Descriptor) -> list[tuple[str, bool, Callable[[Any], object] | None]]:
+    """Return of each field its name, whether it has presence, and what converts its values, if JSON differs."""
+    return [(field.name, field.has_presence, _converter(field)) for field in descriptor.fields]
 
 
-def _names(field: FieldDescriptor) -> dict[int, str] | None:
+def _converter(field: FieldDescriptor) -> Callable[[Any], object] | None:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return _names(field.message_type.fields_by_name["value"])
-    return None if field.enum_type is None else {value.number: value.name for value in field.enum_type.values}
+        one = _converter(field.message_type.fields_by_name["value"]) or _same
+        return lambda entries: {
+            str(key).lower() if isinstance(key, bool) else str(key): one(entries[key]) for key in entries
+        }
+    if field.enum_type is not None:
+        names = {value.number: value.name for value in field.enum_type.values}
+        one = lambda number: names.get(number, number)  # noqa: E731 - unknown if from a later version of the schema
+    elif field.type == field.TYPE_BYTES:
+        one = as_json.plain
+    else:
+        return None
+    return (lambda values: [one(value) for value in values]) if field.is_repeated else one
 
 
-def _named(value: Any, names: Mapping[int, str]) -> object:
-    """Return the names of numbers; those that are unknown are from a later version of the schema."""
-    if isinstance(value, int):
-        return names.get(value, value)
-    if isinstance(value, Mapping):
-        return {key: names.get(number, number) for key, number in value.items()}
-    return [names.get(number, number) for number in value]
+def _same(value: object) -> object:
+    return value
 
 
 def _decimal(message: Any) -> Decimal:
@@ -254,8 +256,9 @@ _WELL_KNOWN: dict[str, Callable[[Any], object]] = {
     "confluent.type.Decimal": _decimal,
     "google.protobuf.Timestamp": lambda time: time.ToJsonString(),
     "google.protobuf.Duration": lambda duration: duration.seconds + duration.nanos / 1e9,
+    "google.protobuf.BytesValue": lambda wrapper: as_json.plain(wrapper.value),
     **{
         f"google.protobuf.{kind}Value": lambda wrapper: wrapper.value
-        for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+        for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String")
     },
 }

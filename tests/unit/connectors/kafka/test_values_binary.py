@@ -212,8 +212,8 @@ NESTED = record_of(
 LOGICAL = {
     "day": ("int", "date", date(2024, 2, 29), "2024-02-29"),
     "clock": ("int", "time-millis", time(1, 2, 3, 4000), "01:02:03.004000"),
-    "milli": ("long", "timestamp-millis", datetime(2024, 5, 1, 12, tzinfo=UTC), "2024-05-01T12:00:00+00:00"),
-    "micro": ("long", "timestamp-micros", datetime(999, 5, 1, 12, 0, 0, 7, UTC), "0999-05-01T12:00:00.000007+00:00"),
+    "milli": ("long", "timestamp-millis", datetime(2024, 5, 1, 12, tzinfo=UTC), "2024-05-01T12:00:00Z"),
+    "micro": ("long", "timestamp-micros", datetime(999, 5, 1, 12, 0, 0, 7, UTC), "0999-05-01T12:00:00.000007Z"),
     "nano": ("long", "timestamp-nanos", -1, "1969-12-31T23:59:59.999999999Z"),
     "local": ("long", "local-timestamp-millis", datetime(2024, 5, 1, 12), "2024-05-01T12:00:00"),  # noqa: DTZ001
     "local_nano": ("long", "local-timestamp-nanos", 10**9, "1970-01-01T00:00:01.000000000"),

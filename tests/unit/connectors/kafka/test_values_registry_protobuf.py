@@ -172,14 +172,13 @@ def test_decimals_are_exact_and_hostile_ones_rejected(registry):
         (b"\x30\x39", 2, "123.45"),
         (b"\xff", 3, "-0.001"),
         (b"", 0, "0"),
-        (b"\1", -3, "1000.0"),
+        (b"\1", -3, "1E+3"),
     ]:
         assert f'"price":{text}}}'.encode() in block(octets, scale).block
     wide = 2**503 + 1
     assert f'"price":{wide}}}'.encode() in block(wide.to_bytes(64, "big"), 0).block
     assert block(b"\1" * 65, 0).rejected
-    for scale, text in ((2**31 - 1, b":0.0}"), (-(2**31), b":Infinity}")):
-        assert text in block(b"\1", scale).block
+    assert b"1E-2147483647" in block(b"\1", 2**31 - 1).block
     elsewhere = FILE()
     elsewhere.CopyFrom(SHOP)
     elsewhere.dependency[3] = "confluent/types/decimal.proto"
