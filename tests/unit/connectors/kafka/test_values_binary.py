@@ -225,6 +225,8 @@ DECIMAL = logical("bytes", "decimal", precision=19, scale=2)
 def test_records_unions_and_logical_types_become_json(avro):
     given = {"n": 2**53 + 1, "tags": [b"\xff", b"a"], "more": {"k": {"e": "BLUE"}, "l": None}}
     assert only(avro(NESTED), datum(NESTED, **given)) == given | {"tags": ["\\xff", "a"]}
+    without_bytes = record_of(x="double", y="double")
+    assert numbers(avro(without_bytes), [record(datum(without_bytes, x=math.inf, y=1.0))], "x") == ["not_finite"]
     union = [record_of(e=ENUM), {**record_of(x="int"), "name": "Other"}]
     assert [only(avro(union), octets) for octets in (b"\0\2", b"\2\6")] == [{"e": "BLUE"}, {"x": 3}]
     schema = record_of(**{name: logical(kind, what) for name, (kind, what, _, _) in LOGICAL.items()})
