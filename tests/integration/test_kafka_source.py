@@ -265,17 +265,17 @@ def test_a_new_partition_is_read_from_its_beginning(topics):
 
 def test_keys_times_and_offsets_are_read_and_a_bad_record_affects_no_other(topics):
     name = topics.create()
-    values = [None, '{"x": 1}', '{"x": 2}', None, '{"x": 3}']
-    keys = [b"gone", b"k", b"\xff", b"gone", None]
+    values = [None, '{"x": 1}', "[2]", None, '{"x": 3}']
+    keys = [b"gone", b"\xe4", b"\xff", b"gone", None]  # which need not be text
     headers = [[], [("a", b"\xff"), ("a", b"")], [], [("gone", b"1")], [("\u00fc", b"2")]]
     topics.fill(name, values, keys=keys, headers=headers, timestamps=[T0 + i for i in range(5)])
     with opened(settings_of(topics.address, name, key_field="id")) as source:
         found, batch = take(source, 3)
     assert list(batch.headers) == [(("a", b"\xff"), ("a", b"")), (), (("\u00fc", b"2"),)]
     assert list(batch.tail(1).headers) == list(batch.headers)[1:]
-    assert found == [b'{"id":"k","x": 1}', b'{"x": 2}', b'{"x": 3}']
+    assert found == [b'{"id":"\\\\xe4","x": 1}', b"[2]", b'{"x": 3}']
     assert (list(batch.unreadable), batch.unreadable[1].reason) == ([1], "malformed")
-    assert (list(batch.keys), batch.timestamps.tolist()) == ([b"k", b"\xff", None], [T0 + 1, T0 + 2, T0 + 4])
+    assert (list(batch.keys), batch.timestamps.tolist()) == ([b"\xe4", b"\xff", None], [T0 + 1, T0 + 2, T0 + 4])
     assert batch.location(1) == {"topic": name, "partition": 0, "offset": 2}
     assert list(batch.tail(1).keys) == [b"\xff", None]
     assert (batch.skipped, batch.end["topics"][name]["partitions"]) == (2, {"0": 5})
