@@ -12,9 +12,9 @@ from typing import NamedTuple, cast
 from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors, extension
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
-from streammoe.daemon.guards import BadRecordGuard, LossGuard, RollbackHistory
+from streammoe.daemon.guards import BadRecordGuard, LossGuard, SavedGenerations
 from streammoe.daemon.health import Health
-from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, JumpHandler, ProgressListener, RestoredState
+from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, JumpHandler, ProgressListener
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import compile_kernels, schema_of
 from streammoe.daemon.observer import Observer
@@ -24,7 +24,6 @@ from streammoe.daemon.resume import (
     initial_model,
     is_blank,
     labels_of,
-    last_good_checkpoint,
     latest_visible_checkpoint,
     resume_model,
     scores_of,
@@ -126,8 +125,6 @@ def open_daemon(
                 position = None if latest is None else latest[1].metadata["positions"][0]
                 recovered = _recovered(writer.sink, position, health)
         latest = latest and latest_visible_checkpoint(store, latest, recovered, may_repeat=repeat_predictions)
-        if latest is not None and settings.guard.on_jump == "rollback":
-            latest = last_good_checkpoint(store, latest)
         generation, checkpoint = latest or (0, None)
         metadata = checkpoint.metadata if checkpoint is not None else {}
         # A checkpoint that was written before anything was read only records where reading and predictions began.
@@ -155,10 +152,10 @@ def open_daemon(
         counters = metadata.get("counters", {"outcomes": {}, "reasons": {}})
         daemon = Daemon(
             source=source,
-            pipeline=_pipeline(
-                settings,
+            pipeline=Pipeline(
                 model,
-                learned_checkpoint,
+                schema_of(settings),
+                scores_of(settings, learned_checkpoint, model),
                 writer,
                 is_pretrained=bool(model.fields) and not any(counters["outcomes"].values()),
             ),
@@ -182,9 +179,7 @@ def open_daemon(
             retries=RetryPolicy(settings.checkpoint.retry_seconds),
             reload=reload,
             labels=labels_of(settings, learned_checkpoint),
-            jump_handler=_jump_handler(
-                settings, store, latest if learned_checkpoint is not None else None, model, writer
-            ),
+            jump_handler=_jump_handler(settings, store, latest if learned_checkpoint is not None else None, model),
             observer=observer,
             # At the very end: a failed start must leave everything as it was.
             on_begin=store.set_aside if fresh else prediction_restart.cut,
@@ -197,19 +192,6 @@ def open_daemon(
         if learned_checkpoint is not None:
             LOGGER.info("resuming from a checkpoint in %s with %d events learned", store.folder, model.n)
         yield DaemonHandle(daemon, None if server is None else server.url, model.n)
-
-
-def _pipeline(
-    settings: Settings,
-    model: MixtureOfExperts,
-    checkpoint: Checkpoint | None,
-    writer: PredictionWriter | None,
-    *,
-    is_pretrained: bool = False,
-) -> Pipeline:
-    """Return a pipeline that continues with what a checkpoint holds besides the model, if there is one."""
-    scores = scores_of(settings, checkpoint, model)
-    return Pipeline(model, schema_of(settings), scores, writer, is_pretrained=is_pretrained)
 
 
 def health_of(settings: Settings) -> Health:
@@ -245,34 +227,20 @@ def _recovered(sink: PredictionSink, position: Position | None, health: Health) 
     return recovered
 
 
-def _loss_guard(model: MixtureOfExperts, checkpoint: Checkpoint | None) -> LossGuard:
-    state = None if checkpoint is None else checkpoint.metadata.get("guard", {}).get("jumps")
-    return LossGuard(model.step_size_at, model.n, state)
-
-
 def _jump_handler(
-    settings: Settings,
-    store: CheckpointStore,
-    latest: tuple[int, Checkpoint] | None,
-    model: MixtureOfExperts,
-    writer: PredictionWriter | None,
+    settings: Settings, store: CheckpointStore, latest: tuple[int, Checkpoint] | None, model: MixtureOfExperts
 ) -> JumpHandler | None:
-    action = settings.guard.on_jump
-    if action == "off":
+    if settings.guard.on_jump == "off":
         return None
-    saved: list[list[int]] = []
+    learned, state, saved = model.n, None, []
     if latest is not None:
         generation, checkpoint = latest
-        existing_generations = store.generations()
-        recorded = checkpoint.metadata.get("guard", {}).get("saved", [])
-        saved = [entry for entry in recorded if entry[0] in existing_generations]
-        saved.append([generation, checkpoint.metadata["n"]])
-
-    def restore(checkpoint: Checkpoint) -> RestoredState:
-        model = resume_model(settings, checkpoint)
-        pipeline = _pipeline(settings, model, checkpoint, writer)
-        labels = labels_of(settings, checkpoint)
-        return RestoredState(pipeline, _loss_guard(model, checkpoint), labels, checkpoint.arrays["guard.latest"])
-
-    guard = _loss_guard(model, None if latest is None else latest[1])
-    return JumpHandler(action, guard, RollbackHistory(store.keep, saved, keeps_batches=action == "rollback"), restore)
+        learned = checkpoint.metadata["n"]
+        guard = checkpoint.metadata.get("guard", {})
+        there, state = store.generations(), guard.get("jumps")
+        saved = [*(entry for entry in guard.get("saved", []) if entry[0] in there), [generation, learned]]
+    return JumpHandler(
+        settings.guard.on_jump == "stop",
+        LossGuard(model.step_size_at, learned, state),
+        SavedGenerations(store.keep, saved),
+    )

@@ -107,10 +107,6 @@ class LiveMetrics:
             registry.register(self._of[name])
         return registry
 
-    def clear(self, name: str) -> None:
-        """Remove all series of a metric with labels."""
-        self._of[name].clear()
-
     def remove(self, name: str, *labels: str) -> None:
         """Remove one series of a metric."""
         self._of[name].remove(*labels)

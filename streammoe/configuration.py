@@ -84,9 +84,6 @@ def load_settings(
     outputs = _outputs(settings)
     read = [("the configuration", path), *inputs]
     problems = [*_impossible_places(settings), *contested(settings, outputs, read)]
-    if settings.guard.on_jump == "rollback" and getattr(settings.predictions, "transactional", False):
-        rule = 'must not be "rollback" with transactional predictions, which cannot be withdrawn'
-        problems.append(f'guard.on_jump: {rule}; set "stop", or predictions.transactional = false')
     for group, section in ((PREDICTIONS, settings.predictions), (DEAD_LETTERS, settings.dead_letters)):
         check = getattr(connectors(group).get(section.kind), "check", None)
         if check is not None:

@@ -104,7 +104,6 @@ REASONS = (
     "no_key",
     "wrong_shape",
     "poison",
-    "jump",
 )
 """All reasons for rejecting an event or a record, explained in docs/bad-input.md; also the names of counters."""
 

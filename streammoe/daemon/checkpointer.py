@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.daemon.guards import Mark
 from streammoe.errors import RetriableCheckpointError
 from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.label_join import fingerprint
@@ -94,8 +93,8 @@ class CheckpointContent(NamedTuple):
     metadata: Mapping[str, Any]
     position: Position | None
     """Where reading resumes."""
-    mark: Mark | None = None
-    """The moment at which it was taken, if the daemon may roll back to it."""
+    learned: int
+    """Events of the source that its model had learned."""
 
     @property
     def arrays(self) -> dict[str, AnyArray]:
@@ -111,7 +110,7 @@ class CheckpointContent(NamedTuple):
             auxiliary={name: arrays[name] for name in self.auxiliary},
             metadata=copy.deepcopy(self.metadata),
             position=copy.deepcopy(self.position),
-            mark=self.mark,
+            learned=self.learned,
         )
 
 
@@ -156,8 +155,8 @@ class WrittenCheckpoint(NamedTuple):
 
     generation: int
     position: Position | None
-    """See `CheckpointContent`, as for `mark`."""
-    mark: Mark | None
+    """See `CheckpointContent`, as for `learned`."""
+    learned: int
     state_digest: str
     taken_at: float
     """When its state was taken, in seconds of `time.monotonic`."""
@@ -243,4 +242,4 @@ class CheckpointWriter:
         digest = fingerprint(content.model, content.labels)
         generation = self._store.save(content.arrays, {**content.metadata, "state_digest": digest})
         seconds = time.monotonic() - taken_at
-        return WrittenCheckpoint(generation, content.position, content.mark, digest, taken_at, seconds)
+        return WrittenCheckpoint(generation, content.position, content.learned, digest, taken_at, seconds)

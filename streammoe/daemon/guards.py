@@ -1,4 +1,4 @@
-"""Guards that stop or roll back the daemon: too many rejected records, or a loss that jumps.
+"""Guards that stop the daemon: too many rejected records, or a loss that jumps.
 
 Losses are averaged over windows of learned events. A jump is `WINDOWS_PER_JUMP` windows in a row whose mean exceeds the
 median of earlier windows by more than `MAX_DEVIATIONS` median absolute deviations, and their `ORDINARY_QUANTILE`
@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.errors import TooManyBadRecords
-from streammoe.ports import Batch
 from streammoe.types import BoolArray, FloatArray
 
 BAD_RECORD_WINDOW = 1_000
@@ -106,11 +105,6 @@ class LossGuard:
                 self._sum, self._count, self._length = 0.0, 0, 0
         return jump
 
-    def begin_window(self) -> None:
-        """Begin an empty window, since the events after those of the open window were discarded."""
-        self._high, self._sum, self._count, self._length = [], 0.0, 0, 0
-        self._sound = self._events
-
     def to_json(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
         return {
@@ -144,92 +138,37 @@ class LossGuard:
         return None
 
 
-class SavedGeneration(NamedTuple):
-    """A checkpoint generation, with the moment at which its state was taken."""
-
-    generation: int
-    learned: int
-    """Events of the source that its model had learned."""
-    batches: int
-    """Batches that this run had processed."""
-
-
-class Mark(NamedTuple):
-    """The moment at which a checkpoint's state was taken."""
-
-    learned: int
-    batches: int
-    """Both as in `SavedGeneration`."""
-
-
-class RollbackHistory:
-    """The last good generation, and every batch read since.
+class SavedGenerations:
+    """The checkpoints from the last good one on, each with the events of the source that its model had learned.
 
     Args:
-        keep: number of generations that the store keeps in any case, the attribute `min_keep`.
+        keep: number of generations that the store keeps in any case.
         state: the result of `to_json` in an earlier run.
-        keeps_batches: whether to hold the batches.
     """
 
-    def __init__(self, keep: int, state: Sequence[Sequence[int]] = (), *, keeps_batches: bool) -> None:
-        self.min_keep = keep
-        self._saved = [SavedGeneration(generation, learned, 0) for generation, learned in state]
-        self._keeps_batches = keeps_batches
-        self._batches: list[Batch] = []
-        self._processed = 0
+    def __init__(self, keep: int, state: Sequence[Any] = ()) -> None:
+        self._keep = keep
+        self._learned: dict[int, int] = dict(state)
 
-    def add(self, batch: Batch) -> None:
-        """Add a batch that was processed."""
-        self._processed += 1
-        if self._keeps_batches:
-            self._batches.append(batch)
-
-    def mark(self, learned: int) -> Mark:
-        """Return this moment, at which the model has learned `learned` events."""
-        return Mark(learned, self._processed)
-
-    def add_saved(self, generation: int, mark: Mark, sound: int) -> None:
-        """Record that the state of `mark` was saved, while nothing up to event number `sound` is in doubt."""
-        self._saved.append(SavedGeneration(generation, *mark))
+    def add(self, generation: int, learned: int, sound: int) -> None:
+        """Record a checkpoint, while nothing up to event number `sound` is in doubt."""
+        self._learned[generation] = learned
         good = self.last_good(sound)
         if good is not None:
-            self._saved = [saved for saved in self._saved if saved.generation >= good.generation]
-            first = self._processed - len(self._batches)
-            del self._batches[: max(good.batches - first, 0)]
+            self._learned = {each: n for each, n in self._learned.items() if each >= good}
 
-    def last_good(self, sound: int) -> SavedGeneration | None:
+    def last_good(self, sound: int) -> int | None:
         """Return the newest generation that holds no event after number `sound`."""
-        return max((saved for saved in self._saved if saved.learned <= sound), default=None)
+        return max((generation for generation, learned in self._learned.items() if learned <= sound), default=None)
 
     def n_to_keep(self, newest: int, sound: int) -> int:
         """Return how many generations to keep once one after `newest` is saved, so that the last good one stays."""
         good = self.last_good(sound)
-        return self.min_keep if good is None else max(self.min_keep, newest + 2 - good.generation)
-
-    @property
-    def batches(self) -> list[Batch]:
-        """Batches since the last good generation, in order."""
-        return self._batches
-
-    def restart_from(self, good: SavedGeneration) -> None:
-        """Record that the model is that of `good` again, and that all batches since were discarded."""
-        self._saved = [good._replace(batches=self._processed)]
-        self._batches = []
+        return self._keep if good is None else max(self._keep, newest + 2 - good)
 
     def to_json(self) -> list[list[int]]:
-        """Return the state without batches, for a checkpoint."""
-        return [[saved.generation, saved.learned] for saved in self._saved]
-
-
-def last_good_generation(metadata: Mapping[str, Any]) -> int | None:
-    """Return the last good generation that the metadata of a checkpoint in doubt name, if any."""
-    guard = metadata.get("guard")
-    if not guard:
-        return None
-    sound = guard["jumps"]["sound"]
-    if metadata["n"] <= sound:
-        return None
-    return max((generation for generation, learned in guard["saved"] if learned <= sound), default=None)
+        """Return the state for a checkpoint."""
+        return [[generation, learned] for generation, learned in self._learned.items()]
 
 
 class BadRecordGuard:

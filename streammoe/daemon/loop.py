@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter, RetryPolicy, WrittenCheckpoint
-from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, RollbackHistory, SavedGeneration
+from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, SavedGenerations
 from streammoe.daemon.health import Health
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.observer import Observer
@@ -24,14 +24,13 @@ from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable, uncancellable
 from streammoe.errors import ModelJumped, RetriableCheckpointError, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
-from streammoe.persistence import Checkpoint, CheckpointStore
+from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with
-from streammoe.pipeline.pipeline import BatchResult, Pipeline, joined_results, reject_all
+from streammoe.pipeline.pipeline import BatchResult, Pipeline, joined_results
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import EXPIRED, Batch, DeadLetter, DeadLetterSink, Position, Source
 from streammoe.settings import Settings
 from streammoe.text import listed, shown, some_of
-from streammoe.types import BoolArray
 
 LOGGER = logging.getLogger("streammoe.daemon")
 ProgressListener = Callable[[tuple[int, int] | None], None]
@@ -49,24 +48,13 @@ class CheckpointPolicy(NamedTuple):
     every_seconds: float
 
 
-class RestoredState(NamedTuple):
-    """The content of a checkpoint as live objects."""
-
-    pipeline: Pipeline
-    loss_guard: LossGuard
-    labels: LabelJoin | None
-    latest: BoolArray
-    """See `BadRecordGuard.latest`."""
-
-
 class JumpHandler(NamedTuple):
     """Reaction to a jump of the loss."""
 
-    action: str
-    """``alarm``, ``stop`` or ``rollback``."""
+    stops: bool
+    """Whether it ends the daemon; else it is only reported."""
     guard: LossGuard
-    history: RollbackHistory
-    restore: Callable[[Checkpoint], RestoredState]
+    saved: SavedGenerations
 
 
 class Summary(NamedTuple):
@@ -387,7 +375,7 @@ class Daemon:
 
     def _begin_checkpoint(self) -> None:
         """Checkpoint in the same order in a background thread; `_collect_checkpoint` commits once all is durable."""
-        if self._is_transactional or self._can_roll_back:
+        if self._is_transactional or self._stops_at_jumps:
             # In the background, later predictions would fall into the transaction that belongs to this state. And which
             # checkpoint is the last good one must not depend on how fast the disk is.
             self.checkpoint()
@@ -439,9 +427,9 @@ class Daemon:
         self._retries.record_success()
         self._generation = written.generation
         self._start_is_saved = written.position is not None
-        if self._jump_handler is not None and written.mark is not None:
+        if self._jump_handler is not None:
             sound = self._jump_handler.guard.sound if sound is None else sound
-            self._jump_handler.history.add_saved(written.generation, written.mark, sound)
+            self._jump_handler.saved.add(written.generation, written.learned, sound)
         self._path = str(self._store.path(written.generation))
         self._report_position(written.position)
         self._metrics.observe_checkpoint(written.taken_at, written.seconds)
@@ -452,11 +440,11 @@ class Daemon:
     def _content(self) -> CheckpointContent:
         guard: dict[str, Any] = {}
         if self._jump_handler is not None:
-            losses, history = self._jump_handler.guard, self._jump_handler.history
-            guard = {"guard": {"jumps": losses.to_json(), "saved": history.to_json()}}
-            if self._can_roll_back:
+            losses, saved = self._jump_handler.guard, self._jump_handler.saved
+            guard = {"guard": {"jumps": losses.to_json(), "saved": saved.to_json()}}
+            if self._stops_at_jumps:
                 # An earlier run may have left newer generations than the one that this run resumed from.
-                self._store.keep = history.n_to_keep(max(self._store.generations(), default=0), losses.sound)
+                self._store.keep = saved.n_to_keep(max(self._store.generations(), default=0), losses.sound)
         return CheckpointContent(
             model=self.model.arrays(),
             labels=self._labels.arrays() if self._labels is not None else {},
@@ -472,7 +460,7 @@ class Daemon:
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
             position=self._position,
-            mark=None if self._jump_handler is None else self._jump_handler.history.mark(self.model.n),
+            learned=self.model.n,
         )
 
     def _with_predictions(self, content: CheckpointContent) -> CheckpointContent:
@@ -566,7 +554,6 @@ class Daemon:
             self._metrics.count_rejected(reason, records)
         self._metrics.observe_batch(time.monotonic() - started)
         if self._jump_handler is not None:
-            self._jump_handler.history.add(batch)
             jump = self._jump_handler.guard.watch(processed.losses)
             if jump is not None:
                 self._handle_jump(self._jump_handler, jump, batch)
@@ -613,8 +600,8 @@ class Daemon:
             raise TooManyBadRecords(f"{error}. The latest: {self._latest_rejection}{also}") from None
 
     @property
-    def _can_roll_back(self) -> bool:
-        return self._jump_handler is not None and self._jump_handler.action in {"stop", "rollback"}
+    def _stops_at_jumps(self) -> bool:
+        return self._jump_handler is not None and self._jump_handler.stops
 
     def _handle_jump(self, jump_handler: JumpHandler, jump: Jump, batch: Batch) -> None:
         """React to a jump as `guard.on_jump` says."""
@@ -623,58 +610,27 @@ class Daemon:
             f"{batch.origin}: the loss has jumped: {jump.loss:.3g} an event lately, {jump.usual:.3g} before, over "
             f"{jump.events} events"
         )
-        if not self._can_roll_back:
+        if not jump_handler.stops:
             LOGGER.warning(
                 "%s. The data or their meaning have changed. They are learned, and the usual loss is measured again "
-                'from here; guard.on_jump = "stop" or "rollback" would not have learned them',
+                'from here; guard.on_jump = "stop" would not have learned them',
                 message,
             )
             return
         self._try_saving(partial(self._collect_checkpoint, wait=True, sound=jump.sound))
-        good = jump_handler.history.last_good(jump.sound)
-        if good is None or good.generation not in self._store.generations():
+        good = jump_handler.saved.last_good(jump.sound)
+        if good is None or good not in self._store.generations():
             self._dead_letters.flush()
             raise ModelJumped(
                 f"{message}. There is no checkpoint from before the jump; look at the data, and lower "
                 'checkpoint.every_events so that there will be one, or set guard.on_jump = "alarm" to learn them'
             )
-        if jump_handler.action == "stop":
-            self._dead_letters.flush()
-            self._store.set_aside(after=good.generation)
-            raise ModelJumped(
-                f"{message}. The newest checkpoint is now generation {good.generation}, from before the jump, and the "
-                'next start resumes from it. Look at the data first; guard.on_jump = "alarm" would learn them, '
-                '"rollback" would make them dead letters'
-            )
-        self._roll_back(jump_handler, good, message)
-
-    def _roll_back(self, jump_handler: JumpHandler, good: SavedGeneration, message: str) -> None:
-        """Restore the model of a generation, and turn all records read since into dead letters."""
-        checkpoint = self._store.load(good.generation)
-        self._store.set_aside(after=good.generation, until_replaced=True)
-        self._pipeline, guard, self._labels, self._guard.latest = jump_handler.restore(checkpoint)
-        guard.jumps = jump_handler.guard.jumps
-        guard.begin_window()
-        self._jump_handler = jump_handler._replace(guard=guard)
-        counters = checkpoint.metadata["counters"]
-        self._outcomes, self._reasons = Counter(counters["outcomes"]), Counter(counters["reasons"])
-        records = 0
-        for batch in jump_handler.history.batches:
-            processed = reject_all(batch, "learn", "jump", message)
-            records += len(batch)
-            self._outcomes.update(processed.outcomes)
-            self._reasons.update(processed.reasons)
-            self._dead_letters.write(processed.letters)
-        self._metrics.reset_counts(self._outcomes, self._reasons)
-        jump_handler.history.restart_from(good)
-        self._generation = good.generation
-        LOGGER.error(
-            "%s. Continuing with the model of generation %d; the %d records read since are dead letters (jump)",
-            message,
-            good.generation,
-            records,
+        self._dead_letters.flush()
+        self._store.set_aside(after=good)
+        raise ModelJumped(
+            f"{message}. The newest checkpoint is now generation {good}, from before the jump, and the next start "
+            'resumes from it. Look at the data first; guard.on_jump = "alarm" would learn them'
         )
-        self.checkpoint()
 
     def _process(self, batch: Batch) -> BatchResult:
         if self._labels is None:

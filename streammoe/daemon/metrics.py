@@ -196,15 +196,6 @@ class Metrics:
         """Count `records` more that were rejected for this reason."""
         self._counter("streammoe_rejected_total", reason).inc(records)
 
-    def reset_counts(self, outcomes: Mapping[str, int], reasons: Mapping[str, int]) -> None:
-        """Set the counts of events back to those of a checkpoint, after a rollback."""
-        for name in ("streammoe_events_total", "streammoe_rejected_total"):
-            self.live.clear(name)
-        for outcome in OUTCOMES:
-            self.count(outcome, outcomes.get(outcome, 0))
-        for reason, records in reasons.items():
-            self.count_rejected(reason, records)
-
     def count_jumps(self, times: int) -> None:
         """Count jumps of the loss."""
         self._counter("streammoe_guard_jumps_total").inc(times)

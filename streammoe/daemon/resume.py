@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, restoring, table_of
-from streammoe.daemon.guards import last_good_generation
 from streammoe.daemon.model import empty_model, model_from, n_lags, schema_of
 from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
@@ -374,18 +373,3 @@ def latest_visible_checkpoint(
     before = store.load(seen)
     store.set_aside(after=seen, until_replaced=True)
     return seen, before
-
-
-def last_good_checkpoint(store: CheckpointStore, latest: tuple[int, Checkpoint]) -> tuple[int, Checkpoint]:
-    """Return the last generation from before losses became suspicious; later records are read again."""
-    generation, checkpoint = latest
-    good = last_good_generation(checkpoint.metadata)
-    if good is None or good >= generation or good not in store.generations():
-        return latest
-    LOGGER.info(
-        "going back from generation %d to %d, the last one before losses became suspicious: later records are read "
-        'again, so that guard.on_jump = "rollback" can set them aside',
-        generation,
-        good,
-    )
-    return good, store.load(good)

@@ -193,10 +193,11 @@ class Pipeline:
             FitCancelled: a stop was requested during a fit; everything is as it was before the batch.
             SourceError: a header lacks the target, or has too many columns.
         """
+        ledger = _Ledger(batch)
         if batch.too_long:
             detail = f"the record exceeds source.max_record_bytes; only its first {len(batch.block)} bytes are kept"
-            return reject_all(batch, "decode", "malformed", detail)
-        ledger = _Ledger(batch)
+            ledger.reject(0, "decode", "malformed", detail)
+            return ledger.to_result()
         if not len(batch):
             if batch.columns is not None:
                 require_targets(batch.origin, batch.columns, self._roles({}))
@@ -929,14 +930,6 @@ def _served(
     else:
         predictions[rows] = theirs
     return outcome._replace(losses=losses, predictions=predictions)
-
-
-def reject_all(batch: Batch, stage: str, reason: str, detail: str) -> BatchResult:
-    """Reject every record of a batch for the same reason."""
-    ledger = _Ledger(batch)
-    for i in range(len(batch)):
-        ledger.reject(i, stage, reason, detail)
-    return ledger.to_result()
 
 
 def _is_text(batch: Batch) -> bool:

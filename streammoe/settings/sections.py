@@ -413,7 +413,7 @@ class DeadLetterFileSettings(DeadLetters):
 class Guard(Section):
     """The reaction to a jump of the loss."""
 
-    on_jump: Literal["off", "alarm", "stop", "rollback"] = "alarm"
+    on_jump: Literal["off", "alarm", "stop"] = "alarm"
 
 
 class Global(Section):

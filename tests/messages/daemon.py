@@ -178,7 +178,6 @@ CASES = {
     "an extension that is not installed": lambda _: extension("missing"),
     "jump, alarm": _jump("alarm"),
     "jump, stop": _jump("stop"),
-    "jump, rollback": _jump("rollback"),
     "jump, stop without a checkpoint": _jump("stop", every_events=10**9),
     "bad records in a row": _bad_records(0, 1_000),
     "bad records up to the end, some of an earlier run": _bad_records(10, 10),

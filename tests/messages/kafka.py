@@ -154,7 +154,6 @@ CASES = {
     "predictions into what is read": _settings("predictions.topic=t"),
     "transactions without a second checkpoint": _settings("predictions.transactional=true", "checkpoint.keep=1"),
     "transactions that time out": _settings("predictions.transactional=true", "checkpoint.every_seconds=301"),
-    "transactions that are to be taken back": _settings("predictions.transactional=true", "guard.on_jump=rollback"),
     "a password that is not in the environment": _password,
     "a certificate that is not there": lambda folder: client_options(
         Connection(**NOT_THERE, ssl_cafile=str(folder / "ca.pem"))

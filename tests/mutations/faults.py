@@ -353,7 +353,9 @@ FAULTS = {
             "self._mark_saved()\n        self._report_position(self._position)\n        self._resume(taken_at)",
         ),
         Fault(
-            "transaction-in-background", "if self._is_transactional or self._can_roll_back:", "if self._can_roll_back:"
+            "transaction-in-background",
+            "if self._is_transactional or self._stops_at_jumps:",
+            "if self._stops_at_jumps:",
         ),
         Fault(
             "confirmed-before-committed",
@@ -475,7 +477,7 @@ FAULTS = {
         Fault(
             "jump-in-four-windows", "if len(self._high) < WINDOWS_PER_JUMP:", "if len(self._high) <= WINDOWS_PER_JUMP:"
         ),
-        Fault("way-back-into-doubt", "if saved.learned <= sound)", "if saved.learned <= sound + 1_000)"),
+        Fault("way-back-into-doubt", "if learned <= sound), default", "if learned <= sound + 1_000), default"),
     ],
     "global model": [
         Fault(

@@ -164,12 +164,6 @@ def test_counts_add_up_and_times_are_in_their_buckets():
     assert [value["batch_seconds_bucket", limit] for limit in ("0.01", "0.025")] == [0, 1]
     assert [value["checkpoint_seconds_bucket", limit] for limit in ("0.0025", "0.005")] == [0, 1]
     assert value["batch_seconds_sum",] == pytest.approx(0.02)
-    metrics.reset_counts({"learned": 3}, {"jump": 2})
-    value = samples(metrics)
-    assert {key: value[key] for key in value if key[0] in {"events_total", "rejected_total"} and value[key]} == {
-        ("events_total", "learned"): 3,
-        ("rejected_total", "jump"): 2,
-    }
 
 
 def test_gauges_show_the_model_its_experts_and_its_scores():
