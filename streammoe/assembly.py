@@ -36,7 +36,7 @@ from streammoe.persistence.resharding import check_mark
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.overlapped import OverlappedPredictions, has_other_core
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
-from streammoe.pipeline.predictions import RestartPlan, plan_restart, prediction_sink
+from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan, plan_restart
 from streammoe.pipeline.watched import WatchedDeadLetters, WatchedPredictions
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
@@ -205,7 +205,7 @@ def _prediction_writer(settings: Settings, health: Health) -> PredictionWriter |
         case NoPredictionsSettings():
             return None
         case PredictionFileSettings():
-            written = prediction_sink(predictions.path, predictions.file_format)
+            written: PredictionSink = JsonlPredictions(predictions.path)
             # What another thread waits for does not keep learning waiting.
             sink = WatchedPredictions(OverlappedPredictions(written) if has_other_core() else written, wait)
         case _:

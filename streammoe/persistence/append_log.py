@@ -29,7 +29,6 @@ MOST_WAITING = 64 << 20
 
 PROBE_BYTES = 4096
 """Bytes at the beginning of a file, and right before a position, that must be unchanged."""
-_KIND = "lines"
 
 
 class _End(NamedTuple):
@@ -125,7 +124,7 @@ class AppendLog:
                 return None
             head, tail = _probes(descriptor, status.st_size)
         end = _End(str(self.path), status.st_ino, status.st_size, head, tail)
-        return {"kind": _KIND, **end._asdict()}
+        return dict(end._asdict())
 
     def restore(self, position: Position) -> Callable[[], None]:
         """Verify that the file reaches a position, and return a function that removes the lines after it.
@@ -138,8 +137,6 @@ class AppendLog:
                 valid.
         """
         name, file = f"{self._setting} {self.path}", self._file
-        if position.get("kind") != _KIND:
-            return ignore_position(name)
         end = _end_of(position, name)
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -274,16 +271,6 @@ _ADVICE = (
     "only this program may write there. Put it back as it was; or move it away, and lines after the checkpoint are "
     "written again, to a new file; or start over with --fresh"
 )
-
-
-def ignore_position(sink: str) -> Callable[[], None]:
-    """Warn that a checkpoint holds a position of another kind of sink, for which nothing is removed here."""
-    LOGGER.warning(
-        "%s: the checkpoint was written with predictions of another kind; those after the checkpoint stay where they "
-        "are and are written again here",
-        sink,
-    )
-    return nothing_more
 
 
 def _end_of(position: Position, origin: str) -> _End:

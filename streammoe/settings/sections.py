@@ -348,10 +348,6 @@ class Metrics(Section):
         return variable
 
 
-PREDICTION_FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-"""The format of predictions by the extension of their file."""
-
-
 class Predictions(Section):
     """The content of predictions; their destination depends on their kind, whose model extends this one."""
 
@@ -372,21 +368,14 @@ class PredictionFileSettings(Predictions):
     """Predictions that are written to files."""
 
     kind: Literal["file"]
-    format: Literal["auto", "jsonl", "parquet"] = "auto"
     path: Text
 
     @field_validator("path")
     @classmethod
-    def _has_format(cls, path: str, info: ValidationInfo) -> str:
-        if info.data.get("format") == "auto" and Path(path).suffix.lower() not in PREDICTION_FORMATS:
-            known = ", ".join(PREDICTION_FORMATS)
-            raise ValueError(f'must end in one of {known} if predictions.format = "auto"')
+    def _is_of_lines(cls, path: str) -> str:
+        if Path(path).suffix.lower() in {".parquet", ".pq", ".csv"}:
+            raise ValueError("must end in .jsonl: predictions are JSON Lines")
         return path
-
-    @property
-    def file_format(self) -> str:
-        """The format of the file, ``jsonl`` or ``parquet``."""
-        return PREDICTION_FORMATS[Path(self.path).suffix.lower()] if self.format == "auto" else self.format
 
 
 class DeadLetters(Section):

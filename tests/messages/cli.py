@@ -117,7 +117,7 @@ _WRONG = {
         *("schema.target=z", "source.follow=true --set source.path=binary.csv.gz"),
         "checkpoint.dir=file",
         *("dead_letters.path=folder", "dead_letters.path=config.toml", "dead_letters.path=data.csv"),
-        *(f"predictions.kind=file --set predictions.path={path}" for path in ("file/rows.jsonl", "rows.txt")),
+        *(f"predictions.kind=file --set predictions.path={path}" for path in ("file/rows.jsonl", "rows.csv")),
         "metrics.enabled=true --set metrics.host=192.0.2.1",
     ),
     "run config.toml --set source.path=": (

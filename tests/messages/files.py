@@ -9,7 +9,7 @@ import numpy as np
 
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.decoders import FieldRoles, decoder
-from streammoe.pipeline.predictions import plan_restart, prediction_sink
+from streammoe.pipeline.predictions import JsonlPredictions, plan_restart
 from streammoe.ports import Batch, Predictions
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
@@ -143,19 +143,19 @@ def rows(n):
     return Predictions(locations=places, versions=np.arange(n), predictions=ones, targets=ones, outputs=("y",))
 
 
-def gone_back(change, format="jsonl", then=None, *, says=True):
+def gone_back(change, then=None, *, says=True):
     """Return a case: predictions are written, with a checkpoint amid them; something happens, and a start follows."""
 
     def case(folder):
-        path = folder / f"out.{format}"
-        with closing(prediction_sink(path, format)) as sink:
+        path = folder / "out.jsonl"
+        with closing(JsonlPredictions(path)) as sink:
             sink.write(rows(3))
             sink.flush()
             position = sink.position()
             sink.write(rows(2))
             sink.flush()
         change(path)
-        with closing(prediction_sink(folder / then if then else path, format)) as sink:
+        with closing(JsonlPredictions(folder / then if then else path)) as sink:
             found = plan_restart(sink, {"positions": [None]} | ({"predictions": position} if says else {}))
             if found.cut is not None:
                 found.cut()
@@ -172,7 +172,6 @@ CASES = {
     "a decimal comma": decoded(("a", "y"), b'"1,5",2\n'),
     "a decimal point where the comma is": decoded(("a", "y"), b"1.5;2\n", delimiter=";", decimal=","),
     "predictions cut back": gone_back(lambda _: None),
-    "predictions in parts cut back": gone_back(lambda _: None, "parquet"),
     "predictions that were edited": gone_back(edited),
     "predictions that are gone": gone_back(lambda path: path.unlink()),
     "predictions at another path": gone_back(lambda _: None, then="other.jsonl"),
@@ -207,6 +206,5 @@ CASES = {
     ),
     "a followed file is rotated": followed(rotated),
     "standard input after a restart": from_stdin,
-    "a predictions format that does not exist": lambda folder: prediction_sink(folder / "out", "csv"),
     "a dead-letter path that cannot be opened": DeadLetterFile,
 }

@@ -87,7 +87,7 @@ _WRONG_FILES = {
     "no valid kind, and more mistakes": '[source]\npath = 3\n[schema]\ntarget = "y"\n'
     '[model]\nkind = "tree"\nn_experts = 0\ndegre = 2\nleaves = 3',
     "a file where a folder must be": BASE + 'checkpoint.dir = "/dev/null"\n'
-    'dead_letters.path = "/dev/null/a/b"\npredictions = { kind = "file", path = "/", format = "jsonl" }',
+    'dead_letters.path = "/dev/null/a/b"\npredictions = { kind = "file", path = "/" }',
     "text that is no TOML": "this is no TOML",
     "a huge number": "model.n_experts = " + "9" * 5000,
     "tables within tables": "a = " + "[" * 5000,

@@ -29,7 +29,7 @@ TWICE = {
         ["dead_letters.path=data.csv", "source.path=d*.csv"],
     ],
     "predictions.path": [
-        ["predictions.kind=file", "predictions.path=data.csv", "predictions.format=jsonl", "source.path=*"],
+        ["predictions.kind=file", "predictions.path=data.csv", "source.path=*"],
         ["predictions.kind=file", "predictions.path=one.jsonl", "dead_letters.path=./one.jsonl"],
     ],
 }

@@ -147,7 +147,7 @@ def test_files_where_folders_must_be_and_folders_for_files_are_errors_and_missin
     assert (tmp_path / "new/p/rows").is_file()
 
 
-AS_ROWS = ("predictions.kind=file", "predictions.format=jsonl")
+AS_ROWS = ("predictions.kind=file",)
 
 
 # --- exit codes and logs --------------------------------------------------------------------------------------------

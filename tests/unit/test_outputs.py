@@ -35,8 +35,13 @@ CALLS = {
     "fit data.csv data2.csv --target y --workers 2 --out": ["data2.csv"],
     "fit d*.csv --target y --out": ["data2.csv"],
     "evaluate data.csv --target y --plot": ["data.csv"],
-    "run config.toml --from-model start.model --set predictions.kind=file --set predictions.format=jsonl --set "
-    "predictions.path=": ["data.csv", "config.toml", "start.model", "secret", "letters.jsonl"],
+    "run config.toml --from-model start.model --set predictions.kind=file --set predictions.path=": [
+        "data.csv",
+        "config.toml",
+        "start.model",
+        "secret",
+        "letters.jsonl",
+    ],
     "run config.toml --from-model start.model --set dead_letters.path=": ["data.csv", "config.toml", "start.model"],
     "check-config config.toml --set dead_letters.path=": ["data.csv", "secret"],
     "dead-letters config.toml --out": ["data.csv", "config.toml", "secret", "letters.jsonl"],

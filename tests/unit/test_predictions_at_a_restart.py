@@ -1,9 +1,9 @@
 """A daemon's predictions in files, over whatever ends it: those of an undisturbed run, byte for byte."""
 
+import json
 from pathlib import Path
 
 import pytest
-from pyarrow import parquet
 
 from streammoe.commands.rollback import roll_back
 from streammoe.daemon.loop import Daemon
@@ -21,8 +21,7 @@ class KilledError(Exception):
 
 @pytest.fixture
 def name():
-    """Lines of JSON are compared in tests/process/test_kills."""
-    return "rows.parquet"
+    return "rows.jsonl"
 
 
 @pytest.fixture(autouse=True)
@@ -48,9 +47,7 @@ def run(name, *flags, **options):
 
 
 def rows(name):
-    path = Path(name)
-    parts = sorted(path.parent.glob(f"{path.stem}-*"))
-    return [row for part in parts for row in parquet.read_table(part).to_pylist()]
+    return [json.loads(line) for line in Path(name).read_bytes().splitlines()]
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def defaults(section: Any) -> dict[str, Any]:
 def test_settings_without_a_default_are_in_the_default_file_as_comments(config: Path) -> None:
     text = (CONFIG / "default.toml").read_text()
     opened, count = re.subn(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
-    assert count == 23
+    assert count == 22
     opened = opened.replace('"regressor"', '"classifier"', 1).replace('kind = "none"', 'kind = "file"', 1)
     assert tomllib.loads(opened)["source"].keys() - tomllib.loads(text)["source"].keys() == {
         "path",
@@ -188,11 +188,9 @@ def test_a_file_may_be_as_windows_saves_it(config: Path) -> None:
     assert read(config) == before
 
 
-def test_the_format_of_predictions_is_that_of_the_path_unless_it_is_set(config: Path) -> None:
-    formats = {"path=a.JSONL": "jsonl", "path=a.parquet": "parquet", "path=a.txt format=jsonl": "jsonl"}
-    for flags, expected in formats.items():
-        found = read(config, "predictions.kind=file", *(f"predictions.{flag}" for flag in flags.split()))
-        assert found.predictions.file_format == expected
+def test_predictions_are_not_written_to_a_file_of_another_format(config: Path) -> None:
+    assert read(config, "predictions.kind=file", "predictions.path=a.txt").predictions.path == "a.txt"
+    assert named(config, "predictions.kind=file", "predictions.path=a.Parquet") == ["predictions.path"]
 
 
 def test_several_sources_are_taken_in_order_and_named_by_number(config: Path) -> None:
@@ -248,7 +246,6 @@ RULES: dict[str, list[str]] = {
         for classes in ("['1',1]", "['a']", "[0.5,1]", "['','a']")
     },
     # Files, metrics and labels
-    "predictions.kind=file predictions.path=out.txt": ["predictions.path"],
     "metrics.tls_certfile=a": ["metrics.tls_keyfile"],
     "metrics.allowed_hosts=['a:9464']": ["metrics.allowed_hosts"],
     "metrics.username=a:b metrics.password_file=b": ["metrics.username"],

@@ -41,7 +41,7 @@ metrics.host=0.0.0.0 metrics.port=9 metrics.alive_seconds=9.0 metrics.sink_wait_
 metrics.allowed_hosts=["daemon.example"]
 guard.on_jump=stop
 global.path=shared global.every=7.0 global.serve=global
-predictions.format=parquet predictions.path=q.jsonl predictions.interval=0.5 predictions.gate=false
+predictions.path=q.jsonl predictions.interval=0.5 predictions.gate=false
 dead_letters.kind=file dead_letters.path=elsewhere.jsonl dead_letters.max_ratio=0.1
 """
 """Of most settings a value that differs from the one of the run before."""
@@ -76,7 +76,6 @@ BASE = {
     "labels.expire_events": LABELS,
     "labels.expire_seconds": LABELS,
     "labels.keep_expired": LABELS,
-    "predictions.format": ROWS,
     "predictions.path": ROWS,
 }
 """What both runs need as well."""

@@ -7,16 +7,16 @@ import shutil
 import pytest
 
 from streammoe.errors import CheckpointError
-from streammoe.pipeline.predictions import plan_restart, prediction_sink
+from streammoe.pipeline.predictions import JsonlPredictions, plan_restart
 from tests.unit.pipeline.written_rows import rows_from
 
 
 class Written:
-    """A file of predictions, or parts, with a checkpoint amid them."""
+    """A file of predictions with a checkpoint amid them."""
 
-    def __init__(self, folder, format, before=5, after=3):
+    def __init__(self, folder, before=5, after=3):
         folder.mkdir(exist_ok=True)
-        self.path = folder / f"out.{format}"
+        self.path = folder / "out.jsonl"
         sink = self.open()
         sink.write(rows_from(0, before))
         sink.flush()
@@ -27,7 +27,7 @@ class Written:
         sink.close()
 
     def open(self, path=None):
-        return prediction_sink(path or self.path, self.path.suffix[1:])
+        return JsonlPredictions(path or self.path)
 
     def seen(self):
         return {path.name: path.read_bytes() for path in sorted(self.path.parent.iterdir()) if path.is_file()}
@@ -38,10 +38,9 @@ class Written:
         return sink
 
 
-@pytest.mark.parametrize("format", ["jsonl", "parquet"])
 @pytest.mark.parametrize("before", [0, 5])
-def test_what_came_after_the_checkpoint_is_removed_and_written_again(tmp_path, format, before):
-    written = Written(tmp_path, format, before=before)
+def test_what_came_after_the_checkpoint_is_removed_and_written_again(tmp_path, before):
+    written = Written(tmp_path, before=before)
     undisturbed = written.seen()
     assert undisturbed != written.content
     sink = written.open()
@@ -57,7 +56,7 @@ def test_what_came_after_the_checkpoint_is_removed_and_written_again(tmp_path, f
 
 
 def test_half_a_line_goes_too_and_a_copy_will_do(tmp_path):
-    written = Written(tmp_path, "jsonl", after=0)
+    written = Written(tmp_path, after=0)
     shutil.copy(written.path, tmp_path / "copy")
     (tmp_path / "copy").rename(written.path)
     with written.path.open("ab") as stream:
@@ -79,7 +78,7 @@ def replace(path):
 
 @pytest.mark.parametrize("damage", [edit, replace, lambda path: os.truncate(path, 10)])
 def test_a_file_that_no_longer_holds_the_position_is_an_error_and_stays(tmp_path, damage):
-    written = Written(tmp_path, "jsonl")
+    written = Written(tmp_path)
     damage(written.path)
     damaged = written.seen()
     sink = written.open()
@@ -90,7 +89,7 @@ def test_a_file_that_no_longer_holds_the_position_is_an_error_and_stays(tmp_path
 
 
 def test_a_file_that_is_moved_gone_or_no_longer_meant_is_no_error(tmp_path):
-    moved, gone, other = (Written(tmp_path / name, "jsonl") for name in ("moved", "gone", "other"))
+    moved, gone, other = (Written(tmp_path / name) for name in ("moved", "gone", "other"))
     moved.path.rename(moved.path.with_name("out.jsonl.1"))
     moved.restored().close()
     assert moved.seen() == {"out.jsonl": b"", "out.jsonl.1": moved.content["out.jsonl"]}, "it is cut there"
@@ -104,27 +103,13 @@ def test_a_file_that_is_moved_gone_or_no_longer_meant_is_no_error(tmp_path):
     assert (tmp_path / "out.jsonl").read_bytes() == b"{}\n"
 
 
-def test_parts_of_other_runs_and_other_files_stay(tmp_path):
-    others = Written(tmp_path, "parquet")  # a series of its own, with higher versions
-    (tmp_path / "out-000000000009.parquet").write_bytes(b"no parquet")
-    before = others.seen()
-    sink = others.open()
-    others.position = sink.position()
-    sink.write(rows_from(0, 4))
-    sink.flush()
-    sink.close()
-    others.restored().close()
-    assert others.seen() == before
-
-
-@pytest.mark.parametrize(("format", "to"), [("jsonl", "jsonl"), ("jsonl", "parquet"), ("parquet", "jsonl")])
-def test_a_start_cuts_only_what_can_be_read_again_and_is_in_its_format(tmp_path, format, to):
-    written = Written(tmp_path, format)
-    sink = prediction_sink(tmp_path / f"out.{to}", to)
+def test_a_start_cuts_only_what_can_be_read_again(tmp_path):
+    written = Written(tmp_path)
+    sink = written.open()
     metadata = {"positions": [{"kind": "file"}], "predictions": written.position}
     assert plan_restart(sink, {**metadata, "positions": [{"positions": [{"kind": "stdin"}, None]}]}).cut is None
     found, before = plan_restart(sink, metadata), written.seen()
     assert not found.must_record_end
     found.cut()
-    assert (written.seen() == before) == (format != to)
+    assert written.seen() != before
     sink.close()

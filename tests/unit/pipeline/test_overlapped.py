@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from streammoe.pipeline.overlapped import MOST_WAITING, OverlappedPredictions
-from streammoe.pipeline.predictions import prediction_sink
+from streammoe.pipeline.predictions import JsonlPredictions
 from streammoe.ports import PredictionSink
 from tests.unit.pipeline.written_rows import lines, rows_from
 
@@ -102,7 +102,7 @@ def test_a_failure_is_raised_by_a_later_call_and_the_sink_is_closed_all_the_same
 
 
 def test_rows_are_those_of_the_sink_and_its_position_is_passed_on(tmp_path):
-    sinks = [prediction_sink(tmp_path / "direct", "jsonl"), prediction_sink(tmp_path / "overlapped", "jsonl")]
+    sinks = [JsonlPredictions(tmp_path / "direct"), JsonlPredictions(tmp_path / "overlapped")]
     sinks[1] = OverlappedPredictions(sinks[1])
     for sink in sinks:
         for first in range(0, 20, 2):
@@ -113,7 +113,7 @@ def test_rows_are_those_of_the_sink_and_its_position_is_passed_on(tmp_path):
         sink.flush()
         sink.close()
     assert lines(tmp_path / "overlapped") == lines(tmp_path / "direct")
-    again = OverlappedPredictions(prediction_sink(tmp_path / "overlapped", "jsonl"))
+    again = OverlappedPredictions(JsonlPredictions(tmp_path / "overlapped"))
     again.restore(position)()
     again.close()
     assert [row["model_version"] for row in lines(tmp_path / "overlapped")] == list(range(20))

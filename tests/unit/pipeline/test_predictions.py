@@ -1,76 +1,13 @@
-"""Rows of predictions: their files, and what a pipeline writes into them."""
+"""Rows of predictions that a pipeline writes."""
 
 import numpy as np
 import pytest
-from pyarrow import parquet
 
-from streammoe.errors import CheckpointError
-from streammoe.pipeline import predictions as predictions_module
+from streammoe.options import Auto, WarmUp
 from streammoe.pipeline.pipeline import PredictionWriter
-from streammoe.pipeline.predictions import prediction_sink
+from streammoe.pipeline.predictions import JsonlPredictions
 from tests.unit.pipeline.streams import TARGETS, event, features_of, pipeline, run
-from tests.unit.pipeline.written_rows import lines, names_in, rows_from
-
-# --- files ----------------------------------------------------------------------------------------------------------
-
-
-def test_each_flush_leaves_a_whole_part_named_by_its_first_version_and_replaces_none(tmp_path):
-    sink = prediction_sink(tmp_path / "out.parquet", "parquet")
-    sink.write(rows_from(0))
-    sink.write(rows_from(2))
-    assert names_in(tmp_path) == []
-    sink.flush()
-    sink.flush()
-    # Events that are not learned leave the version as it is, so that it names several parts.
-    for rows in (rows_from(4), rows_from(8, versions=np.array([4, 4]))):
-        sink.write(rows)
-        sink.flush()
-    sink.close()
-    names = [f"out-00000000000{name}.parquet" for name in ("0", "4", "4_1")]
-    assert names_in(tmp_path) == names
-    found = [parquet.read_table(tmp_path / name)["prediction"].to_pylist() for name in names]
-    assert found == [[0.5, 1.5, 2.5, 3.5], [4.5, 5.5], [8.5, 9.5]]
-
-
-def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
-    left, other = (tmp_path / f".{name}-000000000003.parquet.0123.tmp" for name in ("out[1]", "out1"))
-    for path in (left, other):
-        path.write_bytes(b"PAR1")
-    prediction_sink(tmp_path / "out[1].parquet", "parquet").close()
-    assert names_in(tmp_path) == [other.name]
-
-
-def test_parts_that_cannot_be_written_wait_and_stop_learning_only_when_they_are_many(tmp_path, monkeypatch):
-    monkeypatch.setattr(predictions_module, "MAX_PART_ROWS", 4)
-
-    def full(path, data):
-        raise OSError(28, "No space left on device")
-
-    sink = prediction_sink(tmp_path / "out.parquet", "parquet")
-    with monkeypatch.context() as patched:
-        patched.setattr(predictions_module.durable, "replace", full)
-        sink.write(rows_from(0))
-        assert not sink.overdue
-        for i in range(2, 10, 2):
-            sink.write(rows_from(i))
-        assert sink.overdue
-        with pytest.raises(CheckpointError) as failed:
-            sink.flush()
-        assert failed.value.retriable
-    sink.flush()
-    assert not sink.overdue
-    assert [parquet.read_table(tmp_path / name).num_rows for name in names_in(tmp_path)] == [4, 4, 2]
-
-
-def test_a_folder_that_was_removed_is_made_again_for_the_next_part(tmp_path):
-    sink = prediction_sink(tmp_path / "rows" / "out.parquet", "parquet")
-    (tmp_path / "rows").rmdir()
-    sink.write(rows_from())
-    sink.flush()
-    assert parquet.read_table(tmp_path / "rows").num_rows == 2
-
-
-# --- what a pipeline writes -----------------------------------------------------------------------------------------
+from tests.unit.pipeline.written_rows import lines
 
 
 def mixed(kind):
@@ -88,15 +25,13 @@ def mixed(kind):
     return events
 
 
-def written(folder, to, kind, events, format, *, gate=True, **arguments):
+def written(folder, kind, events, format, *, gate=True, **arguments):
     """Return the rows of a stream, as objects."""
-    sink = prediction_sink(folder / f"out.{to}", to)
+    sink = JsonlPredictions(folder / "out.jsonl")
     run(pipeline(kind, predictions=PredictionWriter(sink, 0.9, gate), **arguments), events, format, [1, 9, 17])
     sink.flush()
     sink.close()
-    if to == "jsonl":
-        return lines(folder / "out.jsonl")
-    return parquet.read_table(folder).to_pylist(maps_as_pydicts="strict")
+    return lines(folder / "out.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -109,8 +44,7 @@ def written(folder, to, kind, events, format, *, gate=True, **arguments):
 )
 def test_each_used_event_has_one_row_of_what_the_model_said_before_it_learned(tmp_path, kind, format, arguments):
     events = mixed(kind)
-    rows = written(tmp_path / "lines", "jsonl", kind, events, format, **arguments)
-    assert written(tmp_path / "parts", "parquet", kind, events, format, **arguments) == rows
+    rows = written(tmp_path, kind, events, format, **arguments)
     by_row = {row["place"]["row"]: row for row in rows}
     assert len(by_row) == len(rows)
     line = pipeline(kind, **{name: value for name, value in arguments.items() if name == "expert"})
@@ -128,6 +62,28 @@ def test_each_used_event_has_one_row_of_what_the_model_said_before_it_learned(tm
             assert row["target"] == (shown if kind == "outputs" or shown is None else shown[TARGETS[kind][0]])
     special = {"probabilities"} if kind == "classifier" else {"interval", "gate"}
     assert rows[0].keys() == {"place", "model_version", "prediction", "target", "loss"} | special
+
+
+@pytest.mark.parametrize("expert", ["student_t", "laplace"])
+def test_rows_do_not_depend_on_where_batches_are_cut_while_numbers_of_experts_race(tmp_path, expert):
+    rng = np.random.default_rng(0)
+    events = [
+        {"a": a, "b": b, "y": np.sin(2.0 * a) + 0.5 * abs(b) + 0.3 * noise}
+        for a, b, noise in rng.normal(size=(150, 3)).tolist()
+    ]
+    arguments = {"n_experts": Auto(4), "warmup": WarmUp(100, restarts=1), "expert": expert, "categorical": ()}
+    found = []
+    for size in (len(events), 7):
+        path = tmp_path / f"{size}.jsonl"
+        sink = JsonlPredictions(path)
+        line = pipeline("regressor", predictions=PredictionWriter(sink, 0.9, gate=True), **arguments)
+        run(line, events, "jsonl", [size])
+        sink.close()
+        leaders = {sum(share > 0.0 for share in row["gate"]) for row in lines(path)[100:]}
+        found.append(lines(path))
+        found[-1].append([line.model.predict_distribution_one(each).interval(0.9) for each in events[:3]])
+    assert len(leaders) > 1
+    assert found[0] == found[1]
 
 
 def check_numbers(row, model, x, held):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streammoe.pipeline.pipeline import PredictionWriter
-from streammoe.pipeline.predictions import prediction_sink
+from streammoe.pipeline.predictions import JsonlPredictions
 from streammoe.scaleout.rival import Contest, GlobalRival
 from tests.unit.pipeline.streams import TARGETS, WARM_UP, batches_of, event, pipeline, run
 from tests.unit.pipeline.written_rows import lines
@@ -30,7 +30,7 @@ def writer(tmp_path):
     with ExitStack() as opened:
 
         def writer(name, interval=0.8, *, gate=True):
-            sink = prediction_sink(tmp_path / name, "jsonl")
+            sink = JsonlPredictions(tmp_path / name)
             opened.callback(sink.close)
             return PredictionWriter(sink, interval, gate=gate)
 
