@@ -168,26 +168,14 @@ _WRONG = {
 _COMMANDS = [f"{begin}{'' if begin.endswith('=') else ' '}{end}" for begin, ends in _WRONG.items() for end in ends]
 
 
-def _without_an_extra(*files):
-    """Return a case of an extra that is missing, in a folder with these files next to the package."""
-
-    def case(folder):
-        for name in files:
-            (folder / name).touch()
-        requires = ["numpy>=2", "kafka-python[crc32c,zstd]>=3; extra == 'kafka'"]
-        with (
-            patch("streammoe.invocation.ROOT", folder),
-            patch("sys.executable", "/opt/moe/bin/python"),
-            patch("importlib.metadata.requires", lambda _: requires),
-        ):
-            raise not_installed('source.kind = "kafka"', "kafka-python", "kafka")
-
-    return case
+def _without_an_extra(_):
+    requires = ["numpy>=2", "kafka-python[crc32c,zstd]>=3; extra == 'kafka'"]
+    with patch("sys.executable", "/opt/moe/bin/python"), patch("importlib.metadata.requires", lambda _: requires):
+        raise not_installed('source.kind = "kafka"', "kafka-python", "kafka")
 
 
 CASES = {
-    "a package is missing, in a clone": _without_an_extra("pyproject.toml"),
-    "a package is missing, elsewhere": _without_an_extra(),
+    "a package is missing": _without_an_extra,
     **{command: _call(*command.split()) for command in _COMMANDS},
     "run config.toml --from-model other.model, again": _call(*_RUN, "--from-model", "other.model", before=_RUN),
     **{

@@ -22,7 +22,7 @@ BIN = Path(sys.executable).parent
     [
         ("streammoe", "/", [BIN]),
         (f"{BIN.parent.name}/{BIN.name}/streammoe", BIN.parent.parent, []),
-        ("./python -m streammoe", BIN, []),
+        (f"{sys.executable} -m streammoe", "/", []),
     ],
 )
 def test_a_hint_of_the_command_line_runs_where_it_is_shown(typed, folder, path):
@@ -36,31 +36,20 @@ def test_a_hint_of_the_command_line_runs_where_it_is_shown(typed, folder, path):
     wrong = run(f"{typed} check-config")
     assert wrong.returncode == 2
     [hint] = re.findall(r"^Try '(.*)' for help", wrong.stderr, re.MULTILINE)
-    assert hint.startswith(f"{typed} "), "as it was typed, which is the shortest"
+    assert hint.startswith(f"{typed} "), "as it was typed"
     found = run(hint)
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.startswith(f"Usage: {typed} check-config")
 
 
-def test_a_missing_extra_is_installed_by_this_python_from_the_clone_and_never_by_the_name_of_streammoe(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(invocation.ROOT)
-    python = f"{BIN.parent.name}/{BIN.name}/{Path(sys.executable).name}"
-    monkeypatch.setattr("sys.executable", str(invocation.ROOT / python))
-    assert not_installed("it", "kafka-python", "kafka").problems == (
-        f"it needs kafka-python, which is not installed; run {python} -m pip install -e '.[kafka]'",
-    )
-    monkeypatch.chdir(tmp_path)
-    elsewhere = invocation.install_command("kafka", "kafka-python")
-    assert elsewhere == f"{invocation.ROOT}/{python} -m pip install -e '{invocation.ROOT}[kafka]'"
-    monkeypatch.setattr(invocation, "ROOT", tmp_path)  # as in site-packages
+def test_a_missing_extra_is_installed_by_this_python_and_never_by_the_name_of_streammoe(monkeypatch):
     lines = ["numpy>=2", "a[b]<3,>=2; extra == 'kafka'", 'c; extra == "kafka"', "d; extra == 'kafka2'"]
     monkeypatch.setattr(metadata, "requires", lambda name: lines if name == "streammoe" else None)
     assert shlex.split(invocation.install_command("kafka", "e"))[1:] == ["-m", "pip", "install", "a[b]<3,>=2", "c"]
     lines.clear()
     monkeypatch.setattr("sys.executable", "/a folder/bin/python")
-    assert invocation.install_command("kafka", "e[f]") == "'/a folder/bin/python' -m pip install 'e[f]'"
+    shown = "'/a folder/bin/python' -m pip install 'e[f]'"
+    assert not_installed("it", "e[f]", "kafka").problems == (f"it needs e[f], which is not installed; run {shown}",)
     monkeypatch.setattr("sys.argv", ["streammoe/__main__.py"])
     assert invocation.command_line("run", "a b") == "'/a folder/bin/python' -m streammoe run 'a b'"
 

@@ -50,7 +50,7 @@ def test_the_commands_in_its_head_fill_the_topic_with_what_the_container_may_wri
     runs = [shlex.split(words) for words in re.findall(rf"docker compose exec {name} {name} (.*)", head)]
     assert [words[0] for words in runs] == ["demo", "produce"]
     demo, produce = (commands.main.get_command(None, word).make_context(word, words).params for word, *words in runs)
-    assert produce["file"] == str(demo["folder"] / REGRESSION.data)
+    assert produce["file"] == str(demo["folder"] / REGRESSION.file)
     assert daemon["tmpfs"][0].startswith(f"{demo['folder'].parent}:")
     assert produce["servers"] == daemon["environment"]["STREAMMOE_SOURCE__BOOTSTRAP_SERVERS"]
     assert produce["topic"] in SERVICES["topic"]["command"]
