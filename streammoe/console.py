@@ -155,68 +155,20 @@ def setting_options(command: Command) -> Command:
 
 
 def file_options(command: Command) -> Command:
-    """Add the options that describe the content of a file and the model that learns it."""
-    for option in reversed(
-        (
-            click.option("--classify", is_flag=True, help="The target is a label."),
-            click.option(
-                "--format",
-                "form",
-                metavar="FORMAT",
-                help="Format of the records, such as csv; by default from the extension.",
-            ),
-            click.option(
-                "--delimiter", metavar="CHARACTER", help='CSV separator, such as ";" or "\\t"; by default a comma.'
-            ),
-            click.option("--decimal", metavar="CHARACTER", help="CSV decimal separator; by default a point."),
-            click.option("--header", metavar="A,B,…", help="Names of all columns, for CSV without a header."),
-            click.option("--skip-lines", type=int, metavar="N", help="Lines to leave out before the CSV header."),
-            click.option("--comment", metavar="MARK", help='What lines of CSV to leave out begin with, such as "#".'),
-            click.option("--encoding", metavar="NAME", help='Of CSV and JSON Lines, such as "latin-1"; else UTF-8.'),
-            click.option("--record", metavar="A.B", help="Path of the record in each object of JSON Lines."),
-            click.option("--features", metavar="A,B,…", help="Learn from these columns only."),
-            click.option("--ignore", metavar="A,B,…", help="Columns to leave out."),
-            click.option("--categorical", metavar="A,B,…", help="Columns that contain categories."),
-            click.option(
-                "--timestamp",
-                "--timestamps",
-                "timestamps",
-                metavar="A,B,…",
-                multiple=True,
-                help="Columns that contain times; COLUMN=FORMAT for one with a format, such as %d/%m/%Y, or ms; may be "
-                "repeated.",
-            ),
-            click.option("--time-zone", metavar="NAME", help="Time zone of times that name none; by default UTC."),
-            click.option(
-                "--numeric", metavar="A,B,…", help="Columns of numbers; of others the first value decides the kind."
-            ),
-            click.option(
-                "--missing",
-                metavar="[COLUMN=]TEXT",
-                multiple=True,
-                help="What stands for a missing value, such as -200, in one column or all; may be repeated.",
-            ),
-            click.option("--thousands", metavar="CHARACTER", help="Separator of thousands; by default none."),
-            click.option(
-                "--unit",
-                "units",
-                metavar="TEXT[=FACTOR]",
-                multiple=True,
-                help="Unit, percent or currency sign before or after numbers, such as %=0.01; may be repeated.",
-            ),
-            click.option("--weight", metavar="COLUMN", help="Column with the weight of each event."),
-            *_model_options(),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def _model_options() -> Iterator[Callable[[Any], Any]]:
-    """Yield an option for each one of a model; the settings validate their values."""
+    """Add the options that describe a file and the model that learns it; `--set` takes all other settings."""
     from streammoe.options import MODELS  # slow to import, and most commands do not need it
 
-    fields = {name: field for options in MODELS.values() for name, field in options.model_fields.items()}
+    options = [
+        click.option("--classify", is_flag=True, help="The target is a label."),
+        click.option("--format", "form", metavar="FORMAT", help="Such as csv; by default from the extension."),
+        click.option("--features", metavar="A,B,…", help="Learn from these columns only."),
+        click.option("--ignore", metavar="A,B,…", help="Columns to leave out."),
+        click.option("--categorical", metavar="A,B,…", help="Columns that contain categories."),
+        click.option("--timestamps", metavar="A,B,…", help="Columns that contain times."),
+        click.option("--numeric", metavar="A,B,…", help="Columns of numbers; of others the first value decides."),
+    ]
+    fields = {name: field for model in MODELS.values() for name, field in model.model_fields.items()}
     for name, field in fields.items():
         if name != "kind":  # has an option of its own
-            yield click.option(f"--{name.replace('_', '-')}", metavar="VALUE", help=field.description)
+            options.append(click.option(f"--{name.replace('_', '-')}", metavar="VALUE", help=field.description))
+    return functools.reduce(lambda made, option: option(made), reversed(options), command)

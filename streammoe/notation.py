@@ -6,7 +6,6 @@ import calendar
 import json
 import math
 import re
-import shlex
 import unicodedata
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -316,12 +315,10 @@ def missing_advice(name: str, marker: str | float) -> str:
     """Return how to have a text or a number read as a missing value of a column.
 
     >>> print(missing_advice("the load", -999.0))
-    set schema.missing = { "the load" = [-999] }; for streammoe evaluate and fit --missing 'the load=-999'
+    set schema.missing."the load" = [-999]
     """
-    text = marker if isinstance(marker, str) else as_text(marker)
-    written = json.dumps(marker, ensure_ascii=False) if isinstance(marker, str) else text
-    flag = f"--missing {shlex.quote(f'{name}={text}')}"
-    return f"set schema.missing = {{ {toml_key(name)} = [{written}] }}; for streammoe evaluate and fit {flag}"
+    written = json.dumps(marker, ensure_ascii=False) if isinstance(marker, str) else as_text(marker)
+    return f"set schema.missing.{toml_key(name)} = [{written}]"
 
 
 class Notation(NamedTuple):

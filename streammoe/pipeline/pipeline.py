@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -715,12 +714,10 @@ class Pipeline:
             if code := next((each for each in held[name] if _CODE.fullmatch(str(each))), None):
                 LOGGER.warning(
                     "%s: column %s is one of numbers by its first value and holds %s, whose leading zeros are "
-                    "lost: for codes list it in schema.categorical (for streammoe evaluate and fit --categorical "
-                    "%s), else in schema.numeric",
+                    "lost: for codes list it in schema.categorical, else in schema.numeric",
                     batch.origin,
                     shown(name),
                     shown(code),
-                    shlex.quote(name),
                 )
 
     def _warn_of_thousands(self, batch: Batch, names: Iterable[str], held: Mapping[str, Sequence[object]]) -> None:
@@ -732,8 +729,7 @@ class Pipeline:
         if found:
             LOGGER.warning(
                 "%s: all numbers with a point in %s have three decimals, such as %s, and the others have up to three "
-                'digits; if it separates thousands, set source.decimal = "," and schema.thousands = "."; for streammoe '
-                "evaluate and fit --decimal , --thousands .",
+                'digits; if it separates thousands, set source.decimal = "," and schema.thousands = "."',
                 batch.origin,
                 some_of(found),
                 shown(next(iter(found.values()))),
@@ -753,8 +749,7 @@ class Pipeline:
         remedy = "take them out of schema.features"
         if features is None:
             written = json.dumps(names, ensure_ascii=False)
-            option = f"for streammoe evaluate and fit --ignore {','.join(names)}"
-            remedy = f"list them in schema.ignore, as in {written} ({option})"
+            remedy = f"list them in schema.ignore, as in {written}"
         raise SourceError(
             f"{batch.origin} has columns that hold neither numbers, truth values, texts nor times: "
             f"{some_of(names, lambda name: f'{shown(name)} ({cut(found[name])})')}; {remedy}, or convert them"

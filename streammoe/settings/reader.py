@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from streammoe.errors import ConfigError
 from streammoe.fields import Section, errors_of, rule_of, shown
+from streammoe.notation import EVERY, ISO
 from streammoe.options import CHOICES, SEVERAL, RegressorOptions
 from streammoe.secrets import HIDDEN, is_secret, masked
 from streammoe.settings.sections import (
@@ -143,7 +144,7 @@ class _Reader:
 
     def read_flag(self, flag: str) -> None:
         name, equals, text = flag.partition("=")
-        location = tuple(name.strip().split("."))
+        location = _location(name.strip())
         if equals and len(location) > 1 and all(location):
             self._put(location, text, f"flag {name.strip()}")
         else:  # the message omits the value, which may be a password
@@ -165,8 +166,7 @@ class _Reader:
         self.origins = {known: where for known, where in self.origins.items() if known[: len(location)] != location}
         for i, part in enumerate(location[first:-1], start=first + 1):
             if not isinstance(table.get(part), dict):
-                choice = CHOICES.get(part) if location[:i] == ("model", part) else None
-                table[part] = choice.opened(table.get(part)) if choice else {}
+                table[part] = _opened(location[:i], table.get(part))
                 self.origins[location[:i]] = origin
             table = table[part]
         table[location[-1]] = parsed(text)
@@ -437,6 +437,35 @@ def _within(table: object, location: tuple[int | str, ...]) -> Iterator[str]:
         else:
             continue
         yield str(part)
+
+
+def _location(name: str) -> Location:
+    """Return the parts of a setting's name, of which one with other characters than letters is in quotes, as in TOML.
+
+    >>> _location('schema.units."%"'), _location("schema.units.°C")
+    (('schema', 'units', '%'), ('schema', 'units', '°C'))
+    """
+    try:
+        table: Any = tomllib.loads(f"{name} = 0")
+    except (ValueError, RecursionError):
+        return tuple(name.split("."))
+    parts = []
+    while isinstance(table, dict) and len(table) == 1:
+        ((part, table),) = table.items()
+        parts.append(part)
+    return tuple(parts)
+
+
+def _opened(location: Location, value: Any) -> dict[str, Any]:
+    """Return the table for which the value of a setting is short, to be changed in part."""
+    match location:
+        case ("model", name) if name in CHOICES:
+            return CHOICES[name].opened(value)
+        case ("schema", "missing") if isinstance(value, list):
+            return {EVERY: value}
+        case ("schema", "timestamps") if isinstance(value, list):
+            return dict.fromkeys(value, ISO)
+    return {}
 
 
 def parsed(text: str) -> object:

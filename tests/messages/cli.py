@@ -131,11 +131,14 @@ _WRONG = {
     "evaluate": (
         *(f"{path} --target y" for path in ("empty.csv", "header.csv", "-")),
         *(f"{path} --target y" for path in ("cut.csv.gz", "mostly-bad.csv")),
-        *(f"{path}.jsonl --target y --weight w" for path in ("no-target", "rejected", "unlabelled", "weightless")),
+        *(
+            f"{path}.jsonl --target y --set schema.weight=w"
+            for path in ("no-target", "rejected", "unlabelled", "weightless")
+        ),
     ),
     "evaluate data.csv --target": ("a --classify --expert laplace",),
     "evaluate data.csv --target y": (
-        *("--warmup 200:3:1", "--schedule linear:1", "--schedule power:x", "--schedule power:0.6:1:2:3"),
+        *("--warmup x", "--schedule linear", "--schedule power --set model.schedule.alpha=x"),
         *("--against LinearRegression", "--plot out.txt", "--plot missing/out.png", "--set metrics.port=1"),
     ),
     "fit": ("data.csv", "mostly-bad.csv --target y"),

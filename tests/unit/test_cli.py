@@ -250,14 +250,17 @@ def test_fit_prints_a_table_or_json_and_writes_what_it_is_asked_for(call, data):
 
 OPTIONS = (
     "many.csv --target y --json --degree 2 --gate-degree 2 --bound paper --averaging none --seed 4 --ignore z "
-    "--categorical a --weight b --set model.prior_strength=0.2"
+    "--categorical a --set schema.weight=b --set model.prior_strength=0.2"
 )
 MODEL = {"degree": 2, "gate_degree": 2, "bound": "paper", "averaging": None, "seed": 4, "prior_strength": 0.2}
 SCHEMA = {"ignore": ["z"], "categorical": ["a"], "weight": "b"}
 
 
 def test_every_option_reaches_its_setting(call, data):
-    evaluate = "--schedule power:0.6:0.5:10 --drift page_hinkley:100 --expert student_t:5.5 --warmup 50"
+    evaluate = (
+        "--schedule power --set model.schedule.gamma0=0.5 --set model.schedule.offset=10 --drift {restart=100} "
+        "--expert {kind='student_t',df=5.5} --warmup 50"
+    )
     found = json.loads(call("evaluate", *OPTIONS.split(), *evaluate.split(), *QUIET).stdout)
     model = found["settings"]["model"]
     objects = {

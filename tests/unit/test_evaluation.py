@@ -77,7 +77,7 @@ def plain_loop(rows, model, target, text=False):
 @pytest.mark.parametrize(
     ("name", "model", "target", "options"),
     [
-        ("LinearRegression", linear_model.LinearRegression(), "y", {"weight": "w"}),
+        ("LinearRegression", linear_model.LinearRegression(), "y", {"overrides": ["schema.weight=w"]}),
         ("tree.HoeffdingTreeClassifier", tree.HoeffdingTreeClassifier(), "z", {}),
         ("LogisticRegression", multiclass.OneVsRestClassifier(linear_model.LogisticRegression()), "z", {}),
     ],
@@ -90,7 +90,8 @@ def test_our_model_is_that_of_the_daemon_and_rivers_get_what_a_plain_loop_gets(n
     options = {**options, "target": (target,), "classify": classify}
     found = run(f"river:{name}", **options)
     assert [path.name for path in tmp_path.iterdir()] == ["d.jsonl"], "an evaluation writes nothing"
-    given = settings(**options, overrides=["checkpoint.dir=s", "metrics.enabled=false"])
+    overrides = [*options.pop("overrides", ()), "checkpoint.dir=s", "metrics.enabled=false"]
+    given = settings(**options, overrides=overrides)
     with open_daemon(given) as running, StopFlag() as stop:
         summary = running.daemon.run(stop)
     ours, river, baseline = found.rows

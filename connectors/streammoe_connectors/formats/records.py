@@ -10,9 +10,9 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import json
 import logging
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -536,7 +536,7 @@ def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]
     """
     advice = (
         "the first line of a csv file must name its columns, with distinct names; others before it are left "
-        "out by source.skip_lines or source.comment (for streammoe evaluate and fit --skip-lines and --comment)"
+        "out by source.skip_lines or source.comment"
     )
     if b"\0" in header:
         raise SourceError(
@@ -548,7 +548,7 @@ def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]
     except UnicodeDecodeError as error:
         raise SourceError(
             f"{path} has a header that is not in {dialect.encoding} (byte {error.start}); name the encoding of the "
-            'file by source.encoding, such as "latin-1" (for streammoe evaluate and fit --encoding latin-1)'
+            'file by source.encoding, such as "latin-1"'
         ) from error
     try:
         rows = io.StringIO(text, newline="")
@@ -566,11 +566,10 @@ def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]
         raise SourceError(f"{path} has a header without a single column name; {advice}")
     duplicates = sorted(name for name, count in Counter(names).items() if count > 1 and name)
     if duplicates:
-        csv.writer(line := io.StringIO(), lineterminator="").writerow(_distinct(names))
-        flags = f"--header {shlex.quote(cut(line.getvalue()))} --skip-lines {dialect.skip_lines + 1}"
+        apart = cut(json.dumps(_distinct(names), ensure_ascii=False))
         raise SourceError(
-            f"{path} has duplicate column names: {', '.join(map(repr, duplicates))}; {advice}; or name all columns by "
-            f"source.header and leave out this line, too (for streammoe evaluate and fit {flags})"
+            f"{path} has duplicate column names: {', '.join(map(repr, duplicates))}; {advice}; or set source.header to "
+            f"{apart} and source.skip_lines to {dialect.skip_lines + 1}"
         )
     unused = (name for name in INDEX_NAMES if name not in names)
     return (names[0] or next(unused, ""), *names[1:])

@@ -40,9 +40,9 @@ def command(
 ) -> None:
     """Predict, then learn each event of a file, or of stdin (-), and print the scores.
 
-    No configuration is needed, and nothing is written except to the file given by --plot. All settings of [model] and
-    [schema] can be set, for example --set model.range_factor=1e9. An option that is an object takes its values in
-    order: --warmup 400:3 is 400 events and 3 restarts, --expert student_t:5 has df = 5.
+    No configuration is needed, and nothing is written except to the file given by --plot. All settings of [source],
+    [schema] and [model] can be set as messages name them, such as --set source.delimiter=";" or --set
+    schema.missing.CO=[-200].
 
     If more than half of the records were rejected (--set dead_letters.max_ratio=0.5), nothing is printed, and the exit
     code is 5; if nothing could be learned at all, it is 3. Ctrl-C ends the run with the scores so far; if there are

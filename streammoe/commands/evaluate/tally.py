@@ -59,7 +59,7 @@ class Tally:
         if skipped := self.outcomes["skipped"]:
             raise SourceError(
                 f"{source}: it has no records, but {skipped:,} blank lines, comments, headers once more, or records "
-                "with null in place of an event; look at source.comment and source.record (--comment and --record)"
+                "with null in place of an event; look at source.comment and source.record"
             )
         raise SourceError(f"{source}: it has no records; give a file with records")
 

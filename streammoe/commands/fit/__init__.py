@@ -77,8 +77,8 @@ def command(
     configuration. Ctrl-C ends the fit after the current round; the best round is saved and printed. While it still
     reads, or looks for starts, there is no fit yet: it ends with exit code 130 (143 on SIGTERM), and writes nothing.
 
-    An option that is an object takes its values in order: --warmup 400:3 is 400 events and 3 restarts, --expert
-    student_t:5 has df = 5.
+    All settings of [source], [schema] and [model] can be set as messages name them, such as --set
+    schema.missing.CO=[-200].
 
     Rejected records are left out, with a warning that counts them by reason. If they are more than half of all
     (--set dead_letters.max_ratio=0.5, or that of --config), nothing is fitted, and the exit code is 5; if nothing could

@@ -207,8 +207,7 @@ def _surplus(batch: Batch, columns: Sequence[str], j: int, field: str) -> str:
         )
     return (
         f"holds {shown(field)} in column {j + 1}, which has no name in the header; name it there, or leave the header "
-        "out by source.skip_lines and name every column by source.header (for streammoe evaluate and fit --skip-lines "
-        "and --header)"
+        "out by source.skip_lines and name every column by source.header"
     )
 
 
@@ -219,11 +218,7 @@ def _guess(batch: Batch, roles: FieldRoles) -> str:
         for mark in (batch.delimiter, *DELIMITERS):
             if n and targets <= {cell.strip(' \t\r"') for cell in line.split(mark)}:
                 also = "" if mark == batch.delimiter else f" and source.delimiter to {json.dumps(mark)}"
-                flag = "" if mark == batch.delimiter else f" --delimiter {json.dumps(mark)}"
-                return (
-                    f"; line {n + 1} looks like the header: set source.skip_lines to {n}{also} (for streammoe evaluate "
-                    f"and fit --skip-lines {n}{flag})"
-                )
+                return f"; line {n + 1} looks like the header: set source.skip_lines to {n}{also}"
     return ""
 
 

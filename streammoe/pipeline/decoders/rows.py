@@ -84,7 +84,7 @@ class FieldRoles(NamedTuple):
             return error
         message = str(error).replace(OR_CATEGORY, "").replace(OR_IGNORE, "")
         if name in self.targets and message == str(error):
-            message += '; for classes set model.kind = "classifier" (for streammoe evaluate and fit --classify)'
+            message += '; for classes set model.kind = "classifier"'
         message = message.replace(IF_CATEGORY, "")
         return self.fixed.explained(InvalidEvent(message, reason=error.reason, feature=name))
 
@@ -367,17 +367,10 @@ def require_targets(
 def _hint(header: Sequence[str]) -> str:
     """Suggest a setting for a header that looks like a record, or like csv with another delimiter."""
     if len(header) == 1 and (delimiters := [mark for mark in DELIMITERS if mark in header[0]]):
-        mark = json.dumps(delimiters[0])
-        return (
-            f"; it looks like csv with another delimiter: set source.delimiter to {mark} (for streammoe evaluate "
-            f"and fit --delimiter {mark})"
-        )
+        return f"; it looks like csv with another delimiter: set source.delimiter to {json.dumps(delimiters[0])}"
     numbers = [name for name in header if NUMBER.fullmatch(name.replace(",", "."))]
     if len(numbers) == len(header) or not all(map(str.isdecimal, numbers)):  # years, such as 2024, may be columns
-        return (
-            '; it looks like a record, not a header: name the columns by source.header, such as ["a", "b", "y"] (for '
-            "streammoe evaluate and fit --header a,b,y)"
-        )
+        return '; it looks like a record, not a header: name the columns by source.header, such as ["a", "b", "y"]'
     return ""
 
 
@@ -398,10 +391,7 @@ def readable(batch: Batch, i: int) -> bytes:
     return batch.record(i)
 
 
-_NOT_UTF8 = (
-    'must be UTF-8, and byte {} is not; name the encoding of files by source.encoding, such as "latin-1" (for '
-    "streammoe evaluate and fit --encoding latin-1)"
-)
+_NOT_UTF8 = 'must be UTF-8, and byte {} is not; name the encoding of files by source.encoding, such as "latin-1"'
 
 
 def text_of(record: bytes) -> str:

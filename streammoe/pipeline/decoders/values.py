@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
 from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -281,7 +280,7 @@ MAX_MARKER_LENGTH = 20
 """Maximum number of characters of a text that may stand for a missing number."""
 OR_CATEGORY = ", or list the column in schema.categorical if it holds categories"
 """What a message suggests for a number in quotes, which is right for a feature only,"""
-OR_IGNORE = ", or list the field in schema.ignore (for streammoe evaluate and fit --ignore)"
+OR_IGNORE = ", or list the field in schema.ignore"
 """for an object or a list,"""
 IF_CATEGORY = "; for categories, or truth values other than true and false, list the column in schema.categorical"
 """and for other texts."""
@@ -303,7 +302,7 @@ def _reject(
     elif isinstance(value, dict | list):
         message += (
             f"; write what it holds as fields of their own{OR_IGNORE}; if the whole event is in it, name its path in "
-            "source.record (for streammoe evaluate and fit --record)"
+            "source.record"
         )
     if kind == "time" and reason == "wrong_type" and isinstance(value, str) and (forms := formats_of(value)):
         message += f" ({time_advice(name, forms)})"
@@ -314,14 +313,11 @@ def time_advice(name: str, forms: Collection[str]) -> str:
     """Return how to have a column of times in one of these formats read.
 
     >>> print(time_advice("when", ["%d/%m/%Y"]))
-    set when = "%d/%m/%Y" in [schema.timestamps]; for streammoe evaluate and fit --timestamp when=%d/%m/%Y
+    set schema.timestamps.when = "%d/%m/%Y"
     """
-    first, *others = forms
-    column = f'"{name}"' if "," in name else name
-    flag = f"--timestamp {shlex.quote(f'{column}={first}')}"
-    other = f", or {' or '.join(map(json.dumps, others))} if that is the format" if others else ""
-    setting = f"set {toml_key(name)} = {json.dumps(first)} in [schema.timestamps]"
-    return f"{setting}{other}; for streammoe evaluate and fit {flag}"
+    first, *others = map(json.dumps, forms)
+    other = f", or {' or '.join(others)} if that is the format" if others else ""
+    return f"set schema.timestamps.{toml_key(name)} = {first}{other}"
 
 
 def _advice(name: str, value: str, known: Mapping[str, float]) -> str:
@@ -340,25 +336,16 @@ def _advice(name: str, value: str, known: Mapping[str, float]) -> str:
     if has_comma and remedy.comma:
         return (
             ' (numbers cannot contain a point while source.decimal is ",", unless it separates thousands: '
-            'schema.thousands = ".", for streammoe evaluate and fit --thousands .)'
+            'schema.thousands = ".")'
         )
     separator = remedy.thousands.translate(SWAPPED) if has_comma else remedy.thousands
-    thousands = f'schema.thousands = "{separator}"', f"--thousands {shlex.quote(separator)}"
-    comma = 'source.decimal = "," (in csv)', "--decimal ,"
-    steps, flags = [], []
+    thousands, comma = f'schema.thousands = "{separator}"', 'source.decimal = "," (in csv)'
+    steps = []
     if remedy.units:
         units = {unit: factor_of(unit, known) or factor for unit, factor in remedy.units.items()}
-        pairs = [(json.dumps(unit, ensure_ascii=False), factor) for unit, factor in units.items()]
-        table = " and ".join(f"{unit} = {factor:g}" for unit, factor in pairs)
-        steps.append(f"{table} in [schema.units]")
-        given = (unit if factor == 1.0 else f"{unit}={factor:g}" for unit, factor in units.items())
-        flags += [f"--unit {shlex.quote(pair)}" for pair in given]
+        steps += [f"schema.units.{toml_key(unit)} = {factor:g}" for unit, factor in units.items()]
     if remedy.thousands == "," and remedy.comma:
-        steps.append(f"{thousands[0]} if its comma separates thousands, or {comma[0]} if that is the decimal mark")
-        flags.append(f"{thousands[1]} or {comma[1]}")
+        steps.append(f"{thousands} if its comma separates thousands, or {comma} if that is the decimal mark")
     else:
-        for setting, flag in (thousands,) * bool(separator) + (comma,) * remedy.comma:
-            steps.append(setting)
-            flags.append(flag)
-    other = OR_CATEGORY if remedy.units else ""
-    return f" (set {' and '.join(steps)}{other}; for streammoe evaluate and fit {' '.join(flags)})"
+        steps += [thousands] * bool(separator) + [comma] * remedy.comma
+    return f" (set {' and '.join(steps)}{OR_CATEGORY if remedy.units else ''})"

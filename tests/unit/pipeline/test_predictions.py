@@ -1,9 +1,7 @@
 """Rows of predictions that a pipeline writes."""
 
-import numpy as np
 import pytest
 
-from streammoe.options import Auto, WarmUp
 from streammoe.pipeline.pipeline import PredictionWriter
 from streammoe.pipeline.predictions import JsonlPredictions
 from tests.unit.pipeline.streams import TARGETS, event, features_of, pipeline, run
@@ -62,28 +60,6 @@ def test_each_used_event_has_one_row_of_what_the_model_said_before_it_learned(tm
             assert row["target"] == (shown if kind == "outputs" or shown is None else shown[TARGETS[kind][0]])
     special = {"probabilities"} if kind == "classifier" else {"interval", "gate"}
     assert rows[0].keys() == {"place", "model_version", "prediction", "target", "loss"} | special
-
-
-@pytest.mark.parametrize("expert", ["student_t", "laplace"])
-def test_rows_do_not_depend_on_where_batches_are_cut_while_numbers_of_experts_race(tmp_path, expert):
-    rng = np.random.default_rng(0)
-    events = [
-        {"a": a, "b": b, "y": np.sin(2.0 * a) + 0.5 * abs(b) + 0.3 * noise}
-        for a, b, noise in rng.normal(size=(150, 3)).tolist()
-    ]
-    arguments = {"n_experts": Auto(4), "warmup": WarmUp(100, restarts=1), "expert": expert, "categorical": ()}
-    found = []
-    for size in (len(events), 7):
-        path = tmp_path / f"{size}.jsonl"
-        sink = JsonlPredictions(path)
-        line = pipeline("regressor", predictions=PredictionWriter(sink, 0.9, gate=True), **arguments)
-        run(line, events, "jsonl", [size])
-        sink.close()
-        leaders = {sum(share > 0.0 for share in row["gate"]) for row in lines(path)[100:]}
-        found.append(lines(path))
-        found[-1].append([line.model.predict_distribution_one(each).interval(0.9) for each in events[:3]])
-    assert len(leaders) > 1
-    assert found[0] == found[1]
 
 
 def check_numbers(row, model, x, held):
