@@ -236,12 +236,12 @@ def test_fit_prints_a_table_or_json_and_writes_what_it_is_asked_for(call, data):
         assert said in done.stdout
     assert (done.stderr, [path.name for path in data.iterdir()]) == ("", ["many.csv"])
     asked = ["--target", "z", "--classify", "--ignore", "y", "--method", "gradient_em", "--rounds", 4, "--tolerance", 0]
-    outputs = ["--out", "m.model", "--trace", "t.csv", "--plot", "t.png"]
+    outputs = ["--out", "m.model", "--trace", "t.csv"]
     found = json.loads(call("fit", "many.csv", *asked, "--json", *outputs, *QUIET).stdout)
     assert (found["events"], found["learned"], found["rejected"]) == (301, 300, 1)
     assert (found["method"], found["start"], found["rounds"], found["converged"]) == ("gradient_em", "warmup", 4, False)
     assert (found["refused"][0]["reason"], found["rmse"]) == ("wrong_type", None)
-    assert {path.name for path in data.iterdir()} == {"many.csv", "m.model", "t.csv", "t.png"}
+    assert {path.name for path in data.iterdir()} == {"many.csv", "m.model", "t.csv"}
     assert found["state_digest"] == streammoe.load("m.model").state_digest()
     lines = [line.split(",") for line in (data / "t.csv").read_text().splitlines()]
     assert lines[0] == ["start", "number", "objective", "change", "gradient", "seconds"]

@@ -50,8 +50,8 @@ def settings(file="d.jsonl", target=("y",), classify=False, overrides=(), **give
     return settings_from(tables, "the test", overrides=overrides)
 
 
-def run(*against, shares=False, **more):
-    return evaluate(settings(**more), against, source_name="d.jsonl", shares=shares)
+def run(*against, **more):
+    return evaluate(settings(**more), against, source_name="d.jsonl")
 
 
 # --- scores ---------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_every_learner_that_is_offered_can_be_made_and_those_given_text_can_take
             assert peer.name == f"river {name}"
             if name in peers.TAKE_TEXT:
                 peer.run(events)
-                assert (peer.failure, peer.curve.count) == (None, 9)
+                assert (peer.failure, len(peer.losses)) == (None, 9)
 
 
 def test_what_is_no_learner_of_river_is_rejected_and_nothing_is_imported():
@@ -156,7 +156,7 @@ def test_a_peer_that_fails_ends_alone(caplog):
     for _ in range(2):
         failing.run([peers.Event({"a": 1.0}, {}, (2.0,), 1.0)] * 3)
     assert failing.failure == "ZeroDivisionError after 0 events: no"
-    assert failing.curve.count == 0
+    assert failing.losses == []
     assert len(caplog.records) == 1
 
 
@@ -167,11 +167,7 @@ def test_a_peer_that_fails_ends_alone(caplog):
 def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected():
     name = "d<b>.jsonl"
     write(name, make_rows(), [(5, "what?"), (7, "so?"), (9, '{"a": "\\u001b[31m"}')])
-    found = evaluate(settings(file=name), ["river:LinearRegression"], source_name=name, shares=True)
-    plain = evaluate(settings(file=name), source_name=name)
-    assert found.model.state_digest() == plain.model.state_digest(), "following the shares changes nothing"
-    _, means = found.shares.windows(found.warm_up)
-    assert means.sum(axis=1) == pytest.approx(1.0)
+    found = evaluate(settings(file=name), ["river:LinearRegression"], source_name=name)
     found.rows.insert(1, Row("river X", math.nan, math.nan, None, math.nan, "ValueError after 3 events: <b>"))
     names = ["streammoe, 2 experts", "river X", "river LinearRegression", "running mean"]
 
@@ -190,10 +186,10 @@ def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected()
     for suffix, beginning in zip(FIGURE_SUFFIXES, (b"\x89PNG", b"<svg", b"%PDF"), strict=True):
         write_figure("--plot", Path(f"o{suffix}"), report.figure(found))
         assert beginning in Path(f"o{suffix}").read_bytes()[:1000]
-    scores, _ = report.figure(found).axes
+    (scores,) = report.figure(found).axes
     assert [text.get_text() for text in scores.get_legend().get_texts()] == [*found.curves]
     for line, curve in zip(scores.get_lines(), found.curves.values(), strict=True):
-        assert np.mean(line.get_ydata() ** 2) == pytest.approx(curve.mean()[0], rel=0.05)
+        assert np.mean(line.get_ydata() ** 2) == pytest.approx(curve.mean(), rel=0.05)
 
 
 def test_without_matplotlib_pictures_are_rejected_before_a_long_run(tmp_path, monkeypatch):

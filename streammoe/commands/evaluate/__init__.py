@@ -24,7 +24,7 @@ from streammoe.console import end_without_result, file_options, logged, progress
     metavar="river:NAME",
     help="A River learner, after its StandardScaler, on the same events; may be repeated.",
 )
-@click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.png", help="Plot scores and shares over time.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.png", help="Plot scores over time.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
 def command(
@@ -71,11 +71,10 @@ def command(
             settings,
             against,
             source_name="stdin" if file == "-" else file,
-            shares=plot is not None,
             on_batch=follow,
             stop=stop,
         )
-    if evaluation.stopped and not evaluation.curves["streammoe"].count:
+    if evaluation.stopped and not len(evaluation.curves["streammoe"]):
         end_without_result(stop.exit_code, "before an event was scored; there are no results, and nothing was written")
     if plot is not None:
         outputs.write_figure("--plot", plot, report.figure(evaluation))

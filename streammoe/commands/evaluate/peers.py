@@ -10,10 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from river import base, dummy, multiclass, preprocessing, stats
 
-from streammoe.commands.evaluate.binned_sums import BinnedSums
 from streammoe.errors import ConfigError
 
 LOGGER = logging.getLogger("streammoe.commands.evaluate")
@@ -57,7 +55,8 @@ class Peer:
         self, name: str, make: Callable[[], Any], *, classify: bool, outputs: int = 1, takes_text: bool = False
     ) -> None:
         self.name = name
-        self.curve = BinnedSums()
+        self.losses: list[float] = []
+        """Squared errors, or misses."""
         self.seconds = 0.0
         self.failure: str | None = None
         """Why the learner failed, if it did."""
@@ -73,16 +72,14 @@ class Peer:
         """Predict and learn these events, one after the other, unless the learner has failed."""
         if self.failure is not None:
             return
-        losses: list[float] = []
         started = time.perf_counter()
         try:
             for event in events:
-                losses.append(self._run_one(event))  # noqa: PERF401 - the losses before a failure count
+                self.losses.append(self._run_one(event))
         except Exception as error:  # noqa: BLE001 - an error of a foreign learner must not end the run
-            self.failure = f"{type(error).__name__} after {self.curve.count + len(losses):,} events: {error}"
+            self.failure = f"{type(error).__name__} after {len(self.losses):,} events: {error}"
             LOGGER.warning("%s failed: %s", self.name, self.failure)
         self.seconds += time.perf_counter() - started
-        self.curve.add(np.array(losses).reshape(-1, 1))
 
     def _run_one(self, event: Event) -> float:
         x = self._features(event, learn=False)

@@ -17,8 +17,8 @@ from streammoe.text import share_learned
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAX_SHARES = 10
-"""Maximum number of experts shown separately; matplotlib has that many colors."""
+MAX_WINDOWS = 60
+"""Maximum number of windows in a plot."""
 
 
 def table(evaluation: Evaluation) -> str:
@@ -64,32 +64,25 @@ def to_json(evaluation: Evaluation) -> str:
 
 
 def figure(evaluation: Evaluation) -> Figure:
-    """Plot the windowed score of each learner and, below, the gate's shares over the events."""
+    """Plot the score of each learner, in windows of equally many events."""
     from matplotlib.figure import Figure as NewFigure
 
-    shares = (
-        evaluation.shares is not None
-        and evaluation.shares.n_columns > 1
-        and evaluation.warm_up < evaluation.shares.count
-    )
-    picture = NewFigure(figsize=(9.0, 6.5 if shares else 4.2), layout="constrained")
-    axes = picture.subplots(2 if shares else 1, 1, sharex=True, squeeze=False, height_ratios=[3, 2] if shares else [1])
-    _draw_scores(axes[0, 0], evaluation)
-    if shares:
-        _draw_shares(axes[1, 0], evaluation)
-    axes[-1, 0].set_xlabel("events learned")
-    axes[-1, 0].xaxis.set_major_formatter("{x:,.0f}")
+    picture = NewFigure(figsize=(9.0, 4.2), layout="constrained")
+    axes = picture.subplots()
+    _draw_scores(axes, evaluation)
+    axes.set_xlabel("events learned")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     return picture
 
 
 def _draw_scores(axes: Any, evaluation: Evaluation) -> None:
     tops, length = [], 0
     for name, curve in evaluation.curves.items():
-        ends, means = curve.windows()
-        if not len(ends):
+        if not len(curve):
             continue
-        length = max(length, int(ends[0]))
-        values = evaluation.score(means[:, 0])
+        edges = np.linspace(0, len(curve), min(len(curve), MAX_WINDOWS) + 1).astype(np.int64)
+        ends, length = edges[1:], max(length, int(edges[1]))
+        values = evaluation.score(np.add.reduceat(curve, edges[:-1]) / np.diff(edges))
         ours = name == "streammoe"
         style = {"lw": 2.2, "zorder": 3} if ours else {"lw": 1.3, "ls": "-" if name.startswith("river ") else ":"}
         axes.plot(ends, values, label=name, **style)
@@ -105,29 +98,6 @@ def _draw_scores(axes: Any, evaluation: Evaluation) -> None:
         axes.set_ylim(bottom=0.0, top=1.15 * max(tops) or None)
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize="small")
-
-
-def _draw_shares(axes: Any, evaluation: Evaluation) -> None:
-    assert evaluation.shares is not None  # noqa: S101 - for the type checker; the caller has checked
-    ends, means = evaluation.shares.windows(evaluation.warm_up)
-    K = evaluation.shares.n_columns
-    # Extend the first window back to where the gate begins.
-    ends, means = np.append(evaluation.warm_up, ends), np.concatenate([means[:1], means])
-    busiest = np.argsort(-means.mean(axis=0), kind="stable")
-    shown, others = sorted(busiest[:MAX_SHARES]), busiest[MAX_SHARES:]
-    rows = [means[:, k] for k in shown]
-    labels = [f"expert {k}" for k in shown]
-    if len(others):
-        rows.append(means[:, others].sum(axis=1))
-        labels.append(f"{K - MAX_SHARES} others")
-    axes.stackplot(ends, 100.0 * np.array(rows), labels=labels, alpha=0.85)
-    if evaluation.warm_up:
-        axes.axvspan(0, evaluation.warm_up, color="0.9", label="one expert predicts")
-    axes.set_ylim(0, 100)
-    axes.set_xlim(0, float(ends[-1]))
-    axes.set_ylabel("share of each expert (%)")
-    axes.set_title("Gate")
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize="small", frameon=False)
 
 
 def _heading(evaluation: Evaluation) -> list[str]:

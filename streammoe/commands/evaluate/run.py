@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.assembly import open_source
-from streammoe.commands.evaluate.binned_sums import BinnedSums
 from streammoe.commands.evaluate.outputs import describe_n_experts
 from streammoe.commands.evaluate.peers import Event, Peer, make_baseline, make_peer
 from streammoe.commands.evaluate.tally import Tally
@@ -21,9 +20,9 @@ from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.estimators import MixtureOfExperts
 from streammoe.pipeline.decoders import decoder
-from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
+from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import MIN_PROBABILITY, ClassificationScores, PrequentialScores
-from streammoe.ports import Batch, Predictions, PredictionSink, Source
+from streammoe.ports import Batch, Source
 from streammoe.settings import Settings
 from streammoe.types import BoolArray, FloatArray
 
@@ -53,12 +52,8 @@ class Evaluation(Tally):
     """Schema and model, as plain values."""
     rows: list[Row] = field(default_factory=list)
     """Our model first, the baseline last."""
-    curves: dict[str, BinnedSums] = field(default_factory=dict)
-    """Squared errors, or misses, of each learner."""
-    shares: BinnedSums | None = None
-    """The gate's share for each expert, if requested."""
-    warm_up: int = 0
-    """Number of events before there was a gate."""
+    curves: dict[str, FloatArray] = field(default_factory=dict)
+    """Squared errors, or misses, of each learner, event by event."""
     stopped: bool = False
     """Whether the run was stopped before the end."""
     vanished: dict[str, int] = field(default_factory=dict)
@@ -79,7 +74,6 @@ def evaluate(
     against: Sequence[str] = (),
     *,
     source_name: str,
-    shares: bool = False,
     on_batch: ProgressListener | None = None,
     stop: StopFlag | None = None,
 ) -> Evaluation:
@@ -89,7 +83,6 @@ def evaluate(
         settings: source, schema, model, and how many records may be rejected; all others are ignored.
         against: names of other learners, see `streammoe.commands.evaluate.peers.make_peer`.
         source_name: for messages and reports.
-        shares: whether to record the gate's shares, which takes time.
         on_batch: called with the source's progress after each batch.
         stop: checked after each batch, and during fits.
 
@@ -98,7 +91,7 @@ def evaluate(
         SourceError: reading failed, or no event could be learned.
         TooManyBadRecords: more of the records were rejected than `dead_letters.max_ratio` allows.
     """
-    run = _Run(settings, against, source_name, shares=shares)
+    run = _Run(settings, against, source_name)
     source = open_source(settings)
     try:
         source.seek(None)
@@ -111,7 +104,7 @@ def evaluate(
 class _Run:
     """Our model and the other learners during a run."""
 
-    def __init__(self, settings: Settings, against: Sequence[str], source_name: str, *, shares: bool) -> None:
+    def __init__(self, settings: Settings, against: Sequence[str], source_name: str) -> None:
         schema = schema_of(settings)
         classify = settings.model.kind == "classifier"
         outputs = len(schema.targets)
@@ -124,17 +117,12 @@ class _Run:
         ]
         self.max_ratio = settings.dead_letters.max_ratio
         self.scores = _LabelCurves() if classify else _NumberCurves(outputs)
-        model = model_from(settings)
-        self.sink = _ShareSink(model.most_experts)
-        writer = PredictionWriter(self.sink, 0.0, gate=True) if shares else None
         self.schema = schema
-        self.pipeline = Pipeline(model, schema, self.scores, writer)
+        self.pipeline = Pipeline(model_from(settings), schema, self.scores)
         self.seconds = 0.0
         self.evaluation = Evaluation(
             source_name, ", ".join(schema.targets), classify, self.pipeline.model, settings.learning_settings()
         )
-        if shares:
-            self.evaluation.shares = self.sink.curve
 
     def run(self, source: Source, on_batch: ProgressListener | None, stop: StopFlag | None) -> Evaluation:
         evaluation = self.evaluation
@@ -158,12 +146,12 @@ class _Run:
                 instead="no scores",
                 remedy="To score the others nevertheless",
             )
-        ours = self.scores.curve
-        evaluation.rows = [self._row(f"streammoe, {describe_n_experts(self.pipeline.model)}", ours, self.seconds)]
-        evaluation.rows += [self._row(p.name, p.curve, p.seconds, p.failure) for p in self.peers]
+        evaluation.curves = {"streammoe": np.concatenate([np.empty(0), *self.scores.pieces])}
+        evaluation.curves |= {p.name: np.array(p.losses) for p in self.peers}
+        ours = f"streammoe, {describe_n_experts(self.pipeline.model)}"
+        evaluation.rows = [self._row(ours, evaluation.curves["streammoe"], self.seconds)]
+        evaluation.rows += [self._row(p.name, evaluation.curves[p.name], p.seconds, p.failure) for p in self.peers]
         evaluation.rows[0] = evaluation.rows[0]._replace(log_loss=self.scores.log_loss.means()["running"])
-        evaluation.curves = {"streammoe": ours, **{p.name: p.curve for p in self.peers}}
-        evaluation.warm_up = self.sink.warm_up
         if self.pipeline.presence is not None:
             evaluation.vanished = self.pipeline.presence.vanished
         return evaluation
@@ -202,12 +190,12 @@ class _Run:
             events.append(Event(x, texts, y, float(decoded.weights[i])))
         return events
 
-    def _row(self, name: str, curve: BinnedSums, seconds: float, failure: str | None = None) -> Row:
-        score = self.evaluation.score
-        if failure is not None:
+    def _row(self, name: str, losses: FloatArray, seconds: float, failure: str | None = None) -> Row:
+        n, score = len(losses), self.evaluation.score
+        if failure is not None or not n:
             return Row(name, math.nan, math.nan, None, math.nan, failure)
-        speed = curve.count / seconds if seconds else math.nan
-        return Row(name, float(score(curve.mean()[0])), float(score(curve.mean(0.25)[0])), None, speed)
+        speed = n / seconds if seconds else math.nan
+        return Row(name, float(score(losses.mean())), float(score(losses[n * 3 // 4 :].mean())), None, speed)
 
 
 class _NumberCurves(PrequentialScores):
@@ -215,11 +203,11 @@ class _NumberCurves(PrequentialScores):
 
     def __init__(self, outputs: int) -> None:
         super().__init__(outputs)
-        self.curve = BinnedSums()
+        self.pieces: list[FloatArray] = []
 
     def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
         self.log_loss.update(losses)
-        self.curve.add(((Y - predictions) ** 2).mean(axis=1, keepdims=True))
+        self.pieces.append(((Y - predictions) ** 2).mean(axis=1))
 
 
 class _LabelCurves(ClassificationScores):
@@ -227,7 +215,7 @@ class _LabelCurves(ClassificationScores):
 
     def __init__(self) -> None:
         super().__init__()
-        self.curve = BinnedSums()
+        self.pieces: list[FloatArray] = []
 
     def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
         if not len(losses):
@@ -236,33 +224,4 @@ class _LabelCurves(ClassificationScores):
         classes = Y[:, 0].astype(np.int64)
         known = predictions.max(axis=1, initial=0.0) > 0.0
         missed = (predictions.argmax(axis=1) != classes) | ~known
-        self.curve.add(missed.astype(np.float64)[:, None])
-
-
-class _ShareSink(PredictionSink):
-    """A sink that records the gate's shares instead of writing predictions."""
-
-    def __init__(self, n_experts: int) -> None:
-        self.curve = BinnedSums(n_experts)
-        self.warm_up = 0
-
-    def write(self, rows: Predictions) -> None:
-        assert rows.gate is not None  # noqa: S101 - they were requested
-        if isinstance(rows.targets, np.ndarray):
-            known = ~np.isnan(rows.targets).any(axis=1)
-        else:
-            known = np.array([target is not None for target in rows.targets], np.bool_)
-        gate = rows.gate[known]
-        shares = np.zeros((len(gate), self.curve.n_columns))
-        shares[:, : gate.shape[1]] = gate
-        if self.warm_up == self.curve.count:
-            # A single expert predicts until a gate has been fitted.
-            mixed = np.flatnonzero((shares[:, 1:] > 0.0).any(axis=1))
-            self.warm_up += int(mixed[0]) if mixed.size else len(gate)
-        self.curve.add(shares)
-
-    def flush(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
+        self.pieces.append(missed.astype(np.float64))

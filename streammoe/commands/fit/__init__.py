@@ -47,7 +47,6 @@ METHODS = "em, gradient_em, gradient_descent, mm"
 @setting_options
 @click.option("--out", type=click.Path(path_type=Path), metavar="MODEL", help="Save the model to this file.")
 @click.option("--trace", type=click.Path(path_type=Path), metavar="TRACE.csv", help="Write a row for each round.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="TRACE.png", help="Plot the rounds.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
 def command(
@@ -66,13 +65,12 @@ def command(
     overrides: tuple[str, ...],
     out: Path | None,
     trace: Path | None,
-    plot: Path | None,
     as_json: bool,
     **given: Any,
 ) -> None:
     """Fit a model to all events of DATA, a file or stdin (-), at once, and print the result.
 
-    Nothing is written except to the files given by --out, --trace and --plot. A daemon continues with the saved model
+    Nothing is written except to the files given by --out and --trace. A daemon continues with the saved model
     (`streammoe run CONFIG --from-model MODEL`) if its [model] and [schema] are the same; --config reads them from its
     configuration. Ctrl-C ends the fit after the current round; the best round is saved and printed. While it still
     reads, or looks for starts, there is no fit yet: it ends with exit code 130 (143 on SIGTERM), and writes nothing.
@@ -90,13 +88,13 @@ def command(
     \b
     Example:
       streammoe fit rides.csv --target minutes --ignore id --n-experts 8 --out rides.model
-      streammoe fit rides.csv --config rides.toml --method mm --trace rounds.csv --plot rounds.png
+      streammoe fit rides.csv --config rides.toml --method mm --trace rounds.csv
       streammoe fit --workers 8 --target minutes --n-experts 8 --out rides.model rides/
     """
     if not targets and config is None:
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
     from streammoe.batch import Round
-    from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, Output, as_config_error, check_outputs
+    from streammoe.commands.evaluate.outputs import Output, as_config_error, check_outputs
     from streammoe.commands.fit import report
     from streammoe.commands.fit.options import files_of, settings_of
     from streammoe.commands.fit.run import FileFit, fit_source
@@ -126,7 +124,6 @@ def command(
     check_outputs(
         Output("--out", out),
         Output("--trace", trace),
-        Output("--plot", plot, FIGURE_SUFFIXES, needs_matplotlib=True),
         settings=settings,
         inputs=[("--config", config), ("--from-model", from_model), *(("DATA", Path(name)) for name in files)],
     )
@@ -170,6 +167,4 @@ def command(
             result.fit.model.save(out)
     if trace is not None:
         report.write_trace(result, trace)
-    if plot is not None:
-        report.write_plot(result, plot)
     click.echo(report.to_json(result, out) if as_json else report.table(result, out))

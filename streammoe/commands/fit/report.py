@@ -1,4 +1,4 @@
-"""Reports of a batch fit: a table, JSON, the trace as CSV, a plot of it."""
+"""Reports of a batch fit: a table, JSON, the trace as CSV."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ import io
 import json
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from streammoe.batch import Fit, Round
-from streammoe.commands.evaluate.outputs import finite_or_none, format_number, write_figure, write_output
+from streammoe.commands.evaluate.outputs import finite_or_none, format_number, write_output
 from streammoe.commands.fit.run import FileFit
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def table(result: FileFit, out: Path | None) -> str:
@@ -88,27 +84,3 @@ def write_trace(result: FileFit, path: Path) -> None:
     rows.writerow(Round._fields)
     rows.writerows([["" if finite_or_none(value) is None else value for value in each] for each in result.fit.trace])
     write_output("--trace", path, text.getvalue().encode())
-
-
-def write_plot(result: FileFit, path: Path) -> None:
-    """Write the plot in the format of the file extension."""
-    write_figure("--plot", path, figure(result))
-
-
-def figure(result: FileFit) -> Figure:
-    """Plot the objective and, below, the norm of its gradient over the rounds."""
-    from matplotlib.figure import Figure as NewFigure
-
-    trace = result.fit.trace
-    picture = NewFigure(figsize=(9.0, 6.0), layout="constrained")
-    upper, lower = picture.subplots(2, 1, sharex=True)
-    numbers = [each.number for each in trace]
-    upper.plot(numbers, [each.objective for each in trace], marker=".")
-    upper.set_ylabel("penalized log-likelihood per row")
-    upper.set_title(f"{Path(result.source).name}: {result.fit.method}, {_ending(result.fit)}")
-    lower.semilogy(numbers, [each.gradient for each in trace], marker=".")
-    lower.set_ylabel("norm of the gradient")
-    lower.set_xlabel("rounds")
-    for axes in (upper, lower):
-        axes.grid(alpha=0.3)
-    return picture
