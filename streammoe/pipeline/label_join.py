@@ -122,7 +122,6 @@ class LabelJoin:
         self._features = None if schema.features is None else set(schema.features) - {key}
         self._targets = schema.targets
         self._label_fields = {*schema.targets, *((schema.weight,) if schema.weight else ())}
-        self._parse = _parser(key, schema.targets)
         self._waiting: OrderedDict[str, _WaitingRecord] = OrderedDict()  # by key, the oldest first
         self._seen = 0  # records so far
         self._now = _UNKNOWN  # stream time in milliseconds
@@ -224,7 +223,7 @@ class LabelJoin:
         """
         self._seen, self._now = _clock_of(arrays)
         for waiting in _saved_in(arrays, self.n_lags):
-            value, waiting.is_label = self._read(waiting.record)
+            _, value, waiting.is_label = self._read(waiting.record)
             key = label(self.key, value, text=False, notation=VERBATIM)
             record = shown(waiting.record)
             require(key not in {None, *self._waiting}, f"labels.records holds {record} without a key of its own")
@@ -234,7 +233,6 @@ class LabelJoin:
 
     def _join_records(self, batch: Batch) -> Batch:
         joined = _JoinedRecords(batch)
-        ascii_only = batch.block.isascii()
         waiting = self._waiting
         times = None if batch.timestamps is None else batch.timestamps.tolist()
         first = self._seen
@@ -249,7 +247,7 @@ class LabelJoin:
                 continue
             record = batch.block[start:stop]
             try:
-                value, is_label = self._read(record, ascii_only=ascii_only)
+                fields, value, is_label = self._read(record)
             except InvalidEvent:
                 joined.take(i, record)  # the decoder will reject it with the reason
                 continue
@@ -261,7 +259,7 @@ class LabelJoin:
                 text = record[:_SHOWN].decode(errors="replace").strip()
                 problem = NO_KEY, f"record {shown(text)} has no {self.key!r}, which labels.key names"
             if key is None:
-                if is_label and self._has_features(record):
+                if is_label and self._has_features(fields):
                     joined.take(i, record)
                 else:
                     joined.reject(i, Unreadable(*problem, batch.record(i)))
@@ -270,15 +268,15 @@ class LabelJoin:
             if other is not None and other.is_label != is_label:
                 self._remove(other)
                 if is_label:
-                    joined.take(i, self._event(other.record, record), other)
+                    joined.take(i, self._event(_fields(other.record), fields), other)
                 else:
-                    joined.take(i, self._event(record, other.record))
+                    joined.take(i, self._event(fields, _fields(other.record)))
             elif is_label:
-                if self._has_features(record):
+                if self._has_features(fields):
                     joined.take(i, record)
                 else:
                     self._buffer(joined.new_waiting(i, record, key, is_label, self._seen, self._now), other)
-            elif other is not None and not self._has_features(record):
+            elif other is not None and not self._has_features(fields):
                 joined.take(i, record)  # such as a label without a value yet; it must not replace features
             else:
                 features = joined.new_waiting(i, record, key, is_label, self._seen, self._now)
@@ -289,7 +287,7 @@ class LabelJoin:
     def _completes(self, record: bytes, *, after: int) -> bool:
         """Whether a record is the label of waiting features that came after the first so many records."""
         try:
-            value, is_label = self._read(record)
+            _, value, is_label = self._read(record)
             other = self._waiting.get(str(label(self.key, value, text=False, notation=VERBATIM)))
         except InvalidEvent:
             return False
@@ -330,31 +328,29 @@ class LabelJoin:
         self._remove(waiting)
         self._expired.append(_Expired(waiting, why, self._n_passed))
 
-    def _read(self, record: bytes, *, ascii_only: bool = False) -> tuple[Any, bool]:
-        """Return the raw value of the key, and whether there is a target.
+    def _read(self, record: bytes) -> tuple[dict[str, msgspec.Raw], Any, bool]:
+        """Return the fields of a record, the raw value of its key, and whether there is a target.
 
         Raises:
             InvalidEvent: the record is malformed.
         """
-        if is_for_parser(record, ascii_only=ascii_only):
-            try:
-                value, *targets = self._parse(record)
-            except msgspec.MsgspecError:
-                pass  # the exact path accepts it or gives the reason
-            else:
-                return value, any(target not in _MISSING for target in targets)
-        values = object_of(record.rstrip(b"\r\n"))
-        return values.get(self.key), any(values.get(target) not in (None, "") for target in self._targets)
+        fields = _fields(record)
+        is_label = any(fields.get(target, _NULL) not in _MISSING for target in self._targets)
+        raw = fields.get(self.key, _NULL)
+        try:
+            return fields, _KEY.decode(raw), is_label
+        except msgspec.MsgspecError:  # the exact path accepts it or gives the reason
+            return fields, object_of(b'{"":%s}' % raw)[""], is_label
 
-    def _has_features(self, record: bytes) -> bool:
-        """Whether a well-formed record holds a feature that is not null."""
-        names = {name for name, value in _fields(record).items() if value != _NULL}
+    def _has_features(self, fields: Mapping[str, msgspec.Raw]) -> bool:
+        """Whether a record holds a feature that is not null."""
+        names = {name for name, value in fields.items() if value != _NULL}
         return not names <= self._others if self._features is None else not names.isdisjoint(self._features)
 
-    def _event(self, features: bytes, label_record: bytes) -> bytes:
+    def _event(self, features: Mapping[str, msgspec.Raw], labelled: Mapping[str, msgspec.Raw]) -> bytes:
         """Merge features and their label into one record."""
-        values = _fields(features)
-        for name, value in _fields(label_record).items():
+        values = dict(features)
+        for name, value in labelled.items():
             if name not in values or (name in self._label_fields and value != _NULL):
                 values[name] = value
         return _encode_record(values)
@@ -569,31 +565,13 @@ _SHOWN = 400  # bytes of a record to decode for a message; more than it shows
 _NOT_LEARNED = {"labels.places", "labels.keys", "labels.headers", "labels.refused"}
 """Arrays for messages, rows and counts, without influence on what is learned."""
 _NULL = msgspec.Raw(b"null")
-_MISSING = (msgspec.Raw(), _NULL, msgspec.Raw(b'""'))
+_MISSING = (_NULL, msgspec.Raw(b'""'))
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LOCATION = msgspec.json.Decoder(Location)
 _LOCATIONS = msgspec.json.Decoder(list[msgspec.Raw])
 _KEYS = msgspec.json.Decoder(list[bytes | None])
 _HEADERS = msgspec.json.Decoder(list[Headers])
-_Key = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)] | int | float | bool | None
-
-
-def _parser(key: str, targets: Sequence[str]) -> Callable[[bytes], tuple[Any, ...]]:
-    """Compile a parser from a record to the value of its key and the raw values of its targets."""
-    names = [key, *targets]
-    fields: list[tuple[str, Any, Any]] = [("f0", _Key, None)]
-    fields += [(f"f{j}", msgspec.Raw, msgspec.Raw()) for j in range(1, len(names))]
-    try:
-        rename = {f"f{j}": name for j, name in enumerate(names)}
-        decode = msgspec.json.Decoder(msgspec.defstruct("Record", fields, rename=rename)).decode
-    except ValueError:  # a name that needs escapes in JSON
-        return _reject
-    astuple = msgspec.structs.astuple
-    return lambda record: astuple(decode(record))
-
-
-def _reject(record: bytes) -> tuple[Any, ...]:
-    raise msgspec.ValidationError(record)
+_KEY = msgspec.json.Decoder(Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)] | int | float | bool | None)
 
 
 def _fields(record: bytes) -> dict[str, msgspec.Raw]:
