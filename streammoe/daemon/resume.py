@@ -58,20 +58,30 @@ def load_matching_model(path: Path, like: MixtureOfExperts, settings: Settings) 
     return model
 
 
-def differences(model: MixtureOfExperts, like: MixtureOfExperts, settings: Settings) -> Iterator[str]:
-    """Yield in what a model from elsewhere differs from `like`, an empty one according to the settings."""
+def differences(
+    model: MixtureOfExperts, like: MixtureOfExperts, settings: Settings, *, resumed: bool = False
+) -> Iterator[str]:
+    """Yield in what a model differs from `like`, an empty one according to the settings.
+
+    Args:
+        model: from elsewhere, or with `resumed` of a daemon's checkpoint.
+        like: the empty model.
+        settings: the settings.
+        resumed: whether it may know no feature yet, and have options from before they rose.
+    """
     if type(model) is not type(like):
         yield f"it is a {type(model).__name__}, but model.kind and schema.target require a {type(like).__name__}"
         return
     actual, expected = as_settings(model), as_settings(like)
     for name in actual:
         section = "schema" if name in SCHEMA_ARGUMENTS else "model"
-        free = section == "model" and _is_free(model, name)
+        free = section == "model" and _is_free(model, name, rising=resumed)
         if actual[name] != expected[name] and not free:
             yield _difference(f"{section}.{name}", expected[name], actual[name], "model")
     fields, schema = model.fields, schema_of(settings)
     if not fields:
-        yield "the model has not learned any event, so it has no features"
+        if not resumed:
+            yield "the model has not learned any event, so it has no features"
     elif not all(isinstance(name, str) for name in fields):
         yield f"its features are {fields!r}, but names in records are strings"
     elif schema.features is not None and {*fields, *model.awaited} != set(schema.features):
@@ -153,7 +163,7 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
     """Restore the model of a checkpoint, provided that the settings still describe it."""
     check_checkpoint(settings, checkpoint)
     before, now = dict(checkpoint.metadata["settings"]), settings.learning_settings()
-    differences = []
+    differing = []
     for section, values in now.items():
         for name, value in cast("Mapping[str, object]", values).items():
             if section == "model" and name not in before.get(section, {}):
@@ -166,7 +176,7 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
             if not (limit and is_count(was) and cast("int", value) > was):
                 only = ", and it can only be raised" if limit else ""
                 difference = _difference(f"{section}.{name}", value, was, "checkpoint")
-                differences.append(f"{difference}{only}")
+                differing.append(f"{difference}{only}")
     # Those of the other kind of model are no unknown ones.
     known: dict[str, Any] = {**now, "model": {name for options in MODELS.values() for name in options.model_fields}}
     unknown = [
@@ -184,46 +194,19 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
             "rollback), or start over with --fresh"
         )
         raise CheckpointError(message)
-    if differences:
+    if differing:
         message = (
-            f"{settings.checkpoint.dir}: the configuration does not match the checkpoint: {'; '.join(differences)}. "
+            f"{settings.checkpoint.dir}: the configuration does not match the checkpoint: {'; '.join(differing)}. "
             "Change it back, set checkpoint.dir to another folder, or start over with --fresh"
         )
         raise CheckpointError(message)
     model = model_of(checkpoint, settings.checkpoint.dir)
     with restoring(settings.checkpoint.dir):
-        _check_model(settings, model)
+        # The settings saved with it equal the current ones.
+        found = list(differences(model, empty_model(settings), settings, resumed=True))
+        require(not found, f"its model contradicts its settings: {'; '.join(found)}")
     model.take_over(settings.model)
     return model
-
-
-def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
-    """Check that the model in a checkpoint matches the settings saved with it, which equal the current ones.
-
-    Raises:
-        CheckpointError: it does not.
-    """
-    expected = empty_model(settings)
-    require(type(model) is type(expected), f"its model is a {type(model).__name__}, which contradicts its settings")
-    arguments, expected_arguments = as_settings(model), as_settings(expected)
-    other = sorted(
-        name
-        for name in expected_arguments
-        if arguments[name] != expected_arguments[name] and not _is_free(model, name, rising=True)
-    )
-    require(not other, f"its model has arguments that contradict its settings: {', '.join(other)}")
-    schema, fields = schema_of(settings), model.fields
-    taken = sorted(schema.others.intersection(fields))
-    require(not taken, f"its model has features that its settings exclude: {shown(taken)}")
-    require(all(isinstance(name, str) for name in fields), "its model has features whose names are not strings")
-    known = [*fields, *model.awaited]
-    listed = not fields or schema.features is None or sorted(map(str, known)) == sorted(schema.features)
-    require(listed, f"its model has other features than schema.features lists: {shown(fields)}")
-    outputs = model.output_names
-    if model.is_classifier:
-        require(all(isinstance(name, str) for name in outputs), "its model has classes whose labels are not strings")
-    elif outputs:
-        require(tuple(outputs) == schema.targets, f"its model has other outputs than schema.target: {shown(outputs)}")
 
 
 def check_bookkeeping(checkpoint: Checkpoint) -> None:
