@@ -53,16 +53,17 @@ class Records:
         """Number of letters without a whole record."""
         self.repeated = 0
         """Number of letters of records that were there already, as a restart writes them again."""
-        self._records: dict[_Form, dict[tuple[str, bytes], None]] = {}
+        self._records: dict[tuple[str, tuple[str, ...], str, str], dict[tuple[str, bytes], None]] = {}
+        """By format, columns, delimiter and decimal mark, with the places."""
 
     def add(self, letter: DeadLetter) -> None:
         """Add the record of a letter."""
         if letter.format is None:
             self.incomplete += 1
             return
-        form = _Form(letter.format, letter.columns or (), letter.delimiter or ",", letter.decimal or ".")
+        form = (letter.format, letter.columns or (), letter.delimiter or ",", letter.decimal or ".")
         known = self._records.setdefault(form, {})
-        record = json.dumps(letter.location), letter.record
+        record = place_in_words(letter.location), letter.record
         self.repeated += record in known
         known[record] = None
 
@@ -76,53 +77,23 @@ class Records:
         if not self._records:
             raise SourceError(f"--out {path}: no letter that was asked for holds a whole record; nothing was written")
         if len(self._records) > 1:
-            one, other = (_place(next(iter(records))) for records in islice(self._records.values(), 2))
+            one, other = (printable(next(iter(records))[0]) for records in islice(self._records.values(), 2))
             raise ConfigError(
                 f"--out {path}: one file cannot hold records of different columns or formats, such as those at {one} "
                 f"and at {other}; write one after the other, with a part of their places, such as --place data.csv"
             )
-        ((form, records),) = self._records.items()
-        if path.suffix.lower() != form.suffix:
-            raise ConfigError(f"--out {path}: must end in {form.suffix}, since the records are {form.name}")
-        lines = [form.header(), *(form.line(record) for _, record in records)]
-        write_output("--out", path, b"".join(lines))
-        return len(records)
-
-
-class _Form(NamedTuple):
-    """What the records of a file have in common."""
-
-    format: str
-    columns: tuple[str, ...]
-    delimiter: str
-    decimal: str
-
-    @property
-    def is_csv(self) -> bool:
-        return self.format == "csv"
-
-    @property
-    def name(self) -> str:
-        return "CSV" if self.is_csv else "JSON Lines"
-
-    @property
-    def suffix(self) -> str:
-        return ".csv" if self.is_csv else ".jsonl"
-
-    def header(self) -> bytes:
-        text = io.StringIO()
-        if self.is_csv:
-            csv.writer(text, delimiter=self.delimiter, lineterminator="\n").writerow(self.columns)
-        return text.getvalue().encode()
-
-    def line(self, record: bytes) -> bytes:
-        """Return a record as a line; line ends in JSON, which a topic allows, are blanks between its parts."""
-        whole = record if self.is_csv else record.translate(bytes.maketrans(b"\r\n", b"  "))
-        return whole.rstrip(b"\r\n") + b"\n"
-
-
-def _place(record: tuple[str, bytes]) -> str:
-    return printable(place_in_words(json.loads(record[0])))
+        (((form, columns, delimiter, _), records),) = self._records.items()
+        suffix, name = (".csv", "CSV") if form == "csv" else (".jsonl", "JSON Lines")
+        if path.suffix.lower() != suffix:
+            raise ConfigError(f"--out {path}: must end in {suffix}, since the records are {name}")
+        header = io.StringIO()
+        if form == "csv":
+            csv.writer(header, delimiter=delimiter, lineterminator="\n").writerow(columns)
+        # Line ends in JSON, which a topic allows, are blanks between its parts.
+        blanks = bytes.maketrans(b"\r\n", b"  " if form != "csv" else b"\r\n")
+        lines = [record.rstrip(b"\r\n").translate(blanks) + b"\n" for _, record in records]
+        write_output("--out", path, b"".join([header.getvalue().encode(), *lines]))
+        return len(lines)
 
 
 def read_contents(
@@ -212,16 +183,6 @@ def contents_json(contents: Contents) -> dict[str, object]:
     }
 
 
-def written_text(path: Path, written: int, records: Records) -> str:
-    """Format what was written, and what was left out."""
-    lines = ["", f"{written:,} record(s) written to {printable(str(path))}"]
-    if records.repeated:
-        lines += [f"{records.repeated:,} letter(s) repeat one of them, and were left out"]
-    if records.incomplete:
-        lines += [f"{records.incomplete:,} letter(s) hold no whole record, and were left out"]
-    return "\n".join(lines)
-
-
 def place_in_words(location: object) -> str:
     """Return a place as it is shown, such as ``path data.csv, offset 122``."""
     return ", ".join(f"{name} {value}" for name, value in dict(location).items())  # type: ignore[call-overload]
@@ -296,7 +257,12 @@ def command(
     contents = read_contents(settings, show=show, reason=reason, place=place, records=records)
     found, lines = contents_json(contents), [contents_text(contents)]
     if out is not None and records is not None:
-        written = records.write(out)
-        found |= {"written": written, "repeated": records.repeated, "incomplete": records.incomplete}
-        lines += [written_text(out, written, records)]
+        done = {"written": records.write(out), "repeated": records.repeated, "incomplete": records.incomplete}
+        found |= done
+        said = (
+            f"record(s) written to {printable(str(out))}",
+            "letter(s) repeat one of them, and were left out",
+            "letter(s) hold no whole record, and were left out",
+        )
+        lines += ["", *(f"{n:,} {what}" for n, what in zip(done.values(), said, strict=True) if n)]
     click.echo(json.dumps(found) if as_json else "\n".join(lines))
