@@ -35,9 +35,10 @@ from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.persistence.resharding import check_mark
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.overlapped import OverlappedPredictions, has_other_core
-from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
+from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan, plan_restart
 from streammoe.pipeline.watched import WatchedDeadLetters, WatchedPredictions
+from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
 

@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -19,7 +18,6 @@ from streammoe.columns import ColumnKind, Fixed, described, not_found
 from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
-from streammoe.kernels.state import Trace
 from streammoe.notation import (
     EVERY,
     ISO,
@@ -32,10 +30,10 @@ from streammoe.notation import (
 )
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, Row, Values, decoder, require_targets, to_row
 from streammoe.pipeline.decoders.values import time_advice
-from streammoe.pipeline.intervals import mixture_intervals
 from streammoe.pipeline.presence import Presence
 from streammoe.pipeline.scores import Scores
-from streammoe.ports import INDEX_NAMES, Batch, DeadLetter, Location, Predictions, PredictionSink, enveloped
+from streammoe.pipeline.writing import PredictionWriter, Written
+from streammoe.ports import INDEX_NAMES, Batch, DeadLetter, enveloped
 from streammoe.text import cut, shown, some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
 
@@ -114,15 +112,6 @@ def joined_results(results: Sequence[BatchResult]) -> BatchResult:
         np.concatenate([each.bad for each in results]),
         np.concatenate([each.losses for each in results]),
     )
-
-
-class PredictionWriter(NamedTuple):
-    """A sink for predictions, and what to write to it."""
-
-    sink: PredictionSink
-    interval: float
-    """Probability of the interval; 0 leaves it out."""
-    gate: bool
 
 
 class Rival(Protocol):
@@ -376,8 +365,9 @@ class Pipeline:
             return
         versions = (before.n + np.cumsum(learned) - learned)[used]
         used_rows, keys = rows[used], ledger.batch.keys
-        own = _Written(
-            _Origins(ledger.batch.locations_at(used_rows), keys and [keys[i] for i in used_rows.tolist()]),
+        own = Written(
+            ledger.batch.locations_at(used_rows),
+            keys and [keys[i] for i in used_rows.tolist()],
             versions,
             outcome.predictions[used],
             outcome.targets[used],
@@ -386,75 +376,22 @@ class Pipeline:
             outcome.trace,
             outcome.gate,
         )
-        cuts = [0, *(np.flatnonzero(np.diff(by_rival)) + 1).tolist(), len(by_rival)]
-        for start, stop in pairwise(cuts):
-            piece, written, model, version = slice(start, stop), own, self.model, 0
+        known = None
+        if labels is not None:
+            met = np.where(learned, outcome.targets[:, 0] + 1, 0).astype(np.int64)
+            known = np.maximum.accumulate(np.concatenate([[before.classes], met[:-1]]))[used]
+        for start, stop in pairwise([0, *(np.flatnonzero(np.diff(by_rival)) + 1).tolist(), len(by_rival)]):
+            piece, written, model = slice(start, stop), own, self.model
+            version = 0 if self.may_have_rival else None
+            met_before = known if known is None else known[piece]
             if rival is not None and by_rival[start]:
                 scored, model, version = rival.outcome, rival.rival.model, rival.rival.version
                 written = own._replace(
                     predictions=scored.predictions, losses=scored.losses, trace=scored.trace, gate=scored.gate
                 )
-            if labels is None:
-                self._write_numbers(written.part(piece), model, version)
-            elif version:
-                self._write_labels(written.part(piece), model, version, np.full(stop - start, len(model.output_names)))
-            else:
-                met = np.where(outcome.learned, outcome.targets[:, 0] + 1, 0).astype(np.int64)
-                known = np.maximum.accumulate(np.concatenate([[before.classes], met[:-1]]))[used]
-                self._write_labels(written.part(piece), model, version, known[piece])
-
-    def _global_versions(self, n: int, version: int) -> IntArray | None:
-        return np.full(n, version) if self.may_have_rival else None
-
-    def _write_numbers(self, rows: _Written, model: MixtureOfExperts, version: int) -> None:
-        """Write rows for events that a model has predicted; the version is that of the rival, or 0."""
-        writer = self.predictions
-        assert writer is not None  # noqa: S101 - for the type checker; the caller has checked
-        intervals = None
-        if writer.interval > 0.0:
-            intervals = partial(mixture_intervals, *rows.trace, writer.interval, model.noise)
-        writer.sink.write(
-            Predictions(
-                locations=rows.origins.locations,
-                keys=rows.origins.keys,
-                versions=rows.versions,
-                global_versions=self._global_versions(len(rows.versions), version),
-                predictions=rows.predictions,
-                targets=rows.targets,
-                losses=rows.losses,
-                outputs=self.schema.targets,
-                gate=_padded(rows.gate, model.most_experts) if writer.gate else None,
-                intervals=intervals,
-            )
-        )
-
-    def _write_labels(self, rows: _Written, model: MixtureOfExperts, version: int, known: IntArray) -> None:
-        """Write rows of a classifier, each with the classes that were known at its prediction, the first so many."""
-        writer = self.predictions
-        assert writer is not None  # noqa: S101 - same
-        names = [str(label) for label in model.output_names]
-        gate = _padded(rows.gate, model.most_experts) if writer.gate else None
-        cuts = [0, *(np.flatnonzero(np.diff(known)) + 1).tolist(), len(known)]
-        for start, stop in pairwise(cuts):
-            M = int(known[start])
-            each = rows.part(slice(start, stop))
-            probabilities = each.predictions[:, :M]
-            likeliest = [names[at] for at in probabilities.argmax(axis=1)] if M else [None] * (stop - start)
-            writer.sink.write(
-                Predictions(
-                    locations=each.origins.locations,
-                    keys=each.origins.keys,
-                    versions=each.versions,
-                    global_versions=self._global_versions(stop - start, version),
-                    predictions=likeliest,
-                    targets=each.labels or [],
-                    losses=each.losses,
-                    outputs=self.schema.targets,
-                    classes=tuple(names[:M]),
-                    probabilities=probabilities,
-                    gate=None if gate is None else gate[start:stop],
-                )
-            )
+                if known is not None:
+                    met_before = np.full(stop - start, len(model.output_names))
+            self.predictions.write(written.part(piece), model, self.schema.targets, version, met_before)
 
     @property
     def _is_traced(self) -> bool:
@@ -765,48 +702,11 @@ class Pipeline:
         )
 
 
-class _Origins(NamedTuple):
-    """The locations and keys of the records that events came from."""
-
-    locations: Sequence[Location]
-    keys: Sequence[bytes | None] | None
-
-    def part(self, piece: slice) -> _Origins:
-        """Return a slice."""
-        return _Origins(self.locations[piece], self.keys and self.keys[piece])
-
-
 class _RivalRows(NamedTuple):
     """What the rival says of those events of a run that were used."""
 
     rival: Rival
     outcome: Outcome
-
-
-class _Written(NamedTuple):
-    """What is known of events whose predictions are written."""
-
-    origins: _Origins
-    versions: IntArray
-    predictions: FloatArray
-    targets: FloatArray
-    labels: list[str | None] | None
-    losses: FloatArray
-    trace: Trace
-    gate: FloatArray
-
-    def part(self, piece: slice) -> _Written:
-        """Return a slice of events."""
-        return _Written(
-            self.origins.part(piece),
-            self.versions[piece],
-            self.predictions[piece],
-            self.targets[piece],
-            self.labels and self.labels[piece],
-            self.losses[piece],
-            Trace(*(part[piece] for part in self.trace)),
-            self.gate[piece],
-        )
 
 
 class _ModelBefore(NamedTuple):
@@ -884,19 +784,6 @@ class _Ledger:
         )
         losses = np.concatenate(self.losses) if self.losses else np.zeros(0)
         return BatchResult(outcomes, Counter(letter.reason for letter in letters), letters, bad, losses, self.lags)
-
-
-def _padded(values: FloatArray, size: int) -> FloatArray:
-    """Pad (n, K, …) values of experts with zeros for those that exist only after the warm-up, up to so many.
-
-    So a row does not depend on whether its batch ended the warm-up.
-    """
-    n, known, *rest = values.shape
-    if known >= size:
-        return values
-    padded = np.zeros((n, size, *rest))
-    padded[:, :known] = values
-    return padded
 
 
 def _served(

@@ -21,8 +21,9 @@ from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, load
 from streammoe.errors import REASONS
 from streammoe.estimators import model_of
 from streammoe.persistence import decode, encode
-from streammoe.pipeline.pipeline import Pipeline, PredictionWriter, Schema
+from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
+from streammoe.pipeline.writing import PredictionWriter
 from streammoe.values import seconds
 from tests.batches import batch_of
 from tests.invariants.configurations import BAD, CONFIGURATIONS, DISTURBANCES, IDLE, MISSING, N, event

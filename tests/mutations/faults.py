@@ -615,8 +615,8 @@ FAULTS = {
         ),
     ],
     "letters": [
-        Fault("letters-of-equal-records-lost", "record = json.dumps(letter.location), ", 'record = "", '),
-        Fault("letters-of-several-lines", "whole = record if self.is_csv else ", "whole = record if record else "),
+        Fault("letters-of-equal-records-lost", "record = place_in_words(letter.location), ", 'record = "", '),
+        Fault("letters-of-several-lines", 'b"  " if form != "csv" else', 'b"\\r\\n" if form != "csv" else'),
         Fault("rollback-of-stdin", "    replayable = False", "    replayable = True"),
     ],
     "shards": [

@@ -15,8 +15,9 @@ from streammoe.errors import SourceError
 from streammoe.estimators import MoERegressor
 from streammoe.options import Lags, WarmUp
 from streammoe.pipeline.label_join import LabelJoin, Limits
-from streammoe.pipeline.pipeline import Pipeline, PredictionWriter, Schema
+from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import PrequentialScores
+from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import EXPIRED, Unreadable
 from tests import batches
 from tests.unit.pipeline import streams

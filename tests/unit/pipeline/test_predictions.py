@@ -2,8 +2,8 @@
 
 import pytest
 
-from streammoe.pipeline.pipeline import PredictionWriter
 from streammoe.pipeline.predictions import JsonlPredictions
+from streammoe.pipeline.writing import PredictionWriter
 from tests.unit.pipeline.streams import TARGETS, event, features_of, pipeline, run
 from tests.unit.pipeline.written_rows import lines
 

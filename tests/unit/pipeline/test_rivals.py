@@ -5,8 +5,8 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from streammoe.pipeline.pipeline import PredictionWriter
 from streammoe.pipeline.predictions import JsonlPredictions
+from streammoe.pipeline.writing import PredictionWriter
 from streammoe.scaleout.rival import Contest, GlobalRival
 from tests.unit.pipeline.streams import TARGETS, WARM_UP, batches_of, event, pipeline, run
 from tests.unit.pipeline.written_rows import lines

@@ -1,0 +1,109 @@
+"""Rows of predictions for a sink, from what models say of events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from streammoe.estimators import MixtureOfExperts
+from streammoe.kernels.state import Trace
+from streammoe.pipeline.intervals import mixture_intervals
+from streammoe.ports import Location, Predictions, PredictionSink
+from streammoe.types import FloatArray, IntArray
+
+
+class Written(NamedTuple):
+    """What is known of events whose predictions are written."""
+
+    locations: Sequence[Location]
+    keys: Sequence[bytes | None] | None
+    versions: IntArray
+    predictions: FloatArray
+    targets: FloatArray
+    labels: list[str | None] | None
+    losses: FloatArray
+    trace: Trace
+    gate: FloatArray
+
+    def part(self, piece: slice) -> Written:
+        """Return a slice of events."""
+        return Written(
+            self.locations[piece],
+            self.keys and self.keys[piece],
+            self.versions[piece],
+            self.predictions[piece],
+            self.targets[piece],
+            self.labels and self.labels[piece],
+            self.losses[piece],
+            Trace(*(part[piece] for part in self.trace)),
+            self.gate[piece],
+        )
+
+
+class PredictionWriter(NamedTuple):
+    """A sink for predictions, and what to write to it."""
+
+    sink: PredictionSink
+    interval: float
+    """Probability of the interval; 0 leaves it out."""
+    gate: bool
+
+    def write(
+        self,
+        rows: Written,
+        model: MixtureOfExperts,
+        outputs: tuple[str, ...],
+        version: int | None,
+        known: IntArray | None,
+    ) -> None:
+        """Write rows for events that a model has predicted.
+
+        Args:
+            rows: the events.
+            model: what predicted them.
+            outputs: names of the targets.
+            version: that of the rival if it predicted, 0 for the own model where there may be a rival, else None.
+            known: (n,) for a classifier, how many classes were known at each prediction, the first so many.
+        """
+        names, n = [str(label) for label in model.output_names], len(rows.versions)
+        cuts = [] if known is None else (np.flatnonzero(np.diff(known)) + 1).tolist()
+        for start, stop in pairwise([0, *cuts, n]):
+            each = rows.part(slice(start, stop)) if cuts else rows
+            make = partial(
+                Predictions,
+                locations=each.locations,
+                keys=each.keys,
+                versions=each.versions,
+                global_versions=None if version is None else np.full(stop - start, version),
+                losses=each.losses,
+                outputs=outputs,
+                gate=_padded(each.gate, model.most_experts) if self.gate else None,
+            )
+            if known is None:
+                intervals = None
+                if self.interval > 0.0:
+                    intervals = partial(mixture_intervals, *each.trace, self.interval, model.noise)
+                self.sink.write(make(predictions=each.predictions, targets=each.targets, intervals=intervals))
+                continue
+            M = int(known[start])
+            probabilities = each.predictions[:, :M]
+            self.sink.write(
+                make(
+                    predictions=[names[at] for at in probabilities.argmax(axis=1)] if M else [None] * (stop - start),
+                    targets=each.labels or [],
+                    classes=tuple(names[:M]),
+                    probabilities=probabilities,
+                )
+            )
+
+
+def _padded(values: FloatArray, size: int) -> FloatArray:
+    """Pad (n, K) values of experts with zeros for those that exist only after the warm-up, up to so many.
+
+    So a row does not depend on whether its batch ended the warm-up.
+    """
+    return np.pad(values, ((0, 0), (0, max(size - values.shape[1], 0))))
