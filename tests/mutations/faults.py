@@ -558,8 +558,8 @@ FAULTS = {
         Fault("successor-without-data", 'self.file["inode"] and status.st_size:', 'self.file["inode"]:'),
         Fault(
             "overwritten-file-read-on",
-            "status.st_size < self._offset or not head.startswith(self.head):",
-            "status.st_size < self._offset:",
+            "has_shrunk or not head.startswith(self.head):",
+            "has_shrunk:",
         ),
         Fault(
             "gzip-second-member-lost",

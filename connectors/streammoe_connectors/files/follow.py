@@ -13,7 +13,6 @@ from typing import BinaryIO, cast
 
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position
-from streammoe_connectors.files.growing import ContentLostError, GrowingStream
 from streammoe_connectors.files.listing import (
     HEAD_BYTES,
     PARQUET,
@@ -31,6 +30,7 @@ from streammoe_connectors.files.listing import (
     status_at,
     without_other_names,
 )
+from streammoe_connectors.files.plain import ContentLostError, PlainStream
 from streammoe_connectors.files.settings import FileSettings
 from streammoe_connectors.formats.records import RecordReader
 
@@ -357,7 +357,7 @@ class _FollowedFile:
         with as_source_errors(path):
             head = self._raw.read(self.file["head_bytes"])
             self._raw.seek(0)
-        self.stream = GrowingStream(self._raw, path, head)
+        self.stream = PlainStream(self._raw, path, head, follow=True)
         self.reader = RecordReader(
             self.stream,
             name=path,

@@ -1,4 +1,4 @@
-"""A stream of bytes over a plain file."""
+"""A stream of bytes over a plain file, which detects lost content."""
 
 from __future__ import annotations
 
@@ -15,37 +15,54 @@ class PlainStream:
     Args:
         raw: the file, unbuffered, at its beginning; closed together with the stream.
         path: for messages.
+        head: the known first bytes of the file.
+        follow: whether to wait for what others append until `is_last`; else it ends where the file does.
     """
 
-    def __init__(self, raw: BinaryIO, path: str) -> None:
+    def __init__(self, raw: BinaryIO, path: str, head: bytes = b"", *, follow: bool = False) -> None:
         self.at_eof = False
+        self.is_last = False
+        """Whether another file has taken its place, so that it no longer grows."""
+        self.head = head
+        """The first bytes of the file, as far as they have been read."""
+        self.raw_bytes = 0
+        """Bytes of the file read so far."""
         self._raw = raw
         self._path = path
-        self.raw_bytes = 0
-        """Bytes of the file read so far, for progress."""
+        self._follow = follow
         self._size = 0
-        self._head = b""
+        self._stat_at_eof: tuple[int, int] | None = None  # size and modification time when it was last read to its end
+        self._loss: SourceError | None = None
 
     def read(self, count: int) -> bytes:
+        if self._loss is not None:
+            raise self._loss
         with as_source_errors(self._path):
-            self._update_size()
-            data = self._raw.read(count)
+            status = os.fstat(self._raw.fileno())
+            now = status.st_size, status.st_mtime_ns
+            if now == self._stat_at_eof:
+                self.at_eof = self.is_last or not self._follow
+                return b""
+            has_shrunk = status.st_size < max(self._size, self.raw_bytes)
+            data = b"" if has_shrunk else self._raw.read(count)
             # Checked after reading: if the head is unchanged now, it was unchanged during the read.
             head = os.pread(self._raw.fileno(), HEAD_BYTES, 0)
-        if not head.startswith(self._head):
-            raise SourceError(
-                f"{self._path} was overwritten while it was being read: its first bytes have changed; "
-                f"{RESTORE_ADVICE}, and give new data a new name"
+        if has_shrunk or not head.startswith(self.head):
+            self._loss = self._explain_loss(
+                f"was truncated to {status.st_size} bytes" if has_shrunk else "was overwritten"
             )
-        self._head = head
+            raise self._loss
+        self._size = status.st_size
         self.raw_bytes += len(data)
-        self.at_eof = self.raw_bytes >= self._size
+        self.head = head[: max(len(self.head), self.raw_bytes)]
+        if not data or self.raw_bytes == self._size:
+            self._stat_at_eof = now
+        self.at_eof = not self._follow and self.raw_bytes >= self._size
         return data
 
     def skip(self, count: int) -> int:
         with as_source_errors(self._path):
-            self._update_size()
-            count = min(count, self._size - self.raw_bytes)
+            count = min(count, os.fstat(self._raw.fileno()).st_size - self.raw_bytes)
             self._raw.seek(self.raw_bytes + count)
         self.raw_bytes += count
         return count
@@ -53,11 +70,17 @@ class PlainStream:
     def close(self) -> None:
         self._raw.close()
 
-    def _update_size(self) -> None:
-        size = os.fstat(self._raw.fileno()).st_size
-        if size < self._size:
-            raise SourceError(
-                f"{self._path} became shorter while it was being read: it had {self._size} bytes and has {size}; "
-                f"{RESTORE_ADVICE}"
-            )
-        self._size = size
+    def _explain_loss(self, change: str) -> SourceError:
+        what = (
+            f"{self._path} {change} while it was being {'followed' if self._follow else 'read'}: it had been read to "
+            f"byte {self.raw_bytes}, and the content after that is lost"
+        )
+        return ContentLostError(what) if self._follow else SourceError(f"{what}; {RESTORE_ADVICE}")
+
+
+class ContentLostError(SourceError):
+    """Content of a followed file was lost before it was read."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}; {RESTORE_ADVICE}, or set source.on_truncate to 'restart'")
+        self.what = what
