@@ -142,12 +142,12 @@ class SavedGenerations:
     """The checkpoints from the last good one on, each with the events of the source that its model had learned.
 
     Args:
-        keep: number of generations that the store keeps in any case.
+        keep: number of generations that the store keeps in any case; an attribute that may be set.
         state: the result of `to_json` in an earlier run.
     """
 
     def __init__(self, keep: int, state: Sequence[Any] = ()) -> None:
-        self._keep = keep
+        self.keep = keep
         self._learned: dict[int, int] = dict(state)
 
     def add(self, generation: int, learned: int, sound: int) -> None:
@@ -164,7 +164,7 @@ class SavedGenerations:
     def n_to_keep(self, newest: int, sound: int) -> int:
         """Return how many generations to keep once one after `newest` is saved, so that the last good one stays."""
         good = self.last_good(sound)
-        return self._keep if good is None else max(self._keep, newest + 2 - good)
+        return self.keep if good is None else max(self.keep, newest + 2 - good)
 
     def to_json(self) -> list[list[int]]:
         """Return the state for a checkpoint."""

@@ -488,7 +488,7 @@ class Daemon:
         self._policy = CheckpointPolicy(checkpoint.every_events, checkpoint.every_seconds)
         self._store.keep = checkpoint.keep
         if self._jump_handler is not None:
-            self._jump_handler.history.min_keep = checkpoint.keep
+            self._jump_handler.saved.keep = checkpoint.keep
         self._retries.patience = checkpoint.retry_seconds
         self._guard.max_ratio = settings.dead_letters.max_ratio
         self._health.patience = settings.metrics.alive_seconds
