@@ -145,9 +145,8 @@ def reservoir_events(new: Learner, learners: Sequence[Learner], weights: FloatAr
     """Return the different events of all reservoirs in the coordinates of the new learner, and how many each is for."""
     samples, counts, owners = [], [], []
     for m, (learner, weight) in enumerate(zip(learners, weights, strict=True)):
-        sample = events_of(new, learner)
-        if n := len(sample.X):
-            samples.append(sample)
+        if n := len(learner.reservoir_rows().weights):  # else it may have no reservoir at all
+            samples.append(events_of(new, learner))
             counts.append(np.full(n, weight / n))
             owners.append(np.full(n, m))
     if not samples:
