@@ -51,9 +51,8 @@ def test_a_fit_of_default_size_that_predicts_worse_is_repeated_with_twice_the_ev
 
 
 def test_events_that_come_during_the_fit_are_learned_as_if_it_had_taken_no_time(monkeypatch):
-    """Apart from what one expert predicted in the meantime."""
-    given = {**SLOW, "curved": "off"}  # which learns all events of the warm-up at its end
-    monkeypatch.setattr("streammoe.model.phases.streaming.SINGLE", ())  # likewise: they begin after those events
+    """Apart from members of a portfolio, which begin with the mixture after those events."""
+    given = {**SLOW, "serve": "polyak"}
     spread = trained(MoERegressor, 0, **given)
     events = pairs(MoERegressor, N)
     assert length(spread, events) > WARM + 10
