@@ -136,6 +136,8 @@ def row_numbers(rows: FloatArray) -> IntArray:
 def events_of(new: Learner, learner: Learner) -> Sample:
     """Return the events in the reservoir of a learner in the coordinates of the new one."""
     _, X, Y, weights = learner.reservoir_rows()
+    if not len(X):  # there may be no reservoir, which does not know the number of targets
+        return Sample(np.empty((0, len(new.encoder.fields))), np.empty((0, 1)), weights)
     output = outputs_of(new, learner)
     own = output[Y.astype(np.int64)].astype(np.float64) if new.targets.are_labels else Y[:, output]
     return Sample(translated(X, learner.encoder, new.encoder), own, weights)

@@ -279,9 +279,13 @@ def test_arguments_are_checked(workers: Sequence[MoERegressor]) -> None:
             reduce(workers, **arguments)
 
 
-def test_models_without_a_reservoir_need_inputs() -> None:
+def test_models_without_a_reservoir_need_inputs_and_are_not_refined() -> None:
+    without = [fitted(seed, reservoir=0) for seed in range(2)]
     with pytest.raises(ConfigError, match=r"give inputs as support, or let the models keep a reservoir"):
-        reduce([fitted(seed, reservoir=0) for seed in range(2)])
+        reduce(without)
+    for models in (without, [*without, fitted(2)]):
+        X, _ = stream(100, 80)
+        assert reduce(models, support=X).n == 1000 * len(models)
 
 
 def test_an_invalid_input_is_named(workers: Sequence[MoERegressor]) -> None:
