@@ -41,10 +41,7 @@ class ForwardHandler(logging.Handler):
         for secret in self._secrets:
             message = message.replace(secret, "***")
         if record.name.startswith(("kafka.net", "librdkafka")) and record.levelno >= logging.ERROR:
-            # Omit the name of the connection; and what follows from its failure, and is also raised.
-            cause = message.rpartition(">: ")[2].rpartition("]: ")[2]
-            if not cause.startswith(("Bootstrap failed", "Metadata refresh")):
-                self._reader.hear(cause)
+            self._reader.hear(message)
         if not record.name.startswith("streammoe"):
             line = f"{record.pathname}:{record.lineno}"
             if now - self._logged.get(line, -LOG_INTERVAL_SECONDS) < LOG_INTERVAL_SECONDS:

@@ -45,7 +45,7 @@ class PartitionBuffer:
         self.end = self.stable_end = offset
         """The high watermark as far as it is known, and the last stable offset, which is behind open transactions."""
         self.end_known_at = time.monotonic()
-        """When `end` was last asked for with success."""
+        """When `end` was last asked for with success, or records came that tell it."""
         self.stable_end_known_at = -inf
         self.behind_since: float | None = None
         """Since when (monotonic seconds) there has been more to fetch, without any progress."""
@@ -80,7 +80,7 @@ class PartitionBuffer:
         self.behind_since = None
         self.seek_pending = False
         self.at_end_since = None
-        self.received_at = now
+        self.received_at = self.end_known_at = now
         if None in records.values:
             is_tombstone = np.array([value is None for value in records.values])
             self._tombstones.extend(records.offsets[is_tombstone].tolist())

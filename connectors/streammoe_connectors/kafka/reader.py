@@ -177,8 +177,14 @@ class Reader:
             }
         )
 
-    def hear(self, said: str) -> None:
+    def hear(self, logged: str) -> None:
         """Note why a connection failed in the client's words; those about a login are kept though others fail, too."""
+        said = logged.rpartition(">: ")[2].rpartition("]: ")[2]  # without the name of the connection
+        if said.startswith(("Bootstrap failed", "Metadata refresh")):
+            return  # this follows from such a failure, and is raised as well
+        # kafka-python mostly closes a connection before it has read why the login is rejected.
+        if "=bootstrap" in logged and "socket disconnected" in said and "SASL" in self._options["security_protocol"]:
+            said = f"{said}, as by brokers that reject a login (SASL)"
         now, known = time.monotonic(), self._client_error
         is_old = known is None or now - known[0] >= LOG_INTERVAL_SECONDS
         if is_old or _is_about_login(said) or not _is_about_login(known[1] if known else ""):

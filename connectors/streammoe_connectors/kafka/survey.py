@@ -6,13 +6,14 @@ Each node is asked by itself, so that one that does not answer holds up neither 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.consumer import END, FIRST, AssignedConsumer, ClusterUnavailableError, TopicDescription
+from streammoe_connectors.kafka.partitions import PartitionBuffer
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 _ENDS_SECONDS = 1.0
@@ -96,12 +97,12 @@ class Survey:
         self.waiting_since = None
         self._next_description_at = self._next_ends_at = 0.0
 
-    def look(self, consumer: AssignedConsumer, read: Collection[TopicPartition], now: float) -> None:
+    def look(self, consumer: AssignedConsumer, read: Mapping[TopicPartition, PartitionBuffer], now: float) -> None:
         """Take answers that have arrived, and ask what is due.
 
         Args:
             consumer: to ask.
-            read: the partitions whose ends are to be known.
+            read: the partitions whose ends are to be known, where records that arrive do not tell them.
             now: monotonic seconds.
 
         Raises:
@@ -123,7 +124,10 @@ class Survey:
         elif not self._wanted:
             return
         questions: dict[int, set[TopicPartition]] = defaultdict(set)
-        for partition in {*read, *self._wanted} if ends_are_due else self._wanted:
+        asked = set(self._wanted)
+        if ends_are_due:
+            asked.update(tp for tp, buffer in read.items() if now - buffer.end_known_at >= _ENDS_SECONDS / 2)
+        for partition in asked:
             leader = self._leader(partition)
             if leader is not None and leader not in busy and now >= self._not_before.get(leader, 0.0):
                 questions[leader].add(partition)

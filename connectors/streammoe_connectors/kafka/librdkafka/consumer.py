@@ -69,7 +69,6 @@ class LibrdkafkaConsumer:
         self._failed_commits: deque[str] = deque()
         self._n_commits = 0  # requested, and not answered yet
         self._positions: dict[TopicPartition, int] = {}
-        self._paused: set[TopicPartition] = set()
         self._unconfirmed: list[Message] = []  # records of topics whose ids must be asked for first
         self._received_at: dict[str, float] = {}  # when records of a topic were last received
         self._postponed: Exception | None = None
@@ -203,15 +202,12 @@ class LibrdkafkaConsumer:
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._positions = dict(offsets)
         self._unconfirmed = []  # they are fetched again
-        self._paused.clear()
         self._consumer.assign([ClientPartition(*partition, offset) for partition, offset in offsets.items()])
 
     def pause(self, partition: TopicPartition) -> None:
-        self._paused.add(partition)
         self._consumer.pause([ClientPartition(*partition)])
 
     def resume(self, partition: TopicPartition) -> None:
-        self._paused.discard(partition)
         self._consumer.resume([ClientPartition(*partition)])
 
     def poll(self, seconds: float) -> dict[TopicPartition, Records]:
