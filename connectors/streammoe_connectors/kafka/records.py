@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -13,21 +13,6 @@ from streammoe.types import IntArray
 
 Headers = Sequence[tuple[str, bytes | None]]
 Cell = TypeVar("Cell")
-
-
-class Record(Protocol):
-    """The attributes that kafka-python's ``ConsumerRecord`` has in common with the rows of `Records`."""
-
-    @property
-    def offset(self) -> int: ...
-    @property
-    def timestamp(self) -> int | None: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def headers(self) -> Headers: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +31,8 @@ class Records:
     """``None`` if no record has any."""
 
     @classmethod
-    def of(cls, rows: Sequence[Record]) -> Self:
-        """Return these records as columns."""
+    def of(cls, rows: Sequence[Any]) -> Self:
+        """Return these records, which have the attributes of kafka-python's ``ConsumerRecord``, as columns."""
         count = len(rows)
         keys = [row.key for row in rows]
         headers = [row.headers for row in rows]

@@ -12,12 +12,10 @@ import pytest
 
 from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import TopicPartition
-from streammoe_connectors.kafka import ownership
 from streammoe_connectors.kafka import reader as kafka_reader
 from streammoe_connectors.kafka import survey as kafka_survey
 from streammoe_connectors.kafka.consumer import FIRST, ClusterUnavailableError, OffsetsLostError, TopicDescription
 from streammoe_connectors.kafka.frames import Inlet, Outlet
-from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.reader import Reader
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from tests.kafka_lab.lab import PATIENCE, wait_until
@@ -360,19 +358,6 @@ def test_a_partition_that_does_not_answer_at_the_start_holds_up_no_other_and_is_
     assert until(lambda header: header["type"] == "status" and not header["stalled"])["counters"] == {}
 
 
-def test_one_that_stops_answering_is_stalled_by_name(child):
-    script, start = child
-    script.logs = {0: [Row(0)], 1: [Row(0)]}
-    _, until = start(stall_seconds=0.1)
-    take(until, 2)
-    script.dead = {1}
-    until(lambda header: header.get("stalled") == [["t", 1]])
-    script.logs[0].append(Row(1))
-    take(until, 1)
-    script.dead = set()
-    assert until(lambda header: header["type"] == "status" and not header["stalled"])["connected"]
-
-
 def test_a_first_start_at_the_end_waits_for_all_partitions_since_it_decides_for_all_later_ones(child):
     script, start = child
     script.logs = {0: [Row(0)], 1: [Row(i) for i in range(3)]}
@@ -423,18 +408,6 @@ def test_a_login_that_is_rejected_is_named_and_tried_anew_with_a_new_consumer(ch
     wait_until(lambda: script.made > 2, "it is tried anew")
     script.silent = False
     assert until(lambda header: header.get("connected"))["refused"] == ""
-
-
-def test_a_mark_of_another_daemon_whose_clock_is_ahead_holds_only_if_it_is_renewed(child, monkeypatch, failed):
-    script, start = child
-    partition = TopicPartition("t", 0)
-    script.marks = {partition: (0, OffsetMetadata("other", time.time() + 3_600, 1))}
-    monkeypatch.setattr(ownership, "_LOG_INTERVAL_SECONDS", 0.0)
-    begun = time.monotonic()
-    _, until = start(owner_seconds=1)
-    until(is_a("ready"))
-    assert time.monotonic() - begun >= 1.0
-    assert not failed
 
 
 def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(child):
