@@ -6,7 +6,6 @@ import numpy as np
 
 from streammoe.persistence import read_checkpoint
 from streammoe.scaleout.commands.reshard import reshard
-from streammoe.scaleout.places import Folder
 from streammoe.scaleout.watcher import Watcher
 from tests.kafka_lab.lab import Daemon, Producer, wait_until
 from tests.unit.scaleout.shards import Largest
@@ -98,7 +97,8 @@ def test_each_event_is_learned_by_one_daemon_whatever_their_number_is(topics, tm
     (held,) = checkpoints[-1].metadata["positions"][0]["topics"].values()
     assert held["partitions"] == {str(number): len(range(number, sent, PARTITIONS)) for number in range(PARTITIONS)}
     # All of them together are one model, in which each event counts once.
-    names = {f"{i}": Folder(folder) for i, folder in enumerate(f for division in divisions for f in division.folders)}
-    merged = Watcher(names, Folder(tmp_path / "global"), Largest()).round()
-    assert merged.problems == {}
+    names = {f"{i}": folder for i, folder in enumerate(f for division in divisions for f in division.folders)}
+    (tmp_path / "global").mkdir()
+    merged = Watcher(names, tmp_path / "global", Largest()).round()
+    assert (merged.problems, merged.error) == ({}, None)
     assert merged.newest.n == sent
