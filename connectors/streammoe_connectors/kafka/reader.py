@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
@@ -45,6 +46,8 @@ _MAX_NAMED_PARTITIONS = 20
 """Most partitions named in a log message."""
 _LOGIN_WORDS = ("sasl", "authentica", "certificate", "ssl", "tls")
 """Words of both clients about a login that is rejected, or about certificates."""
+_NOT_LOGIN = re.compile(r"\S*://\S*|connecting to a SSL listener")
+"""Where librdkafka has such words for any connection: in addresses, and in a guess at what has closed one."""
 
 
 class Reader:
@@ -425,4 +428,5 @@ class Reader:
 
 
 def _is_about_login(text: str) -> bool:
-    return any(word in text.lower() for word in _LOGIN_WORDS)
+    about = _NOT_LOGIN.sub("", text).lower()
+    return any(word in about for word in _LOGIN_WORDS)

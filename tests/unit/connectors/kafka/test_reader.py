@@ -399,7 +399,10 @@ def test_a_login_that_is_rejected_is_named_and_tried_anew_with_a_new_consumer(ch
     until(lambda header: header.get("connected"))
     assert until(is_a("status"))["refused"] == ""
     script.silent = True
-    for each in ("Connection lost", logged, "Connection lost"):
+    outage = "[thrd:sasl_ssl://a:1/1]: sasl_ssl://a:1/1: Connect to ipv4#1 failed: Connection refused"
+    reader.hear(outage)
+    until(lambda header: header["type"] == "status" and not header["connected"] and not header["refused"])
+    for each in (logged, outage):
         reader.hear(each)
     status = until(lambda header: header.get("refused"))
     assert said in status["refused"]
