@@ -27,8 +27,8 @@ from streammoe.types import FloatArray
 
 ROUNDS = 40
 LEAST_GAIN = 1.0
-"""Nats for each free parameter that a fit to a small part of the events has to gain there: twice what it gains by chance
-on average, since it loses as much elsewhere. The larger the part that is there, the less of both."""
+"""Nats for each free parameter that a fit to a small part of the events has to gain there: twice what it gains by
+chance on average, since it loses as much elsewhere. The larger the part that is there, the less of both."""
 MOST_LOSS = 2.0
 """Nats for each free parameter that a model may lose on its own events against a fit of all. One that was fitted to
 them loses nothing there; one that has learned them in a single pass about half a nat."""
