@@ -14,9 +14,10 @@ from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.fields import facts_of
 from streammoe.persistence import Checkpoint, CheckpointStore, NewerCheckpointError
+from streammoe.ports import Position
 from streammoe.text import cut, shown
 
-PROBLEMS = ("empty", "unreadable", "damaged", "warming_up", "no_events", "different", "copy")
+PROBLEMS = ("empty", "unreadable", "damaged", "warming_up", "no_events", "different", "overlapping")
 """Why a shard's checkpoint does not count."""
 _FREE = {"n_experts", "seed", "reservoir"}
 """Arguments that shards of one global model may have different values of, besides those that may change anyway."""
@@ -29,6 +30,8 @@ class Shard:
     generation: int
     n: int
     """Number of events of its own source that it has learned."""
+    positions: list[Position | None]
+    """Where its sources were; what they hold is not checked."""
     state_digest: str
     model: MixtureOfExperts
 
@@ -101,7 +104,7 @@ def _shard_of(checkpoint: Checkpoint, origin: str, generation: int, known: Shard
         require(is_count(n), f"counts {shown(n)} events; a count is a whole number from 0 on")
     same = known is not None and (known.generation, known.state_digest) == (generation, digest)
     model = known.model if known is not None and same else model_of(checkpoint, origin)
-    return Shard(generation, int(n or 0), str(digest), model)
+    return Shard(generation, int(n or 0), list(metadata.get("positions", [])), str(digest), model)
 
 
 def differing(models: Mapping[str, MixtureOfExperts]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from streammoe.reduction import reduce_with_details
 from streammoe.scaleout import global_model
 from streammoe.scaleout.global_model import KEEP, Contained, GlobalModel
 from streammoe.scaleout.metrics import ReduceMetrics
+from streammoe.scaleout.overlap import overlapping
 from streammoe.scaleout.shard import Problem, Shard, differing, look
 from streammoe.text import counted
 
@@ -152,12 +153,9 @@ class Watcher:
         for name, difference in differing({name: shard.model for name, shard in shards.items()}).items():
             problems[name] = Problem("different", f"{self._folders[name]}: {difference}")
             del shards[name]
-        originals: dict[tuple[int, str], str] = {}
-        for name, shard in list(shards.items()):
-            if (original := originals.setdefault((shard.n, shard.state_digest), name)) != name:
-                reason = f"is a copy of shard {original}, whose events would count twice; leave one out"
-                problems[name] = Problem("copy", f"{self._folders[name]}: {reason}")
-                del shards[name]
+        for name, overlap in overlapping(shards).items():
+            problems[name] = Problem("overlapping", f"{self._folders[name]}: {overlap}")
+            del shards[name]
         self._report_problems(problems, shards.keys())
         if not shards:
             return "waiting"

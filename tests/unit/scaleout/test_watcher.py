@@ -151,19 +151,6 @@ def test_a_shard_counts_by_the_events_of_its_own_source(world):
     assert world.reduction.n == 12 + 23
 
 
-def test_a_copy_of_a_shard_counts_once(world, caplog):
-    shutil.rmtree(world.folder / "south")
-    shutil.copytree(world.folder / "north", world.folder / "south")
-    world.round()
-    assert world.contained() == {"north": (1, 30)}
-    assert world.problem("south") == ["copy"]
-    assert "is a copy of shard north" in caplog.text
-    world.daemons["south"].model = learned(2, n=31)
-    world.daemons["south"].learn()
-    world.round()
-    assert world.contained().keys() == {"north", "south"}
-
-
 def test_a_shard_without_events_of_its_own_is_left_out(world):
     world.daemons["north"].n = 0
     world.daemons["north"].save()
