@@ -39,7 +39,7 @@ class Script:
         self.open_at = {}
         """Where the transaction begins that is open in a partition."""
         self.id = None
-        self.unanswered = 0
+        self.unanswered = self.failing = 0
         self.silent = False
         self.leaderless = set()
         self.dead = set()
@@ -106,6 +106,9 @@ class Script:
 
     def poll(self, seconds):
         time.sleep(0.005)
+        if self.failing:
+            self.failing -= 1
+            raise ClusterUnavailableError("a connection was closed")
         reading = {number: at for number, at in self.at.items() if number not in self.deaf | self.paused | self.dead}
         lost = [n for n, at in reading.items() if not self.first.get(n, 0) <= at <= self.end(n)]
         if lost:
@@ -382,6 +385,17 @@ def test_it_is_connected_again_only_after_a_request_that_succeeded(child, monkey
     script.silent = False
     assert until(lambda header: header.get("connected"))["counters"]["reconnected"] == 1
     assert "responds again" in caplog.text
+
+
+def test_a_poll_that_succeeds_is_no_answer(child, monkeypatch):
+    script, start = child
+    _, until = start()
+    until(is_a("ready"))
+    monkeypatch.setattr(kafka_survey.Survey, "look", lambda *_: None)  # nothing is asked for now
+    script.failing = 1
+    until(lambda header: header["type"] == "status" and not header["connected"])
+    for _ in range(5):
+        assert not until(is_a("status"))["connected"]
 
 
 @pytest.mark.parametrize(
