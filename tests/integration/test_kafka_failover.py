@@ -17,6 +17,7 @@ from kafka.errors import KafkaError
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.clients import load_client
 from streammoe_connectors.kafka.consumer import ClusterUnavailableError
+from streammoe_connectors.kafka.settings import client_options
 from tests.integration.conftest import available
 from tests.integration.kafka_clients import numbers, opened, polled_until, settings_of, take
 from tests.kafka_lab.cluster import GROUPS, TRANSACTIONS, Cluster
@@ -148,7 +149,7 @@ def test_a_partition_without_a_leader_is_named_and_holds_up_no_other_and_is_read
 def test_what_there_is_to_read_is_known_soon_whichever_node_a_client_would_have_asked(cluster, topics, client, victim):
     topic = topics.create()
     settings = settings_of(cluster.address, topic)
-    options = load_client(client).client_options(settings)
+    options = client_options(settings)
     consumers = [load_client(client).create_consumer(options, settings) for _ in range(8)]  # each may ask another one
 
     def answers():

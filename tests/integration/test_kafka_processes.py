@@ -19,7 +19,7 @@ from streammoe.errors import SourceError
 from streammoe_connectors.kafka import source as kafka_source
 from streammoe_connectors.kafka.clients import load_client
 from streammoe_connectors.kafka.offsets import OffsetMetadata
-from streammoe_connectors.kafka.settings import Connection
+from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from tests.integration.kafka_clients import opened, polled_until, settings_of, take
 from tests.kafka_lab.lab import Daemon, wait_until
@@ -94,7 +94,7 @@ def test_marks_of_either_client_are_read_by_the_other(topics, client):
     connection = Connection(bootstrap_servers=topics.address)
 
     def options_of(client):
-        return load_client(client).client_options(connection)
+        return client_options(connection)
 
     writer = load_client(client).create_consumer(options_of(client), settings)
     reader = load_client(other).create_consumer(options_of(other), settings)

@@ -15,7 +15,7 @@ from streammoe.ports import TopicPartition
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.kafka import ownership
 from streammoe_connectors.kafka.assignment import no_topic, report_missing_partitions, reset_offset
-from streammoe_connectors.kafka.clients import Outgoing, Transactional
+from streammoe_connectors.kafka.contract import Outgoing, Transactional
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.kafka_python.producer import client_error
 from streammoe_connectors.kafka.offsets import OffsetMetadata

@@ -21,9 +21,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from streammoe.errors import ConfigError, SourceError
-from streammoe_connectors.kafka.clients import load_client
 from streammoe_connectors.kafka.frames import Inlet, Outlet
 from streammoe_connectors.kafka.reader import LOG_INTERVAL_SECONDS, POLL_SECONDS, Reader
+from streammoe_connectors.kafka.settings import secrets_of
 
 
 class ForwardHandler(logging.Handler):
@@ -104,7 +104,7 @@ def _serve(
 ) -> None:
     try:
         reader = Reader(start_command, outlet, shown, commands)
-        secrets = load_client(start_command["client"]).secrets_of(start_command["options"])
+        secrets = secrets_of(start_command["options"])
         logging.basicConfig(level=logging.WARNING, handlers=[ForwardHandler(reader, secrets)])
         logging.getLogger("streammoe.source").setLevel(start_command["log_level"])
         # It warns whenever parsing delays its other thread by 0.1 s, as happens on a busy machine.

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from streammoe.ports import DeadLetter, DeadLetterSink
-from streammoe_connectors.kafka.clients import Outgoing
+from streammoe_connectors.kafka.contract import Outgoing
 from streammoe_connectors.kafka.delivery import Target, TopicSettings
 from streammoe_connectors.kafka.letters import HEADER_PREFIX, NULL_PREFIX, letters_in
 from streammoe_connectors.kafka.producer import DEFAULT_MAX_BYTES, TopicProducer, size_of

@@ -11,10 +11,11 @@ import numpy as np
 
 from streammoe.errors import SourceError
 from streammoe.ports import DECIMALS, DELIMITERS, DeadLetter, TopicPartition
-from streammoe_connectors.kafka.clients import ClientError, load_client
+from streammoe_connectors.kafka.clients import load_client
 from streammoe_connectors.kafka.consumer import END, FIRST, ClusterUnavailableError
+from streammoe_connectors.kafka.contract import ClientError
 from streammoe_connectors.kafka.records import NONE, Headers
-from streammoe_connectors.kafka.settings import Connection
+from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 HEADER_PREFIX = "header."
@@ -56,7 +57,7 @@ def letters_in(connection: Connection, topic: str) -> Iterator[DeadLetter | None
                 time.sleep(_RETRY_SECONDS)
 
     client = load_client(connection.client)
-    options, settings = client.client_options(connection), ReadingSettings(topics=(topic,), group=_GROUP)
+    options, settings = client_options(connection), ReadingSettings(topics=(topic,), group=_GROUP)
     partitions = [TopicPartition(topic, i) for i in range(answered(lambda: client.topic(options, topic)).partitions)]
     consumer = answered(lambda: client.create_consumer(options, settings))
     try:

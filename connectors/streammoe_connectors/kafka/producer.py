@@ -16,17 +16,10 @@ import msgspec
 from streammoe.errors import ConfigError, SinkError
 from streammoe.ports import Location
 from streammoe_connectors.kafka.background import in_background
-from streammoe_connectors.kafka.clients import (
-    Cause,
-    ClientError,
-    Outgoing,
-    Producer,
-    Topic,
-    Transactional,
-    load_client,
-)
+from streammoe_connectors.kafka.clients import load_client
+from streammoe_connectors.kafka.contract import Cause, ClientError, Outgoing, Producer, Topic, Transactional
 from streammoe_connectors.kafka.delivery import Delivery, Target
-from streammoe_connectors.kafka.settings import Connection
+from streammoe_connectors.kafka.settings import Connection, client_options
 
 _LOGGER = logging.getLogger("streammoe.kafka")
 
@@ -146,7 +139,7 @@ class TopicProducer:
                 return self._producer
 
     def _connect_once(self) -> Producer:
-        options = self._client.client_options(self._connection)
+        options = client_options(self._connection)
         self.topic = self._client.topic(options, self.target.topic, self._create)
         batch_bytes = min(self._delivery.batch_bytes, self.topic.max_bytes or DEFAULT_MAX_BYTES)
         delivery = self._delivery.model_copy(update={"batch_bytes": batch_bytes})

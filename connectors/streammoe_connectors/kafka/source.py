@@ -11,11 +11,12 @@ from streammoe.errors import ConfigError, SourceError
 from streammoe.ports import Batch, Location, Position, Source, SourceStatus, TopicPartition
 from streammoe.secrets import revealed
 from streammoe_connectors.kafka.batches import unpacked
-from streammoe_connectors.kafka.clients import load_client, require_client
+from streammoe_connectors.kafka.clients import require_client
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.position import check_position
 from streammoe_connectors.kafka.process import ReaderProcess
 from streammoe_connectors.kafka.resharding import redistributed
+from streammoe_connectors.kafka.settings import client_options
 from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSettings
 from streammoe_connectors.kafka.values import Values
 
@@ -48,7 +49,7 @@ class KafkaSource(Source):
     def __init__(self, settings: KafkaSettings) -> None:
         require_client(settings, 'source.kind = "kafka"')
         self._settings = settings
-        self._options = load_client(settings.client).client_options(settings)
+        self._options = client_options(settings)
         self._values = Values(settings)
         topics = "s " + str(settings.topics_pattern) if settings.topics is None else " " + ", ".join(settings.topics)
         self._origin = f"kafka topic{topics}"

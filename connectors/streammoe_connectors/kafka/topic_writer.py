@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from streammoe.errors import ConfigError
 from streammoe.ports import Message, RecordWriter
 from streammoe.text import counted
-from streammoe_connectors.kafka.clients import Outgoing, require_client
+from streammoe_connectors.kafka.clients import require_client
+from streammoe_connectors.kafka.contract import Outgoing
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.producer import TopicProducer, size_of
 from streammoe_connectors.kafka.settings import Connection

@@ -13,12 +13,12 @@ from typing import TypeVar
 from streammoe.errors import RetriableSinkError, SinkError, SourceError
 from streammoe.ports import Position, Recovered, parts_of
 from streammoe_connectors.kafka.background import in_background
-from streammoe_connectors.kafka.clients import Cause, ClientError, Outgoing, Producer, Transactional
 from streammoe_connectors.kafka.consumer import ClusterUnavailableError
+from streammoe_connectors.kafka.contract import Cause, ClientError, Outgoing, Producer, Transactional
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.offsets import OffsetMetadata, offsets_of
 from streammoe_connectors.kafka.producer import CLOSE_TIMEOUT_SECONDS, TopicProducer
-from streammoe_connectors.kafka.settings import Connection
+from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 Result = TypeVar("Result")
@@ -92,7 +92,7 @@ class TransactionalProducer(TopicProducer):
         # With isolation level read_committed, its default, the coordinator answers only once transactions have ended.
         settings = ReadingSettings(topics=(self.target.topic,), group=self._group)
         try:
-            consumer = self._client.create_consumer(self._client.client_options(self._connection), settings)
+            consumer = self._client.create_consumer(client_options(self._connection), settings)
             try:
                 found = consumer.committed(list(offsets_of(position)))
             finally:

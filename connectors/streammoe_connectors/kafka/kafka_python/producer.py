@@ -19,7 +19,7 @@ from kafka.net.selector import NetworkSelector
 
 from streammoe.errors import ConfigError
 from streammoe.ports import TopicPartition
-from streammoe_connectors.kafka.clients import (
+from streammoe_connectors.kafka.contract import (
     CAUSES,
     Cause,
     ClientError,

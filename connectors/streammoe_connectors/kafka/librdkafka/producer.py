@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from streammoe.errors import ConfigError
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.background import in_background
-from streammoe_connectors.kafka.clients import (
+from streammoe_connectors.kafka.contract import (
     CAUSES,
     Cause,
     ClientError,

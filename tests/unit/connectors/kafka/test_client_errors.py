@@ -5,7 +5,7 @@ from confluent_kafka import KafkaError, KafkaException
 from kafka import errors
 
 from streammoe_connectors.kafka import kafka_python, librdkafka
-from streammoe_connectors.kafka.clients import Cause
+from streammoe_connectors.kafka.contract import Cause
 
 CASES = [
     (Cause.NO_ANSWER, errors.KafkaTimeoutError("120 s"), KafkaError._MSG_TIMED_OUT),

@@ -7,8 +7,8 @@ import pytest
 from streammoe.errors import SourceError
 from streammoe.ports import DeadLetter
 from streammoe_connectors.kafka import kafka_python, letters
-from streammoe_connectors.kafka.clients import Cause, ClientError, Topic
 from streammoe_connectors.kafka.consumer import FIRST, ClusterUnavailableError
+from streammoe_connectors.kafka.contract import Cause, ClientError, Topic
 from streammoe_connectors.kafka.dead_letters import headers_of
 from streammoe_connectors.kafka.letters import letter_of, letters_in
 from streammoe_connectors.kafka.settings import Connection

@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import trustme
 
-from streammoe_connectors.kafka.clients import Cause, ClientError, load_client
-from streammoe_connectors.kafka.settings import Connection
+from streammoe_connectors.kafka.clients import load_client
+from streammoe_connectors.kafka.contract import Cause, ClientError
+from streammoe_connectors.kafka.settings import Connection, client_options
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def expired(tmp_path):
 def test_a_certificate_that_has_expired_is_named(expired, name):
     address, authority = expired
     client = load_client(name)
-    options = client.client_options(
+    options = client_options(
         Connection(bootstrap_servers=address, security_protocol="SSL", ssl_cafile=authority, client=name)
     )
     with pytest.raises(ClientError, match="certificate") as caught:
