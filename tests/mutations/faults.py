@@ -634,8 +634,11 @@ FAULTS = {
             "+ sum(shard.before for shard in shards.values())",
         ),
         Fault(
-            "copy-counted-twice", "originals.setdefault((shard.n, shard.state_digest), name)) != name", "name) != name"
+            "copy-counted-twice",
+            '            whole["owner", str(part["owner"])]',
+            '            whole[shard.n, "owner"]',
         ),
+        Fault("file-of-two-shards-counted-twice", "whole.update(_files(part))", "whole.update()"),
     ],
     "process": [
         Fault("second-signal-ignored", "if self.requested or not self._armed:", "if not self._armed:"),

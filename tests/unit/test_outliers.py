@@ -70,7 +70,7 @@ def test_a_code_for_missing_values_is_warned_of_once_by_column_with_what_to_do(w
             model.learn_one(x, row[1])
         said = sorted(message for message in caplog.messages if "missing value" in message)
         assert len(said) == n_warnings
-    assert "schema.missing = { a = [-999] }" in said[0]
+    assert "schema.missing.a = [-999]" in said[0]
     assert "None" in said[0]
     assert said[1].startswith("column 7")
 

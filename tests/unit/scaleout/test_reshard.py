@@ -23,7 +23,6 @@ from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_
 from streammoe.ports import chained
 from streammoe.scaleout.commands import reshard as module
 from streammoe.scaleout.commands.reshard import reshard
-from streammoe.scaleout.places import Folder
 from streammoe.scaleout.shard import look
 from tests.batches import batch_of
 from tests.unit.connectors.kafka.test_resharding import position
@@ -111,7 +110,7 @@ def test_new_shards_begin_empty_where_the_old_ones_end_whose_models_stay(two, th
         assert is_blank(begun)  # so that a daemon may begin with any settings, or a given model
         assert begun.metadata["state_digest"] == describe_checkpoint(folder)["state_digest"]
     # What merges models counts the old ones on, and the new ones once they have learned something.
-    assert [look(Folder(folder)).shard.n for folder in [*two, *three]] == [30, 30, 0, 0, 0]
+    assert [look(folder).shard.n for folder in [*two, *three]] == [30, 30, 0, 0, 0]
 
 
 def test_old_folders_are_neither_started_nor_rolled_back(two, three, tmp_path, save):
