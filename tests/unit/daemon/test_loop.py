@@ -19,8 +19,6 @@ from streammoe.errors import CheckpointError, RetriableCheckpointError, SinkErro
 from streammoe.pipeline.label_join import Limits
 from streammoe.pipeline.pipeline import Schema
 from streammoe.pipeline.predictions import JsonlPredictions
-from streammoe.ports import SourceStatus
-from tests.list_source import ListSource
 from tests.unit.daemon.scripted import Stop, settle
 
 GOOD = [b'{"a": %.4f, "y": %.4f}' % (math.sin(i), math.cos(i)) for i in range(3000)]
@@ -309,13 +307,11 @@ def test_learning_waits_once_memory_holds_enough_of_what_cannot_be_written(build
     assert ran.store.positions[-1] == 600
 
 
-def test_whether_the_source_is_connected_is_asked_at_each_scrape_not_at_the_last_poll(build, monkeypatch):
-    found = [SourceStatus()]
-    monkeypatch.setattr(ListSource, "status", lambda source: found[-1])
+def test_whether_the_source_is_connected_is_asked_at_each_scrape_not_at_the_last_poll(build):
     ran = build(GOOD[:200])
     ran.run()
     assert ran.value("source_connected") == 1
-    found.append(SourceStatus(connected=False))
+    ran.source.unanswered = 1
     assert ran.value("source_connected") == 0
 
 
