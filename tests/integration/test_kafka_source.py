@@ -396,6 +396,7 @@ def test_a_log_that_ends_before_the_position_is_left_as_the_policy_says(topics):
         topics.fill(name, numbers(2))
         assert take(source, 1)[0] == numbers(2)
         assert source.position is None
+        assert "consumer_rebuilt" not in source.status().counters
 
 
 def recreate(topics, name, *values):

@@ -225,8 +225,11 @@ class Reader:
         self._assign(self._consumer)
 
     def _assign(self, consumer: AssignedConsumer) -> None:
-        consumer.assign({partition: buffer.fetch_position for partition, buffer in self._assignment.buffers.items()})
+        buffers = self._assignment.buffers
+        consumer.assign({partition: buffer.fetch_position for partition, buffer in buffers.items()})
         self._order.paused.clear()
+        for partition in buffers:  # clients keep those paused that were, whatever is assigned
+            (consumer.pause if partition in self._assignment.lost else consumer.resume)(partition)
 
     def _disconnect(self, consumer: AssignedConsumer) -> None:
         self._consumer = None
