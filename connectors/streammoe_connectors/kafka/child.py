@@ -16,7 +16,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -27,17 +28,23 @@ from streammoe_connectors.kafka.settings import secrets_of
 
 
 class ForwardHandler(logging.Handler):
-    """A handler that passes log lines to the daemon without passwords, and repeats a line only after a while."""
+    """A handler that passes log lines to the daemon without passwords, and repeats a line only after a while.
 
-    def __init__(self, reader: Reader, secrets: Iterable[str]) -> None:
+    Passwords are read again for each line, since clients that are made later read them again, too.
+    """
+
+    def __init__(self, reader: Reader, options: Mapping[str, Any]) -> None:
         super().__init__()
         self._reader = reader
-        self._secrets = list(secrets)
+        self._options = options
+        self._secrets: set[str] = set()
         self._logged: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         now = time.monotonic()
         message = record.getMessage()
+        with suppress(ConfigError):  # a file that cannot be read has given no client a password that is not known here
+            self._secrets.update(secrets_of(self._options))
         for secret in self._secrets:
             message = message.replace(secret, "***")
         if record.name.startswith(("kafka.net", "librdkafka")) and record.levelno >= logging.ERROR:
@@ -104,8 +111,7 @@ def _serve(
 ) -> None:
     try:
         reader = Reader(start_command, outlet, shown, commands)
-        secrets = secrets_of(start_command["options"])
-        logging.basicConfig(level=logging.WARNING, handlers=[ForwardHandler(reader, secrets)])
+        logging.basicConfig(level=logging.WARNING, handlers=[ForwardHandler(reader, start_command["options"])])
         logging.getLogger("streammoe.source").setLevel(start_command["log_level"])
         # It warns whenever parsing delays its other thread by 0.1 s, as happens on a busy machine.
         logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)

@@ -1,6 +1,8 @@
 """The settings of a connection to Kafka, of its source, its sinks and `streammoe produce`; no broker is asked."""
 
 import json
+import logging
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
@@ -10,6 +12,7 @@ from streammoe.errors import ConfigError
 from streammoe.secrets import revealed
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.kafka import librdkafka
+from streammoe_connectors.kafka.child import ForwardHandler
 from streammoe_connectors.kafka.delivery import Delivery
 from streammoe_connectors.kafka.kafka_python import options as kafka_python_options
 from streammoe_connectors.kafka.librdkafka import options as librdkafka_options
@@ -101,6 +104,17 @@ def test_a_password_is_in_the_options_of_clients_and_nowhere_else(client):
     assert "hunter" not in f"{connection!r} {connection}"
     for shown in (connection.model_dump(exclude="options"), connection.model_dump_json(exclude="options")):
         assert "hunter" not in str(shown)
+
+
+def test_lines_of_the_process_that_reads_hide_passwords_also_those_that_were_replaced(tmp_path):
+    file = tmp_path / "password"
+    file.write_text("hunter2")
+    reader = SimpleNamespace(logs=[])
+    handler = ForwardHandler(reader, client_options(Connection(**LOGIN, sasl_plain_password_file=str(file))))
+    for change in (lambda: None, lambda: file.write_text("hunter3"), file.unlink):
+        change()
+        handler.emit(logging.makeLogRecord({"name": "streammoe.source", "msg": "hunter2, hunter3"}))
+    assert [line["message"] for line in reader.logs] == ["***, hunter3", "***, ***", "***, ***"]
 
 
 def test_secrets_of_a_registry_reach_the_process_that_reads_and_are_shown_nowhere():
