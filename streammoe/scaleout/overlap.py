@@ -57,8 +57,9 @@ def overlapping(shards: Mapping[str, Shard]) -> dict[str, str]:
 
 def _common(one: _Claims, other: _Claims) -> str:
     """Return why two shards contain some events twice; an empty text if nothing proves it."""
-    for key in one.whole.keys() & other.whole.keys():
-        return one.whole[key]
+    for key, words in one.whole.items():
+        if key in other.whole:
+            return words
     shared = one.offsets.keys() & other.offsets.keys()
     if not shared or one.n is None or other.n is None:
         return ""

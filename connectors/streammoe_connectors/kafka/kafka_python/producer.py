@@ -1,4 +1,4 @@
-"""A producer on top of kafka-python's, see `clients.Producer`."""
+"""A producer on top of kafka-python's, see `contract.Producer`."""
 
 from __future__ import annotations
 

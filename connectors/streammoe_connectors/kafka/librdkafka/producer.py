@@ -1,4 +1,4 @@
-"""A producer on top of librdkafka's, see `clients.Producer`."""
+"""A producer on top of librdkafka's, see `contract.Producer`."""
 
 from __future__ import annotations
 
