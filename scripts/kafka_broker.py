@@ -25,7 +25,7 @@ from tests.kafka_lab.broker import KAFKA, STOP_TIMEOUT, Broker, BrokerError, Una
 FOLDER = Path(".kafka")
 """Folder of the broker that `make kafka-up` starts."""
 PORT = 9092
-"""The port that `streammoe produce` and the example expect."""
+"""The port that the examples expect."""
 DATA = Path("demo-state", "trump-approval.csv")
 """What the demo leaves."""
 ROOT = Path(__file__).parents[1]
@@ -81,14 +81,14 @@ def up(folder: Path, port: int) -> None:
 def next_steps(folder: Path, port: int) -> Iterator[str]:
     """Yield what to do with the broker of this folder, as commands for the shell that started it."""
     address = f"127.0.0.1:{port}"
-    produce = ["produce", str(DATA), "--topic", "polls", "--repeat", "50", "--rate", "500"]
+    send = [os.path.relpath(CONFIG.with_name("send.py")), str(DATA), "polls"]
     run = ["run", os.path.relpath(CONFIG)]
     if port != PORT:
-        produce += ["--bootstrap-servers", address]
+        send.append(address)
         run += ["--set", f"source.bootstrap_servers={address}"]
     if not DATA.exists():
         yield f"get some data  {command_line('demo')}"
-    yield f"fill a topic   {command_line(*produce)}"
+    yield f"fill a topic   {python()} {shlex.join(send)}"
     yield f"learn from it  {command_line(*run)}"
     root = shlex.quote(f"PYTHONPATH={os.path.relpath(ROOT)}")
     stop = f"env {root} {python()} -m scripts.kafka_broker {shlex.join(['down', '--folder', str(folder)])}"

@@ -22,7 +22,6 @@ LOGGER = logging.getLogger("streammoe.assembly")
 CONNECTORS = "streammoe.connectors"
 PREDICTIONS = "streammoe.predictions"
 DEAD_LETTERS = "streammoe.dead_letters"
-WRITERS = "streammoe.writers"
 """Entry-point groups. Classes of `PREDICTIONS` and `DEAD_LETTERS` are called with their own settings and those of the
 sources. Their optional ``check`` also takes the settings of checkpoints, and raises `ConfigError` for settings that
 contradict each other."""

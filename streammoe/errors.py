@@ -72,10 +72,7 @@ class ModelJumped(StreammoeError):  # noqa: N818 - says what the model did, as t
 
 
 class SinkError(StreammoeError):
-    """Predictions or dead letters cannot be written, permanently; learning since the last checkpoint is undone.
-
-    Also raised by ``streammoe produce``; the message says how many records were written.
-    """
+    """Predictions or dead letters cannot be written, permanently; learning since the last checkpoint is undone."""
 
     exit_code = 6
 

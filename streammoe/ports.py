@@ -455,20 +455,6 @@ class Sink(Protocol):
 class DeadLetterSink(Sink, Protocol):
     """A sink for rejected records, at least once: a restart may write a record again, with the same location."""
 
-    @staticmethod
-    def stored(settings: Any, sources: Sequence[Any]) -> Iterator[DeadLetter | None]:  # noqa: ARG004 - for subclasses
-        """Yield what sinks with these settings have written, in order; ``None`` for what is no letter.
-
-        The arguments are those of the constructor.
-
-        Raises:
-            ConfigError: the settings do not tell where it is.
-            SourceError: it cannot be read.
-        """
-        raise SourceError(
-            f"dead_letters.kind = {settings.kind!r}: these letters cannot be read back; read them where they are stored"
-        )
-
     def write(self, letters: list[DeadLetter]) -> None:
         """Write these letters, in order. May buffer."""
         ...
@@ -509,42 +495,6 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.versions)
-
-
-class Message(NamedTuple):
-    """A record to be written as it is."""
-
-    value: bytes
-    key: bytes | None = None
-    timestamp: int | None = None
-    """In milliseconds since 1970; ``None`` for the time of sending."""
-
-
-class RecordWriter(Protocol):
-    """The output of `streammoe produce`: writes records in order, from construction to `close`."""
-
-    acknowledged: int
-    """Number of records known to be durable."""
-
-    def send(self, message: Message, number: int) -> None:
-        """Send a message of record `number`; may wait. One that is too large is left out, see `oversized_report`.
-
-        Raises:
-            SinkError: an earlier message could not be delivered, or was unexpectedly rejected as too large.
-        """
-        ...
-
-    def flush(self) -> None:
-        """Return when everything sent is acknowledged; raises what `send` does."""
-        ...
-
-    def oversized_report(self) -> str | None:
-        """Describe the records that were left out, and what to do about them; ``None`` if there are none."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection; what was not flushed may be lost."""
-        ...
 
 
 class Recovered(NamedTuple):

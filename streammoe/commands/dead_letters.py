@@ -14,11 +14,11 @@ from typing import NamedTuple
 import click
 
 from streammoe.commands.evaluate.outputs import Output, check_outputs, write_output
-from streammoe.configuration import DEAD_LETTERS, connectors, load_settings
+from streammoe.configuration import load_settings
 from streammoe.console import logged, setting_options
 from streammoe.errors import ConfigError, SourceError
-from streammoe.pipeline.dead_letters import DeadLetterFile
-from streammoe.ports import DeadLetter, DeadLetterSink
+from streammoe.pipeline.dead_letters import letters_in
+from streammoe.ports import DeadLetter
 from streammoe.settings import DeadLetterFileSettings, Settings
 from streammoe.text import printable
 
@@ -40,7 +40,7 @@ class Contents(NamedTuple):
     counts: list[Count]
     """The most frequent first."""
     unreadable: int
-    """Number of lines, or records of a topic, that are not letters."""
+    """Number of lines that are not letters."""
     shown: list[DeadLetter]
     """The first letters, up to the requested number."""
 
@@ -89,7 +89,7 @@ class Records:
         header = io.StringIO()
         if form == "csv":
             csv.writer(header, delimiter=delimiter, lineterminator="\n").writerow(columns)
-        # Line ends in JSON, which a topic allows, are blanks between its parts.
+        # Line ends in JSON, which records of a topic may have, are blanks between its parts.
         blanks = bytes.maketrans(b"\r\n", b"  " if form != "csv" else b"\r\n")
         lines = [record.rstrip(b"\r\n").translate(blanks) + b"\n" for _, record in records]
         write_output("--out", path, b"".join([header.getvalue().encode(), *lines]))
@@ -114,13 +114,19 @@ def read_contents(
         records: what the records are added to.
 
     Raises:
-        ConfigError: a password or certificate cannot be read.
+        ConfigError: the letters are not in a file.
         SourceError: the letters cannot be read, or there is none among other lines.
     """
     counts: Counter[tuple[str, str]] = Counter()
     unreadable = letters = 0
     shown: list[DeadLetter] = []
-    for letter in _stored(settings):
+    stored = settings.dead_letters
+    if not isinstance(stored, DeadLetterFileSettings):
+        raise ConfigError(
+            f"dead_letters.kind: is {stored.kind!r}, and this command reads files; consume the topic, where each "
+            "letter is the rejected record, with place, reason and detail in its headers"
+        )
+    for letter in letters_in(stored.path):
         if letter is None:
             unreadable += 1
             continue
@@ -133,19 +139,12 @@ def read_contents(
         if records is not None:
             records.add(letter)
     if unreadable and not letters:
-        named = getattr(settings.dead_letters, "path", None)
-        where = f"dead_letters.kind = {settings.dead_letters.kind!r}" if named is None else f"dead_letters.path {named}"
-        raise SourceError(f"{where}: nothing there is a dead letter; name where this daemon writes its letters")
+        raise SourceError(
+            f"dead_letters.path {stored.path}: nothing there is a dead letter; name the file to which this daemon "
+            "writes them"
+        )
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return Contents([Count(*key, count) for key, count in ordered], unreadable, shown)
-
-
-def _stored(settings: Settings) -> Iterator[DeadLetter | None]:
-    letters = settings.dead_letters
-    of_file = isinstance(letters, DeadLetterFileSettings)
-    sink = DeadLetterFile if of_file else connectors(DEAD_LETTERS)[letters.kind]
-    stored: Iterator[DeadLetter | None] = getattr(sink, "stored", DeadLetterSink.stored)(letters, settings.sources)
-    return stored
 
 
 def contents_text(contents: Contents) -> str:
@@ -243,7 +242,7 @@ def command(
 ) -> None:
     """Count the records that the daemon with this configuration rejected, show them, or write them to a file.
 
-    They are read from the file or topic of [dead_letters], also while the daemon runs, and nothing there changes. What
+    They are read from the file of [dead_letters], also while the daemon runs, and nothing there changes. What
     --out writes is new data: a run that reads it learns it again, however often it is written.
 
     \b

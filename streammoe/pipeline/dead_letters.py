@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +24,26 @@ class DeadLetterFile(AppendLog, DeadLetterSink):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path, "dead_letters.path")
 
-    @staticmethod
-    def stored(settings: Any, sources: Sequence[Any]) -> Iterator[DeadLetter | None]:  # noqa: ARG004 - as others
-        try:
-            with Path(settings.path).open("rb") as lines:
-                yield from map(read_letter, lines)
-        except OSError as error:
-            raise SourceError(
-                f"dead_letters.path {settings.path}: cannot be read ({error.strerror}); name the file that holds the "
-                "letters, or start the daemon, which creates it"
-            ) from error
-
     def write(self, letters: list[DeadLetter]) -> None:
         """Append these letters; durable after `flush`."""
         for letter in letters:
             self.append(json.dumps(entry_of(letter), ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+
+
+def letters_in(path: str) -> Iterator[DeadLetter | None]:
+    """Yield the letters in a file, in order; ``None`` for what is no letter.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    try:
+        with Path(path).open("rb") as lines:
+            yield from map(read_letter, lines)
+    except OSError as error:
+        raise SourceError(
+            f"dead_letters.path {path}: cannot be read ({error.strerror}); name the file that holds the letters, or "
+            "start the daemon, which creates it"
+        ) from error
 
 
 def entry_of(letter: DeadLetter) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 import json
 import random
+import subprocess
+import sys
+import uuid
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from streammoe.assembly import open_daemon
-from streammoe.commands.dead_letters import Records, read_contents
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
-from streammoe.errors import ConfigError, SinkError, SourceError
+from streammoe.errors import ConfigError, SinkError
 from streammoe.ports import DeadLetter
 from streammoe_connectors.kafka.dead_letters import KafkaDeadLetters
 from tests.integration.kafka_clients import rows, sink_to, versions
@@ -77,51 +79,36 @@ def test_a_dead_letter_is_the_record_with_headers(topics, closing):
     assert (bare.value, [header for header, _ in bare.headers]) == (b"", ["place", "stage", "reason", "detail"])
 
 
-def test_letters_of_a_topic_are_shown_and_written_to_a_file_once_each(topics, tmp_path, monkeypatch):
+def test_a_daemon_learns_from_a_topic_of_letters_once_their_cause_is_mended(topics, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("streammoe.assembly.compile_kernels", lambda settings=None: None)
-    read, rejected = topics.create(), topics.create(partitions=2, name="letters")
+    read, rejected, again = topics.create(), topics.create(partitions=2), topics.create()
     events = [{"a": i % 7 - 3.0, "b": i % 5 - 2.0, "y": i % 7 - i % 5} for i in range(60)]
     far = [{**events[i], "a": 1e9} for i in (3, 9)]
-    values = [json.dumps(event).encode() for event in [*events, *far]] + [b"what?"]
-    keys = [b"k%d" % i for i in range(len(values))]
-    topics.fill(read, values, keys=keys, headers=[[("trace", key)] for key in keys])
-    topics.fill(rejected, [b"of somebody else"])
-    source = {"kind": "kafka", "topics": read, "group": read, "bootstrap_servers": topics.address, "until": "end"}
+    topics.fill(read, [*(json.dumps(event).encode() for event in [*events, *far]), b"what?"])
+    source = {"kind": "kafka", "topics": [read], "group": read, "bootstrap_servers": topics.address, "until": "end"}
     lines = [
         *(f"source.{name} = {json.dumps(value)}" for name, value in source.items()),
         f'dead_letters = {{ kind = "kafka", topic = "{rejected}" }}',
-        'schema.target = "y"\nmodel = { n_experts = 1, warmup = 10, range_factor = 1e6 }\nmetrics.enabled = false',
+        'schema.target = "y"\nmodel = { n_experts = 1, warmup = 10 }\nmetrics.enabled = false',
     ]
     (tmp_path / "config.toml").write_text("\n".join(lines))
-    settings = load_settings("config.toml", environment={})
-    with open_daemon(settings) as running, StopFlag() as stop:
-        assert running.daemon.run(stop).rejected == 3
-    found = read_contents(settings, show=9)
-    assert ({count.reason: count.letters for count in found.counts}, found.unreadable) == (
-        {"out_of_range": 2, "malformed": 1},
-        1,
-    )
-    kept = sorted((letter.location["offset"], letter.record, letter.key, letter.headers) for letter in found.shown)
-    assert kept == [(i, values[i], keys[i], (("trace", keys[i]),)) for i in (60, 61, 62)]
-    # A letter that repeats an earlier one, as after a crash of the daemon, is written out once.
-    again = letters_to(topics.address, rejected)
-    again.write([letter for letter in found.shown if letter.location["offset"] == 60])
-    again.flush()
-    again.close()
-    records = Records()
-    assert read_contents(settings, reason="out_of_range", records=records).counts[0].letters == 3
-    assert (records.write(Path("again.jsonl")), records.repeated) == (2, 1)
-    assert sorted(Path("again.jsonl").read_bytes().splitlines()) == sorted(values[60:62])
-    with pytest.raises(SourceError):
-        read_contents(load_settings(config_of(tmp_path, lines, rejected, "nowhere"), environment={}))
+    mended = [f"source.topics={json.dumps([read, rejected])}", f"dead_letters.topic={again}", "model.range_factor=1e10"]
+    for overrides, learned, left in (([], 60, 3), (mended, 62, 4)):  # since the first start
+        settings = load_settings("config.toml", environment={}, overrides=overrides)
+        with open_daemon(settings) as running, StopFlag() as stop:
+            done = running.daemon.run(stop)
+        assert (done.learned, done.rejected) == (learned, left)
+    assert [record.value for record in topics.read(again)] == [b"what?"]
 
 
-def config_of(folder, lines, old, new):
-    """The same configuration with another topic of letters."""
-    path = folder / "other.toml"
-    path.write_text("\n".join(lines).replace(old, new))
-    return path
+def test_the_example_sends_a_csv_file_to_a_topic_that_it_creates(topics, tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n1,2.5\n3,\n")
+    name = f"sent-{uuid.uuid4().hex[:8]}"
+    script = Path(__file__).parents[2] / "config/examples/send.py"
+    subprocess.run([sys.executable, script, tmp_path / "a.csv", name, topics.address], check=True)
+    sent = [json.loads(record.value) for record in topics.read(name)]
+    assert sent == [{"a": 1.0, "b": 2.5}, {"a": 3.0}] * 50
 
 
 def test_what_cannot_be_written_to_is_an_error_at_the_start(topics):

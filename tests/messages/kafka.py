@@ -9,7 +9,6 @@ from confluent_kafka.schema_registry import Schema as RegisteredSchema
 from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
 from kafka import errors
 
-from streammoe.commands.produce.messages import MessageConverter
 from streammoe.configuration import load_settings
 from streammoe.ports import TopicPartition
 from streammoe_connectors.files.source import FileSource
@@ -28,7 +27,6 @@ from streammoe_connectors.kafka.resharding import redistributed
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from streammoe_connectors.kafka.survey import Limits
-from streammoe_connectors.kafka.topic_writer import TopicWriter
 from streammoe_connectors.kafka.transactions import TransactionalProducer
 from streammoe_connectors.kafka.values import Values, ValueSettings
 
@@ -86,14 +84,6 @@ def _of_a_transaction(error):
     return lambda _: str(producer.as_sink_error(client_error(error)))
 
 
-def _produce(text):
-    def case(folder):
-        (folder / "client.toml").write_text(text)
-        TopicWriter.settings(folder / "client.toml")
-
-    return case
-
-
 def _password(_):
     login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"}
     client_options(Connection(bootstrap_servers="there:1", **login, sasl_plain_password_env="NOT_SET_ANYWHERE"))
@@ -113,12 +103,6 @@ def _registry(answer, *, kind="AVRO", **login):
             return "\n".join(detail for _, detail in Values(settings).block(records).rejected.values())
 
     return case
-
-
-def _without_field(_):
-    messages = MessageConverter(key="nope")
-    messages.records = 2
-    messages.check_fields()
 
 
 def _shard(shard, *, group="g", topic="t", topic_id="one", partition=None):
@@ -218,7 +202,6 @@ CASES = {
         "source.sasl_oauth_client_secret=geheim",
         "source.sasl_oauth_token_url=https://login.example/token",
     ),
-    "produce, a login by tokens": _produce('sasl_mechanism = "OAUTHBEARER"'),
     "a position of another source": lambda _: check_position({"kind": "file"}),
     "shards, one that is missing": lambda _: redistributed([_shard("1/3")], 3),
     "shards, one twice": lambda _: redistributed([_shard("0/1"), _shard("0/1")], 3),
@@ -247,7 +230,4 @@ CASES = {
     "a transaction's time-out that brokers do not allow": _of_a_transaction(
         errors.KafkaError("InvalidTransactionTimeout")
     ),
-    "produce, an unknown setting": _produce('sasl_password = "geheim"'),
-    "produce, an unknown protocol": _produce('security_protocol = "geheim"'),
-    "produce, a field that no record has": _without_field,
 }

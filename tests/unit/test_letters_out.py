@@ -9,12 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from streammoe.assembly import open_daemon
-from streammoe.commands import dead_letters as module
 from streammoe.commands import main
 from streammoe.commands.dead_letters import Records, read_contents
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
-from streammoe.errors import SourceError
+from streammoe.errors import ConfigError, SourceError
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.ports import DeadLetter
 
@@ -169,12 +168,10 @@ def test_what_is_no_letter_is_counted_and_a_file_without_any_is_an_error():
         read_contents(config)
 
 
-def test_letters_of_a_sink_that_cannot_read_them_are_an_error(monkeypatch):
+def test_letters_that_are_not_in_a_file_are_an_error():
     settings()
     config = Path("config.toml")
     kafka = 'bootstrap_servers = "there:1"'
     config.write_text(config.read_text() + f'dead_letters = {{ kind = "kafka", topic = "d", {kafka} }}\n')
-    of_topic = load_settings(config, environment={})
-    monkeypatch.setattr(module, "connectors", lambda group: {"kafka": object})
-    with pytest.raises(SourceError):
-        read_contents(of_topic)
+    with pytest.raises(ConfigError, match=r"dead_letters\.kind"):
+        read_contents(load_settings(config, environment={}))

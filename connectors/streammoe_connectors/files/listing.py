@@ -261,7 +261,7 @@ def kind_of(path: str, format: str, head: bytes) -> Kind:
         shown = "".join(extensions[-2:] if gzipped else extensions[-1:])
         raise SourceError(
             f"{path} has the extension {shown!r}; known extensions are {', '.join(_FORMATS)}, and .gz after those of "
-            "text formats; set source.format to 'csv', 'jsonl' or 'parquet' (for streammoe produce --read-as)"
+            "text formats; set source.format to 'csv', 'jsonl' or 'parquet'"
         )
     return Kind(known, gzipped)
 

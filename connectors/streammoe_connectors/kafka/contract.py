@@ -83,8 +83,6 @@ class Outgoing(NamedTuple):
     partition: int | None = None
     """``None`` if the key chooses, as in Java's clients."""
     headers: Sequence[tuple[str, bytes]] = ()
-    timestamp: int | None = None
-    """In milliseconds since 1970; ``None`` for the time of sending."""
 
 
 class Producer(Protocol):
@@ -163,8 +161,8 @@ class Client(Protocol):
         """
         ...
 
-    def topic(self, options: Mapping[str, Any], name: str, create: int | None = None) -> Topic:
-        """Return what there is to know of a topic; first create it with so many partitions if it is missing.
+    def topic(self, options: Mapping[str, Any], name: str) -> Topic:
+        """Return what there is to know of a topic.
 
         Raises:
             ClientError: with `Cause.NO_ANSWER` if that takes more than about five seconds.

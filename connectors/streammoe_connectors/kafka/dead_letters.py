@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -11,11 +11,14 @@ from pydantic import BaseModel
 from streammoe.ports import DeadLetter, DeadLetterSink
 from streammoe_connectors.kafka.contract import Outgoing
 from streammoe_connectors.kafka.delivery import Target, TopicSettings
-from streammoe_connectors.kafka.letters import HEADER_PREFIX, NULL_PREFIX, letters_in
 from streammoe_connectors.kafka.producer import DEFAULT_MAX_BYTES, TopicProducer, size_of
 from streammoe_connectors.kafka.topic_sink import TopicSink, check_topic, connection_for
 
 SECTION = "dead_letters"
+HEADER_PREFIX = "header."
+"""What the names of a record's own headers begin with in its letter, so that they cannot be mistaken for ours."""
+NULL_PREFIX = "null-header."
+"""The same for headers without a value, which kafka-python cannot write; they are empty in letters."""
 CUT = "cut_bytes"
 """The header with the number of bytes that a record has beyond those in the value."""
 _CUT_HEADER_BYTES = 40
@@ -34,7 +37,7 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
 
     The headers are UTF-8 text: ``place`` (JSON), ``stage``, ``reason``, ``detail``, and where known ``format``,
     ``columns`` (JSON), ``delimiter``, ``decimal`` and ``omitted_bytes``, see `DeadLetter`. The record's own key is the
-    header ``key``, and its headers are those with a prefix in front of their names, see `kafka.letters`. The key is the
+    header ``key``, and its headers are those with `HEADER_PREFIX` in front of their names. The key is the
     location. Of a record that the topic has no room for, the beginning is the value, and ``cut_bytes`` counts the rest.
     At least once: a restart may send a letter again, with the same key.
 
@@ -53,11 +56,6 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
     def check(settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel], checkpoint: Any) -> None:  # noqa: ARG004
         """Raise `ConfigError` if the section conflicts with the sources."""
         check_topic(settings, settings.topic, SECTION, sources)
-
-    @staticmethod
-    def stored(settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel]) -> Iterator[DeadLetter | None]:
-        """Return the letters in the topic, up to its present end."""
-        return letters_in(connection_for(settings, SECTION, sources), settings.topic)
 
     def __init__(self, settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel]) -> None:
         target = Target(SECTION, settings.topic, 'keep rejected records in a file, by dead_letters.kind = "file"')

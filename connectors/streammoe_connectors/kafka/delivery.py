@@ -43,16 +43,7 @@ class Target(NamedTuple):
     """A topic to write to, and what messages say about it."""
 
     section: str
-    """Section of the settings: ``predictions`` or ``dead_letters``; or the command ``produce``."""
+    """Section of the settings: ``predictions`` or ``dead_letters``."""
     topic: str
     if_too_large: str
     """Alternative advice for records that are too large for the topic."""
-    afterwards: str = "nothing was lost: the next start writes everything after the last checkpoint again"
-    """What a failure means for what was written."""
-
-    def setting(self, name: str) -> str:
-        """Return how a message calls a setting."""
-        if self.section != "produce":
-            return f"{self.section}.{name}"
-        is_option = name in {"topic", "bootstrap_servers"}
-        return f"--{name.replace('_', '-')}" if is_option else f"{name} in the file of --config"

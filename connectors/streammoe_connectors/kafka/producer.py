@@ -28,6 +28,8 @@ FIRST_WAIT_SECONDS = 5.0
 CLOSE_TIMEOUT_SECONDS = 5.0
 MAX_UNFLUSHED_BYTES = 16 << 20
 """Size of the records that are sent before a flush."""
+AFTERWARDS = "nothing was lost: the next start writes everything after the last checkpoint again"
+"""What a failure means for what was written."""
 DEFAULT_MAX_BYTES = 1_048_588
 """Kafka's default for max.message.bytes, taken for the limit of a topic whose settings may not be seen."""
 
@@ -63,7 +65,6 @@ class TopicProducer:
         delivery: settings for sending.
         transactional: what makes the producer transactional, if it is to be.
         give_up_seconds: longest wait for an answer; by default for as long as a record may take.
-        create: create the topic with so many partitions if it is missing.
     """
 
     def __init__(
@@ -74,7 +75,6 @@ class TopicProducer:
         transactional: Transactional | None = None,
         *,
         give_up_seconds: float | None = None,
-        create: int | None = None,
     ) -> None:
         self.target = target
         self.topic = Topic(1, None)
@@ -87,7 +87,6 @@ class TopicProducer:
         self._transactional = transactional
         longest = delivery.delivery_timeout_seconds + _GRACE_SECONDS
         self._give_up_seconds = longest if give_up_seconds is None else min(give_up_seconds, longest)
-        self._create = create
         self._servers = ", ".join(connection.bootstrap_servers)
         self._producer: Producer | None = None
         self._failure: SinkError | None = None
@@ -109,14 +108,14 @@ class TopicProducer:
         except ClientError as error:
             _LOGGER.warning("%s: no broker of %s responds (%s); retrying", self.target.section, self._servers, error)
 
-    def connected(self, seconds: float | None = None) -> Producer:
-        """Return the producer, after waiting for a broker, by default for as long as a record may take.
+    def connected(self) -> Producer:
+        """Return the producer, after waiting for a broker for as long as a record may take.
 
         Raises:
             SinkError: no broker responds in this time, or see `try_connect`.
         """
         try:
-            return self._producer or self._connect(self._give_up_seconds if seconds is None else seconds)
+            return self._producer or self._connect(self._give_up_seconds)
         except ClientError as error:
             raise self.fail(error) from error
 
@@ -140,7 +139,7 @@ class TopicProducer:
 
     def _connect_once(self) -> Producer:
         options = client_options(self._connection)
-        self.topic = self._client.topic(options, self.target.topic, self._create)
+        self.topic = self._client.topic(options, self.target.topic)
         batch_bytes = min(self._delivery.batch_bytes, self.topic.max_bytes or DEFAULT_MAX_BYTES)
         delivery = self._delivery.model_copy(update={"batch_bytes": batch_bytes})
         return self._client.create_producer(options, delivery, self._transactional)
@@ -260,9 +259,9 @@ class TopicProducer:
         of = "" if record is None else f" (from {json.dumps(record.location, ensure_ascii=False)})"
         match error.cause:
             case Cause.UNKNOWN_TOPIC:
-                advice = f"does not exist on {self._servers}; create it, or correct {target.setting('topic')}"
+                advice = f"does not exist on {self._servers}; create it, or correct {target.section}.topic"
             case Cause.INVALID_TOPIC:
-                advice = f"cannot be written ({error}); correct {target.setting('topic')}"
+                advice = f"cannot be written ({error}); correct {target.section}.topic"
             case Cause.TOO_LARGE:
                 size = 0 if record is None else size_of(record)
                 advice = f"accepts no record of {size} bytes{of}; {self.if_too_large(size)}"
@@ -271,18 +270,19 @@ class TopicProducer:
             case Cause.REJECTED:
                 advice = f"cannot be written: {self._servers} rejects this client ({error}); correct its login"
             case Cause.NO_ANSWER if record is None and not self._unflushed:
-                servers = target.setting("bootstrap_servers")
-                advice = f"cannot be reached ({error}); start {self._servers}, or correct {servers}"
+                advice = (
+                    f"cannot be reached ({error}); start {self._servers}, or correct {target.section}.bootstrap_servers"
+                )
             case Cause.NO_ANSWER:
                 rejected = f"; {self._servers} rejects this client: {self.rejection}" if self.rejection else ""
                 advice = (
                     f"has not acknowledged a record{of} ({error}{rejected}); check whether {self._servers} and all "
                     f"its in-sync replicas are up, and whether the login is correct, or raise "
-                    f"{target.setting('delivery_timeout_seconds')}"
+                    f"{target.section}.delivery_timeout_seconds"
                 )
             case _:
                 advice = f"cannot be written{of} ({error}); see the brokers' log"
-        return SinkError(f"{target.section}: topic {target.topic!r} {advice}; {target.afterwards}")
+        return SinkError(f"{target.section}: topic {target.topic!r} {advice}; {AFTERWARDS}")
 
     def if_too_large(self, size: int) -> str:
         """Return what to do about a record of so many bytes."""

@@ -17,7 +17,7 @@ from streammoe_connectors.kafka.consumer import ClusterUnavailableError
 from streammoe_connectors.kafka.contract import Cause, ClientError, Outgoing, Producer, Transactional
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.offsets import OffsetMetadata, offsets_of
-from streammoe_connectors.kafka.producer import CLOSE_TIMEOUT_SECONDS, TopicProducer
+from streammoe_connectors.kafka.producer import AFTERWARDS, CLOSE_TIMEOUT_SECONDS, TopicProducer
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
@@ -193,11 +193,11 @@ class TransactionalProducer(TopicProducer):
             return SinkError(
                 f"{section}: a transaction was open for {age:.0f} s, and brokers abort it after {self._timeout:g} s; "
                 f"raise {section}.transaction_timeout_seconds well above checkpoint.every_seconds, or lower the "
-                f"latter; {self.target.afterwards}"
+                f"latter; {AFTERWARDS}"
             )
         return SinkError(
             f"{section}: another daemon with transactional id {self._name!r} has taken over ({error}); stop one of "
-            f"them, or give each its own {section}.transactional_id and group; {self.target.afterwards}"
+            f"them, or give each its own {section}.transactional_id and group; {AFTERWARDS}"
         )
 
 

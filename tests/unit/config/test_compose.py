@@ -45,15 +45,16 @@ def test_the_daemon_reads_the_topic_that_is_made_and_everything_finds_its_addres
 
 
 def test_the_commands_in_its_head_fill_the_topic_with_what_the_container_may_write():
-    head = (ROOT / "compose.yaml").read_text().partition("\nservices:")[0].replace("\\\n#", "")
+    head = (ROOT / "compose.yaml").read_text().partition("\nservices:")[0]
     name, daemon = "streammoe", SERVICES["streammoe"]
-    runs = [shlex.split(words) for words in re.findall(rf"docker compose exec {name} {name} (.*)", head)]
-    assert [words[0] for words in runs] == ["demo", "produce"]
-    demo, produce = (commands.main.get_command(None, word).make_context(word, words).params for word, *words in runs)
-    assert produce["file"] == str(demo["folder"] / REGRESSION.file)
-    assert daemon["tmpfs"][0].startswith(f"{demo['folder'].parent}:")
-    assert produce["servers"] == daemon["environment"]["STREAMMOE_SOURCE__BOOTSTRAP_SERVERS"]
-    assert produce["topic"] in SERVICES["topic"]["command"]
+    demo, send = (shlex.split(words) for words in re.findall(rf"docker compose exec (?:-T )?{name} (.*)", head))
+    folder = commands.main.get_command(None, "demo").make_context("demo", demo[2:]).params["folder"]
+    assert daemon["tmpfs"][0].startswith(f"{folder.parent}:")
+    _, _, file, topic, servers, _, script = send
+    assert file == str(folder / REGRESSION.file)
+    assert servers == daemon["environment"]["STREAMMOE_SOURCE__BOOTSTRAP_SERVERS"]
+    assert topic in SERVICES["topic"]["command"]
+    assert (ROOT / script).exists()
 
 
 def test_services_may_do_no_more_than_they_must():

@@ -68,9 +68,9 @@ class KafkaPythonProducer:
         self._producer, self.rejections = _open(KafkaProducer, arguments)
 
     def send(self, topic: str, record: Outgoing, number: int) -> None:
-        value, key, _, partition, headers, timestamp = record
+        value, key, _, partition, headers = record
         try:
-            future = self._producer.send(topic, value, key, list(headers), partition, timestamp)
+            future = self._producer.send(topic, value, key, list(headers), partition)
         except errors.KafkaError as error:
             raise client_error(error) from error
         self._sent.append((future, number))
@@ -108,14 +108,10 @@ class KafkaPythonProducer:
         self._call(self._producer.close, seconds or 1.0)
 
 
-def topic(options: Mapping[str, Any], name: str, create: int | None = None) -> Topic:
+def topic(options: Mapping[str, Any], name: str) -> Topic:
     """See `Client.topic`."""
     admin, _ = _open(KafkaAdminClient, own_options(options))
     try:
-        if create is not None and name not in admin.list_topics():
-            new = {"num_partitions": create, "replication_factor": -1}  # the brokers' default
-            with suppress(errors.TopicAlreadyExistsError):  # created by another process meanwhile
-                admin.create_topics({name: new}, timeout_ms=_ANSWER_MS, wait_for_metadata=True)
         (found,) = admin.describe_topics([name])
         if (failure := errors.for_code(found["error_code"])) is not errors.NoError:
             raise failure

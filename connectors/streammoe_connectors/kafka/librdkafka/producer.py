@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import Producer as ClientProducer
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from streammoe.errors import ConfigError
 from streammoe.ports import TopicPartition
@@ -72,11 +72,11 @@ class LibrdkafkaProducer:
         self._producer: Any = _created(ClientProducer, arguments)
 
     def send(self, topic: str, record: Outgoing, number: int) -> None:
-        value, key, _, partition, headers, timestamp = record
+        value, key, _, partition, headers = record
         failed = partial(self._record_failure, number)
         try:
             self._producer.produce(
-                topic, value, key, -1 if partition is None else partition, failed, None, timestamp or 0, list(headers)
+                topic, value, key, -1 if partition is None else partition, failed, headers=list(headers)
             )
         except BufferError as error:
             raise ClientError(Cause.NO_ANSWER, str(error)) from error
@@ -143,22 +143,15 @@ class LibrdkafkaProducer:
         wait([in_background(references.clear)], seconds)
 
 
-def topic(options: Mapping[str, Any], name: str, create: int | None = None) -> Topic:
+def topic(options: Mapping[str, Any], name: str) -> Topic:
     """See `Client.topic`."""
     rejections: list[str] = []
     callback = partial(_record_rejection, rejections)
     admin = _created(AdminClient, {**own_options(options), "logger": LOGGER, "error_cb": callback})
     try:
-        if create is not None and name not in admin.list_topics(timeout=_ANSWER_SECONDS).topics:
-            (made,) = admin.create_topics([NewTopic(name, create)], request_timeout=_ANSWER_SECONDS).values()
-            failure = made.exception()
-            # It may have been created by another process meanwhile.
-            if failure is not None and failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise failure
         found = admin.list_topics(name, timeout=_ANSWER_SECONDS).topics[name]
         if found.error is not None or not found.partitions:
-            is_new = create is not None or found.error is None
-            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE) if is_new else found.error)
+            raise KafkaException(found.error or KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         limit = None
         with suppress(KafkaException, LookupError):  # a user allowed to write need not see settings
             resource = ConfigResource(ResourceType.TOPIC, name)

@@ -1,4 +1,4 @@
-"""The settings of a connection to Kafka, of its source, its sinks and `streammoe produce`; no broker is asked."""
+"""The settings of a connection to Kafka, of its source and its sinks; no broker is asked."""
 
 import json
 import logging
@@ -21,7 +21,6 @@ from streammoe_connectors.kafka.settings import Connection, client_options, secr
 from streammoe_connectors.kafka.source import KafkaSource
 from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSettings
 from streammoe_connectors.kafka.topic_sink import connection_for
-from streammoe_connectors.kafka.topic_writer import TopicWriter
 
 SERVER = {"bootstrap_servers": "a:1"}
 LOGIN = {**SERVER, "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "u"}
@@ -309,16 +308,3 @@ def test_no_sink_writes_to_a_topic_that_matches(tmp_path):
                 load_settings(config, environment={}, overrides=[f"dead_letters.topic={topic}"])
         else:
             load_settings(config, environment={}, overrides=[f"dead_letters.topic={topic}"])
-
-
-def test_settings_of_produce_are_those_of_a_connection_and_of_sending(tmp_path):
-    path = tmp_path / "client.toml"
-    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"}
-    given = {**login, "sasl_plain_password": "geheim", "linger_ms": 7, "options": {"retry_backoff_ms": 5}}
-    path.write_text("\n".join(f"{name} = {json.dumps(value).replace(':', ' =')}" for name, value in given.items()))
-    assert (TopicWriter.settings(path), TopicWriter.settings(None)) == (given, {})
-    for text in ('acks = "geheim"', 'security_protocol = ["geheim"]'):
-        path.write_text(text)
-        with pytest.raises(ConfigError) as caught:
-            TopicWriter.settings(path)
-        assert "geheim" not in str(caught.value)

@@ -39,17 +39,14 @@ def without_kafka():
 
 
 @pytest.mark.usefixtures("logging_as_before", "without_kafka")
-@pytest.mark.parametrize("what", [*CONFIGS, "produce"])
+@pytest.mark.parametrize("what", CONFIGS)
 def test_files_are_learned_and_what_needs_the_package_says_how_to_get_it(tmp_path, monkeypatch, what):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.csv").write_text("a,y\n" + "".join(f"{i % 7},{i % 5}\n" for i in range(200)))
     (tmp_path / "config.toml").write_text(
         f'schema.target = "y"\nmodel = {{ warmup = 50 }}\nmetrics.enabled = false\n{CONFIGS.get(what)}\n'
     )
-    command = ["run", "config.toml"]
-    if what == "produce":
-        command = ["produce", "data.csv", "--topic", "t", "--bootstrap-servers", "127.0.0.1:1"]
-    result = CliRunner().invoke(main, command)
+    result = CliRunner().invoke(main, ["run", "config.toml"])
     if what == "files":
         assert result.exit_code == 0, result.output
         assert list(tmp_path.glob("**/checkpoint-*.safetensors"))
