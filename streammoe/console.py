@@ -7,6 +7,7 @@ import errno
 import functools
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -89,6 +90,10 @@ def exit_codes() -> Iterator[None]:
     except StreammoeError as error:
         for problem in error.problems if isinstance(error, ConfigError) else (str(error),):
             click.echo(f"{click.style('error:', fg='red', bold=True)} {printable(problem)}", err=True)
+        context = click.get_current_context(silent=True)
+        advised = re.search(r"\bset ((?:source|schema|model)\.\w+)", str(error))
+        if context is not None and {"overrides", "file"} <= context.params.keys() and advised is not None:
+            click.echo(f"settings are given by --set, such as --set {advised[1]}=VALUE", err=True)
         sys.exit(error.exit_code)
     except MemoryError:
         _exit_out_of("memory", "give it more, or reduce source.block_bytes, the model or labels.max_pending")

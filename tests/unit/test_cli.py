@@ -339,6 +339,11 @@ def test_a_command_that_is_stopped_while_it_reads_ends_without_results(call, dat
         assert not (data / file).exists()
 
 
+def test_where_no_configuration_is_given_advice_to_set_something_says_how(call, tmp_path):
+    (tmp_path / "semi.csv").write_text("a;y\n1;2\n")
+    assert "--set source.delimiter=VALUE" in call("evaluate", "semi.csv", "--target", "y", code=3).stderr
+
+
 # --- dead letters --------------------------------------------------------------------------------------------------
 
 
