@@ -347,16 +347,21 @@ class Options(Section):
         return CHOICES[info.field_name].table(value)
 
     @property
+    def has_portfolio(self) -> bool:
+        """Whether average, latest parameters and further members predict together."""
+        return self.serve == "portfolio"
+
+    @property
     def has_curved(self) -> bool:
         """Whether the portfolio begins with a member that sees squares and products of inputs."""
         if self.curved == "auto":
-            return self.serve == "portfolio" and self.standardize and self.hold and self.most_experts > 1
-        return self.serve == "portfolio" and self.curved == "on"
+            return self.has_portfolio and self.standardize and self.hold and self.most_experts > 1
+        return self.has_portfolio and self.curved == "on"
 
     @property
     def has_refits(self) -> bool:
         """Whether the mixture is fitted again to more events than those of the warm-up."""
-        return self.refits and self.serve == "portfolio" and self.most_experts > 1
+        return self.refits and self.has_portfolio and self.most_experts > 1
 
     @property
     def is_choosing(self) -> bool:

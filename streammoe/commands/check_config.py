@@ -46,8 +46,7 @@ def _look_ahead(settings: Settings) -> None:
     from streammoe.daemon.loop import POLL_SECONDS
     from streammoe.daemon.model import model_from, schema_of
     from streammoe.persistence import CheckpointStore
-    from streammoe.pipeline.pipeline import Pipeline
-    from streammoe.pipeline.scores import PrequentialScores
+    from streammoe.pipeline.feature_columns import FeatureColumns
 
     kinds = connectors()
     if not all(getattr(kinds[each.kind], "can_look_ahead", False) for each in settings.sources):  # type: ignore[attr-defined]
@@ -58,6 +57,6 @@ def _look_ahead(settings: Settings) -> None:
         source.seek(None if latest is None else latest[1].metadata["positions"][0])
         batch = None if source.finished else source.poll(POLL_SECONDS)
         if batch is not None:
-            Pipeline(model_from(settings), schema_of(settings), PrequentialScores(1)).check_header(batch)
+            FeatureColumns(model_from(settings), schema_of(settings)).check_header(batch)
     finally:
         source.close()

@@ -19,7 +19,7 @@ from streammoe.kernels.compile import compile_seconds
 from streammoe.options import Lags, RegressorOptions, WarmUp
 from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.pipeline.intervals import mixture_intervals
-from streammoe.pipeline.pipeline import Schema
+from streammoe.pipeline.schema import Schema
 from streammoe.ports import Batch
 from streammoe.reduction import reduce
 from streammoe.settings import Settings
@@ -148,7 +148,7 @@ def _ignored_key(settings: Settings) -> tuple[str, ...]:
 
 def model_from(settings: Settings) -> MixtureOfExperts:
     """Create the model that the settings describe, with a warning if they do not fit together well."""
-    alone = settings.model.serve == "polyak"
+    alone = not settings.model.has_portfolio
     if settings.schema.timestamps and settings.model.averaging is not None and alone:
         LOGGER.warning(
             "schema.timestamps: times change slowly, so recent steps fit only recent times, and the average of their "

@@ -26,7 +26,7 @@ class StudentT(ExpertNoise):
     (2.0, 2.776445)
     """
 
-    df: float = option(4.0, "Degrees of freedom; predictions have no variance at 2 or below.", gt=2, le=1e6)
+    df: float = option(4.0, "Degrees of freedom, above 2: there the predictive variance is finite.", gt=2, le=1e6)
 
     name = "student_t"
     most_outputs = None

@@ -248,7 +248,7 @@ class MixtureOfExperts(base.Estimator):
     def member_names(self) -> tuple[str, ...]:
         """Names of all members that the portfolio may have; none where the average predicts alone."""
         options = self.options
-        if options.serve != "portfolio":
+        if not options.has_portfolio:
             return ()
         permanent = (Average.name, Latest.name, OneExpert.name)
         refitted = (Refitted.name,) * options.has_refits

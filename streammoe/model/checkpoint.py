@@ -176,7 +176,7 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
         n_outputs=context.targets.n_outputs,
         n_fields=len(encoder.fields),
         p_v=encoder.expert_width,
-        has_companions=context.options.serve == "portfolio",
+        has_companions=context.options.has_portfolio,
     )
     encoder.check_rows(one.X)
     if one.n_scaling:
@@ -204,7 +204,7 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
 
 def _portfolio(context: Context, arrays: Mapping[str, AnyArray], state: MMState) -> Portfolio | None:
     options = context.options
-    if options.serve != "portfolio":
+    if not options.has_portfolio:
         return None
     portfolio = Portfolio.from_arrays(
         context.family,

@@ -92,7 +92,7 @@ class Context(Noticed):
         self.lags = None if lags is None else LagMemory(lags)
         self.encoder = self.new_encoder()
         self.detector = None if options.drift is None else DriftDetector()
-        refits = options.drift is not None and options.serve == "portfolio"
+        refits = options.drift is not None and options.has_portfolio
         self.recent = RecentEvents() if refits else None
         self.reservoir = Reservoir(options.reservoir, options.seed) if options.reservoir else None
         self.mean_weight = np.ones(1)
@@ -148,7 +148,7 @@ class Context(Noticed):
             averaging=options.averaging_kind,
             schedule=options.schedule,
             averaging_rate=options.averaging_rate,
-            recent_variances=options.serve == "portfolio",
+            recent_variances=options.has_portfolio,
             top_k=options.top_k,
             span=options.events_per_coefficient * self.encoder.n_expert_features,
         )
@@ -162,7 +162,7 @@ class Context(Noticed):
     def portfolio(self, state: MMState, *, trusted: bool = False) -> Portfolio | None:
         """Return the portfolio that begins with a mixture, see `Portfolio.of`; None if its average predicts alone."""
         options = self.options
-        if options.serve != "portfolio":
+        if not options.has_portfolio:
             return None
         return Portfolio.of(self.family, options.bound, state, trusted=trusted)
 
@@ -381,7 +381,7 @@ class Context(Noticed):
         one expert of a warm-up has a gate of its own features.
         """
         options, p_w, p_v = self.options, padded(gate_features), padded(expert_features)
-        n_rows, is_portfolio = self.family.n_rows(self.targets.most_outputs), options.serve == "portfolio"
+        n_rows, is_portfolio = self.family.n_rows(self.targets.most_outputs), options.has_portfolio
         curved = model_bytes(1, n_rows, 0, MOST_FEATURES) if options.has_curved else 0
         K = options.most_experts
 

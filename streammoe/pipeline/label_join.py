@@ -26,7 +26,8 @@ from streammoe.notation import VERBATIM
 from streammoe.persistence import state_digest
 from streammoe.pipeline.decoders.jsonl import is_for_parser, object_of
 from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, TooLarge, label
-from streammoe.pipeline.pipeline import BatchResult, Schema
+from streammoe.pipeline.pipeline import BatchResult
+from streammoe.pipeline.schema import Schema
 from streammoe.ports import EXPIRED, Batch, DeadLetter, Headers, Location, Unreadable, enveloped
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray, IntArray

@@ -2,83 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import re
-import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from streammoe.columns import ColumnKind, Fixed, described, not_found
+from streammoe.columns import described
 from streammoe.engine.interruption import FitCancelled
-from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
-from streammoe.notation import (
-    EVERY,
-    ISO,
-    NUMBER,
-    CommaText,
-    Notations,
-    formats_besides_seconds,
-    formats_of,
-    in_thousands,
-)
-from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, Row, Values, decoder, require_targets, to_row
-from streammoe.pipeline.decoders.values import time_advice
+from streammoe.pipeline.decoders import DecodedBatch, Row, Values, decoder, require_targets, to_row
+from streammoe.pipeline.feature_columns import FeatureColumns
 from streammoe.pipeline.presence import Presence
+from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import Scores
 from streammoe.pipeline.writing import PredictionWriter, Written
-from streammoe.ports import INDEX_NAMES, Batch, DeadLetter, enveloped
-from streammoe.text import cut, shown, some_of
+from streammoe.ports import Batch, DeadLetter, enveloped
 from streammoe.types import BoolArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.pipeline")
-MAX_WARNED_FIELDS = 100
-"""Maximum number of ignored fields to warn of; a producer that makes up names must fill neither memory nor log."""
-
-
-_SETTINGS = {"lagged": "model.lags.inputs"}
-"""The setting that names columns of `Schema`, where it is not one of ``schema`` with the same name."""
-SETTLED_AT = 100
-"""Number of records after which a name in the settings that none of them had is noticed."""
-_CODE = re.compile(r"[ \t]*0[0-9]+[ \t]*")
-
-
-class Schema(NamedTuple):
-    """The role of each field of a record."""
-
-    targets: tuple[str, ...]
-    features: tuple[str, ...] | None = None
-    """``None`` for every field of the first good record that has no other role."""
-    ignore: tuple[str, ...] = ()
-    weight: str | None = None
-    categorical: frozenset[str] = frozenset()
-    timestamps: frozenset[str] = frozenset()
-    numeric: frozenset[str] = frozenset()
-    """Columns that hold numbers."""
-    lagged: frozenset[str] = frozenset()
-    """Columns whose earlier values are features, and which hold numbers too; of others the first value decides."""
-    notations: Notations = Notations()
-    """How values are written."""
-    late_columns: bool = False
-    max_columns: int = 256
-    """Maximum number of features where records name their fields: a first record with more is rejected, and late
-    columns join up to this number."""
-
-    @property
-    def fixed(self) -> Fixed:
-        """Columns whose kind settings fix."""
-        return Fixed(self.categorical, self.timestamps, self.numeric, self.lagged)
-
-    @property
-    def others(self) -> set[str]:
-        """Fields that are never features."""
-        return {*self.targets, *self.ignore, *((self.weight,) if self.weight else ())}
 
 
 class BatchResult(NamedTuple):
@@ -156,9 +100,8 @@ class Pipeline:
         is_pretrained: bool = False,
     ) -> None:
         self.model = model
-        self._is_pretrained = is_pretrained
-        """Whether the model was fitted elsewhere and its columns have not been compared with a record yet."""
         self.schema = schema
+        self.columns = FeatureColumns(model, schema, is_pretrained=is_pretrained)
         self.scores = scores
         self.predictions = predictions
         self.rival: Rival | None = None
@@ -167,11 +110,6 @@ class Pipeline:
         """Whether rows of predictions say which model has made them."""
         self.presence: Presence | None = Presence()
         """Of the features in the events of this run; ``None`` where others follow it."""
-        self._unknown: set[str] = set()
-        self._unsettled = SETTLED_AT
-        """Number of records to examine for names in the settings."""
-        self._seen = {*model.fields, *model.awaited} if model.n else set[str]()
-        """Those of these names that they, or records of earlier runs, had so far."""
 
     def process(self, batch: Batch) -> BatchResult:
         """Learn a batch strictly in order.
@@ -188,10 +126,10 @@ class Pipeline:
             return ledger.to_result()
         if not len(batch):
             if batch.columns is not None:
-                require_targets(batch.origin, batch.columns, self._roles({}))
+                require_targets(batch.origin, batch.columns, self.columns.roles({}))
             return ledger.to_result()
-        if self._is_pretrained:
-            self._compare_columns(batch)
+        if self.columns.is_pretrained:
+            self.columns.compare(batch)
         # Only a warm-up ends in a fit that can be cancelled.
         before = self.model.learner.snapshot() if self.model.is_warming_up else None
         try:
@@ -206,29 +144,27 @@ class Pipeline:
 
     def _learn_all(self, batch: Batch, ledger: _Ledger) -> list[_LearnedRows]:
         """Learn a batch of records, changing only the model and the ledger."""
-        learned: list[_LearnedRows] = []
-        rest = batch if self.model.fields else self._find_columns(batch, ledger)
+        columns, learned = self.columns, list[_LearnedRows]()
+        rest = batch if self.model.fields else self.columns.find(batch, ledger.reject)
         while True:
-            ignored = self.schema.others | self._left_out(rest) if self._takes_columns() else None
-            decoded = decoder(batch.format).decode(
-                rest, self._roles(self.model.column_kinds, rest), ignored, self._awaited()
-            )
+            ignored = self.schema.others | columns.left_out(rest) if columns.takes_late() else None
+            roles = columns.roles(self.model.column_kinds, rest)
+            decoded = decoder(batch.format).decode(rest, roles, ignored, columns.awaited())
             learned += self._learn(rest, decoded, ledger)
             if decoded.first_new is None:
                 break
             at, values = decoded.first_new
             learned.append(self._learn_wider(rest, at, values, ledger))
             rest = rest.tail(at + 1)
-            if ignored is not None and not self._takes_columns():
+            if ignored is not None and not columns.takes_late():
                 LOGGER.warning(
                     "%s: there are now %d columns, as many as schema.max_columns allows; later ones are ignored",
                     batch.origin,
                     len(self.model.fields),
                 )
         if ignored is None:
-            self._warn_of_unknown(batch)
-        if self._unsettled:
-            self._warn_of_not_found(batch)
+            columns.warn_of_unknown(batch)
+        columns.warn_of_not_found(batch)
         return learned
 
     def _learn(self, batch: Batch, decoded: DecodedBatch, ledger: _Ledger) -> list[_LearnedRows]:
@@ -274,11 +210,11 @@ class Pipeline:
         if self.schema.features is None:
             names = names[: self.schema.max_columns - len(self.model.fields)]
         fields = [*self.model.fields, *names]
-        decode, text = decoder(batch.format), _is_text(batch)
+        decode, text = decoder(batch.format), (batch.format == "csv")
         # Decoding has found a kind for each of them.
-        roles = self._roles({}, batch)
+        roles = self.columns.roles({}, batch)
         kinds = {name: kind for name in names if (kind := roles.first_kind(name, values[name], text=text))}
-        row = to_row(decode.names(batch, i), self._roles({**self.model.column_kinds, **kinds}), text=text)
+        row = to_row(decode.names(batch, i), self.columns.roles({**self.model.column_kinds, **kinds}), text=text)
         before = self._before()
         targets, texts = self._targets(row), {j: [level] for j, level in row.texts.items()}
         outcome = self.model.learn_wider(
@@ -293,7 +229,7 @@ class Pipeline:
         )
         if outcome.learned[0]:
             LOGGER.info("%s: more columns by their first values: %s", batch.origin, described(kinds))
-            self._warn_of_values(batch, i, kinds)
+            self.columns.warn_of_values(batch, i, kinds)
         labels = [row.label] if self._is_classifier else None
         at = len(ledger.batch) - len(batch) + i
         rival = self._scored_by_rival(fields, np.array([row.x]), targets, texts, outcome)
@@ -402,304 +338,12 @@ class Pipeline:
     def _before(self) -> _ModelBefore:
         return _ModelBefore(self.model.n, len(self.model.output_names))
 
-    # -- Fields ----------------------------------------------------------------------------------------------------
-
-    def _takes_columns(self) -> bool:
-        """Whether late columns still join."""
-        return self.schema.late_columns and len(self.model.fields) < self.schema.max_columns
-
     @property
     def _is_classifier(self) -> bool:
         return self.model.is_classifier
 
-    def _awaited(self) -> frozenset[str]:
-        """Return the columns that join with their first value."""
-        is_full = self.schema.features is None and len(self.model.fields) >= self.schema.max_columns
-        return frozenset() if is_full else frozenset(self.model.awaited)
-
-    def roles(self) -> FieldRoles:
-        """Return what to read from records as the model is now."""
-        return self._roles(self.model.column_kinds)
-
-    def _roles(self, kinds: Mapping[str, ColumnKind], batch: Batch | None = None) -> FieldRoles:
-        """Return what to read from records with these features, in order, and from a batch for new columns."""
-        schema = self.schema
-        return FieldRoles(
-            tuple(kinds),
-            () if self._is_classifier else schema.targets,
-            schema.targets[0] if self._is_classifier else None,
-            schema.weight,
-            schema.categorical.union(name for name, kind in kinds.items() if kind == "category"),
-            schema.timestamps.union(name for name, kind in kinds.items() if kind == "time"),
-            schema.numeric,
-            schema.lagged,
-            schema.notations,
-            frozenset() if batch is None else batch.categorical,
-        )
-
     def _targets(self, row: Row) -> FloatArray | list[str | None]:
         return [row.label] if self._is_classifier else np.array([row.y])
-
-    def _left_out(self, batch: Batch) -> set[str]:
-        """Return the index of a data frame, which is no feature unless a setting names it or the model has learned it.
-
-        A setting that ignores it anyway is not counted.
-        """
-        fixed = set[str]().union(*self.schema.fixed)
-        return {*batch.index, *INDEX_NAMES}.difference(self.schema.others, fixed, self.model.fields, self.model.awaited)
-
-    def _compare_columns(self, batch: Batch) -> None:
-        """Compare the columns of the first readable record with those that the model was fitted to."""
-        for i in range(len(batch)):
-            try:
-                names = decoder(batch.format).names(batch, i).keys()
-            except InvalidEvent:
-                continue
-            self._is_pretrained = False
-            fields = set(self.model.fields)
-            missing = ", ".join(map(repr, sorted(fields - names)))
-            if fields.isdisjoint(names):
-                raise ConfigError(
-                    f"{batch.origin}: has none of the initial model's features ({missing}) but "
-                    f"{', '.join(map(repr, sorted(names - self.schema.others)))}; rename the columns, or start from "
-                    "another model (a daemon needs --fresh for that)"
-                )
-            if missing:
-                LOGGER.warning("%s: features of the initial model are missing: %s", batch.origin, missing)
-            return
-
-    def _warn_of_unknown(self, batch: Batch) -> None:
-        """Warn once of each field that is ignored."""
-        if self.schema.features is not None or len(self._unknown) >= MAX_WARNED_FIELDS or not self.model.fields:
-            return
-        known = {*self.model.fields, *self.model.awaited, *self.schema.others, *self._unknown, *self._left_out(batch)}
-        unknown = sorted(decoder(batch.format).names_beyond(batch, known, MAX_WARNED_FIELDS - len(self._unknown)))
-        if unknown:
-            self._unknown.update(unknown)
-            LOGGER.warning(
-                "%s: ignoring %s, which the first good record did not have; set schema.late_columns = true to add them",
-                batch.origin,
-                some_of(unknown),
-            )
-
-    def _warn_of_not_found(self, batch: Batch) -> None:
-        """Warn once of names in the settings that none of the first records has; a header decides at once."""
-        schema, decode = self.schema, decoder(batch.format)
-        named: Mapping[str, Collection[str]] = {
-            "features": schema.features or (),
-            "ignore": schema.ignore,
-            "weight": (schema.weight,) if schema.weight else (),
-            **schema.fixed._asdict(),
-            "missing": schema.notations.missing.keys() - {EVERY},
-        }
-        every = set[str]().union(*named.values()) - self._seen
-        names: Collection[str] = ()
-        if batch.format == "jsonl":
-            for i in range(len(batch) if every else 0):
-                with suppress(InvalidEvent):
-                    names = decode.names(batch, i).keys()
-                    self._seen |= every & names
-                    # Half of an event, which waits for its label, may lack what comes with that.
-                    self._unsettled -= schema.targets[0] in names
-                if not self._unsettled:
-                    break
-        else:
-            names = decode.names_beyond(batch, (), sys.maxsize)
-            self._seen |= every & names
-            self._unsettled = 0
-        found = {_SETTINGS.get(name, f"schema.{name}"): set(each) - self._seen for name, each in named.items()}
-        unseen = {name: each for name, each in found.items() if each}
-        if self._unsettled and unseen:
-            return
-        self._unsettled = 0
-        if unseen:
-            columns = {*self.model.fields, *names}.difference(*unseen.values())
-            LOGGER.warning("%s: %s", batch.origin, not_found(unseen, sorted(columns)))
-
-    def check_header(self, batch: Batch) -> None:
-        """Check the columns of a source before they shape the model; records of JSON have none in common.
-
-        Raises:
-            SourceError: the target is not among them, there are too many, or one is of a type that is no feature.
-        """
-        others = self.schema.others | self._left_out(batch)
-        self._require_types(batch, others)
-        decoder(batch.format).decode(batch.tail(len(batch)), self._roles({}))
-        columns = batch.columns if self.schema.features is None else None
-        if columns is not None and (problem := self._describe_excess(set(filter(None, columns)) - others)):
-            raise SourceError(f"{batch.origin} has {problem}")
-
-    def _find_columns(self, batch: Batch, ledger: _Ledger) -> Batch:
-        """Take the columns from the first good record, and return the rest of the batch from that record on.
-
-        Its values decide what columns hold whose kind no setting fixes; those without a value there are awaited. All
-        records before it are rejected and leave no trace in the model. Going record by record makes the result
-        independent of where the stream was cut.
-        """
-        features = self.schema.features
-        others = self.schema.others | self._left_out(batch)
-        self.check_header(batch)
-        fixed = {name: kind for name in features or () if (kind := self.schema.fixed.kind(name))}
-        if features is not None and len(fixed) == len(features):
-            self.model.set_columns(sorted(features))
-            self._warn_of_values(batch, 0, fixed)
-            return batch
-        decode, text = decoder(batch.format), _is_text(batch)
-        for i in range(len(batch)):
-            stage = "decode"
-            try:
-                values = decode.names(batch, i)
-                columns = sorted(values.keys() - others if features is None else features)
-                if features is None and (problem := self._describe_excess(columns)):
-                    raise InvalidEvent(f"the record has {problem}", reason="too_many_columns")
-                roles = self._roles({}, batch)
-                kinds = {
-                    name: kind
-                    for name in columns
-                    if (kind := roles.first_kind(name, values.get(name), text=text)) is not None
-                }
-                row = to_row(values, self._roles(kinds), text=text)
-                stage = "validate"
-                self.model.introduce(
-                    list(kinds),
-                    np.array([row.x]),
-                    self._targets(row),
-                    kinds=list(kinds.values()),
-                    awaited=[name for name in columns if name not in kinds],
-                )
-            except InvalidEvent as error:
-                ledger.reject(i, stage, error.reason, str(self._roles({}).explained(error)))
-            else:
-                LOGGER.info("%s: columns by their first values: %s", batch.origin, described(kinds))
-                self._warn_of_values(batch, i, kinds)
-                if features is None and (index := sorted(self._left_out(batch) & values.keys())):
-                    LOGGER.warning(
-                        "%s: leaving out %s, the index of a data frame as pandas writes it (a first column without a "
-                        "name is %r); to learn from it, name it in schema.numeric, schema.categorical or "
-                        "schema.timestamps",
-                        batch.origin,
-                        some_of(index),
-                        INDEX_NAMES[0],
-                    )
-                return batch.tail(i)
-        return batch.tail(len(batch))
-
-    def _warn_of_values(self, batch: Batch, i: int, kinds: Mapping[str, ColumnKind]) -> None:
-        """Warn of columns whose values in the first records, from the i-th on, may mean something else than is read."""
-        # With the first columns come the other numbers of a record.
-        others = () if self.model.n else (*self._roles({}).targets, *filter(None, [self.schema.weight]))
-        held: dict[str, list[object]] = {name: [] for name in (*kinds, *others)}
-        for at in range(i, min(i + SETTLED_AT, len(batch))):
-            with suppress(InvalidEvent):
-                values = decoder(batch.format).names(batch, at)
-                for name in held.keys() & values.keys():
-                    if not self.schema.notations.of(name).is_missing(values[name]):
-                        held[name].append(values[name])
-        self._warn_of_dates(batch, kinds, {name: each[0] for name, each in held.items() if each})
-        if _is_text(batch):
-            self._warn_of_codes(batch, kinds, held)
-            self._warn_of_thousands(batch, [*others, *(name for name in kinds if kinds[name] == "number")], held)
-
-    def _warn_of_dates(self, batch: Batch, kinds: Mapping[str, ColumnKind], values: Values) -> None:
-        """Warn of columns of categories or numbers by their first values, and of seconds, which may hold dates."""
-        others: dict[ColumnKind, tuple[str, Collection[str], str]] = {
-            "category": ("categories", self.schema.categorical, "categorical"),
-            "number": ("numbers", self.schema.numeric, "numeric"),
-        }
-        for name, kind in kinds.items():
-            value = values.get(name)
-            if kind == "time":
-                self._warn_of_seconds(batch, name, value)
-            if kind not in others or name in others[kind][1] or not isinstance(value, str | int):
-                continue
-            if forms := formats_of(str(value)):
-                LOGGER.warning(
-                    "%s: column %s is one of %s by its first value, %s, and looks like one of dates: to read "
-                    "it as times, %s; else list it in schema.%s",
-                    batch.origin,
-                    shown(name),
-                    others[kind][0],
-                    shown(value),
-                    time_advice(name, forms),
-                    others[kind][2],
-                )
-
-    def _warn_of_seconds(self, batch: Batch, name: str, value: object) -> None:
-        """Warn of a column of times without a format whose first value is a number that hardly counts seconds."""
-        text = str(value.with_point() if isinstance(value, CommaText) else value)
-        if self.schema.notations.of(name).time != ISO or not NUMBER.fullmatch(text):
-            return
-        if (forms := formats_besides_seconds(float(text))) is not None:
-            convert = "convert it (a spreadsheet's days are (days - 25569) * 86400 seconds), or where it counts them "
-            LOGGER.warning(
-                "%s: column %s is one of times and holds %s, which is read as seconds since 1970 and hardly counts "
-                "them: %s%s",
-                batch.origin,
-                shown(name),
-                shown(value),
-                "" if forms else convert,
-                time_advice(name, [*forms, "s"]),
-            )
-
-    def _warn_of_codes(
-        self, batch: Batch, kinds: Mapping[str, ColumnKind], held: Mapping[str, Sequence[object]]
-    ) -> None:
-        """Warn of columns of numbers by their first values that hold some with leading zeros."""
-        for name in sorted(
-            name for name, kind in kinds.items() if kind == "number" and not self.schema.fixed.kind(name)
-        ):
-            if code := next((each for each in held[name] if _CODE.fullmatch(str(each))), None):
-                LOGGER.warning(
-                    "%s: column %s is one of numbers by its first value and holds %s, whose leading zeros are "
-                    "lost: for codes list it in schema.categorical, else in schema.numeric",
-                    batch.origin,
-                    shown(name),
-                    shown(code),
-                )
-
-    def _warn_of_thousands(self, batch: Batch, names: Iterable[str], held: Mapping[str, Sequence[object]]) -> None:
-        """Warn of columns of numbers whose points may separate thousands."""
-        if self.schema.notations.thousands:
-            return
-        texts = {name: [str(each) for each in held[name] if not isinstance(each, CommaText)] for name in names}
-        found = {name: example for name, each in sorted(texts.items()) if (example := in_thousands(each))}
-        if found:
-            LOGGER.warning(
-                "%s: all numbers with a point in %s have three decimals, such as %s, and the others have up to three "
-                'digits; if it separates thousands, set source.decimal = "," and schema.thousands = "."',
-                batch.origin,
-                some_of(found),
-                shown(next(iter(found.values()))),
-            )
-
-    def _require_types(self, batch: Batch, others: Collection[str]) -> None:
-        """Require that the type of each column that would be a feature has values that can be read.
-
-        Raises:
-            SourceError: with all columns of other types, since each of them would reject nearly every record.
-        """
-        features = self.schema.features
-        found = decoder(batch.format).unsupported(batch)
-        names = sorted(found.keys() - others if features is None else found.keys() & set(features))
-        if not names:
-            return
-        remedy = "take them out of schema.features"
-        if features is None:
-            written = json.dumps(names, ensure_ascii=False)
-            remedy = f"list them in schema.ignore, as in {written}"
-        raise SourceError(
-            f"{batch.origin} has columns that hold neither numbers, truth values, texts nor times: "
-            f"{some_of(names, lambda name: f'{shown(name)} ({cut(found[name])})')}; {remedy}, or convert them"
-        )
-
-    def _describe_excess(self, columns: Collection[str]) -> str | None:
-        if len(columns) <= self.schema.max_columns:
-            return None
-        return (
-            f"{len(columns)} columns besides its target, and schema.max_columns allows {self.schema.max_columns}: list "
-            "those to learn from in schema.features, exclude others by schema.ignore, or raise that setting; the time "
-            "per event grows with the square of their number"
-        )
 
 
 class _RivalRows(NamedTuple):
@@ -812,8 +456,3 @@ def _served(
     else:
         predictions[rows] = theirs
     return outcome._replace(losses=losses, predictions=predictions)
-
-
-def _is_text(batch: Batch) -> bool:
-    """Whether the format writes numbers as text."""
-    return batch.format == "csv"

@@ -21,7 +21,8 @@ from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, load
 from streammoe.errors import REASONS
 from streammoe.estimators import model_of
 from streammoe.persistence import decode, encode
-from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.pipeline import Pipeline
+from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.values import seconds

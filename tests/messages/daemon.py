@@ -16,7 +16,8 @@ from streammoe.errors import RetriableCheckpointError
 from streammoe.estimators import MoERegressor
 from streammoe.options import WarmUp
 from streammoe.persistence.resharding import Mark, check_mark
-from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.pipeline import Pipeline
+from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.scaleout.follower import GlobalFollower, GlobalReader
 from streammoe.scaleout.global_model import Contained, GlobalModel, write

@@ -10,7 +10,8 @@ from streammoe.estimators import MoEClassifier, MoERegressor
 from streammoe.notation import Notations
 from streammoe.options import Lags
 from streammoe.pipeline.label_join import LabelJoin, Limits
-from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.pipeline import Pipeline
+from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import Batch
 from tests.list_source import ListSource

@@ -18,7 +18,8 @@ from streammoe.estimators import MoERegressor
 from streammoe.options import Lags, WarmUp
 from streammoe.persistence import decode, encode
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_arrays
-from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.pipeline import Pipeline
+from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.ports import EXPIRED
 from tests.batches import batch_of

@@ -14,7 +14,8 @@ from pyarrow import parquet
 from streammoe import errors
 from streammoe.errors import InvalidEvent, StreammoeError
 from streammoe.estimators import MoEClassifier, MoERegressor
-from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.pipeline import Pipeline
+from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import Batch, Unreadable
 from streammoe_connectors.files.source import FileSource

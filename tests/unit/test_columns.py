@@ -16,7 +16,8 @@ from streammoe.columns import kind_of
 from streammoe.notation import CommaText
 from streammoe.options import WarmUp
 from streammoe.pipeline.decoders.values import TooLarge, Unreadable, first_kind
-from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.pipeline import Pipeline
+from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
 from tests.pairs import pairwise_cases
 from tests.unit.pipeline.streams import batches_of, run

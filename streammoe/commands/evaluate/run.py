@@ -170,7 +170,7 @@ class _Run:
         """Return the events of a batch that our model has learned."""
         # Records rejected for their features are in `bad`, whichever fields are decoded here.
         uses_features = any(each.looks for each in self.peers)
-        roles = self.pipeline.roles()
+        roles = self.pipeline.columns.roles(self.pipeline.model.column_kinds)
         roles = roles if uses_features else roles._replace(fields=())
         fields = roles.fields
         decoded = decoder(batch.format).decode(batch, roles)

@@ -10,7 +10,8 @@ import numpy as np
 
 from streammoe.errors import SourceError, TooManyBadRecords
 from streammoe.pipeline.decoders import Values, decoder
-from streammoe.pipeline.pipeline import BatchResult, Schema
+from streammoe.pipeline.pipeline import BatchResult
+from streammoe.pipeline.schema import Schema
 from streammoe.ports import Batch, DeadLetter
 from streammoe.text import printable, shown, some_of
 

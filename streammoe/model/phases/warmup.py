@@ -51,7 +51,7 @@ class Empty(Phase):
             return Gathering(empty_buffer(context))
         if context.options.warmup.size == 0:
             return Streaming(context.candidate(context.random_start())).begin(context)
-        return WarmUp(empty_buffer(context, has_companions=context.options.serve == "portfolio"))
+        return WarmUp(empty_buffer(context, has_companions=context.options.has_portfolio))
 
     def next_due(self, context: Context) -> int:
         return sys.maxsize

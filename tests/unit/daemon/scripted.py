@@ -12,8 +12,9 @@ from streammoe.estimators import MoERegressor
 from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.label_join import LabelJoin
-from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.predictions import JsonlPredictions
+from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import SourceStatus

@@ -17,8 +17,8 @@ from streammoe import settings
 from streammoe.daemon.loop import CheckpointPolicy
 from streammoe.errors import CheckpointError, RetriableCheckpointError, SinkError, SourceError, TooManyBadRecords
 from streammoe.pipeline.label_join import Limits
-from streammoe.pipeline.pipeline import Schema
 from streammoe.pipeline.predictions import JsonlPredictions
+from streammoe.pipeline.schema import Schema
 from tests.unit.daemon.scripted import Stop, settle
 
 GOOD = [b'{"a": %.4f, "y": %.4f}' % (math.sin(i), math.cos(i)) for i in range(3000)]

@@ -20,7 +20,7 @@ from streammoe.options import Auto, WarmUp
 from streammoe.persistence import decode, state_digest
 from streammoe.persistence.store import read_checkpoint
 from streammoe.pipeline.label_join import LabelJoin, Limits
-from streammoe.pipeline.pipeline import Schema
+from streammoe.pipeline.schema import Schema
 from streammoe.scaleout.watcher import Watcher
 from tests.batches import batch_of
 from tests.unit.scaleout.shards import Daemon, Largest

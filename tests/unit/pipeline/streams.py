@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.options import WarmUp
-from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.pipeline import Pipeline
+from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from tests.batches import batch_of
 

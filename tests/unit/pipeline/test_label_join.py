@@ -15,7 +15,8 @@ from streammoe.errors import SourceError
 from streammoe.estimators import MoERegressor
 from streammoe.options import Lags, WarmUp
 from streammoe.pipeline.label_join import LabelJoin, Limits
-from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.pipeline import Pipeline
+from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import EXPIRED, Unreadable
