@@ -84,22 +84,3 @@ def test_a_daemon_resumes_from_them_and_learns_each_event_once(family, phase):
     found = describe_checkpoint("state")
     assert (found["n"], found["state_digest"]) == (n + len(more), summary.state_digest)
     assert load("state").is_finite()
-
-
-def test_in_python_they_continue_bit_for_bit_over_another_save():
-    for name in NAMES:
-        straight, cut = load(FOLDER / name), load(FOLDER / name)
-        fields = straight.fields
-        targets = {"MoEClassifier": "kind", "MoEMultiTargetRegressor": ("y", "z")}.get(type(straight).__name__, "y")
-        pairs = []
-        for event in events():
-            y = event[targets] if isinstance(targets, str) else {target: event[target] for target in targets}
-            pairs.append(({field: event[field] for field in fields}, y))
-        for i, (x, y) in enumerate(pairs):
-            if i == 7:
-                cut.save("cut.safetensors")
-                cut = load("cut.safetensors")
-            for model in (straight, cut):
-                model.learn_one(x, y)
-        assert cut.state_digest() == straight.state_digest() != EXPECTED[name]["state_digest"]
-        assert straight.n == EXPECTED[name]["n"] + EVENTS

@@ -141,9 +141,9 @@ _WRONG = {
         *("--warmup x", "--schedule linear", "--schedule power --set model.schedule.alpha=x"),
         *("--against LinearRegression", "--plot out.txt", "--plot missing/out.png", "--set metrics.port=1"),
     ),
-    "fit": ("data.csv", "mostly-bad.csv --target y"),
+    "fit": ("data.csv", "mostly-bad.csv --target y", "data.csv twice.csv --target y", "--workers 2 - --target y"),
     "fit data.csv --target y": (
-        *("--method magic", "--method mm --step 2", "--out folder", "--out missing/m.model"),
+        *("--method magic", "--method mm --step 2", "--workers 2 --method mm", "--out folder", "--out missing/m.model"),
         *("--out data.csv", "--out new --trace ./new", "--out /dev/full", "--out /proc/model"),
         "--from-model other.model --out other.model",
     ),
@@ -156,7 +156,13 @@ _WRONG = {
     ),
     "reduce": (
         *("missing --out out", "file --out out", "missing", "folder missing/folder --out out", "folder --out folder"),
-        *("folder --out s3://me:word@bucket", "folder --name a/b --out out", "folder --name a --name b --out out"),
+        *(
+            "folder --out s3://me:word@bucket",
+            "s3://me:word@bucket --out out",
+            "folder ./folder --name a --name b --out out",
+            "folder --name a/b --out out",
+            "folder --name a --name b --out out",
+        ),
         *(
             "folder --out file",
             "folder --out out --metrics-port 0",

@@ -1,6 +1,7 @@
 """Of the estimators: arguments, events that are rejected, checkpoints that hold no model, batch fits and mixtures."""
 
 import math
+from functools import cache, partial
 from itertools import islice
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 from river import datasets, preprocessing
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, schedules
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, reduce, schedules
 from streammoe.distributions import Gaussian, Laplace, StudentT
 from streammoe.features import Encoder
 from streammoe.options import Auto, Exponential, Lags, PageHinkley, WarmUp
@@ -57,13 +58,6 @@ def far_out(_):
 def curved_too_early(_):
     X = np.random.default_rng(0).normal(size=(1_100, 2))
     MoERegressor(2, warmup=WarmUp(60, restarts=1), curved="on").learn_array(X, X[:, 0])
-
-
-def learned_twins(**given):
-    model = MoERegressor(2, warmup=WarmUp(40, restarts=1), **given)
-    with quiet():
-        model.learn_array(*np.split(np.random.default_rng(0).normal(size=(50, 3)), [2], axis=1))
-    return model
 
 
 def from_parameters(change):
@@ -129,6 +123,21 @@ def fitted(*rows, model=None, **given):
     return lambda _: batch.fit(test_batch.regressor() if model is None else model(), *rows, **given)
 
 
+@cache
+@quiet()
+def worker(**arguments):
+    """Return a model whose warm-up is over, to be reduced with others."""
+    model = MoERegressor(**{"n_experts": 2, "warmup": WarmUp(60, restarts=1), **arguments})
+    model.learn_array(X_OF_WORKERS, np.abs(X_OF_WORKERS[:, 0]))
+    return model
+
+
+def reduced(*others, **more):
+    """Return a case: a model that keeps rows is reduced with others, which are made then."""
+    return lambda _: reduce([worker(reservoir=50), *(make() for make in others)], **more)
+
+
+X_OF_WORKERS = np.random.default_rng(0).normal(size=(100, 2))
 IN_PYTHONS_WORDS = {"no JSON", "deep", "field beyond"}
 """They differ from version to version."""
 X, Y = np.arange(8.0).reshape(4, 2), np.arange(4.0)
@@ -264,6 +273,24 @@ CASES = {
     },
     "batch fit of a model that has learned": fitted(*TWENTY, model=learned),
     "fit, on_round no function": fitted(X, Y, model=MoERegressor, on_round=1),
+    # Reductions
+    "reduce, no model": lambda _: reduce([]),
+    "reduce, text": reduced(lambda: "a"),
+    "reduce, a warm-up": reduced(MoERegressor),
+    "reduce, another kind": reduced(MoEClassifier),
+    "reduce, other columns": reduced(partial(trained, MoERegressor, 30)),
+    "reduce, another degree": reduced(partial(worker, degree=2)),
+    "reduce, another family": reduced(partial(worker, expert="laplace")),
+    "reduce, no rows kept": lambda _: reduce([worker()]),
+    "reduce, n_experts 0": reduced(n_experts=0),
+    "reduce, more experts than there are": reduced(n_experts=9),
+    "reduce, weights no list": reduced(weights=5),
+    "reduce, weights too large": reduced(weights=[1e308]),
+    "reduce, too many weights": reduced(weights=[1.0, 1.0]),
+    "reduce, a weight of 0": reduced(weights=[0.0]),
+    "reduce, too few inputs": reduced(support=np.zeros((2, 2))),
+    "reduce, an invalid input": reduced(support=[{"x0": 1.0, "x1": 2.0}, {"x0": "seven", "x1": 1.0}]),
+    "reduce, a column without a value": reduced(support=[{"x1": float(at)} for at in range(20)]),
     # Distributions
     "a distribution before there are outputs": lambda _: MoEMultiTargetRegressor().predict_distribution_one({"a": 1.0}),
     "quantile of 1": lambda _: test_distributions.TWO.quantile(1.0),

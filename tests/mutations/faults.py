@@ -25,7 +25,7 @@ AREAS = {
     "portfolio": "test_portfolio.py test_mean_trust.py test_curved.py test_steady.py",
     "held": "test_held.py test_tails.py unit/test_features.py invariants/*.py",
     "refits": "test_growing.py test_refits.py test_refit.py test_recent.py invariants/*.py",
-    "lags": "test_lags.py test_lags_of_late_labels.py test_label_join.py test_joined_labels.py invariants/*.py",
+    "lags": "test_lags.py test_label_join.py test_joined_labels.py invariants/*.py",
     "encoder": "unit/test_features.py test_regressor.py",
     "outputs": "unit/test_outputs.py",
     "columns": "unit/test_columns.py",

@@ -8,7 +8,6 @@ each letter.
 import ctypes
 import json
 import resource
-import shutil
 import signal
 import socket
 import sys
@@ -19,7 +18,6 @@ from pathlib import Path
 
 import pytest
 
-from streammoe.errors import CheckpointError
 from tests.process.workspace import TIMEOUT, Workspace, append, flags_of, two_regimes, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set by prlimit")
@@ -139,14 +137,6 @@ def test_a_disk_that_stays_full_ends_it_and_costs_nothing(here, whole, follow):
     check_all_is_there(here, once=False)
 
 
-def test_no_room_at_the_start_leaves_the_last_checkpoint(here, whole, follow):
-    follow()
-    here.run_here(batches=3)
-    before = here.checkpoints()
-    assert "checkpoint folder state" in ended(here.run(before=room(12)), 4)  # enough for a process id
-    assert here.checkpoints() == before
-
-
 def ended(command, code):
     """The log of a command that ended with this code."""
     command.end(code)
@@ -154,38 +144,6 @@ def ended(command, code):
 
 
 # --- what is taken away ---------------------------------------------------------------------------------------------
-
-
-def test_checkpoints_or_their_folder_that_somebody_removes_are_followed_by_sound_ones(here, whole, follow):
-    daemon = follow(OFTEN)
-    daemon.wait_for_events(FIRST)
-    for path in (here / "state").glob("*.safetensors"):
-        path.unlink()
-    append(here / "all.jsonl", b"".join(LINES[FIRST:1_400]))
-    wait_until(here.checkpoints)
-    assert here.inspect()["n"] > 0
-    (here / "state").rename(here / "gone")  # in one step, whatever is being written there
-    shutil.rmtree(here / "gone")
-    append(here / "all.jsonl", b"".join(LINES[1_400:]))
-    daemon.wait_for_events(EVENTS)
-    wait_until(here.checkpoints)
-    with pytest.raises(CheckpointError):  # the folder is locked again, too
-        here.run_here()
-    daemon.kill()
-    assert here.run_here()["state_digest"] == whole
-
-
-def test_a_lock_file_that_is_removed_lets_no_two_daemons_save(here, whole, follow):
-    first = follow(RARELY)
-    first.wait_for_events(FIRST)
-    (here / "state" / "lock").unlink()
-    second = follow(RARELY)
-    second.wait_for("metrics at")  # it has the folder
-    first.send_signal(signal.SIGTERM)
-    assert f"in use by process {second.pid}" in ended(first, 4)
-    second.kill()
-    append(here / "all.jsonl", REST)
-    assert here.run_here()["state_digest"] == whole
 
 
 # --- descriptors, memory, connections -------------------------------------------------------------------------------

@@ -153,13 +153,16 @@ def test_a_restart_resumes_with_other_settings_that_do_not_shape_the_model(here,
 
 
 def test_a_fresh_start_sets_the_checkpoints_there_are_aside(here):
-    first = run()
-    with opened(fresh=True) as running:
+    rows = ["predictions.kind=file", "predictions.path=rows.jsonl"]
+    first = run(*rows)
+    before = Path("rows.jsonl").read_bytes()
+    with opened(*rows, fresh=True) as running:
         second = running.daemon.run(StopFlag())
     assert running.n_learned_at_start == 0
     assert (second.learned, second.state_digest) == (200, first.state_digest)
     (aside,) = Path("state").glob("set-aside-*")
     assert describe_checkpoint(aside)["state_digest"] == first.state_digest
+    assert Path("rows.jsonl").read_bytes() == 2 * before
 
 
 def test_without_any_valid_checkpoint_it_does_not_start_over(here):

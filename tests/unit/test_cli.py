@@ -107,25 +107,6 @@ def test_what_run_says_of_files_is_said_before_and_nothing_is_written(call, conf
     assert call("check-config", config, code=3).stderr == call("run", config, "--log-level", "error", code=3).stderr
 
 
-def test_a_wrong_kind_hides_no_other_error_of_its_section_or_of_others(call, config):
-    for kind, wrong in {
-        "model": ("n_experts=-1", "exprt=laplace", "max_classes=0"),
-        "source": ("path=3", "delimitr=tab", "block_bytes=x"),
-        "predictions": ("interval=2", "pth=a.jsonl"),
-        "dead_letters": ("max_ratio=2", "pth=a.jsonl"),
-    }.items():
-        flags = [f"{kind}.kind=no", *(f"{kind}.{each}" for each in wrong), "metrics.port=70000"]
-        done = call("check-config", config, *(word for flag in flags for word in ("--set", flag)), code=2)
-        named = [line.removeprefix("error: ").partition(":")[0] for line in done.stderr.splitlines()]
-        assert sorted(named) == sorted(flag.partition("=")[0] for flag in flags)
-
-
-def test_what_only_some_kinds_of_a_section_reject_is_no_error_while_the_kind_is_not_known(call, config):
-    flags = ["model.kind=no", "model.classes=['a', 'b']", "model.expert=laplace", "model.lags=2"]
-    done = call("check-config", config, *(word for flag in flags for word in ("--set", flag)), code=2)
-    assert done.stderr.count("error: ") == 1
-
-
 def test_files_where_folders_must_be_and_folders_for_files_are_errors_and_missing_folders_are_made(
     call, config, tmp_path
 ):

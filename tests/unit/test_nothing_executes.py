@@ -1,28 +1,25 @@
 """No way from data to code: what the sources of the package may not even name.
 
-Beside the import contract "Nothing that is read can execute", which also sees what is imported by way of others.
+Beside the import contract "Nothing that is read can execute", which also sees what is imported by way of others, and
+beside ruff's and bandit's rules about `eval`, shells, pickles and the like.
 """
 
-import ast
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
+from token import NAME
+from tokenize import generate_tokens
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted(
     path for folder in ("streammoe", "connectors/streammoe_connectors") for path in (ROOT / folder).rglob("*.py")
 )
 SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PATHS}
-MODULES = {
-    *("_pickle", "cPickle", "cloudpickle", "code", "codeop", "ctypes", "dbm", "dill", "joblib", "marshal", "pdb"),
-    *("pickle", "runpy", "shelve", "timeit", "xmlrpc", "yaml"),
-}
-"""Modules that make code, or objects of any class, out of what they read."""
-BUILTINS = {"eval", "exec", "compile", "__import__", "breakpoint", "input"}
 NAMES = {
     *("allow_pickle", "fromfile", "literal_eval", "memmap", "read_pickle", "to_pickle", "unsafe_load", "full_load"),
     *("popen", "system", "execv", "execve", "execvp", "spawnv", "spawnl", "posix_spawn", "fork", "set_start_method"),
-    *("FunctionType", "CodeType"),
+    *("FunctionType", "CodeType", "__import__"),
 }
 """Attributes, functions and arguments that do, or that start programs."""
 SERVERS = {"bind", "listen", "create_server", "start_server", "start_unix_server", "HTTPServer", "TCPServer"}
@@ -41,45 +38,31 @@ MAY = {
     "listening": {"streammoe/daemon/server.py"},
 }
 """Where alone something is used."""
-BANNED = {ast.Import: MODULES, ast.ImportFrom: MODULES | NAMES, ast.Name: NAMES | BUILTINS}
 
 
 def findings(source, place):
-    """What a source must not hold, each with its line."""
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.Import(names=names):
-                used = {alias.name.partition(".")[0] for alias in names}
-            case ast.ImportFrom(module=module, names=names):
-                used = {(module or "").partition(".")[0], *(alias.name for alias in names)}
-            case ast.Name(id=name) | ast.Attribute(attr=name):
-                used = {name}
-            case ast.keyword(arg="shell", value=value) if not (isinstance(value, ast.Constant) and not value.value):
-                yield f"{place}:{node.lineno}: shell"
-                continue
-            case ast.keyword(arg=name):
-                used = {name}
-            case _:
-                continue
-        wrong = used & BANNED.get(type(node), NAMES)
-        wrong |= {name for name in used & MAY.keys() if place not in MAY[name]}
-        wrong |= used & SERVERS if place not in MAY["listening"] else set()
-        yield from (f"{place}:{node.lineno}: {name}" for name in sorted(wrong))
+    """The names that a source must not hold, outside of text and comments."""
+    used = {token.string for token in generate_tokens(StringIO(source).readline) if token.type == NAME}
+    return (
+        used & NAMES
+        | {name for name in used & MAY.keys() if place not in MAY[name]}
+        | (used & SERVERS if place not in MAY["listening"] else set())
+    )
 
 
 def test_no_source_can_make_code_of_data():
     assert len(SOURCES) > 100
     for place, source in SOURCES.items():
-        assert list(findings(source, place)) == []
+        assert not findings(source, place), place
 
 
 def test_it_finds():
     for source in (
-        *("import xml, marshal", "from shelve import open", "import joblib.memory", "eval(text)", "run = exec"),
-        *("from pandas import read_pickle", "importlib.import_module(name)", "np.load(path, allow_pickle=True)"),
-        *("os.system(text)", "import subprocess", "run(text, shell=flag)", "socket.create_server(address)"),
+        "importlib.import_module(name)",
+        "np.load(path, allow_pickle=True)",
+        "socket.create_server(address)",
     ):
-        assert list(findings(source, "streammoe/new.py")), source
+        assert findings(source, "streammoe/new.py"), source
 
 
 def test_the_reader_takes_no_module_from_the_folder_that_it_runs_in(tmp_path):

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from streammoe import (
-    ConfigError,
     Gaussian,
-    InvalidEvent,
     MoEClassifier,
     MoEMultiTargetRegressor,
     MoERegressor,
@@ -242,62 +240,11 @@ def test_inputs_may_be_given_as_an_array_a_frame_or_events(workers: Sequence[MoE
     assert len(set(found)) == 1
 
 
-def test_models_that_do_not_fit_together_are_refused(workers: Sequence[MoERegressor]) -> None:
-    with pytest.raises(ConfigError, match=r"models: got 0; give 1 to 4096"):
-        reduce([])
-    for other, message in (
-        ("a", r"models\[1\]: got 'a'; give a MoERegressor, MoEMultiTargetRegressor or MoEClassifier"),
-        (MoERegressor(2), r"models\[1\]: its warm-up is not over \(0 events so far\)"),
-        (MoEClassifier(2), r"models: got MoEClassifier, MoERegressor; all must be of one"),
-        (fitted_otherwise(), r"it has 'c' that models\[0\] lacks and no 'x1'; reduce models of the same columns only"),
-        (fitted(1, degree=2), r"models\[1\]: degree is 2 here and 1 in models\[0\]"),
-        (fitted(1, expert="laplace"), r"its experts are not those of models\[0\]; reduce models of the same family"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            reduce([workers[0], other])
-
-
-def fitted_otherwise() -> MoERegressor:
-    model = MoERegressor(n_experts=2, warmup=WARMUP)
-    X, y = stream(200, 0)
-    model.learn_array(X, y, feature_names=["x0", "c"])
-    return model
-
-
-def test_arguments_are_checked(workers: Sequence[MoERegressor]) -> None:
-    arguments: dict[str, Any]
-    for arguments, message in (
-        ({"n_experts": 0}, r"n_experts: got 0; it must be a whole number ≥ 1"),
-        ({"n_experts": 9}, r"n_experts: got 9; the models have only 8 experts together"),
-        ({"weights": 5}, r"weights: got 5; give a list of numbers, one for each model"),
-        ({"weights": [1e308, 1.0, 1e308, 1.0]}, r"weights: got 1 to 1e\+308; weights are from 1e-100 to 1e\+100"),
-        ({"weights": [1.0]}, r"weights: got 1 for 4 models; give one for each"),
-        ({"weights": [1.0, 1.0, 0.0, 1.0]}, r"weights: got 0.0 for models\[2\]; it must be a finite number above 0"),
-        ({"support": np.zeros((2, 2))}, r"support: there are 2 inputs to compare the models at, and their 3 features"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            reduce(workers, **arguments)
-
-
-def test_models_without_a_reservoir_need_inputs_and_are_not_refined() -> None:
+def test_models_without_a_reservoir_are_not_refined() -> None:
     without = [fitted(seed, reservoir=0) for seed in range(2)]
-    with pytest.raises(ConfigError, match=r"give inputs as support, or let the models keep a reservoir"):
-        reduce(without)
     for models in (without, [*without, fitted(2)]):
         X, _ = stream(100, 80)
         assert reduce(models, support=X).n == 1000 * len(models)
-
-
-def test_an_invalid_input_is_named(workers: Sequence[MoERegressor]) -> None:
-    with pytest.raises(InvalidEvent, match=r"support\[1\]: x0"):
-        reduce(workers, support=[{"x0": 1.0, "x1": 2.0}, {"x0": "seven", "x1": 1.0}])
-
-
-def test_each_column_needs_a_value_in_some_input(workers: Sequence[MoERegressor]) -> None:
-    rows: list[dict[str, float]] = [{"x1": float(at)} for at in range(20)]
-    with pytest.raises(ConfigError, match=r"support: no row has a value of 'x0'; give inputs with all columns"):
-        reduce(workers, support=rows)
-    reduce(workers, support=[*rows, {"x0": 1.0, "x1": 1.0}])
 
 
 def test_models_are_not_changed(workers: Sequence[MoERegressor]) -> None:

@@ -32,6 +32,7 @@ def enter(folder, patch):
         schema.target = "y"
         model = { n_experts = 2, warmup.size = 50, warmup.restarts = 1 }
         checkpoint = { every_events = 1, keep = 5 }
+        predictions = { kind = "file", path = "rows.jsonl" }
         metrics.enabled = false
         """,
     )
@@ -76,6 +77,7 @@ def prepare(*metadata):
 def test_it_goes_back_by_one_and_what_came_after_is_learned_again(learned):
     *_, before, newest = store().generations()
     n = store().load(before).metadata["n"]
+    rows = Path("rows.jsonl").read_bytes()
     done = roll_back(STATE)
     assert (done.generation, done.before, done.n) == (before, newest, n)
     assert done.records == RECORDS - sum(store().load(before).metadata["counters"]["outcomes"].values()) > 0
@@ -83,6 +85,7 @@ def test_it_goes_back_by_one_and_what_came_after_is_learned_again(learned):
     assert [path.name for path in Path(done.aside).iterdir()] == [store().path(newest).name]
     again = run()
     assert (again.state_digest, again.learned, again.scores) == (learned.state_digest, learned.learned, learned.scores)
+    assert Path("rows.jsonl").read_bytes() == rows, "what was predicted since is taken back, too"
 
 
 def test_killed_in_the_middle_it_can_be_done_again_and_undone(learned, monkeypatch):

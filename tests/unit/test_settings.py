@@ -260,6 +260,9 @@ RULES: dict[str, list[str]] = {
     "labels.expire_events=5": ["labels.expire_events"],
     # Several at once
     "labels.key=y labels.kye=x source.kind=no": ["source.kind", "labels.kye"],
+    "model.kind=no model.exprt=laplace": ["model.kind", "model.exprt"],
+    "predictions.kind=no predictions.pth=a metrics.port=70000": ["predictions.kind", "predictions.pth", "metrics.port"],
+    "model.kind=no model.classes=['a','b'] model.expert=laplace model.lags=2": ["model.kind"],
     "source.kind=queue source.topics=['a',1]": ["source.topics.1", "source.topics", "source.path"],
 }
 """Flags that are wrong over the minimal file, and the settings that the problems name."""

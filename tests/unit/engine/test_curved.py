@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoERegressor
-from streammoe.engine.members.curved import MOST_FEATURES
-from streammoe.errors import ConfigError
 from streammoe.options import WarmUp
 
 RNG = np.random.default_rng(2)
@@ -74,30 +72,6 @@ def test_it_comes_back_after_a_drift():
     assert model.member_weights["curved"] > 0.9
 
 
-def test_with_few_inputs_it_sees_products_with_more_squares_with_many_none():
-    def terms(p):
-        model = model_of(MoERegressor)
-        many = RNG.normal(size=(400, p))
-        model.learn_array(many, many[:, 0])
-        member = model.learner.phase.portfolio.members[-1]
-        return None if member.name != "curved" else len(member.terms)
-
-    assert (terms(3), terms(12)) == (1 + 3 + 6, 1 + 12 + 12)
-    assert terms(MOST_FEATURES // 2) is None
-
-
-@pytest.mark.parametrize("first", [0.0, 0.5])
-def test_which_columns_it_multiplies_does_not_depend_on_the_order_of_events(first):
-    rows = X[:400].copy()
-    rows[RNG.permutation(400)[:200], 0] = 0.0
-    rows[:, 1] = np.where(np.arange(400) < 50, rows[:, 1], 0.0)  # too few values to know its range
-    rows[0, 0] = first
-    model = model_of(MoERegressor)
-    model.learn_array(rows, DISTANCE[:400])
-    multiplied = {tuple(term) for term in model.learner.phase.portfolio.members[-1].terms.tolist() if term[0] > 0}
-    assert multiplied == {(1, 1), (1, 3), (3, 3)}
-
-
 def test_asked_for_before_ranges_are_known_it_joins_as_soon_as_they_are():
     model, plain = (model_of(MoERegressor, warmup=WarmUp(60, restarts=1), curved=each) for each in ("on", "off"))
     losses = [each.learn_array(X, DISTANCE) for each in (model, plain)]
@@ -106,14 +80,3 @@ def test_asked_for_before_ranges_are_known_it_joins_as_soon_as_they_are():
     without_scale = model_of(MoERegressor, warmup=0, curved="on")  # inputs might be anything
     without_scale.learn_array(X, DISTANCE)
     assert "curved" not in without_scale.member_weights
-
-
-def late(x, i):
-    """Whether an event has the late column; its values are far from those of the others."""
-    return {**x, "late": 1e6 * (i % 7)} if i > 1_500 else x
-
-
-def test_it_cannot_be_asked_for_without_a_portfolio_or_held_inputs():
-    for other in ({"hold": False}, {"serve": "polyak"}):
-        with pytest.raises(ConfigError):
-            MoERegressor(curved="on", **other)

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoERegressor
+from streammoe import MoERegressor
 from streammoe.engine.mean_trust import MeanTrust
 from streammoe.kernels.portfolio import LEAST_WEIGHT
 from streammoe.options import WarmUp
@@ -37,43 +37,14 @@ def test_where_a_likely_density_has_a_poor_mean_errors_decide():
     assert model.predict_distribution_one(row).mean() == old.predict_distribution_one(row).mean()
 
 
-def test_probabilities_of_classes_are_those_of_the_density():
-    model = MoEClassifier(**QUICK)
-    model.learn_array(X[:200], (TWO_STATES[:200] > 0.0).astype(int))
-    assert not any(name.startswith("portfolio.mean_") for name in model.arrays())
-
-
-def combined(trust, predictions, targets, served, counts):
-    found = served.copy()
-    trust.combine(predictions, targets, counts, found)
-    return found
-
-
-def rows(n, members=3, outputs=2):
-    rng = np.random.default_rng(1)
-    targets = rng.normal(size=(n, outputs))
-    predictions = targets + rng.normal(size=(members, n, outputs)) * np.array([0.1, 1.0, 2.0])[:, None, None]
-    return predictions, targets, predictions.mean(axis=0), rng.uniform(0.2, 2.0, size=n)
-
-
-def test_whoever_was_near_predicts_and_one_that_was_not_comes_back():
-    predictions, targets, served, counts = rows(4_000)
-    trust = MeanTrust.of(3, 2, trusted=False)
-    combined(trust, predictions, targets, served, counts)
-    assert trust.weights[1] > 0.95
-    predictions = predictions[::-1].copy()
-    found = combined(trust, predictions[:, :200], targets[:200], served[:200], counts[:200])
-    assert trust.weights[3] > 0.95
-    assert np.abs(found[100:] - targets[100:200]).mean() < 0.15
-
-
 def test_errors_without_measure_leave_finite_weights():
     """From none at all, in which nothing is learned, to those whose squares are infinite."""
     for size, first in itertools.product((0.0, 1e-200, 1e-160, 1e150, 1e200, 1e308), (0.0, 1.0)):
         trust = MeanTrust.of(2, 1, trusted=False)
         targets = np.array([first, size, 0.0, 1.0, -size])[:, None]
         predictions = np.stack([np.zeros((5, 1)), np.full((5, 1), size / 2)])
-        found = combined(trust, predictions, targets, predictions[0], np.full(5, 1e6))
+        found = predictions[0].copy()
+        trust.combine(predictions, targets, np.full(5, 1e6), found)
         assert trust.is_finite()
         assert np.isfinite(found).all()
         assert (trust.weights >= LEAST_WEIGHT * (1.0 - 1e-6)).all()

@@ -1,13 +1,10 @@
 """Weights of a portfolio at their limits, and members that become unsound."""
 
-import sys
-
 import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoERegressor
 from streammoe.engine.members import one_expert
-from streammoe.engine.portfolio import Portfolio
 from streammoe.errors import InvalidEvent
 from streammoe.kernels.loop import UNSOUND
 from streammoe.kernels.portfolio import LEAST_WEIGHT, combine
@@ -47,22 +44,6 @@ def test_densities_that_vanish_or_are_endless_leave_finite_weights(loss):
             assert trust.sum() == pytest.approx(1.0)
 
 
-def test_equal_members_share_equally_in_the_end_and_one_that_was_wrong_for_long_comes_back():
-    _, _, trust = combined(np.zeros((5_000, 3)), np.ones(5_000))
-    np.testing.assert_allclose(trust, 1 / 3, atol=1e-3)
-    long = np.zeros((3_000, 3))
-    long[:2_950, 0], long[2_950:, 1:] = 1.0, 1.0
-    _, _, trust = combined(long, np.ones(3_000))
-    assert trust[0] > 0.99
-
-
-def test_one_event_counts_for_so_much_only_and_those_like_it_soon_after_in_full():
-    calm, wrong, floored = [0.0, 0.1, 0.1], [20.0, 0.0, 0.0], (1.0 - 2e-8, 1e-8, 1e-8)
-    for rows, stays in (([wrong], True), ([wrong, *[calm] * 500, wrong], True), ([wrong, *[calm] * 3, wrong], False)):
-        _, _, trust = combined(rows, np.ones(len(rows)), floored)
-        assert (trust[0] > 0.99) == stays, len(rows)
-
-
 @pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
 def test_an_event_that_spoils_a_member_is_rejected_and_leaves_no_trace(kind, monkeypatch):
     targets = Y if kind is MoERegressor else (Y > 0.0).astype(int)
@@ -92,13 +73,3 @@ def test_an_event_that_spoils_a_member_is_rejected_and_leaves_no_trace(kind, mon
     twin.learn_array(X[rest], targets[rest])
     assert model.state_digest() == twin.state_digest()
     assert model.is_finite()
-
-
-def test_reviews_become_rarer_once_a_stream_is_long():
-    model = MoERegressor(**QUICK)
-    model.learn_array(X[:100], Y[:100])
-    portfolio = model.learner.phase.portfolio
-    found = [portfolio.next_review(n, awaits_another=True) for n in (0, 1_023, 1_024, 15_360, 16_384, 20_479, 20_480)]
-    assert found == [1_024, 1_024, 2_048, 16_384, 20_480, 20_480, 24_576]
-    calm = Portfolio.of(model.learner.context.family, "adaptive", model.learner.state)  # nobody is on probation
-    assert [calm.next_review(n) for n in (0, 20_480)] == [sys.maxsize] * 2

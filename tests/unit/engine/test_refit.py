@@ -4,10 +4,8 @@ import numpy as np
 
 from streammoe import MoEClassifier, MoERegressor
 from streammoe.engine import refit
-from streammoe.engine.cost import Shape
 from streammoe.engine.em import Buffer
 from streammoe.engine.mixture import score, served_parameters
-from streammoe.experts import families
 from tests.unit.estimators.models import LABELS, STREAMS, trained
 
 SHIFT = np.array([4.0, 1.5, 0.0, -2.0])
@@ -27,17 +25,6 @@ def rows(model, n, *, shift=SHIFT, seed=9):
 def refitted(model, buffer):
     context, leader = model.learner.context, model.learner.phase.leader
     return refit.refit(context.family, leader, buffer, context.targets.n_outputs)
-
-
-def test_experts_that_moved_together_are_found_from_as_many_rows_as_determine_the_move():
-    model = trained(MoERegressor, 600, standardize=False)
-    before = served_parameters(model.learner.state).experts
-    state = refitted(model, rows(model, 120))
-    assert state.n[0] == model.n
-    for expert, old in zip(state.average_experts[:, 0, :4], before[:, 0, :4], strict=True):
-        np.testing.assert_allclose(expert, old + SHIFT, atol=0.2)
-    # Far from what was true before, so that the prior must have moved as well.
-    assert np.sqrt(state.average_variances).max() < 0.3
 
 
 def test_six_experts_that_moved_together_keep_their_regions():
@@ -83,11 +70,3 @@ def test_experts_of_classes_are_fitted_from_those_before_and_after():
         for each in (learner.state, state)
     ]
     assert losses[1] < losses[0] - 1.0
-
-
-def test_too_few_rows_and_too_wide_models_are_not_fitted():
-    model = trained(MoERegressor, 600, standardize=False)
-    assert refitted(model, rows(model, 10)) is None
-    family = families()["gaussian"]
-    assert refit.rounds(family, Shape(4, 1, 11, 11), 512) == refit.ROUNDS
-    assert refit.rounds(family, Shape(4, 1, 101, 101), 512) == 0

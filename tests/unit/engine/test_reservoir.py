@@ -53,18 +53,6 @@ def test_far_into_a_stream_all_ages_are_equally_frequent():
     assert len(set(numbers(filled(N)))) == SIZE
 
 
-def test_a_copy_that_was_kept_is_brought_up_to_date_unless_it_has_changed():
-    reservoir, spare = filled(100), None
-    for rows in np.split(np.arange(100, 1000), range(10, 900, 10)):
-        reservoir.add(X[rows], Y[rows], WEIGHTS[rows])
-        spare = reservoir.copy(spare)
-        assert state(spare) == state(reservoir)
-    spare.add(X[:400], Y[:400], WEIGHTS[:400])
-    assert state(reservoir.copy(spare)) == state(reservoir) == state(filled(1000))
-    other = reservoir.copy()
-    assert state(reservoir.copy(filled(1000))) == state(other.copy(spare)) == state(filled(1000))
-
-
 def test_a_smaller_sample_is_a_uniform_part_and_goes_on_uniformly():
     counts = np.zeros(40)
     for seed in range(2000):

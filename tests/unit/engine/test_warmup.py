@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy.special import log_softmax
 
 from streammoe.engine import em, mixture, warmup
 from streammoe.engine.jobs import run_job
 from streammoe.engine.state import is_finite
-from streammoe.experts import families
 from tests.unit.cases import Case, draw, em_of, options
 
 LINE = Case("gaussian", 1)
@@ -97,16 +95,6 @@ def test_hardly_more_rows_than_features_are_not_interpolated():
     assert loss(state, *mirrored(1000, 100), case=case) < 1.2 < np.log(4)
 
 
-def test_the_center_of_the_prior_is_no_interpolation_either():
-    case, (R, Y) = Case("categorical", 4), mirrored(160)
-    buffer = em.Buffer(R, R, Y, np.ones(160))
-    prior = run_job(em.one_expert_prior(case.family, buffer, 4, options(case, 2, 0.04, "adaptive")))
-    R, Y = mirrored(1000, 100)
-    logits = np.column_stack([np.zeros(1000), R @ prior.experts.T])
-    losses = -log_softmax(logits, axis=1)[np.arange(1000), Y[:, 0].astype(int)]
-    assert losses.mean() < 2.5  # not 3.7
-
-
 POOR = {
     "equal columns": lambda R, Y: (np.column_stack([R, R[:, 1]]), Y),
     "one row": lambda R, Y: (R[:1], Y[:1]),
@@ -144,17 +132,6 @@ def test_poor_buffers_give_a_finite_model(case, spoil, K, prior_strength):
     scores, _ = mixture.score(case.family, mixture.served_parameters(state), R, R, Y, n_outputs=case.n_outputs)
     assert np.isfinite(scores.losses).all()
     assert np.isfinite(scores.predictions).all()
-
-
-def test_default_size_grows_with_the_parameters_within_bounds():
-    for name, shape, size in [
-        ("gaussian", (1, 1, 2, 2), 400),
-        ("gaussian", (64, 1, 500, 500), 500),
-        ("categorical", (4, 9, 2000, 2000), 800),
-        ("categorical", (4, 1, 62, 62), 482),
-        ("categorical", (2, 4, 11, 11), 18 * 99),
-    ]:
-        assert warmup.default_size(families()[name], warmup.Shape(*shape)) == size
 
 
 # --- which of several fits is taken ---------------------------------------------------------------------------------

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoERegressor, WarmUp
+from streammoe import MoERegressor
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.layout import NO_ADDITIONS
 
 WIDE = [f"x{j}" for j in range(2_000)]
 
@@ -30,38 +29,3 @@ def test_columns_that_make_a_model_too_large_are_rejected_and_change_nothing(arg
     with pytest.raises(ConfigError):
         fresh.set_columns(WIDE)
     assert (begun.n, begun.fields, begun.state_digest(), fresh.fields) == (1, ["a"], digest, [])
-
-
-ONCE = WarmUp(restarts=1)
-STATES = (
-    "state.",
-    "portfolio.",
-    "warmup.recursive",
-    "warmup.modest",
-    "warmup.constant",
-    "warmup.curved",
-    "warmup.interim",
-)
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        MoERegressor(n_experts=2, warmup=ONCE),
-        MoERegressor(n_experts=3, degree=2, curved="off", warmup=ONCE),
-        MoEClassifier(n_experts=2, classes=[0, 1, 2], max_classes=3, warmup=ONCE),
-    ],
-    ids=["two", "squares", "classes"],
-)
-def test_the_size_that_counts_is_that_of_the_largest_state_with_all_members_and_companions(model):
-    rng = np.random.default_rng(0)
-    sizes = []
-    for n in (40, 260, 700, 1000):
-        X = rng.standard_normal((n, 60))
-        y = (X[:, 0] + 3.0) * np.sign(X[:, 1])
-        model.learn_array(X, (y > 0) * 1 if isinstance(model, MoEClassifier) else y)
-        arrays = {name: each for name, each in model.arrays().items() if name.startswith(STATES)}
-        sizes.append(sum(each.nbytes for name, each in arrays.items() if ".growing" not in name))
-    context = model.learner.context
-    counted = context.state_bytes(*context.encoder.widths_with(NO_ADDITIONS))
-    assert 0.8 * counted <= max(sizes) <= 1.05 * counted

@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from streammoe import MoEClassifier, MoERegressor
-from tests.unit.estimators.models import classes, trained
+from streammoe import MoEClassifier
+from tests.unit.estimators.models import classes
 
 LONG = {"warmup": 400, "standardize": True}
-OWN = ("trust", "modest.", "constant.", "curved.", "curved_terms")
 
 
 def test_a_ring_is_found_before_there_is_a_mixture():
@@ -23,27 +22,6 @@ def test_inputs_without_any_use_cost_little_more_than_the_frequencies_of_the_cla
     counts = np.concatenate([[0], np.cumsum(y)[:-1]])
     chance = (counts + 0.5) / (np.arange(100) + 1.0)
     assert losses["portfolio"] < -np.log(np.where(y == 1, chance, 1.0 - chance)).sum() + 15.0 < losses["polyak"]
-
-
-def test_they_are_of_classes_and_curved_once_scales_are_known():
-    def found(kind, n, **more):
-        names = trained(kind, n, **{**LONG, **more}).arrays()
-        return {name.split(".")[1] for name in names if name.startswith("warmup.")} & {each.strip(".") for each in OWN}
-
-    assert found(MoERegressor, 10) == {"trust", "modest"}
-    assert found(MoERegressor, 40) == {"trust", "modest", "curved", "curved_terms"}
-    assert found(MoEClassifier, 40) == {"trust", "modest", "constant", "curved", "curved_terms"}
-    assert found(MoEClassifier, 40, curved="off") == found(MoEClassifier, 40, standardize=False)
-    assert found(MoEClassifier, 40, serve="polyak") == set()
-
-
-def test_columns_of_few_values_are_not_multiplied():
-    X, y = classes(40)
-    X[:, 1] = np.round(X[:, 1])
-    model = MoEClassifier(2, **LONG)
-    model.learn_array(X, y)
-    terms = model.arrays()["warmup.curved_terms"].tolist()
-    assert terms == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 1], [1, 3], [3, 3]]
 
 
 def test_a_late_class_and_a_late_column_are_learned_by_all():

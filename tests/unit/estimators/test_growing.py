@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoERegressor, schedules
-from streammoe.engine import growing
 from tests.unit.estimators.models import NAMES, STREAMS, WARM, trained
 
 N = 2_600
@@ -48,12 +47,6 @@ def test_fits_are_to_2_4_8_and_16_times_the_rows_of_the_first():
     assert rows_of(model) is None
 
 
-def test_where_fits_do_not_help_they_end_and_the_rows_are_given_up():
-    model, _ = learned(8_192)
-    assert "refitted" not in model.member_weights
-    assert rows_of(model) is None
-
-
 @pytest.mark.parametrize(("n", "goes_on"), [(200, True), (300, False)], ids=["2 x the rows", "4 x the rows"])
 def test_after_a_fit_that_no_longer_gains_another_follows_only_if_the_rows_were_few(n, goes_on):
     model, _ = learned(n, **NOISY)
@@ -63,30 +56,6 @@ def test_after_a_fit_that_no_longer_gains_another_follows_only_if_the_rows_were_
         portfolio.review(n)
     assert "refitted" not in model.member_weights
     assert (rows_of(model) is not None) == goes_on
-
-
-@pytest.mark.parametrize(("name", "value"), [("ROUND_LIMIT", 1.0), ("MOST_BYTES", 8 * 5 * 3 * WARM)])
-def test_models_that_cost_much_are_fitted_to_fewer_rows(name, value, monkeypatch):
-    monkeypatch.setattr(growing, name, value)
-    model, _ = learned(4 * WARM, **NOISY)
-    assert rows_of(model) is None
-    assert ("refitted" in model.member_weights) == (name == "MOST_BYTES")
-
-
-def test_nothing_is_kept_where_no_fit_follows():
-    for more in ({"serve": "polyak"}, {"refits": False}, {"n_experts": 1}):
-        arrays = learned(2 * WARM + 5, **more)[0].arrays()
-        assert not [name for name in arrays if "growing" in name or "refitted" in name]
-
-
-def test_a_drift_gives_up_the_rows():
-    X, y = STREAMS[MoERegressor](N)
-    after = np.arange(N) >= 2_000
-    model = started(MoERegressor, drift="page_hinkley", **NOISY)
-    for part in (slice(0, 1_000), slice(1_000, N)):
-        model.learn_array(X[part], (y + 30.0 * after)[part])
-    assert model.drifts
-    assert rows_of(model) is None
 
 
 def test_a_late_column_ends_the_fit_in_progress_and_joins():

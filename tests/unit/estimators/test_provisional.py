@@ -81,24 +81,6 @@ def test_the_mixture_predicts_better_than_one_expert_and_leaves_no_trace(kind, m
     np.testing.assert_equal(model.parameters(), plain.parameters())
 
 
-def test_the_likelier_one_makes_the_point_prediction_only_if_its_errors_were_no_larger(never):
-    def learn():
-        model = MoERegressor(**BRIEF, standardize=True)
-        model.learn_array(X[:100], Y[:100])
-        return model
-
-    model, alone = learn(), never(learn)
-    found, (rows, targets) = model.learner.phase.provisional, (X[100:150], Y[100:150])
-    said = {}
-    for errors in ([0.0, 1e9], [1e9, 0.0]):
-        found.errors[:] = errors
-        said[found.predicts] = model.predict_array(rows)
-        likelihood = model.log_likelihood_array(rows, targets)
-        assert likelihood.mean() > alone.log_likelihood_array(rows, targets).mean() + 0.1
-    assert said[False].tobytes() == alone.predict_array(rows).tobytes()
-    assert np.abs(said[True] - targets).mean() < 0.5 * np.abs(said[False] - targets).mean()
-
-
 def test_whose_errors_were_smaller_is_counted_event_by_event(never):
     def learn(prepare=lambda errors: None):
         model = trained(n=100, **BRIEF, standardize=True)
@@ -113,23 +95,6 @@ def test_whose_errors_were_smaller_is_counted_event_by_event(never):
     assert near[0]
     assert not near[-1]
     assert (np.diff(near.astype(int)) != 0).sum() == 1
-
-
-def test_errors_count_by_the_weight_of_the_event_and_in_units_of_the_targets():
-    model = MoERegressor(**BRIEF, standardize=True)
-    model.learn_array(X[:100], Y[:100])
-    found = model.learner.phase.provisional
-    for target, weight in ((Y[100], 2.0), (np.nan, 1.0), (25.0, 0.5)):
-        before, said = found.errors.copy(), []
-        for found.errors[:] in ([0.0, 1e9], [1e9, 0.0]):
-            said.append(model.predict_array(X[100:101])[0])
-        found.errors[:] = before
-        model.learn_rows(X[100:101], np.array([[target]]), np.array([weight]))
-        apart = np.minimum(np.abs(np.array(said) - target) / found.scaler.target_scale, 6.0)
-        assert (apart.max() == 6.0) == (target == 25.0)
-        counted = weight / model.arrays()["weights.mean"][0]
-        expected = before if np.isnan(target) else before + counted * apart**2
-        np.testing.assert_allclose(found.errors, expected, rtol=1e-12)
 
 
 def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(never, caplog):

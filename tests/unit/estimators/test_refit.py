@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from streammoe import MoEMultiTargetRegressor, MoERegressor
-from streammoe.engine.drift import Drift
 from streammoe.model.phases import streaming
 from streammoe.options import WarmUp
 from tests.unit.estimators.models import NAMES, STREAMS, trained
@@ -62,23 +61,3 @@ def test_another_unit_of_the_target_is_followed_within_600_events(kind):
     errors = whole.learn_rows(X[N:], y[N:].reshape(400, -1)).predictions - y[N:].reshape(400, -1)
     assert (errors.std(axis=0) < 0.6 * y[N:].reshape(400, -1).std(axis=0)).all()
     assert (whole.drifts, calm.drifts) == (1, 0)
-
-
-def test_what_the_steps_explain_as_well_is_not_fitted_again():
-    model = started(MoERegressor)
-    model.learn_array(*STREAMS[MoERegressor](CHANGE))
-    before = model.state_digest()
-    context = model.learner.context
-    context.detector.__dict__["_counts"][2:] = 1, CHANGE - 100
-    context.detector.__dict__["_last"][:] = Drift(0, 0.0, 1.0)[1:]
-    context.recent.rows(3)
-    digest = model.state_digest()
-    assert digest != before
-    assert not model.learner.phase.refit(context)
-    assert model.state_digest() == digest
-
-
-def test_nothing_is_kept_where_no_refit_follows():
-    for more in ({"serve": "polyak"}, {"drift": None}):
-        arrays = trained(n=200, **{**WATCHED, **more}).arrays()
-        assert not [name for name in arrays if name.startswith("recent.")]

@@ -6,7 +6,6 @@ import pytest
 
 from streammoe import MoEClassifier, MoERegressor
 from streammoe.errors import InvalidEvent
-from streammoe.scaling import moments
 from tests.unit.estimators.models import dicts
 
 
@@ -56,24 +55,6 @@ def test_a_column_that_changes_for_the_first_time_costs_what_1_to_1_5_costs(befo
     _, clean = followed(with_still(X, 1.0, 1.5, times, 0.0), y)
     _, predicted = followed(with_still(X, before, after, times, noise), y)
     assert rmse(predicted[AT:], y[AT:]) <= 1.15 * rmse(clean[AT:], y[AT:])
-
-
-@pytest.mark.parametrize("noise", [0.0, 1e-12])
-@pytest.mark.parametrize(("value", "scale"), [(1.1, 1.0), (93.994, 1.0), (-1e12, 1e3), (0.0, 1.0)])
-def test_it_is_centered_at_a_value_of_its_own_and_has_a_scale_of_its_size(value, scale, noise):
-    column = value * (1.0 + noise * np.random.default_rng(0).normal(size=(333, 1)))
-    (center,), (found,) = moments(column)
-    assert center in column
-    assert found == pytest.approx(scale)
-
-
-@pytest.mark.parametrize("before", [93.994, 0.0])
-def test_until_then_its_coefficients_are_exactly_0(before):
-    X, _, y = line(AT)
-    model, _ = followed(with_still(X, before, before, 2, 1e-12), y)
-    found = model.parameters()
-    assert not found["experts"][:, :, 3:].any()
-    assert not found["gate"][:, 3:].any()
 
 
 @pytest.mark.parametrize(
@@ -136,19 +117,6 @@ def test_where_inputs_say_nothing_the_running_mean_is_predicted():
     model, predicted = followed(X, y, n_experts=2, warmup=400)
     assert rmse(predicted[1_000:], 5.0) <= 0.02  # that of the running mean is 0.01, that of all inputs 0.1
     assert model.member_weights["floor"] > 0.9
-
-
-def test_the_floor_has_learned_the_warm_up_when_it_joins():
-    X, _, y = line(300)
-    model, _ = followed(X, y, warmup=200)
-    member = {each.name: each for each in model.learner.phase.portfolio.members}["floor"]
-    scaler = model.learner.encoder.scaler
-    found = scaler.target_center + scaler.target_scale * member.state.experts[0, :, 0]
-    assert found == pytest.approx(y.mean(), rel=1e-3)
-    assert member.state.n[0] == 300
-
-
-# -- First targets -----------------------------------------------------------------------------------------------------
 
 
 # -- Beyond the range --------------------------------------------------------------------------------------------------

@@ -75,15 +75,3 @@ def test_events_are_learned_again_so_many_at_each_event_and_the_fit_ends_as_if_a
     assert max(learned) <= 4
     assert scalings[15:] == [[16, 16]] * 4 + [[0, 0]] * 4
     assert same(model, whole)
-
-
-def test_models_that_learn_few_again_at_an_event_take_another_scale_less_often_but_do(monkeypatch):
-    monkeypatch.setattr(fits, "RESCALE_WORK", 0.0)
-    model = trained(n=0, warmup=200, standardize=True)
-    began = []
-    for x, y in pairs(type(model), 150):
-        model.learn_one(x, y)
-        began.append(int(model.arrays().get("warmup.rescaling", np.zeros(2))[1]))
-    assert {*began} == {0, 3, 6, 64}
-    assert began[9:63] == [0] * 54
-    assert began[-1] == 0

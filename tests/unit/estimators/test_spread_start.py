@@ -9,8 +9,6 @@ from streammoe import MoEClassifier, MoERegressor
 from streammoe.engine import mixture, warmup
 from streammoe.engine.cost import row_cost
 from streammoe.engine.interruption import FitCancelled, cancellable
-from streammoe.engine.jobs import StepwiseJob
-from streammoe.engine.state import UnsoundError
 from streammoe.model.phases import warmup as phases_warmup
 from streammoe.options import WarmUp
 from tests.unit.estimators.models import pairs, same, trained
@@ -110,39 +108,3 @@ def test_no_call_learns_more_of_the_events_of_a_fit_than_are_due(monkeypatch):
         model.learn_one(x, y)
     assert not model.is_warming_up
     assert max(learned) == 2
-
-
-# --- a job done bit by bit ------------------------------------------------------------------------------------------
-
-
-def test_whether_a_job_has_ended_depends_on_the_work_asked_for_alone():
-    def job():
-        yield 2.0
-        yield 3.0
-        return "found"
-
-    ahead = StepwiseJob(job)
-    assert ahead.advance(100.0)
-    for work in (0.0, 1.0, 2.0, 3.0, 5.0, 5.5):
-        fresh = StepwiseJob(job)
-        assert fresh.advance(work) == ahead.advance(work) == (work > 5.0)
-    assert ahead.result() == "found"
-
-
-def test_an_interrupted_job_begins_again_and_one_without_a_result_says_so():
-    calls = []
-
-    def job():
-        calls.append(0)
-        yield 1.0
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        raise UnsoundError(["masses"])
-
-    progress = StepwiseJob(job)
-    with pytest.raises(KeyboardInterrupt):
-        progress.advance(5.0)
-    assert progress.advance(5.0)
-    assert len(calls) == 2
-    with pytest.raises(UnsoundError):
-        progress.result()

@@ -7,7 +7,7 @@ import pytest
 
 from streammoe import MoEMultiTargetRegressor, MoERegressor, WarmUp, load, schedules
 from streammoe.distributions import Gaussian, MultivariateMixture
-from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.errors import InvalidEvent
 
 PLAIN = math.inf
 SHORT = {"warmup": WarmUp(200, restarts=1)}
@@ -196,25 +196,3 @@ def test_the_joint_density_has_mass_1_and_its_samples_and_moments_are_its_own(ta
         expected = np.trapezoid((density * radii)[inside], np.log(radii[inside]))
         expected *= math.sqrt(np.linalg.det(covariance))
         assert np.mean(squares <= times * edge) == pytest.approx(expected, abs=0.005)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tail", [2.0])
-def test_a_marginal_differs_from_that_of_the_joint_law_by_less_than_its_docstring_says(tail):
-    joint = MultivariateMixture(np.ones(1), np.zeros((1, 2)), np.ones((1, 2)), Gaussian(tail=tail), ("y0", "y1"))
-    grid = np.concatenate([-np.geomspace(1e-3, 1e3, 1_500)[::-1], np.geomspace(1e-3, 1e3, 1_500)])
-    beyond = math.erfc(tail / math.sqrt(2.0))
-    own = joint.marginal("y0")
-    points = np.array([-5.0, -3.0, -1.0, 0.5, 2.0])
-    for step in points:
-        # P(y0 ≤ step): the inner integral over y1, the outer one over y0 up to the step.
-        ys = grid[grid <= step]
-        ys = np.append(ys, step)
-        inner = [np.trapezoid(joint.pdf(np.stack([np.full_like(grid, y), grid], axis=-1)), grid) for y in ys]
-        assert abs(np.trapezoid(inner, ys) - own.cdf(step)) < 2.0 * beyond + 2e-5
-
-
-def test_a_tail_is_a_number_from_2():
-    for tail in (1.0, math.nan, "6", [6.0]):
-        with pytest.raises(ConfigError):
-            Gaussian(tail=tail)

@@ -137,17 +137,6 @@ def test_a_warm_up_of_which_nothing_finite_comes_ends_all_the_same(estimator, ti
     assert (model.is_finite(), model.n) == (True, N)
 
 
-def test_the_second_fit_sees_neither_far_values_nor_heavy_weights(failing):
-    buffers = failing(1)
-    model = MoERegressor(**BRIEF, hold=False, standardize=False)
-    for i, (x, y) in enumerate(EVENTS[MoERegressor][:WARM_UP]):
-        model.learn_one({**x, "a": 1e5} if i == 5 else x, y, 50.0 if i == 6 else 1.0)
-    first, second = buffers
-    assert (first.R.max(), first.weights.max()) == (1e5, 50.0 / 8.0)  # in units of the mean
-    assert second.R.max() < 100.0
-    assert (second.weights == 1.0).all()
-
-
 @pytest.mark.parametrize(("estimator", "after"), [(MoERegressor, 20), (MoEClassifier, 60)])
 def test_a_poisoned_model_is_not_saved(estimator, after, tmp_path):
     model, path = learn(estimator(**BRIEF), stop=after), tmp_path / "model.safetensors"

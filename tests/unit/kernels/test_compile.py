@@ -1,7 +1,6 @@
 """When machine code of the kernels is compiled, and when it comes from the cache on disk."""
 
 import errno
-import gc
 import io
 import logging
 import os
@@ -148,29 +147,6 @@ def test_without_a_cache_kernels_are_compiled_and_once_it_is_said(folder, tmp_pa
         assert kernel(1.0) == 2.0
         assert not kernel.stats.cache_hits
     assert ["NUMBA_CACHE_DIR" in message for message in caplog.messages].count(True) == 1
-
-
-def test_garbage_is_collected_again_once_a_kernel_is_compiled_or_cannot_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    enabled = []
-
-    @jit
-    def kernel(x: float) -> float:
-        return x + 1.0
-
-    compiler = type(kernel._compiler)
-    before = compiler.compile
-
-    def compile_and_look(self, *given):
-        enabled.append(gc.isenabled())
-        return before(self, *given)
-
-    monkeypatch.setattr(compiler, "compile", compile_and_look)
-    kernel(1.0)
-    with pytest.raises(numba.TypingError):
-        kernel("text")
-    assert enabled == [False, False]
-    assert gc.isenabled()
 
 
 FIRST_START = """

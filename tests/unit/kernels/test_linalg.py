@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe.kernels.linalg import add_outers_in_turn, invert_spd
+from streammoe.kernels.linalg import invert_spd
 
 
 def spd(p, seed=0, rows=None):
@@ -25,20 +25,6 @@ def test_inverses_are_the_dense_ones(p):
     inverse, sound = inverse_of(matrix)
     assert sound
     np.testing.assert_allclose(inverse @ matrix, np.eye(p), atol=1e-10)
-
-
-@pytest.mark.parametrize("lower", [False, True])
-@pytest.mark.parametrize(("n", "p"), [(1, 3), (6, 5), (8, 17)])
-def test_rows_added_four_at_a_time_are_added_one_by_one(n, p, lower):
-    rng = np.random.default_rng(n)
-    rows, weights, found = rng.normal(size=(n, p)), rng.random(n), spd(p)
-    expected = found.copy()
-    for row, weight in zip(rows, weights, strict=True):
-        expected += np.outer(weight * row, row)
-    if lower:
-        expected = np.where(np.tri(p) > 0, expected, found)
-    add_outers_in_turn(found, rows, weights, lower)
-    assert (found == expected).all()
 
 
 def test_features_of_very_different_size_cost_no_accuracy():

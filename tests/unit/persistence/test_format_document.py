@@ -7,22 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, assembly
+from streammoe import MoERegressor, assembly
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
-from streammoe.distributions import Gaussian
-from streammoe.engine import warmup
 from streammoe.engine.cost import row_cost
 from streammoe.engine.state import MMState
 from streammoe.mm import IncrementalMM
-from streammoe.model.phases import streaming
-from streammoe.options import Auto, WarmUp
+from streammoe.options import WarmUp
 from streammoe.persistence import decode, state_digest
 from streammoe.persistence.store import read_checkpoint
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.schema import Schema
 from streammoe.scaleout.watcher import Watcher
 from tests.batches import batch_of
+from tests.unit.estimators.damages import DAMAGES
 from tests.unit.scaleout.shards import Daemon, Largest
 
 ROOT = Path(__file__).parents[3]
@@ -55,36 +53,24 @@ def names_in(text):
 
 @pytest.fixture(scope="module")
 def models():
-    """Models with all that golden files lack, such as fits in progress, and every member."""
-    X = np.random.default_rng(0).normal(size=(410, 2))
-    found = [MoERegressor(2, drift="page_hinkley"), MoEClassifier(n_experts=Auto(6), warmup=WarmUp(390, restarts=5))]
-    found[1].learn_array(X[:392], (X[:392, 0] > 0).astype(int))  # its fit is in progress
-    for kind, target, more in (
-        (MoERegressor, X[:, 0], {}),
-        (MoEMultiTargetRegressor, X, {"expert": Gaussian("full")}),
-        (MoEClassifier, (X[:, 0] > 0).astype(int), {}),
-    ):
-        chosen = kind(n_experts=Auto(2), warmup=WarmUp(40, restarts=1), **more)
-        for model, n in ((chosen, 80), (kind(n_experts=2, warmup=600, standardize=True, **more), 410)):
-            model.learn_array(X[:n], target[:n])
-            found.append(model)
-    found.append(MoERegressor(2, warmup=WarmUp(400, restarts=1), standardize=True))
-    squares = np.random.default_rng(1).normal(size=(800, 2))
-    found[-1].learn_array(squares, (squares**2).sum(axis=1))
-    found.append(MoERegressor(2, warmup=WarmUp(50, restarts=1)))
+    """Models in every state that golden files lack."""
+    X = np.random.default_rng(0).normal(size=(205, 2))
+    short = WarmUp(40, restarts=1)
+    changed = {
+        "model.phases.streaming.KEEP_EVERY": 100,  # so that it keeps parameters of earlier
+        "engine.warmup.relearned_rows": lambda *_: 2,  # that it learns again on another scale
+        "engine.warmup.RARENESS": 0.0,
+        "engine.warmup.REPLAY_WORK": 0.0,  # and that it learns what came during a fit
+        "engine.warmup.pace": lambda family, shape, n: 30.0 * n * row_cost(family, shape),
+    }
+    found = [make() for make, _ in DAMAGES.values()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streaming, "KEEP_EVERY", 100)
-        found[-1].learn_array(X[:205], np.abs(X[:205, 0]))  # with a refitted member, and amid the next fit
-    found[-1].learn_array(X[205:206], np.array([1e5]))  # and an error among its targets
-    found.append(MoERegressor(2, warmup=WarmUp(40, restarts=1), standardize=True))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warmup, "relearned_rows", lambda *_: 2)
-        patch.setattr(warmup, "RARENESS", 0.0)
-        found[-1].learn_array(X[:17], X[:17, 0])  # it learns again on another scale
-    found.append(MoERegressor(2, warmup=WarmUp(40, restarts=1)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warmup, "REPLAY_WORK", 0.0)
-        patch.setattr(warmup, "pace", lambda family, shape, n: 30.0 * n * row_cost(family, shape))
+        for name, value in changed.items():
+            patch.setattr(f"streammoe.{name}", value)
+        for n in (17, 205):
+            found.append(MoERegressor(2, warmup=short, standardize=True))
+            found[-1].learn_array(X[:n], X[:n, 0])
+        found.append(MoERegressor(2, warmup=short))
         for x in X:
             if "warmup.replay" in found[-1].arrays():
                 break

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from streammoe.errors import CheckpointError
-from streammoe.persistence import CheckpointStore, FolderLock
+from streammoe.persistence import CheckpointStore, FolderLock, NewerCheckpointError
+from streammoe.persistence.format import _pack
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "format-1" / "regressor-learned.safetensors"
 
@@ -106,6 +107,35 @@ def test_cut_off_anywhere_or_with_any_bit_changed_the_one_before_is_taken(store,
         assert store.latest()[0] == 1
     store.path(2).write_bytes(sound)
     assert store.latest()[0] == 2
+
+
+SPOILT = {
+    "a folder": lambda path, content: path.mkdir(),
+    "a pipe, from which reading would never end": lambda path, content: os.mkfifo(path),
+    "a device that never ends": lambda path, content: path.symlink_to("/dev/zero"),
+    "unreadable: an error of the disk": lambda path, content: path.symlink_to("/proc/self/mem"),
+    "a link to itself": lambda path, content: path.symlink_to(path.name),
+    "a link to nothing": lambda path, content: path.symlink_to("nothing"),
+    "empty": lambda path, content: path.write_bytes(b""),
+    "zeros after a power cut": lambda path, content: path.write_bytes(bytes(len(content))),
+}
+
+
+def test_newer_ones_that_are_spoilt_are_passed_over_and_each_is_named(store, caplog):
+    save(store, 1)
+    content = store.path(1).read_bytes()
+    for number, spoil in enumerate(SPOILT.values(), 2):
+        spoil(store.path(number), content)
+    assert latest_n(store) == 1
+    for number, message in zip(reversed(range(2, 2 + len(SPOILT))), caplog.messages, strict=True):
+        assert store.path(number).name in message
+
+
+def test_one_of_a_newer_format_is_not_passed_over(store):
+    save(store, 1)
+    store.path(2).write_bytes(_pack({}, '{"format":2}'))
+    with pytest.raises(NewerCheckpointError):
+        store.latest()
 
 
 def test_damaged_ones_are_logged_and_do_not_push_out_those_to_go_back_to(store, caplog):

@@ -154,12 +154,6 @@ def test_a_field_that_appears_anywhere_in_a_batch_is_warned_of_once(caplog):
         assert sum(message.count("'later'") for message in ignored) == 1
 
 
-def test_a_field_that_all_records_have_but_the_first_is_warned_of_once(caplog):
-    events = [{"a": i, "b": 1.0, "y": 1.0} | ({"late": i} if i else {}) for i in range(50)]
-    run(pipeline("regressor", categorical=(), timestamps=(), schema=NO_NAMES), events, "jsonl", (1, 20, 40))
-    assert sum(message.count("'late'") for message in caplog.messages) == 1
-
-
 @pytest.mark.parametrize("format", ["csv", "jsonl", "arrow"])
 def test_names_in_the_settings_that_no_record_has_are_warned_of_once(caplog, format):
     schema = {"ignore": ("ID",), "weight": "wt", "categorical": frozenset({"c", "colour"}), "timestamps": frozenset()}
@@ -222,9 +216,3 @@ def test_numbers_that_hardly_count_seconds_in_a_column_of_times_are_warned_of_on
             warned = [message for message in caplog.messages if "seconds since 1970" in message]
             assert len(warned) == (said is not None and not times)
             assert all("'t'" in message and said in message for message in warned)
-
-
-def test_labels_that_come_late_bring_names_late(caplog):
-    line = pipeline("regressor", schema=NO_NAMES | {"weight": "w"})
-    run(line, [*({"a": 1.0, "b": 1.0} for _ in range(300)), *(good(i, w=1) for i in range(100))], "jsonl", [50])
-    assert not caplog.records

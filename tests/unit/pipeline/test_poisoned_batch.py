@@ -10,10 +10,9 @@ from streammoe.daemon.signals import StopFlag
 from streammoe.errors import PoisonedModel
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from tests.unit.pipeline.streams import WARM_UP, batches_of, event, pipeline
-from tests.unit.pipeline.written_rows import lines
 
 N = 80
-HUGE = {"a": 9e49, "w": 1e6}
+HUGE = {"a": 9e49, "w": 1e6, "new": 1.0}
 """Its cube has a square of 5e299."""
 FRAGILE = {
     "degree": 3,
@@ -22,18 +21,11 @@ FRAGILE = {
     "schedule": schedules.constant(0.999999),
     "standardize": False,
 }
-BAD = [WARM_UP + 1, WARM_UP + 2, 60, N + 2]
-
-
-SOUND = [event("regressor", i) for i in range(N)]
-POISONED = list(SOUND)
-for at in BAD:
-    POISONED.insert(at, {**event("regressor", at), **HUGE, "extra": 1.0})
 
 
 def test_with_joined_labels_the_event_is_set_aside_and_waiting_records_still_wait():
     def joined(records):
-        line = pipeline("regressor", schema={"ignore": ("id",)}, **FRAGILE)
+        line = pipeline("regressor", schema={"ignore": ("id",), "late_columns": True}, **FRAGILE)
         join, letters = LabelJoin("id", line.schema, Limits(1000)), []
         for batch in batches_of(records, "jsonl", (40,)):
             letters += join.settle(line.process(join.join(batch))).letters
@@ -70,27 +62,10 @@ def opened(folder, records):
         yield running.daemon, running.daemon.run(StopFlag())
 
 
-def test_a_daemon_sets_them_aside_and_continues(tmp_path):
-    summaries, rows = [], []
-    for name, records in (("spoilt", POISONED), ("twin", SOUND)):
-        with opened(tmp_path / name, records) as (daemon, summary):
-            summaries.append(summary)
-            assert "extra" not in daemon.model.fields
-        found = lines(tmp_path / name / "predictions.jsonl")
-        rows.append([{key: value for key, value in row.items() if key != "place"} for row in found])
-    assert summaries[0].state_digest == summaries[1].state_digest
-    assert (summaries[0].learned, summaries[0].rejected) == (N, len(BAD))
-    # Each event is predicted once, by the model that learned all before it.
-    assert len(rows[0]) == N
-    assert rows[0] == rows[1]
-    letters = [(letter["stage"], letter["reason"]) for letter in lines(tmp_path / "spoilt" / "letters.jsonl")]
-    assert letters == [("learn", "poison")] * len(BAD)
-
-
 @pytest.mark.parametrize("what", ["expert_grams", "log_loss"])
 def test_a_poisoned_model_is_never_saved_nor_are_poisoned_scores(what, tmp_path):
     folder = tmp_path / "run" / "state"
-    with opened(tmp_path / "run", SOUND) as (running, _):
+    with opened(tmp_path / "run", [event("regressor", i) for i in range(N)]) as (running, _):
         kept = {path.name: path.read_bytes() for path in folder.iterdir()}
         if what == "log_loss":
             running.scores.log_loss.total = np.inf

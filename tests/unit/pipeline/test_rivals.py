@@ -88,20 +88,6 @@ def test_the_rival_predicts_what_it_would_alone_and_learning_is_what_it_would_be
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_rows_without_intervals_and_gates_are_otherwise_the_same(kind, writer, tmp_path):
-    rival, found = rival_of(kind), []
-    for name, more in (("full.jsonl", {}), ("plain.jsonl", {"interval": 0.0, "gate": False})):
-        line = pipeline(kind, predictions=writer(name, **more))
-        line.rival, line.may_have_rival = GlobalRival(3, rival, Contest()), True
-        run(line, events_of(kind), "jsonl", (1, 7, 40))
-        line.predictions.sink.flush()
-        found.append(lines(tmp_path / name))
-    full, plain = found
-    assert full[0].keys() - plain[0].keys() == ({"gate"} if kind == "classifier" else {"interval", "gate"})
-    assert plain == [{name: row[name] for name in plain[0]} for row in full]
-
-
-@pytest.mark.parametrize("kind", TARGETS)
 def test_who_predicts_does_not_depend_on_cuts(kind, writer, tmp_path):
     events, rival = events_of(kind), rival_of(kind)
     texts = []

@@ -266,20 +266,6 @@ def test_the_command_line_fits_a_folder(client, folder, tmp_path):
     assert found["state_digest"] == load(out).state_digest()
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["a.csv", "b.csv"], "Several files need --workers"),
-        (["--workers", "2", "-"], "read files, not stdin"),
-        (["--workers", "2", "--method", "mm", "a.csv"], "fit by --method em"),
-    ],
-)
-def test_options_that_exclude_each_other(given, message):
-    done = CliRunner().invoke(main, ["fit", "--target", "y", *given])
-    assert done.exit_code == 2
-    assert message in done.stderr
-
-
 def test_names_of_data(folder):
     (folder / "notes.txt").write_text("")
     assert files_of([str(folder / "3.csv"), str(folder / "[34].csv")]) == [str(folder / f"{at}.csv") for at in (3, 4)]

@@ -78,32 +78,6 @@ def _full(path, *pieces):
     raise OSError(errno.ENOSPC, "no space left")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["north/state", "south/state", "--out", "out"], "would both be shard 'state'; give each folder a name of its"),
-        (["a", "b", "--name", "a", "--out", "out"], "there are 1 name for 2 folders; give one for each"),
-        (["a", "b", "--name", "a", "--name", "a", "--out", "out"], "would both be shard 'a'"),
-        (["a", "./b/../a/", "--name", "a", "--name", "b", "--out", "out"], "a and b/../a are the same folder"),
-        (["a", "./a", "--out", "out"], "a and a are the same folder, whose events would count twice; leave one out"),
-        (["north", "link", "--out", "out"], "DIR: north and link are the same folder"),
-        (["s3://key:secret@x/a", "--out", "out"], "DIR: got s3://***@x/a; it must be a folder; mount the store"),
-        (["a", "--out", "s3://x/a"], "--out: got s3://x/a; it must be a folder"),
-        (["a", "--name", "x/y", "--out", "out"], "got 'x/y' for a; a shard's name is"),
-        (["a", "--out", "./a"], "--out: a is the folder of shard 'a'"),
-        (["a", "--out", "out", "--metrics-port", "0"], "--metrics-port needs --watch"),
-        (["a"], "Missing option '--out'"),
-        (["--out", "out"], "Missing argument 'DIR...'"),
-        (["a", "--out", "out", "--every", "0"], "0.0 is not in the range x>0"),
-    ],
-)
-def test_what_cannot_be_meant_is_said(reduce, tmp_path, arguments, words):
-    (tmp_path / "link").symlink_to("north")
-    before = sorted(tmp_path.rglob("*"))
-    assert words in " ".join(reduce(*arguments, code=2).split())
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_only_one_process_writes_to_a_folder(reduce, tmp_path):
     with FolderLock(tmp_path / "out"):
         assert "in use by process" in reduce(*BOTH, code=4)
