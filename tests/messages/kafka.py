@@ -13,20 +13,21 @@ from streammoe.configuration import load_settings
 from streammoe.ports import TopicPartition
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.kafka import ownership
-from streammoe_connectors.kafka.assignment import no_topic, report_missing_partitions, reset_offset
+from streammoe_connectors.kafka.assignment import Assignment, report_missing_partitions, reset_offset
+from streammoe_connectors.kafka.consumer import TopicDescription
 from streammoe_connectors.kafka.contract import Outgoing, Transactional
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.kafka_python.producer import client_error
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.ownership import Ownership
+from streammoe_connectors.kafka.partitions import Limits
 from streammoe_connectors.kafka.position import check_position, check_shard
 from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.producer import TopicProducer
-from streammoe_connectors.kafka.records import Records
+from streammoe_connectors.kafka.records import RECORD
 from streammoe_connectors.kafka.resharding import redistributed
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
-from streammoe_connectors.kafka.survey import Limits
 from streammoe_connectors.kafka.transactions import TransactionalProducer
 from streammoe_connectors.kafka.values import Values, ValueSettings
 
@@ -45,6 +46,17 @@ def _held(owner, *ats):
             mine = Ownership(_reading(), "a", Counter())
             for at in ats:
                 mine.check({FIRST: OffsetMetadata(owner, at, 7)})
+
+    return case
+
+
+def _missing(*described, **settings):
+    """Return why reading ends where the cluster has no topic any more, after it was described so."""
+
+    def case(_):
+        made = Assignment(_reading(**settings), None, "o", Counter())
+        for each in [*described, *4 * [{}]]:
+            made.see(each)
 
     return case
 
@@ -98,7 +110,7 @@ def _registry(answer, *, kind="AVRO", **login):
         settings = ValueSettings.model_validate(
             {"format": kind.lower(), "schema_registry": "http://registry.example", **login}
         )
-        records = Records(np.zeros(1, np.int64), np.zeros(1, np.int64), [b"\0\0\0\0\7\0"], None, None)
+        records = np.array([(0, 0, b"\0\0\0\0\7\0", None, (), 0.0)], RECORD)
         with patch.object(SchemaRegistryClient, "get_schema", side_effect=[answer]):
             return "\n".join(detail for _, detail in Values(settings).block(records).rejected.values())
 
@@ -128,8 +140,9 @@ CASES = {
     "a topic that is none": _settings('source.topics=["a", "b*", "c"]'),
     "a pattern that is none": _settings("source.topics_pattern=(a"),
     "a topic and a pattern": _settings("source.topics_pattern=a"),
-    "no topic that matches": lambda _: no_topic(_reading(topics=None, topics_pattern="orders[.].*"), []),
-    "a topic that no longer matches": lambda _: no_topic(_reading(topics=None, topics_pattern="o.*"), ["orders"]),
+    "no topic": _missing(),
+    "no topic that matches": _missing(topics=None, topics_pattern="orders[.].*"),
+    "a topic that was deleted": _missing({"t": TopicDescription("one", {})}),
     "a start that is none": _settings("source.start=yesterday"),
     "a shard that is none": _settings("source.shard=3/3"),
     "a format that lacks something": _settings("source.format=csv"),

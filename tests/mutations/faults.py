@@ -568,15 +568,11 @@ FAULTS = {
         ),
     ],
     "kafka": [
-        Fault(
-            "kafka-offset-of-last",
-            "self.next_offset = int(taken.offsets[-1]) + 1",
-            "self.next_offset = int(taken.offsets[-1])",
-        ),
+        Fault("kafka-offset-behind-fetched", 'return int(self.records["offset"][0])', "return self.fetch_position"),
         Fault(
             "kafka-reads-stop",
-            "np.searchsorted(records.offsets, self.stop_offset)",
-            'np.searchsorted(records.offsets, self.stop_offset, "right")',
+            'np.searchsorted(records["offset"], self.stop_offset)',
+            'np.searchsorted(records["offset"], self.stop_offset, "right")',
         ),
         Fault("kafka-metadata-read-beyond-end", 'text[: text.find("}") + 1]', "text"),
         Fault("kafka-tie-to-later-partition", '"right" if i <= self.partition else "left"', '"right"'),
@@ -584,29 +580,29 @@ FAULTS = {
         Fault("kafka-backlog-overtaken", "Hold.BOUNDED if self.was_at_end else Hold.UNBOUNDED", "Hold.BOUNDED"),
         Fault("kafka-clock-ahead-starves", "min(max([certain, *late]), unbounded)", "min(certain, unbounded)"),
         Fault("kafka-clock-ahead-slow", "self.n_bytes > room and now < self._ahead_until", "self.n_bytes < 0"),
+        Fault("kafka-new-transaction-reported", "        if not self.is_behind:\n", "        if False:\n"),
         Fault(
-            "kafka-new-transaction-reported",
-            "max(buffer.behind_since, held_up_at) + longest",
-            "max(buffer.behind_since, held_up_at)",
+            "kafka-open-transaction-is-stall", "if buffer.stable_end > buffer.fetch_position:", "if buffer.is_behind:"
         ),
         Fault(
-            "kafka-open-transaction-no-lag", "*buffer.partition, buffer.end]", "*buffer.partition, buffer.stable_end]"
+            "kafka-open-transaction-no-lag",
+            "ends={partition: buffer.end for",
+            "ends={partition: buffer.stable_end for",
         ),
+        Fault("kafka-late-answer-is-end", "limits.asked_at >= self.progress_at", "True"),
         Fault(
             "kafka-markers-not-passed",
             "if offset > self.fetch_position:",
             "if offset < 0:",
         ),
-        Fault(
-            "kafka-tombstone-early", "self._tombstones[0] < self.next_offset", "self._tombstones[0] <= self.next_offset"
-        ),
+        Fault("kafka-tombstone-learned", "Taken(records[is_event], index[is_event]", "Taken(records, index"),
         Fault(
             "kafka-owner-ignored",
             'owners = {"", position["owner"]}',
             "owners = {mark.owner for _, mark in found.values() if mark}",
         ),
         Fault(
-            "kafka-recreated-topic-read-on", 'topic_id} and saved["id"] != topic_id', "topic_id} and topic_id is None"
+            "kafka-recreated-topic-read-on", "None not in {one, other} and one != other", "one is None and one != other"
         ),
         Fault(
             "kafka-left-partition-forgotten",

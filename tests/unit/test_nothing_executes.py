@@ -70,8 +70,8 @@ def test_the_reader_takes_no_module_from_the_folder_that_it_runs_in(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("from pathlib import Path; Path('executed').touch()")
     script = (
-        "from streammoe_connectors.kafka.process import ReaderProcess; "
-        "process = ReaderProcess({}); process._process.wait(60)"
+        "from streammoe_connectors.kafka.process import Close, ReaderProcess; "
+        "process = ReaderProcess(Close()); process._process.wait(60)"
     )
     subprocess.run([sys.executable, "-P", "-c", script], cwd=tmp_path, check=True, capture_output=True, timeout=120)
     assert not (tmp_path / "executed").exists()

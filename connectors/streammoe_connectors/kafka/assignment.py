@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from streammoe.errors import SourceError
 from streammoe.ports import Position, TopicPartition
 from streammoe_connectors.kafka.consumer import TopicDescription
 from streammoe_connectors.kafka.offsets import offsets_of
-from streammoe_connectors.kafka.partitions import PartitionBuffer
+from streammoe_connectors.kafka.partitions import Limits, PartitionBuffer
 from streammoe_connectors.kafka.position import KIND, check_shard, is_read, offsets_left
 from streammoe_connectors.kafka.source_settings import ReadingSettings
-from streammoe_connectors.kafka.survey import Limits
 
 _LOGGER = logging.getLogger("streammoe.source")
 _MISSING_RESPONSES = 4
 """Consecutive descriptions without a topic after which it counts as missing; brokers may not know a new one yet."""
+Committed = Mapping[TopicPartition, tuple[int, object]]
+"""Offsets that the group has committed, with their marks."""
 
 
 class Assignment:
@@ -44,9 +45,9 @@ class Assignment:
         self._settings = settings
         self._owner = owner
         self._counters = counters
-        self._left = offsets_left(settings, position)
         self._saved: Position = {"topics": {}, "shard": settings.shard} if position is None else position
         check_shard(settings, self._saved)
+        self._left = offsets_left(settings, self._saved)
         self.buffers: dict[TopicPartition, PartitionBuffer] = {}
         """Of the partitions that have been begun, in order."""
         self.waiting: set[TopicPartition] = set()
@@ -56,13 +57,19 @@ class Assignment:
         self._described: dict[str, TopicDescription] = {}
         self._ids: dict[str, str | None] = {topic: saved["id"] for topic, saved in self._saved["topics"].items()}
         """Of the topics that the offsets of positions belong to."""
-        self._offsets = {tp: at for tp, at in offsets_of(self._saved).items() if is_read(settings, *tp)}
+        found = offsets_of(self._saved)
+        self._offsets = {tp: at for tp, at in found.items() if is_read(settings, *tp)}
         """The next offsets of partitions that have not been begun, where an earlier run has left them."""
         self._at_start: set[TopicPartition] = set()  # what was there when all topics were described for the first time
         self.is_known = False
         """Whether they have been."""
         self._n_missing = 0
-        self._report_no_longer_read()
+        if unread := sorted(f"{topic}/{number}" for topic, number in found.keys() - self._offsets.keys()):
+            _LOGGER.warning(
+                "no longer read, according to source.topics and source.shard: %s. Their positions are kept in case "
+                "they are read again",
+                ", ".join(unread),
+            )
 
     @property
     def wanted(self) -> set[TopicPartition]:
@@ -72,7 +79,7 @@ class Assignment:
     @property
     def finished(self) -> bool:
         """Whether everything before the stops was taken."""
-        return not self.waiting and all(b.reached_stop and not b.records for b in self.buffers.values())
+        return not self.waiting and all(b.reached_stop and not len(b.records) for b in self.buffers.values())
 
     def see(self, described: Mapping[str, TopicDescription]) -> bool:
         """Compare what the cluster says of the topics with what is known of them; return whether all were found.
@@ -82,12 +89,12 @@ class Assignment:
         """
         settings = self._settings
         topics = settings.topics or {*described, *(topic for topic in self._ids if settings.reads(topic))}
-        missing = sorted(topic for topic in topics if topic not in described)
+        missing = ", ".join(sorted(topic for topic in topics if topic not in described))
         if missing or not topics:
             self._n_missing += 1
             if self._n_missing < _MISSING_RESPONSES or (self.is_known and self._n_missing > _MISSING_RESPONSES):
                 return False
-            self._report_missing_topics(missing, described)
+            self._report_missing(missing, any_found=bool(described))
             if self.is_known:
                 return False
         self._n_missing = 0
@@ -110,12 +117,10 @@ class Assignment:
 
     def see_id(self, topic: str, topic_id: str | None) -> None:
         """Notice that a topic was deleted and recreated, if it has another id than before."""
-        if topic_id is not None and self._ids.get(topic) not in {None, topic_id}:
+        if _differ(self._ids.get(topic), topic_id):
             self.lost |= {partition: True for partition in self.buffers if partition.topic == topic}
 
-    def settle(
-        self, limits: Mapping[TopicPartition, Limits], committed: Mapping[TopicPartition, tuple[int, object]]
-    ) -> list[TopicPartition]:
+    def settle(self, limits: Mapping[TopicPartition, Limits], committed: Committed) -> list[TopicPartition]:
         """Begin what was waiting, and go on elsewhere where records were lost, as far as limits are known.
 
         All partitions of a topic that was recreated are settled together, since a position cannot hold offsets of two
@@ -131,7 +136,7 @@ class Assignment:
         """
         recreated = {topic for topic in self._described if self._is_recreated(topic)}
         unseen = {tp.topic for tp, is_recreated in self.lost.items() if is_recreated} - recreated
-        together = recreated | {tp.topic for tp in self.waiting if self._is_pinned(tp)}
+        together = recreated | self._undecided()
         incomplete = unseen | {tp.topic for tp in self.wanted - limits.keys() if tp.topic in together}
         settled = sorted(tp for tp in self.wanted & limits.keys() if tp.topic not in incomplete)
         for partition in settled:
@@ -146,8 +151,7 @@ class Assignment:
 
     def position(self) -> Position:
         """Return the position for a checkpoint."""
-        settings = self._settings
-        undecided = {tp.topic for tp in self.waiting if self._is_pinned(tp)}
+        settings, undecided = self._settings, self._undecided()
         topics: dict[str, Any] = {
             topic: {"id": self._ids.get(topic), "partitions": {}} for topic in self._described if topic not in undecided
         }
@@ -164,66 +168,60 @@ class Assignment:
             **({"left": self._left} if self._left else {}),
         }
 
-    def _is_pinned(self, partition: TopicPartition) -> bool:
-        """Whether the first start decides where this partition begins, and does not begin at its first record."""
-        return self._settings.start != "earliest" and partition in self._at_start and not self._known(partition.topic)
+    def _undecided(self) -> set[str]:
+        """Return the topics for which the first start decides where they begin, unless at their first records."""
+        if self._settings.start == "earliest":
+            return set()
+        return {topic for topic, _ in self.waiting & self._at_start if not self._known(topic)}
 
     def _known(self, topic: str) -> list[Any]:
         """Return what earlier runs have left of a topic."""
         return [topics[topic] for topics in (self._saved["topics"], self._saved.get("left", {})) if topic in topics]
 
     def _is_recreated(self, topic: str) -> bool:
-        return None not in (ids := {self._ids.get(topic), self._described[topic].id}) and len(ids) == 2
+        return _differ(self._ids.get(topic), self._described[topic].id)
 
-    def _begin(
-        self, partition: TopicPartition, limits: Limits, committed: Mapping[TopicPartition, tuple[int, object]]
-    ) -> None:
+    def _begin(self, partition: TopicPartition, limits: Limits, committed: Committed) -> None:
         offset = self._first_offset(partition, limits, committed)
         stop = max(limits.stable_end, offset) if self._settings.until == "end" else None
         buffer = self.buffers[partition] = PartitionBuffer(partition, offset, stop)
         buffer.end, buffer.stable_end = limits.end, limits.stable_end
         self._offsets.pop(partition, None)
 
-    def _first_offset(
-        self, partition: TopicPartition, limits: Limits, committed: Mapping[TopicPartition, tuple[int, object]]
-    ) -> int:
+    def _first_offset(self, partition: TopicPartition, limits: Limits, committed: Committed) -> int:
         topic, number, pattern = partition.topic, str(partition.partition), self._settings.topics_pattern
         known = self._known(topic)
         saved = next((saved for saved in known if number in saved["partitions"]), None)
-        if saved is None:
-            was_there = partition in self._at_start
-            if was_there and not known and (pattern is None or self._saved.get("pattern") != pattern):
-                return self._initial_offset(partition, limits, committed)
-            # It did not exist when the position was taken, or always belonged to another shard.
-            self._counters["partition_discovered"] += 1
-            if known or any(tp.topic == topic for tp in self.buffers):
-                _LOGGER.info("topic %s has a new partition %d, read from its first record", *partition)
-            else:
-                _LOGGER.info("topic %s is new and matches source.topics_pattern, read from its first record", topic)
-            return limits.first
-        wanted = int(saved["partitions"][number])
-        topic_id = self._described[topic].id
-        recreated = None not in {saved["id"], topic_id} and saved["id"] != topic_id
-        if recreated or wanted < limits.first:
-            # An offset beyond the end is detected by the first fetch; here open transactions would look the same.
-            return reset_offset(self._settings, partition, wanted, limits, self._counters, recreated=recreated)
-        return wanted
+        if saved is not None:
+            wanted, recreated = int(saved["partitions"][number]), _differ(saved["id"], self._described[topic].id)
+            if recreated or wanted < limits.first:
+                # An offset beyond the end is detected by the first fetch; here open transactions would look the same.
+                return reset_offset(self._settings, partition, wanted, limits, self._counters, recreated=recreated)
+            return wanted
+        was_there = partition in self._at_start
+        if was_there and not known and (pattern is None or self._saved.get("pattern") != pattern):
+            return self._initial_offset(partition, limits, committed)
+        # It did not exist when the position was taken, or always belonged to another shard.
+        self._counters["partition_discovered"] += 1
+        if known or any(tp.topic == topic for tp in self.buffers):
+            _LOGGER.info("topic %s has a new partition %d, read from its first record", *partition)
+        else:
+            _LOGGER.info("topic %s is new and matches source.topics_pattern, read from its first record", topic)
+        return limits.first
 
-    def _initial_offset(
-        self, partition: TopicPartition, limits: Limits, committed: Mapping[TopicPartition, tuple[int, object]]
-    ) -> int:
+    def _initial_offset(self, partition: TopicPartition, limits: Limits, committed: Committed) -> int:
         """Return the offset at which a partition without a position starts."""
         settings = self._settings
         if settings.start_timestamp_ms is not None:
             return limits.at_time
-        if settings.start == "committed" and partition not in committed:
+        if settings.start == "committed" and partition in committed:
+            return committed[partition][0]
+        if settings.start == "committed":
             _LOGGER.info(
                 "group %s has committed nothing of topic %s, partition %d, which is read from its first record",
                 settings.group,
                 *partition,
             )
-        if settings.start == "committed" and partition in committed:
-            return committed[partition][0]
         return limits.stable_end if settings.start == "latest" else limits.first
 
     def _go_on_elsewhere(self, buffer: PartitionBuffer, limits: Limits, *, recreated: bool) -> None:
@@ -245,50 +243,42 @@ class Assignment:
         }
         report_missing_partitions(self._settings, gone)
         for partition in gone:
-            self.buffers.pop(partition, None)
-            self.lost.pop(partition, None)
-            self._offsets.pop(partition, None)
+            for known in (self.buffers, self.lost, self._offsets):
+                known.pop(partition, None)
 
-    def _report_missing_topics(self, missing: Sequence[str], described: Mapping[str, TopicDescription]) -> None:
-        """Fail for topics that are missing, unless the settings say to go on without them."""
+    def _report_missing(self, topics: str, *, any_found: bool) -> None:
+        """Raise `SourceError` for topics that are missing, unless the settings say to go on without them."""
         settings = self._settings
         if self.is_known:
-            gone = f"Kafka no longer has topic {', '.join(missing)}"
-            if settings.on_lost == "fail":
-                raise SourceError(
-                    f'{gone}. Set source.on_lost = "earliest" to continue with a new one, or start over with --fresh'
-                )
-            _LOGGER.warning("%s; waiting for a new one of that name", gone)
-        elif settings.topics is not None or settings.on_lost == "fail" or not described:
-            raise SourceError(no_topic(settings, missing))
-
-    def _report_no_longer_read(self) -> None:
-        no_longer_read = sorted(
-            f"{topic}/{number}"
-            for topic, number in offsets_of(self._saved)
-            if not is_read(self._settings, topic, number)
-        )
-        if no_longer_read:
-            _LOGGER.warning(
-                "no longer read, according to source.topics and source.shard: %s. Their positions are kept in case "
-                "they are read again",
-                ", ".join(no_longer_read),
+            lost(settings, f"Kafka no longer has topic {topics}", "with a new one of that name")
+        elif settings.topics is not None:
+            raise SourceError(
+                f"Kafka has no topic {topics}; create it, correct source.topics, or allow this user to see it"
+            )
+        elif not any_found:
+            raise SourceError(
+                "Kafka has no topic whose whole name matches source.topics_pattern = "
+                f"{settings.topics_pattern!r}; create one, correct the pattern, or allow this user to see them"
             )
 
 
-def no_topic(settings: ReadingSettings, missing: Sequence[str]) -> str:
-    """Return what to do about topics that do not exist."""
-    if not missing:
-        return (
-            f"Kafka has no topic whose whole name matches source.topics_pattern = {settings.topics_pattern!r}; create "
-            "one, correct the pattern, or allow this user to see them"
+def _differ(one: str | None, other: str | None) -> bool:
+    """Whether two ids of a topic, of which either may be unknown, are those of different topics."""
+    return None not in {one, other} and one != other
+
+
+def lost(settings: ReadingSettings, what: str, go_on: str) -> None:
+    """Report that the next records are lost.
+
+    Raises:
+        SourceError: ``on_lost`` is ``fail``.
+    """
+    if settings.on_lost == "fail":
+        raise SourceError(
+            f'{what}. The next records are lost. Set source.on_lost = "earliest" or "latest" to continue {go_on}, or '
+            "start over with --fresh"
         )
-    if settings.topics is None:
-        return (
-            f"Kafka no longer has topic {', '.join(missing)}, which the checkpoint has read. Set "
-            'source.on_lost = "earliest" to continue with the others, or start over with --fresh'
-        )
-    return f"Kafka has no topic {', '.join(missing)}; create it, correct source.topics, or allow this user to see it"
+    _LOGGER.warning("%s. Continuing %s, according to source.on_lost", what, go_on)
 
 
 def report_missing_partitions(settings: ReadingSettings, offsets: Mapping[TopicPartition, int]) -> None:
@@ -297,22 +287,10 @@ def report_missing_partitions(settings: ReadingSettings, offsets: Mapping[TopicP
     Raises:
         SourceError: there are some, and ``on_lost`` is ``fail``.
     """
-    if not offsets:
-        return
-    names = ", ".join(
-        f"{topic}/{number} (offset {offset} was next)" for (topic, number), offset in sorted(offsets.items())
-    )
-    if settings.on_lost == "fail":
-        raise SourceError(
-            f"Kafka no longer has {names}: the topic was deleted, or recreated with fewer partitions, and the next "
-            'records are lost. Set source.on_lost = "earliest" or "latest" to continue with the others, or start over '
-            "with --fresh"
-        )
-    _LOGGER.warning(
-        "no longer read, since the topic was deleted, or recreated with fewer partitions: %s. Continuing with the "
-        "others, according to source.on_lost",
-        names,
-    )
+    if offsets:
+        names = ", ".join(f"{topic}/{number} (offset {at} was next)" for (topic, number), at in sorted(offsets.items()))
+        what = f"Kafka no longer has {names}: the topic was deleted, or recreated with fewer partitions"
+        lost(settings, what, "with the others")
 
 
 def reset_offset(
@@ -332,19 +310,8 @@ def reset_offset(
     first, end = limits.first, limits.stable_end
     contents = f"it holds {first} to {end - 1}" if end > first else f"it is empty, and continues at {end}"
     what = "was recreated, and offset %d was next in the previous one" if recreated else "no longer has offset %d"
-    what %= wanted
-    if settings.on_lost == "fail":
-        raise SourceError(
-            f"Kafka topic {partition.topic}, partition {partition.partition} {what}; {contents}. The next records are "
-            'lost. Set source.on_lost = "earliest" or "latest" to continue there, or start over with --fresh'
-        )
     chosen = first if settings.on_lost == "earliest" else end
+    go_on = "there" if settings.on_lost == "fail" else f"at {chosen}"
+    lost(settings, f"Kafka topic {partition.topic}, partition {partition.partition} {what % wanted}; {contents}", go_on)
     counters["offset_reset"] += 1
-    _LOGGER.warning(
-        "topic %s, partition %d %s; %s. Continuing at %d, according to source.on_lost",
-        *partition,
-        what,
-        contents,
-        chosen,
-    )
     return chosen

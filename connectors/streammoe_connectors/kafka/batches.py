@@ -1,93 +1,81 @@
-"""Batches of records as frames between the process that reads and the daemon."""
+"""Batches of records as messages between the process that reads and the daemon."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
-from streammoe.ports import Batch, Location, Locations, Position, Unreadable
+from streammoe.ports import Batch, Location, Locations, TopicPartition, Unreadable
 from streammoe.types import IntArray
 from streammoe_connectors.formats.events import numbered
 from streammoe_connectors.formats.records import UNDECODABLE
-from streammoe_connectors.kafka.frames import Frame, PackedHeaders, pack_headers
+from streammoe_connectors.kafka.frames import Fetched
 from streammoe_connectors.kafka.order import Taken
 from streammoe_connectors.kafka.values import Values
 
 
-def packed(values: Values, taken: Taken, **header: Any) -> tuple[dict[str, Any], list[bytes]]:
-    """Return the header and the body of a frame with these records.
+def packed(values: Values, taken: Taken, **progress: Any) -> Fetched:
+    """Return the message with these records.
 
     Args:
         values: converts them.
         taken: the records.
-        **header: further content of the header.
+        **progress: the position behind them, and how far that is.
 
     Raises:
         RetriableSourceError: the registry does not respond; the call may be repeated with the same records.
         SourceError: the registry denies access.
     """
-    block, ends, rejected, records, origins, numbers, skipped = values.block(taken.records)
-    raw = [block[int(ends[i - 1]) if i else 0 : int(ends[i]) - 1] for i in rejected]
+    block, ends, reasons, records, origins, numbers, skipped = values.block(taken.records)
+    rejected = {
+        i: Unreadable(*why, block[int(ends[i - 1]) if i else 0 : int(ends[i]) - 1]) for i, why in reasons.items()
+    }
     if rejected:
         block, ends = _replace_rejected(block, ends, rejected, UNDECODABLE[values.format] + b"\n")
-    count = len(records)
-    body = [records.offsets.tobytes(), records.times.tobytes(), ends.tobytes()]
-    if records.keys is not None:
-        lengths = np.fromiter((-1 if key is None else len(key) for key in records.keys), np.int64, count)
-        body += [lengths.tobytes(), b"".join(filter(None, records.keys))]
-    if records.headers is not None:
-        body.append(pack_headers(records.headers))
-    if taken.partition_index is not None:
-        body.append(taken.partition_index[origins].tobytes())
-    has_numbers = max(numbers, default=-1) >= 0
-    if has_numbers:
-        body.append(np.array(numbers, np.int64).tobytes())
-    return {
-        "type": "batch",
-        "count": count,
-        "sizes": [*map(len, body), *map(len, raw), len(block)],
-        "keys": records.keys is not None,
-        "headers": records.headers is not None,
-        "partitions": taken.partitions,
-        "numbers": has_numbers,
-        "rejected": [[i, *why] for i, why in rejected.items()],
-        "skipped": taken.n_skipped + skipped,
-        **header,
-    }, [*body, *raw, block]
+    keys, headers = records["key"].tolist(), records["headers"].tolist()
+    return Fetched(
+        block=block,
+        ends=ends.tobytes(),
+        offsets=records["offset"].tobytes(),
+        timestamps=records["time"].tobytes(),
+        partition_index=taken.partition_index[origins].tobytes(),
+        partitions=taken.partitions,
+        keys=None if keys.count(None) == len(keys) else keys,
+        headers=headers if any(headers) else None,
+        numbers=numbers,
+        rejected=rejected,
+        skipped=taken.n_skipped + skipped,
+        **progress,
+    )
 
 
-def unpacked(frame: Frame, values: Values, origin: str) -> Batch:
-    """Return the batch of a frame.
+def unpacked(fetched: Fetched, values: Values, origin: str) -> Batch:
+    """Return the batch of a message.
 
     Args:
-        frame: see `packed`.
+        fetched: see `packed`.
         values: of the same settings.
         origin: of the batch.
     """
-    header, pieces, count = frame.header, _pieces(frame), frame.header["count"]
-    offsets, times, ends = (np.frombuffer(next(pieces), np.int64) for _ in range(3))
-    keys = _split_keys(np.frombuffer(next(pieces), np.int64), next(pieces)) if header["keys"] else None
-    headers = PackedHeaders(bytes(next(pieces)), count) if header["headers"] else None
-    partitions = header["partitions"]
-    partition_index = np.frombuffer(next(pieces), np.int64) if len(partitions) > 1 else np.zeros(count, np.int64)
-    numbers = np.frombuffer(next(pieces), np.int64).tolist() if header["numbers"] else [-1] * count
-    unreadable = {i: Unreadable(reason, detail, bytes(next(pieces))) for i, reason, detail in header["rejected"]}
-    end: Position = header["end"]
+    ends, offsets, timestamps, partition_index = (
+        np.frombuffer(column, np.int64)
+        for column in (fetched.ends, fetched.offsets, fetched.timestamps, fetched.partition_index)
+    )
     return Batch(
-        block=bytes(next(pieces)),
+        block=fetched.block,
         ends=ends,
         format=values.format,
         columns=values.columns,
         origin=origin,
-        locations=numbered(_locations(partitions, partition_index, offsets), numbers),
-        end=end,
-        skipped=header["skipped"],
-        timestamps=times,
-        keys=keys,
-        headers=headers,
-        unreadable=unreadable,
+        locations=numbered(_locations(fetched.partitions, partition_index, offsets), fetched.numbers),
+        end=fetched.end,
+        skipped=fetched.skipped,
+        timestamps=timestamps,
+        keys=fetched.keys,
+        headers=fetched.headers,
+        unreadable=fetched.rejected,
     )
 
 
@@ -101,30 +89,13 @@ def _replace_rejected(
 
 
 def _locations(
-    partitions: Sequence[tuple[str, int]], partition_index: IntArray, offsets: IntArray
+    partitions: Sequence[TopicPartition], partition_index: IntArray, offsets: IntArray
 ) -> Sequence[Location]:
     topics = {topic for topic, _ in partitions}
     if len(topics) == 1:
         numbers = np.array([partition for _, partition in partitions], np.int64)[partition_index]
         return Locations({"topic": topics.pop()}, {"partition": numbers, "offset": offsets})
     return [
-        {"topic": topic, "partition": partition, "offset": offset}
-        for (topic, partition), offset in zip(
-            map(partitions.__getitem__, partition_index), offsets.tolist(), strict=True
-        )
-    ]
-
-
-def _pieces(frame: Frame) -> Iterator[memoryview]:
-    start = 0
-    for size in frame.header["sizes"]:
-        yield frame.body[start : start + size]
-        start += size
-
-
-def _split_keys(lengths: IntArray, joined: memoryview) -> list[bytes | None]:
-    stops = np.cumsum(np.maximum(lengths, 0)).tolist()
-    return [
-        None if length < 0 else bytes(joined[stop - length : stop])
-        for length, stop in zip(lengths.tolist(), stops, strict=True)
+        {"topic": partitions[index].topic, "partition": partitions[index].partition, "offset": offset}
+        for index, offset in zip(partition_index.tolist(), offsets.tolist(), strict=True)
     ]

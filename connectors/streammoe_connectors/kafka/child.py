@@ -22,8 +22,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from streammoe.errors import ConfigError, SourceError
-from streammoe_connectors.kafka.frames import Inlet, Outlet
-from streammoe_connectors.kafka.reader import LOG_INTERVAL_SECONDS, POLL_SECONDS, Reader
+from streammoe_connectors.kafka.frames import Close, Failed, Inlet, Log, Message, Outlet, Start
+from streammoe_connectors.kafka.link import LOG_INTERVAL_SECONDS
+from streammoe_connectors.kafka.reader import POLL_SECONDS, Reader
 from streammoe_connectors.kafka.settings import secrets_of
 
 
@@ -48,26 +49,25 @@ class ForwardHandler(logging.Handler):
         for secret in self._secrets:
             message = message.replace(secret, "***")
         if record.name.startswith(("kafka.net", "librdkafka")) and record.levelno >= logging.ERROR:
-            self._reader.hear(message)
+            self._reader.link.hear(message)
         if not record.name.startswith("streammoe"):
             line = f"{record.pathname}:{record.lineno}"
             if now - self._logged.get(line, -LOG_INTERVAL_SECONDS) < LOG_INTERVAL_SECONDS:
                 return
             self._logged[line] = now
-        self._reader.logs.append({"type": "log", "level": record.levelno, "name": record.name, "message": message})
+        self._reader.logs.append(Log(record.levelno, record.name, message))
 
 
-def _read_commands(inlet: Inlet, commands: SimpleQueue[dict[str, Any]]) -> None:
+def _read_commands(inlet: Inlet, commands: SimpleQueue[Message]) -> None:
     """Queue incoming commands; end the process once the daemon is gone."""
-    closing = False
+    command: Message | None = None
     try:
         while True:
-            frame = inlet.next()
-            if frame is not None:
-                closing = closing or frame.header["type"] == "close"
-                commands.put(frame.header)
+            command = inlet.next()
+            if command is not None:
+                commands.put(command)
     except EOFError:
-        if not closing:
+        if not isinstance(command, Close):
             os._exit(0)
 
 
@@ -82,18 +82,17 @@ def main() -> None:
     output = os.dup(1)
     os.dup2(2, 1)
     inlet = Inlet(0)
-    try:
-        first = inlet.next()
-    except EOFError:
-        first = None
-    if first is None:
+    start = None
+    with suppress(EOFError):
+        start = inlet.next()
+    if not isinstance(start, Start):
         return
-    commands: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    commands: SimpleQueue[Message] = SimpleQueue()
     threading.Thread(target=_read_commands, args=(inlet, commands), daemon=True).start()
     outlet, shown = Outlet(output), Outlet(int(sys.argv[1]))
     status = 0
     try:
-        _serve(first.header, outlet, shown, commands)
+        _serve(start, outlet, shown, commands)
         while outlet.pending:
             outlet.flush(POLL_SECONDS)
     except BrokenPipeError:
@@ -106,13 +105,11 @@ def main() -> None:
     os._exit(status)
 
 
-def _serve(
-    start_command: Mapping[str, Any], outlet: Outlet, shown: Outlet, commands: SimpleQueue[dict[str, Any]]
-) -> None:
+def _serve(start: Start, outlet: Outlet, shown: Outlet, commands: SimpleQueue[Message]) -> None:
     try:
-        reader = Reader(start_command, outlet, shown, commands)
-        logging.basicConfig(level=logging.WARNING, handlers=[ForwardHandler(reader, start_command["options"])])
-        logging.getLogger("streammoe.source").setLevel(start_command["log_level"])
+        reader = Reader(start, outlet, shown, commands)
+        logging.basicConfig(level=logging.WARNING, handlers=[ForwardHandler(reader, start.options)])
+        logging.getLogger("streammoe.source").setLevel(start.log_level)
         # It warns whenever parsing delays its other thread by 0.1 s, as happens on a busy machine.
         logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
         gc.collect()
@@ -123,7 +120,7 @@ def _serve(
         finally:
             reader.send_logs()
     except (ConfigError, SourceError) as error:
-        outlet.send({"type": "error", "kind": type(error).__name__, "message": str(error)})
+        outlet.send(Failed(isinstance(error, ConfigError), str(error)))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -39,13 +39,13 @@ class RecordFields:
         """
         columns: list[Column] = []
         if self._key is not None:
-            columns.append(_texts(records.keys or [None] * len(records)))
+            columns.append(_texts(records["key"]))
         if self._timestamp is not None:
-            columns.append([None if ms < 0 else ms / 1000 for ms in records.times.tolist()])
+            columns.append([None if ms < 0 else ms / 1000 for ms in records["time"].tolist()])
         if self._headers:
             # The last of several equal ones counts.
-            header_maps = [dict(headers) for headers in records.headers or [()] * len(records)]
-            columns += [_texts([headers.get(name) for headers in header_maps]) for name in self._headers]
+            found = [dict(headers) for headers in records["headers"]]
+            columns += [_texts(headers.get(name) for headers in found) for name in self._headers]
         return columns
 
     def into_json(self, values: list[bytes], columns: list[Column]) -> list[bytes]:
@@ -72,7 +72,7 @@ class RecordFields:
         ]
 
 
-def _texts(raw: Sequence[bytes | None]) -> list[str | None]:
+def _texts(raw: Iterable[bytes | None]) -> list[str | None]:
     return [None if octets is None else octets.decode(errors="backslashreplace") for octets in raw]
 
 

@@ -1,6 +1,6 @@
-"""Frames between the daemon and the process that reads from Kafka: a JSON object followed by bytes.
+"""Messages between the daemon and the process that reads from Kafka, and the frames in which they pass pipes.
 
-Nothing in them can execute.
+A frame is a message in MessagePack behind its length. Nothing in it can execute.
 """
 
 from __future__ import annotations
@@ -9,63 +9,109 @@ import os
 import select
 import struct
 from collections import deque
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any, NamedTuple, overload
+from typing import Any
 
 import msgspec
 
-from streammoe.ports import Headers
+from streammoe.ports import Headers, Position, TopicPartition, Unreadable
 
-_HEAD = struct.Struct("<IQ")  # lengths of the JSON object and of the bytes after it
-_MAX_HEADER_BYTES = 1 << 28
-
-
-class Frame(NamedTuple):
-    """A message through a pipe."""
-
-    header: dict[str, Any]
-    body: memoryview
+_LENGTH = struct.Struct("<Q")
+_ENCODER = msgspec.msgpack.Encoder()
 
 
-def pack(header: Mapping[str, Any], body: Sequence[bytes] = ()) -> list[bytes]:
-    """Encode a frame as pieces to be written one after the other."""
-    text = msgspec.json.encode(header)
-    return [_HEAD.pack(len(text), sum(map(len, body))) + text, *body]
+class Start(msgspec.Struct, tag=True):
+    """To the reader, the first message: what to read. May hold passwords."""
+
+    settings: dict[str, Any]
+    """See `ReadingSettings`."""
+    client: str
+    options: dict[str, Any]
+    """Of the connection."""
+    position: Position | None
+    owner: str
+    """Of the position."""
+    log_level: int = 0
 
 
-def pack_headers(headers: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> bytes:
-    """Encode the headers of several records for the body of a frame."""
-    return _HEADERS_ENCODER.encode([own or () for own in headers])
+class Commit(msgspec.Struct, tag=True):
+    """To the reader: this position is in a checkpoint."""
+
+    position: Position
+    checkpoint_generation: int
 
 
-class PackedHeaders(Sequence[Headers]):
-    """The result of `pack_headers`, decoded when a record's headers are first asked for.
-
-    Only rejected records and those that wait for their label need theirs, and there are mostly none of either.
-    """
-
-    def __init__(self, packed: bytes, count: int) -> None:
-        self._packed = packed
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, i: int) -> Headers: ...
-    @overload
-    def __getitem__(self, i: slice) -> Sequence[Headers]: ...
-    def __getitem__(self, i: int | slice) -> Headers | Sequence[Headers]:
-        return self._decoded[i]
-
-    @cached_property
-    def _decoded(self) -> list[Headers]:
-        return _HEADERS_DECODER.decode(self._packed)
+class Close(msgspec.Struct, tag=True):
+    """To the reader: end."""
 
 
-_HEADERS_ENCODER = msgspec.msgpack.Encoder()
-_HEADERS_DECODER = msgspec.msgpack.Decoder(list[Headers])
+class Fetched(msgspec.Struct, tag=True):
+    """From the reader: the next records, as parts of a `Batch`."""
+
+    block: bytes
+    ends: bytes
+    """An array of int64, as are the next three."""
+    offsets: bytes
+    timestamps: bytes
+    partition_index: bytes
+    """Index of each record's partition in `partitions`."""
+    partitions: list[TopicPartition]
+    keys: list[bytes | None] | None
+    headers: list[Headers] | None
+    numbers: list[int]
+    """Number of each event in its record; −1 if it is the only one."""
+    rejected: dict[int, Unreadable]
+    skipped: int
+    end: Position
+    n_consumed: int
+    """Number of offsets between the start of the run and `end`."""
+    total: int
+    """Number of offsets up to the stops."""
+
+
+class Moved(msgspec.Struct, tag=True):
+    """From the reader: a position that no record has led to; the first one says that reading begins."""
+
+    position: Position
+    needs_checkpoint: bool
+    """Whether a checkpoint must hold it before the next record."""
+    n_consumed: int
+    total: int
+
+
+class Log(msgspec.Struct, tag=True):
+    """From the reader: a line for the log."""
+
+    level: int
+    name: str
+    message: str
+
+
+class Finished(msgspec.Struct, tag=True):
+    """From the reader: everything was sent."""
+
+
+class Failed(msgspec.Struct, tag=True):
+    """From the reader, the last message: reading is not possible."""
+
+    is_config: bool
+    """Whether the settings are at fault."""
+    message: str
+
+
+class Status(msgspec.Struct, tag=True):
+    """From the reader, through a pipe of its own: its state, about once a second."""
+
+    connected: bool
+    refused: str
+    """See `SourceStatus`."""
+    ends: dict[TopicPartition, int]
+    """High watermarks."""
+    held_back: dict[TopicPartition, int]
+    stalled: list[TopicPartition]
+    counters: dict[str, int]
+
+
+Message = Start | Commit | Close | Fetched | Moved | Log | Finished | Failed | Status
 
 
 class Inlet:
@@ -73,12 +119,12 @@ class Inlet:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._buffer = memoryview(bytearray(_HEAD.size))
-        self._filled = 0
-        self._header_bytes: int | None = None
+        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+        self._buffer, self._filled = memoryview(bytearray(_LENGTH.size)), 0
+        self._is_length = True
 
-    def next(self) -> Frame | None:
-        """Return the next frame; ``None`` if it is incomplete, which only a non-blocking descriptor allows.
+    def next(self) -> Message | None:
+        """Return the next message; ``None`` if it is incomplete, which only a non-blocking descriptor allows.
 
         Raises:
             EOFError: the other side is gone.
@@ -93,17 +139,11 @@ class Inlet:
             self._filled += count
             if self._filled < len(self._buffer):
                 continue
-            size, whole, self._filled = self._header_bytes, self._buffer, 0
-            if size is None:
-                header_bytes, body_bytes = _HEAD.unpack(whole)
-                if header_bytes > _MAX_HEADER_BYTES:
-                    raise EOFError  # not a frame
-                self._header_bytes = header_bytes
-                self._buffer = memoryview(bytearray(header_bytes + body_bytes))
-                continue
-            self._header_bytes = None
-            self._buffer = memoryview(bytearray(_HEAD.size))
-            return Frame(msgspec.json.decode(whole[:size]), whole[size:].toreadonly())
+            whole, self._filled = self._buffer, 0
+            size = _LENGTH.unpack(whole)[0] if self._is_length else _LENGTH.size
+            self._buffer, self._is_length = memoryview(bytearray(size)), not self._is_length
+            if self._is_length:
+                return self._decoder.decode(whole)
 
 
 class Outlet:
@@ -112,20 +152,23 @@ class Outlet:
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
-        self._pieces: deque[bytes | memoryview] = deque()
+        self._frames: deque[memoryview] = deque()
 
     @property
     def pending(self) -> bool:
         """Whether something is still buffered."""
-        return bool(self._pieces)
+        return bool(self._frames)
 
-    def send(self, header: Mapping[str, Any], body: Sequence[bytes] = ()) -> None:
-        """Write a frame after everything buffered, as far as there is room.
+    def send(self, message: Message) -> None:
+        """Write a message after everything buffered, as far as there is room.
 
         Raises:
             BrokenPipeError: the other side is gone.
         """
-        self._pieces.extend(piece for piece in pack(header, body) if piece)
+        frame = bytearray()
+        _ENCODER.encode_into(message, frame, _LENGTH.size)
+        _LENGTH.pack_into(frame, 0, len(frame) - _LENGTH.size)
+        self._frames.append(memoryview(frame))
         self.flush()
 
     def flush(self, timeout: float = 0.0) -> None:
@@ -134,15 +177,14 @@ class Outlet:
         Raises:
             BrokenPipeError: the other side is gone.
         """
-        if timeout and self._pieces:
+        if timeout and self._frames:
             select.select([], [self._descriptor], [], timeout)
-        while self._pieces:
-            piece = memoryview(self._pieces[0])
+        while self._frames:
+            frame = self._frames.popleft()
             try:
-                count = os.write(self._descriptor, piece)
+                rest = frame[os.write(self._descriptor, frame) :]
             except BlockingIOError:
+                rest = frame
+            if rest:
+                self._frames.appendleft(rest)
                 return
-            if count < len(piece):
-                self._pieces[0] = piece[count:]
-            else:
-                self._pieces.popleft()

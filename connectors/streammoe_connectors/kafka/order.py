@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from streammoe.types import IntArray
 from streammoe_connectors.kafka.consumer import AssignedConsumer
 from streammoe_connectors.kafka.merge import Hold, merge
 from streammoe_connectors.kafka.partitions import PartitionBuffer
-from streammoe_connectors.kafka.records import Records, concatenate
+from streammoe_connectors.kafka.records import Records
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -30,11 +31,11 @@ class Taken(NamedTuple):
     """Records that were taken from their buffers, in order."""
 
     records: Records
-    partition_index: IntArray | None
-    """Index of each record's partition in `partitions`, if there are several."""
+    partition_index: IntArray
+    """Index of each record's partition in `partitions`."""
     partitions: list[TopicPartition]
     n_skipped: int
-    """Tombstones that were passed since the last ones were taken."""
+    """Tombstones that were passed between them."""
 
 
 class Order:
@@ -58,47 +59,42 @@ class Order:
         """Take the next records, as far as their order is certain; ``None`` if there are none."""
         settings = self._settings
         holds = [buffer.hold(now, settings.idle_ms / 1000) for buffer in buffers]
-        has_records = any(buffer.records for buffer in buffers)
+        has_records = any(len(buffer.records) for buffer in buffers)
         self.unsure = [
             buffer
             for buffer, hold in zip(buffers, holds, strict=True)
-            if has_records and hold is not Hold.NONE and not buffer.records
-            if buffer.at_end_since is None and now - buffer.received_at >= _UNSURE_SECONDS
+            if has_records and hold is not Hold.NONE and not len(buffer.records)
+            if buffer.at_end_since is None and now - buffer.progress_at >= _UNSURE_SECONDS
         ]
-        if len(buffers) == 1:
-            counts, order = [min(len(buffers[0].records), settings.max_poll_records)], None
-        else:
-            overdue = [
-                buffer.count_overdue(now, settings.order_wait_ms / 1000, self._room(buffers)) for buffer in buffers
-            ]
-            times = [buffer.records.times for buffer in buffers]
-            counts, order, n_early = merge(times, holds, overdue, settings.max_poll_records)
-            if n_early:
-                self._report_early([buffer for buffer, n in zip(buffers, overdue, strict=True) if n], n_early, now)
+        overdue = [buffer.count_overdue(now, settings.order_wait_ms / 1000, self._room(buffers)) for buffer in buffers]
+        times = [buffer.records["time"] for buffer in buffers]
+        counts, order, n_early = merge(times, holds, overdue, settings.max_poll_records)
+        if n_early:
+            self._report_early([buffer for buffer, n in zip(buffers, overdue, strict=True) if n], n_early, now)
         if sum(counts) < settings.max_poll_records:
             for buffer, count in zip(buffers, counts, strict=True):
                 buffer.n_held_back = len(buffer.records) - count
         if not sum(counts):
             return None
-        records = concatenate([buffer.take(count) for buffer, count in zip(buffers, counts, strict=True)])
-        partitions = [buffer.partition for buffer, count in zip(buffers, counts, strict=True) if count]
-        index = None
-        if order is not None:
-            records = records.take(order)
-            if len(partitions) > 1:
-                index = np.repeat(np.arange(len(partitions)), [count for count in counts if count])[order]
-        return Taken(records, index, partitions, sum(buffer.count_passed_tombstones() for buffer in buffers))
+        used = [(buffer, count) for buffer, count in zip(buffers, counts, strict=True) if count]
+        records = np.concatenate([buffer.take(count) for buffer, count in used])
+        index = np.repeat(np.arange(len(used)), [count for _, count in used])
+        if len(used) > 1:
+            records, index = records[order], index[order]
+        is_event = np.array([value is not None for value in records["value"].tolist()])
+        partitions = [buffer.partition for buffer, _ in used]
+        return Taken(records[is_event], index[is_event], partitions, len(records) - int(is_event.sum()))
 
-    def limit(self, consumer: AssignedConsumer, buffers: Sequence[PartitionBuffer], now: float) -> None:
+    def limit(self, consumer: AssignedConsumer, buffers: Sequence[PartitionBuffer]) -> None:
         """Pause partitions whose buffers are full, and resume those with room."""
         room = self._room(buffers)
-        for buffer in buffers if len(buffers) > 1 else ():
+        for buffer in buffers:
             partition = buffer.partition
             if partition in self.paused:
                 if buffer.n_bytes < room / 2 and not buffer.reached_stop:
                     consumer.resume(partition)
                     self.paused.discard(partition)
-                    buffer.behind_since = now
+                    buffer.progress_at = time.monotonic()
             elif buffer.n_bytes > room or buffer.reached_stop:
                 consumer.pause(partition)
                 self.paused.add(partition)

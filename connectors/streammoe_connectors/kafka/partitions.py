@@ -1,10 +1,8 @@
-"""Buffers of fetched records per partition."""
+"""A partition that is being read: what was fetched of it and not yet sent, and what is known of its ends."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from itertools import takewhile
 from math import inf
 from typing import NamedTuple
 
@@ -12,15 +10,22 @@ import numpy as np
 
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.merge import Hold
-from streammoe_connectors.kafka.records import NONE, Records, concatenate
+from streammoe_connectors.kafka.records import NONE, Records
 
 
-class _Arrival(NamedTuple):
-    """Consecutive records that arrived at once."""
+class Limits(NamedTuple):
+    """Where a partition begins and ends."""
 
-    at: float
-    """In monotonic seconds."""
-    records: int
+    first: int
+    """The offset of its first record."""
+    stable_end: int
+    """Its end, or where the first open transaction begins if the settings wait for those."""
+    end: int
+    """Its high watermark, which includes records of open transactions."""
+    at_time: int
+    """The offset of the first record from the time on at which the settings begin; the end if there is none."""
+    asked_at: float = 0.0
+    """When this was asked, in monotonic seconds."""
 
 
 class PartitionBuffer:
@@ -35,8 +40,6 @@ class PartitionBuffer:
     def __init__(self, partition: TopicPartition, offset: int, stop_offset: int | None = None) -> None:
         self.partition = partition
         self.start_offset = offset
-        self.next_offset = offset
-        """The next offset to send, for checkpoints."""
         self.fetch_position = offset
         """The next offset to fetch."""
         self.seek_pending = False
@@ -44,137 +47,94 @@ class PartitionBuffer:
         self.stop_offset = stop_offset
         self.end = self.stable_end = offset
         """The high watermark as far as it is known, and the last stable offset, which is behind open transactions."""
-        self.end_known_at = time.monotonic()
-        """When `end` was last asked for with success, or records came that tell it."""
-        self.stable_end_known_at = -inf
-        self.behind_since: float | None = None
-        """Since when (monotonic seconds) there has been more to fetch, without any progress."""
+        self.known_at = time.monotonic()
+        """When it was last heard of: the cluster has said where it ends, or records came."""
+        self.progress_at = time.monotonic()
+        """When it last made progress, or more to fetch became known where there had been none."""
         self.at_end_since: float | None = None
         """Since when (monotonic seconds) the whole log has been fetched."""
         self.was_at_end = False
         """Whether the whole log had been fetched at any time since the start, or since a `seek`."""
-        self.received_at = time.monotonic()
-        """When records were last fetched, or there were none to fetch."""
         self.records = NONE
-        """Fetched and not yet sent, without tombstones."""
+        """Fetched and not yet sent, tombstones included."""
         self.n_bytes = 0
         """Size of the values in `records`."""
         self.n_held_back = 0
         """How many of `records` wait for older ones of other partitions."""
-        self._arrivals: deque[_Arrival] = deque()
-        """When `records` arrived."""
         self._ahead_until = -inf
         """Until when this partition counts as one whose timestamps are ahead of the others'."""
-        self._tombstones: deque[int] = deque()
-        self._asked_at = -1
 
-    def add(self, records: Records, now: float) -> int:
-        """Append fetched records in order; return the number of gaps in their offsets."""
-        if self.stop_offset is not None and records.offsets[-1] >= self.stop_offset:
-            records = records.part(slice(int(np.searchsorted(records.offsets, self.stop_offset))))
-            if not records:
-                self.advance_to(self.stop_offset)
-                return 0
-        gaps = int(records.offsets[0] != self.fetch_position) + int(np.count_nonzero(np.diff(records.offsets) != 1))
-        self.fetch_position = int(records.offsets[-1]) + 1
-        self.behind_since = None
-        self.seek_pending = False
-        self.at_end_since = None
-        self.received_at = self.end_known_at = now
-        if None in records.values:
-            is_tombstone = np.array([value is None for value in records.values])
-            self._tombstones.extend(records.offsets[is_tombstone].tolist())
-            records = records.take(np.flatnonzero(~is_tombstone))
-        self.n_bytes += _size(records)
-        self.records = concatenate([self.records, records])
-        if records:
-            self._arrivals.append(_Arrival(now, len(records)))
-        self._update_next_offset()
-        return gaps
-
-    def advance_to(self, offset: int) -> None:
-        """Advance to this offset: before it are only markers and records that were aborted or compacted."""
-        if offset > self.fetch_position:
-            self.fetch_position = offset
-            self.behind_since = None
-        self._update_next_offset()
-
-    def take(self, count: int) -> Records:
-        """Remove and return the first `count` records."""
-        taken, self.records = self.records.part(slice(count)), self.records.part(slice(count, None))
-        left = count
-        while left > 0:
-            first = self._arrivals.popleft()
-            if first.records > left:
-                self._arrivals.appendleft(first._replace(records=first.records - left))
-            left -= first.records
-        self.n_bytes = self.n_bytes - _size(taken) if self.records else 0
-        if taken:
-            self.next_offset = int(taken.offsets[-1]) + 1
-        self._update_next_offset()
-        return taken
-
-    def count_passed_tombstones(self) -> int:
-        """Return how many tombstones have been passed since the last call."""
-        count = 0
-        while self._tombstones and self._tombstones[0] < self.next_offset:
-            self._tombstones.popleft()
-            count += 1
-        return count
-
-    def seek(self, offset: int) -> None:
-        """Continue at another offset, since the next records are lost; fetched records stay."""
-        self.fetch_position = offset
-        self.seek_pending = True
-        self.at_end_since = self.behind_since = None
-        self.was_at_end = False
-        self.end = self.stable_end = offset
-        if not self.records:
-            self.next_offset = offset
-
-    def clear(self) -> None:
-        """Discard all fetched records."""
-        self.records = NONE
-        self.n_bytes = self.n_held_back = 0
-        self._arrivals.clear()
-        self._tombstones.clear()
+    @property
+    def next_offset(self) -> int:
+        """The next offset to send, for checkpoints."""
+        if len(self.records):
+            return int(self.records["offset"][0])
+        return self.fetch_position if self.stop_offset is None else min(self.fetch_position, self.stop_offset)
 
     @property
     def reached_stop(self) -> bool:
         """Whether everything before `stop_offset` has been fetched."""
         return self.stop_offset is not None and self.fetch_position >= self.stop_offset
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to fetch, or an open transaction, as far as is known."""
+        return self.fetch_position < self.end
+
+    def add(self, records: Records, now: float) -> int:
+        """Append fetched records in order; return the number of gaps in their offsets."""
+        if self.stop_offset is not None and records["offset"][-1] >= self.stop_offset:
+            records = records[: np.searchsorted(records["offset"], self.stop_offset)]
+            if not len(records):
+                self.advance_to(self.stop_offset, now)
+                return 0
+        gaps = np.count_nonzero(np.diff(records["offset"], prepend=self.fetch_position - 1) != 1)
+        records["arrived"] = self.progress_at = self.known_at = now
+        self.fetch_position = int(records["offset"][-1]) + 1
+        self.seek_pending, self.at_end_since = False, None
+        self.n_bytes += _size(records)
+        self.records = np.concatenate([self.records, records])
+        return int(gaps)
+
+    def advance_to(self, offset: int, now: float) -> None:
+        """Advance to this offset: before it are only markers and records that were aborted or compacted."""
+        if offset > self.fetch_position:
+            self.fetch_position, self.progress_at = offset, now
+
+    def take(self, count: int) -> Records:
+        """Remove and return the first `count` records."""
+        taken = self.records[:count]
+        self.records = self.records[count:] if count < len(self.records) else NONE
+        self.n_bytes -= _size(taken)
+        return taken
+
+    def seek(self, offset: int) -> None:
+        """Continue at another offset, since the next records are lost; fetched records stay."""
+        self.fetch_position = self.end = self.stable_end = offset
+        self.seek_pending, self.at_end_since, self.was_at_end = True, None, False
+        self.progress_at = time.monotonic()
+
+    def clear(self) -> None:
+        """Discard all fetched records."""
+        self.records, self.n_bytes, self.n_held_back = NONE, 0, 0
+
     def update_watermark(self, end: int, now: float) -> None:
         """Record the high watermark that came with the latest fetch."""
-        self.end = max(self.end, end)
-        if self.fetch_position < end:
-            self.behind_since = self.behind_since or now
-        elif self.at_end_since is None:
+        self._raise_end(end, now)
+        if self.fetch_position >= end:
             self.mark_at_end(now)
-            self.received_at = now
 
-    def update_end(self, end: int, now: float) -> None:
-        """Record the high watermark that was asked for; it may be older than what has been fetched since."""
-        self.end, self.end_known_at = max(end, self.fetch_position), now
-        if self.fetch_position < end:
-            self.behind_since = self.behind_since or now
-
-    def question(self) -> TopicPartition:
-        """Return the partition, to ask for its last stable offset."""
-        self._asked_at = self.fetch_position
-        return self.partition
-
-    def update_stable_end(self, end: int, now: float) -> None:
-        """Record the last stable offset, which is no end if more was fetched since the `question`."""
-        self.stable_end, self.stable_end_known_at = end, now
-        if self.at_end_since is None and self._asked_at == self.fetch_position >= end:
+    def update(self, limits: Limits, now: float) -> None:
+        """Record what the cluster says; it is older than what has been fetched since it was asked."""
+        is_fresh = limits.asked_at >= self.progress_at
+        self._raise_end(limits.end, now)
+        self.end, self.stable_end, self.known_at = max(limits.end, self.fetch_position), limits.stable_end, now
+        if self.at_end_since is None and is_fresh and self.fetch_position >= limits.stable_end:
             self.mark_at_end(now)
 
     def mark_at_end(self, now: float) -> None:
         """Record that the whole log has been fetched."""
-        self.at_end_since = now
-        self.was_at_end = True
-        self.behind_since = None if self.fetch_position >= self.end else self.behind_since
+        self.at_end_since, self.was_at_end = now, True
 
     def hold(self, now: float, idle: float) -> Hold:
         """Return whether other partitions must wait for records after the last fetched one.
@@ -201,19 +161,18 @@ class PartitionBuffer:
             longest: for how many seconds a record may wait.
             room: for how many bytes there is room.
         """
-        overdue = takewhile(lambda arrival: now - arrival.at >= longest, self._arrivals)
-        count = sum(arrival.records for arrival in overdue)
+        count = int(np.searchsorted(self.records["arrived"], now - longest, "right"))
         if self.n_bytes > room and now < self._ahead_until:
             count = len(self.records)
         if count:
             self._ahead_until = now + longest
         return count
 
-    def _update_next_offset(self) -> None:
-        if not self.records:
-            stop = self.fetch_position if self.stop_offset is None else self.stop_offset
-            self.next_offset = min(self.fetch_position, stop)
+    def _raise_end(self, end: int, now: float) -> None:
+        if not self.is_behind:
+            self.progress_at = now
+        self.end = max(self.end, end)
 
 
 def _size(records: Records) -> int:
-    return sum(map(len, filter(None, records.values)))
+    return sum(map(len, filter(None, records["value"].tolist())))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from streammoe.errors import SourceError
@@ -52,14 +51,13 @@ def is_read(settings: ReadingSettings, topic: str, number: int | str) -> bool:
     return settings.reads(topic) and settings.is_in_shard(int(number))
 
 
-def offsets_left(settings: ReadingSettings, position: Position | None) -> dict[str, Any]:
+def offsets_left(settings: ReadingSettings, position: Position) -> dict[str, Any]:
     """Return the positions of partitions that are no longer read, in the form of a position's topics.
 
     Positions include them, so that nothing is learned twice when they are read again.
     """
     left: dict[str, Any] = {}
-    found: list[Mapping[str, Any]] = [] if position is None else [position.get("left", {}), position["topics"]]
-    for topic, saved in ((topic, saved) for topics in found for topic, saved in topics.items()):
+    for topic, saved in [*position.get("left", {}).items(), *position["topics"].items()]:
         unread = {n: offset for n, offset in saved["partitions"].items() if not is_read(settings, topic, n)}
         before = left.get(topic, saved)
         if before["id"] != saved["id"]:  # the topic was recreated in between

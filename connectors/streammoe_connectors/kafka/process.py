@@ -12,11 +12,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from streammoe.errors import SourceError
-from streammoe_connectors.kafka.frames import Frame, Inlet, Outlet
+from streammoe_connectors.kafka.frames import Close, Inlet, Message, Outlet, Start, Status
 
 _PIPE_BYTES = 1 << 20
 _CLOSE_TIMEOUT_SECONDS = 4.0
@@ -24,15 +22,15 @@ _MAX_ERROR_BYTES = 2_000
 
 
 class ReaderProcess:
-    """A child process that runs `kafka.child`, with the frames to and from it.
+    """A child process that runs `kafka.child`, with the messages to and from it.
 
     It ends with this process, however this one ends, since its pipes are closed.
 
     Args:
-        command: the first frame. May hold passwords, so it goes through a pipe, never on a command line.
+        start: the first message. May hold passwords, so it goes through a pipe, never on a command line.
     """
 
-    def __init__(self, command: Mapping[str, Any]) -> None:
+    def __init__(self, start: Start) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - read once the child has died; closed by `close`
         # Signals to the group must not reach the child before it ignores them; it inherits blocked signals.
         shown, show = os.pipe()
@@ -50,7 +48,7 @@ class ReaderProcess:
         finally:
             os.close(show)
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        self.status: dict[str, Any] | None = None
+        self.status: Status | None = None
         """The latest status of the child, as of now, whatever else waits; ``None`` before the first one, and once the
         child has ended. Any thread may ask, also after `close`."""
         self.heard_at = time.monotonic()
@@ -68,7 +66,7 @@ class ReaderProcess:
         self._outlet = Outlet(self._stdin.fileno())
         self._poll = select.poll()
         self._poll.register(self._stdout, select.POLLIN)
-        self._outlet.send(command)
+        self._outlet.send(start)
 
     @property
     def pid(self) -> int:
@@ -78,12 +76,12 @@ class ReaderProcess:
     def _listen(self, shown: int) -> None:
         inlet = Inlet(shown)
         with contextlib.suppress(EOFError):
-            while (frame := inlet.next()) is not None:
-                self.status, self.heard_at = frame.header, time.monotonic()
+            while isinstance(status := inlet.next(), Status):
+                self.status, self.heard_at = status, time.monotonic()
         self.status = None
         os.close(shown)
 
-    def send(self, command: Mapping[str, Any]) -> bool:
+    def send(self, command: Message) -> bool:
         """Send a command without waiting; return whether there was room for it."""
         try:
             self._outlet.flush()
@@ -94,8 +92,8 @@ class ReaderProcess:
             return False  # `receive` reports the reason
         return True
 
-    def receive(self, timeout: float) -> Frame | None:
-        """Return the next frame, or ``None`` if none is complete within `timeout` seconds.
+    def receive(self, timeout: float) -> Message | None:
+        """Return the next message, or ``None`` if none is complete within `timeout` seconds.
 
         Raises:
             SourceError: the child has died.
@@ -103,11 +101,11 @@ class ReaderProcess:
         deadline = time.monotonic() + timeout
         while True:
             try:
-                frame = self._inlet.next()
+                message = self._inlet.next()
             except EOFError:
                 raise self._child_died() from None
-            if frame is not None:
-                return frame
+            if message is not None:
+                return message
             remaining = deadline - time.monotonic()
             if remaining <= 0 or not self._poll.poll(remaining * 1000):
                 return None
@@ -115,7 +113,7 @@ class ReaderProcess:
     def close(self) -> None:
         """Let the child finish, or kill it if that takes too long."""
         deadline = time.monotonic() + _CLOSE_TIMEOUT_SECONDS
-        is_closing = self.send({"type": "close"})
+        is_closing = self.send(Close())
         with contextlib.suppress(OSError):  # unwritten data
             self._stdin.close()
         with contextlib.suppress(SourceError):

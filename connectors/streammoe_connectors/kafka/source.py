@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from streammoe.errors import ConfigError, SourceError
 from streammoe.ports import Batch, Location, Position, Source, SourceStatus, TopicPartition
 from streammoe.secrets import revealed
 from streammoe_connectors.kafka.batches import unpacked
 from streammoe_connectors.kafka.clients import require_client
+from streammoe_connectors.kafka.frames import Commit, Failed, Fetched, Finished, Log, Moved, Start
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.position import check_position
 from streammoe_connectors.kafka.process import ReaderProcess
@@ -68,34 +69,26 @@ class KafkaSource(Source):
         if position is not None:
             check_position(position)
         self._process = ReaderProcess(
-            {
-                "settings": revealed(self._settings, ReadingSettings.model_fields),
-                "client": self._settings.client,
-                "options": self._options,
-                "position": position,
-                "owner": uuid.uuid4().hex if position is None else position["owner"],
-                "log_level": _LOGGER.getEffectiveLevel(),
-            }
+            Start(
+                revealed(self._settings, ReadingSettings.model_fields),
+                self._settings.client,
+                self._options,
+                position,
+                uuid.uuid4().hex if position is None else position["owner"],
+                _LOGGER.getEffectiveLevel(),
+            )
         )
 
     def prepare(self, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
-        while not self._ready:
-            remaining = deadline - time.monotonic()
-            if not self._receive(max(remaining, 0.0)) and remaining <= 0:
-                return False
-        return True
+        self._receive_until(lambda: self._ready, timeout)
+        return self._ready
 
     @property
     def position(self) -> Position | None:
         return self._position_to_checkpoint
 
     def poll(self, timeout: float) -> Batch | None:
-        deadline = time.monotonic() + timeout
-        while not self._finished and self._batch is None:
-            remaining = deadline - time.monotonic()
-            if not self._receive(max(remaining, 0.0)) and remaining <= 0:
-                break
+        self._receive_until(lambda: self._finished or self._batch is not None, timeout)
         batch, self._batch = self._batch, None
         if batch is not None:
             self._positions = offsets_of(batch.end)
@@ -109,7 +102,7 @@ class KafkaSource(Source):
     def commit(self, position: Position, generation: int) -> None:
         if self._process is not None:
             # If the pipe is full now, the next commit will do.
-            self._process.send({"type": "commit", "position": position, "checkpoint_generation": generation})
+            self._process.send(Commit(position, generation))
 
     def progress(self) -> tuple[int, int] | None:
         """Return the number of offsets consumed so far, and in total."""
@@ -122,53 +115,51 @@ class KafkaSource(Source):
         shown = None if process is None else process.status
         if process is None or shown is None:
             return SourceStatus(ready=self._ready, connected=False, positions=self._positions, counters=self._counters)
-        self._counters = shown["counters"]
+        self._counters = shown.counters
         positions = self._positions
-        ends = {TopicPartition(topic, number): end for topic, number, end in shown["ends"]}
         return SourceStatus(
             ready=self._ready,
-            connected=shown["connected"] and self._silent_seconds(process) < _HANG_SECONDS,
-            refused=shown["refused"],
+            connected=shown.connected and self._silent_seconds(process) < _HANG_SECONDS,
+            refused=shown.refused,
             positions=positions,
-            lags={tp: max(0, ends[tp] - offset) for tp, offset in positions.items() if tp in ends},
-            held_back={TopicPartition(topic, number): n for topic, number, n in shown["held_back"]},
-            stalled=[TopicPartition(*partition) for partition in shown["stalled"]],
-            counters=self._counters,
+            lags={tp: max(0, shown.ends[tp] - offset) for tp, offset in positions.items() if tp in shown.ends},
+            held_back=shown.held_back,
+            stalled=shown.stalled,
+            counters=shown.counters,
         )
 
     def close(self) -> None:
         if self._process is not None:
             self._process.close()
 
-    # --- frames -----------------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------------------------
 
-    def _receive(self, timeout: float) -> bool:
-        """Handle the next frame, if one arrives within `timeout` seconds; return whether it did."""
+    def _receive_until(self, is_met: Callable[[], bool], timeout: float) -> None:
+        """Handle messages until a condition is met, or none has come for the rest of `timeout` seconds."""
         if self._process is None:
             raise SourceError("Kafka has no position; call seek first")
-        frame = self._process.receive(timeout)
-        self._detect_hang(self._process)
-        if frame is None:
-            return False
-        header = frame.header
-        match header["type"]:
-            case "batch":
-                self._n_consumed, self._total = header["n_consumed"], header["total"]
-                self._batch = unpacked(frame, self._values, self._origin)
-            case "ready" | "moved":
-                self._ready = True
-                self._position_to_checkpoint = header["position"] if header["needs_checkpoint"] else None
-                self._positions = offsets_of(header["position"])
-                self._total = header["total"]
-            case "log":
-                logging.getLogger(header["name"]).log(header["level"], "%s", header["message"])
-            case "finished":
-                self._finished = True
-                self._n_consumed = self._total
-            case _:
-                kinds: Mapping[str, type[ConfigError | SourceError]] = {"ConfigError": ConfigError}
-                raise kinds.get(header["kind"], SourceError)(header["message"])
-        return True
+        deadline = time.monotonic() + timeout
+        while not is_met():
+            message = self._process.receive(max(0.0, deadline - time.monotonic()))
+            self._detect_hang(self._process)
+            match message:
+                case Fetched():
+                    self._n_consumed, self._total = message.n_consumed, message.total
+                    self._batch = unpacked(message, self._values, self._origin)
+                case Moved():
+                    self._ready = True
+                    self._position_to_checkpoint = message.position if message.needs_checkpoint else None
+                    self._positions = offsets_of(message.position)
+                    self._total = message.total
+                case Log():
+                    logging.getLogger(message.name).log(message.level, "%s", message.message)
+                case Finished():
+                    self._finished, self._n_consumed = True, self._total
+                case Failed():
+                    raise (ConfigError if message.is_config else SourceError)(message.message)
+                case _:
+                    if time.monotonic() >= deadline:
+                        return
 
     def _detect_hang(self, process: ReaderProcess) -> None:
         """Report a hanging process, once; a healthy one sends its status every second."""

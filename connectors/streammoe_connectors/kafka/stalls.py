@@ -23,8 +23,6 @@ class Stalls:
         self._settings = settings
         self.partitions: list[TopicPartition] = []
         """Those that have been held up for ``stall_seconds``, in order."""
-        self.behind: list[PartitionBuffer] = []
-        """Those that have had more for so long, records or an open transaction; their stable ends tell which."""
         self._waiting_since: dict[TopicPartition, float] = {}
         self._open_transactions: dict[TopicPartition, int] = {}
         """Partitions that an open transaction has held up for so long that it was reported, and at which offset."""
@@ -47,49 +45,35 @@ class Stalls:
         longest = self._settings.stall_seconds
         self._waiting_since = {tp: self._waiting_since.get(tp, now) for tp in waiting}
         silent = {tp for tp, since in self._waiting_since.items() if now - max(since, held_up_at) >= longest}
-        self.behind, judged = [], []
+        unread, transactions = set(), {}
         for buffer in buffers:
-            if now - max(buffer.end_known_at, held_up_at) >= longest:
+            if now - max(buffer.known_at, held_up_at) >= longest:
                 silent.add(buffer.partition)
-            elif buffer.behind_since is not None and now >= (late := max(buffer.behind_since, held_up_at) + longest):
-                self.behind.append(buffer)
-                judged += [buffer] if buffer.stable_end_known_at >= late else []
-        unread = {buffer.partition for buffer in judged if buffer.stable_end > buffer.fetch_position}
-        before, self.partitions = self.partitions, sorted(silent | unread)
-        self._report(
-            silent.difference(before), "no answer for %.0f s from the leader of %s, if it has one; it is tried on"
-        )
-        self._report(unread.difference(before), "no records for %.0f s from %s, although there are more to read")
-        self._report_open_transactions([buffer for buffer in judged if buffer.partition not in unread], now)
+            elif buffer.is_behind and now - max(buffer.progress_at, held_up_at) >= longest:
+                if buffer.stable_end > buffer.fetch_position:
+                    unread.add(buffer.partition)
+                else:
+                    transactions[buffer.partition] = buffer.fetch_position
+                    if self._open_transactions.get(buffer.partition) != buffer.fetch_position:
+                        _report_open_transaction(buffer, now)
+        before, self.partitions, self._open_transactions = self.partitions, sorted(silent | unread), transactions
+        for found, message in (
+            (silent, "no answer for %.0f s from the leader of %s, if it has one; it is tried on"),
+            (unread, "no records for %.0f s from %s, although there are more to read"),
+        ):
+            if new := sorted(found.difference(before)):
+                names = ", ".join(f"topic {topic}, partition {number}" for topic, number in new)
+                _LOGGER.warning(message, longest, names)
         return bool(unread)
 
-    def _report(self, partitions: Collection[TopicPartition], message: str) -> None:
-        if partitions:
-            names = ", ".join(f"topic {topic}, partition {number}" for topic, number in sorted(partitions))
-            _LOGGER.warning(message, self._settings.stall_seconds, names)
 
-    def _report_open_transactions(self, held_up: Collection[PartitionBuffer], now: float) -> None:
-        """Warn once of each transaction that holds up a partition for too long."""
-        before = self._open_transactions
-        self._open_transactions = {buffer.partition: buffer.fetch_position for buffer in held_up}
-        for buffer in held_up:
-            topic, number = buffer.partition
-            offset = buffer.fetch_position
-            if before.get(buffer.partition) == offset:
-                continue
-            _LOGGER.warning(
-                "topic %s, partition %d: a transaction has been open at offset %d for %.0f s, and %d records from "
-                "there on wait until it ends. Find its producer by kafka-transactions.sh --bootstrap-server HOST:PORT "
-                "describe-producers --topic %s --partition %d. If that is gone for good, end the transaction: the same "
-                "with abort --topic %s --partition %d --start-offset %d",
-                topic,
-                number,
-                offset,
-                now - (buffer.behind_since or now),
-                buffer.end - offset,
-                topic,
-                number,
-                topic,
-                number,
-                offset,
-            )
+def _report_open_transaction(buffer: PartitionBuffer, now: float) -> None:
+    (topic, number), offset = buffer.partition, buffer.fetch_position
+    _LOGGER.warning(
+        "topic %s, partition %d: a transaction has been open at offset %d for %.0f s, and %d records from there on "
+        "wait until it ends. Find its producer by kafka-transactions.sh --bootstrap-server HOST:PORT "
+        "describe-producers --topic %s --partition %d. If that is gone for good, end the transaction: the same with "
+        "abort --topic %s --partition %d --start-offset %d",
+        *(topic, number, offset, now - buffer.progress_at, buffer.end - offset),
+        *(topic, number, topic, number, offset),
+    )

@@ -215,7 +215,7 @@ class Values:
             RetriableSourceError: the registry does not respond; the call may be repeated with the same records.
             SourceError: the registry denies access.
         """
-        raw = [value or b"" for value in records.values]
+        raw = records["value"].tolist()
         rejected: dict[int, str] = {}
         values = raw
         if self.format == "csv":

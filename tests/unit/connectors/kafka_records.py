@@ -7,14 +7,14 @@ import numpy as np
 
 from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.ports import Batch, Locations
-from streammoe_connectors.kafka.records import Records
+from streammoe_connectors.kafka.records import RECORD
 from streammoe_connectors.kafka.values import Values, ValueSettings
 
 
 class Row(NamedTuple):
     offset: int
     value: bytes | None = b"{}"
-    timestamp: int | None = 0
+    timestamp: int = 0
     key: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
@@ -24,7 +24,7 @@ def record(value, *, key=None, headers=(), timestamp=-1):
 
 
 def columns(*rows):
-    return Records.of(rows)
+    return np.array([(row.offset, row.timestamp, row.value, row.key, row.headers, 0.0) for row in rows], RECORD)
 
 
 def values_of(**settings):

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 from kafka import IsolationLevel, KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata
 from kafka import TopicPartition as ClientPartition
 from kafka.errors import (
@@ -37,7 +38,7 @@ from streammoe_connectors.kafka.consumer import (
 )
 from streammoe_connectors.kafka.kafka_python.options import own_options
 from streammoe_connectors.kafka.offsets import OffsetMetadata
-from streammoe_connectors.kafka.records import Records
+from streammoe_connectors.kafka.records import RECORD, Records
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 _PRODUCER_OPTIONS = KafkaProducer.DEFAULT_CONFIG.keys() - KafkaConsumer.DEFAULT_CONFIG.keys()
@@ -102,8 +103,7 @@ class KafkaPythonConsumer:
     def offsets(
         self, partitions: Sequence[TopicPartition], time: int, *, stable: bool = False
     ) -> dict[TopicPartition, int]:
-        is_stable = stable and self._settings.isolation == "read_committed"
-        isolation = IsolationLevel.READ_COMMITTED if is_stable else IsolationLevel.READ_UNCOMMITTED
+        isolation = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
         times = {ClientPartition(*partition): time for partition in partitions}
         with _answers():
             found = self._admin.list_partition_offsets(times, isolation, REQUEST_TIMEOUT_MS)
@@ -171,7 +171,7 @@ class KafkaPythonConsumer:
             raise SourceError(_missing_codec(_error_text(error))) from None
         except KafkaError as error:
             raise ClusterUnavailableError(_error_text(error)) from None
-        return {TopicPartition(*partition): Records.of(records) for partition, records in fetched.items()}
+        return {TopicPartition(*partition): _as_records(records) for partition, records in fetched.items()}
 
     def _reset_fetcher(self) -> None:
         """Let kafka-python return records of resumed partitions that it fetched before they were paused.
@@ -199,6 +199,14 @@ class KafkaPythonConsumer:
     def close(self) -> None:
         self._admin.close()
         self._consumer.close(autocommit=False, timeout_ms=1_000)
+
+
+def _as_records(found: Sequence[Any]) -> Records:
+    rows = (
+        (each.offset, -1 if each.timestamp is None else each.timestamp, each.value, each.key, each.headers, 0.0)
+        for each in found
+    )
+    return np.fromiter(rows, RECORD, len(found))
 
 
 @contextmanager

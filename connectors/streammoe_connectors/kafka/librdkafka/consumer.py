@@ -38,7 +38,7 @@ from streammoe_connectors.kafka.consumer import (
 )
 from streammoe_connectors.kafka.librdkafka.options import LOGGER, error_of, error_text, metadata_of, own_options
 from streammoe_connectors.kafka.offsets import OffsetMetadata
-from streammoe_connectors.kafka.records import Records
+from streammoe_connectors.kafka.records import RECORD, Records
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 _REQUEST_TIMEOUT = REQUEST_TIMEOUT_MS / 1000
@@ -133,13 +133,12 @@ class LibrdkafkaConsumer:
     def offsets(
         self, partitions: Sequence[TopicPartition], time: int, *, stable: bool = False
     ) -> dict[TopicPartition, int]:
-        is_stable = stable and self._settings.isolation == "read_committed"
         specs = {FIRST: OffsetSpec.earliest(), END: OffsetSpec.latest()}
         spec = specs[time] if time in specs else OffsetSpec.for_timestamp(time)
         try:
             found = self._admin.list_offsets(
                 {ClientPartition(*partition): spec for partition in partitions},
-                isolation_level=IsolationLevel.READ_COMMITTED if is_stable else IsolationLevel.READ_UNCOMMITTED,
+                isolation_level=IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=_REQUEST_TIMEOUT,
             )
             return {
@@ -258,7 +257,7 @@ class LibrdkafkaConsumer:
         for partition, group in groups.items():
             if partition in self._positions:
                 found[partition] = records = _as_records(group)
-                self._positions[partition] = int(records.offsets[-1]) + 1
+                self._positions[partition] = int(records["offset"][-1]) + 1
         return found
 
     def _handle(self, message: Message) -> Exception | None:
@@ -297,16 +296,10 @@ def _partition_of(message: Message) -> TopicPartition:
 
 
 def _as_records(messages: Sequence[Message]) -> Records:
-    count = len(messages)
-    keys = [message.key() for message in messages]
-    headers = [message.headers() for message in messages]
-    return Records(
-        np.fromiter((message.offset() for message in messages), np.int64, count),
-        np.fromiter((message.timestamp()[1] for message in messages), np.int64, count),
-        [message.value() for message in messages],
-        None if keys.count(None) == count else keys,
-        None if headers.count(None) == count else [each or () for each in headers],
+    rows = (
+        (each.offset(), each.timestamp()[1], each.value(), each.key(), each.headers() or (), 0.0) for each in messages
     )
+    return np.fromiter(rows, RECORD, len(messages))
 
 
 def _topic(name: str, future: Any) -> TopicDescription | None:

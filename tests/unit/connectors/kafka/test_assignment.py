@@ -10,9 +10,9 @@ from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.assignment import Assignment
 from streammoe_connectors.kafka.consumer import TopicDescription
 from streammoe_connectors.kafka.offsets import offsets_of
+from streammoe_connectors.kafka.partitions import Limits
 from streammoe_connectors.kafka.position import check_position, offsets_left
 from streammoe_connectors.kafka.source_settings import ReadingSettings
-from streammoe_connectors.kafka.survey import Limits
 
 LIMITS = Limits(0, 10, 12, 5)
 
@@ -90,3 +90,53 @@ def test_a_position_holds_every_partition_topics_without_any_and_what_was_left()
     ):
         with pytest.raises(SourceError):
             check_position(position | wrong)
+
+
+# --- topics by a pattern ----------------------------------------------------------------------------------------------
+
+PATTERN = "a[.].*"
+MATCHING = {"topics": None, "topics_pattern": PATTERN}
+HELD = {"kind": "kafka", "group": "g", "owner": "me", "shard": "0/1", "pattern": PATTERN}
+
+
+def begun(made, **numbers):
+    """Show topics, by the numbers of their only partitions, and begin what is to be read; return all positions."""
+    described = {f"a.{name}": TopicDescription(None, {number: 1}) for name, number in numbers.items()}
+    assert made.see(described)
+    made.settle(dict.fromkeys(made.wanted, LIMITS), {})
+    return {name: held["partitions"] for name, held in made.position()["topics"].items()}
+
+
+def test_the_names_of_topics_match_as_a_whole_and_none_of_kafkas_own_does():
+    reads = ReadingSettings(group="g", **MATCHING).reads
+    assert [name for name in ("a.0", "ba.1", "a", "__a.3", "a.") if reads(name)] == ["a.0", "a."]
+
+
+@pytest.mark.parametrize(("before", "at"), [(PATTERN, 0), (None, 10), (".*", 10)])
+def test_after_a_restart_what_has_come_is_new_and_what_the_settings_add_begins_as_they_say(before, at):
+    position = HELD | {"pattern": before, "topics": {"a.x": topic(None, p0=5)}}
+    made = assignment(position, start="latest", **MATCHING)
+    assert begun(made, x=0, y=4) == {"a.x": {"0": 5}, "a.y": {"4": at}}
+    assert begun(made, x=0, y=4, z=1)["a.z"] == {"1": 0}
+
+
+@pytest.mark.parametrize("gone", ["while it is read", "before the start"])
+@pytest.mark.parametrize("policy", ["fail", "earliest"])
+def test_a_topic_that_matched_and_is_deleted_is_missed(gone, policy, caplog):
+    topics = {"a.x": topic(None, p0=5), "a.y": topic(None, p4=3)}
+    made = assignment(HELD | {"topics": topics}, on_lost=policy, **MATCHING)
+    if gone == "while it is read":
+        begun(made, x=0, y=4)
+    described = {"a.x": TopicDescription(None, {0: 1})}
+    assert [made.see(described) for _ in range(3)] == [False] * 3, "brokers may not know a new one yet"
+    with pytest.raises(SourceError, match=r"a\.y") if policy == "fail" else nullcontext():
+        assert made.see(described) == (gone == "before the start")
+        assert "a.y" in caplog.text
+        if gone == "before the start":
+            assert begun(made, x=0) == {"a.x": {"0": 5}}
+
+
+def test_a_pattern_that_no_topic_matches_is_an_error():
+    made = assignment(topics=None, topics_pattern="[a-s]|t.")
+    with pytest.raises(SourceError):
+        [made.see({}) for _ in range(4)]

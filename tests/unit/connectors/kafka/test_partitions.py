@@ -1,15 +1,19 @@
 """What is known of a partition while it is read."""
 
+import time
+
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.merge import Hold
-from streammoe_connectors.kafka.partitions import PartitionBuffer
+from streammoe_connectors.kafka.partitions import Limits, PartitionBuffer
+from streammoe_connectors.kafka.source_settings import ReadingSettings
+from streammoe_connectors.kafka.stalls import Stalls
 from tests.unit.connectors.kafka_records import Row, columns
 
 
 def test_a_gap_is_counted_once_and_markers_that_were_passed_are_none():
     one = PartitionBuffer(TopicPartition("t", 0), 0, None)
     assert [one.add(columns(Row(offset)), 0.0) for offset in (0, 3, 4)] == [0, 1, 0]
-    one.advance_to(11)
+    one.advance_to(11, 0.0)
     assert one.add(columns(Row(11)), 0.0) == 0
 
 
@@ -49,11 +53,56 @@ def test_records_are_overdue_by_when_they_arrived_and_all_of_a_partition_that_is
 
 def test_an_end_that_was_asked_for_before_more_was_fetched_is_none():
     one = PartitionBuffer(TopicPartition("t", 0), 0, None)
-    one.question()
-    one.add(columns(Row(0), Row(1)), 0.0)
-    one.update_stable_end(1, 1.0)
-    one.update_end(1, 1.0)
+    one.add(columns(Row(0), Row(1)), 1e9)
+    one.update(Limits(0, 1, 1, 0, asked_at=1e9 - 1), 1e9 + 1)
     assert (one.at_end_since, one.end) == (None, 2)
-    one.question()
-    one.update_stable_end(2, 2.0)
-    assert one.at_end_since == 2.0
+    one.update(Limits(0, 2, 2, 0, asked_at=1e9 + 1), 1e9 + 2)
+    assert one.at_end_since == 1e9 + 2
+
+
+# --- partitions that are held up --------------------------------------------------------------------------------------
+
+LONGEST = 60.0
+
+
+class Watched:
+    """A partition that ends in an open transaction, and looks at it."""
+
+    def __init__(self):
+        self.stalls = Stalls(ReadingSettings(topics="t", group="g", stall_seconds=LONGEST))
+        self.now = time.monotonic()
+        self.buffer = PartitionBuffer(TopicPartition("t", 0), 0)
+
+    def after(self, seconds, end, stable_end, held_up_at=0.0):
+        """Whether there is a stall so many seconds later, when the cluster says so of its ends."""
+        self.now += seconds
+        self.buffer.update(Limits(0, stable_end, end, 0, asked_at=self.now), self.now)
+        assert not (self.stalls.check([self.buffer], (), held_up_at, self.now) and caught_up(self.buffer))
+        return self.stalls.partitions != []
+
+
+def caught_up(buffer):
+    return buffer.fetch_position >= buffer.stable_end
+
+
+def test_a_transaction_that_stays_open_is_reported_once_and_is_no_stall(caplog):
+    one = Watched()
+    assert not one.after(1_000, end=0, stable_end=0), "it was idle for long, which is nothing"
+    for _ in range(59):
+        assert not one.after(1, end=9, stable_end=0)
+    assert caplog.records == []
+    for _ in range(9):
+        assert not one.after(2, end=9, stable_end=0)
+    [said] = [record.getMessage() for record in caplog.records]
+    assert all(words in said for words in ("topic t, partition 0", "offset 0 ", "9 records"))
+    one.buffer.add(columns(Row(0), Row(1)), one.now)
+    assert not one.after(1, end=9, stable_end=2)
+    assert not one.after(LONGEST, end=9, stable_end=2)
+    assert len(caplog.records) == 2, "the next one is reported, too"
+
+
+def test_what_could_be_read_and_is_not_is_a_stall_unless_something_else_held_it_up():
+    one = Watched()
+    one.after(0, end=9, stable_end=9)
+    assert not one.after(LONGEST, end=9, stable_end=9, held_up_at=one.now + 1)
+    assert one.after(LONGEST, end=9, stable_end=9)

@@ -113,7 +113,7 @@ def test_lines_of_the_process_that_reads_hide_passwords_also_those_that_were_rep
     for change in (lambda: None, lambda: file.write_text("hunter3"), file.unlink):
         change()
         handler.emit(logging.makeLogRecord({"name": "streammoe.source", "msg": "hunter2, hunter3"}))
-    assert [line["message"] for line in reader.logs] == ["***, hunter3", "***, ***", "***, ***"]
+    assert [line.message for line in reader.logs] == ["***, hunter3", "***, ***", "***, ***"]
 
 
 def test_secrets_of_a_registry_reach_the_process_that_reads_and_are_shown_nowhere():
