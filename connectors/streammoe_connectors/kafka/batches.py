@@ -91,7 +91,7 @@ def _replace_rejected(
 def _locations(
     partitions: Sequence[TopicPartition], partition_index: IntArray, offsets: IntArray
 ) -> Sequence[Location]:
-    topics = {topic for topic, _ in partitions}
+    topics = {partitions[index].topic for index in np.unique(partition_index)}
     if len(topics) == 1:
         numbers = np.array([partition for _, partition in partitions], np.int64)[partition_index]
         return Locations({"topic": topics.pop()}, {"partition": numbers, "offset": offsets})

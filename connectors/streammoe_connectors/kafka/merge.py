@@ -24,6 +24,8 @@ class Merged(NamedTuple):
     """Number of records from each partition."""
     order: IntArray
     """Their order: indexes into the concatenation of the first records of all partitions."""
+    partition_index: IntArray
+    """The partition of each, in this order."""
     n_early: int
     """How many of them, the last ones, are passed although older ones may still come."""
 
@@ -35,23 +37,6 @@ class Hold(Enum):
     BOUNDED = auto()
     """As long as they are not overdue."""
     UNBOUNDED = auto()
-
-
-class _Bound(NamedTuple):
-    """The last record that is passed, by its time and partition; records of the same time are in that order."""
-
-    time: int
-    partition: int
-
-    def counts(self, keys: Sequence[IntArray]) -> list[int]:
-        """Return how many records of each partition are not behind it."""
-        return [
-            int(np.searchsorted(own, self.time, "right" if i <= self.partition else "left"))
-            for i, own in enumerate(keys)
-        ]
-
-
-_BEFORE_ALL, _AFTER_ALL = _Bound(-(1 << 63), -1), _Bound((1 << 63) - 1, 1 << 31)
 
 
 def merge(times: Sequence[IntArray], holds: Sequence[Hold], overdue: Sequence[int], max_records: int) -> Merged:
@@ -68,27 +53,22 @@ def merge(times: Sequence[IntArray], holds: Sequence[Hold], overdue: Sequence[in
     # A record waits for earlier records of its partition with later timestamps, so merging heads is a stable sort by
     # running maxima.
     keys = [np.maximum.accumulate(own[:max_records]) for own in times]
-    ends = [_Bound(int(own[-1]), i) if own.size else _BEFORE_ALL for i, own in enumerate(keys)]
-    certain = min((end for end, hold in zip(ends, holds, strict=True) if hold is not Hold.NONE), default=_AFTER_ALL)
-    unbounded = min((end for end, hold in zip(ends, holds, strict=True) if hold is Hold.UNBOUNDED), default=_AFTER_ALL)
+    sizes = np.array([own.size for own in keys])
+    starts = np.cumsum(sizes) - sizes
+    order = np.argsort(np.concatenate(keys), kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(order.size)
+    ends = [int(place[start + size - 1]) if size else -1 for start, size in zip(starts, sizes, strict=True)]
     late = [
-        _Bound(int(own[min(count, own.size) - 1]), i)
-        for i, (own, count) in enumerate(zip(keys, overdue, strict=True))
-        if count
+        int(place[start + min(count, size) - 1])
+        for start, size, count in zip(starts, sizes, overdue, strict=True)
+        if min(count, size)
     ]
-    bound = min(max([certain, *late]), unbounded)
-    counts = bound.counts(keys)
-    n_early = sum(counts) - sum(certain.counts(keys)) if bound > certain else 0
-    if not sum(counts):
-        return Merged(counts, np.empty(0, np.int64), 0)
-    order = np.argsort(np.concatenate([own[:count] for own, count in zip(keys, counts, strict=True)]), kind="stable")
-    if order.size > max_records:
-        n = order.size
-        order = order[:max_records]
-        boundaries = np.cumsum([0, *counts])
-        selected = np.sort(order)
-        counts = np.diff(np.searchsorted(selected, boundaries)).tolist()
-        # The remaining ones are the first of each partition; renumber them.
-        order = np.searchsorted(selected, order)
-        n_early = max(0, order.size - (n - n_early))
-    return Merged(counts, order, n_early)
+    certain = min((end for end, hold in zip(ends, holds, strict=True) if hold is not Hold.NONE), default=order.size)
+    unbounded = min((end for end, hold in zip(ends, holds, strict=True) if hold is Hold.UNBOUNDED), default=order.size)
+    order = order[: min(max([certain, *late]), unbounded) + 1][:max_records]
+    partition_index = np.repeat(np.arange(sizes.size), sizes)[order]
+    counts = np.bincount(partition_index, minlength=sizes.size)
+    # They are the first of each partition; what remains of those before is not counted.
+    order = order - (starts - (np.cumsum(counts) - counts))[partition_index]
+    return Merged(counts.tolist(), order, partition_index, max(0, order.size - certain - 1))

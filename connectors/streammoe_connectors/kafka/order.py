@@ -68,7 +68,7 @@ class Order:
         ]
         overdue = [buffer.count_overdue(now, settings.order_wait_ms / 1000, self._room(buffers)) for buffer in buffers]
         times = [buffer.records["time"] for buffer in buffers]
-        counts, order, n_early = merge(times, holds, overdue, settings.max_poll_records)
+        counts, order, index, n_early = merge(times, holds, overdue, settings.max_poll_records)
         if n_early:
             self._report_early([buffer for buffer, n in zip(buffers, overdue, strict=True) if n], n_early, now)
         if sum(counts) < settings.max_poll_records:
@@ -76,13 +76,11 @@ class Order:
                 buffer.n_held_back = len(buffer.records) - count
         if not sum(counts):
             return None
-        used = [(buffer, count) for buffer, count in zip(buffers, counts, strict=True) if count]
-        records = np.concatenate([buffer.take(count) for buffer, count in used])
-        index = np.repeat(np.arange(len(used)), [count for _, count in used])
-        if len(used) > 1:
-            records, index = records[order], index[order]
+        records = np.concatenate([buffer.take(count) for buffer, count in zip(buffers, counts, strict=True) if count])
+        if len(buffers) > 1:
+            records = records[order]
         is_event = np.array([value is not None for value in records["value"].tolist()])
-        partitions = [buffer.partition for buffer, _ in used]
+        partitions = [buffer.partition for buffer in buffers]
         return Taken(records[is_event], index[is_event], partitions, len(records) - int(is_event.sum()))
 
     def limit(self, consumer: AssignedConsumer, buffers: Sequence[PartitionBuffer]) -> None:

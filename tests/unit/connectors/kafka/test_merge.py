@@ -65,8 +65,7 @@ def passed(logs, holds, overdue, most):
         return all(place <= end for end in ends)
 
     certain = [is_certain(place, {Hold.BOUNDED, Hold.UNBOUNDED}) for place in range(len(order))]
-    # Records of a partition that wait for one before them count as if they had its time.
-    late = [overdue[i] > 0 and max(logs[i][: k + 1]) <= max(logs[i][: overdue[i]]) for i, k in order]
+    late = [k < overdue[i] for i, k in order]
     last = max((place for place in range(len(order)) if certain[place] or late[place]), default=-1)
     found = [name for place, name in enumerate(order[: last + 1]) if is_certain(place, {Hold.UNBOUNDED})][:most]
     return found, sum(not certain[at[name]] for name in found)
