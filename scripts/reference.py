@@ -25,6 +25,7 @@ from streammoe.fields import facts_of, summary_of
 from streammoe.options import CHOICES, MODELS, FeatureOptions
 from streammoe.scaleout.metrics import CATALOGUE as OF_REDUCE
 from streammoe.scaleout.metrics import OF_FOLLOWERS
+from streammoe.secrets import Secret
 from streammoe.settings import change_policy
 from streammoe_connectors.files.settings import FileSettings
 
@@ -297,6 +298,8 @@ def kinds(annotation: Any, metadata: Any = ()) -> Iterator[str]:
         yield "table"
     elif annotation in {int, float}:
         yield f"{'whole number' if annotation is int else 'number'}{range_of(metadata)}"
+    elif annotation is Secret:
+        yield from ("text", "table")
     elif annotation is bool:
         yield "`true` or `false`"
     elif annotation is not NoneType:

@@ -81,6 +81,7 @@ class Section(BaseModel):
 _RULES = {
     "bool_type": "must be true or false",
     "dict_type": "must be a table",
+    "model_type": "must be a table",
     "float_type": "must be a number",
     "finite_number": "must be a finite number",
     "greater_than": "must be above {gt}",

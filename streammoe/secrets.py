@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, SecretStr, ValidationInfo
+from pydantic import BaseModel, ConfigDict, SecretStr, model_validator
 
 from streammoe.errors import ConfigError
 
@@ -43,52 +43,57 @@ def check_readable(setting: str, path: str) -> None:
         ) from None
 
 
-def is_given(variable: str | None, info: ValidationInfo) -> bool:
-    """Return whether a secret is set, in a validator of ``<name>_env``, which follows ``<name>`` and ``<name>_file``.
+class Secret(BaseModel):
+    """A secret in settings: itself, or a table with the ``file`` or the ``env``ironment variable that holds it."""
 
-    Raises:
-        ValueError: more than one of these settings is.
-    """
-    name = str(info.field_name).removesuffix("_env")
-    count = sum(value is not None for value in (variable, info.data.get(name), info.data.get(f"{name}_file")))
-    if count > 1:
-        raise ValueError(f"must be the only one set of {name}, {name}_file and {name}_env")
-    return count == 1
+    model_config = ConfigDict(frozen=True)
 
+    text: SecretStr | None = None
+    file: str | None = None
+    env: str | None = None
 
-def read_secret(settings: BaseModel, name: str, section: str = "") -> str | None:
-    """Return the secret `name`, from the setting itself, ``<name>_env`` or ``<name>_file``, or None if none is set.
+    @model_validator(mode="before")
+    @classmethod
+    def _opened(cls, value: object) -> object:
+        if isinstance(value, str | SecretStr):
+            return {"text": value}
+        where = list(value.items()) if isinstance(value, Mapping) else []
+        if not (len(where) == 1 and where[0][0] in {"file", "env"} and where[0][1] and isinstance(where[0][1], str)):
+            raise ValueError(
+                'must be the secret itself, or where it is, such as { file = "/run/secrets/name" } or { env = "NAME" }'
+            )
+        return value
 
-    A line end after a secret in a file is not part of it.
+    @property
+    def setting(self) -> object:
+        """What the settings have, as plain text, to be handed to another process; it must not be logged."""
+        return self.model_dump(exclude_none=True) if self.text is None else self.text.get_secret_value()
 
-    Args:
-        settings: a section with these three settings, of which at most one is set.
-        name: of the secret.
-        section: for messages, such as ``metrics``; empty if the caller adds it.
+    def read(self, name: str) -> str:
+        """Return the secret, without a line end after it in a file; `name` is that of the setting, for messages.
 
-    Raises:
-        ConfigError: the variable is not set, or the file cannot be read.
-    """
-    setting = f"{section}.{name}" if section else name
-    secret: SecretStr | None = getattr(settings, name)
-    if secret is not None:
-        return secret.get_secret_value()
-    variable: str | None = getattr(settings, f"{name}_env")
-    if variable is not None:
-        if variable not in os.environ:
-            raise ConfigError(f"{setting}_env: names the environment variable {variable!r}, which is not set; set it")
-        return os.environ[variable]
-    path: str | None = getattr(settings, f"{name}_file")
-    if path is None:
-        return None
-    try:
-        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise ConfigError(f"{setting}_file: {path!r} cannot be read ({reason}); put the secret there") from None
+        Raises:
+            ConfigError: the variable is not set, or the file cannot be read.
+        """
+        if self.text is not None:
+            return self.text.get_secret_value()
+        if self.env is not None:
+            if self.env not in os.environ:
+                raise ConfigError(f"{name}: names the environment variable {self.env!r}, which is not set; set it")
+            return os.environ[self.env]
+        try:
+            return Path(str(self.file)).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise ConfigError(f"{name}: {self.file!r} cannot be read ({reason}); put the secret there") from None
 
 
 def revealed(settings: BaseModel, names: Iterable[str]) -> dict[str, object]:
     """Return settings with secrets as plain text, to be handed to another process; they must not be logged."""
-    values = {name: getattr(settings, name) for name in names}
-    return {name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in values.items()}
+    return {name: _revealed(getattr(settings, name)) for name in names}
+
+
+def _revealed(value: object) -> object:
+    if isinstance(value, Secret):
+        return value.setting
+    return revealed(value, type(value).model_fields) if isinstance(value, BaseModel) else value

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 from ipaddress import ip_address
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 
-def is_http_address(address: str) -> bool:
-    """Return whether a text is an http or https address without fragment.
-
-    >>> is_http_address("https://registry.example:8081/path"), is_http_address("registry.example:8081")
-    (True, False)
-    """
+def check_http_address(address: str) -> str:
+    """Return an http or https address; raise ValueError if it is none, or has a fragment or a login."""
     try:
         parts = urlsplit(address)
         usable = parts.scheme in {"http", "https"} and bool((parts.hostname or "").encode("idna")) and parts.port != 0
     except ValueError:  # an invalid port or host
-        return False
-    return usable and not parts.fragment and re.fullmatch(r"[!-~]+", address) is not None
+        usable = False
+    if not usable or parts.fragment or "@" in parts.netloc or re.fullmatch(r"[!-~]+", address) is None:
+        raise ValueError("must be an address such as https://host.example:8081/path, without a login")
+    return address
 
 
 def is_protected(address: str) -> bool:
@@ -34,13 +32,3 @@ def is_protected(address: str) -> bool:
     except ValueError:
         is_local = host == "localhost"
     return is_local or parts.scheme == "https"
-
-
-def without_login(address: str) -> str:
-    """Remove user and password from an address.
-
-    >>> without_login("https://user:password@host:8081/path")
-    'https://host:8081/path'
-    """
-    parts = urlsplit(address)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

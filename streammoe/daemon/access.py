@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Iterable
 
 from streammoe.errors import ConfigError
-from streammoe.secrets import check_readable, read_secret
+from streammoe.secrets import Secret, check_readable
 from streammoe.settings import Metrics
 
 LOGGER = logging.getLogger("streammoe.metrics")
@@ -71,7 +71,7 @@ class Access:
         if not self._expected:
             LOGGER.warning(
                 "metrics.host %s: ANYBODY WHO CAN REACH THIS MACHINE CAN READ THE METRICS, including names of outputs "
-                "and topics; set metrics.username with metrics.password_file, or metrics.bearer_token_file%s, or "
+                "and topics; set metrics.username with metrics.password, or metrics.bearer_token%s, or "
                 "restrict access by a firewall",
                 address,
                 "" if encrypted else ", with metrics.tls_certfile and metrics.tls_keyfile",
@@ -148,8 +148,8 @@ def _digest(scheme: bytes, credentials: bytes) -> bytes:
 
 
 def _secret(settings: Metrics, name: str) -> str | None:
-    secret = read_secret(settings, name, "metrics")
+    given: Secret | None = getattr(settings, name)
+    secret = None if given is None else given.read(f"metrics.{name}")
     if secret == "":
-        given = next(each for each in (name, f"{name}_env", f"{name}_file") if getattr(settings, each) is not None)
-        raise ConfigError(f"metrics.{given}: is empty, which would grant access to anybody; set a secret")
+        raise ConfigError(f"metrics.{name}: is empty, which would grant access to anybody; set a secret")
     return secret

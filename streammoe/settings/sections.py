@@ -15,7 +15,6 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
-    SecretStr,
     StringConstraints,
     ValidationInfo,
     field_validator,
@@ -24,7 +23,7 @@ from pydantic import (
 from streammoe.fields import Change, Section, facts_of, option
 from streammoe.notation import EVERY, TICKS, Notations, factor_of, is_format
 from streammoe.options import ClassifierOptions, RegressorOptions
-from streammoe.secrets import is_given
+from streammoe.secrets import Secret
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 
@@ -307,20 +306,10 @@ class Metrics(Section):
     """The certificate's private key, without a password."""
     username: Text | None = None
     """The user who may read metrics, with a password."""
-    password: SecretStr | None = Field(None, description="The user's password; prefer one of the next two.")
-    password_file: Text | None = None
-    """A file with the password; a line end after it is ignored."""
-    password_env: Text | None = Field(
-        None, validate_default=True, description="The environment variable with the password."
-    )
-    bearer_token: SecretStr | None = Field(
-        None, description="A token that may replace user and password; prefer one of the next two."
-    )
-    bearer_token_file: Text | None = None
-    """A file with the token."""
-    bearer_token_env: Text | None = Field(
-        None, validate_default=True, description="The environment variable with the token."
-    )
+    password: Secret | None = Field(None, validate_default=True)
+    """The user's password."""
+    bearer_token: Secret | None = None
+    """A token that may replace user and password."""
 
     @field_validator("tls_keyfile")
     @classmethod
@@ -336,16 +325,12 @@ class Metrics(Section):
             raise ValueError("must not contain a colon, which ends a user name in HTTP")
         return username
 
-    @field_validator("password_env", "bearer_token_env")
+    @field_validator("password")
     @classmethod
-    def _one_secret(cls, variable: str | None, info: ValidationInfo) -> str | None:
-        given = is_given(variable, info)
-        is_password = info.field_name == "password_env" and "username" in info.data
-        if is_password and given != (info.data["username"] is not None):
-            raise ValueError(
-                "must be set if metrics.username is, unless password_file or password is; else none of them"
-            )
-        return variable
+    def _with_username(cls, password: Secret | None, info: ValidationInfo) -> Secret | None:
+        if "username" in info.data and (password is None) != (info.data["username"] is None):
+            raise ValueError("must be set if and only if metrics.username is")
+        return password
 
 
 class Predictions(Section):

@@ -10,7 +10,7 @@ from tests.integration.conftest import available, broker_with_login
 from tests.integration.kafka_clients import numbers, opened, rows, settings_of, sink_to, take, versions
 from tests.kafka_lab.lab import wait_until
 from tests.kafka_lab.topics import Topics
-from tests.unit.connectors.token_endpoint import TokenEndpoint, unsecured_token
+from tests.unit.connectors.token_endpoint import TokenEndpoint
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def login(endpoint, tmp_path):
         "sasl_mechanism": "OAUTHBEARER",
         "sasl_oauth_token_url": endpoint.url,
         "sasl_oauth_client_id": "me",
-        "sasl_oauth_client_secret_file": str(tmp_path / "secret"),
+        "sasl_oauth_client_secret": {"file": str(tmp_path / "secret")},
     }
 
 
@@ -59,7 +59,8 @@ def test_tokens_open_the_way_and_are_replaced_while_it_reads(brokers, topics, en
     topics.fill(name, numbers(1))
     # It has several connections, each of which logs in again within the last fifth of a token's lifetime.
     endpoint.lifetime = 8.0
-    settings = settings_of(brokers[1], name, **login, sasl_oauth_extensions={"traceId": "a1"}, sasl_oauth_scope="s")
+    more = {"sasl.oauthbearer.extensions": "traceId=a1", "sasl.oauthbearer.scope": "s"}
+    settings = settings_of(brokers[1], name, **login, options=more)
     with caplog.at_level(logging.DEBUG), opened(settings) as source:
         assert take(source, 1)[0] == numbers(1)
         asked = len(endpoint.requests)
@@ -128,16 +129,3 @@ def test_predictions_are_written_with_tokens_once_there_are_any(brokers, topics,
     finally:
         sink.close()
     assert versions(topics.read(name)) == [0, 1, 2, 3, 4]
-
-
-def test_tokens_that_the_broker_does_not_accept_open_nothing(brokers, topics, endpoint, login, caplog):
-    endpoint.answer = (200, {"access_token": unsecured_token("me", -60), "expires_in": 60})
-    source = KafkaSource(settings_of(brokers[1], topics.create(), **login))
-    try:
-        source.seek(None)
-        with caplog.at_level(logging.WARNING):
-            wait_until(lambda: source.prepare(0.1) or "WARNING" in caplog.text, "it is reported")
-        assert not source.status().ready
-    finally:
-        source.close()
-    assert endpoint.answer[1]["access_token"] not in caplog.text

@@ -388,7 +388,7 @@ def test_a_login_opens_the_way_and_a_wrong_one_does_not_and_passwords_are_seen_n
     name, password = mortal_topics.create(), tmp_path / "password"
     mortal_topics.fill(name, [b"a"])
     login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"}
-    settings = settings_of(mortals[1], name, sasl_plain_password_file=str(password), **login)
+    settings = settings_of(mortals[1], name, sasl_plain_password={"file": str(password)}, **login)
     password.write_text("hunter2\n")
     with opened(settings) as source:
         assert take(source, 1)[0] == [b"a"]
@@ -412,7 +412,7 @@ def test_a_login_that_is_rejected_while_running_is_named_and_read_again(mortals,
     name, password = mortal_topics.create(), tmp_path / "password"
     password.write_text("hunter2")
     login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"}
-    login["sasl_plain_password_file"] = str(password)
+    login["sasl_plain_password"] = {"file": str(password)}
     sink, source = sink_to(address, name, **login), KafkaSource(settings_of(address, name, **login))
     module = "listener.name.login.plain.sasl.jaas.config"
     before = broker.properties[module]

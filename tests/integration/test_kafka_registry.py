@@ -4,7 +4,6 @@ import base64
 import json
 
 from google.protobuf import descriptor_pb2, duration_pb2
-from pydantic import SecretStr
 
 from tests.integration.kafka_clients import opened, settings_of, take
 from tests.unit.connectors.registry import Registry
@@ -24,8 +23,7 @@ def test_the_process_that_reads_logs_in_and_waits_for_a_registry_that_is_out_of_
             broker.address,
             name,
             format="protobuf",
-            schema_registry=f"http://{registry.address}",
-            schema_registry_token=SecretStr("hunter2"),
+            schema_registry={"url": f"http://{registry.address}", "token": "hunter2"},
         )
         with opened(settings) as source:
             while not registry.asked:

@@ -98,7 +98,7 @@ def _of_a_transaction(error):
 
 def _password(_):
     login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"}
-    client_options(Connection(bootstrap_servers="there:1", **login, sasl_plain_password_env="NOT_SET_ANYWHERE"))
+    client_options(Connection(bootstrap_servers="there:1", **login, sasl_plain_password={"env": "NOT_SET_ANYWHERE"}))
 
 
 def _registry(answer, *, kind="AVRO", **login):
@@ -108,7 +108,7 @@ def _registry(answer, *, kind="AVRO", **login):
 
     def case(_):
         settings = ValueSettings.model_validate(
-            {"format": kind.lower(), "schema_registry": "http://registry.example", **login}
+            {"format": kind.lower(), "schema_registry": {"url": "http://registry.example", **login}}
         )
         records = np.array([(0, 0, b"\0\0\0\0\7\0", None, (), 0.0)], RECORD)
         with patch.object(SchemaRegistryClient, "get_schema", side_effect=[answer]):
@@ -162,23 +162,22 @@ CASES = {
     "a schema that is not there": lambda folder: Values(
         ValueSettings(format="avro", schema_file=str(folder / "none.avsc"))
     ),
-    "a registry's login without a registry": _settings("source.format=avro", "source.schema_registry_cafile=ca.pem"),
+    "a registry's login without a registry": _settings("source.format=avro", "source.schema_registry.cafile=ca.pem"),
     "two logins to a registry": _settings(
         "source.format=avro",
-        "source.schema_registry=https://h",
-        "source.schema_registry_username=me",
-        "source.schema_registry_password=geheim",
-        "source.schema_registry_token_file=a",
+        "source.schema_registry.url=https://h",
+        "source.schema_registry.username=me",
+        "source.schema_registry.password=geheim",
+        "source.schema_registry.token.file=a",
     ),
     "half a login to a registry": _settings(
-        "source.format=avro", "source.schema_registry=https://h", "source.schema_registry_username=me"
+        "source.format=avro", "source.schema_registry.url=https://h", "source.schema_registry.username=me"
     ),
     "a certificate for a registry without TLS": _settings(
-        "source.format=avro", "source.schema_registry=http://h", "source.schema_registry_cafile=a"
+        "source.format=avro", "source.schema_registry.url=http://h", "source.schema_registry.cafile=a"
     ),
-    "a registry's token that is none": _registry(200, schema_registry_token="two words"),
-    "a registry that requires a login": _registry(401),
-    "a registry that does not accept the login": _registry(401, schema_registry_token="t"),
+    "a registry's token that is none": _registry(200, token="two words"),
+    "a registry that does not accept the login": _registry(401),
     "a registry that may not be read": _registry(403),
     "no registry": _registry(404),
     "a registry that redirects": _registry(301),
@@ -191,9 +190,7 @@ CASES = {
     "a registry that does not serialize": _registry(RegisteredSchema("syntax = proto3;", "PROTOBUF"), kind="PROTOBUF"),
     "a registry's schema of another type": _registry(RegisteredSchema("{}", "JSON")),
     "a registry's schema that is not usable": _registry(RegisteredSchema("{}")),
-    "a registry's certificate that is none": _registry(
-        200, schema_registry="https://registry.example", schema_registry_cafile=__file__
-    ),
+    "a registry's certificate that is none": _registry(200, url="https://registry.example", cafile=__file__),
     "tokens without an endpoint": _settings("source.security_protocol=SASL_SSL", "source.sasl_mechanism=OAUTHBEARER"),
     "an endpoint without a client": _settings(
         "source.security_protocol=SASL_SSL",

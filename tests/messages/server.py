@@ -63,7 +63,7 @@ CASES = {
     "port in use": port_in_use,
     "open to others": lambda _: exposed(),
     "open to others, not encrypted": lambda _: exposed(bearer_token="token"),
-    "password, no variable": lambda _: start(username="u", password_env="NO_SUCH_VARIABLE"),
+    "password, no variable": lambda _: start(username="u", password={"env": "NO_SUCH_VARIABLE"}),
     "password, empty": lambda _: start(username="u", password=""),
     "token that no header can hold": lambda _: start(bearer_token="zwei Wörter"),
 }

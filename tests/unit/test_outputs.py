@@ -19,7 +19,7 @@ CONFIG = """
 source = { kind = "file", path = "data.csv" }
 schema.target = "y"
 model = { n_experts = 1, warmup = 20 }
-metrics = { enabled = false, password_file = "secret", username = "me" }
+metrics = { enabled = false, password = { file = "secret" }, username = "me" }
 """
 NAMES = {
     "itself": lambda path, link: path,

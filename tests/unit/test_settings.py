@@ -14,6 +14,7 @@ from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 from streammoe.options import RegressorOptions, WarmUp
 from streammoe.schedules import Constant, Power
+from streammoe.secrets import Secret
 from streammoe.settings import (
     Kinds,
     Labels,
@@ -128,7 +129,7 @@ def test_settings_without_a_default_are_in_the_default_file_as_comments(config: 
     assert settings.model.classes == ("no", "yes")
     assert settings.predictions == PredictionFileSettings(kind="file", path="predictions.jsonl")
     assert settings.labels == Labels(key="id", expire_events=100_000, expire_seconds=3600.0)
-    assert (settings.metrics.tls_certfile, settings.metrics.password_file) == ("cert.pem", "password")
+    assert (settings.metrics.tls_certfile, settings.metrics.password) == ("cert.pem", Secret(file="password"))
 
 
 def test_a_classifier_has_defaults_of_its_own(config: Path) -> None:
@@ -248,9 +249,9 @@ RULES: dict[str, list[str]] = {
     # Files, metrics and labels
     "metrics.tls_certfile=a": ["metrics.tls_keyfile"],
     "metrics.allowed_hosts=['a:9464']": ["metrics.allowed_hosts"],
-    "metrics.username=a:b metrics.password_file=b": ["metrics.username"],
-    "metrics.username=a metrics.password=hunter2 metrics.password_file=b": ["metrics.password_env"],
-    "metrics.bearer_token=hunter2 metrics.bearer_token_env=B": ["metrics.bearer_token_env"],
+    "metrics.username=a:b metrics.password.file=b": ["metrics.username"],
+    "metrics.username=a": ["metrics.password"],
+    "metrics.bearer_token.file=a metrics.bearer_token.env=B": ["metrics.bearer_token"],
     "metrics.bearer_token=2_000_002": ["metrics.bearer_token"],
     "labels.key=id source.format=csv": ["labels.key"],
     'schema.target=z model.lags={"size"=1,"inputs"=["z"]}': ["model.lags.inputs"],

@@ -47,7 +47,7 @@ dead_letters.kind=file dead_letters.path=elsewhere.jsonl dead_letters.max_ratio=
 """Of most settings a value that differs from the one of the run before."""
 SERVED = ["metrics.enabled=true", "metrics.port=0"]
 TLS = [*SERVED, "metrics.tls_certfile=cert.pem", "metrics.tls_keyfile=key.pem"]
-PASSWORD = [*SERVED, "metrics.username=prometheus", "metrics.password_file=secret"]
+PASSWORD = [*SERVED, "metrics.username=prometheus", "metrics.password.file=secret"]
 CHANGED = {
     **{flag.partition("=")[0]: [flag] for flag in FLAGS.split()},
     "source.kind": ["source.kind=stdin", "source.format=csv"],
@@ -59,8 +59,8 @@ CHANGED = {
     "metrics.tls_certfile": TLS,
     "metrics.tls_keyfile": TLS,
     "metrics.username": PASSWORD,
-    "metrics.password_file": PASSWORD,
-    "metrics.bearer_token_file": [*SERVED, "metrics.bearer_token_file=secret"],
+    "metrics.password": PASSWORD,
+    "metrics.bearer_token": [*SERVED, "metrics.bearer_token.file=secret"],
     "predictions.kind": ["predictions.kind=file", "predictions.path=p.jsonl"],
 }
 """Of each setting the flags that change it."""

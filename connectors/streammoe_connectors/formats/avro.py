@@ -5,14 +5,12 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import fastavro
 import numpy as np
 from fastavro.read import LOGICAL_READERS
 
-from streammoe.errors import ConfigError
 from streammoe_connectors.formats.as_json import as_json, plain
 
 _MAX_DEPTH = 60  # of nested schemas; the decoder accepts JSON up to 100 levels
@@ -26,41 +24,30 @@ class AvroReader:
     """A reader of values that were all written with one schema.
 
     Args:
-        text: the schema.
+        schema: as JSON.
         references: the names and texts of schemas that it refers to, each after its own references.
 
     Raises:
         ValueError: the schema is not usable.
     """
 
-    def __init__(self, text: str, references: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, schema: str | bytes, references: Sequence[tuple[str, str]] = ()) -> None:
         named: dict[str, Any] = {}
         try:
             for _, reference in references:
                 fastavro.parse_schema(json.loads(reference), named)
-            self._schema = fastavro.parse_schema(json.loads(text), named)
+            self._schema = fastavro.parse_schema(json.loads(schema), named)
             _min_bytes(self._schema, named, {}, 0)
         # The parser's errors for invalid schemas are not documented; KeyError, TypeError, AttributeError occur too.
         except Exception as error:  # noqa: BLE001
             known = isinstance(error, ValueError)
             raise ValueError(str(error) if known else f"{type(error).__name__}: {error}") from None
         # Decimals, too, are written as bytes.
-        self._has_bytes = any('"bytes"' in each or '"fixed"' in each for each in (text, *(t for _, t in references)))
+        texts = (str(schema), *(text for _, text in references))
+        self._has_bytes = any('"bytes"' in each or '"fixed"' in each for each in texts)
         top = self._schema if isinstance(self._schema, list) else [self._schema]
         if not any(isinstance(part, dict) and part.get("type") == "record" for part in top):
             raise ValueError("it must be a record, whose fields have names")
-
-    @classmethod
-    def from_file(cls, path: str) -> AvroReader:
-        """Return a reader with the schema in a file; raise `ConfigError` if it cannot be read or is not usable."""
-        try:
-            return cls(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(
-                f"source.schema_file: cannot read {path!r} ({error.strerror}); it must be an Avro schema"
-            ) from None
-        except ValueError as error:
-            raise ConfigError(f"source.schema_file: {path!r} must hold a usable Avro schema: {error}") from None
 
     def __call__(self, value: bytes, start: int = 0) -> bytes:
         """Convert a value, from a byte on, to JSON text; raise ValueError if it was not written with the schema."""

@@ -12,23 +12,22 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from google.protobuf import (  # the first ones for `_provided`
-    any_pb2,  # noqa: F401
-    api_pb2,  # noqa: F401
+from google.protobuf import (
+    any_pb2,
+    api_pb2,
     descriptor_pb2,
     descriptor_pool,
-    duration_pb2,  # noqa: F401
-    empty_pb2,  # noqa: F401
-    field_mask_pb2,  # noqa: F401
+    duration_pb2,
+    empty_pb2,
+    field_mask_pb2,
     message_factory,
-    source_context_pb2,  # noqa: F401
-    struct_pb2,  # noqa: F401
-    timestamp_pb2,  # noqa: F401
-    type_pb2,  # noqa: F401
-    wrappers_pb2,  # noqa: F401
+    source_context_pb2,
+    struct_pb2,
+    timestamp_pb2,
+    type_pb2,
+    wrappers_pb2,
 )
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -37,8 +36,12 @@ from streammoe.errors import ConfigError
 from streammoe_connectors.formats import as_json
 
 _MAX_INDEXES = 100  # nesting of message types, and so the most indexes of a message
-_ADVICE = "it must be what protoc --include_imports --descriptor_set_out=FILE writes"
 _MAX_DECIMAL_BYTES = 64  # 154 digits
+_PROVIDED = [
+    *(any_pb2, source_context_pb2, type_pb2, api_pb2, descriptor_pb2, duration_pb2, empty_pb2, field_mask_pb2),
+    *(struct_pb2, timestamp_pb2, wrappers_pb2),
+]
+"""What schemas import without registering it, each after what it imports itself."""
 
 File = descriptor_pb2.FileDescriptorProto
 
@@ -47,23 +50,20 @@ class ProtobufReader:
     """A reader of the messages of a file.
 
     Args:
-        root: the file.
-        files: those that it imports, by the paths of the imports; those that come with Protobuf may be left out.
+        files: it is the last one; each comes after those that it imports.
         message: full name of the only message to read; by default all of them are read.
         framed: where the indexes of a message in its file are: before it, or nowhere.
 
     Raises:
-        ValueError: the file is not usable.
+        ValueError: the files are not usable.
     """
 
-    def __init__(self, root: File, files: Mapping[str, File], message: str | None, *, framed: bool) -> None:
+    def __init__(self, files: Iterable[File], message: str | None, *, framed: bool) -> None:
         pool = descriptor_pool.DescriptorPool()
         try:
-            _add(pool, root, files, set())
-            self._types = {
-                indexes: pool.FindMessageTypeByName(name)
-                for name, indexes in _messages(root.package, root.message_type, ())
-            }
+            for file in files:
+                pool.AddSerializedFile(file.SerializeToString())
+            self._types = dict(_messages(pool.FindFileByName(file.name).message_types_by_name, ()))
             for descriptor in self._types.values():
                 message_factory.GetMessageClass(descriptor)
         except TypeError as error:
@@ -76,53 +76,56 @@ class ProtobufReader:
     @classmethod
     def registered(cls, message: str | None, text: str, references: Sequence[tuple[str, str]]) -> ProtobufReader:
         """Return a reader of the messages of a registered file, see `RegistryReader`."""
-        import confluent_kafka.schema_registry.confluent.meta_pb2
-        import confluent_kafka.schema_registry.confluent.type.decimal_pb2
-        import confluent_kafka.schema_registry.confluent.types.decimal_pb2  # noqa: F401 - for `_provided`
+        from confluent_kafka.schema_registry.confluent import meta_pb2
+        from confluent_kafka.schema_registry.confluent.type import decimal_pb2
+        from confluent_kafka.schema_registry.confluent.types import decimal_pb2 as earlier_pb2
 
-        files: dict[str, File] = {}
-        for name, reference in references:
-            file = _parse(name, reference)
-            if files.setdefault(name, file) != file:
-                raise ValueError(f"it imports two different files as {name!r}")
-        return cls(_parse("schema", text), files, message, framed=True)
+        files = [File.FromString(each.DESCRIPTOR.serialized_pb) for each in (*_PROVIDED, meta_pb2, decimal_pb2)]
+        files.append(File.FromString(earlier_pb2.DESCRIPTOR.serialized_pb))
+        provided = {file.name for file in files}
+        registered = [(name, each) for name, each in references if name not in provided]
+        for name, each in (*registered, ("schema", text)):
+            try:
+                file = File.FromString(base64.b64decode(each, validate=True))
+            except DecodeError as error:
+                raise ValueError(f"{name!r} is no descriptor of a file ({error})") from None
+            file.name = name
+            files.append(file)
+        return cls(files, message, framed=True)
 
     @classmethod
-    def from_file(cls, path: str, message: str, *, framed: bool) -> ProtobufReader:
-        """Return a reader of one message whose descriptor is in a file; raise `ConfigError` if it is not usable."""
+    def in_set(cls, message: str, framed: bool, content: bytes) -> ProtobufReader:
+        """Return a reader of one message, from the set of descriptors that protoc has written.
+
+        Raises:
+            ConfigError: the message is not in it.
+            ValueError: it is no such set.
+        """
         try:
-            files = {
-                file.name: file for file in descriptor_pb2.FileDescriptorSet.FromString(Path(path).read_bytes()).file
-            }
-        except OSError as error:
-            raise ConfigError(f"source.schema_file: cannot read {path!r} ({error.strerror}); {_ADVICE}") from None
+            files = descriptor_pb2.FileDescriptorSet.FromString(content).file
         except DecodeError as error:
-            raise ConfigError(f"source.schema_file: {path!r} holds no descriptors ({error}); {_ADVICE}") from None
-        names = {name: file for file in files.values() for name, _ in _messages(file.package, file.message_type, ())}
+            raise ValueError(str(error)) from None
+        names = {name: i for i, file in enumerate(files) for name in _names(file.package, file.message_type)}
         if message not in names:
-            similar_names = difflib.get_close_matches(message, names, n=3) or sorted(names)[:10]
+            similar = difflib.get_close_matches(message, names, n=3) or sorted(names)[:10]
             raise ConfigError(
-                f"source.message: {message!r} is not in {path!r}; it must be the full name of a message there, such as "
-                f"{', '.join(similar_names) or 'package.Message'}"
+                f"source.message: {message!r} is not in source.schema_file; it must be the full name of a message "
+                f"there, such as {', '.join(similar) or 'package.Message'}"
             )
-        try:
-            return cls(names[message], files, message, framed=framed)
-        except ValueError as error:
-            raise ConfigError(f"source.schema_file: {path!r} holds no descriptors ({error}); {_ADVICE}") from None
+        return cls(files[: names[message] + 1], message, framed=framed)
 
     def __call__(self, value: bytes, start: int = 0) -> bytes:
         """Convert a value, from a byte on, to JSON text; raise ValueError if it is no such message."""
-        indexes = None
         if self._framed:
             indexes, start = _indexes(value, start)
             descriptor = self._types.get(indexes)
+            if descriptor is None:
+                known = ", ".join(f"{each.full_name} at {list(at)}" for at, each in [*self._types.items()][:10])
+                raise ValueError(f"must name a message of its schema, which has none at {list(indexes)}: {known}")
+            if self._message not in {None, descriptor.full_name}:
+                raise ValueError(f"must be a {self._message}, by source.message, and is a {descriptor.full_name}")
         else:
             descriptor = next(each for each in self._types.values() if each.full_name == self._message)
-        if descriptor is None:
-            known = ", ".join(f"{each.full_name} at {list(at)}" for at, each in [*self._types.items()][:10])
-            raise ValueError(f"must name a message of its schema, which has none at {list(indexes or ())}: {known}")
-        if self._message not in {None, descriptor.full_name}:
-            raise ValueError(f"must be a {self._message}, by source.message, and is a {descriptor.full_name}")
         try:
             message = message_factory.GetMessageClass(descriptor).FromString(value[start:])
             if message.IsInitialized():
@@ -133,49 +136,21 @@ class ProtobufReader:
         raise ValueError(f"must have all required fields of {descriptor.full_name}, and lacks some")
 
 
-def _parse(name: str, text: str) -> File:
-    """Return the descriptor of a file, under the name by which others import it; raise ValueError if it is none."""
-    try:
-        file = File.FromString(base64.b64decode(text, validate=True))
-    except DecodeError as error:
-        raise ValueError(f"{name!r} is no descriptor of a file ({error})") from None
-    file.name = name
-    return file
-
-
-def _add(pool: descriptor_pool.DescriptorPool, file: File, files: Mapping[str, File], added: set[str]) -> None:
-    """Add a file to a pool, after those that it imports; raise ValueError if one of them is missing."""
-    added.add(file.name)
-    for path in file.dependency:
-        if path not in added:
-            _add(pool, _provided(path) or files.get(path) or _missing(path), files, added)
-    pool.AddSerializedFile(file.SerializeToString())
-
-
-def _missing(path: str) -> File:
-    raise ValueError(
-        f"it imports {path!r}, which the registry does not list among its references; register it with that reference"
-    )
-
-
-def _provided(path: str) -> File | None:
-    """Return a file that schemas import without registering it: of Protobuf, or of Confluent's registry."""
-    if not path.startswith(("google/protobuf/", "confluent/")):
-        return None
-    try:
-        return File.FromString(descriptor_pool.Default().FindFileByName(path).serialized_pb)
-    except KeyError:
-        return None
-
-
 def _messages(
-    package: str, messages: Iterable[descriptor_pb2.DescriptorProto], parent: tuple[int, ...]
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the full name of each message, and its indexes in the file."""
-    for i, message in enumerate(messages):
+    messages: Mapping[str, Descriptor], parent: tuple[int, ...]
+) -> Iterator[tuple[tuple[int, ...], Descriptor]]:
+    """Yield the indexes of each message in a file, and its descriptor."""
+    for i, message in enumerate(messages.values()):
+        yield (*parent, i), message
+        yield from _messages(message.nested_types_by_name, (*parent, i))
+
+
+def _names(package: str, messages: Iterable[descriptor_pb2.DescriptorProto]) -> Iterator[str]:
+    """Yield the full name of each message."""
+    for message in messages:
         name = f"{package}.{message.name}" if package else message.name
-        yield name, (*parent, i)
-        yield from _messages(name, message.nested_type, (*parent, i))
+        yield name
+        yield from _names(name, message.nested_type)
 
 
 def _indexes(value: bytes, start: int) -> tuple[tuple[int, ...], int]:
@@ -212,22 +187,23 @@ def _plain(value: Any) -> object:
         if special is not None:
             return special(value)
         return {
-            name: getattr(value, name) if convert is None else convert(getattr(value, name))
+            name: convert(getattr(value, name))
             for name, has_presence, convert in _fields(value.DESCRIPTOR)
             if not has_presence or value.HasField(name)
         }
-    return as_json.plain(value) if isinstance(value, Decimal) else list(value)
+    return as_json.plain(value)
 
 
 @cache
-def _fields(descriptor: Descriptor) -> list[tuple[str, bool, Callable[[Any], object] | None]]:
-    """Return of each field its name, whether it has presence, and what converts its values, if JSON differs."""
+def _fields(descriptor: Descriptor) -> list[tuple[str, bool, Callable[[Any], object]]]:
+    """Return of each field its name, whether it has presence, and what converts its values for JSON."""
     return [(field.name, field.has_presence, _converter(field)) for field in descriptor.fields]
 
 
-def _converter(field: FieldDescriptor) -> Callable[[Any], object] | None:
+def _converter(field: FieldDescriptor) -> Callable[[Any], object]:
+    one: Callable[[Any], object] = _same
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        one = _converter(field.message_type.fields_by_name["value"]) or _same
+        one = _converter(field.message_type.fields_by_name["value"])
         return lambda entries: {
             str(key).lower() if isinstance(key, bool) else str(key): one(entries[key]) for key in entries
         }
@@ -236,8 +212,6 @@ def _converter(field: FieldDescriptor) -> Callable[[Any], object] | None:
         one = lambda number: names.get(number, number)  # noqa: E731 - unknown if from a later version of the schema
     elif field.type == field.TYPE_BYTES:
         one = as_json.plain
-    else:
-        return None
     return (lambda values: [one(value) for value in values]) if field.is_repeated else one
 
 

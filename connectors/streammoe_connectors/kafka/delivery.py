@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 
-from streammoe_connectors.kafka.settings import Connection, parse_servers
+from streammoe_connectors.kafka.settings import Connection, Servers
 
 
 class Delivery(BaseModel):
@@ -36,7 +36,7 @@ class TopicSettings(Delivery, Connection):
 
     kind: Literal["kafka"]
     topic: str = Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")
-    bootstrap_servers: Annotated[tuple[str, ...] | None, BeforeValidator(parse_servers)] = None  # type: ignore[assignment]
+    bootstrap_servers: Servers | None = None  # type: ignore[assignment]
 
 
 class Target(NamedTuple):

@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from streammoe.secrets import check_readable, is_given, is_secret, read_secret, revealed
-from streammoe_connectors.addresses import is_http_address, is_protected
+from streammoe.secrets import Secret, check_readable, is_secret, revealed
+from streammoe_connectors.addresses import check_http_address, is_protected
+from streammoe_connectors.conditions import only_if
 
 
 class ClientPackage(NamedTuple):
@@ -35,9 +36,6 @@ LIBRDKAFKA_NAMES = {
     "sasl_oauth_client_id": "sasl.oauthbearer.client.id",
     "sasl_oauth_client_secret": "sasl.oauthbearer.client.secret",  # nosec B105 # a name
     "sasl_oauth_token_url": "sasl.oauthbearer.token.endpoint.url",  # nosec B105 # a name
-    "sasl_oauth_scope": "sasl.oauthbearer.scope",
-    "sasl_oauth_extensions": "sasl.oauthbearer.extensions",
-    "sasl_oauth_cafile": "https.ca.location",
     "ssl_cafile": "ssl.ca.location",
     "ssl_certfile": "ssl.certificate.location",
     "ssl_keyfile": "ssl.key.location",
@@ -46,51 +44,43 @@ LIBRDKAFKA_NAMES = {
 }
 """The settings of a connection, which mostly have kafka-python's names, by those of librdkafka."""
 
-_CODE = "it is code, or runs some"
-_COMMITS = "positions are kept in checkpoints"
-_GROUP = "partitions are not assigned by the group"
-_FORBIDDEN = {
-    "kafka-python": {
-        _CODE: "kafka_client key_deserializer key_serializer metric_reporters partition_assignment_strategy "
-        "partitioner sasl_oauth_token_provider selector ssl_context value_deserializer value_serializer",
-        _COMMITS: "auto_offset_reset default_offset_commit_callback enable_auto_commit",
-        _GROUP: "group_instance_id",
-        "nothing that was written may be lost, or written twice": "acks enable_idempotence",
-        "it is the setting delivery_timeout_seconds": "delivery_timeout_ms",
-        "it is the setting group": "group_id",
-        "it is the setting isolation": "isolation_level",
-        "records are polled": "consumer_timeout_ms",
-        "topics are named, or match a pattern, which Kafka's own never do": "exclude_internal_topics",
-        "transactions are a setting of their own": "transactional_id",
-    },
-    "librdkafka": {
-        _CODE: "default.topic.config dr_cb error_cb log_cb logger oauth_cb on_commit on_delivery partitioner_cb "
-        "plugin.library.paths sasl.kerberos.kinit.cmd ssl.engine.location ssl.providers stats_cb throttle_cb",
-        _COMMITS: "auto.commit.enable auto.offset.reset enable.auto.commit enable.auto.offset.store",
-        _GROUP: "group.instance.id group.protocol",
-        "nothing that was written may be lost, or written twice": "acks enable.idempotence request.required.acks",
-        "a topic that is missing is an error": "allow.auto.create.topics",
-        "deliveries are counted": "delivery.report.only.error",
-        "it is another name of a setting of its own": "metadata.broker.list sasl.mechanisms sasl.oauthbearer.method",
-        "it is the setting delivery_timeout_seconds": "delivery.timeout.ms message.timeout.ms",
-        "it is the setting group": "group.id",
-        "it is the setting isolation": "isolation.level",
-        "it is the setting transaction_timeout_seconds": "transaction.timeout.ms",
-        "it tells where a partition ends": "enable.partition.eof",
-        "it would put a cluster in memory in place of the brokers": "test.mock.broker.rtt test.mock.num.brokers",
-        "it would stop at the first record that fails": "enable.gapless.guarantee",
-        "records of a key go to the same partition whatever the client": "partitioner",
-        "transactions are a setting of their own": "transactional.id",
-    },
+_SETTINGS = {
+    **{name: name for name in LIBRDKAFKA_NAMES},
+    **{option.replace(".", "_"): name for name, option in LIBRDKAFKA_NAMES.items()},
+    **dict.fromkeys(("delivery_timeout_ms", "message_timeout_ms"), "delivery_timeout_seconds"),
+    **dict.fromkeys(("fetch_message_max_bytes", "max_partition_fetch_bytes"), "partition_fetch_bytes"),
+    "group_id": "group",
+    "isolation_level": "isolation",
+    "max_poll_records": "max_poll_records",
+    "metadata_broker_list": "bootstrap_servers",
+    "sasl_mechanisms": "sasl_mechanism",
+    "transaction_timeout_ms": "transaction_timeout_seconds",
+    "transactional_id": "transactional_id",
 }
-"""Options of each client that would break promises of streammoe, or cannot be written in a file, by the reason."""
+"""The settings that options of either client stand for, by the names of the options with underscores."""
+_FORBIDDEN = (
+    # What is code, or runs some.
+    "default_topic_config dr_cb error_cb kafka_client key_deserializer key_serializer log_cb logger metric_reporters "
+    "oauth_cb on_commit on_delivery partition_assignment_strategy partitioner partitioner_cb plugin_library_paths "
+    "sasl_kerberos_kinit_cmd sasl_oauth_token_provider selector ssl_context ssl_engine_location ssl_providers stats_cb "
+    "throttle_cb value_deserializer value_serializer "
+    # What would lose records, write some twice, or leave positions to the group.
+    "acks auto_commit_enable auto_offset_reset default_offset_commit_callback enable_auto_commit "
+    "enable_auto_offset_store enable_gapless_guarantee enable_idempotence group_instance_id group_protocol "
+    "request_required_acks "
+    # What would change the answers that are waited for.
+    "allow_auto_create_topics bootstrap_timeout_ms consumer_timeout_ms delivery_report_only_error enable_partition_eof "
+    "exclude_internal_topics sasl_oauthbearer_method test_mock_broker_rtt test_mock_num_brokers"
+)
+"""Further options of either client that may not be set, by their names with underscores."""
 
-_PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_MECHANISMS = {"plain": _PASSWORDS, "oauth": ("OAUTHBEARER",)}
-"""Mechanisms by the second part of the names of their settings."""
+_PASSWORDS = only_if("sasl_mechanism", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", required=True)
+_TOKENS = only_if("sasl_mechanism", "OAUTHBEARER", required=True)
+_ENCRYPTED = only_if("security_protocol", "SSL", "SASL_SSL")
+Text = Annotated[str, Field(min_length=1)]
 
 
-def parse_servers(value: object) -> object:
+def _parse_servers(value: object) -> object:
     """Parse a list of addresses, or a text of addresses separated by commas."""
     addresses = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(addresses, (list, tuple)) or not addresses:
@@ -103,6 +93,9 @@ def parse_servers(value: object) -> object:
     return tuple(addresses)
 
 
+Servers = Annotated[tuple[str, ...], BeforeValidator(_parse_servers)]
+
+
 class Connection(BaseModel):
     """The connection to a Kafka cluster, as part of the settings of sources and sinks.
 
@@ -112,96 +105,37 @@ class Connection(BaseModel):
     docs/kafka.md#settings explains each of them, also those of values and sinks.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
 
-    bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(parse_servers)]
+    bootstrap_servers: Servers
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"] | None = Field(
-        default=None, validate_default=True
-    )
-    sasl_plain_username: str | None = Field(default=None, min_length=1, validate_default=True)
-    sasl_plain_password: SecretStr | None = None
-    sasl_plain_password_file: str | None = Field(default=None, min_length=1)
-    sasl_plain_password_env: str | None = Field(default=None, min_length=1, validate_default=True)
-    sasl_oauth_token_url: str | None = Field(default=None, min_length=1, validate_default=True)
-    sasl_oauth_client_id: str | None = Field(default=None, min_length=1, validate_default=True)
-    sasl_oauth_client_secret: SecretStr | None = None
-    sasl_oauth_client_secret_file: str | None = Field(default=None, min_length=1)
-    sasl_oauth_client_secret_env: str | None = Field(default=None, min_length=1, validate_default=True)
-    sasl_oauth_scope: str | None = Field(default=None, min_length=1)
-    sasl_oauth_cafile: str | None = Field(default=None, min_length=1)
-    sasl_oauth_extensions: dict[str, str] = Field(default_factory=dict)
-    ssl_cafile: str | None = Field(default=None, min_length=1)
-    ssl_certfile: str | None = Field(default=None, min_length=1)
-    ssl_keyfile: str | None = Field(default=None, min_length=1)
-    ssl_password: SecretStr | None = None
-    ssl_password_file: str | None = Field(default=None, min_length=1)
-    ssl_password_env: str | None = Field(default=None, min_length=1, validate_default=True)
-    client: Literal["kafka-python", "librdkafka"] = Field(default="kafka-python", validate_default=True)
-    client_id: str = Field(default="streammoe", min_length=1)
+    sasl_mechanism: Annotated[
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"] | None,
+        only_if("security_protocol", "SASL_PLAINTEXT", "SASL_SSL", required=True),
+    ] = None
+    sasl_plain_username: Annotated[Text | None, _PASSWORDS] = None
+    sasl_plain_password: Annotated[Secret | None, _PASSWORDS] = None
+    sasl_oauth_token_url: Annotated[Text | None, _TOKENS] = None
+    sasl_oauth_client_id: Annotated[Text | None, _TOKENS] = None
+    sasl_oauth_client_secret: Annotated[Secret | None, _TOKENS] = None
+    ssl_cafile: Annotated[Text | None, _ENCRYPTED] = None
+    ssl_certfile: Annotated[Text | None, _ENCRYPTED] = None
+    ssl_keyfile: Annotated[Text | None, _ENCRYPTED] = None
+    ssl_password: Annotated[Secret | None, _ENCRYPTED] = None
+    client: Literal["kafka-python", "librdkafka"] = "kafka-python"
+    client_id: Text = "streammoe"
     options: dict[str, Any] = Field(default_factory=dict, repr=False)
     """Further options of the client, by their names there."""
-
-    @field_validator("sasl_mechanism")
-    @classmethod
-    def _check_mechanism(cls, mechanism: str | None, info: ValidationInfo) -> str | None:
-        protocol = info.data.get("security_protocol")
-        if protocol in {"SASL_PLAINTEXT", "SASL_SSL"} and mechanism is None:
-            raise ValueError(f'must be set if security_protocol is "{protocol}"')
-        if protocol in {"PLAINTEXT", "SSL"} and mechanism is not None:
-            raise ValueError(f'must not be set if security_protocol is "{protocol}", which has no login')
-        return mechanism
-
-    @field_validator(
-        *("sasl_plain_username", "sasl_plain_password_env", "sasl_oauth_token_url", "sasl_oauth_client_id"),
-        *("sasl_oauth_client_secret_env", "sasl_oauth_scope", "sasl_oauth_cafile", "sasl_oauth_extensions"),
-        "ssl_password_env",
-    )
-    @classmethod
-    def _check_login(cls, value: Any, info: ValidationInfo) -> Any:
-        name = str(info.field_name)
-        given = is_given(value, info) if name.endswith("_env") else bool(value)
-        mechanisms = _MECHANISMS.get(name.split("_")[1])
-        if mechanisms is None or "sasl_mechanism" not in info.data:
-            return value
-        mechanism = info.data["sasl_mechanism"]
-        if given and mechanism not in mechanisms:
-            raise ValueError(f"must be set only if sasl_mechanism is {' or '.join(mechanisms)}")
-        if not given and mechanism in mechanisms and cls.model_fields[name].validate_default:
-            secret = name.removesuffix("_env")
-            raise ValueError(
-                f"must be set if sasl_mechanism is {mechanism}"
-                + (f", unless {secret}_file or {secret} is" if secret != name else "")
-            )
-        return value
 
     @field_validator("sasl_oauth_token_url")
     @classmethod
     def _check_oauth_url(cls, address: str | None) -> str | None:
         if address is None:
             return address
-        if not is_http_address(address) or "@" in address:
-            raise ValueError("must be the address of a token endpoint, such as https://login.example/oauth2/token")
+        check_http_address(address)
         if not is_protected(address):
             raise ValueError("must begin with https://, since it receives a secret, unless it is on this machine")
         return address
-
-    @field_validator("sasl_oauth_extensions")
-    @classmethod
-    def _check_oauth_extensions(cls, extensions: dict[str, str]) -> dict[str, str]:
-        for name, value in extensions.items():
-            # RFC 7628, 3.1; librdkafka separates them by commas.
-            if not re.fullmatch(r"[A-Za-z]+", name) or name == "auth" or not re.fullmatch(r"[!-+\--~]+", value):
-                raise ValueError("must be names of letters other than auth, with values without blanks and commas")
-        return extensions
-
-    @field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")
-    @classmethod
-    def _check_ssl_file(cls, path: str | None, info: ValidationInfo) -> str | None:
-        protocol = info.data.get("security_protocol")
-        if path is not None and protocol in {"PLAINTEXT", "SASL_PLAINTEXT"}:
-            raise ValueError(f'must not be set if security_protocol is "{protocol}", which is not encrypted')
-        return path
 
     @field_validator("client")
     @classmethod
@@ -215,15 +149,14 @@ class Connection(BaseModel):
 
     @field_validator("options")
     @classmethod
-    def _check_options(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        client = info.data.get("client", "kafka-python")
-        own = LIBRDKAFKA_NAMES.values() if client == "librdkafka" else LIBRDKAFKA_NAMES
+    def _check_options(cls, options: dict[str, Any]) -> dict[str, Any]:
         for name, value in options.items():
-            if name in own:
-                raise ValueError(f"must not hold {name}, which is a setting of its own")
-            for reason, names in _FORBIDDEN[client].items():
-                if name in names.split():
-                    raise ValueError(f"must not hold {name}: {reason}")
+            if (setting := _SETTINGS.get(name.replace(".", "_"))) is not None:
+                raise ValueError(f"must not hold {name}, which is the setting {setting}")
+            if name.replace(".", "_") in _FORBIDDEN.split():
+                raise ValueError(
+                    f"must not hold {name}, by which records could be lost or written twice, or code run; leave it out"
+                )
             if name.startswith("sasl.kerberos.") and not re.fullmatch(r"[\w./@:-]*", str(value)):
                 # librdkafka makes a command for a shell of them.
                 raise ValueError(f"must not have a {name} with other than letters, digits and ._/@:-")
@@ -256,9 +189,9 @@ def connection_options(connection: Connection) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name in LIBRDKAFKA_NAMES:
-        is_read = f"{name}_file" in Connection.model_fields
-        found[name] = read_secret(connection, name) if is_read else getattr(connection, name)
+        given = getattr(connection, name)
+        found[name] = given.read(name) if isinstance(given, Secret) else given
         if name.endswith("file") and found[name] is not None:
             # kafka-python would retry for ever, and name neither the setting nor the file.
             check_readable(name, found[name])
-    return {name: value for name, value in found.items() if value not in (None, {})}
+    return {name: value for name, value in found.items() if value is not None}

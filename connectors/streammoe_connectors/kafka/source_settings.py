@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -19,8 +18,6 @@ INTERNAL_PREFIX = "__"
 
 
 def _check_topics(value: object) -> object:
-    if value is None:
-        return None
     topics = [value] if isinstance(value, str) else value
     if not isinstance(topics, (list, tuple)) or not topics:
         raise ValueError("must be the name of a topic, or a list of names")
@@ -36,8 +33,6 @@ def _check_topics(value: object) -> object:
 
 
 def _check_pattern(value: object) -> object:
-    if value is None:
-        return None
     if not isinstance(value, str) or not 0 < len(value) <= MAX_PATTERN_LENGTH:
         raise ValueError(f"must be a regular expression of at most {MAX_PATTERN_LENGTH} characters")
     try:
@@ -48,11 +43,9 @@ def _check_pattern(value: object) -> object:
 
 
 def _check_shard(value: object) -> object:
-    if isinstance(value, Mapping) and value.keys() == {"index", "of"}:
-        value = f"{value['index']}/{value['of']}"
     parts = re.fullmatch(r"(\d{1,6})/(\d{1,6})", value) if isinstance(value, str) else None
     if parts is None or int(parts[1]) >= int(parts[2]):
-        raise ValueError('must be like "0/4", the first of four shards, or a table like { index = 0, of = 4 }')
+        raise ValueError('must be like "0/4", the first of four shards')
     return f"{int(parts[1])}/{int(parts[2])}"
 
 
@@ -101,8 +94,8 @@ class ReadingSettings(ValueSettings):
         owner_seconds: how long after its last heartbeat a daemon's partitions may not be taken over.
     """
 
-    topics: Annotated[tuple[str, ...] | None, BeforeValidator(_check_topics)] = None
-    topics_pattern: Annotated[str | None, BeforeValidator(_check_pattern)] = Field(default=None, validate_default=True)
+    topics: Annotated[tuple[str, ...], BeforeValidator(_check_topics)] | None = None
+    topics_pattern: Annotated[str, BeforeValidator(_check_pattern)] | None = None
     group: str = Field(min_length=1, max_length=249)
     start: Annotated[str, BeforeValidator(_check_start)] = "earliest"
     on_lost: Literal["fail", "earliest", "latest"] = "fail"
@@ -146,21 +139,3 @@ class KafkaSettings(Connection, ReadingSettings):
     """The ``[source]`` section for Kafka."""
 
     kind: Literal["kafka"]
-
-    @field_validator("options")
-    @classmethod
-    def _check_reading_options(cls, options: dict[str, object]) -> dict[str, object]:
-        for name, instead in _READING_OPTIONS.items():
-            if name in options:
-                raise ValueError(f"must not hold {name}; {instead}")
-        return options
-
-
-_READING_OPTIONS = {
-    "allow_auto_create_topics": "a topic that is missing is an error",
-    "bootstrap_timeout_ms": "a cluster that does not respond is retried until it does",
-    "fetch.message.max.bytes": "set source.partition_fetch_bytes",
-    "max.partition.fetch.bytes": "set source.partition_fetch_bytes",
-    "max_partition_fetch_bytes": "set source.partition_fetch_bytes",
-    "max_poll_records": "set source.max_poll_records",
-}

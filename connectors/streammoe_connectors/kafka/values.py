@@ -8,55 +8,33 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 import numpy as np
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    SecretStr,
     ValidationInfo,
-    field_serializer,
     field_validator,
 )
 
-from streammoe.errors import InvalidEvent, not_installed
-from streammoe.secrets import is_given
+from streammoe.errors import ConfigError, InvalidEvent, not_installed
+from streammoe.secrets import Secret
 from streammoe.types import IntArray
-from streammoe_connectors.addresses import is_http_address, without_login
+from streammoe_connectors.addresses import check_http_address
+from streammoe_connectors.conditions import only_if
 from streammoe_connectors.formats.events import MANY, events_of, json_lines, path_of
 from streammoe_connectors.formats.framing import FRAME_BYTES, Read, malformed, schema_number
 from streammoe_connectors.formats.records import csv_lines
 from streammoe_connectors.kafka.fields import RecordFields
 from streammoe_connectors.kafka.records import Records
 
-_FORMATS: dict[str, tuple[str, ...]] = {
-    "schema_registry": ("avro", "protobuf"),
-    "columns": ("csv",),
-    "schema_file": ("avro", "protobuf"),
-    "message": ("protobuf",),
-    "record": ("jsonl", "avro", "protobuf"),
-    "framing": ("jsonl", "protobuf"),
-}
-"""The formats that each of these settings is for."""
-_NEEDED = {
-    "schema_registry_username": "schema_registry",
-    "schema_registry_password_env": "schema_registry_username",
-    "schema_registry_token_env": "schema_registry",
-    "schema_registry_cafile": "schema_registry",
-    "schema_registry_certfile": "schema_registry",
-    "schema_registry_keyfile": "schema_registry_certfile",
-    "schema_registry_key_password_env": "schema_registry_certfile",
-}
-"""What must be set together with each of these settings."""
-
 
 def _names(value: object) -> object:
-    if value is None:
-        return None
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) and name for name in value):
         raise ValueError("must be a list of names")
     if repeated := sorted({name for name in value if value.count(name) > 1}):
@@ -64,7 +42,44 @@ def _names(value: object) -> object:
     return tuple(value)
 
 
+Text = Annotated[str, Field(min_length=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+
+
+class RegistrySettings(BaseModel):
+    """A schema registry, and the login to it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+
+    url: Annotated[str, AfterValidator(check_http_address)]
+    username: Text | None = None
+    password: Annotated[Secret | None, only_if("username", required=True)] = None
+    token: Secret | None = None
+    cafile: Text | None = None
+    certfile: Text | None = None
+    keyfile: Annotated[Text | None, only_if("certfile")] = None
+    key_password: Annotated[Secret | None, only_if("certfile")] = None
+
+    @field_validator("username")
+    @classmethod
+    def _check_username(cls, name: str | None) -> str | None:
+        if name is not None and ":" in name:
+            raise ValueError("must not hold a colon, which separates it from the password in HTTP")
+        return name
+
+    @field_validator("token")
+    @classmethod
+    def _check_token(cls, token: Secret | None, info: ValidationInfo) -> Secret | None:
+        if token is not None and info.data.get("username") is not None:
+            raise ValueError("must not be set together with username; a registry takes one login")
+        return token
+
+    @field_validator("cafile", "certfile")
+    @classmethod
+    def _check_files(cls, path: str | None, info: ValidationInfo) -> str | None:
+        if path is not None and info.data.get("url", "").startswith("http:"):
+            raise ValueError("must not be set unless the url begins with https://")
+        return path
 
 
 class ValueSettings(BaseModel):
@@ -74,77 +89,34 @@ class ValueSettings(BaseModel):
     become columns, in this order, before `columns`. A record without key, timestamp or header lacks that field.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
 
     format: Literal["jsonl", "csv", "avro", "protobuf"] = "jsonl"
-    schema_registry: str | None = Field(default=None, min_length=1, repr=False)
-    schema_registry_username: str | None = Field(default=None, min_length=1)
-    schema_registry_password: SecretStr | None = None
-    schema_registry_password_file: str | None = Field(default=None, min_length=1)
-    schema_registry_password_env: str | None = Field(default=None, min_length=1, validate_default=True)
-    schema_registry_token: SecretStr | None = None
-    schema_registry_token_file: str | None = Field(default=None, min_length=1)
-    schema_registry_token_env: str | None = Field(default=None, min_length=1, validate_default=True)
-    schema_registry_cafile: str | None = Field(default=None, min_length=1)
-    schema_registry_certfile: str | None = Field(default=None, min_length=1)
-    schema_registry_keyfile: str | None = Field(default=None, min_length=1)
-    schema_registry_key_password: SecretStr | None = None
-    schema_registry_key_password_file: str | None = Field(default=None, min_length=1)
-    schema_registry_key_password_env: str | None = Field(default=None, min_length=1, validate_default=True)
-    columns: Names | None = Field(default=None, validate_default=True)
-    schema_file: str | None = Field(default=None, min_length=1, validate_default=True)
-    message: str | None = Field(default=None, min_length=1, validate_default=True)
-    record: str | None = None
-    framing: Literal["none", "confluent"] = "none"
-    key_field: str | None = Field(default=None, min_length=1)
-    timestamp_field: str | None = Field(default=None, min_length=1)
+    schema_registry: Annotated[RegistrySettings | None, only_if("format", "avro", "protobuf")] = None
+    columns: Annotated[Names | None, only_if("format", "csv", required=True)] = None
+    schema_file: Annotated[Text | None, only_if("format", "avro", "protobuf")] = None
+    message: Annotated[Text | None, only_if("format", "protobuf")] = None
+    record: Annotated[str | None, only_if("format", "jsonl", "avro", "protobuf")] = None
+    framing: Annotated[Literal["none", "confluent"], only_if("format", "jsonl", "protobuf")] = "none"
+    key_field: Text | None = None
+    timestamp_field: Text | None = None
     header_fields: Names = ()
 
-    @field_validator(*_FORMATS)
+    @field_validator("schema_file")
     @classmethod
-    def _check_format(cls, value: Any, info: ValidationInfo) -> Any:
-        name, kind, registry = str(info.field_name), info.data.get("format"), info.data.get("schema_registry")
-        if kind is None:
-            return value
-        if value not in (None, "none") and kind not in _FORMATS[name]:
-            formats = " or ".join(f'"{each}"' for each in _FORMATS[name])
-            raise ValueError(f'must be set only if source.format is {formats}, and it is "{kind}"')
-        if name == "columns" and kind == "csv" and not value:
-            raise ValueError('must name the values of a record, in order, if source.format is "csv"')
-        is_either = name == "schema_file" and kind in _FORMATS[name] and "schema_registry" in info.data
-        if is_either and (value is None) == (registry is None):
+    def _check_schema(cls, path: str | None, info: ValidationInfo) -> str | None:
+        kind = info.data.get("format")
+        is_either = kind in {"avro", "protobuf"} and "schema_registry" in info.data
+        if is_either and (path is None) == (info.data["schema_registry"] is None):
             raise ValueError(f'must be set if source.format is "{kind}", unless source.schema_registry is; not both')
-        if name == "message" and kind == "protobuf" and value is None and info.data.get("schema_file") is not None:
+        return path
+
+    @field_validator("message")
+    @classmethod
+    def _check_message(cls, message: str | None, info: ValidationInfo) -> str | None:
+        if message is None and info.data.get("format") == "protobuf" and info.data.get("schema_file") is not None:
             raise ValueError("must be the full name of the message, such as shop.Order, if source.schema_file is set")
-        return value
-
-    @field_validator("schema_registry")
-    @classmethod
-    def _check_registry(cls, address: str | None) -> str | None:
-        if address is not None and (not is_http_address(address) or urlsplit(address).query):
-            raise ValueError("must be the address of a registry, such as https://registry.example:8081")
-        return address
-
-    @field_validator(*_NEEDED)
-    @classmethod
-    def _check_registry_login(cls, value: str | None, info: ValidationInfo) -> str | None:
-        name, found = str(info.field_name), info.data
-        needed = _NEEDED[name]
-        given = is_given(value, info) if name.endswith("_env") else value is not None
-        if given and found.get(needed, "invalid") is None:
-            raise ValueError(f"must be set only together with {needed}")
-        address = found.get("schema_registry") or ""
-        if given and name.endswith(("cafile", "certfile")) and address.startswith("http:"):
-            raise ValueError("must not be set unless schema_registry begins with https://")
-        if given and name.endswith(("username", "token_env")) and "@" in address:
-            raise ValueError("must not be set if schema_registry holds a user")
-        if given and name.endswith("token_env") and found.get("schema_registry_username") is not None:
-            raise ValueError("must not be set together with schema_registry_username; a registry takes one login")
-        if not given and name.endswith("_password_env") and "key" not in name and found.get(needed) is not None:
-            raise ValueError("must be set if schema_registry_username is, unless …_password_file or …_password is")
-        if name.endswith("username") and ":" in (value or ""):
-            raise ValueError("must not hold a colon, which separates it from the password in HTTP")
-        return value
+        return message
 
     @field_validator("record")
     @classmethod
@@ -160,10 +132,6 @@ class ValueSettings(BaseModel):
         if repeated := [name for name in given if name in used]:
             raise ValueError(f"must not repeat the names of other fields, but has {', '.join(repeated)}")
         return names
-
-    @field_serializer("schema_registry")
-    def _hide_password(self, address: str | None) -> str | None:
-        return None if address is None else without_login(address)
 
 
 class Block(NamedTuple):
@@ -263,32 +231,39 @@ def _converter(settings: ValueSettings) -> Callable[[bytes], bytes] | None:
     framed = settings.framing == "confluent"
     if settings.format == "csv" or (settings.format == "jsonl" and not framed):
         return None
-    what = f'source.format = "{settings.format}"'
     if settings.format == "jsonl":
         return partial(_read, "JSON", lambda value, start: value[start:], True)
-    parse: Callable[[str, list[tuple[str, str]]], Read]
+    registered: Callable[[str, list[tuple[str, str]]], Read]
+    in_file: Callable[[bytes], Read]
     try:
         if settings.format == "avro":
             from streammoe_connectors.formats.avro import AvroReader
 
-            parse = AvroReader
-            if settings.schema_registry is None:
-                return partial(_read, "Avro", AvroReader.from_file(str(settings.schema_file)), False)
+            registered, in_file, content = AvroReader, AvroReader, "an Avro schema"
         else:
             from streammoe_connectors.formats.protobuf import ProtobufReader
 
-            parse = partial(ProtobufReader.registered, settings.message)
-            if settings.schema_registry is None:
-                reader = ProtobufReader.from_file(str(settings.schema_file), str(settings.message), framed=framed)
-                return partial(_read, "Protobuf", reader, framed)
+            registered = partial(ProtobufReader.registered, settings.message)
+            in_file = partial(ProtobufReader.in_set, str(settings.message), framed)
+            content = "what protoc --include_imports --descriptor_set_out=FILE writes"
     except ModuleNotFoundError:
         package = "fastavro" if settings.format == "avro" else "protobuf"
-        raise not_installed(what, package, settings.format) from None
+        raise not_installed(f'source.format = "{settings.format}"', package, settings.format) from None
+    kind, path = settings.format.capitalize(), settings.schema_file
+    if settings.schema_registry is None:
+        try:
+            return partial(_read, kind, in_file(Path(str(path)).read_bytes()), framed)
+        except OSError as error:
+            raise ConfigError(
+                f"source.schema_file: cannot read {path!r} ({error.strerror}); it must hold {content}"
+            ) from None
+        except ValueError as error:
+            raise ConfigError(f"source.schema_file: {path!r} is not usable ({error}); it must hold {content}") from None
     try:
         from streammoe_connectors.formats.registry import RegistryReader
     except ModuleNotFoundError:
         raise not_installed("source.schema_registry", "confluent-kafka[schemaregistry]", "registry") from None
-    return RegistryReader("Avro" if settings.format == "avro" else "Protobuf", settings, parse)
+    return RegistryReader(kind, settings.schema_registry, registered)
 
 
 def _read(kind: str, read: Read, framed: bool, value: bytes) -> bytes:

@@ -182,11 +182,11 @@ def test_metrics_require_a_password_or_token_and_probes_do_not(serve, tmp_path, 
     if kind == "env":
         for name, secret in secrets.items():
             monkeypatch.setenv(name.upper(), secret)
-        secrets = {f"{name}_env": name.upper() for name in secrets}
+        secrets = {name: {"env": name.upper()} for name in secrets}
     elif kind == "file":
         for name, secret in secrets.items():
             (tmp_path / name).write_text(f"{secret}\r\n")
-        secrets = {f"{name}_file": str(tmp_path / name) for name in secrets}
+        secrets = {name: {"file": str(tmp_path / name)} for name in secrets}
     server = serve(username="prom", **secrets)
     status, headers, body = ask(server)
     assert (status, b"answer" in body) == (401, False)

@@ -30,8 +30,7 @@ def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
     found = {LIBRDKAFKA_NAMES[name]: value for name, value in connection_options(connection).items()}
     found["bootstrap.servers"] = ",".join(connection.bootstrap_servers)
     if connection.sasl_mechanism == "OAUTHBEARER":
-        extensions = ",".join(f"{name}={value}" for name, value in connection.sasl_oauth_extensions.items())
-        found |= {"sasl.oauthbearer.method": "oidc", "sasl.oauthbearer.extensions": extensions}
+        found["sasl.oauthbearer.method"] = "oidc"
     return {**DEFAULTS, **found, **connection.options}
 
 

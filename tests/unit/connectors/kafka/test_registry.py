@@ -22,12 +22,12 @@ from tests.unit.connectors.kafka_records import columns, numbers, record, values
 
 POINT = {"type": "record", "name": "Point", "fields": [{"name": n, "type": "int"} for n in "xy"]}
 HOLDER = {**POINT, "name": "Holder", "fields": [{"name": "p", "type": "geo.Point"}, *POINT["fields"]]}
-USER = {"schema_registry_username": "me"}
+USER = {"username": "me"}
 
 
 def values_at(address, **settings):
     address = address if "://" in address else f"http://{address}"
-    return values_of(format="avro", schema_registry=address, **settings)
+    return values_of(format="avro", schema_registry={"url": address, **settings})
 
 
 def framed(number, datum=b"\2\4"):
@@ -59,15 +59,17 @@ def test_schemas_are_fetched_once_by_number_and_outlive_the_registry(registry):
 
 def test_schemas_that_schemas_refer_to_are_fetched_too(registry):
     point = json.dumps({**POINT, "namespace": "geo", "fields": [{"name": "u", "type": "int"}]})
-    registry.answers["/subjects/geo%2Fpoint/versions/3?deleted=false"] = (200, {"schema": point})
+    registry.answers["/subjects/geo%2Fpoint/versions/3?deleted=false"] = (200, {"id": 3, "schema": point})
     for names in (["geo.Point"], ["geo.Point", "geo.Other"]):
+        registry.answers["/schemas/ids/3?subject=geo%2Fpoint"] = (200, {"schema": point})
         registry.has(1, HOLDER, references=[{"name": name, "subject": "geo/point", "version": 3} for name in names])
         assert numbers(values_at(registry.address), [framed(1, b"\2\6\2")], "x") == [[3]]
 
 
 def test_records_whose_schema_cannot_be_used_are_rejected_and_it_is_requested_once(registry):
-    loop = {"schema": "{}", "references": [{"name": "a", "subject": "loop", "version": 1}]}
+    loop = {"id": 6, "schema": "{}", "references": [{"name": "a", "subject": "loop", "version": 1}]}
     registry.answers["/subjects/loop/versions/1?deleted=false"] = (200, loop)
+    registry.answers["/schemas/ids/6?subject=loop"] = (200, loop)
     for answer in [{"schema": json.dumps(POINT), "schemaType": "JSON"}, {"schema": "no json"}, loop]:
         registry.answers["/schemas/ids/5"] = (200, answer)
         values = values_at(registry.address)
@@ -122,14 +124,14 @@ def test_each_server_that_is_no_registry_or_denies_access_stops_reading_with_a_m
         *((status, b"", moved) for status in (301, 307)),
     ]
     found = set()
-    for login in ({}, USER | {"schema_registry_password": "hunter2"}):
+    for login in ({}, USER | {"password": "hunter2"}):
         for answer in answers:
             registry.answers["/schemas/ids/7"] = answer
             error = failure(values_at(registry.address, **login))
             assert not error.retriable, answer
             assert "hunter2" not in str(error)
             found.add(str(error))
-    assert len(found) == 7  # of 401 there are two, and two numbers of redirections
+    assert len(found) == 6  # there are two numbers of redirections
     assert other.asked == []  # which are not followed
 
 
@@ -142,20 +144,15 @@ def test_user_and_password_or_a_token_are_sent_from_wherever_they_are(registry, 
     for name, secret, user in [("password", "p@ss:wörd", USER), ("token", "a.b-c_d~e+f/g=", {})]:
         monkeypatch.setenv("SECRET", secret)
         (tmp_path / "secret").write_text(f"{secret}\n")
-        for suffix, given in (("", secret), ("_file", path), ("_env", "SECRET")):
-            assert is_read(values_at(registry.address, **user, **{f"schema_registry_{name}{suffix}": given}))
-    assert is_read(values_at(f"http://me:p%40ss%3A@{registry.address}/"))
-    assert registry.logins == [
-        *["Basic bWU6cEBzczp3w7ZyZA=="] * 3,
-        *["Bearer a.b-c_d~e+f/g="] * 3,
-        "Basic bWU6cEBzczo=",
-    ]
+        for given in (secret, {"file": path}, {"env": "SECRET"}):
+            assert is_read(values_at(registry.address, **user, **{name: given}))
+    assert registry.logins == ["Basic bWU6cEBzczp3w7ZyZA=="] * 3 + ["Bearer a.b-c_d~e+f/g="] * 3
 
 
 def test_a_password_or_a_token_that_is_replaced_in_its_file_is_sent_from_then_on(registry, tmp_path):
     registry.has(7, POINT)
     file = tmp_path / "secret"
-    for settings in (USER | {"schema_registry_password_file": str(file)}, {"schema_registry_token_file": str(file)}):
+    for settings in (USER | {"password": {"file": str(file)}}, {"token": {"file": str(file)}}):
         file.write_text("old")
         registry.answers["/schemas/ids/7"] = (401, {})
         values = values_at(registry.address, **settings)
@@ -170,10 +167,9 @@ def test_secrets_that_are_missing_or_no_tokens_are_found_at_the_start(tmp_path, 
     monkeypatch.delenv("SECRET", raising=False)
     (tmp_path / "token").write_text("hunter2\nhunter3")
     for given in [
-        USER | {"schema_registry_password_env": "SECRET"},
-        USER | {"schema_registry_password_file": str(tmp_path / "none")},
-        *({"schema_registry_token_file": str(tmp_path / "token")}, {"schema_registry_token": "hunter 2"}),
-        {"schema_registry_token": ""},
+        USER | {"password": {"env": "SECRET"}},
+        USER | {"password": {"file": str(tmp_path / "none")}},
+        *({"token": {"file": str(tmp_path / "token")}}, {"token": "hunter 2"}, {"token": ""}),
     ]:
         with pytest.raises(ConfigError) as caught:
             values_at("127.0.0.1:1", **given)
@@ -188,7 +184,7 @@ def test_a_login_that_crosses_the_network_in_plain_text_is_warned_of(caplog):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             values_at(address)
-            values_at(address, schema_registry_token="hunter2")
+            values_at(address, token="hunter2")
         assert len(caplog.records) == exposed, address
         assert "hunter2" not in caplog.text
 
@@ -239,21 +235,21 @@ def encrypted(registries, authority):
 
 def client(files, name="client", password="hunter2"):
     return {
-        "schema_registry_cafile": files["ca"],
-        "schema_registry_certfile": files[name],
-        "schema_registry_keyfile": files[f"{name}.key"],
-        "schema_registry_key_password": password,
+        "cafile": files["ca"],
+        "certfile": files[name],
+        "keyfile": files[f"{name}.key"],
+        "key_password": password,
     }
 
 
 def test_a_registry_that_wants_a_certificate_gets_it_and_turns_others_away(encrypted, files):
     registry = encrypted(clients=True)
     address = f"https://{registry.address}"
-    for given in ({"schema_registry_cafile": files["ca"]}, client(files, "stranger")):
+    for given in ({"cafile": files["ca"]}, client(files, "stranger")):
         assert "client's certificate" in str(failure(values_at(address, **given)))
     assert registry.asked == []
-    assert is_read(values_at(address, **client(files), schema_registry_token="t"))
-    both = {"schema_registry_cafile": files["ca"], "schema_registry_certfile": files["client.both"]}
+    assert is_read(values_at(address, **client(files), token="t"))
+    both = {"cafile": files["ca"], "certfile": files["client.both"]}
     assert is_read(values_at(address, **both))
     assert registry.logins == ["Bearer t", None]
 
@@ -261,7 +257,7 @@ def test_a_registry_that_wants_a_certificate_gets_it_and_turns_others_away(encry
 def test_a_certificate_that_is_replaced_is_used_after_a_failure(encrypted, files, tmp_path):
     path = tmp_path / "ca.pem"
     shutil.copy(files["other-ca"], path)
-    values = values_at(f"https://{encrypted().address}", schema_registry_cafile=str(path))
+    values = values_at(f"https://{encrypted().address}", cafile=str(path))
     failure(values)
     shutil.copy(files["ca"], path)
     assert is_read(values)
@@ -269,12 +265,12 @@ def test_a_certificate_that_is_replaced_is_used_after_a_failure(encrypted, files
 
 def test_a_registry_that_is_not_trusted_gets_no_login(encrypted, files):
     own, misnamed = encrypted(), encrypted("registry.example")
-    wrong = {"schema_registry_cafile": files["other-ca"]}
-    right = {"schema_registry_cafile": files["ca"]}
+    wrong = {"cafile": files["other-ca"]}
+    right = {"cafile": files["ca"]}
     for registry, given in ((own, {}), (own, wrong), (misnamed, right)):
-        error = failure(values_at(f"https://{registry.address}", **given, schema_registry_token="hunter2"))
+        error = failure(values_at(f"https://{registry.address}", **given, token="hunter2"))
         assert not error.retriable, error
-        assert "source.schema_registry_cafile" in str(error)
+        assert "source.schema_registry.cafile" in str(error)
         assert "hunter2" not in str(error)
         assert registry.asked == []
     assert is_read(values_at(f"https://{own.address}", **right))
@@ -282,12 +278,12 @@ def test_a_registry_that_is_not_trusted_gets_no_login(encrypted, files):
 
 def test_files_that_cannot_be_used_are_found_at_the_start(files):
     for given in [
-        *({"schema_registry_cafile": files["empty"]}, {"schema_registry_cafile": files["empty"] + "-none"}),
-        *({"schema_registry_certfile": files[name]} for name in ("empty", "client")),  # without a key
+        *({"cafile": files["empty"]}, {"cafile": files["empty"] + "-none"}),
+        *({"certfile": files[name]} for name in ("empty", "client")),  # without a key
         client(files, password="hunter3"),
-        client(files) | {"schema_registry_keyfile": files["stranger.key"]},
+        client(files) | {"keyfile": files["stranger.key"]},
     ]:
         with pytest.raises(ConfigError) as caught:
             values_at("https://127.0.0.1:1", **given)
-        assert str(caught.value).startswith("source.schema_registry_")
+        assert str(caught.value).startswith("source.schema_registry.")
         assert "hunter" not in str(caught.value)

@@ -35,10 +35,11 @@ TOKENS = {
 }
 NEEDED = {"kind": "kafka", **SERVER, "topics": "t", "group": "g"}
 REGISTRY = {
-    "schema_registry_username": "me",
-    "schema_registry_password": "hunter2",
-    "schema_registry_certfile": "c.pem",
-    "schema_registry_key_password": "hunter4",
+    "url": "https://h:1",
+    "username": "me",
+    "password": "hunter2",
+    "certfile": "c.pem",
+    "key_password": "hunter4",
 }
 
 
@@ -86,9 +87,10 @@ def test_librdkafka_has_the_same_settings_by_its_own_names():
     }
     # Each is one of its options: it rejects others.
     files = dict.fromkeys(("ssl_cafile", "ssl_certfile", "ssl_keyfile"), __file__)
-    token_files = TOKENS | {"sasl_oauth_cafile": __file__, "sasl_oauth_extensions": {"a": "b", "c": "d"}}
-    for login in (LOGIN | {"sasl_plain_password": "p"}, LOGIN | files | {"sasl_plain_password": "p"}, token_files):
-        known = client_options(Connection(**login | {"client": "librdkafka"}, options={"no.such.option": 1}))
+    tokens = {"sasl.oauthbearer.scope": "s", "sasl.oauthbearer.extensions": "a=b", "https.ca.location": __file__}
+    for login, more in ((LOGIN | files | {"sasl_plain_password": "p"}, {}), (TOKENS, tokens)):
+        options = more | {"no.such.option": 1}
+        known = client_options(Connection(**login | {"client": "librdkafka"}, options=options))
         with pytest.raises(ConfigError, match="No such configuration property") as caught:
             librdkafka.create_producer(known, Delivery(), None)
         assert "no.such.option" in str(caught.value)
@@ -109,7 +111,7 @@ def test_lines_of_the_process_that_reads_hide_passwords_also_those_that_were_rep
     file = tmp_path / "password"
     file.write_text("hunter2")
     reader = SimpleNamespace(logs=[])
-    handler = ForwardHandler(reader, client_options(Connection(**LOGIN, sasl_plain_password_file=str(file))))
+    handler = ForwardHandler(reader, client_options(Connection(**LOGIN, sasl_plain_password={"file": str(file)})))
     for change in (lambda: None, lambda: file.write_text("hunter3"), file.unlink):
         change()
         handler.emit(logging.makeLogRecord({"name": "streammoe.source", "msg": "hunter2, hunter3"}))
@@ -117,17 +119,13 @@ def test_lines_of_the_process_that_reads_hide_passwords_also_those_that_were_rep
 
 
 def test_secrets_of_a_registry_reach_the_process_that_reads_and_are_shown_nowhere():
-    for secrets in (REGISTRY, {"schema_registry_token": "hunter3"}):
-        address = "https://h:1" if secrets else "https://me:hunter2@h:1"
-        settings = KafkaSettings(**NEEDED, format="avro", schema_registry=address, **secrets)
+    for given in (REGISTRY, {"url": "https://h:1", "token": "hunter3"}):
+        settings = KafkaSettings(**NEEDED, format="avro", schema_registry=given)
         assert "hunter" not in f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump_json()}"
         sent = ReadingSettings.model_validate(json.loads(json.dumps(revealed(settings, ReadingSettings.model_fields))))
-        for name, value in secrets.items():
-            got = getattr(sent, name)
-            assert (got if isinstance(got, str) else got.get_secret_value()) == value
-    shown = KafkaSettings(**NEEDED, format="avro", schema_registry="https://me:hunter2@h:1/a")
-    assert "hunter" not in repr(shown) + str(shown) + shown.model_dump_json()
-    assert shown.model_dump()["schema_registry"] == "https://h:1/a"
+        assert sent.schema_registry == settings.schema_registry
+        secrets = {name: value for name, value in given.items() if "hunter" in value}
+        assert {name: getattr(sent.schema_registry, name).read(name) for name in secrets} == secrets
 
 
 @pytest.mark.parametrize("client", ["kafka-python", "librdkafka"])
@@ -138,17 +136,17 @@ def test_each_client_that_is_made_reads_the_password_again_from_its_file_or_the_
     file.write_text("hunter 2 \n")
     name = "sasl.password" if client == "librdkafka" else "sasl_plain_password"
     package = librdkafka_options if client == "librdkafka" else kafka_python_options
-    options = client_options(Connection(**LOGIN, sasl_plain_password_file=str(file), client=client))
+    options = client_options(Connection(**LOGIN, sasl_plain_password={"file": str(file)}, client=client))
     assert package.own_options(options)[name] == "hunter 2 "
     file.write_text("changed")
     assert package.own_options(options)[name] == "changed"
     file.unlink()
-    with pytest.raises(ConfigError, match="sasl_plain_password_file"):
+    with pytest.raises(ConfigError, match="sasl_plain_password"):
         package.own_options(options)
     monkeypatch.setenv("SECRET_OF_KAFKA", "hunter2")
-    assert own(Connection(**LOGIN, sasl_plain_password_env="SECRET_OF_KAFKA", client=client))[name] == "hunter2"
-    with pytest.raises(ConfigError, match="sasl_oauth_cafile"):
-        client_options(Connection(**TOKENS, sasl_oauth_cafile=str(file)))
+    assert own(Connection(**LOGIN, sasl_plain_password={"env": "SECRET_OF_KAFKA"}, client=client))[name] == "hunter2"
+    with pytest.raises(ConfigError, match="ssl_cafile"):
+        client_options(Connection(**TOKENS, ssl_cafile=str(file)))
 
 
 # --- what is sound, and what is not -----------------------------------------------------------------------------------
@@ -159,7 +157,6 @@ def test_values_may_be_written_in_several_ways():
         *(("bootstrap_servers", servers, ("a:1", "b:2")) for servers in ("a:1, b:2", ["a:1", "b:2"])),
         ("bootstrap_servers", "[::1]:9092", ("[::1]:9092",)),
         *(("topics", "t", ("t",)), ("topics", ["t", "u"], ("t", "u"))),
-        *(("shard", "1/3", "1/3"), ("shard", {"index": 1, "of": 3}, "1/3")),
     ]:
         assert getattr(KafkaSettings(**NEEDED | {name: value}), name) == meant
     assert [n for n in range(8) if KafkaSettings(**NEEDED, shard="1/3").is_in_shard(n)] == [1, 4, 7]
@@ -170,9 +167,20 @@ def test_values_may_be_written_in_several_ways():
 
 AVRO, PROTOBUF = {"format": "avro", "schema_file": "a"}, {"format": "protobuf", "schema_file": "a", "message": "a.B"}
 CSV = {"format": "csv", "columns": ["a"]}
-AT_REGISTRY = {"format": "avro", "schema_registry": "https://h:1"}
+
+
+def at_registry(**settings):
+    return {"format": "avro", "schema_registry": {"url": "https://h:1", **settings}}
+
+
 WRONG = {
-    "sasl_plain_password_env": [LOGIN, {**LOGIN, "sasl_plain_password": "x", "sasl_plain_password_file": "y"}],
+    "sasl_plain_password": [
+        LOGIN,
+        *(
+            LOGIN | {"sasl_plain_password": secret}
+            for secret in ({"file": "a", "env": "B"}, {"file": ""}, {"text": "hunter2"}, {"path": "a"}, 2_000_002)
+        ),
+    ],
     "sasl_mechanism": [
         {"security_protocol": "SASL_SSL"},
         {**LOGIN, "security_protocol": "SSL", "sasl_plain_password": "p"},
@@ -195,12 +203,8 @@ WRONG = {
         TOKENS | {"sasl_oauth_token_url": None},
         {"sasl_oauth_token_url": "https://login.example/token"},
     ],
-    "sasl_oauth_client_secret_env": [TOKENS | {"sasl_oauth_client_secret_env": "A"}],
+    "sasl_oauth_client_secret": [TOKENS | {"sasl_oauth_client_secret": None}],
     "sasl_plain_username": [TOKENS | {"sasl_plain_username": "u"}],
-    "sasl_oauth_cafile": [{"sasl_oauth_cafile": "ca.pem"}],
-    "sasl_oauth_extensions": [
-        TOKENS | {"sasl_oauth_extensions": extensions} for extensions in ({"a1": "b"}, {"auth": "b"}, {"a": "b,c"})
-    ],
     "passwort": [{"passwort": "hunter2"}],
     "bootstrap_servers": [{"bootstrap_servers": servers} for servers in ("", 7, "http://a:1", "a:b:c", "u:p@a:1")],
     "topics": [{"topics": topics} for topics in ([], ["t", "t"], "a*")],
@@ -210,42 +214,27 @@ WRONG = {
         *({"topics": None, "topics_pattern": pattern} for pattern in ("", "(", "a{2}{3}", "a" * 501, 7)),
     ],
     "start": [{"start": start} for start in ("yesterday", "1969-12-31T00:00:00Z")],
-    "shard": [{"shard": shard} for shard in ("3/3", "1", {"index": 1})],
+    "shard": [{"shard": shard} for shard in ("3/3", "1", {"index": 1, "of": 3})],
     "format": [{"format": "xml"}],
     "columns": [{"format": "csv"}, CSV | {"columns": ["a", "a"]}, {"columns": ["a"]}],
     "schema_file": [
         *({"schema_file": "a"}, {"format": "avro"}, {"format": "protobuf"}),
-        *(settings | {"schema_registry": "http://h"} for settings in (AVRO, PROTOBUF)),
+        *(settings | {"schema_registry": {"url": "http://h"}} for settings in (AVRO, PROTOBUF)),
     ],
     "schema_registry": [
-        *(settings | {"schema_registry": "http://h"} for settings in ({"format": "jsonl"}, CSV)),
-        *({"format": "avro", "schema_registry": at} for at in ("file:///etc/passwd", "h:8081", "http://h:no")),
+        *(settings | {"schema_registry": {"url": "http://h"}} for settings in ({"format": "jsonl"}, CSV)),
+        {"format": "avro", "schema_registry": "https://h:1"},
     ],
-    "schema_registry_username": [
-        AT_REGISTRY | REGISTRY | {"schema_registry_username": "a:b"},
-        {"schema_registry_username": "me", "schema_registry_password": "hunter2"},
+    "schema_registry.url": [
+        at_registry(url=url) for url in ("file:///etc/passwd", "h:8081", "http://h:no", "https://me:hunter2@h")
     ],
-    "schema_registry_password_env": [
-        *(
-            AT_REGISTRY | REGISTRY | {"schema_registry_password_env": "A"},
-            AT_REGISTRY | {"schema_registry_username": "me"},
-        ),
-        AT_REGISTRY | {"schema_registry_password": "hunter2"},
-    ],
-    "schema_registry_token_env": [
-        AT_REGISTRY | {"schema_registry_token": "hunter2", "schema_registry_token_file": "a"},
-        AT_REGISTRY | REGISTRY | {"schema_registry_token": "hunter2"},
-        AT_REGISTRY | {"schema_registry": "http://u:hunter2@h:1", "schema_registry_token": "hunter2"},
-        {"schema_registry_token": "hunter2"},
-    ],
-    "schema_registry_cafile": [
-        *(
-            {"schema_registry_cafile": "a"},
-            AT_REGISTRY | {"schema_registry": "http://h", "schema_registry_cafile": "a"},
-        ),
-    ],
-    "schema_registry_keyfile": [AT_REGISTRY | {"schema_registry_keyfile": "key.pem"}],
-    "schema_registry_key_password_env": [AT_REGISTRY | {"schema_registry_key_password": "hunter2"}],
+    "schema_registry.username": [at_registry(**REGISTRY | {"username": "a:b"})],
+    "schema_registry.password": [at_registry(username="me"), at_registry(password="hunter2")],
+    "schema_registry.token": [at_registry(**REGISTRY, token="hunter2")],
+    "schema_registry.cafile": [at_registry(url="http://h", cafile="a")],
+    "schema_registry.keyfile": [at_registry(keyfile="key.pem")],
+    "schema_registry.key_password": [at_registry(key_password="hunter2")],
+    "schema_registry.passwort": [at_registry(passwort="hunter2")],
     "message": [PROTOBUF | {"message": None}, AVRO | {"message": "a.B"}],
     "framing": [AVRO | {"framing": "confluent"}, CSV | {"framing": "confluent"}],
     "timestamp_field": [{"key_field": "a", "timestamp_field": "a"}],

@@ -74,7 +74,6 @@ Order, Reason = (
     message_factory.GetMessageClass(POOL.FindMessageTypeByName(name)) for name in ("shop.Order", "shop.Refund.Reason")
 )
 SERIALIZED = "?format=serialized"
-VERSION = "versions/1?deleted=false&format=serialized"
 
 
 def serialized(file):
@@ -85,28 +84,27 @@ def serialized(file):
     return base64.b64encode(copy.SerializeToString()).decode()
 
 
-def put(registry, path, file, *references, **more):
-    """Let a path lead to a file, given as text or serialized, whose references are (path of the import, subject)."""
+def put(registry, number, file, *references, subject=None, **more):
+    """Register a file, given as text or serialized, whose references are (path of the import, subject)."""
     listed = [{"name": name, "subject": subject, "version": 1} for name, subject in references]
     text = file if isinstance(file, str) else serialized(file)
-    registry.answers[path] = (200, {"schemaType": "PROTOBUF", "schema": text, "references": listed, **more})
+    query = SERIALIZED if subject is None else f"?subject={subject}&format=serialized"
+    answer = {"schemaType": "PROTOBUF", "schema": text, "references": listed, "id": number, **more}
+    registry.answers[f"/schemas/ids/{number}{query}"] = (200, answer)
+    if subject is not None:
+        readable = answer | {"schema": 'syntax = "proto3";'}  # as it is where it is not asked for by number
+        registry.answers[f"/subjects/{subject}/versions/1?deleted=false"] = (200, readable)
 
 
 def shop(registry, number=7, file=SHOP):
     """Put the schema of `Order`, which refers to that of a point, and that to one of a unit."""
-    put(registry, f"/schemas/ids/{number}{SERIALIZED}", file, ("geo/point.proto", "geo/point"))
-    put(
-        registry,
-        f"/subjects/geo%2Fpoint/{VERSION}",
-        POINT,
-        ("geo/unit.proto", "unit"),
-        id=3,
-    )
-    put(registry, f"/subjects/unit/{VERSION}", UNIT, id=2)
+    put(registry, number, file, ("geo/point.proto", "geo/point"))
+    put(registry, 3, POINT, ("geo/unit.proto", "unit"), subject="geo%2Fpoint")
+    put(registry, 2, UNIT, subject="unit")
 
 
 def values_at(registry, **settings):
-    return values_of(format="protobuf", schema_registry=f"http://{registry.address}", **settings)
+    return values_of(format="protobuf", schema_registry={"url": f"http://{registry.address}"}, **settings)
 
 
 def framed(number, rest):
@@ -129,14 +127,14 @@ def test_a_message_is_read_by_its_schema_and_all_that_it_imports_which_are_fetch
     registry.answers = {}
     assert only(values, framed(7, order(y=1.0))) == {"y": 1.0}
     assert registry.asked == asked
-    assert len(asked) == 3
+    assert len(asked) == 5
 
 
 def test_files_that_come_with_protobuf_need_no_reference(registry):
     names = ("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct", "timestamp")
     for i, name in enumerate((*names, "type", "wrappers")):
         file = FILE(dependency=[f"google/protobuf/{name}.proto"], message_type=[MESSAGE(name="A")])
-        put(registry, f"/schemas/ids/{i}{SERIALIZED}", file)
+        put(registry, i, file)
         assert only(values_at(registry), framed(i, b"\0")) == {}, name
 
 
@@ -186,13 +184,6 @@ def test_decimals_are_exact_and_hostile_ones_rejected(registry):
     assert only(values, framed(8, order(price={"value": b"\1", "scale": 1}))) == {"y": 0, "price": 0.1}
 
 
-def test_a_registry_that_serializes_only_by_number_is_asked_so(registry):
-    shop(registry)
-    put(registry, f"/subjects/unit/{VERSION}", 'syntax = "proto3";', id=2)
-    put(registry, "/schemas/ids/2?subject=unit&format=serialized", UNIT)
-    assert only(values_at(registry), framed(7, order(**FULL))) == READ
-
-
 def test_a_registry_that_does_not_serialize_stops_reading(registry):
     for answer in [(200, {"schemaType": "PROTOBUF", "schema": 'syntax = "proto3";'}), (501, {"error_code": 501})]:
         registry.answers[f"/schemas/ids/7{SERIALIZED}"] = answer
@@ -200,8 +191,7 @@ def test_a_registry_that_does_not_serialize_stops_reading(registry):
             values_at(registry).block(columns(record(framed(7, b"\0"))))
         assert not caught.value.retriable, answer
     shop(registry)
-    put(registry, f"/subjects/unit/{VERSION}", 'syntax = "proto3";', id=2)
-    put(registry, "/schemas/ids/2?subject=unit&format=serialized", 'syntax = "proto3";')
+    put(registry, 2, 'syntax = "proto3";', subject="unit")
     with pytest.raises(SourceError):
         values_at(registry).block(columns(record(framed(7, b"\0"))))
 
@@ -226,9 +216,9 @@ def test_schemas_that_cannot_be_used_are_rejected_and_requested_once(registry):
             "references": [{"name": "a", "subject": "loop", "version": 1}],
         },
     }
-    registry.answers[f"/subjects/loop/{VERSION}"] = (200, wrong["itself"])
+    put(registry, 6, FILE(dependency=["a"]), ("a", "loop"), subject="loop")
     for what, answer in wrong.items():
-        registry.answers[f"/schemas/ids/5{SERIALIZED}"] = (200, {"schemaType": "PROTOBUF", **answer})
+        put(registry, 5, "", **answer)
         values = values_at(registry)
         for _ in range(2):
             assert refusal(values, framed(5, b"\0")) == (0, "malformed"), what
@@ -239,8 +229,8 @@ def test_schemas_that_cannot_be_used_are_rejected_and_requested_once(registry):
 def test_two_files_of_one_name_cannot_be_used_and_one_that_is_referred_to_twice_can(registry):
     shop(registry)
     twice = [("geo/point.proto", "geo/point"), ("geo/unit.proto", "unit")]
-    put(registry, f"/schemas/ids/7{SERIALIZED}", SHOP, *twice)
+    put(registry, 7, SHOP, *twice)
     assert only(values_at(registry), framed(7, order(**FULL))) == READ
-    put(registry, f"/schemas/ids/7{SERIALIZED}", SHOP, *twice, ("geo/unit.proto", "other"))
-    put(registry, f"/subjects/other/{VERSION}", FILE(package="other"))
+    put(registry, 7, SHOP, *twice, ("geo/unit.proto", "other"))
+    put(registry, 4, FILE(package="other"), subject="other")
     assert refusal(values_at(registry), framed(7, b"\0")) == (0, "malformed")
