@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -31,32 +30,21 @@ class ListSource(Source):
         blank: blank lines before a record, to be counted in `Batch.skipped` of the batch that holds it.
         endless: never finished; polls beyond the last record return ``None``.
         before_poll: called at each poll with the index of the next record, such as to request a stop there.
-
-    Raises:
-        ValueError: a size is below 1.
-
-    >>> source = ListSource([b'{"x": 1}', b'{"x": 2}', b'{"x": 3}'], sizes=[2])
-    >>> source.seek(None)
-    >>> batch = source.poll(0.0)
-    >>> [batch.record(i) for i in range(len(batch))], source.finished
-    ([b'{"x": 1}', b'{"x": 2}'], False)
     """
 
     def __init__(
         self,
-        records: Sequence[bytes],
+        records,
         *,
-        format: str = "jsonl",
-        columns: tuple[str, ...] | None = None,
-        sizes: Sequence[int] = (),
-        failures: Mapping[int, Exception] | None = None,
-        pauses: Collection[int] = (),
-        blank: Mapping[int, int] | None = None,
-        endless: bool = False,
-        before_poll: Callable[[int], None] | None = None,
-    ) -> None:
-        if any(size < 1 for size in sizes):
-            raise ValueError(f"sizes: got {list(sizes)}; a batch must hold at least 1 record")
+        format="jsonl",
+        columns=None,
+        sizes=(),
+        failures=None,
+        pauses=(),
+        blank=None,
+        endless=False,
+        before_poll=None,
+    ):
         self.seeks: list[Position | None] = []
         """The positions passed to `seek`."""
         self.commits: list[Position] = []

@@ -1,1 +1,1 @@
-"""Broken records, and hostile checkpoints and settings."""
+"""Broken records, and hostile checkpoints."""

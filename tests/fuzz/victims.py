@@ -1,4 +1,4 @@
-"""Sound checkpoints of every kind, and what each must do when an enemy has rewritten it."""
+"""Checkpoints of daemons of every kind, and what each must do when an enemy has rewritten it."""
 
 import contextlib
 import json
@@ -9,41 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
 from streammoe.assembly import open_daemon
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
-from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError, SourceError, StreammoeError
-from streammoe.options import WarmUp
 from streammoe.persistence import CheckpointStore, read_checkpoint
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(120, 3))
 Y = np.where(X[:, 0] > 0, X[:, 1], -X[:, 2])
-
-
-def models():
-    """One model of each family, in its warm-up and after it."""
-    short = {"n_experts": 2, "warmup": WarmUp(40, restarts=1)}
-    number = MoERegressor(**short, degree=2, standardize=True)
-    number.learn_array(X, Y)
-    yield "regressor", number
-    mixed = MoERegressor(**short | {"warmup": 500}, categorical=("c",), timestamps=("t",), max_levels=3)
-    for i in range(30):
-        mixed.learn_one({"a": X[i, 0], "c": "rgbw"[i % 4], "t": 1e9 + 3600.0 * i}, Y[i])
-    yield "mixed-warming-up", mixed
-    several = MoEMultiTargetRegressor(
-        **short, expert=Gaussian("full"), schedule=schedules.constant(0.05), averaging=None
-    )
-    several.learn_array(X, np.column_stack([Y, X[:, 0] + Y]))
-    yield "full", several
-    for name, events in (("classifier", 120), ("classifier-warming-up", 30)):
-        classes = MoEClassifier(**short)
-        classes.learn_array(X[:events], np.array(["no", "yes"])[(Y[:events] > 0).astype(int)])
-        yield name, classes
-    yield "untouched", MoERegressor(n_experts=2)
 
 
 @contextlib.contextmanager
@@ -56,29 +31,6 @@ def quiet():
             yield
     finally:
         logging.disable(logging.NOTSET)
-
-
-def attack_model(data, folder):
-    """Load a model, look at it, and go on with it; what went wrong, which must be a sentence, or ``None``."""
-    path = Path(folder, "model.safetensors")
-    path.write_bytes(data)
-    with quiet():
-        try:
-            describe_checkpoint(path)
-        except CheckpointError as refused:
-            return refused
-        # Whatever can be looked at can be gone on with, as far as its numbers and arguments let it.
-        model = load(path)
-        given = model.options
-        if given.most_experts > 1000 or max(given.degree, given.gate_degree) > 8 or given.warmup.restarts > 100:
-            return None  # learning would take what its arguments ask for: see SECURITY.md
-        with contextlib.suppress(StreammoeError):
-            for i in range(3):
-                x = dict.fromkeys(model.fields, X[i, 0])
-                model.predict_one(x)
-                y = Y[i] if not isinstance(model, MoEMultiTargetRegressor) else dict.fromkeys(model.output_names, Y[i])
-                model.learn_one(x, "no" if isinstance(model, MoEClassifier) else y)
-    return None
 
 
 class Victim:

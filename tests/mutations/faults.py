@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 AREAS = {
     "steps": "test_iterates.py test_drift_oracle.py contracts/test_families.py",
-    "categorical": "test_iterates.py test_categorical.py",
-    "heavy tails": "test_iterates.py test_elliptical.py",
-    "softmax": "test_softmax.py test_sharp.py test_linalg.py test_iterates.py",
+    "categorical": "test_iterates.py test_kernels.py",
+    "heavy tails": "test_iterates.py test_kernels.py",
+    "softmax": "test_kernels.py test_sharp.py test_iterates.py",
     "batch fit": "test_batch_methods.py test_settled.py engine/test_batch.py unit/test_batch.py",
-    "warm-up": "test_warmup_buffer.py test_warmup.py test_provisional.py test_spectral.py",
-    "companions": "test_companions.py test_warmup_buffer.py test_warmup.py invariants/*.py",
+    "warm-up": "test_warmup.py test_provisional.py test_spectral.py",
+    "companions": "test_companions.py test_warm_up.py test_warmup.py invariants/*.py",
     "choice": "test_model_selection.py test_living.py test_regressor.py",
     "expert life": "test_diagnostics.py test_expert_life_oracle.py test_living.py",
     "drift": "engine/test_drift.py test_drift_oracle.py test_schedules.py test_drifting_daemon.py",
@@ -30,7 +30,7 @@ AREAS = {
     "outputs": "unit/test_outputs.py",
     "columns": "unit/test_columns.py",
     "estimators": "test_regressor.py test_classifier.py test_predicting.py invariants/*.py",
-    "poison": "test_soundness.py invariants/*.py test_undo.py test_poisoned_batch.py",
+    "poison": "test_kernels.py invariants/*.py test_undo.py test_poisoned_batch.py",
     "distributions": "test_distributions.py pipeline/test_intervals.py",
     "persistence": (
         "persistence/test_format*.py test_lock.py test_store.py test_checked.py test_power_loss.py "

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoERegressor, batch
 from streammoe.distributions import Gaussian
 from streammoe.engine.members.one_expert import STEP, merged
-from streammoe.options import WarmUp
 from tests.oracle.agreement import (
     FAMILIES,
     STEPS,
@@ -182,36 +180,6 @@ def test_the_one_expert_begins_with_the_statistics_of_all_experts(family):
     found = merged(model.learner.state)
     for name in ("experts", "variances"):
         np.testing.assert_allclose(getattr(found, name), expected[name], rtol=1e-9, atol=1e-9)
-
-
-def test_the_one_expert_of_classes_begins_with_a_fit_of_its_own(monkeypatch):
-    monkeypatch.setattr("streammoe.engine.warmup.pace", lambda *_: np.inf)
-    X = np.random.default_rng(0).normal(size=(120, 2))
-    y = ((X[:, 0] > 0) ^ (X[:, 1] > 0.5)).astype(int) + (X[:, 1] > 1)
-    model, alone = (
-        MoEClassifier(K, classes=(0, 1, 2), warmup=WarmUp(120, restarts=1), standardize=True) for K in (3, 1)
-    )
-    for each in (model, alone):
-        each.learn_array(X, y)
-    found, expected = (merged(each.learner.state).experts for each in (model, alone))
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-    R = model.learner.encoder.design(X)[1]
-    logits = [np.column_stack([np.zeros(120), R @ each[0].T]) for each in (found, alone.learner.state.experts)]
-    losses = [-np.mean([log_softmax(row)[k] for row, k in zip(each, y, strict=True)]) for each in logits]
-    assert losses[0] == pytest.approx(losses[1], abs=0.1)
-    assert losses[0] < 0.8 * -np.log(np.bincount(y) / 120)[y].mean()
-
-
-def test_members_are_equally_trusted_after_a_warm_up_and_the_average_alone_after_a_fit():
-    X = np.random.default_rng(0).normal(size=(60, 2))
-    model = MoERegressor(2, warmup=WarmUp(60, restarts=1))
-    model.learn_array(X[:59], X[:59, 0])
-    assert model.member_weights == {}
-    model.learn_array(X[59:], X[59:, 0])
-    assert list(model.member_weights) == ["average", "latest", "one_expert", "steady", "quick", "floor"]
-    assert list(model.member_weights.values()) == pytest.approx([1 / 6] * 6)
-    batch.fit(model, X, X[:, 0], start="model")
-    assert list(model.member_weights.values()) == [1 - 2 * FLOOR, FLOOR, FLOOR]
 
 
 def test_components_of_the_predicted_distribution_are_the_experts_of_all_members():

@@ -3,31 +3,12 @@
 import numpy as np
 import pytest
 
-from streammoe.engine import growing
-from streammoe.engine.jobs import run_job
 from streammoe.engine.members.contract import Rows
 from streammoe.engine.members.refitted import Refitted
 from streammoe.engine.mixture import Scores, no_trace
-from streammoe.engine.warmup import with_own_prior
-from tests.unit.cases import Case, copied, draw, literal, log_gate, problem, random_theta
+from tests.unit.cases import Case, draw, literal, log_gate, random_theta
 
 P, K = 3, 3
-CASES = [Case("gaussian", 1), Case("gaussian", 3), Case("gaussian_full", 2)]
-
-
-def close(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_fit_to_more_rows_is_eight_rounds_of_em_from_its_start(case):
-    em, start = problem(case, 120, P, K), random_theta(case, K, P)
-    given = (case.family, em.buffer, start, case.n_outputs, em.options)
-    found = run_job(growing.fitted(*given))
-    own, expected = run_job(with_own_prior(*given[:2], *given[3:])), copied(start)
-    run_job(own.rounds(expected, 8, 0.5 / 120))
-    close(found, expected)
 
 
 def test_the_refitted_member_says_what_its_parameters_say_and_counts_what_it_gains():

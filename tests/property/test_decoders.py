@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe.errors import InvalidEvent
-from streammoe.notation import CommaText, Notations
+from streammoe.notation import Notations
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, decoder, to_row
-from streammoe.pipeline.decoders.values import label, number, seconds
 from streammoe.ports import DECIMALS, DELIMITERS, Batch, Locations
 
 HEADER = ("a", "t", "b", "y")
@@ -170,16 +169,6 @@ def test_the_same_table_is_read_from_every_dialect(delimiter, decimal):
     found = decoder("csv").decode(batch, FieldRoles(("a", "b", "t"), ("y",), timestamps=frozenset({"t"})))
     np.testing.assert_array_equal(found.X, [[1.5, -5.0, 1714521600.0], [math.nan, 2.0, 1714521600.0]])
     assert found.Y.tolist() == [[7.0], [0.5]]
-
-
-def test_a_point_is_no_decimal_mark_where_the_comma_is():
-    for cell, value in (("1,5", 1.5), (" -,5e1", -5.0), ("7", 7.0)):
-        assert number("a", CommaText(cell), text=True) == seconds("a", CommaText(cell), text=True) == value
-    for cell in ("1.5", "1.000,5", "1,0,0"):
-        with pytest.raises(InvalidEvent) as caught:
-            number("a", CommaText(cell), text=True)
-        assert caught.value.reason == "wrong_type"
-        assert label("a", CommaText(cell), text=True).__class__ is str
 
 
 # --- every kind of value --------------------------------------------------------------------------------------------

@@ -275,20 +275,6 @@ def test_a_frame_is_learned_like_its_rows_whatever_is_missing_and_whatever_its_t
     assert cut.state_digest() == one.state_digest()
 
 
-def test_names_in_the_arguments_that_no_event_has_are_warned_of_once(caplog):
-    X = np.random.default_rng(0).normal(size=(150, 2))
-    model = MoERegressor(**QUICK, categorical=("colour",), numeric=("x0",), timestamps=("when",))
-    with caplog.at_level(logging.WARNING):
-        for row in X[:25]:
-            model.learn_one({"x0": row[0], "color": row[1]}, row[0])
-        assert not caplog.records
-        model.learn_array(X[25:], X[25:, 0], feature_names=["x0", "color"])
-    assert len(caplog.records) == 1
-    assert "'colour' (did you mean 'color'?)" in caplog.text
-    assert "timestamps" in caplog.text
-    assert "numeric" not in caplog.text
-
-
 def test_a_setting_decides_before_any_value():
     model = MoERegressor(numeric=("a", "d"), categorical=("z",), timestamps=("t",))
     model.learn_one({"z": 10115, "t": 0.0, "d": date(2026, 1, 31)}, 1.0)

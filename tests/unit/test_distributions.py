@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from streammoe.distributions import Gaussian, Laplace, Mixture, MultivariateMixture, StudentT
-from streammoe.errors import ConfigError
 
 NORMAL = Gaussian(tail=math.inf)
 
@@ -172,18 +171,3 @@ def test_outputs_that_depend_on_each_other_have_a_density_all_the_same():
 
 
 # --- what is none ---------------------------------------------------------------------------------------------------
-
-
-def test_quantiles_levels_and_points_that_there_are_not_are_rejected():
-    for q in (0.0, -0.1, math.nan, np.array([0.5, 1.0]), "a half", None):
-        with pytest.raises(ConfigError):
-            TWO.quantile(q)
-    for level in (0.0, 1.0, 90, math.nan):
-        for mixture in (TWO, CORRELATED):
-            with pytest.raises(ConfigError):
-                mixture.interval(level)
-    for y in (1.0, [1.0], np.ones((2, 3))):
-        with pytest.raises(ConfigError):
-            DIAGONAL.pdf(y)
-    with pytest.raises(ConfigError):
-        DIAGONAL.marginal("weight")

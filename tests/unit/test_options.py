@@ -25,7 +25,7 @@ from streammoe.commands.evaluate import command as evaluate
 from streammoe.commands.fit import command as fit
 from streammoe.fields import facts_of
 from streammoe.options import CHOICES, MODELS, FeatureOptions
-from streammoe.schedules import Constant, Power, constant, power
+from streammoe.schedules import Power, constant, power
 from streammoe.settings import MODELS as SECTIONS
 from streammoe.settings import Schema
 
@@ -101,43 +101,12 @@ def test_words_and_numbers_are_short_for_options():
     assert MoEClassifier(averaging="exponential", drift="page_hinkley").options.averaging == Exponential(0.01)
 
 
-@pytest.mark.parametrize("name", ["n_experts", "expert"])
-def test_none_is_no_value_of_an_option_without_a_meaning_for_it(name):
-    with pytest.raises(ConfigError, match=name):
-        MoERegressor(**{name: None})
-
-
 def test_a_classifier_has_room_for_the_classes_that_are_listed():
     labels = tuple(f"label {i}" for i in range(150))
     with pytest.raises(ConfigError, match="max_classes"):
         MoEClassifier(classes=labels, max_classes=149)
     assert MoEClassifier(classes=labels, max_classes=150).options.max_classes == 150
     assert MoEClassifier(classes=labels).options.classes == labels  # the default is for labels that are discovered
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_an_error_about_arguments_names_the_class_that_was_called(estimator):
-    for values, named in (((), {"unknown": 1}), ((2, 1), {}), ((2,), {"n_experts": 2})):
-        with pytest.raises(TypeError, match=estimator.__name__):
-            estimator(*values, **named)
-
-
-def test_a_number_beyond_floats_is_an_error_of_its_option():
-    for make in (StudentT, Exponential, lambda huge: MoERegressor(schedule=Power(huge)), power, constant):
-        with pytest.raises(ConfigError):
-            make(10**400)
-    with pytest.raises(ConfigError, match="classes"):
-        MoEClassifier(classes=(1, 10**400))
-    with pytest.raises(ConfigError, match="categorical"):
-        MoERegressor(categorical=(2**63,))
-
-
-def test_a_wrong_number_of_an_object_is_named():
-    for schedule, name in ((Power(5.0), "schedule.alpha"), (Constant(7.0), "schedule.gamma")):
-        with pytest.raises(ConfigError, match=name):
-            MoERegressor(schedule=schedule)
-    with pytest.raises(TypeError, match="WarmUp"):
-        WarmUp(5, size=3)
 
 
 def test_a_model_is_restored_with_its_objects(tmp_path):

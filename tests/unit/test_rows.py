@@ -2,7 +2,6 @@
 
 import json
 import math
-from decimal import Decimal
 
 import msgspec
 import numpy as np
@@ -109,24 +108,6 @@ def test_lines_are_those_of_objects(kind, locations, has_global):
         **KINDS[kind],
     )
     assert json_lines(rows) == b"".join(msgspec.json.encode(each) + b"\n" for each in as_objects(rows))
-
-
-def test_numbers_are_the_shortest_that_are_read_as_they_were():
-    values = np.random.default_rng(1).integers(0, 2**64, 10_000, dtype=np.uint64).view(np.float64)
-    values = np.concatenate([values, 2.0 ** np.arange(-1074, 1024), np.arange(99) / 100])
-    values = values[np.isfinite(values)]
-    n = len(values)
-    rows = Predictions(
-        locations=[{}] * n,
-        versions=np.zeros(n, np.int64),
-        predictions=values[:, None],
-        targets=values[:, None],
-        outputs=("y",),
-    )
-    for value, line in zip(values.tolist(), json_lines(rows).splitlines(), strict=True):
-        found = json.loads(line, parse_float=Decimal)["prediction"]
-        assert float(found) == value
-        assert found.normalize() == Decimal(repr(value)).normalize()
 
 
 def test_a_path_that_is_not_utf8_is_escaped():

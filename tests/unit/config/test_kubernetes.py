@@ -138,27 +138,6 @@ def test_what_is_written_goes_to_volumes_of_the_user_of_the_image(config):
     assert Path(daemon["args"][1]).name in one("ConfigMap")["data"]
 
 
-def test_probes_and_prometheus_ask_where_each_listens(config):
-    metrics = settings_of(0, config).metrics
-    assert (metrics.host, metrics.enabled) == ("0.0.0.0", True)
-    assert one("Service")["spec"]["ports"][0]["port"] == metrics.port
-    options = [argument for argument in container(WATCHER, "watcher")["args"] if "=" in argument]
-    asked = dict(option.removeprefix("--").split("=") for option in options)
-    assert asked["metrics-host"] == "0.0.0.0"
-    for workload, port in ((DAEMONS, metrics.port), (WATCHER, int(asked["metrics-port"]))):
-        main_container = pod(workload)["containers"][0]
-        assert main_container["ports"] == [{"name": "metrics", "containerPort": port}]
-        assert workload["spec"]["template"]["metadata"]["annotations"] == {
-            "prometheus.io/scrape": "true",
-            "prometheus.io/port": str(port),
-            "prometheus.io/path": "/metrics",
-        }
-        paths = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
-        assert {name: main_container[name]["httpGet"] for name in paths} == {
-            name: {"path": path, "port": "metrics"} for name, path in paths.items()
-        }
-
-
 def test_the_watcher_reads_the_copy_of_every_shard(config):
     command, *arguments = container(WATCHER, "watcher")["args"]
     places = [argument for argument in arguments if not argument.startswith("--")]

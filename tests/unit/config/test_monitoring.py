@@ -22,7 +22,6 @@ ALERTS = yaml.safe_load((CONFIG / "prometheus" / "alerts.yml").read_text())
 SCRAPE = yaml.safe_load((CONFIG / "prometheus" / "prometheus.yml").read_text())
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 SHOWN = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
-[MARKED] = DASHBOARD["annotations"]["list"]
 
 
 def named(text):
@@ -43,19 +42,6 @@ def test_dashboard_and_alerts_ask_only_for_what_is_in_the_catalogue_and_the_dash
     of_process = set(re.findall(r"\bprocess_\w+", " ".join(SHOWN)))
     assert of_process
     assert of_process <= set(re.findall(r"^\| `(process_\w+)` \|", DOCUMENT.read_text(), re.MULTILINE))
-
-
-def test_the_dashboard_marks_when_an_alert_of_ours_was_firing():
-    source = {panel["datasource"]["uid"] for panel in DASHBOARD["panels"] if "datasource" in panel}
-    assert {MARKED["datasource"]["uid"]} == source
-    [selector] = re.findall(r"^ALERTS\{(.*)\}$", MARKED["expr"])
-    conditions = dict(re.findall(r'(\w+)=~?"([^"]*)"', selector))
-    assert conditions.pop("alertstate") == "firing"
-    ours = conditions.pop("alertname")
-    assert all(re.fullmatch(ours, rule["alert"]) for rule in RULES)
-    assert not re.fullmatch(ours, "HostDown")
-    assert conditions == {"job": "$job", "instance": "$instance"}
-    assert (MARKED["titleFormat"], MARKED["tagKeys"]) == ("{{alertname}}", "severity")
 
 
 def test_alerts_say_how_urgent_they_are_and_ask_for_the_job_that_is_scraped():

@@ -153,19 +153,6 @@ def test_before_anything_happens_counts_are_zero_and_values_not_a_number():
         assert all(math.isnan(value[key]) for key in (*unknown, ("source_progress_ratio",)))
 
 
-def test_counts_add_up_and_times_are_in_their_buckets():
-    metrics = published(*learned())
-    metrics.count("learned", 5)
-    metrics.count_rejected("malformed", 1)
-    metrics.count_rejected("wrong_type", 2)
-    value = samples(metrics)
-    assert value["events_total", "learned"] == 155
-    assert (value["rejected_total", "malformed"], value["rejected_total", "wrong_type"]) == (4, 2)
-    assert [value["batch_seconds_bucket", limit] for limit in ("0.01", "0.025")] == [0, 1]
-    assert [value["checkpoint_seconds_bucket", limit] for limit in ("0.0025", "0.005")] == [0, 1]
-    assert value["batch_seconds_sum",] == pytest.approx(0.02)
-
-
 def test_gauges_show_the_model_its_experts_and_its_scores():
     model, scores = learned()
     metrics = published(model, scores)

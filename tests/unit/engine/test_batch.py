@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streammoe.engine import batch
-from streammoe.engine.em import statistics, statistics_at
+from streammoe.engine.em import statistics_at
 from streammoe.engine.gradient import gradient, squared_norm
 from streammoe.engine.methods import METHODS, point_at
 from streammoe.experts import Parameters
@@ -51,19 +51,6 @@ def test_a_round_of_mm_is_what_streaming_starts_from(case):
     after = METHODS["mm"]().advance(em, point, gradient(em, point.theta, point.tau))
     statistics_at(em, theta)
     assert same_bits(after.theta, theta)
-
-
-@cases
-@pytest.mark.parametrize("strength", [0.0, 3.0])
-def test_statistics_in_pieces_are_those_of_a_whole_round(case, strength, monkeypatch):
-    em, theta = problem(case, n, p, K, strength=strength), random_theta(case, K, p)
-    other = copied(theta)
-    whole = statistics_at(em, theta)
-    monkeypatch.setattr("streammoe.engine.em.PIECE", 0.0)
-    assert len(list(statistics(em, copied(other)))) == K + 1
-    pieces = statistics_at(em, other)
-    for name, array in whole._asdict().items():
-        np.testing.assert_allclose(getattr(pieces, name), array, rtol=1e-12, atol=1e-12, err_msg=name)
 
 
 # --- how a descent ends ---------------------------------------------------------------------------------------------

@@ -43,17 +43,6 @@ def test_it_leaves_where_it_does_not_help_unless_it_was_asked_for():
     assert not {"refitted", "curved"} & never.member_weights.keys()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"standardize": False}, {"hold": False}, {"n_experts": 1}, {"serve": "polyak"}, {"warmup": WarmUp(90)}],
-    ids=str,
-)
-def test_by_default_it_takes_part_only_where_its_inputs_are_bounded_and_there_are_experts(options):
-    model = model_of(MoERegressor, **options)
-    model.learn_array(X[:500], DISTANCE[:500])
-    assert "curved" not in model.member_weights
-
-
 def test_it_comes_back_where_the_average_is_no_longer_trusted():
     model, _ = learned(MoERegressor, np.where(X[:, 0] > 0.0, PLANE, X[:, 2])[:2_048], drift=None)
     assert "curved" not in model.member_weights

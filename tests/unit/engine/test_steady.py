@@ -30,8 +30,3 @@ def test_a_member_is_trusted_where_its_pace_is_right_and_leaves_for_good_where_i
 ):
     assert learned(kind, y, n_experts).member_weights[name] > least
     assert name not in learned(MoERegressor, BENT).member_weights
-
-
-def test_they_take_part_only_where_there_is_a_portfolio():
-    model = learned(MoERegressor, BENT[:500], serve="polyak")
-    assert not {"steady", "quick"} & {*model.member_weights, *model.member_names}

@@ -1,4 +1,4 @@
-"""Fits of a buffer: the experts that made the data, poor buffers, and which of several fits is taken."""
+"""Fits of a buffer: the experts that made the data, poor buffers and which fit is taken; and the buffer itself."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ import pytest
 from streammoe.engine import em, mixture, warmup
 from streammoe.engine.jobs import run_job
 from streammoe.engine.state import is_finite
-from tests.unit.cases import Case, draw, em_of, options
+from streammoe.engine.warmup_buffer import WarmUpBuffer
+from tests.unit.cases import Case, draw, em_of, options, same_bits
 
 LINE = Case("gaussian", 1)
 PLANE = Case("gaussian_full", 3)
@@ -158,3 +159,35 @@ def test_experts_on_fewer_rows_than_coefficients_are_left_out(steps, sides):
     assert steps.e_step(few.theta)[1][:, 1].sum() < 6.0
     few = few._replace(score=sides.score + 1.0)
     assert run_job(warmup.chosen([few, sides], steps, None)) is sides.theta
+
+
+# --- the buffer -------------------------------------------------------------------------------------------------------
+
+P = 3
+
+
+def learn(warm_up, R, Y, weights=None):
+    return warm_up.learn(R[:, 1:], R, Y, np.ones(len(R)) if weights is None else weights, traced=False)
+
+
+def new(case):
+    return WarmUpBuffer(case.family, case.n_outputs, P)
+
+
+@pytest.mark.parametrize("case", [Case("laplace", 1), Case("categorical", 3)], ids=str)
+def test_the_buffer_keeps_rows_with_a_target_and_their_weights(case):
+    """Also where it has to grow, after 64 rows; where the rows were cut leaves no trace."""
+    R, Y = draw(case, 100, P, 2)
+    Y[5] = np.nan
+    weights = np.random.default_rng(0).uniform(0.1, 4.0, 100)
+    warm_up, parts = new(case), new(case)
+    scores = learn(warm_up, R, Y, weights)
+    X, kept, kept_weights = warm_up.rows()
+    assert warm_up.count == 99
+    for found, given in ((X, R[:, 1:]), (kept, Y), (kept_weights, weights)):
+        assert found.tobytes() == np.delete(given, 5, axis=0).tobytes()
+    assert np.isnan(scores.losses).tolist() == [i == 5 for i in range(100)]
+    cut = [learn(parts, R[a:b], Y[a:b], weights[a:b]).losses for a, b in [(0, 1), (1, 64), (64, 65), (65, 100)]]
+    assert np.concatenate(cut).tobytes() == scores.losses.tobytes()
+    arrays = {name: array.copy() for name, array in warm_up.arrays().items()}
+    assert same_bits(arrays.values(), parts.arrays().values())

@@ -149,7 +149,6 @@ def array(name, value):
 
 
 STATE = {
-    "missing": lambda a: a.pop("state.gate"),
     "unknown": lambda a: a.update({"state.more": np.zeros(1)}),
     "wider": lambda a: a.update({"state.gate": np.zeros((1, 8))}),
     "huge and empty": lambda a: a.update({"state.gate": np.empty((0, 2**40))}),
@@ -193,19 +192,16 @@ WARMING = {
 }
 
 PORTFOLIO = {
-    "none": lambda a: a.pop("portfolio.weights"),
     "two members": lambda a: a.update({"portfolio.weights": np.full(2, 0.5)}),
     "half of the weight": lambda a: a["portfolio.weights"].__imul__(0.5),
     "no weight": lambda a: a["portfolio.weights"].__setitem__(slice(None), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
     "weights NaN": lambda a: a["portfolio.weights"].fill(np.nan),
-    "no expert": lambda a: a.pop("portfolio.one_expert.experts"),
     "a gate": lambda a: a.update({"portfolio.one_expert.gate": np.zeros((0, 4))}),
     "two experts": lambda a: a.update({"portfolio.one_expert.masses": np.ones(2)}),
     "an expert without variance": lambda a: a["portfolio.one_expert.variances"].fill(0.0),
     "an expert of other events": lambda a: a["portfolio.one_expert.n"].__iadd__(1),
     "means of two members": lambda a: a.update({"portfolio.mean_weights": np.full(3, 1 / 3)}),
     "means of less than all": lambda a: a["portfolio.mean_weights"].fill(0.125),
-    "no errors of means": lambda a: a.pop("portfolio.mean_squares"),
     "negative errors of means": lambda a: a["portfolio.mean_squares"].fill(-1.0),
     "means of a negative number": lambda a: a["portfolio.mean_count"].fill(-1),
     **{
@@ -217,26 +213,20 @@ PORTFOLIO = {
     "quick of other events": lambda a: a["portfolio.quick.n"].__iadd__(1),
 }
 CURVED = {
-    "no terms": lambda a: a.pop("portfolio.curved_terms"),
     "a term of no feature": lambda a: a["portfolio.curved_terms"].__setitem__((3, 1), 99),
     "too many terms": lambda a: a.update({"portfolio.curved_terms": np.zeros((129, 2), dtype=np.int64)}),
     "idle for too long": lambda a: a["portfolio.curved_notes"].fill(2),
-    "no coefficients": lambda a: a.pop("portfolio.curved.experts"),
     "two members": lambda a: a.update({"portfolio.weights": np.full(2, 1 / 2)}),
 }
 GROWING = {
     "of a third expert": lambda a: a.update({"portfolio.refitted.experts": np.ones((3, 1, 4))}),
-    "without coefficients": lambda a: a.pop("portfolio.refitted.experts"),
-    "without a gate": lambda a: a.pop("portfolio.refitted.gate"),
     "without variance": lambda a: a["portfolio.refitted.variances"].fill(0.0),
     "idle for too long": lambda a: a["portfolio.refitted_idle"].fill(2),
     "gain NaN": lambda a: a["portfolio.refitted_gain"].fill(np.nan),
-    "no counts": lambda a: a.pop("portfolio.growing.counts"),
     "fitted to rows that are not there": lambda a: a["portfolio.growing.counts"].__setitem__(1, 999),
     "begun in the future": lambda a: a["portfolio.growing.counts"].__setitem__(2, 999),
     "more rows than events": lambda a: a["state.n"].fill(100),
     "no first fit": lambda a: a["portfolio.growing.counts"].__setitem__(0, 0),
-    "no start": lambda a: a.pop("portfolio.growing.start.gate"),
     "a start without variance": lambda a: a["portfolio.growing.start.variances"].fill(0.0),
     "inputs out of range": lambda a: a["portfolio.growing.X"].fill(1e60),
     "inputs endless": lambda a: a["portfolio.growing.X"].fill(np.inf),
@@ -246,7 +236,6 @@ GROWING = {
 }
 INTERIM = {
     "another count": lambda a: a["warmup.interim.n"].__iadd__(1),
-    "no totals": lambda a: a.pop("warmup.totals"),
     "no scale": lambda a: a["warmup.scale"].__imul__(0.0),
     "totals NaN": lambda a: a["warmup.totals"].fill(np.nan),
     "negative errors": lambda a: a["warmup.errors"].fill(-1.0),
@@ -258,9 +247,7 @@ SCALING = {
     **{f"scale of {claimed} events": array("warmup.scaling", [claimed]) for claimed in (-1, 41)},
     "half of the trust": lambda a: a["warmup.trust"].__imul__(0.5),
     "trust in fewer": lambda a: a.update({"warmup.trust": a["warmup.trust"][:-1]}),
-    "no trust": lambda a: a.pop("warmup.trust"),
     "a companion of other events": lambda a: a["warmup.modest.n"].__iadd__(1),
-    "a companion less": lambda a: a.pop("warmup.constant.experts"),
     "terms beyond": lambda a: a["warmup.curved_terms"].__iadd__(4),
     "fewer terms": lambda a: a.update({"warmup.curved_terms": a["warmup.curved_terms"][:-1]}),
 }
@@ -282,7 +269,6 @@ SAMPLED = {
             "too wide": array(f"{of}.X", np.zeros((25, 3))),
             "fewer targets": array(f"{of}.Y", np.zeros((5, 1))),
             "negative weight": cell(f"{of}.weights", 0, -1.0),
-            "no weights": lambda a, of=of: a.pop(f"{of}.weights"),
         }.items()
     },
     "reservoir: fewer events than rows": array("reservoir.seen", [24]),

@@ -12,12 +12,10 @@ from tests.unit.estimators.damages import (
     DESCRIPTIONS,
     SHORT,
     classes,
-    interim,
     learned,
     outputs,
     restored,
     text,
-    warming,
 )
 
 
@@ -36,7 +34,7 @@ def test_what_was_not_changed_is_restored(tmp_path):
         assert again.chosen_n_experts == model.chosen_n_experts
 
 
-@pytest.mark.parametrize("make", [learned, warming, classes, outputs, interim])
+@pytest.mark.parametrize("make", [*(make for make, _ in DAMAGES.values()), outputs])
 def test_a_model_that_lacks_any_of_its_arrays_is_rejected(make, tmp_path):
     model = make()
     names = model.arrays().keys() - {"warmup.errors"}  # not every mixture of a warm-up has those

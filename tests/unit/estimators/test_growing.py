@@ -1,9 +1,8 @@
 """The mixture is fitted again to more events while that helps."""
 
-import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoERegressor, schedules
+from streammoe import MoERegressor, schedules
 from tests.unit.estimators.models import NAMES, STREAMS, WARM, trained
 
 N = 2_600
@@ -56,27 +55,3 @@ def test_after_a_fit_that_no_longer_gains_another_follows_only_if_the_rows_were_
         portfolio.review(n)
     assert "refitted" not in model.member_weights
     assert (rows_of(model) is not None) == goes_on
-
-
-def test_a_late_column_ends_the_fit_in_progress_and_joins():
-    X, y = STREAMS[MoERegressor](1_300)
-    late = 2 * WARM + 5
-    model, _ = learned(late, **NOISY)
-    assert rows_of(model).began
-    wide = np.column_stack([X, 0.1 * X[:, 0] ** 2])
-    model.learn_array(wide[late : late + 1], y[late : late + 1], feature_names=[*NAMES, "late"])
-    assert not rows_of(model).began
-    model.learn_array(wide[late + 1 :], y[late + 1 :], feature_names=[*NAMES, "late"])
-    assert model.member_weights["refitted"] > 0.5
-
-
-def test_a_class_that_comes_late_ends_the_fits():
-    X, y = STREAMS[MoEClassifier](900)
-    y = np.where(np.arange(len(y)) < 500, y, np.where(y == "no", "new", y)).astype(object)
-    model = started(MoEClassifier, **NOISY)
-    model.learn_array(X[:500], y[:500])
-    assert rows_of(model) is not None
-    assert "refitted" in model.member_weights
-    model.learn_array(X[500:], y[500:])
-    assert rows_of(model) is None
-    assert sum(model.member_weights.values()) == pytest.approx(1.0)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streammoe import ConfigError, InvalidEvent, Lags, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe import InvalidEvent, Lags, MoEMultiTargetRegressor, MoERegressor
 from tests.pairs import pairwise_cases
 from tests.unit.estimators.models import QUICK
 
@@ -134,24 +134,6 @@ def test_lags_explain_what_inputs_do_not():
 
     assert error(lags=2) < 0.23
     assert error() > 0.6
-
-
-def test_a_column_must_not_have_the_name_of_a_lag_and_inputs_must_be_numbers():
-    model = MoERegressor(lags=1)
-    with pytest.raises(InvalidEvent):
-        model.set_columns(["a", "y:lag1"])
-    with pytest.raises(ConfigError):
-        MoERegressor(lags=Lags(1, ("c",)), categorical=("c",))
-    with pytest.raises(InvalidEvent):
-        MoERegressor(lags=Lags(1, ("c",))).learn_one({"c": "red"}, 1.0)
-    with pytest.raises(ConfigError):
-        MoERegressor(lags=Lags(1, ("y",))).learn_one({"a": 1.0, "y": 2.0}, 1.0)
-    with pytest.raises(ConfigError):
-        MoEMultiTargetRegressor(lags=Lags(1, ("u",))).learn_one({"a": 1.0, "u": 2.0}, {"u": 1.0, "v": 1.0})
-    with pytest.raises(TypeError):
-        MoEClassifier(lags=1)
-    assert MoERegressor(lags=0).lags_of_next() == MoERegressor(lags="off").lags_of_next() == {}
-    assert MoERegressor(lags=0).options.lags is None
 
 
 def test_a_series_that_walks_away_takes_the_range_of_its_lags_along():

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
-from streammoe.batch import fit
 from streammoe.distributions import Gaussian
 from streammoe.engine import warmup
 from streammoe.engine.state import UnsoundError
@@ -36,21 +35,6 @@ def never(monkeypatch):
             return function()
 
     return call
-
-
-def fits(caplog):
-    return [record.args[0] for record in caplog.records if record.msg.startswith("warm-up: fitted a mixture")]
-
-
-def test_fits_come_at_counts_that_double_but_not_where_they_bring_nothing(never, caplog):
-    for more in ({"warmup": 57}, {"warmup": 0}, {"n_experts": 1}, {"n_experts": "auto"}):
-        model, plain = trained(n=56, **{**BRIEF, **more}), never(lambda more=more: trained(n=56, **{**BRIEF, **more}))
-        assert model.arrays().keys() == plain.arrays().keys()
-        assert model.state_digest() == plain.state_digest()
-    fit(MoERegressor(**BRIEF), X, Y)
-    assert not fits(caplog)
-    trained(n=200, **BRIEF)
-    assert fits(caplog) == [FIRST, 2 * FIRST]
 
 
 @pytest.mark.parametrize(

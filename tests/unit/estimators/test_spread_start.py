@@ -1,7 +1,6 @@
 """The fit that ends a warm-up is spread over the events that follow, and nothing is lost."""
 
 import copy
-import logging
 
 import pytest
 
@@ -9,7 +8,6 @@ from streammoe import MoEClassifier, MoERegressor
 from streammoe.engine import mixture, warmup
 from streammoe.engine.cost import row_cost
 from streammoe.engine.interruption import FitCancelled, cancellable
-from streammoe.model.phases import warmup as phases_warmup
 from streammoe.options import WarmUp
 from tests.unit.estimators.models import pairs, same, trained
 
@@ -32,20 +30,6 @@ def length(model, events):
         if not model.is_warming_up:
             return i + 1
     return None
-
-
-def test_a_fit_of_default_size_that_predicts_worse_is_repeated_with_twice_the_events(monkeypatch, caplog):
-    """Up to as many as determine its parameters."""
-    monkeypatch.setattr(warmup, "LEAST_SIZE", 40)
-    monkeypatch.setattr(warmup, "ROUND_LIMIT", 1.0)
-    monkeypatch.setattr(warmup, "replayed_rows", lambda shape: 10)
-    monkeypatch.setattr(phases_warmup, "TOLERATED", -1e9)
-    with caplog.at_level(logging.INFO):
-        ends = length(trained(MoEClassifier, 0, warmup=WarmUp(restarts=1)), pairs(MoEClassifier, 3 * N))
-    found = [record.args[0] for record in caplog.records if "predicts the next" in record.msg]
-    assert found[0] == 40
-    assert found[1] >= 80
-    assert ends > found[-1]
 
 
 def test_events_that_come_during_the_fit_are_learned_as_if_it_had_taken_no_time(monkeypatch):

@@ -151,18 +151,6 @@ def test_a_few_wrong_targets_leave_the_error_of_the_twin_that_never_saw_them(row
     assert losses[200:].max() < 18.0 * (1.0 + 2.0 * math.log(1e6)) + 10.0
 
 
-def test_several_outputs_share_the_weight_of_an_outlier():
-    X, _, Y = stream(3_000, 0, 3)
-    wrong = Y.copy()
-    wrong[[900, 1_700], [0, 2]] = 1e5
-    twin, model = of(6.0, 3, "full"), of(6.0, 3, "full")
-    twin.learn_array(X, Y)
-    model.learn_array(X, wrong)
-    T, _, t = stream(2_000, 1, 3)
-    assert rmse(model.predict_array(T), t) < 1.02 * rmse(twin.predict_array(T), t)
-    assert model.n_outliers == 2
-
-
 def test_the_count_is_part_of_a_checkpoint_and_not_that_of_rejected_events(tmp_path):
     X, _, y = stream(1_000, 0)
     y[[300, 700]] = 1e4

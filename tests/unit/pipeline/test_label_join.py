@@ -117,15 +117,6 @@ def test_values_are_those_that_were_written():
     assert event == b'{"id":1,"a":0.10000000000000000555,"b":1e400,"y":1.50}'
 
 
-def test_beyond_the_bound_the_oldest_goes_also_after_a_restart():
-    join, lowered = joining(Limits(3)), joining(Limits(2))
-    joined(join, [A, {"id": 2, "a": 2.0}, B, {"id": 3, "a": 4.0}])  # B renews the half that A was
-    lowered.restore(join.arrays())
-    joined(lowered, [{"id": 3, "a": 5.0}], 4)
-    found = joined(lowered, [LABEL, {"id": 2, "y": 1.0}, {"id": 3, "y": 1.0}], 5)
-    assert found == [(2, {**B, "y": 5.0}), (4, {"id": 3, "a": 5.0, "y": 1.0})]
-
-
 def test_the_time_of_the_stream_never_goes_back_also_over_a_restart():
     # The second one is late, and waits from the time that the stream had reached.
     records = [A, {"id": 2, "a": 2.0}, {"id": 1, "y": 1.0}, {"id": 2, "y": 1.0}]

@@ -142,18 +142,6 @@ def test_unknown_names_fill_neither_memory_nor_log(caplog):
     assert len(line.columns._unknown) < 1000
 
 
-def test_a_field_that_appears_anywhere_in_a_batch_is_warned_of_once(caplog):
-    events = [
-        good(i, w=1.0, **({"late": i} if i in {17, 40} else {}), **({"later": 0} if i == 33 else {})) for i in range(50)
-    ]
-    for sizes in ((), (20,)):
-        caplog.clear()
-        run(pipeline("regressor", schema=NO_NAMES), [b"{", *events], "jsonl", sizes)
-        ignored = [message for message in caplog.messages if "ignoring" in message]
-        assert sum(message.count("'late'") for message in ignored) == 1
-        assert sum(message.count("'later'") for message in ignored) == 1
-
-
 @pytest.mark.parametrize("format", ["csv", "jsonl", "arrow"])
 def test_names_in_the_settings_that_no_record_has_are_warned_of_once(caplog, format):
     schema = {"ignore": ("ID",), "weight": "wt", "categorical": frozenset({"c", "colour"}), "timestamps": frozenset()}
@@ -172,19 +160,6 @@ def test_names_in_the_settings_that_no_record_has_are_warned_of_once(caplog, for
         "jsonl",
     )
     assert not [message for message in caplog.messages if "schema." in message and "late_columns" not in message]
-
-
-@pytest.mark.parametrize("sizes", [(), (60,)])
-def test_numbers_with_leading_zeros_among_the_first_records_are_warned_of_once_by_column(caplog, sizes):
-    columns = {"zip": ("10001", " 02139", "01234"), "none": ("0", "0.5", "10"), "listed": ("007",), "named": ("00",)}
-    events = [good(i, **{name: each[i % len(each)] for name, each in columns.items()}) for i in range(120)]
-    events = [event | ({"late": "07"} if i > 70 else {}) for i, event in enumerate(events)]
-    schema = {**NO_NAMES, "numeric": frozenset({"listed"}), "categorical": frozenset({"named"})}
-    run(pipeline("regressor", schema={**schema, "late_columns": True}), events, "csv", sizes)
-    codes = [message for message in caplog.messages if "leading zeros" in message]
-    assert [("'zip'" in each, "'late'" in each) for each in codes] == [(True, False), (False, True)]
-    assert "' 02139'" in codes[0]
-    assert "schema.categorical" in codes[0]
 
 
 def test_points_that_may_separate_thousands_are_warned_of_once_unless_settings_say_what_they_are(caplog):

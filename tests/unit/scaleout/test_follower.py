@@ -209,18 +209,6 @@ def test_another_schema_or_an_older_version_is_a_warning_and_the_last_good_one_s
 
 
 @pytest.mark.usefixtures("here")
-def test_a_damaged_newest_version_is_passed_over_with_one_warning(caplog):
-    publish(4, fitted(ROWS))
-    publish(5, fitted(ROWS))
-    path = path_of(SHARED, 5)
-    path.write_bytes(path.read_bytes()[:-1])
-    played = Play(*GLOBAL, script={3: lambda: None, 4: lambda: None})
-    assert played.value("version") == 4
-    assert played.problems() == {"damaged": 3}
-    assert sum(line.levelname == "WARNING" and path.name in line.message for line in caplog.records) == 1
-
-
-@pytest.mark.usefixtures("here")
 def test_columns_of_other_kinds_are_found_once_there_are_any():
     publish(1, of_another_schema())
     played = Play(*GLOBAL, "global.serve=global", script={9: lambda: publish(2, fitted(ROWS))})

@@ -13,7 +13,6 @@ from tests.unit.cases import CASES, Case, problem, random_theta
 
 n, p, K = 640, 4, 3
 WIDE = Case("categorical", 5)
-cases = pytest.mark.parametrize("case", CASES, ids=str)
 BOUNDS = ["tight", "adaptive", "sharp"]
 with_bounds = pytest.mark.parametrize(("case", "bound"), list(zip(CASES, BOUNDS * 3, strict=True)), ids=str)
 ONE_OF_EACH = {case.name: case for case in CASES if case != WIDE}.values()
@@ -56,21 +55,8 @@ def same(ours, theirs, tolerance=1e-9):
 
 
 @with_bounds
-def test_every_round_on_16_parts_is_that_on_the_whole(case, bound):
+def test_a_round_is_one_of_em_on_a_buffer(case, bound):
     em, theta = problem(case, n, p, K, bound=bound), random_theta(case, K, p)
-    one, many = in_parts(em, [n]), in_parts(em, uneven(n, 16))
-    method = METHODS["em"]()
-    there, here = point_at(one, theta), point_at(many, theta)
-    for _ in range(8):
-        same(here.tau.slope, there.tau.slope)
-        there, here = method.advance(one, there, None), method.advance(many, here, None)
-        same(here.theta, there.theta)
-        assert here.objective == pytest.approx(there.objective, abs=1e-11)
-
-
-@cases
-def test_a_round_is_one_of_em_on_a_buffer(case):
-    em, theta = problem(case, n, p, K), random_theta(case, K, p)
     ours, method = in_parts(em, uneven(n, 16)), METHODS["em"]()
     there, here = point_at(em, theta), point_at(ours, theta)
     assert here.objective == pytest.approx(there.objective, abs=1e-11)

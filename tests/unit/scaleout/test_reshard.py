@@ -21,7 +21,6 @@ from streammoe.persistence import CheckpointStore, FolderLock, read_checkpoint, 
 from streammoe.persistence.resharding import NAME, check_mark
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_arrays
 from streammoe.ports import chained
-from streammoe.scaleout.commands import reshard as module
 from streammoe.scaleout.commands.reshard import reshard
 from streammoe.scaleout.shard import look
 from tests.batches import batch_of
@@ -318,13 +317,6 @@ def test_another_division_of_what_was_divided_is_rejected(two, three, tmp_path):
         reshard(two, three)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"plan": 1, "is_left": true, "left": [], "follow": []}'])
-def test_a_mark_that_is_none_stops_a_start(two, content):
-    (two[0] / NAME).write_text(content)
-    with pytest.raises(CheckpointError):
-        check_mark(two[0])
-
-
 def test_a_folder_is_known_by_its_mark_where_ever_it_is_moved(two, three, tmp_path):
     reshard(two, three)
     for folder, expected in ((two[0], False), (three[0], True)):
@@ -345,9 +337,3 @@ def test_the_command_prints_shards_or_json(two, three):
     assert "shard 2/3" in call(*arguments).stdout
     found = json.loads(call(*arguments, "--json").stdout)
     assert (found["is_new"], len(found["positions"])) == (False, 3)
-
-
-def test_it_needs_no_kafka(two, three, monkeypatch):
-    monkeypatch.setattr(module, "connectors", dict)
-    with pytest.raises(SourceError):
-        reshard(two, three)

@@ -1,14 +1,12 @@
 import errno
 import logging
-import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
 from streammoe import MoEClassifier
-from streammoe.errors import CheckpointError, ConfigError
+from streammoe.errors import CheckpointError
 from streammoe.persistence import FolderLock
 from streammoe.persistence.format import _pack
 from streammoe.scaleout import global_model
@@ -123,14 +121,6 @@ def test_what_is_gone_is_written_again_though_nothing_was_learned(world):
     world.round("unchanged")
 
 
-def test_old_versions_go(world):
-    world.restart(keep=2)
-    for _ in range(4):
-        world.round()
-        world.daemons["north"].learn()
-    assert versions(world.out) == [3, 4]
-
-
 def test_a_shard_that_is_no_longer_named_is_no_longer_contained(world):
     world.round()
     world.restart(["south"])
@@ -162,8 +152,41 @@ def test_a_shard_without_events_of_its_own_is_left_out(world):
 # --- shards that do not count, or not yet ---------------------------------------------------------------------------
 
 
-def only_south(world, reason, words, caplog):
-    """A round leaves north out and says why, once; the next one, after it has learned, does not."""
+def remove(world, *, folder):
+    world.daemons["north"].path(1).unlink()
+    if folder:
+        (world.folder / "north").rmdir()
+
+
+def save(world, **changed):
+    for name, value in changed.items():
+        setattr(world.daemons["north"], name, value)
+    world.daemons["north"].path(1).unlink()
+    world.daemons["north"].save()
+
+
+LEFT_OUT = [
+    (lambda world: save(world, model=learned(1, warmup=100)), "warming_up", "has learned 30 events"),
+    (lambda world: remove(world, folder=False), "empty", "there is no checkpoint in this folder"),
+    (lambda world: remove(world, folder=True), "empty", "there is no checkpoint in this folder"),
+    (lambda world: damage(world.daemons["north"].path(1)), "damaged", "does not match its digest"),
+    *(
+        (lambda world, metadata=metadata: save(world, metadata=metadata), "damaged", "north")
+        for metadata in (
+            {"counters": 3},
+            {"counters": {"outcomes": []}},
+            {"counters": {"outcomes": {"learned": -1}}},
+            {"model": {"kind": "MoERegressor"}},
+            {"model": None},
+        )
+    ),
+]
+"""What may be wrong with a shard, as a reason and in words."""
+
+
+@pytest.mark.parametrize(("spoil", "reason", "words"), LEFT_OUT)
+def test_a_shard_that_does_not_count_is_left_out_and_said_once_until_it_does(world, spoil, reason, words, caplog):
+    spoil(world)
     world.round()
     assert world.contained() == {"south": (1, 20)}
     assert world.problem("north") == [reason]
@@ -171,34 +194,13 @@ def only_south(world, reason, words, caplog):
     [line] = [record.getMessage() for record in caplog.records if "north is left out" in record.getMessage()]
     assert words in line
     assert "\n" not in line
-
-
-def test_a_shard_in_its_warm_up_waits(world, caplog):
-    world.daemons["north"].model = learned(1, warmup=100)
-    world.daemons["north"].save()
-    only_south(world, "warming_up", "is warming up; it has learned 30 events", caplog)
-    world.daemons["north"].model = learned(1)
-    world.daemons["north"].save()
+    Daemon(world.folder / "north", learned(1)).save()
     world.round()
     assert world.problem("north") == []
     assert "north: its newest checkpoint counts again" in caplog.text
 
 
-@pytest.mark.parametrize("how", ["missing", "empty"])
-def test_a_folder_without_checkpoints_waits(world, caplog, how):
-    for path in (world.folder / "north").iterdir():
-        path.unlink()
-    if how == "missing":
-        (world.folder / "north").rmdir()
-    only_south(world, "empty", "there is no checkpoint in this folder", caplog)
-
-
-def test_a_shard_of_which_nothing_is_sound_waits(world, caplog):
-    damage(world.daemons["north"].path(1))
-    only_south(world, "damaged", "does not match its digest", caplog)
-
-
-def test_a_folder_that_cannot_be_read_waits(world, caplog, monkeypatch):
+def test_a_folder_that_cannot_be_read_waits(world, monkeypatch):
     listing = Path.iterdir
 
     def iterdir(self):
@@ -207,7 +209,8 @@ def test_a_folder_that_cannot_be_read_waits(world, caplog, monkeypatch):
         return listing(self)
 
     monkeypatch.setattr(Path, "iterdir", iterdir)
-    only_south(world, "unreadable", "cannot be listed (Permission denied)", caplog)
+    world.round()
+    assert (world.contained(), world.problem("north")) == ({"south": (1, 20)}, ["unreadable"])
 
 
 def test_until_there_is_any_shard_nothing_is_written(world):
@@ -258,23 +261,6 @@ def test_what_is_not_about_the_mixture_may_differ(world):
     world.daemons["north"].save()
     world.round()
     assert world.contained().keys() == {"north", "south"}
-
-
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {"counters": 3},
-        {"counters": {"outcomes": []}},
-        {"counters": {"outcomes": {"learned": -1}}},
-        {"model": {"kind": "MoERegressor"}},
-        {"model": None},
-    ],
-)
-def test_metadata_that_no_daemon_writes_are_damage(world, caplog, metadata):
-    world.daemons["north"].metadata = metadata
-    world.daemons["north"].path(1).unlink()
-    world.daemons["north"].save()
-    only_south(world, "damaged", "north", caplog)
 
 
 # --- what a shard contributed stays ----------------------------------------------------------------------------------
@@ -332,23 +318,6 @@ def test_a_generation_that_was_written_again_after_a_rollback_is_another_one(wor
 # --- races and clocks -----------------------------------------------------------------------------------------------
 
 
-def test_reading_needs_no_lock(world):
-    with FolderLock(world.folder / "north"):
-        world.round()
-    assert world.contained().keys() == {"north", "south"}
-
-
-def test_no_wrong_clock_changes_anything(world, monkeypatch):
-    world.round()
-    world.daemons["north"].learn()
-    for path in [*(world.folder / "north").iterdir(), *world.out.iterdir()]:
-        os.utime(path, (0, 0) if "2" in path.name else (2**33, 2**33))
-    monkeypatch.setattr(time, "time", lambda: -1e9)
-    world.restart()
-    assert world.round().newest.version == 2
-    assert world.contained() == {"north": (2, 31), "south": (1, 20)}
-
-
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
@@ -388,15 +357,6 @@ def test_a_folder_that_was_removed_is_locked_again_before_it_is_written(world):
         with FolderLock(world.out):  # another process was faster
             assert "in use by process" in str(world.round("failed").error)
         assert world.round().newest.version == 3
-
-
-def test_models_that_cannot_be_merged_fail_the_round(world):
-    def refuse(models, weights, n):
-        raise ConfigError("these cannot be merged")
-
-    world.restart(reduction=refuse)
-    assert "cannot be merged" in str(world.round("failed").error)
-    assert versions(world.out) == []
 
 
 def test_a_folder_that_cannot_be_read_at_the_start_is_tried_again(world):

@@ -5,11 +5,9 @@ import json
 import re
 
 import pytest
-from pydantic import ValidationError
 
 from streammoe.errors import SourceError
 from streammoe.pipeline.decoders import FieldRoles, decoder
-from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.formats.records import record_ends
 from streammoe_connectors.stdin import StdinSource
 from tests.unit.connectors.reading import drain, read, records, source, through_json
@@ -166,18 +164,3 @@ def test_what_is_not_in_the_encoding_is_rejected_by_record(write):
     assert (found, ["source.encoding" in detail for detail in rejected]) == ([], [True, True])
     (batch,) = read(write("a.jsonl", b'{"c":"\xe4"}\n'), encoding="latin-1")
     assert records([batch]) == ['{"c":"ä"}'.encode()]
-
-
-def test_settings_of_text_are_checked():
-    for wrong in (
-        *(
-            {"encoding": name}
-            for name in ("utf-16", "utf-7", "cp037", "iso2022_jp", "hz", "unicode_escape", "rot13", "?")
-        ),
-        *({"comment": mark} for mark in ("", '"', " ", "#\n", "ä")),
-        *({"skip_lines": -1}, {"path": "a.jsonl", "comment": "#"}, {"path": "a.jsonl", "skip_lines": 1}),
-        {"path": "a.parquet", "encoding": "latin-1"},
-    ):
-        with pytest.raises(ValidationError):
-            FileSource.Settings(**({"kind": "file", "path": "a.csv"} | wrong))
-    assert FileSource.Settings(kind="file", path="a.csv", encoding="UTF-8-sig").encoding == "utf-8"
