@@ -45,7 +45,7 @@ def packed(values: Values, taken: Taken, **progress: Any) -> Fetched:
         keys=None if keys.count(None) == len(keys) else keys,
         headers=headers if any(headers) else None,
         numbers=numbers,
-        rejected=rejected,
+        unreadable=rejected,
         skipped=taken.n_skipped + skipped,
         **progress,
     )
@@ -75,7 +75,7 @@ def unpacked(fetched: Fetched, values: Values, origin: str) -> Batch:
         timestamps=timestamps,
         keys=fetched.keys,
         headers=fetched.headers,
-        unreadable=fetched.rejected,
+        unreadable=fetched.unreadable,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -49,17 +50,11 @@ def unreachable(text: str, protocol: str) -> ClusterUnavailableError:
     return ClusterUnavailableError(f"{text}; check bootstrap_servers, {check}")
 
 
-def not_described(topic: str) -> SourceError:
-    """Return the error for a topic that the user may not even see."""
-    return SourceError(
-        f"Kafka topic {topic}: this user may not read it; allow it to describe and read the topic, or log in as "
-        "another one"
-    )
-
-
 def not_readable(topics: str) -> SourceError:
-    """Return the error for records that the user may not read."""
-    return SourceError(f"Kafka: this user may not read {topics}; allow it to read the topic")
+    """Return the error for topics that the user may not read, or not even see."""
+    return SourceError(
+        f"Kafka: this user may not read {topics}; allow it to describe and read the topic, or log in as another one"
+    )
 
 
 class AssignedConsumer(Protocol):
@@ -69,13 +64,15 @@ class AssignedConsumer(Protocol):
     called in any thread, several at a time; the others in the one that reads.
     """
 
+    failed_commits: deque[str]
+    """The reasons of commits that failed; the caller takes them out."""
+
     def describe(self, topics: Sequence[str] | None) -> dict[str, TopicDescription]:
         """Return what the cluster says of those of these topics that exist; ``None`` for all that the settings read.
 
         Raises:
             SourceError: the user is not authorized to read one of them.
         """
-        ...
 
     def offsets(
         self, partitions: Sequence[TopicPartition], time: int, *, stable: bool = False
@@ -86,35 +83,25 @@ class AssignedConsumer(Protocol):
             partitions: to ask for.
             time: `FIRST`, `END`, or milliseconds since 1970; for these the offset of the first record at that time or
                 later, −1 if there is none.
-            stable: whether the end is before the first open transaction, if the settings wait for those.
+            stable: whether the end is before the first open transaction.
         """
-        ...
 
     def committed(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, OffsetMetadata | None]]:
         """Return the committed offsets of the group, each with its metadata if they are ours."""
-        ...
 
     def commit(self, offsets: Mapping[TopicPartition, int], metadata: str, *, wait_ms: int = 0) -> None:
-        """Commit these offsets with these metadata; `failed_commits` reports failures."""
-        ...
-
-    def failed_commits(self) -> list[str]:
-        """Return the reasons of commits that failed since the last call."""
-        ...
+        """Commit these offsets with these metadata."""
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Assign these partitions, each read from its offset."""
-        ...
 
     def pause(self, partition: TopicPartition) -> None:
         """Stop fetching from this partition for now."""
-        ...
 
     def resume(self, partition: TopicPartition) -> None:
         """Fetch from this partition again."""
-        ...
 
     def poll(self, seconds: float) -> dict[TopicPartition, Records]:
         """Return records that arrived within so many seconds.
@@ -124,20 +111,15 @@ class AssignedConsumer(Protocol):
             SourceError: they may not be read.
             ClusterUnavailableError: any other failure, which is transient.
         """
-        ...
 
     def topic_id(self, topic: str) -> str | None:
         """Return the id of the topic that the latest records came from, as far as that is known."""
-        ...
 
-    def fetch_position(self, partition: TopicPartition) -> int | None:
-        """Return the next offset to fetch, as far as that is known."""
-        ...
+    def place(self, partition: TopicPartition) -> tuple[int | None, int | None]:
+        """Return the next offset to fetch and the high watermark of the last fetch, as far as they are known.
 
-    def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the high watermark as of the last fetch, which includes records of open transactions."""
-        ...
+        Records of open transactions are before the high watermark.
+        """
 
     def close(self) -> None:
         """Close connections, within a second or two."""
-        ...

@@ -20,7 +20,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class Start(msgspec.Struct, tag=True):
-    """To the reader, the first message: what to read. May hold passwords."""
+    """To the reader, the first message; may hold passwords."""
 
     settings: dict[str, Any]
     """See `ReadingSettings`."""
@@ -45,11 +45,10 @@ class Close(msgspec.Struct, tag=True):
 
 
 class Fetched(msgspec.Struct, tag=True):
-    """From the reader: the next records, as parts of a `Batch`."""
+    """The next records, as parts of a `Batch`; arrays of int64 as their bytes."""
 
     block: bytes
     ends: bytes
-    """An array of int64, as are the next three."""
     offsets: bytes
     timestamps: bytes
     partition_index: bytes
@@ -59,7 +58,7 @@ class Fetched(msgspec.Struct, tag=True):
     headers: list[Headers] | None
     numbers: list[int]
     """Number of each event in its record; −1 if it is the only one."""
-    rejected: dict[int, Unreadable]
+    unreadable: dict[int, Unreadable]
     skipped: int
     end: Position
     n_consumed: int
@@ -69,7 +68,7 @@ class Fetched(msgspec.Struct, tag=True):
 
 
 class Moved(msgspec.Struct, tag=True):
-    """From the reader: a position that no record has led to; the first one says that reading begins."""
+    """A position that no record has led to; the first one says that reading begins."""
 
     position: Position
     needs_checkpoint: bool
@@ -79,7 +78,7 @@ class Moved(msgspec.Struct, tag=True):
 
 
 class Log(msgspec.Struct, tag=True):
-    """From the reader: a line for the log."""
+    """A line for the log."""
 
     level: int
     name: str
@@ -87,11 +86,11 @@ class Log(msgspec.Struct, tag=True):
 
 
 class Finished(msgspec.Struct, tag=True):
-    """From the reader: everything was sent."""
+    """Everything was sent."""
 
 
 class Failed(msgspec.Struct, tag=True):
-    """From the reader, the last message: reading is not possible."""
+    """The last message: reading is not possible."""
 
     is_config: bool
     """Whether the settings are at fault."""
@@ -99,16 +98,15 @@ class Failed(msgspec.Struct, tag=True):
 
 
 class Status(msgspec.Struct, tag=True):
-    """From the reader, through a pipe of its own: its state, about once a second."""
+    """The state of the reader, which comes about once a second through a pipe of its own; see `SourceStatus`."""
 
-    connected: bool
-    refused: str
-    """See `SourceStatus`."""
-    ends: dict[TopicPartition, int]
+    connected: bool = False
+    refused: str = ""
+    ends: dict[TopicPartition, int] = {}
     """High watermarks."""
-    held_back: dict[TopicPartition, int]
-    stalled: list[TopicPartition]
-    counters: dict[str, int]
+    held_back: dict[TopicPartition, int] = {}
+    stalled: list[TopicPartition] = []
+    counters: dict[str, int] = {}
 
 
 Message = Start | Commit | Close | Fetched | Moved | Log | Finished | Failed | Status

@@ -62,7 +62,8 @@ class Ownership:
         Raises:
             SourceError: another daemon has taken over a partition.
         """
-        for reason in consumer.failed_commits():
+        while consumer.failed_commits:
+            reason = consumer.failed_commits.popleft()
             self._counters["mirror_failed"] += 1
             if time.monotonic() - self._last_warning_at >= _LOG_INTERVAL_SECONDS:
                 self._last_warning_at = time.monotonic()

@@ -48,9 +48,9 @@ class ReaderProcess:
         finally:
             os.close(show)
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        self.status: Status | None = None
-        """The latest status of the child, as of now, whatever else waits; ``None`` before the first one, and once the
-        child has ended. Any thread may ask, also after `close`."""
+        self.status = Status()
+        """The latest status of the child, as of now, whatever else waits; not connected before the first one, and once
+        the child has ended. Any thread may ask, also after `close`."""
         self.heard_at = time.monotonic()
         """When the latest status came, in monotonic seconds."""
         self._listener = threading.Thread(target=self._listen, args=(shown,), name="kafka-status", daemon=True)
@@ -78,7 +78,7 @@ class ReaderProcess:
         with contextlib.suppress(EOFError):
             while isinstance(status := inlet.next(), Status):
                 self.status, self.heard_at = status, time.monotonic()
-        self.status = None
+        self.status = Status(counters=self.status.counters)
         os.close(shown)
 
     def send(self, command: Message) -> bool:

@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 
 from streammoe.errors import RetriableSourceError
 from streammoe.ports import TopicPartition
+from streammoe.text import some_of
 from streammoe_connectors.kafka.assignment import Assignment
 from streammoe_connectors.kafka.batches import packed
 from streammoe_connectors.kafka.clients import load_client
@@ -36,8 +37,6 @@ _REBUILD_SECONDS = 10.0
 rejected."""
 _MISSING_PAUSE_SECONDS = 0.5
 """Pause before it is asked again for a topic that is missing."""
-_MAX_NAMED_PARTITIONS = 20
-"""Most partitions named in a log message."""
 
 
 class Reader:
@@ -245,8 +244,7 @@ class Reader:
         buffers = assignment.buffers
         begun = [f"{tp.topic}/{tp.partition} from offset {buffers[tp].next_offset}" for tp in settled if tp in new]
         if begun:
-            more = f", and {len(begun) - _MAX_NAMED_PARTITIONS} more" if len(begun) > _MAX_NAMED_PARTITIONS else ""
-            _LOGGER.info("connected; reading %s%s", ", ".join(begun[:_MAX_NAMED_PARTITIONS]), more)
+            _LOGGER.info("connected; reading %s", some_of(begun, str))
         elif not buffers:
             _LOGGER.warning("source.shard = %r has no partition of these topics", self._settings.shard)
         self.link.make(now)
@@ -298,10 +296,10 @@ class Reader:
                 self._counters["gap"] += gaps
         for partition, buffer in buffers.items():
             if buffer.at_end_since is None and partition not in lost:
-                buffer.advance_to(consumer.fetch_position(partition) or 0, now)
-                watermark = consumer.high_watermark(partition)
-                if watermark is not None:
-                    buffer.update_watermark(watermark, now)
+                at, end = consumer.place(partition)
+                buffer.advance_to(at or 0, now)
+                if end is not None:
+                    buffer.update_watermark(end, now)
         in_order = list(buffers.values())
         taken = self._order.take(in_order, now)
         self._survey.want(buffer.partition for buffer in self._order.unsure)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 from streammoe.errors import ConfigError, SourceError
 from streammoe.ports import Batch, Location, Position, Source, SourceStatus, TopicPartition
 from streammoe.secrets import revealed
 from streammoe_connectors.kafka.batches import unpacked
 from streammoe_connectors.kafka.clients import require_client
-from streammoe_connectors.kafka.frames import Commit, Failed, Fetched, Finished, Log, Moved, Start
+from streammoe_connectors.kafka.frames import Commit, Failed, Fetched, Finished, Log, Moved, Start, Status
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.position import check_position
 from streammoe_connectors.kafka.process import ReaderProcess
@@ -37,10 +37,7 @@ class KafkaSource(Source):
 
     Settings = KafkaSettings
 
-    @staticmethod
-    def redistributed(positions: Sequence[Position], count: int) -> list[Position]:
-        """Return the positions of another number of shards; see `kafka.resharding`."""
-        return redistributed(positions, count)
+    redistributed = staticmethod(redistributed)
 
     @staticmethod
     def reader_of(location: Location, count: int) -> int:
@@ -63,7 +60,6 @@ class KafkaSource(Source):
         self._n_consumed = 0
         self._total = 0
         self._positions: dict[TopicPartition, int] = {}
-        self._counters: Mapping[str, int] = {}
 
     def seek(self, position: Position | None) -> None:
         if position is not None:
@@ -111,15 +107,11 @@ class KafkaSource(Source):
         return self._n_consumed, self._total
 
     def status(self) -> SourceStatus:
-        process = self._process
-        shown = None if process is None else process.status
-        if process is None or shown is None:
-            return SourceStatus(ready=self._ready, connected=False, positions=self._positions, counters=self._counters)
-        self._counters = shown.counters
-        positions = self._positions
+        process, positions = self._process, self._positions
+        shown = Status() if process is None else process.status
         return SourceStatus(
             ready=self._ready,
-            connected=shown.connected and self._silent_seconds(process) < _HANG_SECONDS,
+            connected=shown.connected and not self._is_silent(),
             refused=shown.refused,
             positions=positions,
             lags={tp: max(0, shown.ends[tp] - offset) for tp, offset in positions.items() if tp in shown.ends},
@@ -161,9 +153,15 @@ class KafkaSource(Source):
                     if time.monotonic() >= deadline:
                         return
 
+    def _silent_seconds(self) -> float:
+        return 0.0 if self._process is None else time.monotonic() - self._process.heard_at
+
+    def _is_silent(self) -> bool:
+        return self._silent_seconds() >= _HANG_SECONDS
+
     def _detect_hang(self, process: ReaderProcess) -> None:
         """Report a hanging process, once; a healthy one sends its status every second."""
-        was_hanging, self._is_hanging = self._is_hanging, self._silent_seconds(process) >= _HANG_SECONDS
+        was_hanging, self._is_hanging = self._is_hanging, self._is_silent()
         if was_hanging and not self._is_hanging:
             _LOGGER.info("the process that reads from Kafka responds again")
         elif self._is_hanging and not was_hanging:
@@ -171,9 +169,5 @@ class KafkaSource(Source):
                 "the process that reads from Kafka (%d) has not responded for %.0f s; waiting until it does. If it "
                 "does not, check whether it was stopped, or end it and start again",
                 process.pid,
-                self._silent_seconds(process),
+                self._silent_seconds(),
             )
-
-    @staticmethod
-    def _silent_seconds(process: ReaderProcess) -> float:
-        return time.monotonic() - process.heard_at

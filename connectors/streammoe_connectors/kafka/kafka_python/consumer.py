@@ -31,7 +31,6 @@ from streammoe_connectors.kafka.consumer import (
     ClusterUnavailableError,
     OffsetsLostError,
     TopicDescription,
-    not_described,
     not_readable,
     unreachable,
     unusable,
@@ -55,7 +54,7 @@ class KafkaPythonConsumer:
             return clients[-1]
 
         self._settings = settings
-        self._failed_commits: deque[str] = deque()
+        self.failed_commits: deque[str] = deque()
         arguments: dict[str, Any] = {
             "fetch_max_bytes": max(settings.partition_fetch_bytes, settings.buffer_bytes // 2),
             "metadata_max_age_ms": max(1_000, int(settings.discover_seconds * 1000)),
@@ -90,7 +89,7 @@ class KafkaPythonConsumer:
         for found in answer:
             name, error, topic_id = found["name"], found["error_code"], found.get("topic_id")
             if error == TopicAuthorizationFailedError.errno and topics is not None:
-                raise not_described(name)
+                raise not_readable(name)
             if error or not self._settings.reads(name):
                 continue
             leaders = {each["partition_index"]: each["leader_id"] for each in found["partitions"]}
@@ -131,18 +130,12 @@ class KafkaPythonConsumer:
             else:
                 self._consumer.commit_async(commits, callback=self._record_commit_failure)
         except KafkaError as error:
-            self._failed_commits.append(_error_text(error))
-
-    def failed_commits(self) -> list[str]:
-        failed = []
-        while self._failed_commits:
-            failed.append(self._failed_commits.popleft())
-        return failed
+            self.failed_commits.append(_error_text(error))
 
     def _record_commit_failure(self, _: object, response: object) -> None:
         """Record a failed commit; called by kafka-python's own thread."""
         if isinstance(response, Exception):
-            self._failed_commits.append(_error_text(response))
+            self.failed_commits.append(_error_text(response))
 
     # --- records ----------------------------------------------------------------------------------------------------
 
@@ -187,14 +180,12 @@ class KafkaPythonConsumer:
         topic_id = self._consumer._cluster.topic_id(topic)  # noqa: SLF001 - see the module's docstring
         return None if topic_id is None else str(topic_id)
 
-    def fetch_position(self, partition: TopicPartition) -> int | None:
+    def place(self, partition: TopicPartition) -> tuple[int | None, int | None]:
+        at = ClientPartition(*partition)
         # `position` is slow, and may send a request to the cluster.
-        state = self._consumer._subscription.assignment.get(ClientPartition(*partition))  # noqa: SLF001
-        return None if state is None or state.position is None else int(state.position.offset)
-
-    def high_watermark(self, partition: TopicPartition) -> int | None:
-        offset: int | None = self._consumer.highwater(ClientPartition(*partition))
-        return offset
+        state = self._consumer._subscription.assignment.get(at)  # noqa: SLF001
+        position = None if state is None or state.position is None else int(state.position.offset)
+        return position, self._consumer.highwater(at)
 
     def close(self) -> None:
         self._admin.close()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,6 @@ from streammoe_connectors.kafka.consumer import (
     ClusterUnavailableError,
     OffsetsLostError,
     TopicDescription,
-    not_described,
     not_readable,
     unreachable,
     unusable,
@@ -66,10 +65,9 @@ class LibrdkafkaConsumer:
 
     def __init__(self, options: Mapping[str, Any], settings: ReadingSettings) -> None:
         self._settings = settings
-        self._failed_commits: deque[str] = deque()
+        self.failed_commits: deque[str] = deque()
         self._n_commits = 0  # requested, and not answered yet
         self._positions: dict[TopicPartition, int] = {}
-        self._unconfirmed: list[Message] = []  # records of topics whose ids must be asked for first
         self._received_at: dict[str, float] = {}  # when records of a topic were last received
         self._postponed: Exception | None = None
         self._ids: dict[str, str | None] = {}
@@ -113,19 +111,20 @@ class LibrdkafkaConsumer:
 
     def describe(self, topics: Sequence[str] | None) -> dict[str, TopicDescription]:
         try:
-            if topics is None:
-                listed = self._admin.list_topics(timeout=_REQUEST_TIMEOUT).topics
-                topics = [topic for topic in listed if self._settings.reads(topic)]
-            if not topics:
-                return {}
-            asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT)
-            answers = {topic: _topic(topic, future) for topic, future in asked.items()}
-        except (KafkaException, TimeoutError) as error:
+            with _answers():
+                if topics is None:
+                    listed = self._admin.list_topics(timeout=_REQUEST_TIMEOUT).topics
+                    topics = [topic for topic in listed if self._settings.reads(topic)]
+                if not topics:
+                    return {}
+                asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_TIMEOUT)
+                answers = {topic: _topic(topic, future) for topic, future in asked.items()}
+        except ClusterUnavailableError:
             # What has not answered is the node that the client takes for the controller. If that is dead, it learns of
             # another one from a list of topics, for which it asks any node.
             with suppress(KafkaException):
                 self._admin.list_topics(timeout=_REQUEST_TIMEOUT)
-            raise ClusterUnavailableError(error_text(error)) from None
+            raise
         found = {topic: answer for topic, answer in answers.items() if answer is not None}
         self._ids |= {topic: answer.id for topic, answer in found.items()}
         return found
@@ -135,7 +134,7 @@ class LibrdkafkaConsumer:
     ) -> dict[TopicPartition, int]:
         specs = {FIRST: OffsetSpec.earliest(), END: OffsetSpec.latest()}
         spec = specs[time] if time in specs else OffsetSpec.for_timestamp(time)
-        try:
+        with _answers():
             found = self._admin.list_offsets(
                 {ClientPartition(*partition): spec for partition in partitions},
                 isolation_level=IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED,
@@ -145,24 +144,17 @@ class LibrdkafkaConsumer:
                 TopicPartition(each.topic, each.partition): future.result(_REQUEST_TIMEOUT + 1).offset
                 for each, future in found.items()
             }
-        except (KafkaException, TimeoutError) as error:
-            raise ClusterUnavailableError(error_text(error)) from None
 
     # --- the group --------------------------------------------------------------------------------------------------
 
     def committed(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, OffsetMetadata | None]]:
-        if not partitions:
-            return {}
-        try:
-            asked = [ClientPartition(*partition) for partition in partitions]
+        asked = [ClientPartition(*partition) for partition in partitions]
+        with _answers():
             answers = self._consumer.committed(asked, timeout=_REQUEST_TIMEOUT)
-        except KafkaException as error:
-            raise ClusterUnavailableError(error_text(error)) from None
-        failed = next((found.error for found in answers if found.error is not None), None)
-        if failed is not None:
-            raise ClusterUnavailableError(error_text(failed))
+            for failed in filter(None, (found.error for found in answers)):
+                raise KafkaException(failed)
         return {
             TopicPartition(found.topic, found.partition): (found.offset, OffsetMetadata.parse(metadata_of(found)))
             for found in answers
@@ -170,13 +162,11 @@ class LibrdkafkaConsumer:
         }
 
     def commit(self, offsets: Mapping[TopicPartition, int], metadata: str, *, wait_ms: int = 0) -> None:
-        if not offsets:
-            return
         commits = [ClientPartition(*partition, offset, metadata) for partition, offset in offsets.items()]
         try:
             self._consumer.commit(offsets=commits, asynchronous=True)
         except KafkaException as error:
-            self._failed_commits.append(error_text(error))
+            self.failed_commits.append(error_text(error))
             return
         self._n_commits += 1
         deadline = time.monotonic() + wait_ms / 1000
@@ -189,18 +179,12 @@ class LibrdkafkaConsumer:
         self._n_commits -= 1
         failed = next(filter(None, [error, *(partition.error for partition in partitions)]), None)
         if failed is not None:
-            self._failed_commits.append(error_text(failed))
-
-    def failed_commits(self) -> list[str]:
-        failed = list(self._failed_commits)
-        self._failed_commits.clear()
-        return failed
+            self.failed_commits.append(error_text(failed))
 
     # --- records ----------------------------------------------------------------------------------------------------
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._positions = dict(offsets)
-        self._unconfirmed = []  # they are fetched again
         self._consumer.assign([ClientPartition(*partition, offset) for partition, offset in offsets.items()])
 
     def pause(self, partition: TopicPartition) -> None:
@@ -213,51 +197,43 @@ class LibrdkafkaConsumer:
         if self._postponed is not None:
             error, self._postponed = self._postponed, None
             raise error
-        messages = self._unconfirmed
-        if not messages:
-            # It would wait until it has as many as asked for.
-            messages = self._consumer.consume(1, seconds)
-            if messages:
-                messages += self._consumer.consume(self._settings.max_poll_records, 0)
-        failures = [message for message in messages if message.error() is not None]
-        records = [message for message in messages if message.error() is None] if failures else messages
-        self._unconfirmed = messages
+        messages = self._consumer.consume(1, seconds)  # it would wait until it has as many as asked for
+        if messages:
+            messages += self._consumer.consume(self._settings.max_poll_records, 0)
+        records = [message for message in messages if message.error() is None]
         self._confirm_topics(records)
-        self._unconfirmed = []
         found = self._by_partition(records)
-        for failure in failures:
-            self._postponed = self._handle(failure) or self._postponed
+        for message in messages:
+            if message.error() is not None:
+                self._postponed = self._handle(message) or self._postponed
         if not found and self._postponed is not None:
             return self.poll(0)  # which raises it
         return found
 
     def _confirm_topics(self, messages: list[Message]) -> None:
         """Learn the ids of topics again if there were no records for a while, so that `topic_id` tells of new ones."""
-        if not messages:
-            return
         now = time.monotonic()
         topics = {str(message.topic()) for message in (messages if len(self._ids) > 1 else messages[:1])}
         if any(now - self._received_at.get(topic, 0.0) > _SILENCE_SECONDS for topic in topics):
-            self.describe(sorted(topics))
+            try:
+                self.describe(sorted(topics))
+            except ClusterUnavailableError:
+                self.assign(self._positions)  # they are fetched again
+                raise
         self._received_at |= dict.fromkeys(topics, time.monotonic())
 
     def topic_id(self, topic: str) -> str | None:
         return self._ids.get(topic)
 
     def _by_partition(self, messages: list[Message]) -> dict[TopicPartition, Records]:
-        if not messages:
-            return {}
-        found = {}
+        groups: dict[TopicPartition, list[Message]] = defaultdict(list)
         if len(self._positions) == 1:
-            groups = {next(iter(self._positions)): messages}
+            groups[next(iter(self._positions))] = messages
         else:
-            groups = {}
             for message in messages:
-                groups.setdefault(_partition_of(message), []).append(message)
-        for partition, group in groups.items():
-            if partition in self._positions:
-                found[partition] = records = _as_records(group)
-                self._positions[partition] = int(records["offset"][-1]) + 1
+                groups[_partition_of(message)].append(message)
+        found = {tp: _as_records(group) for tp, group in groups.items() if group and tp in self._positions}
+        self._positions |= {tp: int(records["offset"][-1]) + 1 for tp, records in found.items()}
         return found
 
     def _handle(self, message: Message) -> Exception | None:
@@ -279,16 +255,22 @@ class LibrdkafkaConsumer:
             return not_readable(partition.topic)
         return ClusterUnavailableError(error_text(error))
 
-    def fetch_position(self, partition: TopicPartition) -> int | None:
-        return self._positions.get(partition)
-
-    def high_watermark(self, partition: TopicPartition) -> int | None:
-        offsets = self._consumer.get_watermark_offsets(ClientPartition(*partition), cached=True)
-        return None if offsets is None or offsets[1] < 0 else int(offsets[1])
+    def place(self, partition: TopicPartition) -> tuple[int | None, int | None]:
+        known = self._consumer.get_watermark_offsets(ClientPartition(*partition), cached=True)
+        return self._positions.get(partition), None if known is None or known[1] < 0 else int(known[1])
 
     def close(self) -> None:
         # It waits for brokers, and nothing depends on it.
         wait([in_background(self._consumer.close)], _CLOSE_SECONDS)
+
+
+@contextmanager
+def _answers() -> Iterator[None]:
+    """Raise `ClusterUnavailableError` if a request fails."""
+    try:
+        yield
+    except (KafkaException, TimeoutError) as error:
+        raise ClusterUnavailableError(error_text(error)) from None
 
 
 def _partition_of(message: Message) -> TopicPartition:
@@ -311,7 +293,7 @@ def _topic(name: str, future: Any) -> TopicDescription | None:
         if about is None or about.code() < 0:  # its own codes, such as those of time-outs
             raise
         if about.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            raise not_described(name) from None
+            raise not_readable(name) from None
         return None
     raw = found.topic_id
     number = (raw.get_most_significant_bits() % 2**64) << 64 | raw.get_least_significant_bits() % 2**64

@@ -1,6 +1,6 @@
 """Marks of owners in committed offsets, with an in-memory group and clocks that do not advance."""
 
-from collections import Counter
+from collections import Counter, deque
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -22,17 +22,13 @@ class Group:
 
     def __init__(self):
         self.marks = {}
-        self.failed = []
+        self.failed_commits = deque()
 
     def committed(self, partitions):
         return {partition: self.marks[partition] for partition in partitions if partition in self.marks}
 
     def commit(self, offsets, metadata, *, wait_ms=0):
         self.marks |= {partition: (offset, OffsetMetadata.parse(metadata)) for partition, offset in offsets.items()}
-
-    def failed_commits(self):
-        found, self.failed = self.failed, []
-        return found
 
     def marked(self, owner, at, generation=1):
         self.commit({PARTITIONS[1]: 7}, OffsetMetadata(owner, at, generation).encode())
@@ -154,7 +150,7 @@ def test_a_partition_that_another_one_takes_is_noticed_also_where_it_saves_often
 def test_commits_that_fail_are_counted(clock, group):
     mine = Daemon(group, "a")
     mine.saves()
-    group.failed = ["no", "no"]
+    group.failed_commits.extend(["no", "no"])
     mine.heartbeat(group)
     assert mine._counters["mirror_failed"] == 2
 

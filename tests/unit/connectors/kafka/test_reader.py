@@ -30,6 +30,7 @@ class Script:
     def __init__(self):
         self.logs = {0: []}
         self.first = {}
+        self.failed_commits = ()
         self.deaf = set()
         self.id = None
         self.failing = 0
@@ -101,14 +102,9 @@ class Script:
     def topic_id(self, topic):
         return self.id
 
-    def fetch_position(self, partition):
-        return self.at.get(partition.partition)
-
-    def high_watermark(self, partition):
-        return None if partition.partition in self.deaf | self.dead else self.end(partition.partition)
-
-    def failed_commits(self):
-        return []
+    def place(self, partition):
+        number = partition.partition
+        return self.at.get(number), None if number in self.deaf | self.dead else self.end(number)
 
     def close(self):
         pass
