@@ -17,7 +17,7 @@ from streammoe.estimators import MoEClassifier, MoERegressor
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
-from streammoe.ports import Batch, Unreadable
+from streammoe.ports import Batch
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
 from tests.unit.connectors.kafka_records import columns, record, values_of
@@ -109,8 +109,7 @@ def from_kafka(values, format):
     decoded = values_of(format=format, **({"columns": list(COLUMNS)} if format == "csv" else {}))
     found = decoded.block(columns(*(record(value) for value in values)))
     locations = [{"offset": i} for i in range(len(found.ends))]
-    unreadable = {i: Unreadable(*why, b"") for i, why in found.rejected.items()}
-    given = {"unreadable": unreadable, "skipped": found.skipped}
+    given = {"unreadable": found.rejected, "skipped": found.skipped}
     yield Batch(found.block, found.ends, format, decoded.columns, "topic", locations, {}, **given)
 
 

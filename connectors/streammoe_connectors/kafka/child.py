@@ -13,16 +13,14 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from queue import SimpleQueue
 from typing import Any
 
 from streammoe.errors import ConfigError, SourceError
-from streammoe_connectors.kafka.frames import Close, Failed, Inlet, Log, Message, Outlet, Start
+from streammoe_connectors.kafka.frames import Failed, Inlet, Log, Outlet, Start
 from streammoe_connectors.kafka.link import LOG_INTERVAL_SECONDS
 from streammoe_connectors.kafka.reader import POLL_SECONDS, Reader
 from streammoe_connectors.kafka.settings import secrets_of
@@ -31,7 +29,8 @@ from streammoe_connectors.kafka.settings import secrets_of
 class ForwardHandler(logging.Handler):
     """A handler that passes log lines to the daemon without passwords, and repeats a line only after a while.
 
-    Passwords are read again for each line, since clients that are made later read them again, too.
+    That is as long as its attribute `interval` says, in seconds, or the default for lines of clients. Passwords are
+    read again for each line, since clients that are made later read them again, too.
     """
 
     def __init__(self, reader: Reader, options: Mapping[str, Any]) -> None:
@@ -39,36 +38,26 @@ class ForwardHandler(logging.Handler):
         self._reader = reader
         self._options = options
         self._secrets: set[str] = set()
-        self._logged: dict[str, float] = {}
+        self._next_at: dict[str, float] = {}
+        """When lines may be repeated, by their places in the code."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        now = time.monotonic()
+        is_error = record.name.startswith(("kafka.net", "librdkafka")) and record.levelno >= logging.ERROR
+        interval = getattr(record, "interval", 0.0 if record.name.startswith("streammoe") else LOG_INTERVAL_SECONDS)
+        now, place = time.monotonic(), f"{record.pathname}:{record.lineno}"
+        is_due = now >= self._next_at.get(place, 0.0)
+        if not (is_due or is_error):
+            return
         message = record.getMessage()
         with suppress(ConfigError):  # a file that cannot be read has given no client a password that is not known here
             self._secrets.update(secrets_of(self._options))
         for secret in self._secrets:
             message = message.replace(secret, "***")
-        if record.name.startswith(("kafka.net", "librdkafka")) and record.levelno >= logging.ERROR:
+        if is_error:
             self._reader.link.hear(message)
-        if not record.name.startswith("streammoe"):
-            line = f"{record.pathname}:{record.lineno}"
-            if now - self._logged.get(line, -LOG_INTERVAL_SECONDS) < LOG_INTERVAL_SECONDS:
-                return
-            self._logged[line] = now
-        self._reader.logs.append(Log(record.levelno, record.name, message))
-
-
-def _read_commands(inlet: Inlet, commands: SimpleQueue[Message]) -> None:
-    """Queue incoming commands; end the process once the daemon is gone."""
-    command: Message | None = None
-    try:
-        while True:
-            command = inlet.next()
-            if command is not None:
-                commands.put(command)
-    except EOFError:
-        if not isinstance(command, Close):
-            os._exit(0)
+        if is_due:
+            self._next_at[place] = now + interval
+            self._reader.logs.append(Log(record.levelno, record.name, message))
 
 
 def main() -> None:
@@ -81,21 +70,13 @@ def main() -> None:
     # Prints must not get between frames.
     output = os.dup(1)
     os.dup2(2, 1)
-    inlet = Inlet(0)
-    start = None
-    with suppress(EOFError):
-        start = inlet.next()
-    if not isinstance(start, Start):
-        return
-    commands: SimpleQueue[Message] = SimpleQueue()
-    threading.Thread(target=_read_commands, args=(inlet, commands), daemon=True).start()
-    outlet, shown = Outlet(output), Outlet(int(sys.argv[1]))
+    inlet, outlet, shown = Inlet(0), Outlet(output), Outlet(int(sys.argv[1]))
     status = 0
     try:
-        _serve(start, outlet, shown, commands)
+        _serve(inlet, outlet, shown)
         while outlet.pending:
             outlet.flush(POLL_SECONDS)
-    except BrokenPipeError:
+    except (BrokenPipeError, EOFError):
         pass  # the daemon is gone
     except Exception:  # noqa: BLE001 - the daemon reports the status and this output
         traceback.print_exc()
@@ -105,9 +86,13 @@ def main() -> None:
     os._exit(status)
 
 
-def _serve(start: Start, outlet: Outlet, shown: Outlet, commands: SimpleQueue[Message]) -> None:
+def _serve(inlet: Inlet, outlet: Outlet, shown: Outlet) -> None:
+    start = inlet.next()
+    if not isinstance(start, Start):
+        return
+    os.set_blocking(0, False)
     try:
-        reader = Reader(start, outlet, shown, commands)
+        reader = Reader(start, inlet, outlet, shown)
         logging.basicConfig(level=logging.WARNING, handlers=[ForwardHandler(reader, start.options)])
         logging.getLogger("streammoe.source").setLevel(start.log_level)
         # It warns whenever parsing delays its other thread by 0.1 s, as happens on a busy machine.

@@ -10,6 +10,7 @@ from collections import Counter
 _LOGGER = logging.getLogger("streammoe.source")
 LOG_INTERVAL_SECONDS = 30.0
 """Shortest time between two log messages of the same kind."""
+_NOW_AND_THEN = {"interval": LOG_INTERVAL_SECONDS}
 _LOGIN_WORDS = re.compile(r"sasl|authentica|certificate|ssl|tls", re.IGNORECASE)
 """Words of both clients about a login that is rejected, or about certificates."""
 _NOT_LOGIN = re.compile(r"\S*://\S*|connecting to a SSL listener")
@@ -31,7 +32,6 @@ class Link:
         """That the login is rejected, or a certificate, and what the client says of it; empty if that is not so."""
         self.failed_at = self.changed_at = time.monotonic()
         """When a request last failed, and when the connection was last lost or made, in monotonic seconds."""
-        self._warned_at = -LOG_INTERVAL_SECONDS
         self._client_error: tuple[float, str] | None = None
         """When the client logged why a connection failed, and its message."""
 
@@ -63,11 +63,11 @@ class Link:
         if self.connected:
             self.changed_at = now
         self.connected, self.failed_at = False, now
-        if now - self._warned_at >= LOG_INTERVAL_SECONDS or (self.refused and not was_refused):
-            self._warned_at = now
-            if self.refused:
-                self._counters["login_rejected"] += 1
-            _LOGGER.warning("%s; retrying until it does", self.refused or f"the source does not respond ({why})")
+        if not self.refused:
+            _LOGGER.warning("the source does not respond (%s); retrying until it does", why, extra=_NOW_AND_THEN)
+        else:
+            self._counters["login_rejected"] += not was_refused
+            _LOGGER.warning("%s; retrying until it does", self.refused, extra=_NOW_AND_THEN)
 
 
 def _is_about_login(text: str) -> bool:

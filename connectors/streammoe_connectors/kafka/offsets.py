@@ -43,8 +43,7 @@ class OffsetMetadata(msgspec.Struct, frozen=True, rename={"committed_at": "at", 
         >>> OffsetMetadata("me", committed_at=1.5, checkpoint_generation=7).encode()
         '{"owner":"me","at":1.5,"generation":7}'
         """
-        rounded = msgspec.structs.replace(self, committed_at=round(self.committed_at, 3))
-        return msgspec.json.encode(rounded).decode()
+        return msgspec.json.encode(self).decode()
 
 
 def offsets_of(position: Position) -> dict[TopicPartition, int]:

@@ -49,7 +49,6 @@ class Order:
     def __init__(self, settings: ReadingSettings, counters: Counter[str]) -> None:
         self._settings = settings
         self._counters = counters
-        self._warned_at = -_EARLY_LOG_INTERVAL_SECONDS
         self.paused: set[TopicPartition] = set()
         """Partitions that are not fetched for now, because their buffers are full or they have reached their stop."""
         self.unsure: list[PartitionBuffer] = []
@@ -70,7 +69,7 @@ class Order:
         times = [buffer.records["time"] for buffer in buffers]
         counts, order, index, n_early = merge(times, holds, overdue, settings.max_poll_records)
         if n_early:
-            self._report_early([buffer for buffer, n in zip(buffers, overdue, strict=True) if n], n_early, now)
+            self._report_early([buffer for buffer, n in zip(buffers, overdue, strict=True) if n], n_early)
         if sum(counts) < settings.max_poll_records:
             for buffer, count in zip(buffers, counts, strict=True):
                 buffer.n_held_back = len(buffer.records) - count
@@ -101,16 +100,17 @@ class Order:
         """Return how many bytes of one partition may wait for the others."""
         return self._settings.buffer_bytes / len(buffers)
 
-    def _report_early(self, overdue: Sequence[PartitionBuffer], n_early: int, now: float) -> None:
+    def _report_early(self, overdue: Sequence[PartitionBuffer], n_early: int) -> None:
         """Count records that are passed although older ones may still come, and warn of it now and then."""
         self._counters["passed_early"] += n_early
-        if not self._settings.order_wait_ms or now - self._warned_at < _EARLY_LOG_INTERVAL_SECONDS:
-            return
-        self._warned_at = now
-        _LOGGER.warning(
-            "records of %s have waited %g s for older ones of other partitions, and are learned before those: their "
-            "timestamps are ahead of the others', or another partition is stalled. Compare the clocks of the "
-            "producers, or set message.timestamp.type=LogAppendTime; source.order_wait_ms is how long records wait",
-            some_of((f"topic {topic}, partition {number}" for topic, number in (b.partition for b in overdue)), str),
-            self._settings.order_wait_ms / 1000,
-        )
+        if self._settings.order_wait_ms:
+            _LOGGER.warning(
+                "records of %s have waited %g s for older ones of other partitions, and are learned before those: "
+                "their timestamps are ahead of the others', or another partition is stalled. Compare the clocks of the "
+                "producers, or set message.timestamp.type=LogAppendTime; source.order_wait_ms is how long records wait",
+                some_of(
+                    (f"topic {topic}, partition {number}" for topic, number in (b.partition for b in overdue)), str
+                ),
+                self._settings.order_wait_ms / 1000,
+                extra={"interval": _EARLY_LOG_INTERVAL_SECONDS},
+            )

@@ -39,8 +39,6 @@ class Ownership:
         """Until when nothing is committed, so that a twin which reads the same checkpoint does not notice this one."""
         self._next_commit_at = 0.0
         self._next_check_at = 0.0
-        self._n_checks = 0
-        self._last_warning_at = -_LOG_INTERVAL_SECONDS
 
     def check(self, marks: Mapping[TopicPartition, OffsetMetadata | None]) -> bool:
         """Return whether these partitions may be read; if not, it has to be asked again whether a mark has changed.
@@ -65,43 +63,38 @@ class Ownership:
         while consumer.failed_commits:
             reason = consumer.failed_commits.popleft()
             self._counters["mirror_failed"] += 1
-            if time.monotonic() - self._last_warning_at >= _LOG_INTERVAL_SECONDS:
-                self._last_warning_at = time.monotonic()
-                _LOGGER.warning(
-                    "the position could not be committed to group %s (%s); reading continues, but tools that show the "
-                    "group's lag see an old position",
-                    self._settings.group,
-                    reason,
-                )
+            _LOGGER.warning(
+                "the position could not be committed to group %s (%s); reading continues, but tools that show the "
+                "group's lag see an old position",
+                self._settings.group,
+                reason,
+                extra={"interval": _LOG_INTERVAL_SECONDS},
+            )
         if self._offsets and time.monotonic() >= self._next_commit_at:
             self._check_and_commit(consumer)
 
     def release(self, consumer: AssignedConsumer) -> None:
         """Release the partitions, so that others can take over at once."""
         if self._offsets and time.monotonic() >= self._quiet_until:
-            mark = OffsetMetadata("", time.time(), self._checkpoint_generation)
-            consumer.commit(self._offsets, mark.encode(), wait_ms=_RELEASE_TIMEOUT_MS)
+            consumer.commit(self._offsets, self._mark("").encode(), wait_ms=_RELEASE_TIMEOUT_MS)
 
     def _check_and_commit(self, consumer: AssignedConsumer) -> None:
-        """Commit, after checking for other owners: first in all partitions, then in one at a time."""
+        """Commit, after checking for other owners now and then."""
         now, interval = time.monotonic(), self._settings.owner_seconds / 3
         if now >= self._next_check_at:
-            partitions = list(self._offsets)
-            if self._written:
-                index = self._n_checks % len(partitions)
-                partitions = partitions[index : index + 1]
             try:
-                found = consumer.committed(partitions)
+                found = consumer.committed(list(self._offsets))
                 self.check({partition: mark for partition, (_, mark) in found.items()})
             except ClusterUnavailableError:
                 self._counters["mirror_failed"] += 1
-            self._n_checks += 1
             self._next_check_at = now + interval
         self._next_commit_at = now + interval
         if now >= self._quiet_until:
-            mark = OffsetMetadata(self._owner, round(time.time(), 3), self._checkpoint_generation)
-            self._written.append(mark)
-            consumer.commit(self._offsets, mark.encode())
+            self._written.append(self._mark(self._owner))
+            consumer.commit(self._offsets, self._written[-1].encode())
+
+    def _mark(self, owner: str) -> OffsetMetadata:
+        return OffsetMetadata(owner, round(time.time(), 3), self._checkpoint_generation)
 
     def _is_free(self, partition: TopicPartition, mark: OffsetMetadata | None) -> bool:
         now, age = time.monotonic(), time.time() - mark.committed_at if mark is not None else 0.0
@@ -113,11 +106,10 @@ class Ownership:
             return True
         if mark.owner == self._owner:
             if has_changed:
-                who, advice = (
-                    "another daemon with a copy of this checkpoint folder",
-                    "or start this one with --fresh and",
+                who = "another daemon with a copy of this checkpoint folder"
+                raise _refusal(
+                    self._settings, partition, who, mark, "or start this one with --fresh and a source.group of its own"
                 )
-                raise SourceError(self._refusal(partition, who, mark, f"{advice} a source.group of its own"))
             # A daemon that was killed has left it, or one that runs with a copy of this folder, which will renew it.
             self._quiet_until = since + longest
             return True
@@ -126,7 +118,7 @@ class Ownership:
                 "give this one its own source.group, or let each read its own source.shard. If it has crashed, start "
                 f"again in {longest:.0f} s"
             )
-            raise SourceError(self._refusal(partition, f"another daemon ({mark.owner})", mark, advice))
+            raise _refusal(self._settings, partition, f"another daemon ({mark.owner})", mark, advice)
         if now == since:
             _LOGGER.warning(
                 "group %s: the mark of another daemon (%s) on topic %s, partition %d is %.0f s ahead of this clock; "
@@ -139,9 +131,12 @@ class Ownership:
             )
         return now - since >= longest
 
-    def _refusal(self, partition: TopicPartition, who: str, mark: OffsetMetadata, advice: str) -> str:
-        return (
-            f"Kafka group {self._settings.group}: topic {partition.topic}, partition {partition.partition} is read by "
-            f"{who}, which was alive {max(0.0, time.time() - mark.committed_at):.0f} s ago, at generation "
-            f"{mark.checkpoint_generation} of its checkpoints; stop that one, {advice}"
-        )
+
+def _refusal(
+    settings: ReadingSettings, partition: TopicPartition, who: str, mark: OffsetMetadata, advice: str
+) -> SourceError:
+    age, generation = max(0.0, time.time() - mark.committed_at), mark.checkpoint_generation
+    return SourceError(
+        f"Kafka group {settings.group}: topic {partition.topic}, partition {partition.partition} is read by {who}, "
+        f"which was alive {age:.0f} s ago, at generation {generation} of its checkpoints; stop that one, {advice}"
+    )

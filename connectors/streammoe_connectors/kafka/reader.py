@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from queue import Empty, SimpleQueue
 
 from streammoe.errors import RetriableSourceError
 from streammoe.ports import TopicPartition
@@ -14,7 +13,7 @@ from streammoe_connectors.kafka.assignment import Assignment
 from streammoe_connectors.kafka.batches import packed
 from streammoe_connectors.kafka.clients import load_client
 from streammoe_connectors.kafka.consumer import AssignedConsumer, ClusterUnavailableError, OffsetsLostError
-from streammoe_connectors.kafka.frames import Close, Commit, Finished, Log, Message, Moved, Outlet, Start, Status
+from streammoe_connectors.kafka.frames import Close, Commit, Finished, Inlet, Log, Moved, Outlet, Start, Status
 from streammoe_connectors.kafka.link import Link
 from streammoe_connectors.kafka.order import Order, Taken
 from streammoe_connectors.kafka.ownership import Ownership
@@ -43,10 +42,10 @@ class Reader:
     """The reader for a daemon.
 
     Args:
-        start: the first message.
+        start: the first message from the daemon.
+        inlet: for its further ones, which never waits.
         outlet: for records and messages to the daemon, which it reads when it learns.
         status: for the status, which it reads at once.
-        commands: further messages from the daemon.
         tick_seconds: interval of the status, of heartbeats and of checks for stalls.
         pause_seconds: the pause after a request without response; ten times that where a registry does not respond.
     """
@@ -54,9 +53,9 @@ class Reader:
     def __init__(
         self,
         start: Start,
+        inlet: Inlet,
         outlet: Outlet,
         status: Outlet,
-        commands: SimpleQueue[Message],
         *,
         tick_seconds: float = 1.0,
         pause_seconds: float = 0.2,
@@ -66,7 +65,7 @@ class Reader:
         self._options = start.options
         self._position = start.position
         """The position that the daemon knows."""
-        self._outlet, self._status, self._commands = outlet, status, commands
+        self._inlet, self._outlet, self._status = inlet, outlet, status
         self._tick_seconds, self._pause_seconds = tick_seconds, pause_seconds
         self._values = Values(settings)
         self._counters: Counter[str] = Counter()
@@ -95,7 +94,7 @@ class Reader:
 
         Raises:
             SourceError: reading is not possible.
-            BrokenPipeError: the daemon is gone.
+            BrokenPipeError: the daemon is gone, as with an EOFError.
         """
         while not self._closing:
             self._handle_commands()
@@ -126,11 +125,7 @@ class Reader:
     # --- the daemon -------------------------------------------------------------------------------------------------
 
     def _handle_commands(self) -> None:
-        while True:
-            try:
-                command = self._commands.get_nowait()
-            except Empty:
-                return
+        while (command := self._inlet.next()) is not None:
             if isinstance(command, Commit):
                 self._ownership.note(command.position, command.checkpoint_generation)
             self._closing = self._closing or isinstance(command, Close)

@@ -45,7 +45,7 @@ def outcomes(values, records, wanted):
     for row, i in enumerate(decoded.rows.tolist()):
         texts = {wanted.fields[j]: column[row] for j, column in decoded.texts.items()}
         found[i] = (decoded.X[row].tobytes(), texts, decoded.Y[row].tobytes())
-    return found | {i: reason for i, (reason, _) in values.block(columns(*records)).rejected.items()}
+    return found | {i: bad.reason for i, bad in values.block(columns(*records)).rejected.items()}
 
 
 def numbers(values, records, *fields, **wanted):
@@ -64,8 +64,8 @@ def only(values, octets, **of_record):
 
 
 def refusal(values, octets):
-    """Return where and why one value is rejected, which is passed on unchanged in the block."""
+    """Return where and why one value is rejected."""
     block = values.block(columns(record(octets)))
-    assert block.block == octets + b"\n"
-    ((index, (reason, _)),) = block.rejected.items()
-    return index, reason
+    ((index, bad),) = block.rejected.items()
+    assert bad.record == octets
+    return index, bad.reason

@@ -24,7 +24,7 @@ from kafka.errors import (
 )
 from kafka.net.compat import KafkaNetClient
 
-from streammoe.errors import SourceError, not_installed
+from streammoe.errors import SourceError
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.consumer import (
     REQUEST_TIMEOUT_MS,
@@ -113,14 +113,14 @@ class KafkaPythonConsumer:
     def committed(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, OffsetMetadata | None]]:
-        marks = {}
-        for partition in partitions:
-            with _answers():
-                at = ClientPartition(*partition)
-                found = self._consumer.committed(at, metadata=True, timeout_ms=REQUEST_TIMEOUT_MS)
-            if found is not None and found.offset >= 0:
-                marks[partition] = (found.offset, OffsetMetadata.parse(found.metadata))
-        return marks
+        asked = {self._settings.group: [ClientPartition(*partition) for partition in partitions]}
+        with _answers():
+            answers = self._admin.list_group_offsets(asked)[self._settings.group]
+        return {
+            TopicPartition(*partition): (found.offset, OffsetMetadata.parse(found.metadata))
+            for partition, found in answers.items()
+            if found.offset >= 0
+        }
 
     def commit(self, offsets: Mapping[TopicPartition, int], metadata: str, *, wait_ms: int = 0) -> None:
         commits = {ClientPartition(*tp): OffsetAndMetadata(offset, metadata, -1) for tp, offset in offsets.items()}
@@ -161,7 +161,10 @@ class KafkaPythonConsumer:
         except TopicAuthorizationFailedError as error:
             raise not_readable(_error_text(error)) from None
         except UnsupportedCodecError as error:
-            raise SourceError(_missing_codec(_error_text(error))) from None
+            said = f"records are compressed in a way that kafka-python cannot read ({_error_text(error)})"
+            raise SourceError(
+                f"Kafka: {said}; install streammoe[kafka] with what it needs, or use another codec"
+            ) from None
         except KafkaError as error:
             raise ClusterUnavailableError(_error_text(error)) from None
         return {TopicPartition(*partition): _as_records(records) for partition, records in fetched.items()}
@@ -207,18 +210,6 @@ def _answers() -> Iterator[None]:
         yield
     except (KafkaError, KeyError) as error:  # KeyError: what is asked for is not known yet
         raise ClusterUnavailableError(_error_text(error)) from None
-
-
-_CODECS = {"snappy": "python-snappy", "lz4": "lz4", "zstd": "zstandard"}
-"""The packages that kafka-python needs for them."""
-
-
-def _missing_codec(said: str) -> str:
-    """Return what to do about records that cannot be decompressed."""
-    found = next((codec for codec in _CODECS if codec in said.lower()), None)
-    if found is None:
-        return f"Kafka: records are compressed in a way that kafka-python cannot read ({said}); use another codec"
-    return str(not_installed(f"Kafka: reading records compressed by {found}", _CODECS[found], "kafka"))
 
 
 def _error_text(error: BaseException) -> str:

@@ -5,7 +5,6 @@ import os
 import select
 import threading
 import time
-from queue import SimpleQueue
 
 import pytest
 
@@ -118,19 +117,19 @@ def child(monkeypatch):
     for name in ("_ENDS_SECONDS", "_RETRY_SECONDS"):
         monkeypatch.setattr(kafka_survey, name, SOON / 3)
     monkeypatch.setattr(kafka_reader, "_MISSING_PAUSE_SECONDS", SOON / 3)
-    (read, write), (looked, shown) = os.pipe(), os.pipe()
-    commands = SimpleQueue()
+    (read, write), (looked, shown), (heard, said) = os.pipe(), os.pipe(), os.pipe()
+    for descriptor in (read, looked, heard):
+        os.set_blocking(descriptor, False)
     threads = []
 
     def start(position=None, **settings):
         settings = ReadingSettings(**{"topics": "t", "group": "g", **settings})
         first = Start(settings.model_dump(), "scripted", {"security_protocol": "SASL_SSL"}, position, "me")
-        reader = Reader(first, Outlet(write), Outlet(shown), commands, tick_seconds=SOON, pause_seconds=0.005)
+        pipes = Inlet(heard), Outlet(write), Outlet(shown)
+        reader = Reader(first, *pipes, tick_seconds=SOON, pause_seconds=0.005)
         threads.append(threading.Thread(target=reader.run))
         threads[0].start()
         inlets = {read: Inlet(read), looked: Inlet(looked)}
-        for descriptor in inlets:
-            os.set_blocking(descriptor, False)
 
         def until(kind, wanted=lambda _: True):
             deadline = time.monotonic() + PATIENCE
@@ -145,11 +144,11 @@ def child(monkeypatch):
         return reader, until
 
     yield script, start
-    commands.put(Close())
+    Outlet(said).send(Close())
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
-    for descriptor in (read, write, looked, shown):
+    for descriptor in (read, write, looked, shown, heard, said):
         os.close(descriptor)
 
 
