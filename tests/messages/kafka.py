@@ -112,7 +112,7 @@ def _registry(answer, *, kind="AVRO", **login):
         )
         records = np.array([(0, 0, b"\0\0\0\0\7\0", None, (), 0.0)], RECORD)
         with patch.object(SchemaRegistryClient, "get_schema", side_effect=[answer]):
-            return "\n".join(bad.detail for bad in Values(settings).block(records).rejected.values())
+            return "\n".join(each.detail for each in Values(settings).block(records).rejected.values())
 
     return case
 

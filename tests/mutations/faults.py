@@ -550,8 +550,8 @@ FAULTS = {
         ),
         Fault(
             "resume-inside-long-record",
-            'self._in_oversized_record = not self._buffer.startswith(b"\\n")',
-            "self._in_oversized_record = False",
+            'self._lines_to_skip = int(not self._buffer.startswith(b"\\n"))',
+            "self._lines_to_skip = 0",
         ),
         Fault("renamed-file-read-again", 'and _is_gone(file["path"]):', 'and not file["path"]:'),
         Fault("rotated-file-lost", "for name in (path, *_siblings(path)) if", "for name in (path,) if"),

@@ -14,7 +14,6 @@ from fastavro.read import LOGICAL_READERS
 from streammoe_connectors.formats.as_json import as_json, plain
 
 _MAX_DEPTH = 60  # of nested schemas; the decoder accepts JSON up to 100 levels
-_MIN_BYTES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1, "enum": 1}
 # Types that the package leaves as plain numbers.
 LOGICAL_READERS.setdefault("long-timestamp-nanos", lambda ticks, *_: f"{np.datetime64(ticks, 'ns')}Z")
 LOGICAL_READERS.setdefault("long-local-timestamp-nanos", lambda ticks, *_: str(np.datetime64(ticks, "ns")))
@@ -37,7 +36,7 @@ class AvroReader:
             for _, reference in references:
                 fastavro.parse_schema(json.loads(reference), named)
             self._schema = fastavro.parse_schema(json.loads(schema), named)
-            _min_bytes(self._schema, named, {}, 0)
+            _is_empty(self._schema, named, {}, 0)
         # The parser's errors for invalid schemas are not documented; KeyError, TypeError, AttributeError occur too.
         except Exception as error:  # noqa: BLE001
             known = isinstance(error, ValueError)
@@ -63,8 +62,8 @@ class AvroReader:
         return as_json(found, plain, has_bytes=self._has_bytes)
 
 
-def _min_bytes(schema: Any, named: dict[str, Any], known: dict[str, int | None], depth: int) -> int:
-    """Return the fewest bytes that a value takes.
+def _is_empty(schema: Any, named: dict[str, Any], known: dict[str, bool | None], depth: int) -> bool:
+    """Return whether values may take no byte.
 
     Raises:
         ValueError: with this schema a few bytes could exhaust the process's memory or stack.
@@ -72,33 +71,31 @@ def _min_bytes(schema: Any, named: dict[str, Any], known: dict[str, int | None],
     if depth > _MAX_DEPTH:
         raise ValueError(f"it must not be nested deeper than {_MAX_DEPTH} levels")
 
-    def inside(part: Any) -> int:
-        return _min_bytes(part, named, known, depth + 1)
+    def inside(part: Any) -> bool:
+        return _is_empty(part, named, known, depth + 1)
 
     if isinstance(schema, list):
-        return 1 + min(map(inside, schema), default=0)
+        for part in schema:
+            inside(part)
+        return False
     kind = schema["type"] if isinstance(schema, dict) else schema
     if not isinstance(kind, str):
         return inside(kind)
-    if kind in _MIN_BYTES:
-        return _MIN_BYTES[kind]
-    if kind == "fixed":
-        return int(schema["size"])
-    if kind == "array" and inside(schema["items"]) == 0:
+    if kind == "array" and inside(schema["items"]):
         raise ValueError("it has an array of items of zero bytes, so that a value could claim any number of them")
     if kind == "map":
         inside(schema["values"])
-    if kind in {"array", "map"}:
-        return 1
-    if kind not in {"record", "error"}:
+    if kind in {"record", "error"}:
+        name = schema["name"]
+        if name not in known:
+            known[name] = None
+            fields = [inside(field["type"]) for field in schema["fields"]]
+            known[name] = all(fields)
+        if (empty := known[name]) is None:
+            raise ValueError(
+                f"record {name} contains itself, so that a value could be nested without end; use one that does not"
+            )
+        return empty
+    if kind in named:
         return inside(named[kind])
-    name = schema["name"]
-    if name not in known:
-        known[name] = None
-        known[name] = sum(inside(field["type"]) for field in schema["fields"])
-    fewest = known[name]
-    if fewest is None:
-        raise ValueError(
-            f"record {name} contains itself, so that a value could be nested without end; use one that does not"
-        )
-    return fewest
+    return kind == "null" or (kind == "fixed" and schema["size"] <= 0)

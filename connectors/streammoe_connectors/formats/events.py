@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from streammoe.errors import InvalidEvent
-from streammoe.ports import Location, Locations
+from streammoe.ports import Location, Locations, Unreadable
 from streammoe.text import ONE_A_LINE, shown, some_of
+from streammoe.types import IntArray
 
 MANY = b"[ \t\r\n"
 """First characters of a JSON text that holds an array."""
+_UNDECODABLE = {"jsonl": b"!", "csv": b'"'}
 _VALUE = msgspec.json.Decoder(msgspec.Raw).decode
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -40,7 +43,7 @@ class Events(NamedTuple):
     """Index of the record that each came from."""
     numbers: list[int]
     """Its number in that record, from 0; −1 if the record is one event."""
-    rejected: dict[int, str]
+    rejected: dict[int, Unreadable]
     """Why there is no event, by index; the value is then that of its record or line."""
     skipped: int
     """How many had null in place of the object, or an array of none."""
@@ -78,7 +81,7 @@ def events_of(
     path: tuple[str, ...] | None,
     *,
     lines: Callable[[bytes], list[bytes]] | None = None,
-    whole: Collection[int] = (),
+    rejected: Mapping[int, Unreadable] = MappingProxyType({}),
 ) -> Events:
     """Return the events of records.
 
@@ -87,23 +90,23 @@ def events_of(
         path: names that lead to the object that is the event, in JSON; each object of an array on the way counts.
             ``None`` for other formats.
         lines: divides a record into lines, which count like records.
-        whole: indexes of records to leave as they are.
+        rejected: records that are none already, by index; they stay as they are.
     """
     events = Events([], [], [], {}, 0)
     skipped = 0
     for i, value in enumerate(values):
-        pieces = [value] if i in whole or lines is None else lines(value)
+        pieces = [value] if i in rejected or lines is None else lines(value)
         is_one = len(pieces) == 1
         found: list[bytes | None] = []
-        bad: dict[int, str] = {}
+        bad: dict[int, Unreadable] = {0: rejected[i]} if i in rejected else {}
         for piece in pieces:
             try:
-                if i in whole or path is None:
+                if i in rejected or path is None:
                     found.append(piece)
                 elif _collect(piece, path, found):
                     is_one = False
             except InvalidEvent as error:
-                bad[len(found)] = str(error)
+                bad[len(found)] = Unreadable("malformed", str(error), piece)
                 found.append(piece)
         kept = [(number, event) for number, event in enumerate(found) if event is not None]
         events.rejected.update((len(events.values) + at, bad[n]) for at, (n, _) in enumerate(kept) if n in bad)
@@ -112,6 +115,20 @@ def events_of(
         events.numbers.extend(-1 if is_one else number for number, _ in kept)
         skipped += found.count(None)
     return events._replace(skipped=skipped)
+
+
+def packed(values: Sequence[bytes], replaced: Collection[int], format: str) -> tuple[bytes, IntArray]:
+    """Return values in one block, each with a line end, and where they end.
+
+    Args:
+        values: of events.
+        replaced: indexes of those in whose place the block holds what no decoder accepts.
+        format: of the block.
+    """
+    if replaced:
+        values = [_UNDECODABLE[format] if i in replaced else value for i, value in enumerate(values)]
+    ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1)
+    return b"\n".join([*values, b""]), ends
 
 
 def numbered(locations: Sequence[Location], numbers: Sequence[int]) -> Sequence[Location]:

@@ -13,7 +13,6 @@ import io
 import json
 import logging
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -23,16 +22,14 @@ import numpy as np
 
 from streammoe.errors import SourceError
 from streammoe.ports import INDEX_NAMES, Batch, Location, Locations, Position, Unreadable
-from streammoe.text import cut, shown
+from streammoe.text import counted, cut, shown
 from streammoe.types import BoolArray, IntArray
-from streammoe_connectors.formats.events import events_of, numbered
+from streammoe_connectors.formats.events import events_of, numbered, packed
 
 MAX_BLOCK_BYTES = 1 << 30
 """Limit of configured sizes of blocks and records: decoders hold sizes of blocks in 32 bits."""
 _LOGGER = logging.getLogger("streammoe.source")
 _UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # those of UTF-32 contain them
-UNDECODABLE = {"jsonl": b"!", "csv": b'"'}
-"""Content that no decoder accepts, by format, in place of records that are not readable."""
 _OPENING_BYTES = 1 << 14
 _MAX_SKIP_BYTES = 1 << 25  # some tenths of a second of decompression
 
@@ -138,18 +135,12 @@ class RecordReader:
         self._columns: tuple[str, ...] | None = dialect.column_names if format == "csv" else None
         self._comment = (dialect.comment or "").encode(dialect.encoding)
         self._header = b""  # without its line end
-        self._opening = b""  # up to the end of the header, until the first batch
-        self._lines_to_skip = dialect.skip_lines
+        self._opening = b""  # of the stream, as far as it was read
         self._buffer = b""  # from `offset` on
-        self._scanned = 0  # bytes of the buffer known to hold no complete record
-        self._in_oversized_record = False  # whether the buffer begins inside a record that was too long
+        self._lines_to_skip = dialect.skip_lines  # or the rest of a record that was too long
         self._has_records = start > 0
-        self._preparations: list[Callable[[], bool]] = [
-            self._skip_bom,
-            self._skip_lines,
-            self._read_header,
-            self._go_to_start,
-        ]
+        self._preparations: list[Callable[[], bool]] = [self._skip_bom, self._skip_lines, self._read_header]
+        self._preparations.append(self._go_to_start)
 
     def next(self) -> Batch | None:
         """Return the next batch, without its `end`; ``None`` if there is none, or none yet.
@@ -164,19 +155,13 @@ class RecordReader:
         if not self.exhausted or self._has_records:
             return batch
         self.had_no_records = True
-        _LOGGER.warning("%s is empty: it %s", self._name, self._describe_content(batch))
+        what = "not even a header" if self._format == "csv" and self._columns is None else "no record"
+        n = self._dialect.skip_lines
+        after = f" after the {counted(n, 'line')} that source.skip_lines leaves out" if n else ""
+        _LOGGER.warning("%s is empty: it holds %s%s", self._name, what, after)
         if batch is None and self._columns is not None:
             return empty_batch(self._name, {}, 0, self._format, self._columns)
         return batch
-
-    def _describe_content(self, batch: Batch | None) -> str:
-        """Describe what an empty stream holds; `batch` is its last batch."""
-        rest = "no record" if batch is None else "nothing but blank lines or comments"
-        n = self._dialect.skip_lines
-        after = f" after the {n} line{'s' if n > 1 else ''} that source.skip_lines leaves out" if n else ""
-        if self._format != "csv" or self._dialect.column_names is not None:
-            return f"holds {rest}{after}"
-        return f"has not even a header{after}" if self._columns is None else f"has a header and then {rest}"
 
     def _next(self) -> Batch | None:
         self.needs_more_data = False
@@ -184,26 +169,20 @@ class RecordReader:
             if not self._preparations[0]():
                 return None
             del self._preparations[0]
-        if self._in_oversized_record:
-            self._skip_rest_of_record()
+        if self._lines_to_skip:
+            self._skip_lines()
             return None
         ends = self._read_record_ends()
         chunk, at_eof = self._buffer, self._stream.at_eof
         # The first piece of a record without a line end within the limit becomes a batch of its own, to be rejected;
         # the rest would look like records, so it is skipped.
-        unterminated = np.flatnonzero(np.frombuffer(chunk, np.uint8)[ends - 1] != ord("\n"))
-        if at_eof:
-            unterminated = unterminated[ends[unterminated] < len(chunk)]
-        too_long = unterminated.size > 0 and unterminated[0] == 0
-        if too_long:
-            ends = ends[:1]
-        elif unterminated.size:
-            ends = ends[: unterminated[0]]
-        offset = self.offset
-        stop = int(ends[-1]) if ends.size else 0
-        if stop:
-            self._in_oversized_record = chunk[stop - 1] != ord("\n")
-            self._discard(stop)
+        is_cut = ends.size > 0 and chunk[int(ends[-1]) - 1] != _LF and not (at_eof and ends[-1] == len(chunk))
+        too_long = is_cut and ends.size == 1
+        if is_cut and not too_long:
+            ends = ends[:-1]
+        offset, stop = self.offset, int(ends[-1]) if ends.size else 0
+        self._lines_to_skip = int(too_long)
+        self._discard(stop)
         self.exhausted = at_eof and stop == len(chunk)
         if not stop:
             return None
@@ -212,7 +191,6 @@ class RecordReader:
             if too_long
             else _without_blank_lines(chunk, ends, self._comment, self._header)
         )
-        opening, self._opening = self._opening, b""
         batch = Batch(
             block=block,
             ends=ends,
@@ -225,32 +203,13 @@ class RecordReader:
             too_long=too_long,
             delimiter=self._dialect.delimiter,
             decimal=self._dialect.decimal,
-            opening=_utf8((opening + chunk)[:_OPENING_BYTES], self._dialect.encoding) if opening else b"",
+            opening=b"" if self._has_records else self._opening.decode(self._dialect.encoding, "replace").encode(),
         )
-        if too_long:
-            return batch
-        batch = batch if self._dialect.encoding == "utf-8" else _in_utf8(batch, self._dialect.encoding)
-        return _with_events(batch, self._dialect.record) if self._format == "jsonl" else batch
+        return batch if too_long else _with_events(batch, self._dialect)
 
     def close(self) -> None:
         """Close the stream."""
         self._stream.close()
-
-    def _skip_rest_of_record(self) -> None:
-        """Skip the available rest of a record that was too long.
-
-        It ends with its line, even inside quotes: without its beginning it is unknown whether they are open, and the
-        following records must not be skipped with it.
-        """
-        end = self._buffer.find(b"\n") + 1
-        if not end:
-            self._discard(len(self._buffer))
-            self._fill(self._block_bytes)
-            end = self._buffer.find(b"\n") + 1
-        self._in_oversized_record = not end
-        self.needs_more_data = not self._buffer and not self._stream.at_eof
-        self._discard(end or len(self._buffer))
-        self.exhausted = self._stream.at_eof and not self._buffer
 
     # --- before the first record ------------------------------------------------------------------------------------
 
@@ -268,27 +227,27 @@ class RecordReader:
                     f"{self._dialect.encoding}; leave that setting out"
                 )
             self._discard(len(self._buffer))
+            self._opening = b""
             return True
         self.needs_more_data = codecs.BOM_UTF8.startswith(self._buffer) and not self._stream.at_eof
         return not self.needs_more_data
 
     def _skip_lines(self) -> bool:
-        """Skip as many lines as the dialect says, whatever quotes they hold."""
-        while self._lines_to_skip:
-            end = 0
-            while self._lines_to_skip and (line_end := self._buffer.find(b"\n", end) + 1):
-                end, self._lines_to_skip = line_end, self._lines_to_skip - 1
-            if self._lines_to_skip:  # a line may be longer than what is read at once
-                end = len(self._buffer)
-            self._opening = (self._opening + self._buffer[:end])[:_OPENING_BYTES]
-            self._discard(end)
-            if self._lines_to_skip:
-                self._fill(self._block_bytes)
-                if not self._buffer:
-                    self.exhausted = self._stream.at_eof
-                    self.needs_more_data = not self.exhausted
-                    return False
-        return True
+        """Skip lines, whatever quotes they hold, as far as they are there; return whether that is all.
+
+        The rest of a record that was too long is one: without its beginning it is unknown whether quotes are open, and
+        the following records must not be skipped with it.
+        """
+        if self._lines_to_skip and self._buffer.find(b"\n") < 0:
+            self._discard(len(self._buffer))
+            self._fill(self._block_bytes)
+        end = 0
+        while self._lines_to_skip and (line_end := self._buffer.find(b"\n", end) + 1):
+            end, self._lines_to_skip = line_end, self._lines_to_skip - 1
+        self.needs_more_data = self._lines_to_skip > 0 and not self._buffer and not self._stream.at_eof
+        self._discard(len(self._buffer) if self._lines_to_skip else end)
+        self.exhausted = self._stream.at_eof and not self._buffer
+        return not self._lines_to_skip
 
     def _read_header(self) -> bool:
         """Read the header; blank lines and comments may precede it."""
@@ -301,7 +260,6 @@ class RecordReader:
             return False
         content = _have_content(self._buffer, ends, self._comment, b"")
         if not content.any():
-            self._opening = (self._opening + self._buffer[: int(ends[-1])])[:_OPENING_BYTES]
             self._discard(int(ends[-1]))
             return False
         first, stop = (int(at) for at in np.concatenate([[0], ends])[int(content.argmax()) :][:2])
@@ -313,7 +271,6 @@ class RecordReader:
             )
         self._columns = _column_names(self._name, header, self._dialect)
         self._header = header.rstrip(b"\r\n")
-        self._opening = (self._opening + self._buffer[:stop])[:_OPENING_BYTES]
         self._discard(stop)
         return True
 
@@ -336,7 +293,7 @@ class RecordReader:
                 f"{self._name} was truncated: it has {self.offset + len(self._buffer)} bytes, but {self._start} had "
                 "been read; restore it, or start with a fresh checkpoint folder"
             )
-        self._in_oversized_record = not self._buffer.startswith(b"\n")
+        self._lines_to_skip = int(not self._buffer.startswith(b"\n"))
         self._discard(1)
         return True
 
@@ -344,9 +301,9 @@ class RecordReader:
 
     def _discard(self, count: int) -> None:
         """Remove the first `count` bytes from the buffer."""
+        self._opening += self._buffer[: min(count, _OPENING_BYTES - len(self._opening))]
         self._buffer = self._buffer[count:]
         self.offset += count
-        self._scanned = 0
 
     def _fill(self, count: int) -> None:
         """Read until the buffer holds `count` bytes, or there are no more for now."""
@@ -370,13 +327,8 @@ class RecordReader:
             except SourceError as error:
                 failure = error
             at_eof = self._stream.at_eof and failure is None
-            if at_eof or len(self._buffer) > self._limit or self._buffer.find(b"\n", self._scanned) >= 0:
-                quoted = self._format == "csv"
-                ends = record_ends(self._buffer, self._limit, quoted=quoted, at_eof=at_eof, comment=self._comment)
-            else:
-                ends = np.empty(0, np.int64)
-            if not ends.size:
-                self._scanned = len(self._buffer)
+            quoted = self._format == "csv"
+            ends = record_ends(self._buffer, self._limit, quoted=quoted, at_eof=at_eof, comment=self._comment)
             if failure is not None and not ends.size:
                 raise failure
             if ends.size or at_eof or len(self._buffer) <= n_wanted:
@@ -398,7 +350,7 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment
     Args:
         chunk: begins with a record; an incomplete record at the end is left for the next chunk.
         limit: length at which records are cut. With more bytes, or with `at_eof`, there is at least one complete
-            record.
+            record. One without a line end within this length is the last that is found.
         quoted: whether a line end inside quotes is part of the record.
         at_eof: whether the stream ends with this chunk, which then ends a line.
         comment: if given, a line outside quotes that begins with it is a record of its own, whatever quotes it holds.
@@ -421,7 +373,10 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment
         if end == start or (chunk[end - 1] != _LF and not (at_eof and end == size)):
             if size - start <= limit and not at_eof:
                 break
-            end = chunk.find(b"\n", start, start + limit) + 1 or min(start + limit, size)
+            end = chunk.find(b"\n", start, start + limit) + 1
+            if not end:
+                ends.append(min(start + limit, size))
+                break
         ends.append(end)
         start = end
     return np.array(ends, np.int64)
@@ -483,48 +438,28 @@ def is_like_ascii(encoding: str) -> bool:
         return False
 
 
-def _utf8(text: bytes, encoding: str) -> bytes:
-    return text.decode(encoding, "replace").encode()
-
-
-def _in_utf8(batch: Batch, encoding: str) -> Batch:
-    """Convert the records of a batch; those that are not in the encoding become unreadable."""
-    if batch.block.isascii():
-        return batch
-    starts = [0, *batch.ends.tolist()]
-    values, unreadable = [], {}
-    for i in range(len(batch)):
-        try:
-            values.append(batch.block[starts[i] : starts[i + 1]].decode(encoding).encode())
-        except UnicodeDecodeError as error:
-            record = batch.record(i)
-            detail = f"record {shown(record)} must be in {encoding}, as source.encoding says; byte {error.start} is not"
-            unreadable[i] = Unreadable("malformed", detail, record)
-            values.append(UNDECODABLE[batch.format] + b"\n")
-    ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
-    return replace(batch, block=b"".join(values), ends=ends, unreadable=unreadable)
-
-
-def _with_events(batch: Batch, path: tuple[str, ...]) -> Batch:
-    """Replace records by the events that they hold."""
+def _with_events(batch: Batch, dialect: Dialect) -> Batch:
+    """Convert records to UTF-8, and replace them by the events that they hold; those that cannot be are unreadable."""
     starts = np.concatenate([[0], batch.ends[:-1]])[: len(batch)]
     first = np.frombuffer(batch.block, np.uint8)[starts]
-    if not path and not ((first == ord("[")) | (first <= ord(" "))).any():
+    holds_many = batch.format == "jsonl" and bool(dialect.record or ((first == ord("[")) | (first <= ord(" "))).any())
+    if not holds_many and (dialect.encoding == "utf-8" or batch.block.isascii()):
         return batch
-    lines = [batch.block[start:stop] for start, stop in zip(starts.tolist(), batch.ends.tolist(), strict=True)]
-    events = events_of([line.rstrip(b"\r\n") for line in lines], path, whole=batch.unreadable)
-    values = [
-        (UNDECODABLE["jsonl"] if i in events.rejected else event) + b"\n" for i, event in enumerate(events.values)
-    ]
-    unreadable = {i: batch.unreadable[n] for i, n in enumerate(events.records) if n in batch.unreadable}
-    for i, detail in events.rejected.items():
-        unreadable[i] = Unreadable("malformed", detail, events.values[i])
+    values, rejected = [batch.record(i) for i in range(len(batch))], {}
+    for i, record in enumerate(values if dialect.encoding != "utf-8" else ()):
+        try:
+            values[i] = record.decode(dialect.encoding).encode()
+        except UnicodeDecodeError as error:
+            rule = f"must be in {dialect.encoding}, as source.encoding says; byte {error.start} is not"
+            rejected[i] = Unreadable("malformed", f"record {shown(record)} {rule}", record)
+    events = events_of(values, dialect.record if holds_many else None, rejected=rejected)
+    block, ends = packed(events.values, events.rejected, batch.format)
     return replace(
         batch,
-        block=b"".join(values),
-        ends=np.cumsum(np.fromiter(map(len, values), np.int64, len(values))),
+        block=block,
+        ends=ends,
         locations=numbered(batch.locations_at(np.array(events.records, np.int64)), events.numbers),
-        unreadable=unreadable,
+        unreadable=events.rejected,
         skipped=batch.skipped + events.skipped,
     )
 
@@ -535,46 +470,40 @@ def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]
     Only a first one is called as in pandas, which writes the index of a data frame there.
     """
     advice = (
-        "the first line of a csv file must name its columns, with distinct names; others before it are left "
-        "out by source.skip_lines or source.comment"
+        "the first line of a csv file must name its columns, with distinct names; others before it are left out by "
+        "source.skip_lines or source.comment"
     )
-    if b"\0" in header:
-        raise SourceError(
-            f"{path} has NUL bytes in its header, so it is a binary file, UTF-16, or was damaged by a crash; convert "
-            f"UTF-16, such as with iconv -f UTF-16 -t UTF-8; {advice}"
-        )
     try:
-        text = header.rstrip(b"\r\n").decode(dialect.encoding)
+        rows = io.StringIO(header.rstrip(b"\r\n").decode(dialect.encoding), newline="")
+        lines = list(csv.reader(rows, delimiter=dialect.delimiter, skipinitialspace=True, strict=True))
     except UnicodeDecodeError as error:
         raise SourceError(
             f"{path} has a header that is not in {dialect.encoding} (byte {error.start}); name the encoding of the "
             'file by source.encoding, such as "latin-1"'
         ) from error
-    try:
-        rows = io.StringIO(text, newline="")
-        lines = list(csv.reader(rows, delimiter=dialect.delimiter, skipinitialspace=True, strict=True))
     except csv.Error as error:
         raise SourceError(f"{path} has a header that cannot be read ({error}); {advice}") from error
-    if len(lines) > 1:
-        raise SourceError(
-            f"{path} has a carriage return in its header after column {len(lines[0])}, {shown(lines[0][-1])}: its "
-            "lines end as on old Macs, or a name holds one; convert the file, such as with tr '\\r' '\\n', or quote "
-            "the name"
-        )
     names = tuple(name.strip() for line in lines for name in line)
-    if not any(names):
-        raise SourceError(f"{path} has a header without a single column name; {advice}")
-    duplicates = sorted(name for name, count in Counter(names).items() if count > 1 and name)
-    if duplicates:
-        apart = cut(json.dumps(_distinct(names), ensure_ascii=False))
-        raise SourceError(
-            f"{path} has duplicate column names: {', '.join(map(repr, duplicates))}; {advice}; or set source.header to "
-            f"{apart} and source.skip_lines to {dialect.skip_lines + 1}"
+    repeated = sorted({name for name in names if name and names.count(name) > 1})
+    problem = ""
+    if b"\0" in header:
+        problem = "NUL bytes in its header: convert UTF-16, such as with iconv -f UTF-16 -t UTF-8"
+    elif len(lines) > 1:
+        problem = (
+            f"a carriage return in its header after column {len(lines[0])}, {shown(lines[0][-1])}: convert line ends "
+            "of old Macs, such as with tr '\\r' '\\n', or quote the name"
         )
+    elif not any(names):
+        problem = "a header without a single column name"
+    elif repeated:
+        apart = [
+            each if names.index(each) == i and each else f"{each or 'column'}_{i + 1}" for i, each in enumerate(names)
+        ]
+        problem = (
+            f"duplicate column names, {', '.join(map(repr, repeated))}: set source.header to "
+            f"{cut(json.dumps(apart, ensure_ascii=False))} and source.skip_lines to {dialect.skip_lines + 1}"
+        )
+    if problem:
+        raise SourceError(f"{path} has {problem}; {advice}")
     unused = (name for name in INDEX_NAMES if name not in names)
     return (names[0] or next(unused, ""), *names[1:])
-
-
-def _distinct(names: tuple[str, ...]) -> list[str]:
-    """Return names for the same columns, of which each one has its own: repeated ones with the column's number."""
-    return [name if name and names.index(name) == i else f"{name or 'column'}_{i + 1}" for i, name in enumerate(names)]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from streammoe.ports import Batch, Location, Locations, TopicPartition, Unreadable
+from streammoe.ports import Batch, Location, Locations, TopicPartition
 from streammoe.types import IntArray
 from streammoe_connectors.formats.events import numbered
-from streammoe_connectors.formats.records import UNDECODABLE
 from streammoe_connectors.kafka.frames import Fetched
 from streammoe_connectors.kafka.order import Taken
 from streammoe_connectors.kafka.values import Values
@@ -28,12 +27,7 @@ def packed(values: Values, taken: Taken, **progress: Any) -> Fetched:
         RetriableSourceError: the registry does not respond; the call may be repeated with the same records.
         SourceError: the registry denies access.
     """
-    block, ends, reasons, records, origins, numbers, skipped = values.block(taken.records)
-    rejected = {
-        i: Unreadable(*why, block[int(ends[i - 1]) if i else 0 : int(ends[i]) - 1]) for i, why in reasons.items()
-    }
-    if rejected:
-        block, ends = _replace_rejected(block, ends, rejected, UNDECODABLE[values.format] + b"\n")
+    block, ends, rejected, records, origins, numbers, skipped = values.block(taken.records)
     keys, headers = records["key"].tolist(), records["headers"].tolist()
     return Fetched(
         block=block,
@@ -77,15 +71,6 @@ def unpacked(fetched: Fetched, values: Values, origin: str) -> Batch:
         headers=fetched.headers,
         unreadable=fetched.unreadable,
     )
-
-
-def _replace_rejected(
-    block: bytes, ends: IntArray, rejected: Collection[int], replacement: bytes
-) -> tuple[bytes, IntArray]:
-    """Replace the rejected records of a block; return it with the ends of its records."""
-    starts = [0, *ends.tolist()]
-    records = [replacement if i in rejected else block[starts[i] : starts[i + 1]] for i in range(len(ends))]
-    return b"".join(records), np.cumsum(np.fromiter(map(len, records), np.int64, len(records)))
 
 
 def _locations(

@@ -23,11 +23,12 @@ from pydantic import (
 )
 
 from streammoe.errors import ConfigError, InvalidEvent, not_installed
+from streammoe.ports import Unreadable
 from streammoe.secrets import Secret
 from streammoe.types import IntArray
 from streammoe_connectors.addresses import check_http_address
 from streammoe_connectors.conditions import only_if
-from streammoe_connectors.formats.events import MANY, events_of, json_lines, path_of
+from streammoe_connectors.formats.events import MANY, events_of, json_lines, packed, path_of
 from streammoe_connectors.formats.framing import FRAME_BYTES, Read, malformed, schema_number
 from streammoe_connectors.formats.records import csv_lines
 from streammoe_connectors.kafka.fields import RecordFields
@@ -141,8 +142,8 @@ class Block(NamedTuple):
     """The values, each followed by a line end. They may themselves contain line ends."""
     ends: IntArray
     """(n,) where each value ends, including its line end."""
-    rejected: dict[int, tuple[str, str]]
-    """Reason and detail of each rejected event, by index. The block holds its original value."""
+    rejected: dict[int, Unreadable]
+    """Why events are rejected, by index; the block holds what no decoder accepts in their place."""
     records: Records
     """The (n) records that the events came from; one with several events occurs as often."""
     origins: IntArray
@@ -183,47 +184,32 @@ class Values:
             RetriableSourceError: the registry does not respond; the call may be repeated with the same records.
             SourceError: the registry denies access.
         """
-        raw = records["value"].tolist()
-        rejected: dict[int, str] = {}
-        values = raw
-        if self.format == "csv":
+        values = records["value"].tolist()
+        rejected: dict[int, Unreadable] = {}
+        is_csv = self.format == "csv"
+        if is_csv:
             # Values that end with a line end would take the decoder's slow path.
-            values = [value.rstrip(b"\r\n") for value in raw]
+            values = [value.rstrip(b"\r\n") for value in values]
         elif self._to_json is not None:
-            values = _convert(raw, self._to_json, rejected)
+            for i, value in enumerate(values):
+                try:
+                    values[i] = self._to_json(value)
+                except InvalidEvent as error:
+                    rejected[i] = Unreadable("malformed", str(error), value)
         if any(value.startswith(codecs.BOM_UTF8) for value in values):
             values = [value.removeprefix(codecs.BOM_UTF8) for value in values]  # each is a text of its own
         index, numbers, skipped = np.arange(len(values)), [-1] * len(values), 0
-        is_csv = self.format == "csv"
         marks = b"" if is_csv else MANY
         if self._path or any(b"\n" in value or value[:1] in marks for value in values):
             path, lines = (None, csv_lines) if is_csv else (self._path, json_lines)
-            events = events_of(values, path, lines=lines, whole=rejected)
-            values = raw = events.values
-            rejected = {i: rejected[n] for i, n in enumerate(events.records) if n in rejected} | events.rejected
-            index, numbers, skipped = np.array(events.records, np.int64), events.numbers, events.skipped
+            values, found, numbers, rejected, skipped = events_of(values, path, lines=lines, rejected=rejected)
+            index = np.array(found, np.int64)
             records = records.take(index)
         if self._fields.names:
             columns = self._fields.read(records)
-            add = self._fields.before_csv if self.format == "csv" else self._fields.into_json
-            values = add(values, columns)
-        for i in rejected:
-            values[i] = raw[i]
-        ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1)
-        values.append(b"")  # for the last line end
-        reasons = {i: ("malformed", rejected[i]) for i in sorted(rejected)}
-        return Block(b"\n".join(values), ends, reasons, records, index, numbers, skipped)
-
-
-def _convert(raw: list[bytes], to_json: Callable[[bytes], bytes], rejected: dict[int, str]) -> list[bytes]:
-    values = []
-    for i, value in enumerate(raw):
-        try:
-            values.append(to_json(value))
-        except InvalidEvent as error:
-            rejected[i] = str(error)
-            values.append(value)
-    return values
+            values = (self._fields.before_csv if is_csv else self._fields.into_json)(values, columns)
+        block, ends = packed(values, rejected, self.format)
+        return Block(block, ends, rejected, records, index, numbers, skipped)
 
 
 def _converter(settings: ValueSettings) -> Callable[[bytes], bytes] | None:

@@ -45,7 +45,7 @@ def outcomes(values, records, wanted):
     for row, i in enumerate(decoded.rows.tolist()):
         texts = {wanted.fields[j]: column[row] for j, column in decoded.texts.items()}
         found[i] = (decoded.X[row].tobytes(), texts, decoded.Y[row].tobytes())
-    return found | {i: bad.reason for i, bad in values.block(columns(*records)).rejected.items()}
+    return found | {i: each.reason for i, each in values.block(columns(*records)).rejected.items()}
 
 
 def numbers(values, records, *fields, **wanted):
@@ -64,8 +64,7 @@ def only(values, octets, **of_record):
 
 
 def refusal(values, octets):
-    """Return where and why one value is rejected."""
-    block = values.block(columns(record(octets)))
-    ((index, bad),) = block.rejected.items()
-    assert bad.record == octets
-    return index, bad.reason
+    """Return where and why one value is rejected, which is passed on unchanged."""
+    ((index, rejected),) = values.block(columns(record(octets))).rejected.items()
+    assert rejected.record == octets
+    return index, rejected.reason

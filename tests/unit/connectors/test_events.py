@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from streammoe.pipeline.decoders import FieldRoles, decoder
+from streammoe.ports import Unreadable
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.formats.events import events_of, json_lines, path_of
 from tests.unit.connectors.kafka_records import columns, record, values_of
@@ -13,6 +14,7 @@ from tests.unit.connectors.reading import placed, read, records, source, through
 
 A, B = b'{"a":1,"y":2}', b'{"a":3.50,"y":1e1}'
 ENVELOPE = b'{"schema":{"fields":[{"x":"}"}]},"payload":{"before":null,"after":%b,"op":"u"}}'
+OTHER = Unreadable("malformed", "for another reason", A)
 
 HELD = {
     # record, path: events, or words of why it is rejected
@@ -55,12 +57,13 @@ HELD = {
 
 def test_a_record_holds_the_objects_at_its_path_or_is_rejected_as_a_whole(write):
     for (value, path), expected in HELD.items():
-        found = events_of([A, value, B], path_of(path or None), whole={0, 2})
+        found = events_of([A, value, B], path_of(path or None), rejected={0: OTHER, 2: OTHER})
         if isinstance(expected, str):
             assert found.values == [A, value, B]
-            assert expected in found.rejected[1]
+            assert expected in found.rejected[1].detail
             continue
-        assert (found.values, found.rejected) == ([A, *expected, B], {})
+        assert found.values == [A, *expected, B]
+        assert found.rejected == {0: OTHER, len(found.values) - 1: OTHER}
         assert found.records == [0, *[1] * len(expected), 2]
         is_many = value.lstrip()[:1] == b"[" or b':[{"a"' in value
         assert found.numbers == [-1, *(range(len(expected)) if is_many else [-1] * len(expected)), -1]
@@ -131,8 +134,8 @@ def test_events_of_a_topic_repeat_what_their_record_has_and_a_path_suits_every_f
     assert found == [{"k": "1", "a": 1, "y": 2}, {"k": "1", "a": 3.5, "y": 10}, {"k": "2", "a": 1, "y": 2}]
     assert (block.origins.tolist(), block.numbers, block.skipped) == ([0, 0, 2, 2], [0, 1, 0, 1], 1)
     assert block.records["key"].tolist() == [b"1", b"1", b"2", b"2"]
-    ((at, (reason, detail)),) = block.rejected.items()
-    assert (at, reason, "field 'p'" in detail) == (3, "malformed", True)
+    ((at, (reason, detail, value)),) = block.rejected.items()
+    assert (at, reason, "field 'p'" in detail, value) == (3, "malformed", True, b'{"q":1}')
     csv = values_of(format="csv", columns=["a", "y"], timestamp_field="t")
     block = csv.block(columns(record(b'1,"2\n"\n\n3,4\n', timestamp=5000), record(b"5,6")))
     assert (block.block, block.numbers) == (b'5.0,1,"2\n"\n5.0,3,4\n,5,6\n', [0, 1, -1])

@@ -8,7 +8,6 @@ import pytest
 
 from streammoe.errors import SourceError
 from streammoe.pipeline.decoders import FieldRoles, decoder
-from streammoe_connectors.formats.records import record_ends
 from streammoe_connectors.stdin import StdinSource
 from tests.unit.connectors.reading import drain, read, records, source, through_json
 
@@ -118,7 +117,6 @@ def test_thousands_of_records_that_are_too_long_are_cut_among_comments(write):
     batches = read(path, comment="#", max_record_bytes=10)
     assert records(batches)[1:2] == [b"2"]
     assert records(batches)[-5:] == [b"3"] * 5
-    assert record_ends(b"1" * 50_000, 10, quoted=True, at_eof=True, comment=b"#").size == 5_000
 
 
 def test_a_header_that_is_none_is_an_error_that_guesses_where_it_is(write):
