@@ -20,7 +20,6 @@ class Cause(enum.Enum):
     REJECTED = enum.auto()
     """Brokers reject the login or the certificate, or this client theirs; new ones may be there at any time."""
     UNKNOWN_TOPIC = enum.auto()
-    INVALID_TOPIC = enum.auto()
     TOO_LARGE = enum.auto()
     NOT_AUTHORIZED = enum.auto()
     TRANSACTIONAL_ID_NOT_AUTHORIZED = enum.auto()
@@ -33,7 +32,6 @@ class Cause(enum.Enum):
 CAUSES = {
     3: Cause.UNKNOWN_TOPIC,
     **dict.fromkeys((10, 18), Cause.TOO_LARGE),
-    17: Cause.INVALID_TOPIC,
     **dict.fromkeys((29, 30, 31), Cause.NOT_AUTHORIZED),
     # The epoch, state or id of a producer is not, or no longer, valid; it is fenced.
     **dict.fromkeys((47, 48, 49, 90), Cause.TRANSACTION_ENDED),
@@ -65,23 +63,13 @@ TransactionStep = Literal["init_transactions", "begin_transaction", "commit_tran
 """Both clients have methods of these names."""
 
 
-class Topic(NamedTuple):
-    """What a producer has to know of the topic that it writes to."""
-
-    partitions: int
-    max_bytes: int | None
-    """The largest batch that it takes, before compression; ``None`` if this user may not see its settings."""
-
-
 class Outgoing(NamedTuple):
-    """A record to be sent."""
+    """A record to be sent; its key chooses the partition, as in Java's clients."""
 
     value: bytes
-    key: bytes | None
+    key: bytes
     location: Location
     """Of the record that it comes from, for messages."""
-    partition: int | None = None
-    """``None`` if the key chooses, as in Java's clients."""
     headers: Sequence[tuple[str, bytes]] = ()
 
 
@@ -91,13 +79,13 @@ class Producer(Protocol):
     Those for transactions may block for longer than anybody wants to wait; they may be called in another thread.
     """
 
-    failed: list[tuple[ClientError, int | None]]
-    """Records that cannot be delivered, in the order in which that was found: why, and the number of the record,
-    ``None`` if the client knows no more than that some were not delivered."""
+    failed: list[tuple[ClientError, Outgoing | None]]
+    """Why records cannot be delivered, in the order in which that was found, and which; ``None`` if the client knows no
+    more than that some were not delivered."""
     rejections: list[str]
     """Why brokers have rejected the login or a certificate, in the client's words; the caller may clear it."""
 
-    def send(self, topic: str, record: Outgoing, number: int) -> None:
+    def send(self, topic: str, record: Outgoing) -> None:
         """Accept a record; `Cause.NO_ANSWER` if that is not possible at the moment."""
         ...
 
@@ -161,11 +149,11 @@ class Client(Protocol):
         """
         ...
 
-    def topic(self, options: Mapping[str, Any], name: str) -> Topic:
-        """Return what there is to know of a topic.
+    def max_bytes(self, options: Mapping[str, Any], topic: str) -> int | None:
+        """Return the largest batch that a topic takes, before compression; ``None`` if this user may not see that.
 
         Raises:
-            ClientError: with `Cause.NO_ANSWER` if that takes more than about five seconds.
+            ClientError: the topic is missing; or, with `Cause.NO_ANSWER`, that takes more than about five seconds.
             ConfigError: see `create_producer`.
         """
         ...

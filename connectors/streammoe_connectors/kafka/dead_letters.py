@@ -12,7 +12,7 @@ from streammoe.ports import DeadLetter, DeadLetterSink
 from streammoe_connectors.kafka.contract import Outgoing
 from streammoe_connectors.kafka.delivery import Target, TopicSettings
 from streammoe_connectors.kafka.producer import DEFAULT_MAX_BYTES, TopicProducer, size_of
-from streammoe_connectors.kafka.topic_sink import TopicSink, check_topic, connection_for
+from streammoe_connectors.kafka.topic_sink import TopicSink, check_topic, connection_for, place_key
 
 SECTION = "dead_letters"
 HEADER_PREFIX = "header."
@@ -69,8 +69,9 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
         self._producer.check_delivered()
 
     def _record_of(self, letter: DeadLetter) -> Outgoing:
-        record = self._producer.keyless(letter.record, letter.location, headers_of(letter))
-        excess = size_of(record) - (self._producer.topic.max_bytes or DEFAULT_MAX_BYTES)
+        record = Outgoing(letter.record, place_key(letter.location), letter.location, headers_of(letter))
+        self._producer.connected()  # which knows the limit
+        excess = size_of(record) - (self._producer.max_bytes or DEFAULT_MAX_BYTES)
         if excess <= 0:
             return record
         kept = letter.record[: max(0, len(letter.record) - excess - _CUT_HEADER_BYTES)]

@@ -14,7 +14,7 @@ from streammoe_connectors.kafka.contract import Outgoing, Transactional
 from streammoe_connectors.kafka.delivery import Target, TopicSettings
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.settings import Connection
-from streammoe_connectors.kafka.topic_sink import TopicSink, check_topic, connection_for
+from streammoe_connectors.kafka.topic_sink import TopicSink, check_topic, connection_for, place_key
 from streammoe_connectors.kafka.transactions import TransactionalProducer
 
 SECTION = "predictions"
@@ -105,7 +105,7 @@ class KafkaPredictions(TopicSink, PredictionSink):
         keys = [None] * len(rows) if rows.keys is None else rows.keys
         producer = self._producer
         for line, key, location in zip(json_lines(rows).splitlines(), keys, rows.locations, strict=True):
-            producer.send(producer.keyless(line, location) if key is None else Outgoing(line, key, location))
+            producer.send(Outgoing(line, place_key(location) if key is None else key, location))
         producer.check_delivered()
 
     @property

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import threading
 import time
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
-import msgspec
-
-from streammoe.errors import ConfigError, SinkError
-from streammoe.ports import Location
+from streammoe.errors import ConfigError, RetriableSinkError, SinkError
 from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.clients import load_client
-from streammoe_connectors.kafka.contract import Cause, ClientError, Outgoing, Producer, Topic, Transactional
+from streammoe_connectors.kafka.contract import Cause, ClientError, Outgoing, Producer, Transactional
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.settings import Connection, client_options
 
@@ -41,7 +36,27 @@ _BATCH_OVERHEAD = 128  # of a batch of one record, at most
 _HEADER_OVERHEAD = 10
 _TRANSIENT = (Cause.NO_ANSWER, Cause.REJECTED)
 
-_ENCODE = msgspec.json.Encoder().encode
+_ADVICE = {
+    Cause.UNKNOWN_TOPIC: "does not exist on {servers}; create it, or correct {section}.topic",
+    Cause.TOO_LARGE: "accepts no record of {size} bytes{of}; raise its setting max.message.bytes well above that "
+    "(kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config max.message.bytes={room}), or "
+    "{if_too_large}",
+    Cause.NOT_AUTHORIZED: "may not be written ({error}); allow this user WRITE and DESCRIBE on it",
+    Cause.REJECTED: "cannot be written: {servers} rejects this client ({error}); correct its login",
+    Cause.NO_ANSWER: "has not acknowledged {what} ({error}{rejected}); check whether {servers} and all its in-sync "
+    "replicas are up, and whether {section}.bootstrap_servers and the login are correct, or raise "
+    "{section}.delivery_timeout_seconds",
+    Cause.TRANSACTIONAL_ID_NOT_AUTHORIZED: "may not be written with the transactional id {name!r} ({error}); allow "
+    "this user WRITE and DESCRIBE on that, or set another {section}.transactional_id",
+    Cause.TRANSACTION_TIMEOUT_TOO_LONG: "cannot be written: {section}.transaction_timeout_seconds = {timeout:g} is "
+    "more than the brokers allow; lower it, or raise their transaction.max.timeout.ms",
+    Cause.TRANSACTION_ENDED: "cannot be written: a transaction has ended that was open for {age:.0f} s ({error}). "
+    "Brokers abort one after {timeout:g} s: then raise {section}.transaction_timeout_seconds well above "
+    "checkpoint.every_seconds. Or another daemon with transactional id {name!r} has taken over: then stop one of them, "
+    "or give each its own {section}.transactional_id and group",
+    Cause.OTHER: "cannot be written{of} ({error}); see the brokers' log",
+}
+"""What is wrong with a topic, and what to do about it."""
 
 Result = TypeVar("Result")
 
@@ -77,14 +92,15 @@ class TopicProducer:
         give_up_seconds: float | None = None,
     ) -> None:
         self.target = target
-        self.topic = Topic(1, None)
-        """As of the latest connection."""
+        self.max_bytes: int | None = None
+        """The largest batch that the topic takes, as of the latest connection; ``None`` if it may not be seen."""
         self.rejection = ""
         """Why brokers reject the login or certificate at present, in their words."""
         self._client = load_client(connection.client)
         self._connection = connection
         self._delivery = delivery
         self._transactional = transactional
+        self._open_since: float | None = None  # when the open transaction began
         longest = delivery.delivery_timeout_seconds + _GRACE_SECONDS
         self._give_up_seconds = longest if give_up_seconds is None else min(give_up_seconds, longest)
         self._servers = ", ".join(connection.bootstrap_servers)
@@ -139,8 +155,8 @@ class TopicProducer:
 
     def _connect_once(self) -> Producer:
         options = client_options(self._connection)
-        self.topic = self._client.topic(options, self.target.topic)
-        batch_bytes = min(self._delivery.batch_bytes, self.topic.max_bytes or DEFAULT_MAX_BYTES)
+        self.max_bytes = self._client.max_bytes(options, self.target.topic)
+        batch_bytes = min(self._delivery.batch_bytes, self.max_bytes or DEFAULT_MAX_BYTES)
         delivery = self._delivery.model_copy(update={"batch_bytes": batch_bytes})
         return self._client.create_producer(options, delivery, self._transactional)
 
@@ -164,16 +180,6 @@ class TopicProducer:
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
-    def keyless(self, value: bytes, location: Location, headers: Sequence[tuple[str, bytes]] = ()) -> Outgoing:
-        """Return the record for one without key: its location as JSON is the key, and chooses the partition.
-
-        So a record that is written again after a restart has the same key, and goes to the same partition.
-        """
-        if self._producer is None:
-            self.connected()
-        key = _ENCODE(location)
-        return Outgoing(value, key, location, zlib.crc32(key) % self.topic.partitions, headers)
-
     def send(self, record: Outgoing) -> None:
         """Send a record; waits if too many are not acknowledged.
 
@@ -184,19 +190,17 @@ class TopicProducer:
             raise self._failure
         if self._bytes > MAX_UNFLUSHED_BYTES:
             self.flush()
-        self._send(self._producer or self.connected(), record, len(self._unflushed))
+        self._send(self._producer or self.connected(), record)
         self._unflushed.append(record)
         self._bytes += len(record.value) + _BATCH_OVERHEAD
 
-    def _send(self, producer: Producer, record: Outgoing, number: int) -> None:
-        deadline = math.inf
+    def _send(self, producer: Producer, record: Outgoing) -> None:
+        deadline = time.monotonic() + self._give_up_seconds
         while True:
             try:
-                return producer.send(self.target.topic, record, number)
+                return producer.send(self.target.topic, record)
             except ClientError as error:  # for want of the topic's metadata, if it may be repeated
-                now = time.monotonic()
-                deadline = min(deadline, now + self._give_up_seconds)
-                if error.cause is not Cause.NO_ANSWER or now >= deadline:
+                if error.cause is not Cause.NO_ANSWER or time.monotonic() > deadline:
                     raise self.fail(error, record) from error
                 self._closed.wait(_RETRY_SECONDS)
 
@@ -230,8 +234,8 @@ class TopicProducer:
             raise self.fail(ClientError(Cause.REJECTED, rejection))
         self._disconnect()
         producer = self.connected()
-        for number, record in enumerate(self._unflushed):
-            self._send(producer, record, number)
+        for record in self._unflushed:
+            self._send(producer, record)
 
     def check_delivered(self) -> None:
         """Raise `SinkError` if a record cannot be delivered."""
@@ -244,53 +248,41 @@ class TopicProducer:
 
     # --- failing ----------------------------------------------------------------------------------------------------
 
-    def fail(self, error: ClientError, record: Outgoing | int | None = None) -> SinkError:
+    def fail(self, error: ClientError, record: Outgoing | None = None) -> SinkError:
         """Return the error to raise from now on; the first one has precedence, since it is the cause."""
         if self._failure is None:
             if self._producer is not None and self._producer.failed:
                 error, record = self._producer.failed[0]
-            self._failure = self.as_sink_error(error, self._unflushed[record] if isinstance(record, int) else record)
+            self._failure = self.as_sink_error(error, record)
             self._failure.__cause__ = error
         return self._failure
 
     def as_sink_error(self, error: ClientError, record: Outgoing | None = None) -> SinkError:
         """Return an error that says what went wrong and what to do about it."""
-        target = self.target
+        section, topic, if_too_large = self.target
+        name, timeout = self._transactional or Transactional("", 0.0)
+        if name and error.retriable:
+            return RetriableSinkError(
+                f"{section}: {self._servers} has not answered the producer of transactional id {name!r} ({error})"
+            )
         of = "" if record is None else f" (from {json.dumps(record.location, ensure_ascii=False)})"
-        match error.cause:
-            case Cause.UNKNOWN_TOPIC:
-                advice = f"does not exist on {self._servers}; create it, or correct {target.section}.topic"
-            case Cause.INVALID_TOPIC:
-                advice = f"cannot be written ({error}); correct {target.section}.topic"
-            case Cause.TOO_LARGE:
-                size = 0 if record is None else size_of(record)
-                advice = f"accepts no record of {size} bytes{of}; {self.if_too_large(size)}"
-            case Cause.NOT_AUTHORIZED:
-                advice = f"may not be written ({error}); allow this user WRITE and DESCRIBE on it"
-            case Cause.REJECTED:
-                advice = f"cannot be written: {self._servers} rejects this client ({error}); correct its login"
-            case Cause.NO_ANSWER if record is None and not self._unflushed:
-                advice = (
-                    f"cannot be reached ({error}); start {self._servers}, or correct {target.section}.bootstrap_servers"
-                )
-            case Cause.NO_ANSWER:
-                rejected = f"; {self._servers} rejects this client: {self.rejection}" if self.rejection else ""
-                advice = (
-                    f"has not acknowledged a record{of} ({error}{rejected}); check whether {self._servers} and all "
-                    f"its in-sync replicas are up, and whether the login is correct, or raise "
-                    f"{target.section}.delivery_timeout_seconds"
-                )
-            case _:
-                advice = f"cannot be written{of} ({error}); see the brokers' log"
-        return SinkError(f"{target.section}: topic {target.topic!r} {advice}; {AFTERWARDS}")
-
-    def if_too_large(self, size: int) -> str:
-        """Return what to do about a record of so many bytes."""
-        return (
-            "raise its setting max.message.bytes well above that (kafka-configs.sh --alter --entity-type topics "
-            f"--entity-name {self.target.topic} --add-config max.message.bytes={2 * size + 1024}), or "
-            f"{self.target.if_too_large}"
+        size = 0 if record is None else size_of(record)
+        advice = _ADVICE[error.cause].format(
+            section=section,
+            topic=topic,
+            if_too_large=if_too_large,
+            servers=self._servers,
+            error=error,
+            of=of,
+            what=f"a record{of}" if record is not None or self._unflushed else "this client",
+            rejected=f"; it is rejected: {self.rejection}" if self.rejection else "",
+            size=size,
+            room=2 * size + 1024,
+            name=name,
+            timeout=timeout,
+            age=0.0 if self._open_since is None else time.monotonic() - self._open_since,
         )
+        return SinkError(f"{section}: topic {topic!r} {advice}; {AFTERWARDS}")
 
     def answered(self, call: Callable[[], Result], what: str) -> Result:
         """Return the result of a call that may block for ever; raise `ClientError` if it has none in time."""

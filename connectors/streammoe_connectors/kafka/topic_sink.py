@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from pydantic import BaseModel
 
 from streammoe.errors import ConfigError
-from streammoe.ports import Sink
+from streammoe.ports import Location, Sink
 from streammoe_connectors.kafka.clients import load_client, require_client
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.settings import Connection
@@ -28,6 +29,11 @@ class TopicSink(Sink):
 
     def close(self) -> None:
         self._producer.close()
+
+
+def place_key(location: Location) -> bytes:
+    """Return the key of a record whose source has none, the same whenever it is written again."""
+    return msgspec.json.encode(location)
 
 
 def connection_for(settings: Connection, section: str, sources: Sequence[BaseModel]) -> Connection:

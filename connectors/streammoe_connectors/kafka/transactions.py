@@ -10,14 +10,14 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
-from streammoe.errors import RetriableSinkError, SinkError, SourceError
+from streammoe.errors import SinkError, SourceError
 from streammoe.ports import Position, Recovered, parts_of
 from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.consumer import ClusterUnavailableError
 from streammoe_connectors.kafka.contract import Cause, ClientError, Outgoing, Producer, Transactional
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.offsets import OffsetMetadata, offsets_of
-from streammoe_connectors.kafka.producer import AFTERWARDS, CLOSE_TIMEOUT_SECONDS, TopicProducer
+from streammoe_connectors.kafka.producer import CLOSE_TIMEOUT_SECONDS, TopicProducer
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
@@ -45,9 +45,7 @@ class TransactionalProducer(TopicProducer):
         self, target: Target, connection: Connection, delivery: Delivery, *, group: str, transactional: Transactional
     ) -> None:
         self._group = group
-        self._name, self._timeout = transactional
         self._recovering: Future[Recovered] | None = None
-        self._open_since: float | None = None
         self._last_commit: tuple[Position, int] | None = None
         super().__init__(target, connection, delivery, transactional, give_up_seconds=ANSWER_SECONDS)
 
@@ -169,36 +167,6 @@ class TransactionalProducer(TopicProducer):
             in_background(call).result(CLOSE_TIMEOUT_SECONDS)
         except (ClientError, TimeoutError) as error:
             _LOGGER.info("%s (%r)", otherwise, error)
-
-    def as_sink_error(self, error: ClientError, record: Outgoing | None = None) -> SinkError:
-        section = self.target.section
-        if error.cause is Cause.TRANSACTIONAL_ID_NOT_AUTHORIZED:
-            return SinkError(
-                f"{section}.transactional_id: {self._name!r} may not be used by this user; allow it WRITE and DESCRIBE "
-                "on this transactional id, or set another one"
-            )
-        if error.cause is Cause.TRANSACTION_TIMEOUT_TOO_LONG:
-            return SinkError(
-                f"{section}.transaction_timeout_seconds: {self._timeout:g} is more than the brokers allow; lower it, "
-                "or raise their transaction.max.timeout.ms"
-            )
-        if error.retriable:
-            return RetriableSinkError(
-                f"{section}: {self._servers} has not answered the producer of transactional id {self._name!r} ({error})"
-            )
-        if error.cause is not Cause.TRANSACTION_ENDED:
-            return super().as_sink_error(error, record)
-        age = 0.0 if self._open_since is None else time.monotonic() - self._open_since
-        if age >= self._timeout:
-            return SinkError(
-                f"{section}: a transaction was open for {age:.0f} s, and brokers abort it after {self._timeout:g} s; "
-                f"raise {section}.transaction_timeout_seconds well above checkpoint.every_seconds, or lower the "
-                f"latter; {AFTERWARDS}"
-            )
-        return SinkError(
-            f"{section}: another daemon with transactional id {self._name!r} has taken over ({error}); stop one of "
-            f"them, or give each its own {section}.transactional_id and group; {AFTERWARDS}"
-        )
 
 
 def kafka_part(position: Position | None) -> Position | None:

@@ -24,7 +24,6 @@ from streammoe_connectors.kafka.contract import (
     Cause,
     ClientError,
     Outgoing,
-    Topic,
     Transactional,
     TransactionStep,
 )
@@ -63,23 +62,22 @@ class KafkaPythonProducer:
         if transactional is not None:
             arguments["transactional_id"] = transactional.name
             arguments["transaction_timeout_ms"] = int(1000 * transactional.timeout)
-        self.failed: list[tuple[ClientError, int | None]] = []
-        self._sent: deque[tuple[Any, int]] = deque()
+        self.failed: list[tuple[ClientError, Outgoing | None]] = []
+        self._sent: deque[tuple[Any, Outgoing]] = deque()
         self._producer, self.rejections = _open(KafkaProducer, arguments)
 
-    def send(self, topic: str, record: Outgoing, number: int) -> None:
-        value, key, _, partition, headers = record
+    def send(self, topic: str, record: Outgoing) -> None:
         try:
-            future = self._producer.send(topic, value, key, list(headers), partition)
+            future = self._producer.send(topic, record.value, record.key, list(record.headers))
         except errors.KafkaError as error:
             raise client_error(error) from error
-        self._sent.append((future, number))
+        self._sent.append((future, record))
 
     def pending(self) -> int:
         while self._sent and self._sent[0][0].is_done:
             if self._sent[0][0].exception is not None:
                 # One that fails for a reason of its own ends an idempotent producer, which fails all others likewise.
-                failed = [(client_error(one.exception), i) for one, i in self._sent if one.exception is not None]
+                failed = [(client_error(one.exception), of) for one, of in self._sent if one.exception is not None]
                 self.failed += sorted(failed, key=lambda each: each[0].cause is Cause.OTHER)
             self._sent.popleft()
         return len(self._sent)
@@ -108,19 +106,18 @@ class KafkaPythonProducer:
         self._call(self._producer.close, seconds or 1.0)
 
 
-def topic(options: Mapping[str, Any], name: str) -> Topic:
-    """See `Client.topic`."""
+def max_bytes(options: Mapping[str, Any], topic: str) -> int | None:
+    """See `Client.max_bytes`."""
     admin, _ = _open(KafkaAdminClient, own_options(options))
     try:
-        (found,) = admin.describe_topics([name])
+        (found,) = admin.describe_topics([topic])
         if (failure := errors.for_code(found["error_code"])) is not errors.NoError:
             raise failure
-        limit = None
         with suppress(errors.KafkaError, LookupError):  # a user allowed to write need not see settings
-            resource = ConfigResource(ConfigResourceType.TOPIC, name, {_LIMIT: None})
+            resource = ConfigResource(ConfigResourceType.TOPIC, topic, {_LIMIT: None})
             configs = admin.describe_configs([resource], config_filter="all")
-            limit = int(configs["topic"][name][_LIMIT]["value"])
-        return Topic(len(found["partitions"]), limit)
+            return int(configs["topic"][topic][_LIMIT]["value"])
+        return None
     except (errors.KafkaError, ValueError) as error:
         raise client_error(error) from error
     finally:
@@ -202,8 +199,6 @@ def client_error(error: BaseException) -> ClientError:
     cause = CAUSES.get(getattr(error, "errno", None) or 0, Cause.OTHER)
     if cause is Cause.OTHER and getattr(error, "retriable", False):
         cause = Cause.NO_ANSWER
-    elif isinstance(error, ValueError):  # its own check of a name
-        cause = Cause.INVALID_TOPIC
     elif isinstance(error, errors.IllegalStateError) or cause is Cause.TRANSACTION_ENDED:
         cause, text = Cause.TRANSACTION_ENDED, type(error).__name__
     elif "InvalidTransactionTimeout" in text:  # wrapped in a general error

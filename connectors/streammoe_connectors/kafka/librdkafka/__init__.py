@@ -2,13 +2,13 @@
 
 from streammoe_connectors.kafka.librdkafka.consumer import LibrdkafkaConsumer
 from streammoe_connectors.kafka.librdkafka.options import check_producer_options
-from streammoe_connectors.kafka.librdkafka.producer import LibrdkafkaProducer, topic
+from streammoe_connectors.kafka.librdkafka.producer import LibrdkafkaProducer, max_bytes
 
 __all__ = [
     "check_producer_options",
     "create_consumer",
     "create_producer",
-    "topic",
+    "max_bytes",
 ]
 
 create_consumer = LibrdkafkaConsumer

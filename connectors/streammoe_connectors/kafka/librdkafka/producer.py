@@ -21,7 +21,6 @@ from streammoe_connectors.kafka.contract import (
     Cause,
     ClientError,
     Outgoing,
-    Topic,
     Transactional,
     TransactionStep,
 )
@@ -66,25 +65,22 @@ class LibrdkafkaProducer:
             arguments["transaction.timeout.ms"] = transaction_ms
             arguments["socket.timeout.ms"] = min(60_000, max(100, transaction_ms - 100))
         arguments["delivery.timeout.ms"] = timeout_ms
-        self.failed: list[tuple[ClientError, int | None]] = []
+        self.failed: list[tuple[ClientError, Outgoing | None]] = []
         self._fatal: KafkaException | None = None
         self._groups: dict[str, Any] = {}
         self._producer: Any = _created(ClientProducer, arguments)
 
-    def send(self, topic: str, record: Outgoing, number: int) -> None:
-        value, key, _, partition, headers = record
-        failed = partial(self._record_failure, number)
+    def send(self, topic: str, record: Outgoing) -> None:
+        failed = partial(self._record_failure, record)
         try:
-            self._producer.produce(
-                topic, value, key, -1 if partition is None else partition, failed, headers=list(headers)
-            )
+            self._producer.produce(topic, record.value, record.key, on_delivery=failed, headers=list(record.headers))
         except BufferError as error:
             raise ClientError(Cause.NO_ANSWER, str(error)) from error
         except KafkaException as error:
             raise self._client_error(error) from error
 
-    def _record_failure(self, number: int, error: KafkaError, _: Message) -> None:
-        self.failed.append((client_error(KafkaException(error)), number))
+    def _record_failure(self, record: Outgoing, error: KafkaError, _: Message) -> None:
+        self.failed.append((client_error(KafkaException(error)), record))
 
     def pending(self) -> int:
         self._serve(self._producer.poll, 0)
@@ -143,21 +139,20 @@ class LibrdkafkaProducer:
         wait([in_background(references.clear)], seconds)
 
 
-def topic(options: Mapping[str, Any], name: str) -> Topic:
-    """See `Client.topic`."""
+def max_bytes(options: Mapping[str, Any], topic: str) -> int | None:
+    """See `Client.max_bytes`."""
     rejections: list[str] = []
     callback = partial(_record_rejection, rejections)
     admin = _created(AdminClient, {**own_options(options), "logger": LOGGER, "error_cb": callback})
     try:
-        found = admin.list_topics(name, timeout=_ANSWER_SECONDS).topics[name]
+        found = admin.list_topics(topic, timeout=_ANSWER_SECONDS).topics[topic]
         if found.error is not None or not found.partitions:
             raise KafkaException(found.error or KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
-        limit = None
         with suppress(KafkaException, LookupError):  # a user allowed to write need not see settings
-            resource = ConfigResource(ResourceType.TOPIC, name)
+            resource = ConfigResource(ResourceType.TOPIC, topic)
             (configs,) = admin.describe_configs([resource], request_timeout=_ANSWER_SECONDS).values()
-            limit = int(configs.result()["max.message.bytes"].value)
-        return Topic(len(found.partitions), limit)
+            return int(configs.result()["max.message.bytes"].value)
+        return None
     except KafkaException as error:
         admin.poll(0)
         if rejections:

@@ -10,7 +10,6 @@ from streammoe_connectors.kafka.contract import Cause
 CASES = [
     (Cause.NO_ANSWER, errors.KafkaTimeoutError("120 s"), KafkaError._MSG_TIMED_OUT),
     (Cause.UNKNOWN_TOPIC, errors.UnknownTopicOrPartitionError(), KafkaError.UNKNOWN_TOPIC_OR_PART),
-    (Cause.INVALID_TOPIC, errors.InvalidTopicError(), KafkaError.TOPIC_EXCEPTION),
     (Cause.TOO_LARGE, errors.MessageSizeTooLargeError(), KafkaError.MSG_SIZE_TOO_LARGE),
     (Cause.NOT_AUTHORIZED, errors.TopicAuthorizationFailedError("p"), KafkaError.TOPIC_AUTHORIZATION_FAILED),
     (
