@@ -32,7 +32,6 @@ from streammoe.daemon.server import MetricsServer
 from streammoe.errors import ConfigError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
-from streammoe.persistence.resharding import check_mark
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.overlapped import OverlappedPredictions, has_other_core
 from streammoe.pipeline.pipeline import Pipeline
@@ -97,7 +96,6 @@ def open_daemon(
     """
     with ExitStack() as stack:
         lock = stack.enter_context(FolderLock(settings.checkpoint.dir))
-        check_mark(lock.folder)
         store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep, lock=lock)
         store.prepare()
         server = None

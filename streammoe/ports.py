@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol, overload
 
 import numpy as np
 
-from streammoe.errors import SourceError
 from streammoe.types import FloatArray, IntArray
 
 Position = dict[str, Any]
@@ -271,22 +270,6 @@ class Source(Protocol):
     """Whether the source can seek to an earlier position again."""
     can_look_ahead: ClassVar[bool] = False
     """Whether its first records can be read without waiting for anybody, and without anybody noticing."""
-
-    @staticmethod
-    def redistributed(positions: Sequence[Position], count: int) -> list[Position]:  # noqa: ARG004 - for subclasses
-        """Return positions for `count` readers that together go on where the readers at these positions have ended.
-
-        What was read before them is read by none, and everything after them by exactly one.
-
-        Raises:
-            SourceError: the positions are not those of all readers that share a stream, or the source cannot be shared.
-        """
-        raise SourceError("their source is not shared by several daemons; only Kafka topics are divided into shards")
-
-    @staticmethod
-    def reader_of(location: Location, count: int) -> int:  # noqa: ARG004 - for subclasses
-        """Return which of `count` readers, by its index in `redistributed`, gets records of a location."""
-        return 0
 
     def seek(self, position: Position | None) -> None:
         """Go to `position`, or to the configured beginning for ``None``.

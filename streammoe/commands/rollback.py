@@ -16,7 +16,6 @@ from streammoe.configuration import connectors, load_settings
 from streammoe.console import logged, setting_options
 from streammoe.errors import CheckpointError, ConfigError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, NewerCheckpointError
-from streammoe.persistence.resharding import check_mark
 from streammoe.ports import Position, parts_of
 
 
@@ -56,7 +55,6 @@ def roll_back(folder: Path, to: int | None = None) -> RollbackResult:
     if not store.generations():  # before taking the lock, which would create the folder
         raise CheckpointError(f"checkpoint folder {folder}: there is no checkpoint; give a daemon's checkpoint.dir")
     with FolderLock(folder):
-        check_mark(folder)
         sound, problems = _sound(store)
         target = _target(store, sound, problems, to)
         checkpoint = sound[target]

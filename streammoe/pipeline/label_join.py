@@ -10,7 +10,7 @@ import copy
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
@@ -429,43 +429,6 @@ def _saved_in(arrays: Mapping[str, AnyArray], n_lags: int) -> Iterator[_WaitingR
         if lags is not None and not np.isnan(lags[i]).any():
             waiting.lags = lags[i].copy()
         yield waiting
-
-
-def divided_labels(
-    buffers: Sequence[Mapping[str, AnyArray]], key: str, n_lags: int, count: int, reader_of: Callable[[Location], int]
-) -> list[dict[str, AnyArray]]:
-    """Divide the records that wait in several joins of one stream among other joins.
-
-    Each waits on for as many records, of its new join, as it would have in its own; and until the same time, which is
-    the latest of all.
-
-    Args:
-        buffers: the results of `LabelJoin.arrays`.
-        key: the field that both halves of an event hold.
-        n_lags: number of lags that a prediction sees.
-        count: number of the other joins.
-        reader_of: returns which of them gets records of a location.
-
-    Raises:
-        CheckpointError: the arrays are invalid, or records of one key have waited in two joins and would meet in one.
-    """
-    clocks = [_clock_of(arrays) for arrays in buffers]
-    seen, now = max(own for own, _ in clocks), max(own for _, own in clocks)
-    divided: list[dict[str, _WaitingRecord]] = [{} for _ in range(count)]
-    for arrays, (own_seen, _) in zip(buffers, clocks, strict=True):
-        for waiting in _saved_in(arrays, n_lags):
-            waiting.number += seen - own_seen
-            if waiting.time == _UNKNOWN:
-                waiting.time = now
-            waiting.key = str(label(key, object_of(waiting.record).get(key), text=False, notation=VERBATIM))
-            joined = divided[reader_of(_LOCATION.decode(waiting.location))]
-            require(
-                waiting.key not in joined,
-                f"records with the key {shown(waiting.key)} wait in two folders, which no daemon would have brought "
-                "together, and would meet in one; let them expire first",
-            )
-            joined[waiting.key] = waiting
-    return [_arrays_of(sorted(own.values(), key=lambda waiting: waiting.number), n_lags, seen, now) for own in divided]
 
 
 def digest_with(model: MixtureOfExperts, labels: Mapping[str, AnyArray]) -> str:

@@ -5,7 +5,6 @@ import json
 import numpy as np
 
 from streammoe.persistence import read_checkpoint
-from streammoe.scaleout.commands.reshard import reshard
 from streammoe.scaleout.watcher import Watcher
 from tests.kafka_lab.lab import Daemon, Producer, wait_until
 from tests.unit.scaleout.shards import Largest
@@ -24,9 +23,10 @@ def lines(n):
 class Shards:
     """Daemons of one group."""
 
-    def __init__(self, folder, address, topic, count):
+    def __init__(self, folder, address, topic, count, start):
         common = {
             "source.group": topic,
+            "source.start": start,
             "source.discover_seconds": 1.0,
             "schema.ignore": ["i"],
             "model.warmup": 20,
@@ -72,18 +72,17 @@ class Shards:
 def test_each_event_is_learned_by_one_daemon_whatever_their_number_is(topics, tmp_path):
     topic, path = topics.create(partitions=PARTITIONS), tmp_path / "lines"
     path.write_bytes(b"\n".join(lines(MOST)))
-    divisions = [Shards(tmp_path, topics.address, topic, count) for count in (2, 3, 1)]
+    starts = {2: "earliest", 3: "committed", 1: "committed"}
+    divisions = [Shards(tmp_path, topics.address, topic, count, start) for count, start in starts.items()]
     two, three, one = divisions
     two.start()
     producer = Producer(topics.address, topic, path, PARTITIONS, rate=300)
     try:
         wait_until(two.have_learned, "two have learned")
         two.stop()
-        reshard(two.folders, three.folders)
         three.start()
         wait_until(three.have_learned, "three have learned")
         three.stop()
-        reshard(three.folders, one.folders)
         sent = producer.stop()
     finally:
         producer.kill()

@@ -170,7 +170,6 @@ _WRONG = {
         ),
         "folder --out out --watch --metrics-host 192.0.2.1 --metrics-port 1",
     ),
-    "reshard": ("folder --into new", "missing --into missing"),
 }
 """Beginnings of commands, and their ends."""
 _COMMANDS = [f"{begin}{'' if begin.endswith('=') else ' '}{end}" for begin, ends in _WRONG.items() for end in ends]

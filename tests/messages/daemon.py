@@ -15,7 +15,6 @@ from streammoe.daemon.signals import HangupFlag, StopFlag
 from streammoe.errors import RetriableCheckpointError
 from streammoe.estimators import MoERegressor
 from streammoe.options import WarmUp
-from streammoe.persistence.resharding import Mark, check_mark
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
@@ -155,23 +154,7 @@ def _global(*, damaged=False, back=False, **arguments):
 _PLAIN = {"kind": "gaussian", "tail": np.inf}
 
 
-def _marked(*, is_left):
-    def case(folder):
-        Mark("plan", is_left, ["of-2/0", "of-2/1"], ["of-3/0", "of-3/1", "of-3/2"]).write(folder)
-        check_mark(folder)
-
-    return case
-
-
-def _no_mark(folder):
-    (folder / "resharding").write_text("{}")
-    check_mark(folder)
-
-
 CASES = {
-    "a folder whose partitions others have": _marked(is_left=True),
-    "a folder whose checkpoint is not there yet": _marked(is_left=False),
-    "a folder with a mark that is none": _no_mark,
     "a model without tails, and other settings": _over({"expert": _PLAIN, "drift": "off"}, {}),
     "a global model that is damaged": _global(damaged=True),
     "a global model whose versions go back": _global(back=True),

@@ -25,7 +25,6 @@ from streammoe_connectors.kafka.position import check_position, check_shard
 from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.records import RECORD
-from streammoe_connectors.kafka.resharding import redistributed
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from streammoe_connectors.kafka.transactions import TransactionalProducer
@@ -117,17 +116,6 @@ def _registry(answer, *, kind="AVRO", **login):
     return case
 
 
-def _shard(shard, *, group="g", topic="t", topic_id="one", partition=None):
-    partitions = {} if partition is None else {partition: 5}
-    topics = {topic: {"id": topic_id, "partitions": partitions}}
-    return {"kind": "kafka", "group": group, "owner": "o", "shard": shard, "topics": topics}
-
-
-def _divided(**second):
-    """Return why the positions of a first shard and another one cannot be divided."""
-    return lambda _: redistributed([_shard("0/2"), _shard(**{"shard": "1/2", **second})], 3)
-
-
 _UNTRUSTED = ConnectionError()
 _UNTRUSTED.__cause__ = ssl.SSLCertVerificationError()
 _UNTRUSTED.__cause__.verify_message = "certificate has expired"
@@ -213,13 +201,6 @@ CASES = {
         "source.sasl_oauth_token_url=https://login.example/token",
     ),
     "a position of another source": lambda _: check_position({"kind": "file"}),
-    "shards, one that is missing": lambda _: redistributed([_shard("1/3")], 3),
-    "shards, one twice": lambda _: redistributed([_shard("0/1"), _shard("0/1")], 3),
-    "shards of two divisions": _divided(shard="1/3"),
-    "shards of two groups": _divided(group="h"),
-    "shards of other topics": _divided(topic="u"),
-    "shards of a topic that was created again": _divided(topic_id="two"),
-    "shards, one with a partition of another": _divided(partition="2"),
     "an offset that is lost": lambda _: reset_offset(_reading(), FIRST, 1, LIMITS, Counter()),
     "an offset that is lost, going on": lambda _: (
         reset_offset(_reading(on_lost="latest"), FIRST, 1, LIMITS, Counter()) and None

@@ -15,7 +15,7 @@ from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 _LOGGER = logging.getLogger("streammoe.source")
 _LOG_INTERVAL_SECONDS = 60.0
-_RELEASE_TIMEOUT_MS = 1_500
+_RELEASE_TIMEOUT_MS = 5_000
 
 
 class Ownership:
@@ -74,9 +74,17 @@ class Ownership:
             self._check_and_commit(consumer)
 
     def release(self, consumer: AssignedConsumer) -> None:
-        """Release the partitions, so that others can take over at once."""
+        """Release the partitions, so that others can take over at once where this daemon has ended."""
         if self._offsets and time.monotonic() >= self._quiet_until:
+            consumer.failed_commits.clear()
             consumer.commit(self._offsets, self._mark("").encode(), wait_ms=_RELEASE_TIMEOUT_MS)
+            for reason in consumer.failed_commits:
+                _LOGGER.warning(
+                    "the last position could not be committed to group %s (%s): daemons that begin with start = "
+                    '"committed" would learn some events again; start this one once more, and stop it',
+                    self._settings.group,
+                    reason,
+                )
 
     def _check_and_commit(self, consumer: AssignedConsumer) -> None:
         """Commit, after checking for other owners now and then."""

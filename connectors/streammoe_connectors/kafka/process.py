@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import select
 import signal
@@ -14,10 +15,11 @@ import threading
 import time
 
 from streammoe.errors import SourceError
-from streammoe_connectors.kafka.frames import Close, Inlet, Message, Outlet, Start, Status
+from streammoe_connectors.kafka.frames import Close, Inlet, Log, Message, Outlet, Start, Status
 
 _PIPE_BYTES = 1 << 20
-_CLOSE_TIMEOUT_SECONDS = 4.0
+_CLOSE_TIMEOUT_SECONDS = 8.0
+"""Longer than the last commit may take."""
 _MAX_ERROR_BYTES = 2_000
 
 
@@ -93,7 +95,7 @@ class ReaderProcess:
         return True
 
     def receive(self, timeout: float) -> Message | None:
-        """Return the next message, or ``None`` if none is complete within `timeout` seconds.
+        """Return the next message but lines for the log, or ``None`` if none is complete within `timeout` seconds.
 
         Raises:
             SourceError: the child has died.
@@ -104,7 +106,9 @@ class ReaderProcess:
                 message = self._inlet.next()
             except EOFError:
                 raise self._child_died() from None
-            if message is not None:
+            if isinstance(message, Log):
+                logging.getLogger(message.name).log(message.level, "%s", message.message)
+            elif message is not None:
                 return message
             remaining = deadline - time.monotonic()
             if remaining <= 0 or not self._poll.poll(remaining * 1000):

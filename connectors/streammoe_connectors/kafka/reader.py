@@ -125,10 +125,11 @@ class Reader:
     # --- the daemon -------------------------------------------------------------------------------------------------
 
     def _handle_commands(self) -> None:
-        while (command := self._inlet.next()) is not None:
+        # Behind the last command the pipe has ended.
+        while not self._closing and (command := self._inlet.next()) is not None:
             if isinstance(command, Commit):
                 self._ownership.note(command.position, command.checkpoint_generation)
-            self._closing = self._closing or isinstance(command, Close)
+            self._closing = isinstance(command, Close)
 
     def _tick(self) -> None:
         """Do what is due independent of what is being read."""

@@ -8,15 +8,14 @@ import uuid
 from collections.abc import Callable
 
 from streammoe.errors import ConfigError, SourceError
-from streammoe.ports import Batch, Location, Position, Source, SourceStatus, TopicPartition
+from streammoe.ports import Batch, Position, Source, SourceStatus, TopicPartition
 from streammoe.secrets import revealed
 from streammoe_connectors.kafka.batches import unpacked
 from streammoe_connectors.kafka.clients import require_client
-from streammoe_connectors.kafka.frames import Commit, Failed, Fetched, Finished, Log, Moved, Start, Status
+from streammoe_connectors.kafka.frames import Commit, Failed, Fetched, Finished, Moved, Start, Status
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.position import check_position
 from streammoe_connectors.kafka.process import ReaderProcess
-from streammoe_connectors.kafka.resharding import redistributed
 from streammoe_connectors.kafka.settings import client_options
 from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSettings
 from streammoe_connectors.kafka.values import Values
@@ -36,13 +35,6 @@ class KafkaSource(Source):
     """
 
     Settings = KafkaSettings
-
-    redistributed = staticmethod(redistributed)
-
-    @staticmethod
-    def reader_of(location: Location, count: int) -> int:
-        """Return the shard of a record's partition."""
-        return int(location["partition"]) % count
 
     def __init__(self, settings: KafkaSettings) -> None:
         require_client(settings, 'source.kind = "kafka"')
@@ -143,8 +135,6 @@ class KafkaSource(Source):
                     self._position_to_checkpoint = message.position if message.needs_checkpoint else None
                     self._positions = offsets_of(message.position)
                     self._total = message.total
-                case Log():
-                    logging.getLogger(message.name).log(message.level, "%s", message.message)
                 case Finished():
                     self._finished, self._n_consumed = True, self._total
                 case Failed():

@@ -174,6 +174,8 @@ class LibrdkafkaConsumer:
             self._consumer.unassign()  # the response is returned by a poll, which must not return records
         while wait_ms and self._n_commits and time.monotonic() < deadline:
             self._consumer.poll(0.02)
+        if wait_ms and self._n_commits:
+            self.failed_commits.append("no answer")
 
     def _record_commit(self, error: KafkaError | None, partitions: Sequence[ClientPartition]) -> None:
         self._n_commits -= 1
