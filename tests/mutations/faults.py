@@ -34,7 +34,7 @@ AREAS = {
     "distributions": "test_distributions.py pipeline/test_intervals.py",
     "persistence": (
         "persistence/test_format*.py test_lock.py test_store.py test_checked.py test_power_loss.py "
-        "test_checkpoint_format.py golden/test_*.py test_options.py"
+        "test_checkpoint_format.py golden/test_*.py test_options.py test_rollback.py"
     ),
     "appending": "test_append_log.py test_dead_letters.py test_power_loss.py",
     "checkpoints": (

@@ -311,15 +311,6 @@ def test_fit_continues_from_a_saved_model(call, data):
     call("fit", *Y, "--from-model", "m.model", "--degree", 2, code=4)
 
 
-def test_a_command_that_is_stopped_while_it_reads_ends_without_results(call, data, monkeypatch):
-    flag = "streammoe.daemon.signals.StopFlag."
-    monkeypatch.setattr(f"{flag}__enter__", lambda flag: setattr(flag, "requested", 1) or flag)
-    monkeypatch.setattr(f"{flag}__exit__", lambda *_: None)
-    for command, option, file in (("fit", "--out", "m.model"), ("evaluate", "--plot", "o.png")):
-        assert call(command, *Y, option, file, code=130).stdout == ""
-        assert not (data / file).exists()
-
-
 def test_where_no_configuration_is_given_advice_to_set_something_says_how(call, tmp_path):
     (tmp_path / "semi.csv").write_text("a;y\n1;2\n")
     assert "--set source.delimiter=VALUE" in call("evaluate", "semi.csv", "--target", "y", code=3).stderr

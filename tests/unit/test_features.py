@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.errors import InvalidEvent
 from streammoe.features import Encoder
 from streammoe.kernels.features import BLOCK, RUN, SETTLED
 from streammoe.layout import CYCLES
@@ -272,13 +272,6 @@ def test_predictions_take_what_is_beyond_as_the_end_and_leave_codes_alone():
         found,
         [[63.0, 1.7e9, made.limit], [-1.0, 253_402_300_800.0, np.nan], [np.nan, -62_135_596_800.0, -made.limit]],
     )
-
-
-def test_names_that_are_no_layout_are_rejected():
-    made = encoder(categorical=("c",), timestamps=("t",))
-    for names in (["x", "x"], ["t:day_sin", "x"], ["c=a", "c=a"], ["t:day_sin"]):
-        with pytest.raises(ConfigError):
-            made.set_features(names)
 
 
 # --- laws -----------------------------------------------------------------------------------------------------------

@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from streammoe import MoERegressor, assembly
+from streammoe import MoERegressor
 from streammoe.commands import main
 from streammoe.commands.inspect import inspect_path
-from streammoe.configuration import load_settings
-from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError
-from streammoe.persistence import CheckpointStore
 from streammoe.scaleout.global_model import Contained, GlobalModel, write
+from tests.unit import daemons
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
@@ -24,23 +22,24 @@ STATE = Path("state")
 
 @pytest.fixture
 def summary(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(assembly, "compile_kernels", lambda settings=None: None)
-    Path("config.toml").write_text("""
+    daemons.enter(
+        tmp_path,
+        monkeypatch,
+        """
         source = { kind = "file", path = "data-*.csv" }
         schema.target = "y"
         model = { kind = "classifier", n_experts = 2, warmup.size = 50, warmup.restarts = 1 }
         metrics.enabled = false
-    """)
+        """,
+    )
     for part in range(3):  # each run leaves one checkpoint
-        Path(f"data-{part}.csv").write_text("a,b,y\n" + "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(100)))
-        with assembly.open_daemon(load_settings("config.toml", environment={})) as running:
-            summary = running.daemon.run(StopFlag())
+        daemons.write_csv(f"data-{part}.csv", [(i % 7, i % 5, i % 3) for i in range(100)])
+        summary = daemons.run()
     return summary
 
 
 def test_file_and_folder_show_the_newest_sound_one_and_what_is_wrong_with_others(summary):
-    store = CheckpointStore(STATE)
+    store = daemons.store()
     first, second, third = store.generations()
     store.path(third + 1).write_bytes(b"")
     store.path(second).write_bytes(store.path(second).read_bytes()[:-1])

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-import streammoe
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.mm import IncrementalMM
 from streammoe.options import Exponential
@@ -169,13 +168,6 @@ def test_iterates_averages_and_residual_are_their_formulas(options):
             np.testing.assert_allclose(found[name], block, rtol=1e-12, atol=1e-13)
     assert model.convergence_residual == pytest.approx(np.linalg.norm(pull) / norm, rel=1e-10)
     assert model.step_size == schedule(n + 1)
-
-
-def test_with_plain_running_means_it_is_the_mean_of_the_events():
-    model = streammoe.mm.IncrementalMM(lambda x, y, theta: x, lambda s: s, initial_parameters=0, schedule=power(1.0))
-    assert math.isnan(model.convergence_residual)
-    learn(model, range(100))  # whole numbers
-    assert float(model.last_iterate) == pytest.approx(49.5)
 
 
 def test_steps_may_be_given_and_statistics_replaced():

@@ -13,8 +13,7 @@ import pytest
 from scipy import stats
 from scipy.integrate import quad
 
-from streammoe.distributions import Gaussian, Mixture, MultivariateMixture, StudentT, noises
-from streammoe.experts import family_of
+from streammoe.distributions import Gaussian, StudentT, noises
 
 ROOT = Path(__file__).parents[2]
 LEARNING = """
@@ -95,22 +94,6 @@ def test_the_kernels_have_the_same_density_and_weights_that_are_twice_the_slope(
         for Q in (1, 3):
             slope = (kernels.energy(shape, square + step, Q) - kernels.energy(shape, square - step, Q)) / (2.0 * step)
             assert kernels.irls_weight(shape, square, Q) == pytest.approx(2.0 * slope, rel=1e-4)
-
-
-@pytest.mark.parametrize("noise", EVERY, ids=str)
-def test_mixtures_have_the_noise_of_their_experts(noise):
-    family = family_of(noise)
-    assert (family.noise, family.most_outputs) == (noise, noise.most_outputs)
-    assert family_of(type(noise)()) is family
-    shares, means, squares = np.array([0.25, 0.75]), np.array([-1.0, 2.0]), np.array([4.0, 0.25])
-    mixture = Mixture(shares, means, squares, noise)
-    assert mixture.mean() == 1.25
-    expected = shares @ (noise.pdf((0.5 - means) / np.sqrt(squares)) / np.sqrt(squares))
-    assert mixture.pdf(0.5) == pytest.approx(expected, rel=1e-12)
-    if noise.most_outputs is None:
-        joint = MultivariateMixture(shares, means[:, None], squares[:, None], noise, ("y",))
-        assert joint.pdf([0.5]) == pytest.approx(expected, rel=1e-12)
-        assert joint.marginal("y").pdf(0.5) == mixture.pdf(0.5)
 
 
 @pytest.mark.exhaustive  # it compiles kernels of its own

@@ -12,14 +12,11 @@ from pydantic import BaseModel
 from streammoe import settings as module
 from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
-from streammoe.options import RegressorOptions, WarmUp
+from streammoe.options import RegressorOptions
 from streammoe.schedules import Constant, Power
-from streammoe.secrets import Secret
 from streammoe.settings import (
     Kinds,
-    Labels,
     NoPredictionsSettings,
-    PredictionFileSettings,
     Predictions,
     Settings,
     load,
@@ -108,28 +105,6 @@ def defaults(section: Any) -> dict[str, Any]:
     }
     plain = json.loads(model.model_construct(**known).model_dump_json())
     return {name: value for name, value in plain.items() if name in known and value is not None}
-
-
-def test_settings_without_a_default_are_in_the_default_file_as_comments(config: Path) -> None:
-    text = (CONFIG / "default.toml").read_text()
-    opened, count = re.subn(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
-    assert count == 21
-    opened = opened.replace('"regressor"', '"classifier"', 1).replace('kind = "none"', 'kind = "file"', 1)
-    assert tomllib.loads(opened)["source"].keys() - tomllib.loads(text)["source"].keys() == {
-        "path",
-        "comment",
-        "record",
-    }
-    of_text = r"delimiter|decimal|header|skip_lines|comment|encoding|record"
-    of_files = rf"^({of_text}|block_\w+|max_record_bytes|follow|on_truncate) = .*\n"
-    of_regressors = r"^(expert|lags) .*\n"
-    config.write_text(re.sub(f"{of_files}|{of_regressors}", "", opened, flags=re.MULTILINE))
-    settings = read(config)
-    assert (settings.schema.target, settings.schema.weight, settings.model.warmup) == ("y", "w", WarmUp(400))
-    assert settings.model.classes == ("no", "yes")
-    assert settings.predictions == PredictionFileSettings(kind="file", path="predictions.jsonl")
-    assert settings.labels == Labels(key="id", expire_events=100_000, expire_seconds=3600.0)
-    assert (settings.metrics.tls_certfile, settings.metrics.password) == ("cert.pem", Secret(file="password"))
 
 
 def test_a_classifier_has_defaults_of_its_own(config: Path) -> None:

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from streammoe.engine import batch
-from streammoe.engine.em import statistics_at
 from streammoe.engine.gradient import gradient, squared_norm
-from streammoe.engine.methods import METHODS, point_at
+from streammoe.engine.methods import METHODS
 from streammoe.experts import Parameters
-from tests.unit.cases import Case, copied, problem, random_theta, responsibilities, same_bits
+from tests.unit.cases import Case, problem, random_theta, responsibilities, same_bits
 
 n, p, K = 80, 3, 3
 LINE, CLASSES = Case("gaussian", 1), Case("categorical", 3)
@@ -40,17 +39,6 @@ def test_the_trace_describes_the_parameters(case, method):
     for before, after in zip(way.trace, way.trace[1:], strict=False):
         assert after.change == after.objective - before.objective > -1e-12
         assert after.seconds >= before.seconds
-
-
-@cases
-def test_a_round_of_mm_is_what_streaming_starts_from(case):
-    """`statistics_at`, which tests/oracle holds to the literal algorithm."""
-    em = problem(case, n, p, K)
-    point = point_at(em, random_theta(case, K, p))
-    theta = copied(point.theta)
-    after = METHODS["mm"]().advance(em, point, gradient(em, point.theta, point.tau))
-    statistics_at(em, theta)
-    assert same_bits(after.theta, theta)
 
 
 # --- how a descent ends ---------------------------------------------------------------------------------------------

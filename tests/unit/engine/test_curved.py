@@ -53,14 +53,6 @@ def test_it_comes_back_where_the_average_is_no_longer_trusted():
     assert model.member_weights["curved"] > 0.9
 
 
-def test_it_comes_back_after_a_drift():
-    model, _ = learned(MoERegressor, np.where(X[:, 0] > 0.0, PLANE, X[:, 2])[:2_048])
-    assert "curved" not in model.member_weights
-    model.learn_array(X[:600], DISTANCE[:600])
-    assert model.drifts
-    assert model.member_weights["curved"] > 0.9
-
-
 def test_asked_for_before_ranges_are_known_it_joins_as_soon_as_they_are():
     model, plain = (model_of(MoERegressor, warmup=WarmUp(60, restarts=1), curved=each) for each in ("on", "off"))
     losses = [each.learn_array(X, DISTANCE) for each in (model, plain)]

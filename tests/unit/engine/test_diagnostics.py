@@ -5,12 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from streammoe.engine.diagnostics import DUPLICATE_BELOW, STARVED_BELOW, diagnose
+from streammoe.engine.diagnostics import STARVED_BELOW, diagnose
 from streammoe.experts.gaussian import Gaussian
-
-NEAR = DUPLICATE_BELOW * 0.9
-PAIR = [[0.0, NEAR, 9.0], [NEAR, 0.0, 9.0], [9.0, 9.0, 0.0]]
-"""Divergences where the first two experts say the same."""
 
 
 class Given(Gaussian):
@@ -35,18 +31,3 @@ def test_an_expert_is_starved_below_a_share_of_all_but_never_alone():
     assert judged([limit * 0.99, 1.0 - limit * 0.99]).starved.tolist() == [True, False]
     assert judged([limit, 1.0 - limit]).starved.tolist() == [False, False]
     assert judged([0.3]).starved.tolist() == [False]
-
-
-@pytest.mark.parametrize(
-    ("masses", "apart", "starved", "duplicate"),
-    [
-        ([0.2, 0.3, 0.5], PAIR, [], [0]),
-        ([0.25, 0.25, 0.5], PAIR, [], [1]),  # of equals the later
-        ([0.001, 0.499, 0.5], PAIR, [0], []),  # a starved expert neither is a duplicate nor makes one
-    ],
-)
-def test_of_two_that_say_the_same_the_smaller_is_the_duplicate(masses, apart, starved, duplicate):
-    found = judged(masses, apart)
-    assert np.flatnonzero(found.starved).tolist() == starved
-    assert np.flatnonzero(found.duplicate).tolist() == duplicate
-    assert starved or found.nearest.tolist() == [1, 0, 0]

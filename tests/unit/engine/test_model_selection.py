@@ -28,35 +28,6 @@ def chosen(fit, most=5):
     return run_job(cheapest(family, BUFFER, job, max_experts=most, n_outputs=1, p_w=4, p_v=4))
 
 
-@pytest.mark.parametrize(
-    ("shares", "asked", "best"),
-    [
-        ({1: 1.0, 2: 0.5, 3: 0.0}, [1, 2, 3], 1),
-        ({1: -2.0, 2: -9.0, 3: 1.0, 4: -8.0, 5: -7.0}, [1, 2, 3, 4, 5], 3),
-        ({1: 0.0, 2: -9.0, 3: -8.0, 4: 1.0}, [1, 2, 3], 1),
-    ],
-)
-def test_the_cheapest_is_chosen_and_more_experts_are_tried_while_that_pays(shares, asked, best):
-    tried = []
-
-    def fit(K):
-        """Experts that all know so much of the truth."""
-        tried.append(K)
-        state = random_state(LINE, K, 4, 0.1, 0)
-        state.average_experts[:] = shares[K] * np.array([0.0, 1.0, 0.0, 0.0])
-        return state
-
-    state, costs = chosen(fit)
-    assert tried == asked == list(costs)
-    assert len(state.masses) == best
-    totals = {}
-    for K in asked:
-        errors = BUFFER.Y[:, 0] - shares[K] * X[:, 1]
-        loss = BUFFER.weights @ (0.5 * errors**2 + 0.5 * math.log(2.0 * math.pi))
-        totals[K] = loss + 0.5 * math.log(80) * ((K - 1) * 4 + K * 5)
-    assert costs == pytest.approx({K: total - totals[best] for K, total in totals.items()})
-
-
 def test_a_number_that_cannot_be_fitted_is_left_out_unless_none_can():
     def fit(K):
         if K == 1:

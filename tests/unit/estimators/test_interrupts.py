@@ -94,21 +94,3 @@ def test_a_long_array_is_not_waited_for(learned, monkeypatch):
     for each in (model, whole):
         each.learn_array(X[:90], Y[:90])
     assert model.state_digest() == whole.state_digest()
-
-
-def test_ctrl_c_again_while_a_model_is_restored_is_answered_afterwards(monkeypatch):
-    model = MoERegressor(**SMALL)
-    for rows in (slice(240), slice(20)):
-        model.learn_array(X[rows], Y[rows])
-    before = model.n, model.state_digest()
-
-    def learn_and_interrupt(family, *arguments, learn_rows=Gaussian.learn_rows):
-        found = learn_rows(family, *arguments)
-        os.kill(os.getpid(), signal.SIGINT)
-        return found
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Gaussian, "learn_rows", learn_and_interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            model.learn_array(X[:20], Y[:20])
-    assert (model.n, model.state_digest()) == before

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streammoe import InvalidEvent, Lags, MoEMultiTargetRegressor, MoERegressor
+from streammoe import Lags, MoEMultiTargetRegressor, MoERegressor
 from tests.pairs import pairwise_cases
 from tests.unit.estimators.models import QUICK
 
@@ -86,17 +86,6 @@ def test_a_model_with_lags_is_the_model_whose_events_hold_them(case):
     same_arrays(model, plain)
 
 
-def test_what_is_not_learned_is_not_remembered():
-    events, targets = stream()
-    model = MoERegressor(**QUICK, lags=2)
-    for t, (x, y) in enumerate(zip(events, targets, strict=True)):
-        with pytest.raises(InvalidEvent):
-            model.learn_one({**x, "y:lag1": "much"}, y)
-        model.learn_one(x, 1e3, w=0.0)
-        model.learn_one(x, y)
-        assert model.lags_of_next() == {"y:lag1": y, "y:lag2": targets[t - 1] if t else None}
-
-
 @pytest.mark.parametrize("delay", [1, 4, 100])
 def test_an_event_is_learned_late_with_the_lags_that_its_prediction_saw(delay):
     """So the lags are those of the last targets that were known, whatever was learned in between."""
@@ -119,21 +108,6 @@ def test_an_event_is_learned_late_with_the_lags_that_its_prediction_saw(delay):
     for x, y in zip(seen, targets, strict=True):
         plain.learn_one(x, y)
     same_arrays(late, plain)
-
-
-def test_lags_explain_what_inputs_do_not():
-    events, targets = stream(800)
-
-    def error(**arguments):
-        model = MoERegressor(**QUICK, **arguments)
-        errors = []
-        for x, y in zip(events, targets, strict=True):
-            errors.append(model.predict_one(x) - y)
-            model.learn_one(x, y)
-        return np.std(errors[300:])
-
-    assert error(lags=2) < 0.23
-    assert error() > 0.6
 
 
 def test_a_series_that_walks_away_takes_the_range_of_its_lags_along():

@@ -1,8 +1,6 @@
 """When machine code of the kernels is compiled, and when it comes from the cache on disk."""
 
 import errno
-import io
-import logging
 import os
 import pickle
 import shutil
@@ -56,30 +54,6 @@ def test_compiling_is_reported_once_for_each_cache_and_repeated_after_an_edit_of
     weight, seconds = found()
     assert weight == 0.5
     assert seconds > 0.0
-
-
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_compiling_is_one_line_of_the_log_or_one_on_a_terminal_that_is_gone_at_the_end(
-    tmp_path, monkeypatch, caplog, is_terminal
-):
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    shown = io.StringIO()
-    monkeypatch.setattr(shown, "isatty", lambda: is_terminal, raising=False)
-    monkeypatch.setattr("sys.stderr", shown)
-    monkeypatch.setattr(compiling.WATCH, "n_compiled", 0)
-
-    def slow(x: float) -> float:
-        return x + 1.0
-
-    slow.__module__ = "streammoe.kernels.somewhere"
-    with caplog.at_level(logging.INFO, "streammoe.kernels"):
-        for argument in (1.0, 1, 1j):
-            jit(slow)(argument)
-    assert [record.levelno for record in caplog.records] == ([] if is_terminal else [logging.INFO])
-    lines = shown.getvalue().split("\r")
-    said = [line for line in lines if line.strip()]
-    assert "\n" not in shown.getvalue()
-    assert (len(said) >= 3 and not lines[-1]) if is_terminal else not said
 
 
 def add_one(x: float) -> float:

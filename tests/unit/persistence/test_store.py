@@ -51,20 +51,6 @@ def test_generations_are_numbered_pruned_and_outlive_the_process(store, tmp_path
     assert again.generations() == [6]
 
 
-def test_those_to_be_set_aside_go_oldest_first_so_that_the_newest_is_known_until_the_end(store):
-    save(store, 1, 2, 3)
-    rename = Path.rename
-
-    def first_only(path, target):
-        if any(store.folder.glob("set-aside-*/*")):
-            raise OSError(errno.EIO, "failed")
-        return rename(path, target)
-
-    with patch.object(Path, "rename", first_only), pytest.raises(CheckpointError):
-        store.set_aside()
-    assert store.generations() == [2, 3]
-
-
 def test_what_a_daemon_went_back_from_is_kept_as_long_as_any_other_and_what_a_user_set_aside_for_ever(store):
     save(store, 1, 2, 3)
     aside = store.set_aside(after=2)

@@ -5,12 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from streammoe import assembly
-from streammoe.assembly import open_daemon
-from streammoe.configuration import load_settings
 from streammoe.daemon.guards import BAD_RECORD_WINDOW as WINDOW
 from streammoe.errors import SourceError, TooManyBadRecords
-from streammoe.persistence import CheckpointStore
+from tests.unit import daemons
 from tests.unit.pipeline.written_rows import lines
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
@@ -35,15 +32,17 @@ class StopAt:
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(assembly, "compile_kernels", lambda settings=None: None)
-    Path("config.toml").write_text(f"""
+    daemons.enter(
+        tmp_path,
+        monkeypatch,
+        f"""
         source = {{ kind = "file", path = "*.csv", block_bytes = {100 * RECORD} }}
         schema = {{ target = "y", numeric = ["b"] }}
         model = {{ n_experts = 1, warmup = 50 }}
         checkpoint = {{ dir = "state", every_events = 100, every_seconds = 1e9 }}
         metrics.enabled = false
-    """)
+        """,
+    )
 
 
 def write(name, *runs):
@@ -53,7 +52,7 @@ def write(name, *runs):
 
 
 def run(*flags, stop=None):
-    with open_daemon(load_settings("config.toml", overrides=flags, environment={})) as running:
+    with daemons.opened(*flags) as running:
         return running.daemon.run(StopAt(stop))
 
 
@@ -69,7 +68,7 @@ def test_a_short_source_that_is_mostly_bad_fails_each_time_and_after_a_repair_ev
         assert_fails()
         # A repeated one is counted once here.
         assert len({letter["place"]["offset"] for letter in lines(Path("state/dead-letters.jsonl"))}) == 150
-    assert CheckpointStore("state").generations() == [], "none while the records so far would have failed the run"
+    assert daemons.store().generations() == [], "none while the records so far would have failed the run"
     write("a.csv", 200)
     assert run().learned == 200
 

@@ -157,13 +157,6 @@ def test_it_starts_from_a_sample_of_more_rows(client, monkeypatch):
     assert done.objective > whole_fit(MoERegressor(2, **BRIEF), rows.assign(w=1.0), "y").objective - 0.05
 
 
-def test_the_number_of_experts_may_be_chosen(client):
-    rows = frame(400)[["a", "y"]]
-    model = MoERegressor("auto", warmup=WarmUp(restarts=1))
-    done = distributed.fit(model, cut(rows, 150), target="y", client=client, rounds=2)
-    assert done.model.chosen_n_experts == len(done.model.masses)
-
-
 def test_a_lost_workers_rows_are_computed_again(client):
     rows = frame()[["a", "c", "b", "y"]]
     given = {"target": "y", "client": client, "rounds": 4, "tolerance": 0.0}
@@ -264,13 +257,6 @@ def test_the_command_line_fits_a_folder(client, folder, tmp_path):
     found = json.loads(done.stdout)
     assert (found["source"], found["learned"], found["rejected"]) == ("5 files", N - 2, 2)
     assert found["state_digest"] == load(out).state_digest()
-
-
-def test_names_of_data(folder):
-    (folder / "notes.txt").write_text("")
-    assert files_of([str(folder / "3.csv"), str(folder / "[34].csv")]) == [str(folder / f"{at}.csv") for at in (3, 4)]
-    with pytest.raises(SourceError, match="no such file"):
-        files_of([str(folder / "9*.csv")])
 
 
 # --- what it needs --------------------------------------------------------------------------------------------------

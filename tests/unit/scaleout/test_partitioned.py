@@ -15,8 +15,6 @@ n, p, K = 640, 4, 3
 WIDE = Case("categorical", 5)
 BOUNDS = ["tight", "adaptive", "sharp"]
 with_bounds = pytest.mark.parametrize(("case", "bound"), list(zip(CASES, BOUNDS * 3, strict=True)), ids=str)
-ONE_OF_EACH = {case.name: case for case in CASES if case != WIDE}.values()
-"""How many outputs or classes there are is in each round, and those of all cases are held to the whole."""
 
 
 class InTurn(Parts):
@@ -73,16 +71,6 @@ def test_the_statistics_are_those_of_the_whole(case, bound):
         em, theta = problem(case, n, p, K, bound=bound), random_theta(case, K, p)
         ours = partitioned.statistics(in_parts(em, uneven(n, 16)), theta.copied())
         same(ours, statistics_at(em, theta.copied()))
-
-
-@pytest.mark.parametrize("case", ONE_OF_EACH, ids=str)
-def test_a_fit_ends_where_that_of_the_whole_does(case):
-    em, theta = problem(case, n, p, K), random_theta(case, K, p)
-    descent, state = partitioned.fit(in_parts(em, uneven(n, 16)), theta, rounds=500, tolerance=1e-12)
-    theirs, there = batch.fit(em, [theta], "em", rounds=500, tolerance=1e-12)
-    assert descent.reason == theirs.reason
-    assert descent.objective == pytest.approx(theirs.objective, abs=1e-9)
-    same(state, there, 1e-4)
 
 
 def test_more_parameters_than_newton_steps_take_have_steps_that_gain():

@@ -386,14 +386,3 @@ def test_metrics_show_the_newest_global_model_and_each_shard(world):
     world.round()
     assert world.sample("shard_events", shard="north") is None
     assert world.sample("shard_events", shard="south") == 20
-
-
-def test_unknown_divergences_have_no_sample_and_rounding_none_below_zero(world):
-    class Odd(Largest):
-        def __call__(self, models, weights, n):
-            return super().__call__(models, weights, n)._replace(divergences=[float("nan"), -1e-17])
-
-    world.restart(reduction=Odd())
-    newest = world.round().newest
-    assert [part.divergence for part in newest.shards.values()] == [None, 0.0]
-    assert world.sample("shard_divergence", shard="north") is None

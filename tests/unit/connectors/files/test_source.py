@@ -212,21 +212,6 @@ def test_a_record_may_be_longer_than_a_block_and_blank_lines_are_counted(write, 
         assert all(file["done"] for file in batches[-1].end["files"])
 
 
-def test_files_and_standard_input_know_delimiter_decimal_and_header(write):
-    header, body = b'"a;b";y\n', b'1,5;"x;z"\n2,5;3\n'
-    for names, content in ((True, header + body), (["a;b", "y"], body)):
-        path, dialect = write("a.csv", content), {"header": names, "delimiter": ";", "decimal": ","}
-        with path.open("rb") as stream:
-            settings = StdinSource.Settings(kind="stdin", format="csv", **dialect)
-            stdin = StdinSource(settings, descriptor=stream.fileno())
-            for opened in (source(path, **dialect), source(path, follow=True, **dialect), stdin):
-                opened.seek(None)
-                batch = opened.poll(5)
-                opened.close()
-                assert (batch.columns, batch.delimiter, batch.decimal) == (("a;b", "y"), ";", ",")
-                assert records([batch]) == [b'1,5;"x;z"', b"2,5;3"]
-
-
 # --- resuming -------------------------------------------------------------------------------------------------------
 
 
