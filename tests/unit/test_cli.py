@@ -229,36 +229,6 @@ def test_fit_prints_a_table_or_json_and_writes_what_it_is_asked_for(call, data):
     assert (len(lines), float(lines[-1][2])) == (6, found["objective"])
 
 
-OPTIONS = (
-    "many.csv --target y --json --degree 2 --gate-degree 2 --bound paper --averaging none --seed 4 --ignore z "
-    "--categorical a --set schema.weight=b --set model.prior_strength=0.2"
-)
-MODEL = {"degree": 2, "gate_degree": 2, "bound": "paper", "averaging": None, "seed": 4, "prior_strength": 0.2}
-SCHEMA = {"ignore": ["z"], "categorical": ["a"], "weight": "b"}
-
-
-def test_every_option_reaches_its_setting(call, data):
-    evaluate = (
-        "--schedule power --set model.schedule.gamma0=0.5 --set model.schedule.offset=10 --drift {restart=100} "
-        "--expert {kind='student_t',df=5.5} --warmup 50"
-    )
-    found = json.loads(call("evaluate", *OPTIONS.split(), *evaluate.split(), *QUIET).stdout)
-    model = found["settings"]["model"]
-    objects = {
-        "drift": {"kind": "page_hinkley", "restart": 100},
-        "expert": {"kind": "student_t", "df": 5.5},
-        "schedule": {"kind": "power", "alpha": 0.6, "gamma0": 0.5, "offset": 10.0},
-        "warmup": {"size": 50, "restarts": 5},
-    }
-    assert model | MODEL | objects == model
-    assert found["settings"]["schema"].items() >= SCHEMA.items()
-    fit = "--rounds 2 --method gradient_descent --step 1e-3 --tolerance 0"
-    found = json.loads(call("fit", *OPTIONS.split(), *fit.split(), *QUIET).stdout)
-    assert found["settings"]["model"] | MODEL == found["settings"]["model"]
-    assert found["settings"]["schema"].items() >= SCHEMA.items()
-    assert found.items() >= {"method": "gradient_descent", "rounds": 2, "learned": 241}.items()
-
-
 def test_a_file_that_is_mostly_rejected_has_no_results_unless_that_is_allowed(call, tmp_path):
     (tmp_path / "half.csv").write_text("\n".join(["a,y", *(f"{i},{i % 3}" for i in range(40)), *["x,1"] * 41]))
     for command, file in (("fit --out", "m.model"), ("evaluate --plot", "o.png")):

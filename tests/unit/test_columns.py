@@ -133,24 +133,6 @@ def test_in_python_any_text_is_a_category_but_a_time_in_full():
     assert one.column_kinds["t"] == "time"
 
 
-def test_numbers_that_came_as_text_are_warned_of_once_unless_a_type_or_an_argument_says_they_are_codes(caplog):
-    frame = pd.DataFrame({"zip": [str(10115 + i % 3) for i in range(50)], "c": ["1", "red"] * 25, "v": range(50)})
-    y = pd.Series(np.arange(50.0))
-    ways = {
-        "one": lambda model: [model.learn_one(x, 1.0) for x in frame.to_dict("records")],
-        "frame": lambda model: model.learn_many(frame, y),
-        "pieces": lambda model: [model.learn_many(frame[i : i + 7], y[i : i + 7]) for i in range(0, 50, 7)],
-        "declared": lambda model: model.learn_many(frame, y),
-        "type": lambda model: model.learn_many(frame.astype({"zip": "category", "c": "category"}), y),
-    }
-    for way, learn in ways.items():
-        caplog.clear()
-        with caplog.at_level(logging.WARNING):
-            learn(MoERegressor(**QUICK, categorical=("zip",) if way == "declared" else None))
-        warned_of = [record.args[0] for record in caplog.records if "came as text" in record.msg]
-        assert warned_of == ([] if way in {"declared", "type"} else ["zip"]), way
-
-
 @pytest.mark.parametrize(
     ("codes", "ordered"), [([0, 1, 2], True), (["0", "1", "2"], False), ([0.5, 1.5, 2.5], False)], ids=str
 )
@@ -230,11 +212,6 @@ def test_any_cut_any_format_and_a_resume_give_the_model_whose_kinds_were_given(c
     assert run(line, EVENTS[stop:], case["format"], case["sizes"]).outcomes["learned"] == N - stop
     assert line.model.state_digest() == expected.state_digest()
     assert line.model.column_kinds == {name: expected.column_kinds[name] for name in line.model.fields}
-
-
-def test_events_in_python_find_what_settings_say():
-    expected = learned(MoERegressor(**QUICK, **KINDS), EVENTS)
-    assert learned(MoERegressor(**QUICK), EVENTS).state_digest() == expected.state_digest()
 
 
 def test_a_frame_is_learned_like_its_rows_whatever_is_missing_and_whatever_its_types():

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from streammoe import MoERegressor
 from streammoe.outliers import MAX_DEVIATIONS, code_of, winsorised
 
 RNG = np.random.default_rng(0)
@@ -56,22 +55,6 @@ def test_a_code_far_from_all_others_is_found_and_what_a_column_may_well_hold_is_
         values = np.random.default_rng(1).normal(60.0, 8.0, 200)
         values[::9], values[1::9] = code, np.nan
         assert code_of(values) == (code, 23)
-
-
-@pytest.mark.parametrize("warmup", [150])
-def test_a_code_for_missing_values_is_warned_of_once_by_column_with_what_to_do(warmup, caplog):
-    rows = np.random.default_rng(1).normal(size=(400, 3))
-    rows[::10, 0] = rows[5::10, 2] = -999.0
-    for missing, n_warnings in ((None, 0), (-999.0, 2)):
-        model = MoERegressor(n_experts=2, warmup=warmup)
-        for row in rows.tolist():
-            x = {name: missing if value == -999.0 else value for name, value in zip(("a", "b", 7), row, strict=True)}
-            model.learn_one(x, row[1])
-        said = sorted(message for message in caplog.messages if "missing value" in message)
-        assert len(said) == n_warnings
-    assert "schema.missing.a = [-999]" in said[0]
-    assert "None" in said[0]
-    assert said[1].startswith("column 7")
 
 
 @pytest.mark.parametrize("absurd", [-99999.0, 1e30])

@@ -9,22 +9,10 @@ import yaml
 from streammoe import commands
 from streammoe.commands.demo import REGRESSION
 from streammoe.configuration import load_settings
-from tests.kafka_lab.broker import KAFKA
 
 ROOT = Path(__file__).parents[3]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
-
-
-def test_images_have_a_version_and_what_services_need_exists():
-    for service in SERVICES.values():
-        assert ("image" in service) != ("build" in service)
-        assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service.get("image", "own:1.0.0"))
-        assert set(service.get("depends_on", {})) <= SERVICES.keys()
-        for volume in service.get("volumes", ()):
-            source, _, *mode = volume.split(":")
-            assert source in COMPOSE["volumes"] or ((ROOT / source).exists() and mode == ["ro"])
-    assert SERVICES["kafka"]["image"] == SERVICES["topic"]["image"] == f"apache/kafka:{KAFKA}"
 
 
 def test_the_daemon_reads_the_topic_that_is_made_and_everything_finds_its_address():

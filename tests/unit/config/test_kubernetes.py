@@ -17,7 +17,6 @@ from streammoe.configuration import load_settings
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "config" / "kubernetes"
-DOCKERFILE = (ROOT / "Dockerfile").read_text()
 OBJECTS = [found for path in sorted(FOLDER.glob("*.yaml")) for found in yaml.safe_load_all(path.read_text())]
 OLDEST = "1.31"
 """The version of Kubernetes from which on everything in the files is known and on by default."""
@@ -84,29 +83,6 @@ def test_every_object_is_what_kubernetes_takes_and_has_no_field_that_it_would_ig
         kubernetes_validate.validate(each, version, strict=True)
 
 
-def test_names_and_labels_lead_to_each_other():
-    labels = DAEMONS["spec"]["template"]["metadata"]["labels"]
-    service, budget = one("Service"), one("PodDisruptionBudget")
-    assert DAEMONS["spec"]["serviceName"] == service["metadata"]["name"]
-    spread = pod(DAEMONS)["topologySpreadConstraints"][0]["labelSelector"]
-    for selector in (DAEMONS["spec"]["selector"], budget["spec"]["selector"], spread):
-        assert selector == {"matchLabels": labels}
-    assert service["spec"]["selector"] == labels
-    assert WATCHER["spec"]["selector"]["matchLabels"] == WATCHER["spec"]["template"]["metadata"]["labels"] != labels
-    claims = {each["metadata"]["name"] for each in OBJECTS if each["kind"] == "PersistentVolumeClaim"}
-    for workload in (DAEMONS, WATCHER):
-        volumes = {each["name"]: each for each in pod(workload)["volumes"]}
-        templates = {each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", ())}
-        mounted = {mount["name"] for each in containers(workload) for mount in each["volumeMounts"]}
-        assert mounted == volumes.keys() | templates
-        found = [
-            each["persistentVolumeClaim"]["claimName"] for each in volumes.values() if "persistentVolumeClaim" in each
-        ]
-        assert set(found) == claims
-    [config] = [each["configMap"] for each in pod(DAEMONS)["volumes"] if "configMap" in each]
-    assert config == {"name": one("ConfigMap")["metadata"]["name"]}
-
-
 def test_the_settings_are_valid_and_every_partition_has_one_daemon(config):
     daemon = container(DAEMONS, "streammoe")
     for index in range(N):
@@ -116,26 +92,6 @@ def test_the_settings_are_valid_and_every_partition_has_one_daemon(config):
     assert [source.shard for each in found for source in each.sources] == [f"{index}/{N}" for index in range(N)]
     assert len({each.checkpoint.dir for each in found}) == N
     assert {each.model.reservoir for each in found} == {2000}
-
-
-def test_what_is_written_goes_to_volumes_of_the_user_of_the_image(config):
-    [home] = re.findall(r"^WORKDIR (/var\S+)", DOCKERFILE, re.MULTILINE)
-    [kernels] = re.findall(r"NUMBA_CACHE_DIR=(\S+)", DOCKERFILE)
-    [user] = re.findall(r"^USER (\d+):\1", DOCKERFILE, re.MULTILINE)
-    daemon = container(DAEMONS, "streammoe")
-    mounts = {mount["mountPath"]: mount for mount in daemon["volumeMounts"]}
-    assert mounts[home]["name"] == DAEMONS["spec"]["volumeClaimTemplates"][0]["metadata"]["name"]
-    for path in (settings_of(0, config).checkpoint.dir, settings_of(0, config).dead_letters.path):
-        assert not Path(path).is_absolute()
-    for workload in (DAEMONS, WATCHER):
-        copying = container(workload, "kernels")
-        assert copying["command"] == ["cp", "-a", f"{kernels}/.", f"{copying['volumeMounts'][0]['mountPath']}/"]
-        main_container = pod(workload)["containers"][0]
-        assert {kernels, "/tmp"} <= {mount["mountPath"] for mount in main_container["volumeMounts"]}
-        who = pod(workload)["securityContext"]
-        assert {who["runAsUser"], who["runAsGroup"], who["fsGroup"]} == {int(user)}
-    assert f"{Path(daemon['args'][1]).parent}" in mounts
-    assert Path(daemon["args"][1]).name in one("ConfigMap")["data"]
 
 
 def test_the_watcher_reads_the_copy_of_every_shard(config):

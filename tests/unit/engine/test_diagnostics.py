@@ -1,4 +1,4 @@
-"""Which expert is starved, and which a duplicate."""
+"""Which expert is starved; of two that say the same, contracts and living models tell."""
 
 from types import SimpleNamespace
 
@@ -9,20 +9,18 @@ from streammoe.engine.diagnostics import STARVED_BELOW, diagnose
 from streammoe.experts.gaussian import Gaussian
 
 
-class Given(Gaussian):
-    def __init__(self, apart):
-        self.apart = np.array(apart, dtype=float)
+class Apart(Gaussian):
+    """Experts that have nothing in common."""
 
     def divergences(self, state, options):
-        return self.apart.copy()
+        return 1.0 - np.eye(len(state.masses))
 
     def expert_losses(self, state):
         return np.zeros(len(state.masses))
 
 
-def judged(masses, apart=None):
-    K = len(masses)
-    return diagnose(Given(1.0 - np.eye(K) if apart is None else apart), SimpleNamespace(masses=np.array(masses)), None)
+def judged(masses):
+    return diagnose(Apart(), SimpleNamespace(masses=np.array(masses)), None)
 
 
 def test_an_expert_is_starved_below_a_share_of_all_but_never_alone():

@@ -1,11 +1,11 @@
-"""States with more features; classes that join are tested with the classifier."""
+"""States with more features, shares of a residual, and outputs that are hard to hold."""
 
 import numpy as np
 import pytest
 
 from streammoe import schedules
 from streammoe.engine import mixture
-from streammoe.engine.state import widen
+from streammoe.engine.state import is_finite, widen
 from tests.unit.cases import Case, draw, options, random_state, same_bits
 
 STEADY = schedules.power(0.6, gamma0=0.5, offset=20)
@@ -15,10 +15,11 @@ SOME = [Case("gaussian_full", 3), Case("student_t", 3), Case("categorical", 3)]
 cases = pytest.mark.parametrize("case", SOME, ids=str)
 
 
-def learn(case, state, R, Y, *, W=None):
-    residual = mixture.new_residual(case.family, state, case.n_outputs)
-    given = options(case, K, 0.3, schedule=STEADY), STEADY, R if W is None else W, R, Y
-    return mixture.learn(case.family, state, residual, *given, n_outputs=case.n_outputs)
+def learn(case, state, R, Y, *, schedule=STEADY, residual=None):
+    if residual is None:
+        residual = mixture.new_residual(case.family, state, case.n_outputs)
+    chosen = options(case, len(state.experts), 0.3, schedule=schedule)
+    return mixture.learn(case.family, state, residual, chosen, schedule, R, R, Y, n_outputs=case.n_outputs)
 
 
 def learned(case):
@@ -48,3 +49,28 @@ def test_old_entries_keep_their_places_and_new_ones_begin_at_the_prior(case):
     weight = max(float(state.prior_weight[0]), 1.0 / (1.0 + state.n[0]))
     assert wide.decay[0] * wide.gate_gram[3, 3] == pytest.approx(weight)
     assert wide.decay[0] * wide.expert_grams[1, 2, 2] == pytest.approx(weight / K)
+
+
+@pytest.mark.parametrize("case", [Case("gaussian", 1), Case("categorical", 3)], ids=str)
+def test_the_residual_is_a_share(case):
+    R, Y = draw(case, 3000, P, 2)
+    state = random_state(case, 2, P)
+    residual = mixture.new_residual(case.family, state, case.n_outputs)
+    assert np.isnan(mixture.convergence_residual(residual))
+    learn(case, state, R[:64], Y[:64], residual=residual)
+    assert mixture.convergence_residual(residual) == pytest.approx(1.0)
+    learn(case, state, R[64:], Y[64:], residual=residual)
+    assert 0.0 < mixture.convergence_residual(residual) < 0.8
+
+
+def test_collinear_outputs_stay_finite_under_a_full_covariance():
+    case = Case("gaussian_full", 3)
+    R, Y = draw(Case("gaussian", 1), 1500, P, 2)
+    Y = np.column_stack([Y, -2.0 * Y, np.zeros(len(Y))])
+    for schedule in (STEADY, schedules.constant(0.2)):
+        state = random_state(case, 2, P)
+        losses = learn(case, state, R, Y, schedule=schedule).losses
+        assert is_finite(state)
+        assert np.isfinite(losses).all()
+        assert (np.einsum("kqq->kq", state.variances) > 0.0).all()
+        np.testing.assert_array_equal(state.variances, state.variances.transpose(0, 2, 1))

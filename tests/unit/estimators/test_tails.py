@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from streammoe import MoEMultiTargetRegressor, MoERegressor, WarmUp, load, schedules
+from streammoe import MoEMultiTargetRegressor, MoERegressor, WarmUp, load
 from streammoe.distributions import Gaussian, MultivariateMixture
 from streammoe.errors import InvalidEvent
 
@@ -29,44 +29,6 @@ def of(tail, Q=1, covariance="diagonal", **arguments):
 
 def rmse(a, b):
     return float(np.sqrt(np.mean((a - b) ** 2)))
-
-
-CASES = [(1, "diagonal"), (3, "diagonal"), (3, "full")]
-
-
-@pytest.mark.parametrize(("Q", "covariance"), CASES)
-def test_without_outliers_the_parameters_are_those_of_plain_experts_bit_for_bit(Q, covariance):
-    X, _, Y = stream(800, 0, Q)
-    Y = 0.02 * Y + np.random.default_rng(1).normal(size=Y.shape)  # no event is beyond the tail of any expert
-    constant = Gaussian().shape(Q)[1]
-    assert 1e-12 < constant < 1e-9
-    # The last bits of losses differ, and so would the weights of a portfolio and the state of a detector.
-    alone = {"serve": "polyak", "drift": None}
-    plain, tailed = (of(tail, Q, covariance, n_experts=1, **alone) for tail in (PLAIN, 6.0))
-    models = [(plain, tailed)]
-    for model in models[0]:
-        model.learn_array(X[:300], Y[:300])
-    assert plain.state_digest() == tailed.state_digest()
-    start = of(PLAIN, Q, covariance)
-    start.learn_array(X[:300], Y[:300])
-    parameters = start.parameters()
-    parameters["variances"] *= 50.0  # each expert explains every event
-    given = {
-        "feature_names": start.feature_names,
-        "schedule": schedules.constant(0.001),
-        "serve": "polyak",
-        "drift": None,
-    }
-    models.append(
-        tuple(
-            type(start).from_parameters(parameters, expert=Gaussian(covariance, tail), **given) for tail in (PLAIN, 6.0)
-        )
-    )
-    for pair in models:
-        losses = [model.learn_array(X[300:], Y[300:]) for model in pair]
-        assert pair[0].state_digest() == pair[1].state_digest()
-        np.testing.assert_allclose(losses[1] - losses[0], constant, atol=1e-13)
-        assert pair[1].n_outliers == 0
 
 
 def line(n, seed):

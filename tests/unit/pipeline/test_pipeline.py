@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from streammoe.errors import SourceError
-from streammoe.notation import Notations
 from streammoe_connectors.formats.records import empty_batch
 from tests.batches import batch_of
 from tests.unit.pipeline.streams import (
@@ -160,34 +159,3 @@ def test_names_in_the_settings_that_no_record_has_are_warned_of_once(caplog, for
         "jsonl",
     )
     assert not [message for message in caplog.messages if "schema." in message and "late_columns" not in message]
-
-
-def test_points_that_may_separate_thousands_are_warned_of_once_unless_settings_say_what_they_are(caplog):
-    columns = {"a": ("836", "2.129", ""), "b": ("12.500", "0.125", "100"), "c": ("1.174", "12", "2.733")}
-    events = [{"y": ("310", "1.250", "-4.001")[i % 3], **{k: v[i % 3] for k, v in columns.items()}} for i in range(30)]
-    for numeric, thousands in (((), ""), ((), ","), (("a", "b", "c"), ""), (("a", "b", "c"), ",")):
-        caplog.clear()
-        schema = {**NO_NAMES, "numeric": frozenset(numeric), "features": numeric or None}
-        schema["notations"] = Notations(thousands=thousands)
-        run(pipeline("regressor", categorical=(), timestamps=(), schema=schema), events, "csv", (10,))
-        warned = [message for message in caplog.messages if "thousands" in message]
-        assert len(warned) == (not thousands)
-        assert all("'a' and 'y'" in each and "2.129" in each and 'schema.thousands = "."' in each for each in warned)
-
-
-def test_numbers_that_hardly_count_seconds_in_a_column_of_times_are_warned_of_once(caplog):
-    for values, said in (
-        ((20230320, 20230322), '"%Y%m%d"'),
-        (("", "20230320"), '"%Y%m%d"'),
-        (("45005.5", "45007.5"), "25569"),
-        ((1679270400, 20230322), None),
-        (("2023-03-20", "2023-03-21"), None),
-    ):
-        for features, times in ((None, {}), (("t",), {}), (None, {"t": "s"})):
-            caplog.clear()
-            schema = {**NO_NAMES, "timestamps": frozenset("t"), "features": features}
-            line = pipeline("regressor", timestamps=("t",), schema={**schema, "notations": Notations(times=times)})
-            run(line, [good(i, t=values[i % 2]) for i in range(9)], "csv", [4])
-            warned = [message for message in caplog.messages if "seconds since 1970" in message]
-            assert len(warned) == (said is not None and not times)
-            assert all("'t'" in message and said in message for message in warned)

@@ -266,16 +266,6 @@ def test_what_is_not_about_the_mixture_may_differ(world):
 # --- what a shard contributed stays ----------------------------------------------------------------------------------
 
 
-def test_the_checkpoint_before_a_damaged_one_counts(world, caplog):
-    world.daemons["north"].learn()
-    damage(world.daemons["north"].path(2))
-    world.round()
-    assert world.contained() == {"north": (1, 30), "south": (1, 20)}
-    assert world.problem("north") == ["damaged"]
-    assert "north counts by an earlier checkpoint: " in caplog.text
-    assert "left out" not in caplog.text
-
-
 @pytest.mark.parametrize("how", ["damaged", "all damaged", "empty", "newer format"])
 def test_a_shard_that_cannot_be_read_any_more_keeps_its_part(world, caplog, how):
     world.daemons["north"].learn()

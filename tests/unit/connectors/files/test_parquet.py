@@ -80,19 +80,3 @@ def test_rows_before_damage_are_read_and_reading_resumes_once_it_is_repaired(pat
     assert sum(map(len, before)) == GROUP
     path.write_bytes(sound)
     assert tables(before + read(path, through_json(before[-1].end))).equals(TABLE)
-
-
-def test_without_page_checksums_damaged_numbers_cannot_be_detected(tmp_path):
-    path = tmp_path / "a.parquet"
-    plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
-    number = np.float64(TABLE["x"][700].as_py()).tobytes()
-    for checksum in (False, True):
-        parquet.write_table(TABLE, path, **plain, write_page_checksum=checksum)
-        start = path.read_bytes().index(number)
-        scramble(path, start, start + 3)
-        if checksum:
-            with pytest.raises(SourceError):
-                read(path)
-        else:
-            found = tables(read(path))["x"].to_numpy()
-            assert np.flatnonzero(found != TABLE["x"].to_numpy()).tolist() == [700]
