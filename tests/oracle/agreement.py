@@ -215,11 +215,7 @@ def estimator(case: Case, start: dict, **more):
 def oracle(case: Case, parameters: dict):
     """The literal algorithm that a case is for, at these parameters."""
     return case.algorithm(
-        parameters,
-        bound=case.bound,
-        prior_strength=case.prior,
-        span=case.per_coefficient * case.p,
-        top_k=case.top_k,
+        parameters, bound=case.bound, prior_strength=case.prior, span=case.per_coefficient * case.p, top_k=case.top_k
     )
 
 

@@ -27,11 +27,7 @@ CASES = [
         "gaussian_full",
         {"expert": Gaussian("full"), "averaging": "decay", "drift": PageHinkley(120), "bound": "adaptive"},
     ),
-    (
-        MoEClassifier,
-        "categorical",
-        {"classes": (0, 1), "drift": None, "averaging": Exponential(0.05)},
-    ),
+    (MoEClassifier, "categorical", {"classes": (0, 1), "drift": None, "averaging": Exponential(0.05)}),
 ]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.workspace import TIMEOUT, Workspace, append, flags_of, two_regimes, wait_until
+from tests.process.workspace import TIMEOUT, Workspace, append, two_regimes, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set by prlimit")
 
@@ -137,15 +137,6 @@ def test_a_disk_that_stays_full_ends_it_and_costs_nothing(here, whole, follow):
     check_all_is_there(here, once=False)
 
 
-def ended(command, code):
-    """The log of a command that ended with this code."""
-    command.end(code)
-    return command.err
-
-
-# --- what is taken away ---------------------------------------------------------------------------------------------
-
-
 # --- descriptors, memory, connections -------------------------------------------------------------------------------
 
 
@@ -162,14 +153,15 @@ def test_too_few_descriptors_at_the_start_are_reported_or_enough(here, follow, l
 
 
 def test_want_of_memory_ends_it_without_a_checkpoint_and_the_next_start_repeats(here, whole, follow):
-    daemon = follow(RARELY, *flags_of(**{"source.block_bytes": 1 << 29, "checkpoint.every_events": 10**9}))
+    daemon = follow(RARELY, "--set", f"source.block_bytes={1 << 29}", "--set", "checkpoint.every_events=1_000_000")
     daemon.wait_for_events(FIRST)
     wait_until(here.checkpoints)
     before = here.inspect()
     size = int(Path(f"/proc/{daemon.pid}/statm").read_text().split()[0]) * resource.getpagesize()
     resource.prlimit(daemon.pid, resource.RLIMIT_AS, (size + (1 << 27), resource.RLIM_INFINITY))
     append(here / "all.jsonl", REST)
-    assert "Traceback" not in ended(daemon, 70)
+    daemon.end(70)
+    assert "Traceback" not in daemon.err
     assert here.inspect() == before
     assert here.run_here()["state_digest"] == whole
 

@@ -2,9 +2,6 @@
 
 A command starts for seconds, nearly all of them imports. Most tests are about what it does then, so they fork it from
 a server that has imported everything and is otherwise alone: a process with signals, limits and an end of its own.
-
-To stop a daemon in the middle of a file without a race, a connector of the tests, found through its entry point as any
-third party's is, gives some batches of a file and then waits.
 """
 
 import contextlib
@@ -21,6 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +26,7 @@ import pytest
 from streammoe.assembly import open_daemon
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.configuration import load_settings
+from streammoe_connectors.files.source import FileSource
 
 ROOT = Path(__file__).parents[2]
 BATCH = 4096
@@ -35,33 +34,6 @@ TIMEOUT = 120
 """Seconds after which something is not slow but stuck, also on a machine that does much else."""
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.process.warm"])
-
-CONNECTOR = '''
-import time
-from pathlib import Path
-from typing import Literal
-
-from streammoe_connectors.files.source import FileSource
-
-
-class PausingSource(FileSource):
-    """Gives some batches, leaves a mark, and then waits for ever."""
-
-    class Settings(FileSource.Settings):
-        kind: Literal["pausing"]
-        batches: int
-        mark: str = "paused"
-
-    given = 0
-
-    def poll(self, timeout):
-        if self.given == self._settings.batches:
-            Path(self._settings.mark).touch()
-            time.sleep(timeout)
-            return None
-        self.given += 1
-        return super().poll(timeout)
-'''
 
 # --- events ---------------------------------------------------------------------------------------------------------
 
@@ -188,7 +160,6 @@ def forked(folder, out, err, before, at, words):
     for number, stream in ((1, out), (2, err)):
         os.dup2(stream.fileno(), number)
         stream.close()
-    sys.path.insert(0, "plugins")
     for name in [name for name in os.environ if name.startswith("STREAMMOE_")]:
         del os.environ[name]
     if before is not None:
@@ -196,6 +167,19 @@ def forked(folder, out, err, before, at, words):
     from tests.process.points import command
 
     command(at, words)
+
+
+def pause(batches, mark="paused"):
+    """In the new process: its source gives so many batches, leaves a mark, and then waits for ever."""
+    poll, left = FileSource.poll, iter(range(batches))
+
+    def paused(source, timeout):
+        if next(left, None) is not None:
+            return poll(source, timeout)
+        Path(mark).touch()
+        return time.sleep(timeout)
+
+    FileSource.poll = paused
 
 
 class StopAfter:
@@ -212,16 +196,12 @@ class StopAfter:
 
 
 class Workspace:
-    """A folder with the connector of these tests, and commands to run in it."""
+    """A folder, and commands to run in it."""
 
     def __init__(self, folder):
         self.folder = folder
         self._commands = []
-        plugin = folder / "plugins" / "pausing-1.dist-info"
-        plugin.mkdir(parents=True)
-        (folder / "plugins" / "pausing.py").write_text(CONNECTOR)
-        (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: pausing\nVersion: 1\n")
-        (plugin / "entry_points.txt").write_text("[streammoe.connectors]\npausing = pausing:PausingSource\n")
+        folder.mkdir(exist_ok=True)
 
     def __truediv__(self, name):
         return self.folder / name
@@ -258,7 +238,7 @@ class Workspace:
         process = subprocess.Popen(
             [sys.executable, *program, *map(str, words)],
             cwd=self.folder,
-            env=environment | {"PYTHONPATH": os.pathsep.join(["plugins", str(ROOT)])},
+            env=environment | {"PYTHONPATH": str(ROOT)},
             stdout=options.pop("stdout", subprocess.PIPE),
             stderr=subprocess.PIPE,
             text=True,
@@ -275,10 +255,9 @@ class Workspace:
         """Start a daemon."""
         return self.start("run", "config.toml", "--summary", "json", *flags, **options)
 
-    def run_paused(self, path, batches, *flags):
+    def run_paused(self, batches):
         """Start a daemon, and return once it has dealt with so many batches and waits for more."""
-        paused = flags_of(**{"source.kind": "pausing", "source.path": path, "source.batches": batches})
-        command = self.run(*paused, *flags)
+        command = self.run(before=partial(pause, batches))
         wait_until(lambda: (self / "paused").exists() or command.code is not None)
         assert command.code is None, command.err
         return command
@@ -302,18 +281,9 @@ class Workspace:
         """The content of all of them, by name."""
         return {path.name: path.read_bytes() for path in (self / "state").glob("checkpoint-*.safetensors")}
 
-    def consumed(self):
-        """Events that the newest checkpoint has dealt with."""
-        is_any = any((self / "state").glob("checkpoint-*.safetensors"))  # a live daemon may be removing old ones
-        return sum(self.inspect()["counters"]["outcomes"].values()) if is_any else 0
-
     def letters(self):
         """All dead letters; each line must be whole."""
         return [json.loads(line) for line in (self / "letters.jsonl").read_text().splitlines()]
-
-
-def flags_of(**settings):
-    return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
 
 
 def wait_until(condition):

@@ -66,11 +66,7 @@ FLAGS = [
         [*OUTPUTS, "model.expert.covariance=full"],
         {"expert": Gaussian("full"), "output_names": ["y", "b"]},
     ),
-    (
-        MoEMultiTargetRegressor,
-        [*OUTPUTS, "model.expert=student_t", "model.expert.df=6.0"],
-        {"expert": StudentT(6.0)},
-    ),
+    (MoEMultiTargetRegressor, [*OUTPUTS, "model.expert=student_t", "model.expert.df=6.0"], {"expert": StudentT(6.0)}),
 ]
 
 

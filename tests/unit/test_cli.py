@@ -86,20 +86,15 @@ def test_what_run_says_of_files_is_said_before_and_nothing_is_written(call, conf
     (tmp_path / "binary.parquet").write_bytes(b"what?")
     (tmp_path / "folder").mkdir()
     (tmp_path / "lists.jsonl").write_text('{"a": 1, "y": 2}\n')
-    for flags in (
-        *(
-            ["source.path=none.csv"],
-            ["source.path=none-*.csv"],
-            ["source.path=folder"],
-            ["source.path=folder/none.csv"],
-        ),
-        *(["schema.target=z"], ["source.path=binary.parquet"], ["source.format=parquet"], ["schema.max_columns=1"]),
+    for flag in (
+        *(f"source.path={path}" for path in ("none.csv", "none-*.csv", "folder", "folder/none.csv", "binary.parquet")),
+        *("schema.target=z", "source.format=parquet", "schema.max_columns=1"),
     ):
-        words = [config, "--log-level", "error", *(word for flag in flags for word in ("--set", flag))]
+        words = [config, "--log-level", "error", "--set", flag]
         before = sorted(path.name for path in tmp_path.iterdir())
         checked = call("check-config", *words, code=3)
         assert sorted(path.name for path in tmp_path.iterdir()) == before
-        assert call("run", *words, "--fresh", code=3).stderr == checked.stderr, flags
+        assert call("run", *words, "--fresh", code=3).stderr == checked.stderr, flag
         shutil.rmtree(tmp_path / "state")
     call("check-config", config, "--set", "source.path=lists.jsonl")
     call("run", config, "--log-level", "error")
@@ -112,23 +107,16 @@ def test_files_where_folders_must_be_and_folders_for_files_are_errors_and_missin
 ):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
-    flags = ["checkpoint.dir=file", "dead_letters.path=file/in/here", "predictions.path=folder", *AS_ROWS]
+    as_rows = "predictions.kind=file"
+    flags = ["checkpoint.dir=file", "dead_letters.path=file/in/here", "predictions.path=folder", as_rows]
     done = call("check-config", config, *(word for flag in flags for word in ("--set", flag)), code=2)
     named = {line.removeprefix("error: ").partition(":")[0] for line in done.stderr.splitlines()}
     assert named == {"checkpoint.dir", "dead_letters.path", "predictions.path"}
-    flags = [
-        "checkpoint.dir=new/state",
-        "dead_letters.path=new/too/dead.jsonl",
-        "predictions.path=new/p/rows",
-        *AS_ROWS,
-    ]
+    flags = ["checkpoint.dir=new/state", "dead_letters.path=new/too/dead.jsonl", "predictions.path=new/p/rows", as_rows]
     for command in ("check-config", "run"):
         assert not (tmp_path / "new").exists()
         call(command, config, *(word for flag in flags for word in ("--set", flag)))
     assert (tmp_path / "new/p/rows").is_file()
-
-
-AS_ROWS = ("predictions.kind=file",)
 
 
 # --- exit codes and logs --------------------------------------------------------------------------------------------

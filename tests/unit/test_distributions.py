@@ -23,10 +23,7 @@ def joint(noise, shares, means, squares, names=("a", "b")):
 
 TWO = of(NORMAL, [0.3, 0.7], [-1.0, 2.0], [0.25, 4.0])
 CORRELATED = joint(
-    NORMAL,
-    [0.4, 0.6],
-    [[0.0, 1.0], [3.0, -2.0]],
-    [[[1.0, 0.5], [0.5, 2.0]], [[0.5, -0.2], [-0.2, 0.3]]],
+    NORMAL, [0.4, 0.6], [[0.0, 1.0], [3.0, -2.0]], [[[1.0, 0.5], [0.5, 2.0]], [[0.5, -0.2], [-0.2, 0.3]]]
 )
 DIAGONAL = joint(NORMAL, [0.4, 0.6], [[0.0, 1.0], [3.0, -2.0]], [[1.0, 2.0], [0.5, 0.3]])
 
@@ -76,11 +73,7 @@ def test_the_cdf_inverts_quantiles_and_both_rise(mixture, q):
 
 @pytest.mark.parametrize(
     "mixture",
-    [
-        TWO,
-        of(StudentT(9.0), [0.3, 0.7], [-1.0, 2.0], [0.25, 4.0]),
-        of(Laplace(), [0.3, 0.7], [-1.0, 2.0], [0.25, 4.0]),
-    ],
+    [TWO, of(StudentT(9.0), [0.3, 0.7], [-1.0, 2.0], [0.25, 4.0]), of(Laplace(), [0.3, 0.7], [-1.0, 2.0], [0.25, 4.0])],
     ids=["gaussian", "student", "laplace"],
 )
 def test_moments_samples_and_intervals_are_those_of_the_density(mixture):

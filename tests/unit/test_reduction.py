@@ -10,15 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streammoe import (
-    Gaussian,
-    MoEClassifier,
-    MoEMultiTargetRegressor,
-    MoERegressor,
-    WarmUp,
-    load,
-    reduce,
-)
+from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, WarmUp, load, reduce
 from streammoe.reduction import reduce_with_details
 from streammoe.types import AnyArray, FloatArray
 

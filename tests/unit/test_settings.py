@@ -14,13 +14,7 @@ from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 from streammoe.options import RegressorOptions
 from streammoe.schedules import Constant, Power
-from streammoe.settings import (
-    Kinds,
-    NoPredictionsSettings,
-    Predictions,
-    Settings,
-    load,
-)
+from streammoe.settings import Kinds, NoPredictionsSettings, Predictions, Settings, load
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -253,16 +247,6 @@ def test_rules_of_several_settings(config: Path) -> None:
 @pytest.mark.parametrize("flags", ["schema.ignore=['id']", "schema.features=['id','a'] schema.categorical=['id']"])
 def test_the_key_of_labels_may_be_ignored_or_a_feature_that_is_named(config: Path, flags: str) -> None:
     assert read(config, "labels.key=id", *flags.split()).labels.key == "id"
-
-
-def test_an_error_names_the_origin_of_the_value(config: Path) -> None:
-    found = problems(config, "model.degree=x", STREAMMOE_MODEL__SEED="-1", STREAMMOE_CHEKPOINT__DIR="a")
-    for problem, origin in zip(
-        found, ("STREAMMOE_CHEKPOINT__DIR", "model.degree", "STREAMMOE_MODEL__SEED"), strict=True
-    ):
-        assert f"{origin})" in problem
-    (problem,) = problems(config, "model.schedule={alpha = 2}", STREAMMOE_MODEL__SCHEDULE__ALPHA="3")
-    assert "got 2" in problem, "the winning layer is named"
 
 
 def test_secrets_and_logins_in_addresses_are_masked(config: Path) -> None:

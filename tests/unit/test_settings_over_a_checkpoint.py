@@ -171,13 +171,8 @@ def check(name, says, base):
 @pytest.mark.usefixtures("here")
 def test_limits_that_may_have_been_reached_may_only_rise_and_then_hold_for_what_comes():
     write_csv("data.csv", [("uvw"[i % 3], i % 5, "no" if i % 2 else "yes") for i in range(EVENTS)])
-    flags = [
-        "dead_letters.max_ratio=1",
-        "model.kind=classifier",
-        "schema.categorical=['a']",
-        "source.path=data*.csv",
-        "schema.late_columns=true",
-    ]
+    flags = ["dead_letters.max_ratio=1", "model.kind=classifier", "schema.categorical=['a']"]
+    flags += ["source.path=data*.csv", "schema.late_columns=true"]
     low = ["model.max_classes=2", "model.max_levels=2", "schema.max_columns=2"]
     high = ["model.max_classes=3", "model.max_levels=3", "schema.max_columns=3"]
     run(*flags, *low)

@@ -536,17 +536,6 @@ def test_restarts_do_not_carry_a_bad_deploy_past_the_window(build):
         assert ran.store.latest()[1].metadata["positions"][0]["next"] <= 2500
 
 
-def test_the_end_of_the_warm_up_is_logged_with_its_own_count_wherever_batches_end(build, caplog):
-    counts = []
-    for i, size in enumerate((7, 500)):
-        caplog.clear()
-        with caplog.at_level(logging.INFO, "streammoe.daemon"):
-            build(GOOD[:500], sizes=[size], folder=f"state{i}").run()
-        counts += [record.args for record in caplog.records if record.msg.startswith("warm-up is over")]
-    assert len(counts) == 2
-    assert counts[0] == counts[1] != (500,)
-
-
 def test_the_first_rejection_of_each_kind_is_logged_and_the_others_are_not(build, caplog):
     records = [*[BAD] * 20, *GOOD[:100], *[b'{"a": 1e60, "y": 1}'] * 20, *[BAD] * 20]
     with caplog.at_level(logging.WARNING, "streammoe.daemon"):

@@ -7,16 +7,7 @@ import pytest
 
 from streammoe import MoERegressor
 from streammoe.errors import CheckpointError
-from tests.unit.estimators.damages import (
-    DAMAGES,
-    DESCRIPTIONS,
-    SHORT,
-    classes,
-    learned,
-    outputs,
-    restored,
-    text,
-)
+from tests.unit.estimators.damages import DAMAGES, DESCRIPTIONS, SHORT, classes, learned, outputs, restored, text
 
 
 def is_accepted(folder, *arguments, **metadata):

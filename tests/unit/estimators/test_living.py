@@ -91,12 +91,7 @@ KINK = np.abs(X[:, 0])
 
 @pytest.mark.parametrize(
     ("target", "n_experts"),
-    [
-        (LINE + 0.1 * RNG.normal(size=len(X)), 1),
-        (LINE, 1),
-        (KINK, 2),
-        (KINK + 0.02 * RNG.normal(size=len(X)), 2),
-    ],
+    [(LINE + 0.1 * RNG.normal(size=len(X)), 1), (LINE, 1), (KINK, 2), (KINK + 0.02 * RNG.normal(size=len(X)), 2)],
     ids=["noisy line", "line", "kink", "kink with as much noise as the prior leaves"],
 )
 def test_there_are_no_more_experts_than_it_takes(target, n_experts):

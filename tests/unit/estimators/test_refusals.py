@@ -30,11 +30,7 @@ def test_it_is_rejected_with_its_reason_and_changes_nothing(kind, n):
 WIDE = [f"x{j}" for j in range(2_000)]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"n_experts": 1000}, {"degree": 20}, {"warmup": 10_000_000}],
-    ids=str,
-)
+@pytest.mark.parametrize("arguments", [{"n_experts": 1000}, {"degree": 20}, {"warmup": 10_000_000}], ids=str)
 def test_columns_that_make_a_model_too_large_are_rejected_and_change_nothing(arguments):
     fresh, begun = MoERegressor(**arguments), MoERegressor(**arguments)
     begun.learn_one({"a": 1.0}, 1.0)

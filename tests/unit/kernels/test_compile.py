@@ -2,7 +2,6 @@
 
 import errno
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from numba.core.runtime import _nrt_python, rtsys
 import streammoe
 from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.kernels import compile as compiling
-from streammoe.kernels import student_t
 from streammoe.kernels.compile import jit
 
 PROGRAM = """
@@ -173,10 +171,6 @@ print(*(len(kernel.signatures) for kernel in kernels))
 def test_what_few_models_need_is_compiled_ahead_of_time_too():
     done = subprocess.run([sys.executable, "-c", AHEAD], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == {"1"}
-
-
-def test_kernels_are_pickled_by_name():
-    assert pickle.loads(pickle.dumps(student_t.learn_rows)) is student_t.learn_rows
 
 
 @pytest.mark.parametrize(

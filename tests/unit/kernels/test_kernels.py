@@ -7,13 +7,7 @@ from scipy.special import softmax as reference_softmax
 from streammoe.distributions import Gaussian
 from streammoe.engine import mixture
 from streammoe.kernels import categorical
-from streammoe.kernels.batch import (
-    WIDE,
-    adaptive_weights,
-    fit_softmax,
-    softmax_gradient,
-    softmax_objective,
-)
+from streammoe.kernels.batch import WIDE, adaptive_weights, fit_softmax, softmax_gradient, softmax_objective
 from streammoe.kernels.linalg import invert_spd
 from streammoe.kernels.softmax import adaptive_weight
 from streammoe.kernels.soundness import LARGEST_LOSS, LARGEST_PREDICTION, is_sound_after

@@ -13,11 +13,7 @@ import pytest
 from streammoe.errors import SourceError
 from streammoe_connectors.formats.records import empty_batch
 from tests.batches import batch_of
-from tests.unit.pipeline.streams import (
-    event,
-    pipeline,
-    run,
-)
+from tests.unit.pipeline.streams import event, pipeline, run
 
 FAR = {"a": 1e60, "b": 1, "y": 1}
 """Out of range."""

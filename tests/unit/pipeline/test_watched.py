@@ -46,12 +46,7 @@ def started(call):
 def test_each_member_of_the_port_is_passed_on(watched, port):
     inner = Sink()
     sink = watched(inner, SinkWait())
-    arguments = {
-        "write": ("rows",),
-        "restore": ("position",),
-        "recover": (1.5, "position"),
-        "commit": ("position", 7),
-    }
+    arguments = {"write": ("rows",), "restore": ("position",), "recover": (1.5, "position"), "commit": ("position", 7)}
     expected = []
     for name in sorted(name for name in dir(port) if not name.startswith("_")):
         if isinstance(getattr_static(port, name), staticmethod):

@@ -10,7 +10,7 @@ from streammoe.errors import CheckpointError
 from streammoe.persistence import FolderLock
 from streammoe.persistence.format import _pack
 from streammoe.scaleout import global_model
-from streammoe.scaleout.global_model import path_of, read_newest, versions
+from streammoe.scaleout.global_model import path_of, read_newest
 from streammoe.scaleout.metrics import ReduceMetrics
 from streammoe.scaleout.shard import PROBLEMS
 from streammoe.scaleout.watcher import Watcher
@@ -213,17 +213,6 @@ def test_a_folder_that_cannot_be_read_waits(world, monkeypatch):
     assert (world.contained(), world.problem("north")) == ({"south": (1, 20)}, ["unreadable"])
 
 
-def test_until_there_is_any_shard_nothing_is_written(world):
-    for daemon in world.daemons.values():
-        daemon.path(1).unlink()
-    assert world.round("waiting").newest is None
-    assert versions(world.out) == []
-    assert world.sample("reduce_version") == 0
-    for daemon in world.daemons.values():
-        daemon.save()
-    assert world.round().newest.version == 1
-
-
 @pytest.mark.parametrize(
     ("other", "words"),
     [
@@ -303,9 +292,6 @@ def test_a_generation_that_was_written_again_after_a_rollback_is_another_one(wor
     newest = world.round().newest
     assert newest.shards["north"].generation == 2
     assert newest.model.state_digest() == world.daemons["north"].model.state_digest()
-
-
-# --- races and clocks -----------------------------------------------------------------------------------------------
 
 
 # --- failures -------------------------------------------------------------------------------------------------------
