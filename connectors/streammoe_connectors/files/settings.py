@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from streammoe_connectors.formats.events import path_of
+from streammoe_connectors.formats.events import RecordPath
 from streammoe_connectors.formats.records import MAX_BLOCK_BYTES, Dialect, is_like_ascii
 
 FORMATS = {"csv": "CSV files", "jsonl": "JSON Lines", "parquet": "Parquet files"}
@@ -44,7 +44,7 @@ class TextSettings(BaseModel):
     skip_lines: int = Field(default=0, ge=0)
     comment: str | None = None
     encoding: str = "utf-8"
-    record: str | None = None
+    record: RecordPath | None = None
 
     @field_validator("delimiter", mode="before")
     @classmethod
@@ -83,12 +83,6 @@ class TextSettings(BaseModel):
             )
         return name
 
-    @field_validator("record")
-    @classmethod
-    def _check_record(cls, record: str | None) -> str | None:
-        path_of(record)
-        return record
-
     @field_validator("format", check_fields=False)
     @classmethod
     def _check_dialect(cls, format: str, info: ValidationInfo) -> str:
@@ -108,7 +102,7 @@ class TextSettings(BaseModel):
         """The same, for readers of records."""
         names = None if self.header is True else tuple(self.header)
         return Dialect(
-            self.delimiter, self.decimal, names, self.skip_lines, self.comment, self.encoding, path_of(self.record)
+            self.delimiter, self.decimal, names, self.skip_lines, self.comment, self.encoding, self.record or ()
         )
 
 

@@ -6,13 +6,13 @@ The events of one record stay in one batch, so that no checkpoint divides them: 
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
+from pydantic import BeforeValidator
 
 from streammoe.errors import InvalidEvent
 from streammoe.ports import Location, Locations, Unreadable
@@ -49,31 +49,15 @@ class Events(NamedTuple):
     """How many had null in place of the object, or an array of none."""
 
 
-def path_of(setting: str | None) -> tuple[str, ...]:
-    """Return the names in a path as TOML writes it.
-
-    >>> path_of('payload."a.b"')
-    ('payload', 'a.b')
-
-    Raises:
-        ValueError: it is none.
-    """
-    names: list[str] = []
-    if setting is None:
-        return ()
-    try:
-        found: Any = tomllib.loads(f"{setting} = 0")
-    except tomllib.TOMLDecodeError:
-        found = None
-    while isinstance(found, dict) and len(found) == 1:
-        ((name, found),) = found.items()
-        names.append(name)
-    if found != 0:
-        raise ValueError(
-            'must be names with points between them, in quotes if they hold others than letters, digits, "_" and "-", '
-            'such as payload.after or payload."a.b"'
-        )
+def _names(path: object) -> object:
+    names = path.split(".") if isinstance(path, str) else path
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        raise ValueError('must be names with points between them, such as "payload.after", or a list of names')
     return tuple(names)
+
+
+RecordPath = Annotated[tuple[str, ...], BeforeValidator(_names)]
+"""Names that lead to the object that is the event, in settings."""
 
 
 def events_of(

@@ -28,7 +28,7 @@ from streammoe.secrets import Secret
 from streammoe.types import IntArray
 from streammoe_connectors.addresses import check_http_address
 from streammoe_connectors.conditions import only_if
-from streammoe_connectors.formats.events import MANY, events_of, json_lines, packed, path_of
+from streammoe_connectors.formats.events import MANY, RecordPath, events_of, json_lines, packed
 from streammoe_connectors.formats.framing import FRAME_BYTES, Read, malformed, schema_number
 from streammoe_connectors.formats.records import csv_lines
 from streammoe_connectors.kafka.fields import RecordFields
@@ -97,7 +97,7 @@ class ValueSettings(BaseModel):
     columns: Annotated[Names | None, only_if("format", "csv", required=True)] = None
     schema_file: Annotated[Text | None, only_if("format", "avro", "protobuf")] = None
     message: Annotated[Text | None, only_if("format", "protobuf")] = None
-    record: Annotated[str | None, only_if("format", "jsonl", "avro", "protobuf")] = None
+    record: Annotated[RecordPath | None, only_if("format", "jsonl", "avro", "protobuf")] = None
     framing: Annotated[Literal["none", "confluent"], only_if("format", "jsonl", "protobuf")] = "none"
     key_field: Text | None = None
     timestamp_field: Text | None = None
@@ -118,12 +118,6 @@ class ValueSettings(BaseModel):
         if message is None and info.data.get("format") == "protobuf" and info.data.get("schema_file") is not None:
             raise ValueError("must be the full name of the message, such as shop.Order, if source.schema_file is set")
         return message
-
-    @field_validator("record")
-    @classmethod
-    def _check_record(cls, record: str | None) -> str | None:
-        path_of(record)
-        return record
 
     @field_validator("key_field", "timestamp_field", "header_fields")
     @classmethod
@@ -169,7 +163,7 @@ class Values:
     def __init__(self, settings: ValueSettings) -> None:
         self._fields = RecordFields(settings.key_field, settings.timestamp_field, settings.header_fields)
         self._to_json = _converter(settings)
-        self._path = path_of(settings.record)
+        self._path = settings.record or ()
         if settings.format == "csv":
             self.format = "csv"
             self.columns = (*self._fields.names, *(settings.columns or ()))
