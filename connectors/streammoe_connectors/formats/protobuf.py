@@ -29,7 +29,7 @@ from google.protobuf import (
     type_pb2,
     wrappers_pb2,
 )
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from streammoe.errors import ConfigError
@@ -50,24 +50,19 @@ class ProtobufReader:
     """A reader of the messages of a file.
 
     Args:
-        files: it is the last one; each comes after those that it imports.
+        root: the file.
         message: full name of the only message to read; by default all of them are read.
         framed: where the indexes of a message in its file are: before it, or nowhere.
 
     Raises:
-        ValueError: the files are not usable.
+        ValueError: the file is not usable.
     """
 
-    def __init__(self, files: Iterable[File], message: str | None, *, framed: bool) -> None:
-        pool = descriptor_pool.DescriptorPool()
+    def __init__(self, root: FileDescriptor, message: str | None, *, framed: bool) -> None:
+        self._types = dict(_messages(root.message_types_by_name, ()))
         try:
-            for file in files:
-                pool.AddSerializedFile(file.SerializeToString())
-            self._types = dict(_messages(pool.FindFileByName(file.name).message_types_by_name, ()))
             for descriptor in self._types.values():
                 message_factory.GetMessageClass(descriptor)
-        except TypeError as error:
-            raise ValueError(str(error)) from None
         except RecursionError:
             raise ValueError("its messages are nested too deeply") from None
         self._message = message
@@ -80,18 +75,17 @@ class ProtobufReader:
         from confluent_kafka.schema_registry.confluent.type import decimal_pb2
         from confluent_kafka.schema_registry.confluent.types import decimal_pb2 as earlier_pb2
 
-        files = [File.FromString(each.DESCRIPTOR.serialized_pb) for each in (*_PROVIDED, meta_pb2, decimal_pb2)]
-        files.append(File.FromString(earlier_pb2.DESCRIPTOR.serialized_pb))
-        provided = {file.name for file in files}
-        registered = [(name, each) for name, each in references if name not in provided]
-        for name, each in (*registered, ("schema", text)):
+        provided = [*_PROVIDED, meta_pb2, decimal_pb2, earlier_pb2]
+        files = {each.DESCRIPTOR.name: File.FromString(each.DESCRIPTOR.serialized_pb) for each in provided}
+        for name, each in (*((name, each) for name, each in references if name not in files), ("schema", text)):
             try:
                 file = File.FromString(base64.b64decode(each, validate=True))
             except DecodeError as error:
                 raise ValueError(f"{name!r} is no descriptor of a file ({error})") from None
             file.name = name
-            files.append(file)
-        return cls(files, message, framed=True)
+            if files.setdefault(name, file) != file:
+                raise ValueError(f"it imports two different files as {name!r}")
+        return cls(_pool(files.values()).FindFileByName("schema"), message, framed=True)
 
     @classmethod
     def in_set(cls, message: str, framed: bool, content: bytes) -> ProtobufReader:
@@ -105,14 +99,17 @@ class ProtobufReader:
             files = descriptor_pb2.FileDescriptorSet.FromString(content).file
         except DecodeError as error:
             raise ValueError(str(error)) from None
-        names = {name: i for i, file in enumerate(files) for name in _names(file.package, file.message_type)}
-        if message not in names:
-            similar = difflib.get_close_matches(message, names, n=3) or sorted(names)[:10]
+        pool = _pool(files)
+        try:
+            return cls(pool.FindMessageTypeByName(message).file, message, framed=framed)
+        except KeyError:
+            known = [pool.FindFileByName(file.name).message_types_by_name for file in files]
+            names = sorted(each.full_name for messages in known for each in messages.values())
+            similar = difflib.get_close_matches(message, names, n=3) or names[:10]
             raise ConfigError(
                 f"source.message: {message!r} is not in source.schema_file; it must be the full name of a message "
                 f"there, such as {', '.join(similar) or 'package.Message'}"
-            )
-        return cls(files[: names[message] + 1], message, framed=framed)
+            ) from None
 
     def __call__(self, value: bytes, start: int = 0) -> bytes:
         """Convert a value, from a byte on, to JSON text; raise ValueError if it is no such message."""
@@ -136,6 +133,17 @@ class ProtobufReader:
         raise ValueError(f"must have all required fields of {descriptor.full_name}, and lacks some")
 
 
+def _pool(files: Iterable[File]) -> descriptor_pool.DescriptorPool:
+    """Return what knows the messages of files, each of which comes after those that it imports."""
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        for file in files:
+            pool.AddSerializedFile(file.SerializeToString())
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    return pool
+
+
 def _messages(
     messages: Mapping[str, Descriptor], parent: tuple[int, ...]
 ) -> Iterator[tuple[tuple[int, ...], Descriptor]]:
@@ -143,14 +151,6 @@ def _messages(
     for i, message in enumerate(messages.values()):
         yield (*parent, i), message
         yield from _messages(message.nested_types_by_name, (*parent, i))
-
-
-def _names(package: str, messages: Iterable[descriptor_pb2.DescriptorProto]) -> Iterator[str]:
-    """Yield the full name of each message."""
-    for message in messages:
-        name = f"{package}.{message.name}" if package else message.name
-        yield name
-        yield from _names(name, message.nested_type)
 
 
 def _indexes(value: bytes, start: int) -> tuple[tuple[int, ...], int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 import ssl
 import time
@@ -22,7 +21,7 @@ Result = TypeVar("Result")
 _LOGGER = logging.getLogger("streammoe.source")
 _OPTIONS = {"timeout": 3.0, "max.retries": 2, "retries.wait.ms": 200}
 _MAX_REFERENCES = 100  # of a schema, including indirect ones
-_UNKNOWN_SECONDS = 60.0  # until an unknown number is asked for again; schemas may be registered late
+_REJECTED_SECONDS = 60.0  # until a number is asked for again; schemas may be registered late
 _MAX_REJECTED = 10_000
 _UNKNOWN_CODES = frozenset({40401, 40402, 40403})  # a subject, a version, a schema
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
@@ -40,7 +39,7 @@ class RegistryReader:
     """A reader of values that name their schema.
 
     Schemas are kept for ever, since a number always means the same one. Logins and certificates are read again whenever
-    a schema is fetched after a failure, logins at each.
+    one is fetched.
 
     Args:
         kind: type of the schemas, ``Avro`` or ``Protobuf``.
@@ -59,9 +58,7 @@ class RegistryReader:
         self._parse = parse
         self._known: dict[int, Read] = {}
         self._rejected: dict[int, tuple[float, str]] = {}  # until when, and why
-        self._options: dict[str, Any] = {}
-        self._made: SchemaRegistryClient | None = None
-        self._client()
+        self._client().close()  # which finds what is wrong with the login
         self.name = settings.url
         if (settings.username or settings.token) and not is_protected(self.name):
             _LOGGER.warning(
@@ -89,24 +86,26 @@ class RegistryReader:
         if time.monotonic() < until:
             raise ValueError(why)
         try:
-            schema = self._asked(lambda client: client.get_schema(number, fmt=self._format))
-            references: dict[tuple[str, str, int], tuple[str, str]] = {}
-            self._collect(schema, references)
-            text = self._text(schema)
-        except _UnknownError as error:
-            until, why = time.monotonic() + _UNKNOWN_SECONDS, f"must name a registered {self._kind} schema: {error}"
-        else:
+            made = self._client()
+        except ConfigError as error:  # a file that is being replaced
+            raise RetriableSourceError(str(error)) from None
+        with made as client:
             try:
-                self._known[number] = self._parse(text, [*references.values()])
+                schema = self._asked(partial(client.get_schema, number, fmt=self._format))
+                references: dict[tuple[str, str, int], tuple[str, str]] = {}
+                self._collect(client, schema, references)
+                self._known[number] = self._parse(self._text(schema), [*references.values()])
                 return self._known[number]
             except ValueError as error:
-                until, why = math.inf, f"must name a usable schema, and {number} in {self.name} is not usable: {error}"
+                why = f"must name a usable {self._kind} schema, and {number} in {self.name} is not: {error}"
         if len(self._rejected) >= _MAX_REJECTED:
             self._rejected.clear()
-        self._rejected[number] = until, why
+        self._rejected[number] = time.monotonic() + _REJECTED_SECONDS, why
         raise ValueError(why)
 
-    def _collect(self, schema: Schema, found: dict[tuple[str, str, int], tuple[str, str]]) -> None:
+    def _collect(
+        self, client: SchemaRegistryClient, schema: Schema, found: dict[tuple[str, str, int], tuple[str, str]]
+    ) -> None:
         """Find the names and texts of the schemas that a schema refers to, each after its own."""
         for reference in schema.references or ():
             name, subject, version = str(reference.name), str(reference.subject), int(reference.version or 0)
@@ -115,23 +114,21 @@ class RegistryReader:
             if key in found:
                 continue
             if len(found) >= _MAX_REFERENCES:
-                raise _UnknownError(f"it refers to more than {_MAX_REFERENCES} others in {self.name}")
+                raise ValueError(f"it refers to more than {_MAX_REFERENCES} others")
             found[key] = name, ""  # so that a schema that refers to itself ends here
-            part = self._asked(partial(self._version, subject, version))
-            self._collect(part, found)
+            registered = self._asked(partial(client.get_version, subject, version))
+            client.clear_caches()  # which hold its text, and not what is serialized
+            # Some registries serialize schemas only where they are requested by number.
+            by_number = partial(client.get_schema, registered.schema_id, subject_name=subject, fmt=self._format)
+            part = self._asked(by_number)
+            self._collect(client, part, found)
             del found[key]
             found[key] = name, self._text(part)
-
-    def _version(self, subject: str, version: int, client: SchemaRegistryClient) -> Schema:
-        number = client.get_version(subject, version).schema_id
-        client.clear_caches()  # which hold its text, and not what is serialized
-        # Some registries serialize schemas only where they are requested by number.
-        return client.get_schema(number, subject_name=subject, fmt=self._format)
 
     def _text(self, schema: Schema) -> str:
         kind, text = schema.schema_type or "AVRO", schema.schema_str
         if kind != self._kind.upper() or not isinstance(text, str):
-            raise _UnknownError(f"it, or one that it refers to, is of type {kind!r} in {self.name}")
+            raise ValueError(f"it, or one that it refers to, is of type {kind!r}")
         if self._format and not _BASE64.fullmatch(text):
             raise self._not_serialized()
         return text
@@ -140,34 +137,23 @@ class RegistryReader:
 
     def _client(self) -> SchemaRegistryClient:
         options = registry_options(self._settings)
-        if options != self._options:
-            self._close()
-        if self._made is None:
-            try:
-                self._made, self._options = SchemaRegistryClient(options), options
-            except (OSError, ValueError):  # ssl.SSLError is an OSError, and passwords may be too long
-                raise ConfigError(
-                    "source.schema_registry.cafile, certfile, keyfile: cannot be used; they must be PEM files, the key "
-                    "must match the certificate, and key_password be its password, if it has one"
-                ) from None
-        return self._made
-
-    def _close(self) -> None:
-        if self._made is not None:
-            self._made.close()
-        self._made = None
-
-    def _asked(self, ask: Callable[[SchemaRegistryClient], Result]) -> Result:
-        client = self._client()
         try:
-            return ask(client)
+            return SchemaRegistryClient(options)
+        except (OSError, ValueError):  # ssl.SSLError is an OSError, and passwords may be too long
+            raise ConfigError(
+                "source.schema_registry.cafile, certfile, keyfile: cannot be used; they must be PEM files, the key "
+                "must match the certificate, and key_password be its password, if it has one"
+            ) from None
+
+    def _asked(self, ask: Callable[[], Result]) -> Result:
+        """Return the answer of the registry; raise ValueError if it has no such schema."""
+        try:
+            return ask()
         except SchemaRegistryError as error:
-            self._close()
             raise self._explained(error) from None
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):  # where there is no such JSON
             raise SourceError(f"schema registry {self.name} responds with something else; {_NO_REGISTRY}") from None
         except Exception as error:  # noqa: BLE001 - those of the client's own HTTP library
-            self._close()
             if (untrusted := _untrusted(error)) is not None:
                 raise SourceError(
                     f"schema registry {self.name}: its certificate is not trusted ({untrusted}); set "
@@ -182,7 +168,7 @@ class RegistryReader:
     def _explained(self, error: SchemaRegistryError) -> Exception:
         status = error.http_status_code
         if status == 404 and error.error_code in _UNKNOWN_CODES:
-            return _UnknownError(f"schema registry {self.name} has no such schema, or lacks one that it refers to")
+            return ValueError("it is not registered, or one that it refers to is not")
         if status == 501 and self._format:
             return self._not_serialized()
         message = f"schema registry {self.name} responds with status {status}"
@@ -196,10 +182,6 @@ class RegistryReader:
             'that does, or set source.schema_file and source.message, with source.framing = "confluent", instead of '
             "source.schema_registry"
         )
-
-
-class _UnknownError(Exception):
-    """The registry has no such schema, or one of another type."""
 
 
 def registry_options(settings: Any) -> dict[str, Any]:

@@ -160,6 +160,9 @@ def test_a_password_or_a_token_that_is_replaced_in_its_file_is_sent_from_then_on
         file.write_text("new")
         registry.has(7, POINT)
         assert is_read(values)
+        file.unlink()
+        with pytest.raises(RetriableSourceError, match="schema_registry"):
+            values.block(columns(framed(8)))
     assert registry.logins == ["Basic bWU6b2xk", "Basic bWU6bmV3", "Bearer old", "Bearer new"]
 
 
