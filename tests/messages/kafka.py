@@ -90,8 +90,8 @@ def _explained(error, size=0, place=None):
 def _of_a_transaction(error):
     connection = Connection(bootstrap_servers="there:1")
     target = Target("predictions", "p", "")
-    transactional = Transactional("streammoe-g-0/1", 600.0)
-    producer = TransactionalProducer(target, connection, Delivery(), group="g", transactional=transactional)
+    transactional = Transactional("streammoe-g-0/1", 600.0, "g")
+    producer = TransactionalProducer(target, connection, Delivery(), transactional)
     return lambda _: str(producer.as_sink_error(client_error(error)))
 
 

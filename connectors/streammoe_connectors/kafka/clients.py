@@ -6,14 +6,20 @@ import importlib.util
 
 from streammoe.errors import not_installed
 from streammoe_connectors.kafka.contract import Client
-from streammoe_connectors.kafka.settings import CLIENTS, Connection
+from streammoe_connectors.kafka.settings import Connection
+
+_PACKAGES = {
+    "kafka-python": ("kafka", "kafka-python", "kafka"),
+    "librdkafka": ("confluent_kafka", "confluent-kafka", "kafka-fast"),
+}
+"""The module, the package and the extra of each."""
 
 
 def require_client(connection: Connection, what: str) -> None:
     """Raise `ConfigError` if the package of a connection's client, which `what` needs, is not installed."""
-    client = CLIENTS[connection.client]
-    if importlib.util.find_spec(client.module) is None:
-        raise not_installed(what, client.package, client.extra)
+    module, package, extra = _PACKAGES[connection.client]
+    if importlib.util.find_spec(module) is None:
+        raise not_installed(what, package, extra)
 
 
 def load_client(name: str) -> Client:

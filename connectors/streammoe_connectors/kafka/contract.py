@@ -104,8 +104,8 @@ class Producer(Protocol):
         """
         ...
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str, group: str) -> None:
-        """Let the transaction commit these offsets to a group without members, each with these metadata."""
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
+        """Let the transaction commit these offsets to its group, which has no members, each with these metadata."""
         ...
 
     def close(self, seconds: float) -> None:
@@ -120,6 +120,8 @@ class Transactional(NamedTuple):
     """The transactional id."""
     timeout: float
     """Seconds after which brokers abort an open transaction."""
+    group: str
+    """The consumer group whose offsets are committed."""
 
 
 class Client(Protocol):

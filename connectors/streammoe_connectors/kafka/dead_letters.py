@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
-
-from pydantic import BaseModel
 
 from streammoe.ports import DeadLetter, DeadLetterSink
 from streammoe_connectors.kafka.contract import Outgoing
-from streammoe_connectors.kafka.delivery import Target, TopicSettings
-from streammoe_connectors.kafka.producer import DEFAULT_MAX_BYTES, TopicProducer, size_of
-from streammoe_connectors.kafka.topic_sink import TopicSink, check_topic, connection_for, place_key
+from streammoe_connectors.kafka.delivery import TopicSettings
+from streammoe_connectors.kafka.producer import DEFAULT_MAX_BYTES, size_of
+from streammoe_connectors.kafka.topic_sink import TopicSink, place_key
 
-SECTION = "dead_letters"
 HEADER_PREFIX = "header."
 """What the names of a record's own headers begin with in its letter, so that they cannot be mistaken for ours."""
 NULL_PREFIX = "null-header."
@@ -40,28 +35,11 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
     header ``key``, and its headers are those with `HEADER_PREFIX` in front of their names. The key is the
     location. Of a record that the topic has no room for, the beginning is the value, and ``cut_bytes`` counts the rest.
     At least once: a restart may send a letter again, with the same key.
-
-    Args:
-        settings: of the section.
-        sources: all sources; the first one of Kafka provides the default connection.
-
-    Raises:
-        ConfigError: there is no connection.
-        SinkError: a broker responds, but the topic does not exist or may not be written.
     """
 
     Settings = KafkaDeadLetterSettings
-
-    @staticmethod
-    def check(settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel], checkpoint: Any) -> None:  # noqa: ARG004
-        """Raise `ConfigError` if the section conflicts with the sources."""
-        check_topic(settings, settings.topic, SECTION, sources)
-
-    def __init__(self, settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel]) -> None:
-        target = Target(SECTION, settings.topic, 'keep rejected records in a file, by dead_letters.kind = "file"')
-        connection = connection_for(settings, SECTION, sources)
-        self._producer = TopicProducer(target, connection, settings)
-        self._producer.try_connect()
+    section = "dead_letters"
+    if_too_large = 'keep rejected records in a file, by dead_letters.kind = "file"'
 
     def write(self, letters: list[DeadLetter]) -> None:
         for letter in letters:

@@ -14,10 +14,8 @@ from streammoe_connectors.kafka.contract import Outgoing, Transactional
 from streammoe_connectors.kafka.delivery import Target, TopicSettings
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.settings import Connection
-from streammoe_connectors.kafka.topic_sink import TopicSink, check_topic, connection_for, place_key
+from streammoe_connectors.kafka.topic_sink import TopicSink, place_key
 from streammoe_connectors.kafka.transactions import TransactionalProducer
-
-SECTION = "predictions"
 
 
 class KafkaPredictionSettings(TopicSettings):
@@ -53,22 +51,17 @@ class KafkaPredictions(TopicSink, PredictionSink):
     The key is that of the predicted record, so that predictions for a key are in order; or its location as JSON if it
     has none. At least once: a restart may send rows again, with the same key, location and model version. Exactly once
     with transactions.
-
-    Args:
-        settings: of the section.
-        sources: all sources; the first one of Kafka provides the default connection, and the group of transactions.
-
-    Raises:
-        ConfigError: there is no connection, or no group for positions.
-        SinkError: a broker responds, but the topic does not exist or may not be written.
     """
 
     Settings = KafkaPredictionSettings
+    section = "predictions"
+    if_too_large = "make rows shorter by predictions.gate = false or predictions.interval = 0"
+    _transactions: TransactionalProducer | None = None
 
-    @staticmethod
-    def check(settings: KafkaPredictionSettings, sources: Sequence[BaseModel], checkpoint: Any) -> None:
+    @classmethod
+    def check(cls, settings: KafkaPredictionSettings, sources: Sequence[BaseModel], checkpoint: Any) -> None:
         """Raise `ConfigError` if the section conflicts with others."""
-        check_topic(settings, settings.topic, SECTION, sources)
+        super().check(settings, sources, checkpoint)
         if not settings.transactional:
             return
         _group_and_transactional_id(sources)
@@ -84,22 +77,15 @@ class KafkaPredictions(TopicSink, PredictionSink):
                 f"{settings.transaction_timeout_seconds:g}; raise it, or lower the latter"
             )
 
-    def __init__(self, settings: KafkaPredictionSettings, sources: Sequence[BaseModel]) -> None:
-        connection = connection_for(settings, SECTION, sources)
-        target = Target(
-            SECTION, settings.topic, "make rows shorter by predictions.gate = false or predictions.interval = 0"
-        )
-        self._transactions: TransactionalProducer | None = None
-        if settings.transactional:
-            group, name = _group_and_transactional_id(sources)
-            transactional = Transactional(settings.transactional_id or name, settings.transaction_timeout_seconds)
-            self._transactions = TransactionalProducer(
-                target, connection, settings, group=group, transactional=transactional
-            )
-            self._producer: TopicProducer = self._transactions
-        else:
-            self._producer = TopicProducer(target, connection, settings)
-            self._producer.try_connect()
+    def _opened(
+        self, target: Target, connection: Connection, settings: KafkaPredictionSettings, sources: Sequence[BaseModel]
+    ) -> TopicProducer:
+        if not settings.transactional:
+            return super()._opened(target, connection, settings, sources)
+        group, name = _group_and_transactional_id(sources)
+        transactional = Transactional(settings.transactional_id or name, settings.transaction_timeout_seconds, group)
+        self._transactions = TransactionalProducer(target, connection, settings, transactional)
+        return self._transactions
 
     def write(self, rows: Predictions) -> None:
         keys = [None] * len(rows) if rows.keys is None else rows.keys

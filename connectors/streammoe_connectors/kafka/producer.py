@@ -260,7 +260,7 @@ class TopicProducer:
     def as_sink_error(self, error: ClientError, record: Outgoing | None = None) -> SinkError:
         """Return an error that says what went wrong and what to do about it."""
         section, topic, if_too_large = self.target
-        name, timeout = self._transactional or Transactional("", 0.0)
+        name, timeout, _ = self._transactional or Transactional("", 0.0, "")
         if name and error.retriable:
             return RetriableSinkError(
                 f"{section}: {self._servers} has not answered the producer of transactional id {name!r} ({error})"

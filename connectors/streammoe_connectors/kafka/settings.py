@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from streammoe.secrets import Secret, check_readable, is_secret, revealed
 from streammoe_connectors.addresses import check_http_address, is_protected
 from streammoe_connectors.conditions import only_if
-
-
-class ClientPackage(NamedTuple):
-    """Where a client comes from."""
-
-    module: str
-    package: str
-    extra: str
-
-
-CLIENTS = {
-    "kafka-python": ClientPackage("kafka", "kafka-python", "kafka"),
-    "librdkafka": ClientPackage("confluent_kafka", "confluent-kafka", "kafka-fast"),
-}
-"""By the name in the settings."""
 
 LIBRDKAFKA_NAMES = {
     "bootstrap_servers": "bootstrap.servers",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import msgspec
 from pydantic import BaseModel
@@ -10,15 +11,56 @@ from pydantic import BaseModel
 from streammoe.errors import ConfigError
 from streammoe.ports import Location, Sink
 from streammoe_connectors.kafka.clients import load_client, require_client
+from streammoe_connectors.kafka.delivery import Target, TopicSettings
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 
 class TopicSink(Sink):
-    """The common part of sinks that write to a topic."""
+    """The common part of sinks that write to a topic.
 
-    _producer: TopicProducer
+    Args:
+        settings: of the section.
+        sources: all sources; the first one of Kafka provides the default connection, and the group of transactions.
+
+    Raises:
+        ConfigError: there is no connection, or no group for positions.
+        SinkError: a broker responds, but the topic does not exist or may not be written.
+    """
+
+    section: ClassVar[str]
+    if_too_large: ClassVar[str]
+    """What else may be done about a record that the topic has no room for."""
+
+    @classmethod
+    def check(cls, settings: Any, sources: Sequence[BaseModel], checkpoint: Any) -> None:  # noqa: ARG003
+        """Raise `ConfigError` if the section conflicts with others: no source may read the topic."""
+        connection = connection_for(settings, cls.section, sources)
+        for source in sources:
+            if not isinstance(source, Connection):
+                continue
+            shared_servers = set(source.bootstrap_servers) & set(connection.bootstrap_servers)
+            if shared_servers and isinstance(source, ReadingSettings) and source.reads(settings.topic):
+                raise ConfigError(
+                    f"{cls.section}.topic: is {settings.topic!r}, which the source reads: the daemon would endlessly "
+                    "learn from its own output; choose another topic"
+                )
+
+    def __init__(self, settings: TopicSettings, sources: Sequence[BaseModel]) -> None:
+        target = Target(self.section, settings.topic, self.if_too_large)
+        self._producer = self._opened(target, connection_for(settings, self.section, sources), settings, sources)
+
+    def _opened(
+        self,
+        target: Target,
+        connection: Connection,
+        settings: Any,
+        sources: Sequence[BaseModel],
+    ) -> TopicProducer:
+        producer = TopicProducer(target, connection, settings)
+        producer.try_connect()
+        return producer
 
     @property
     def rejection(self) -> str:
@@ -60,17 +102,3 @@ def connection_for(settings: Connection, section: str, sources: Sequence[BaseMod
         )
     require_client(source, f'{section}.kind = "kafka"')
     return source
-
-
-def check_topic(settings: Connection, topic: str, section: str, sources: Sequence[BaseModel]) -> None:
-    """Raise `ConfigError` if there is no connection, or a source reads the topic."""
-    connection = connection_for(settings, section, sources)
-    for source in sources:
-        if not isinstance(source, Connection):
-            continue
-        shared_servers = set(source.bootstrap_servers) & set(connection.bootstrap_servers)
-        if shared_servers and isinstance(source, ReadingSettings) and source.reads(topic):
-            raise ConfigError(
-                f"{section}.topic: is {topic!r}, which the source reads: the daemon would endlessly learn from its own "
-                "output; choose another topic"
-            )

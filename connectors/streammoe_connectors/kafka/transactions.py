@@ -37,14 +37,13 @@ class TransactionalProducer(TopicProducer):
         target: the topic.
         connection: to the cluster, which must also have the group.
         delivery: settings for sending.
-        group: whose offsets are committed.
-        transactional: the transactional id, of whose producers the older one is fenced, and the time-out.
+        transactional: the transactional id, of whose producers the older one is fenced, the time-out, and the group.
     """
 
     def __init__(
-        self, target: Target, connection: Connection, delivery: Delivery, *, group: str, transactional: Transactional
+        self, target: Target, connection: Connection, delivery: Delivery, transactional: Transactional
     ) -> None:
-        self._group = group
+        self._group = transactional.group
         self._recovering: Future[Recovered] | None = None
         self._last_commit: tuple[Position, int] | None = None
         super().__init__(target, connection, delivery, transactional, give_up_seconds=ANSWER_SECONDS)
@@ -138,7 +137,7 @@ class TransactionalProducer(TopicProducer):
 
     def _send_offsets(self, producer: Producer, position: Position, owner: str, generation: int) -> None:
         metadata = OffsetMetadata(owner, time.time(), generation).encode()
-        producer.send_offsets(offsets_of(position), metadata, self._group)
+        producer.send_offsets(offsets_of(position), metadata)
 
     def close(self) -> None:
         """Abort an open transaction, so that consumers need not wait; else release the partitions."""

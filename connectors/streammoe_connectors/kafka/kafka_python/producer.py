@@ -62,6 +62,7 @@ class KafkaPythonProducer:
         if transactional is not None:
             arguments["transactional_id"] = transactional.name
             arguments["transaction_timeout_ms"] = int(1000 * transactional.timeout)
+        self._group = "" if transactional is None else transactional.group
         self.failed: list[tuple[ClientError, Outgoing | None]] = []
         self._sent: deque[tuple[Any, Outgoing]] = deque()
         self._producer, self.rejections = _open(KafkaProducer, arguments)
@@ -86,9 +87,9 @@ class KafkaPythonProducer:
         with suppress(errors.KafkaTimeoutError, errors.UnknownError):  # the latter for a batch that was split meanwhile
             self._producer.flush(seconds)
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str, group: str) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         commits = {ClientPartition(*tp): OffsetAndMetadata(offset, metadata, -1) for tp, offset in offsets.items()}
-        self._call(self._producer.send_offsets_to_transaction, commits, group)
+        self._call(self._producer.send_offsets_to_transaction, commits, self._group)
 
     def transact(self, step: TransactionStep) -> None:
         self._call(getattr(self._producer, step))

@@ -42,7 +42,7 @@ class LibrdkafkaProducer:
     ) -> None:
         timeout_ms = int(1000 * delivery.delivery_timeout_seconds)
         self.rejections: list[str] = []
-        self._options = {**own_options(options), "logger": LOGGER}
+        own = {**own_options(options), "logger": LOGGER}
         arguments: dict[str, Any] = {
             "acks": "all",
             "enable.idempotence": True,
@@ -54,7 +54,7 @@ class LibrdkafkaProducer:
             # As in Java's clients.
             "partitioner": "murmur2_random",
             "request.timeout.ms": min(30_000, timeout_ms // 2),
-            **self._options,
+            **own,
             "delivery.report.only.error": True,
             "error_cb": partial(_record_rejection, self.rejections),
         }
@@ -64,10 +64,13 @@ class LibrdkafkaProducer:
             arguments["transactional.id"] = transactional.name
             arguments["transaction.timeout.ms"] = transaction_ms
             arguments["socket.timeout.ms"] = min(60_000, max(100, transaction_ms - 100))
+            # It is only returned by a consumer, which need not be connected.
+            consumer = _created(Consumer, {**own, "group.id": transactional.group})
+            self._group = consumer.consumer_group_metadata()
+            consumer.close()
         arguments["delivery.timeout.ms"] = timeout_ms
         self.failed: list[tuple[ClientError, Outgoing | None]] = []
         self._fatal: KafkaException | None = None
-        self._groups: dict[str, Any] = {}
         self._producer: Any = _created(ClientProducer, arguments)
 
     def send(self, topic: str, record: Outgoing) -> None:
@@ -103,16 +106,9 @@ class LibrdkafkaProducer:
             self._fatal = self._fatal or error
             self.failed.insert(0, (client_error(self._fatal), None))
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str, group: str) -> None:
-        if group not in self._groups:
-            # It is only returned by a consumer, which need not be connected.
-            consumer = Consumer({**self._options, "group.id": group})
-            self._groups[group] = consumer.consumer_group_metadata()
-            consumer.close()
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         commits = [ClientPartition(*partition, offset, metadata) for partition, offset in offsets.items()]
-        self._call(
-            self._producer.send_offsets_to_transaction, commits, self._groups[group], _TRANSACTION_TIMEOUT_SECONDS
-        )
+        self._call(self._producer.send_offsets_to_transaction, commits, self._group, _TRANSACTION_TIMEOUT_SECONDS)
 
     def transact(self, step: TransactionStep) -> None:
         waits = () if step == "begin_transaction" else (_TRANSACTION_TIMEOUT_SECONDS,)
