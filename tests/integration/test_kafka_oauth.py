@@ -69,31 +69,8 @@ def test_tokens_open_the_way_and_are_replaced_while_it_reads(brokers, topics, en
         assert take(source, 1)[0] == numbers(2)
         assert source.status().connected
         assert "reconnected" not in source.status().counters
-    assert all(form["scope"] == ["s"] for _, form in endpoint.requests)
+    assert all(form["scope"] == ["s"] for form in endpoint.requests)
     assert "hunter2" not in caplog.text + repr(settings)
-
-
-def test_where_the_endpoint_fails_reading_waits_and_goes_on_when_it_is_back(brokers, topics, endpoint, login, caplog):
-    name = topics.create()
-    topics.fill(name, numbers(1))
-    endpoint.answer = (503, b"")
-    endpoint.lifetime = 4.0
-    source = KafkaSource(settings_of(brokers[1], name, **login))
-    try:
-        source.seek(None)
-        with caplog.at_level(logging.WARNING):
-            wait_until(lambda: source.prepare(0.1) or endpoint.url in caplog.text, "it is reported")
-        assert not source.status().ready
-        endpoint.answer = None
-        wait_until(lambda: source.prepare(0.1), "reading can begin")
-        assert take(source, 1)[0] == numbers(1)
-        endpoint.answer = (503, b"")
-        wait_until(lambda: source.poll(0.1) is None and not source.status().connected, "the token has expired")
-        topics.fill(name, numbers(2))
-        endpoint.answer = None
-        assert take(source, 1)[0] == numbers(2)
-    finally:
-        source.close()
 
 
 def test_a_secret_that_is_rejected_is_reported_and_read_again_from_its_file(
@@ -119,11 +96,11 @@ def test_a_secret_that_is_rejected_is_reported_and_read_again_from_its_file(
 def test_predictions_are_written_with_tokens_once_there_are_any(brokers, topics, endpoint, login, monkeypatch):
     name = topics.create(name="predictions")
     monkeypatch.setattr(kafka_producer, "FIRST_WAIT_SECONDS", 0.1)
-    endpoint.answer = (503, b"")
+    endpoint.failure = 503
     sink = sink_to(brokers[1], name, **login)
     try:
         wait_until(lambda: endpoint.requests, "it is tried")
-        endpoint.answer = None
+        endpoint.failure = None
         sink.write(rows(0, 5))
         sink.flush()
     finally:

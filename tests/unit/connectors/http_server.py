@@ -7,16 +7,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class LocalServer(ThreadingHTTPServer):
-    """It serves until it is closed.
+    """It serves until it is closed, by https with a context."""
 
-    Args:
-        handler: answers requests.
-        context: for https.
-        port: any by default.
-    """
-
-    def __init__(self, handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None, port: int = 0):
-        super().__init__(("127.0.0.1", port), handler)
+    def __init__(self, handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None = None):
+        super().__init__(("127.0.0.1", 0), handler)
         self.context = context
         self.thread = threading.Thread(target=self.serve_forever, args=(0.01,))
 

@@ -2,7 +2,6 @@
 
 import json
 import ssl
-import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 
@@ -10,18 +9,11 @@ from tests.unit.connectors.http_server import LocalServer
 
 
 class Registry(LocalServer):
-    """It knows what is in `answers`: a status, a body and headers for each path.
-
-    With `trickles` it sends spaces before a body, for a second.
-
-    Args:
-        context: for https.
-    """
+    """It knows what is in `answers`: a status, a body and headers for each path."""
 
     def __init__(self, context: ssl.SSLContext | None = None):
         super().__init__(Handler, context)
         self.answers, self.asked, self.logins = {}, [], []
-        self.trickles = False
         self.address = f"127.0.0.1:{self.server_port}"
         self.thread.start()
 
@@ -41,9 +33,6 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         with suppress(OSError):  # the client may have had enough
-            for _ in range(100 * self.server.trickles):
-                self.wfile.write(b" ")
-                time.sleep(0.01)
             self.wfile.write(content)
 
     def log_message(self, *_):

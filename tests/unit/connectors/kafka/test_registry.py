@@ -138,42 +138,29 @@ def test_each_server_that_is_no_registry_or_denies_access_stops_reading_with_a_m
 # --- logins -----------------------------------------------------------------------------------------------------------
 
 
-def test_user_and_password_or_a_token_are_sent_from_wherever_they_are(registry, tmp_path, monkeypatch):
-    registry.has(7, POINT)
-    path = str(tmp_path / "secret")
-    for name, secret, user in [("password", "p@ss:wörd", USER), ("token", "a.b-c_d~e+f/g=", {})]:
-        monkeypatch.setenv("SECRET", secret)
-        (tmp_path / "secret").write_text(f"{secret}\n")
-        for given in (secret, {"file": path}, {"env": "SECRET"}):
-            assert is_read(values_at(registry.address, **user, **{name: given}))
-    assert registry.logins == ["Basic bWU6cEBzczp3w7ZyZA=="] * 3 + ["Bearer a.b-c_d~e+f/g="] * 3
-
-
-def test_a_password_or_a_token_that_is_replaced_in_its_file_is_sent_from_then_on(registry, tmp_path):
+def test_a_password_or_a_token_is_sent_and_one_that_is_replaced_in_its_file_from_then_on(registry, tmp_path):
     registry.has(7, POINT)
     file = tmp_path / "secret"
     for settings in (USER | {"password": {"file": str(file)}}, {"token": {"file": str(file)}}):
-        file.write_text("old")
+        file.write_text("a.b-c_d~e+f/g=\n")
         registry.answers["/schemas/ids/7"] = (401, {})
         values = values_at(registry.address, **settings)
         failure(values)
-        file.write_text("new")
+        file.write_text("new" if "token" in settings else "p@ss:wörd")
         registry.has(7, POINT)
         assert is_read(values)
         file.unlink()
         with pytest.raises(RetriableSourceError, match="schema_registry"):
             values.block(columns(framed(8)))
-    assert registry.logins == ["Basic bWU6b2xk", "Basic bWU6bmV3", "Bearer old", "Bearer new"]
+    assert registry.logins == [
+        *("Basic bWU6YS5iLWNfZH5lK2YvZz0=", "Basic bWU6cEBzczp3w7ZyZA=="),
+        *("Bearer a.b-c_d~e+f/g=", "Bearer new"),
+    ]
 
 
-def test_secrets_that_are_missing_or_no_tokens_are_found_at_the_start(tmp_path, monkeypatch):
-    monkeypatch.delenv("SECRET", raising=False)
-    (tmp_path / "token").write_text("hunter2\nhunter3")
-    for given in [
-        USER | {"password": {"env": "SECRET"}},
-        USER | {"password": {"file": str(tmp_path / "none")}},
-        *({"token": {"file": str(tmp_path / "token")}}, {"token": "hunter 2"}, {"token": ""}),
-    ]:
+def test_secrets_that_are_missing_or_no_tokens_are_found_at_the_start(tmp_path):
+    missing = {"file": str(tmp_path / "none")}
+    for given in (USER | {"password": missing}, {"token": "hunter 2"}, {"token": "hunter2\nhunter3"}, {"token": ""}):
         with pytest.raises(ConfigError) as caught:
             values_at("127.0.0.1:1", **given)
         assert "hunter" not in str(caught.value)
@@ -211,72 +198,58 @@ def files(tmp_path_factory, authority):
         issued = issuer.issue_cert("client@streammoe.example")
         issued.cert_chain_pems[0].write_to_path(str(folder / name))
         key = load_pem_private_key(issued.private_key_pem.bytes(), None)
-        encryption = BestAvailableEncryption(b"hunter2")
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hunter2"))
         (folder / f"{name}.key").write_bytes(pem)
-        issued.private_key_and_cert_chain_pem.write_to_path(str(folder / f"{name}.both"))
     (folder / "empty").write_text("no certificate")
     return {path.name: str(path) for path in folder.iterdir()}
 
 
-@pytest.fixture
-def encrypted(registries, authority):
-    """Makes a registry with TLS, with a certificate for a name; clients may have to have one, too."""
-
-    def make(name="127.0.0.1", *, clients=False):
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        authority.issue_cert(name).configure_cert(context)
-        if clients:
-            context.verify_mode = ssl.CERT_REQUIRED
-            authority.configure_trust(context)
-        registry = registries(context)
-        registry.has(7, POINT)
-        return registry
-
-    return make
+def encrypted(registries, authority, name="127.0.0.1", *, clients=False):
+    """A registry with TLS, with a certificate for a name; clients may have to have one, too."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name).configure_cert(context)
+    if clients:
+        context.verify_mode = ssl.CERT_REQUIRED
+        authority.configure_trust(context)
+    registry = registries(context)
+    registry.has(7, POINT)
+    return registry
 
 
 def client(files, name="client", password="hunter2"):
-    return {
-        "cafile": files["ca"],
-        "certfile": files[name],
-        "keyfile": files[f"{name}.key"],
-        "key_password": password,
-    }
+    own = {"certfile": files[name], "keyfile": files[f"{name}.key"], "key_password": password}
+    return {"cafile": files["ca"], **own}
 
 
-def test_a_registry_that_wants_a_certificate_gets_it_and_turns_others_away(encrypted, files):
-    registry = encrypted(clients=True)
+def test_a_registry_that_wants_a_certificate_gets_it_and_turns_others_away(registries, authority, files):
+    registry = encrypted(registries, authority, clients=True)
     address = f"https://{registry.address}"
     for given in ({"cafile": files["ca"]}, client(files, "stranger")):
         assert "client's certificate" in str(failure(values_at(address, **given)))
     assert registry.asked == []
     assert is_read(values_at(address, **client(files), token="t"))
-    both = {"cafile": files["ca"], "certfile": files["client.both"]}
-    assert is_read(values_at(address, **both))
-    assert registry.logins == ["Bearer t", None]
+    assert registry.logins == ["Bearer t"]
 
 
-def test_a_certificate_that_is_replaced_is_used_after_a_failure(encrypted, files, tmp_path):
+def test_a_registry_that_is_not_trusted_gets_no_login_until_another_certificate_is_in_the_file(
+    registries, authority, files, tmp_path
+):
+    own, misnamed = encrypted(registries, authority), encrypted(registries, authority, "registry.example")
     path = tmp_path / "ca.pem"
     shutil.copy(files["other-ca"], path)
-    values = values_at(f"https://{encrypted().address}", cafile=str(path))
-    failure(values)
-    shutil.copy(files["ca"], path)
-    assert is_read(values)
-
-
-def test_a_registry_that_is_not_trusted_gets_no_login(encrypted, files):
-    own, misnamed = encrypted(), encrypted("registry.example")
-    wrong = {"cafile": files["other-ca"]}
-    right = {"cafile": files["ca"]}
-    for registry, given in ((own, {}), (own, wrong), (misnamed, right)):
-        error = failure(values_at(f"https://{registry.address}", **given, token="hunter2"))
+    wrong, right = {"cafile": str(path)}, {"cafile": files["ca"]}
+    made = [
+        values_at(f"https://{registry.address}", **given, token="hunter2")
+        for registry, given in ((own, wrong), (own, {}), (misnamed, right))
+    ]
+    for values in made:
+        error = failure(values)
         assert not error.retriable, error
         assert "source.schema_registry.cafile" in str(error)
         assert "hunter2" not in str(error)
-        assert registry.asked == []
-    assert is_read(values_at(f"https://{own.address}", **right))
+    assert own.asked == misnamed.asked == []
+    shutil.copy(files["ca"], path)
+    assert is_read(made[0])
 
 
 def test_files_that_cannot_be_used_are_found_at_the_start(files):

@@ -1,6 +1,7 @@
 """Protobuf values that name their schema in a registry."""
 
 import base64
+from itertools import pairwise
 
 import pytest
 from confluent_kafka.schema_registry.confluent import meta_pb2
@@ -10,60 +11,41 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 from streammoe.errors import SourceError
 from tests.unit.connectors.kafka_records import columns, only, record, refusal, values_of
 
-FILE, MESSAGE, FIELD = (
-    descriptor_pb2.FileDescriptorProto,
-    descriptor_pb2.DescriptorProto,
-    descriptor_pb2.FieldDescriptorProto,
+FILE, MESSAGE = descriptor_pb2.FileDescriptorProto, descriptor_pb2.DescriptorProto
+
+
+def field(number, name, kind, of=None):
+    return descriptor_pb2.FieldDescriptorProto(
+        number=number, name=name, type=f"TYPE_{kind}", label="LABEL_OPTIONAL", type_name=of
+    )
+
+
+def file(name, package, dependency, *messages):
+    syntax = "proto3"
+    return FILE(name=name, package=package, syntax=syntax, dependency=dependency, message_type=messages)
+
+
+UNIT = file("geo/unit.proto", "geo", [], MESSAGE(name="Unit", field=[field(1, "metres", "DOUBLE")]))
+POINT = file(
+    "geo/point.proto",
+    "geo",
+    ["geo/unit.proto"],
+    MESSAGE(name="Point", field=[field(1, "x", "DOUBLE"), field(2, "unit", "MESSAGE", ".geo.Unit")]),
 )
-
-
-def field(number, name, kind, **more):
-    return FIELD(number=number, name=name, type=f"TYPE_{kind}", label="LABEL_OPTIONAL", **more)
-
-
-def part(number, name, of):
-    return field(number, name, "MESSAGE", type_name=of)
-
-
-POINT = FILE(
-    name="geo/point.proto",
-    package="geo",
-    syntax="proto3",
-    message_type=[MESSAGE(name="Point", field=[field(1, "x", "DOUBLE"), part(2, "unit", ".geo.Unit")])],
-    dependency=["geo/unit.proto"],
-)
-UNIT = FILE(
-    name="geo/unit.proto",
-    package="geo",
-    syntax="proto3",
-    message_type=[MESSAGE(name="Unit", field=[field(1, "metres", "DOUBLE")])],
-)
-SHOP = FILE(
-    name="shop.proto",
-    package="shop",
-    syntax="proto3",
-    dependency=[
-        "google/protobuf/timestamp.proto",
-        "geo/point.proto",
-        "confluent/meta.proto",
-        "confluent/type/decimal.proto",
-    ],
-    message_type=[
-        MESSAGE(
-            name="Order",
-            field=[
-                field(1, "y", "DOUBLE"),
-                part(2, "at", ".google.protobuf.Timestamp"),
-                part(3, "where", ".geo.Point"),
-                part(4, "price", ".confluent.type.Decimal"),
-            ],
-        ),
-        MESSAGE(
-            name="Refund",
-            field=[field(1, "y", "DOUBLE")],
-            nested_type=[MESSAGE(name="Reason", field=[field(1, "code", "INT64")]), MESSAGE(name="Empty")],
-        ),
-    ],
+PROVIDED = ["google/protobuf/timestamp.proto", "confluent/meta.proto", "confluent/type/decimal.proto"]
+ORDER = [
+    field(1, "y", "DOUBLE"),
+    field(2, "at", "MESSAGE", ".google.protobuf.Timestamp"),
+    field(3, "where", "MESSAGE", ".geo.Point"),
+    field(4, "price", "MESSAGE", ".confluent.type.Decimal"),
+]
+REASON = MESSAGE(name="Reason", field=[field(1, "code", "INT64")])
+SHOP = file(
+    "shop.proto",
+    "shop",
+    ["geo/point.proto", *PROVIDED],
+    MESSAGE(name="Order", field=ORDER),
+    MESSAGE(name="Refund", field=[field(1, "y", "DOUBLE")], nested_type=[REASON, MESSAGE(name="Empty")]),
 )
 POOL = descriptor_pool.DescriptorPool()
 for module in (descriptor_pb2, timestamp_pb2, meta_pb2, decimal_pb2):
@@ -78,8 +60,7 @@ SERIALIZED = "?format=serialized"
 
 def serialized(file):
     """What a registry gives for a file: it may not know by which name others import it."""
-    copy = FILE()
-    copy.CopyFrom(file)
+    copy = FILE.FromString(file.SerializeToString())
     copy.name = "default"
     return base64.b64encode(copy.SerializeToString()).decode()
 
@@ -124,23 +105,8 @@ def test_a_message_is_read_by_its_schema_and_all_that_it_imports_which_are_fetch
     values = values_at(registry)
     assert only(values, framed(7, order(**FULL))) == READ
     asked = list(registry.asked)
-    registry.answers = {}
-    assert only(values, framed(7, order(y=1.0))) == {"y": 1.0}
-    assert registry.asked == asked
     assert len(asked) == 5
-
-
-def test_files_that_come_with_protobuf_need_no_reference(registry):
-    names = ("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct", "timestamp")
-    for i, name in enumerate((*names, "type", "wrappers")):
-        file = FILE(dependency=[f"google/protobuf/{name}.proto"], message_type=[MESSAGE(name="A")])
-        put(registry, i, file)
-        assert only(values_at(registry), framed(i, b"\0")) == {}, name
-
-
-def test_indexes_name_the_message_also_a_nested_one_and_all_of_a_topic_are_read(registry):
-    shop(registry)
-    values = values_at(registry)
+    registry.answers = {}
     for indexes in (b"\0", b"\2\0"):
         assert only(values, framed(7, indexes + Order(y=1.0).SerializeToString())) == {"y": 1.0}
     assert only(values, framed(7, b"\2\2")) == {"y": 0}
@@ -150,6 +116,7 @@ def test_indexes_name_the_message_also_a_nested_one_and_all_of_a_topic_are_read(
         assert refusal(values, framed(7, indexes)) == (0, "malformed"), indexes
     for octets in (b"", b"\0\0\0\0\7", b"\1\0\0\0\7\0", framed(7, order(y=1.0)[:-1])):
         assert refusal(values, octets) == (0, "malformed"), octets
+    assert registry.asked == asked
 
 
 def test_only_the_message_of_the_settings_is_read(registry):
@@ -159,6 +126,13 @@ def test_only_the_message_of_the_settings_is_read(registry):
     assert refusal(values, framed(7, order(y=1.0))) == (0, "malformed")
 
 
+def test_files_that_come_with_protobuf_need_no_reference(registry):
+    names = ("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct", "timestamp")
+    imports = [f"google/protobuf/{name}.proto" for name in (*names, "type", "wrappers")]
+    put(registry, 1, file("a.proto", "", imports, MESSAGE(name="A")))
+    assert only(values_at(registry), framed(1, b"\0")) == {}
+
+
 def test_decimals_are_exact_and_hostile_ones_rejected(registry):
     shop(registry)
     values = values_at(registry)
@@ -166,19 +140,13 @@ def test_decimals_are_exact_and_hostile_ones_rejected(registry):
     def block(octets, scale):
         return values.block(columns(record(framed(7, order(price={"value": octets, "scale": scale})))))
 
-    for octets, scale, text in [
-        (b"\x30\x39", 2, "123.45"),
-        (b"\xff", 3, "-0.001"),
-        (b"", 0, "0"),
-        (b"\1", -3, "1E+3"),
-    ]:
+    for octets, scale, text in [(b"\x30\x39", 2, "123.45"), (b"\xff", 3, "-0.001"), (b"", 0, "0"), (b"\1", -3, "1E+3")]:
         assert f'"price":{text}}}'.encode() in block(octets, scale).block
     wide = 2**503 + 1
     assert f'"price":{wide}}}'.encode() in block(wide.to_bytes(64, "big"), 0).block
     assert block(b"\1" * 65, 0).rejected
     assert b"1E-2147483647" in block(b"\1", 2**31 - 1).block
-    elsewhere = FILE()
-    elsewhere.CopyFrom(SHOP)
+    elsewhere = FILE.FromString(SHOP.SerializeToString())
     elsewhere.dependency[3] = "confluent/types/decimal.proto"
     shop(registry, 8, elsewhere)
     assert only(values, framed(8, order(price={"value": b"\1", "scale": 1}))) == {"y": 0, "price": 0.1}
@@ -196,20 +164,16 @@ def test_a_registry_that_does_not_serialize_stops_reading(registry):
         values_at(registry).block(columns(record(framed(7, b"\0"))))
 
 
-def chain(length):
-    """Messages each of which holds the next one."""
-    messages = [MESSAGE(name=f"M{i}", field=[part(1, "next", f".M{i + 1}")]) for i in range(length)]
-    return FILE(message_type=[*messages, MESSAGE(name=f"M{length}")])
-
-
 def test_schemas_that_cannot_be_used_are_rejected_and_requested_once(registry):
-    lacks_a_type = FILE(message_type=[MESSAGE(name="A", field=[part(1, "b", ".B")])])
+    lacks_a_type = file("", "", [], MESSAGE(name="A", field=[field(1, "b", "MESSAGE", ".B")]))
+    names = [f"M{i}" for i in range(3_000)]  # each of which holds the next one
+    chain = [MESSAGE(name=one, field=[field(1, "n", "MESSAGE", f".{of}")]) for one, of in pairwise(names)]
     wrong = {
         "of another type": {"schemaType": "AVRO", "schema": "{}"},
         "no descriptor": {"schema": base64.b64encode(b"\xff\xff").decode()},
         "an import that is not registered": {"schema": serialized(FILE(dependency=["google/type/date.proto"]))},
         "an unknown type": {"schema": serialized(lacks_a_type)},
-        "nested too deeply": {"schema": serialized(chain(3_000))},
+        "nested too deeply": {"schema": serialized(file("", "", [], *chain, MESSAGE(name=names[-1])))},
         "no message": {"schema": ""},
         "itself": {
             "schema": serialized(FILE(dependency=["a"])),
