@@ -11,13 +11,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from pydantic import Field
-
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position, Source
 from streammoe_connectors.files.listing import is_same_file
-from streammoe_connectors.files.settings import TextSettings
-from streammoe_connectors.formats.records import MAX_BLOCK_BYTES, RecordReader, empty_batch
+from streammoe_connectors.formats.records import RecordReader, empty_batch
+from streammoe_connectors.formats.texts import TextSettings
 from streammoe_connectors.positions import check_kind, invalid
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -46,14 +44,10 @@ class StdinSource(Source):
 
         Attributes:
             format: of the records.
-            block_bytes: most bytes to read and decode at once.
-            max_record_bytes: a longer record is cut and rejected.
         """
 
         kind: Literal["stdin"]
         format: Literal["csv", "jsonl"]
-        block_bytes: int = Field(default=1 << 20, ge=4096, le=MAX_BLOCK_BYTES)
-        max_record_bytes: int = Field(default=1 << 20, ge=1, le=MAX_BLOCK_BYTES)
 
     @staticmethod
     def reads(settings: Settings, path: str) -> bool:  # noqa: ARG004
@@ -64,13 +58,11 @@ class StdinSource(Source):
         self._pipe = _Pipe(descriptor)
         self._reader = RecordReader(
             self._pipe,
+            settings,
             name="stdin",
             format=settings.format,
-            block_bytes=settings.block_bytes,
-            max_record_bytes=settings.max_record_bytes,
             start=0,
             location={"stdin": datetime.now(UTC).isoformat()},
-            dialect=settings.dialect,
         )
         self._skipped = 0
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from streammoe.errors import REASONS
 from streammoe_connectors.formats.records import RecordReader
+from streammoe_connectors.formats.texts import TextSettings
 from tests.batches import csv_line
 from tests.unit.pipeline.streams import TARGETS, event, pipeline
 
@@ -97,8 +98,8 @@ def play(pick):
     header = [",".join(EVENTS[kind][0]).encode()] if form == "csv" else []
     content = b"\n".join([*header, *(line for line, _ in lines), b""])
     source = Dripping(content, pick, size)
-    given = {"block_bytes": size, "max_record_bytes": limit}
-    reader = RecordReader(source, name="fuzz", format=form, start=0, location={"path": "fuzz"}, **given)
+    sizes = TextSettings.model_construct(block_bytes=size, max_record_bytes=limit)
+    reader = RecordReader(source, sizes, name="fuzz", format=form, start=0, location={"path": "fuzz"})
     line, twin = (pipeline(kind, schema=columns, **limits) for _ in range(2))
     outcomes, again, accepted = Counter(), Counter(), Counter()
     while not reader.exhausted:

@@ -210,13 +210,11 @@ class FiniteFiles:
                 self._raw_bytes = lambda: stream.raw_bytes
                 reader = RecordReader(
                     stream,
+                    settings,
                     name=path,
                     format=kind.format,
-                    block_bytes=settings.block_bytes,
-                    max_record_bytes=settings.max_record_bytes,
                     start=start,
                     location={"path": path},
-                    dialect=settings.dialect,
                 )
             on_failure.pop_all()
         self._reader = reader

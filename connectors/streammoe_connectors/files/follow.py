@@ -360,13 +360,11 @@ class _FollowedFile:
         self.stream = PlainStream(self._raw, path, head, follow=True)
         self.reader = RecordReader(
             self.stream,
+            settings,
             name=path,
             format=kind_of(path, settings.format, head).format,
-            block_bytes=settings.block_bytes,
-            max_record_bytes=settings.max_record_bytes,
             start=self.file["offset"],
             location={"path": path, "rotation": self.file["rotation"]},
-            dialect=settings.dialect,
         )
 
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -25,9 +25,8 @@ from streammoe.ports import INDEX_NAMES, Batch, Location, Locations, Position, U
 from streammoe.text import counted, cut, shown
 from streammoe.types import BoolArray, IntArray
 from streammoe_connectors.formats.events import events_of, numbered, packed
+from streammoe_connectors.formats.texts import TextSettings
 
-MAX_BLOCK_BYTES = 1 << 30
-"""Limit of configured sizes of blocks and records: decoders hold sizes of blocks in 32 bits."""
 _LOGGER = logging.getLogger("streammoe.source")
 _UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # those of UTF-32 contain them
 _OPENING_BYTES = 1 << 14
@@ -57,24 +56,6 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
-class Dialect(NamedTuple):
-    """How a stream is written: in csv, or in any encoding."""
-
-    delimiter: str = ","
-    decimal: str = "."
-    column_names: tuple[str, ...] | None = None
-    """Column names, if there is no header."""
-    skip_lines: int = 0
-    """Lines before the header of csv, or before its first record."""
-    comment: str | None = None
-    """First characters of lines of csv that are no records."""
-    encoding: str = "utf-8"
-    """The name of one in which line ends and quotes are those of ASCII, see `is_like_ascii`."""
-    record: tuple[str, ...] = ()
-    """Names that lead to the object that is the record, in JSON."""
-
-
-_DEFAULT = Dialect()
 _LF = ord("\n")
 _LINE = re.compile(rb"[^\n]*+\n?")
 _QUOTED = re.compile(rb'[^"\n]*+(?:"[^"]*+"[^"\n]*+)*+\n?')
@@ -95,26 +76,22 @@ class RecordReader:
 
     Args:
         stream: read from its beginning.
+        settings: how it is written, and in which parts to read it.
         name: of the stream, for messages.
         format: ``csv`` or ``jsonl``.
-        block_bytes: bytes to read at once.
-        max_record_bytes: a longer record is cut.
         start: where the first record to return begins; the `offset` of an earlier reader, or 0.
         location: common part of all locations, to which each record adds its ``offset``.
-        dialect: of the stream.
     """
 
     def __init__(
         self,
         stream: Stream,
+        settings: TextSettings,
         *,
         name: str,
         format: str,
-        block_bytes: int,
-        max_record_bytes: int,
         start: int,
         location: Location,
-        dialect: Dialect = _DEFAULT,
     ) -> None:
         self.offset = 0
         """Where the next record begins."""
@@ -127,17 +104,16 @@ class RecordReader:
         self._stream = stream
         self._name = name
         self._format = format
-        self._block_bytes = block_bytes
-        self._limit = max_record_bytes
         self._start = start
         self._location = location
-        self._dialect = dialect
-        self._columns: tuple[str, ...] | None = dialect.column_names if format == "csv" else None
-        self._comment = (dialect.comment or "").encode(dialect.encoding)
+        self._settings = settings
+        self._limit = settings.max_record_bytes
+        self._columns = tuple(settings.header) if format == "csv" and settings.header is not True else None
+        self._comment = (settings.comment or "").encode(settings.encoding)
         self._header = b""  # without its line end
         self._opening = b""  # of the stream, as far as it was read
         self._buffer = b""  # from `offset` on
-        self._lines_to_skip = dialect.skip_lines  # or the rest of a record that was too long
+        self._lines_to_skip = settings.skip_lines  # or the rest of a record that was too long
         self._has_records = start > 0
         self._preparations: list[Callable[[], bool]] = [self._skip_bom, self._skip_lines, self._read_header]
         self._preparations.append(self._go_to_start)
@@ -156,7 +132,7 @@ class RecordReader:
             return batch
         self.had_no_records = True
         what = "not even a header" if self._format == "csv" and self._columns is None else "no record"
-        n = self._dialect.skip_lines
+        n = self._settings.skip_lines
         after = f" after the {counted(n, 'line')} that source.skip_lines leaves out" if n else ""
         _LOGGER.warning("%s is empty: it holds %s%s", self._name, what, after)
         if batch is None and self._columns is not None:
@@ -201,11 +177,11 @@ class RecordReader:
             end={},
             skipped=blank,
             too_long=too_long,
-            delimiter=self._dialect.delimiter,
-            decimal=self._dialect.decimal,
-            opening=b"" if self._has_records else self._opening.decode(self._dialect.encoding, "replace").encode(),
+            delimiter=self._settings.delimiter,
+            decimal=self._settings.decimal,
+            opening=b"" if self._has_records else self._opening.decode(self._settings.encoding, "replace").encode(),
         )
-        return batch if too_long else _with_events(batch, self._dialect)
+        return batch if too_long else _with_events(batch, self._settings)
 
     def close(self) -> None:
         """Close the stream."""
@@ -221,10 +197,10 @@ class RecordReader:
                 "convert it, such as with iconv -f UTF-16 -t UTF-8"
             )
         if self._buffer == codecs.BOM_UTF8:
-            if self._dialect.encoding != "utf-8":
+            if self._settings.encoding != "utf-8":
                 raise SourceError(
                     f"{self._name} begins with the byte order mark of UTF-8, and source.encoding is "
-                    f"{self._dialect.encoding}; leave that setting out"
+                    f"{self._settings.encoding}; leave that setting out"
                 )
             self._discard(len(self._buffer))
             self._opening = b""
@@ -240,7 +216,7 @@ class RecordReader:
         """
         if self._lines_to_skip and self._buffer.find(b"\n") < 0:
             self._discard(len(self._buffer))
-            self._fill(self._block_bytes)
+            self._fill(self._settings.block_bytes)
         end = 0
         while self._lines_to_skip and (line_end := self._buffer.find(b"\n", end) + 1):
             end, self._lines_to_skip = line_end, self._lines_to_skip - 1
@@ -269,7 +245,7 @@ class RecordReader:
                 f"{self._name} has a header longer than source.max_record_bytes = {self._limit}; raise that setting, "
                 "or correct the header"
             )
-        self._columns = _column_names(self._name, header, self._dialect)
+        self._columns = _column_names(self._name, header, self._settings)
         self._header = header.rstrip(b"\r\n")
         self._discard(stop)
         return True
@@ -319,7 +295,7 @@ class RecordReader:
 
     def _read_record_ends(self) -> IntArray:
         """Read and return the ends of the records in the buffer: at least one, unless there are no more for now."""
-        n_wanted = self._block_bytes
+        n_wanted = self._settings.block_bytes
         while True:
             failure = None
             try:
@@ -418,41 +394,21 @@ def _without_blank_lines(
     return block, np.cumsum(lengths[keep]), starts[keep], int(np.count_nonzero(~keep))
 
 
-def is_like_ascii(encoding: str) -> bool:
-    """Whether a text in an encoding can be cut at line ends and quotes as if it were ASCII.
-
-    >>> is_like_ascii("latin-1"), is_like_ascii("shift_jis"), is_like_ascii("utf-16"), is_like_ascii("iso2022_jp")
-    (True, True, False, False)
-
-    Raises:
-        LookupError: there is no such encoding of texts.
-    """
-    # No escapes: of a character, to another set of characters, or to another meaning of a following line end.
-    plain = "\\x41\x1b$B\x1b$)C" + "".join(chr(code) for code in range(128) if chr(code) != "\\")
-    pairs = [(bytes([lead]) + mark.encode(), mark) for lead in range(128, 256) for mark in '\r\n"']
-    try:
-        return plain.encode().decode(encoding) == plain and all(
-            pair.decode(encoding, "ignore")[-1:] in {"", mark} for pair, mark in pairs
-        )
-    except UnicodeError:
-        return False
-
-
-def _with_events(batch: Batch, dialect: Dialect) -> Batch:
+def _with_events(batch: Batch, settings: TextSettings) -> Batch:
     """Convert records to UTF-8, and replace them by the events that they hold; those that cannot be are unreadable."""
     starts = np.concatenate([[0], batch.ends[:-1]])[: len(batch)]
     first = np.frombuffer(batch.block, np.uint8)[starts]
-    holds_many = batch.format == "jsonl" and bool(dialect.record or ((first == ord("[")) | (first <= ord(" "))).any())
-    if not holds_many and (dialect.encoding == "utf-8" or batch.block.isascii()):
+    holds_many = batch.format == "jsonl" and bool(settings.record or ((first == ord("[")) | (first <= ord(" "))).any())
+    if not holds_many and (settings.encoding == "utf-8" or batch.block.isascii()):
         return batch
     values, rejected = [batch.record(i) for i in range(len(batch))], {}
-    for i, record in enumerate(values if dialect.encoding != "utf-8" else ()):
+    for i, record in enumerate(values if settings.encoding != "utf-8" else ()):
         try:
-            values[i] = record.decode(dialect.encoding).encode()
+            values[i] = record.decode(settings.encoding).encode()
         except UnicodeDecodeError as error:
-            rule = f"must be in {dialect.encoding}, as source.encoding says; byte {error.start} is not"
+            rule = f"must be in {settings.encoding}, as source.encoding says; byte {error.start} is not"
             rejected[i] = Unreadable("malformed", f"record {shown(record)} {rule}", record)
-    events = events_of(values, dialect.record if holds_many else None, rejected=rejected)
+    events = events_of(values, settings.record or () if holds_many else None, rejected=rejected)
     block, ends = packed(events.values, events.rejected, batch.format)
     return replace(
         batch,
@@ -464,7 +420,7 @@ def _with_events(batch: Batch, dialect: Dialect) -> Batch:
     )
 
 
-def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]:
+def _column_names(path: str, header: bytes, settings: TextSettings) -> tuple[str, ...]:
     """Return the names in a header, without blanks around them; an empty one for each column without a name.
 
     Only a first one is called as in pandas, which writes the index of a data frame there.
@@ -474,11 +430,11 @@ def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]
         "source.skip_lines or source.comment"
     )
     try:
-        rows = io.StringIO(header.rstrip(b"\r\n").decode(dialect.encoding), newline="")
-        lines = list(csv.reader(rows, delimiter=dialect.delimiter, skipinitialspace=True, strict=True))
+        rows = io.StringIO(header.rstrip(b"\r\n").decode(settings.encoding), newline="")
+        lines = list(csv.reader(rows, delimiter=settings.delimiter, skipinitialspace=True, strict=True))
     except UnicodeDecodeError as error:
         raise SourceError(
-            f"{path} has a header that is not in {dialect.encoding} (byte {error.start}); name the encoding of the "
+            f"{path} has a header that is not in {settings.encoding} (byte {error.start}); name the encoding of the "
             'file by source.encoding, such as "latin-1"'
         ) from error
     except csv.Error as error:
@@ -501,7 +457,7 @@ def _column_names(path: str, header: bytes, dialect: Dialect) -> tuple[str, ...]
         ]
         problem = (
             f"duplicate column names, {', '.join(map(repr, repeated))}: set source.header to "
-            f"{cut(json.dumps(apart, ensure_ascii=False))} and source.skip_lines to {dialect.skip_lines + 1}"
+            f"{cut(json.dumps(apart, ensure_ascii=False))} and source.skip_lines to {settings.skip_lines + 1}"
         )
     if problem:
         raise SourceError(f"{path} has {problem}; {advice}")

@@ -1,0 +1,122 @@
+"""How text is written, in the ``[source]`` section of files and of the standard input."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from streammoe_connectors.formats.events import RecordPath
+
+_MAX_BYTES = 1 << 30  # decoders hold sizes of blocks in 32 bits
+FORMATS = {"csv": "CSV files", "jsonl": "JSON Lines", "parquet": "Parquet files"}
+"""Names of the formats in messages."""
+MEANT_FOR = {
+    **dict.fromkeys(("delimiter", "decimal", "header", "skip_lines", "comment"), ("csv",)),
+    "encoding": ("csv", "jsonl"),
+    "record": ("jsonl",),
+}
+"""The formats in which a setting has a meaning."""
+_BY_EXTENSION = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+
+
+class TextSettings(BaseModel):
+    """How text is written, in the ``[source]`` section of files and of the standard input.
+
+    Attributes:
+        delimiter: separates two values.
+        decimal: decimal mark of numbers; those that contain the delimiter must be quoted.
+        header: ``True`` if the first line names the columns; else their names, and every line is a record.
+        skip_lines: lines to leave out before the header, or before the first record.
+        comment: lines of csv that begin with this are left out.
+        encoding: of csv and JSON Lines, by its name in Python.
+        block_bytes: bytes to read and decode at once.
+        max_record_bytes: a longer record is cut and rejected.
+        record: names that lead from an object of JSON Lines to the one that is the record, such as ``payload.after``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    delimiter: Literal[",", ";", "\t", "|"] = ","
+    decimal: Literal[".", ","] = "."
+    header: Literal[True] | list[str] = True
+    skip_lines: int = Field(default=0, ge=0)
+    comment: str | None = None
+    encoding: str = "utf-8"
+    record: RecordPath | None = None
+    block_bytes: int = Field(default=1 << 20, ge=4096, le=_MAX_BYTES)
+    max_record_bytes: int = Field(default=1 << 20, ge=1, le=_MAX_BYTES)
+
+    @field_validator("delimiter", mode="before")
+    @classmethod
+    def _parse_tab(cls, delimiter: Any) -> Any:
+        return "\t" if delimiter == "\\t" else delimiter  # as a shell passes it
+
+    @field_validator("header", mode="before")
+    @classmethod
+    def _check_names(cls, header: Any) -> Any:
+        names = header if isinstance(header, list) and all(isinstance(name, str) for name in header) else []
+        if header is not True and not (names and all(map(str.strip, names)) and len(set(names)) == len(names)):
+            raise ValueError('must be true, or name every column once, such as ["a", "b", "y"]')
+        return header
+
+    @field_validator("comment")
+    @classmethod
+    def _check_comment(cls, comment: str | None) -> str | None:
+        if comment is not None and not re.fullmatch(r"[!-~]+", comment.replace('"', " ")):
+            raise ValueError('must be a mark such as "#", of ASCII characters without quotes and blanks')
+        return comment
+
+    @field_validator("encoding")
+    @classmethod
+    def _check_encoding(cls, encoding: str) -> str:
+        try:
+            name = codecs.lookup(encoding).name.removesuffix("-sig")  # a byte order mark is skipped anyway
+            is_known = is_like_ascii(name)
+        except (LookupError, ValueError):
+            raise ValueError(
+                f'must be the name of an encoding, such as "latin-1" or "cp1252", not {encoding!r}'
+            ) from None
+        if not is_known:
+            raise ValueError(
+                f"must be one that extends ASCII byte by byte, since records are cut at bytes, and {encoding!r} does "
+                f"not; convert the file, such as with iconv -f {encoding.upper()} -t UTF-8, and leave the setting out"
+            )
+        return name
+
+    @field_validator("format", check_fields=False)
+    @classmethod
+    def _check_dialect(cls, format: str, info: ValidationInfo) -> str:
+        known = format
+        if format == "auto":
+            suffixes = Path(str(info.data.get("path", "")).lower()).suffixes
+            known = next((_BY_EXTENSION[suffix] for suffix in suffixes[-2:] if suffix in _BY_EXTENSION), "csv")
+        for name, formats in MEANT_FOR.items():
+            if known not in formats and info.data.get(name, default := cls.model_fields[name].default) != default:
+                raise ValueError(
+                    f"must be {' or '.join(formats)} if source.{name} is set, which {FORMATS[known]} do not have"
+                )
+        return format
+
+
+def is_like_ascii(encoding: str) -> bool:
+    """Whether a text in an encoding can be cut at line ends and quotes as if it were ASCII.
+
+    >>> is_like_ascii("latin-1"), is_like_ascii("shift_jis"), is_like_ascii("utf-16"), is_like_ascii("iso2022_jp")
+    (True, True, False, False)
+
+    Raises:
+        LookupError: there is no such encoding of texts.
+    """
+    # No escapes: of a character, to another set of characters, or to another meaning of a following line end.
+    plain = "\\x41\x1b$B\x1b$)C" + "".join(chr(code) for code in range(128) if chr(code) != "\\")
+    pairs = [(bytes([lead]) + mark.encode(), mark) for lead in range(128, 256) for mark in '\r\n"']
+    try:
+        return plain.encode().decode(encoding) == plain and all(
+            pair.decode(encoding, "ignore")[-1:] in {"", mark} for pair, mark in pairs
+        )
+    except UnicodeError:
+        return False
