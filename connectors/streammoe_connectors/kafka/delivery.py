@@ -10,15 +10,7 @@ from streammoe_connectors.kafka.settings import Connection, Servers
 
 
 class Delivery(BaseModel):
-    """Settings for sending records.
-
-    Attributes:
-        compression: of batches of records.
-        linger_ms: how long a batch waits for more records, in milliseconds.
-        batch_bytes: largest size of a batch.
-        delivery_timeout_seconds: how long brokers may take to acknowledge a record, including outages, before the
-            daemon stops.
-    """
+    """Settings for sending records, which docs/kafka.md explains."""
 
     compression: Literal["none", "gzip", "lz4", "zstd", "snappy"] = "none"
     linger_ms: int = Field(default=20, ge=0, le=10_000)
@@ -27,12 +19,7 @@ class Delivery(BaseModel):
 
 
 class TopicSettings(Delivery, Connection):
-    """Settings of a sink that writes to a topic.
-
-    Attributes:
-        topic: must exist.
-        bootstrap_servers: as in `Connection`; without it the whole connection is that of the first Kafka source.
-    """
+    """Settings of a sink that writes to a topic; without servers the whole connection is that of a Kafka source."""
 
     kind: Literal["kafka"]
     topic: str = Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")

@@ -19,18 +19,10 @@ from streammoe_connectors.kafka.transactions import TransactionalProducer
 
 
 class KafkaPredictionSettings(TopicSettings):
-    """The ``[predictions]`` section for Kafka, with the settings that all kinds share.
+    """The ``[predictions]`` section for Kafka, with the settings that all kinds share; see docs/kafka.md.
 
-    Attributes:
-        transactional: whether consumers with isolation level read_committed see each prediction exactly once, even
-            after crashes: they see it once the next checkpoint is written. Needs a Kafka source on the same cluster.
-        transactional_id: the same in each run of a daemon, and different from all other daemons. By default
-            ``streammoe-<group>-<shard>`` of the source.
-        transaction_timeout_seconds: time after which brokers abort an open transaction, and the daemon stops. A
-            transaction is open from the first prediction after a checkpoint to the next checkpoint, so this must exceed
-            ``checkpoint.every_seconds`` by more than a batch and a checkpoint take. Brokers allow up to their
-            ``transaction.max.timeout.ms``, 900 s by default. After a crash, consumers with isolation level
-            read_committed wait until the next start, or at most this long.
+    A transaction is open from the first prediction after a checkpoint to the next checkpoint, so its time-out must
+    exceed ``checkpoint.every_seconds`` by more than a batch and a checkpoint take.
     """
 
     transactional: bool = False

@@ -67,32 +67,7 @@ def _timestamp_ms(text: str) -> int | None:
 
 
 class ReadingSettings(ValueSettings):
-    """Settings for reading from a cluster.
-
-    Attributes:
-        topics: the name of a topic, or a list of names.
-        topics_pattern: instead of `topics`, a regular expression, as Python reads them, that matches the whole names of
-            the topics to read, also of those that are created later; never of Kafka's own.
-        group: the consumer group that shows the position of the last checkpoint to lag tools, and lets two daemons
-            detect that they read the same partitions.
-        start: where the first start begins: ``earliest``, ``latest``, ``committed`` (the offset committed by the group,
-            or earliest) or a time, in UTC unless it names another offset. Later starts resume from their checkpoint.
-        on_lost: what to do when a partition no longer holds the next record (expired, truncated, or the topic was
-            recreated): ``fail``, or go to its ``earliest`` or ``latest`` record.
-        until: ``never`` ends; or ``end`` as of the start of the run.
-        shard: such as ``1/4``: only partitions whose number leaves the remainder 1 when divided by 4.
-        isolation: whether records of transactions wait for their commit.
-        idle_ms: how long a partition at its end delays the others, to order records by time.
-        order_wait_ms: how long a record may wait for older ones of other partitions, once all of those partitions have
-            been read to their ends.
-        max_poll_records: most records in a batch.
-        partition_fetch_bytes: most bytes that a broker sends of one partition at once, except for a larger record.
-        buffer_bytes: most bytes that wait for other partitions, to order records by time.
-        discover_seconds: how often to look for new partitions.
-        stall_seconds: how long a partition with more records may return none, or be held up by an open transaction,
-            before it is reported.
-        owner_seconds: how long after its last heartbeat a daemon's partitions may not be taken over.
-    """
+    """Settings for reading from a cluster, which docs/kafka.md#settings explains."""
 
     topics: Annotated[tuple[str, ...], BeforeValidator(_check_topics)] | None = None
     topics_pattern: Annotated[str, BeforeValidator(_check_pattern)] | None = None

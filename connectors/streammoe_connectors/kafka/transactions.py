@@ -141,31 +141,25 @@ class TransactionalProducer(TopicProducer):
 
     def close(self) -> None:
         """Abort an open transaction, so that consumers need not wait; else release the partitions."""
-        producer = self._producer
-        if self._failure is not None and self._failure.retriable:
+        producer, last = self._producer, self._last_commit
+        end: Callable[[], object] | None = None
+        if producer is None or (self._failure is not None and self._failure.retriable):
             pass  # it would not answer now either; the next one aborts its transaction
-        elif producer is not None and self._open_since is not None:
-            self._run_before_close(
-                lambda: producer.transact("abort_transaction"),
-                "a transaction stays open until its timeout or the next start",
-            )
-        elif producer is not None and self._last_commit is not None and self._failure is None:
-            position, generation = self._last_commit
-
-            def release() -> None:
-                producer.transact("begin_transaction")
-                self._send_offsets(producer, position, "", generation)
-                producer.transact("commit_transaction")
-
-            self._run_before_close(release, "for a while no other daemon can take over")
+        elif self._open_since is not None:
+            end = partial(producer.transact, "abort_transaction")
+        elif last is not None and self._failure is None:
+            end = partial(self._release, producer, *last)
+        if end is not None:
+            try:
+                in_background(end).result(CLOSE_TIMEOUT_SECONDS)
+            except (ClientError, TimeoutError) as error:
+                _LOGGER.info("readers and other daemons wait for the time-outs of what was not released (%r)", error)
         super().close()
 
-    @staticmethod
-    def _run_before_close(call: Callable[[], object], otherwise: str) -> None:
-        try:
-            in_background(call).result(CLOSE_TIMEOUT_SECONDS)
-        except (ClientError, TimeoutError) as error:
-            _LOGGER.info("%s (%r)", otherwise, error)
+    def _release(self, producer: Producer, position: Position, generation: int) -> None:
+        producer.transact("begin_transaction")
+        self._send_offsets(producer, position, "", generation)
+        producer.transact("commit_transaction")
 
 
 def kafka_part(position: Position | None) -> Position | None:
