@@ -13,7 +13,7 @@ from streammoe.configuration import load_settings
 from streammoe.ports import TopicPartition
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.kafka import ownership
-from streammoe_connectors.kafka.assignment import Assignment, report_missing_partitions, reset_offset
+from streammoe_connectors.kafka.assignment import Assignment
 from streammoe_connectors.kafka.consumer import TopicDescription
 from streammoe_connectors.kafka.contract import Outgoing, Transactional
 from streammoe_connectors.kafka.delivery import Delivery, Target
@@ -49,15 +49,21 @@ def _held(owner, *ats):
     return case
 
 
-def _missing(*described, **settings):
-    """Return why reading ends where the cluster has no topic any more, after it was described so."""
+def _reads(*described, position=None, **settings):
+    """Return what is said where the cluster describes topics so, by their ids and partitions, and has these records."""
 
     def case(_):
-        made = Assignment(_reading(**settings), None, "o", Counter())
-        for each in [*described, *4 * [{}]]:
-            made.see(each)
+        made = Assignment(_reading(**settings), position, "o", Counter())
+        for topics in described:
+            made.see({topic: TopicDescription(*found) for topic, found in topics.items()})
+        made.settle(dict.fromkeys(made.wanted, LIMITS), {})
 
     return case
+
+
+def _from(number, offset):
+    """Return the position of a daemon that reads one partition."""
+    return {"topics": {"t": {"id": "one", "partitions": {number: offset}}}, "shard": "0/1"}
 
 
 def _settings(*flags):
@@ -128,9 +134,9 @@ CASES = {
     "a topic that is none": _settings('source.topics=["a", "b*", "c"]'),
     "a pattern that is none": _settings("source.topics_pattern=(a"),
     "a topic and a pattern": _settings("source.topics_pattern=a"),
-    "no topic": _missing(),
-    "no topic that matches": _missing(topics=None, topics_pattern="orders[.].*"),
-    "a topic that was deleted": _missing({"t": TopicDescription("one", {})}),
+    "no topic": _reads(*4 * [{}]),
+    "no topic that matches": _reads(*4 * [{}], topics=None, topics_pattern="orders[.].*"),
+    "a topic that was deleted": _reads({"t": ("one", {})}, *4 * [{}]),
     "a start that is none": _settings("source.start=yesterday"),
     "a shard that is none": _settings("source.shard=3/3"),
     "a format that lacks something": _settings("source.format=csv"),
@@ -201,15 +207,11 @@ CASES = {
         "source.sasl_oauth_token_url=https://login.example/token",
     ),
     "a position of another source": lambda _: check_position({"kind": "file"}),
-    "an offset that is lost": lambda _: reset_offset(_reading(), FIRST, 1, LIMITS, Counter()),
-    "an offset that is lost, going on": lambda _: (
-        reset_offset(_reading(on_lost="latest"), FIRST, 1, LIMITS, Counter()) and None
-    ),
+    "an offset that is lost": _reads({"t": ("one", {0: 1})}, position=_from("0", 1)),
+    "an offset that is lost, going on": _reads({"t": ("one", {0: 1})}, position=_from("0", 1), on_lost="latest"),
     "a checkpoint of another shard": lambda _: check_shard(_reading(shard="1/3"), {"shard": "0/3", "topics": {}}),
-    "a topic that was created again": lambda _: reset_offset(_reading(), FIRST, 2, LIMITS, Counter(), recreated=True),
-    "a topic that was created again with fewer partitions": lambda _: report_missing_partitions(
-        _reading(), {TopicPartition("t", 3): 17}
-    ),
+    "a topic that was created again": _reads({"t": ("two", {0: 1})}, position=_from("0", 2)),
+    "a topic that was created again with fewer partitions": _reads({"t": ("two", {0: 1})}, position=_from("3", 17)),
     "a second daemon": _held("b", 0.0),
     "a second daemon whose clock is ahead": _held("b", 3_600.0),
     "a second daemon with a copy of the checkpoint folder": _held("a", 0.0, 1.0),

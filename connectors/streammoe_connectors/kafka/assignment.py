@@ -196,7 +196,7 @@ class Assignment:
             wanted, recreated = int(saved["partitions"][number]), _differ(saved["id"], self._described[topic].id)
             if recreated or wanted < limits.first:
                 # An offset beyond the end is detected by the first fetch; here open transactions would look the same.
-                return reset_offset(self._settings, partition, wanted, limits, self._counters, recreated=recreated)
+                return self._reset(partition, wanted, limits, recreated=recreated)
             return wanted
         was_there = partition in self._at_start
         if was_there and not known and (pattern is None or self._saved.get("pattern") != pattern):
@@ -229,7 +229,7 @@ class Assignment:
             return  # the client has reported the previous offset late
         # A position cannot hold offsets of two topics, so records fetched from the old one are discarded.
         wanted = buffer.next_offset if recreated else buffer.fetch_position
-        offset = reset_offset(self._settings, buffer.partition, wanted, limits, self._counters, recreated=recreated)
+        offset = self._reset(buffer.partition, wanted, limits, recreated=recreated)
         if recreated:
             buffer.clear()
         buffer.seek(offset)
@@ -241,7 +241,12 @@ class Assignment:
         gone = {
             tp: self.buffers[tp].next_offset if tp in self.buffers else self._offsets[tp] for tp in list(partitions)
         }
-        report_missing_partitions(self._settings, gone)
+        if gone:
+            names = ", ".join(
+                f"{topic}/{number} (offset {at} was next)" for (topic, number), at in sorted(gone.items())
+            )
+            what = f"Kafka no longer has {names}: the topic was deleted, or recreated with fewer partitions"
+            self._report_lost(what, "with the others")
         for partition in gone:
             for known in (self.buffers, self.lost, self._offsets):
                 known.pop(partition, None)
@@ -250,7 +255,7 @@ class Assignment:
         """Raise `SourceError` for topics that are missing, unless the settings say to go on without them."""
         settings = self._settings
         if self.is_known:
-            lost(settings, f"Kafka no longer has topic {topics}", "with a new one of that name")
+            self._report_lost(f"Kafka no longer has topic {topics}", "with a new one of that name")
         elif settings.topics is not None:
             raise SourceError(
                 f"Kafka has no topic {topics}; create it, correct source.topics, or allow this user to see it"
@@ -261,57 +266,27 @@ class Assignment:
                 f"{settings.topics_pattern!r}; create one, correct the pattern, or allow this user to see them"
             )
 
+    def _reset(self, partition: TopicPartition, wanted: int, limits: Limits, *, recreated: bool) -> int:
+        """Return the offset at which to continue in a partition that no longer holds the wanted one."""
+        first, end, on_lost = limits.first, limits.stable_end, self._settings.on_lost
+        contents = f"it holds {first} to {end - 1}" if end > first else f"it is empty, and continues at {end}"
+        what = "was recreated, and offset %d was next in the previous one" if recreated else "no longer has offset %d"
+        what = f"Kafka topic {partition.topic}, partition {partition.partition} {what % wanted}; {contents}"
+        chosen = first if on_lost == "earliest" else end
+        self._report_lost(what, "there" if on_lost == "fail" else f"at {chosen}")
+        self._counters["offset_reset"] += 1
+        return chosen
+
+    def _report_lost(self, what: str, go_on: str) -> None:
+        """Report that the next records are lost, which is a `SourceError` if ``on_lost`` is ``fail``."""
+        if self._settings.on_lost == "fail":
+            raise SourceError(
+                f'{what}. The next records are lost. Set source.on_lost = "earliest" or "latest" to continue {go_on}, '
+                "or start over with --fresh"
+            )
+        _LOGGER.warning("%s. Continuing %s, according to source.on_lost", what, go_on)
+
 
 def _differ(one: str | None, other: str | None) -> bool:
     """Whether two ids of a topic, of which either may be unknown, are those of different topics."""
     return None not in {one, other} and one != other
-
-
-def lost(settings: ReadingSettings, what: str, go_on: str) -> None:
-    """Report that the next records are lost.
-
-    Raises:
-        SourceError: ``on_lost`` is ``fail``.
-    """
-    if settings.on_lost == "fail":
-        raise SourceError(
-            f'{what}. The next records are lost. Set source.on_lost = "earliest" or "latest" to continue {go_on}, or '
-            "start over with --fresh"
-        )
-    _LOGGER.warning("%s. Continuing %s, according to source.on_lost", what, go_on)
-
-
-def report_missing_partitions(settings: ReadingSettings, offsets: Mapping[TopicPartition, int]) -> None:
-    """Report partitions, with their next offsets, that are gone because their topic was recreated with fewer.
-
-    Raises:
-        SourceError: there are some, and ``on_lost`` is ``fail``.
-    """
-    if offsets:
-        names = ", ".join(f"{topic}/{number} (offset {at} was next)" for (topic, number), at in sorted(offsets.items()))
-        what = f"Kafka no longer has {names}: the topic was deleted, or recreated with fewer partitions"
-        lost(settings, what, "with the others")
-
-
-def reset_offset(
-    settings: ReadingSettings,
-    partition: TopicPartition,
-    wanted: int,
-    limits: Limits,
-    counters: Counter[str],
-    *,
-    recreated: bool = False,
-) -> int:
-    """Choose the offset at which to continue in a partition that no longer holds the wanted one.
-
-    Raises:
-        SourceError: ``on_lost`` is ``fail``.
-    """
-    first, end = limits.first, limits.stable_end
-    contents = f"it holds {first} to {end - 1}" if end > first else f"it is empty, and continues at {end}"
-    what = "was recreated, and offset %d was next in the previous one" if recreated else "no longer has offset %d"
-    chosen = first if settings.on_lost == "earliest" else end
-    go_on = "there" if settings.on_lost == "fail" else f"at {chosen}"
-    lost(settings, f"Kafka topic {partition.topic}, partition {partition.partition} {what % wanted}; {contents}", go_on)
-    counters["offset_reset"] += 1
-    return chosen

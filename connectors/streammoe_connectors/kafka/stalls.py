@@ -13,11 +13,7 @@ _LOGGER = logging.getLogger("streammoe.source")
 
 
 class Stalls:
-    """What is known of partitions that are held up.
-
-    Args:
-        settings: of the source.
-    """
+    """What is known of partitions that are held up."""
 
     def __init__(self, settings: ReadingSettings) -> None:
         self._settings = settings

@@ -31,11 +31,7 @@ class _Request(NamedTuple):
 
 
 class Survey:
-    """Questions to a cluster, and its latest answers.
-
-    Args:
-        settings: of the source.
-    """
+    """Questions to a cluster, and its latest answers."""
 
     def __init__(self, settings: ReadingSettings) -> None:
         self._settings = settings

@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,10 +67,9 @@ class LibrdkafkaConsumer:
     def __init__(self, options: Mapping[str, Any], settings: ReadingSettings) -> None:
         self._settings = settings
         self.failed_commits: deque[str] = deque()
-        self._n_commits = 0  # requested, and not answered yet
         self._positions: dict[TopicPartition, int] = {}
         self._received_at: dict[str, float] = {}  # when records of a topic were last received
-        self._postponed: Exception | None = None
+        self._postponed: deque[Exception] = deque()
         self._ids: dict[str, str | None] = {}
         connection = own_options(options)
         fetch_bytes = min(max(settings.partition_fetch_bytes, settings.buffer_bytes // 2), _MAX_FETCH_BYTES)
@@ -163,22 +163,18 @@ class LibrdkafkaConsumer:
 
     def commit(self, offsets: Mapping[TopicPartition, int], metadata: str, *, wait_ms: int = 0) -> None:
         commits = [ClientPartition(*partition, offset, metadata) for partition, offset in offsets.items()]
+        commit = partial(self._consumer.commit, offsets=commits, asynchronous=not wait_ms)
         try:
-            self._consumer.commit(offsets=commits, asynchronous=True)
+            if wait_ms:
+                self._record_commit(None, in_background(commit).result(wait_ms / 1000))
+            else:
+                commit()
         except KafkaException as error:
             self.failed_commits.append(error_text(error))
-            return
-        self._n_commits += 1
-        deadline = time.monotonic() + wait_ms / 1000
-        if wait_ms:
-            self._consumer.unassign()  # the response is returned by a poll, which must not return records
-        while wait_ms and self._n_commits and time.monotonic() < deadline:
-            self._consumer.poll(0.02)
-        if wait_ms and self._n_commits:
-            self.failed_commits.append("no answer")
+        except TimeoutError:
+            self.failed_commits.append(f"no answer for {wait_ms / 1000:g} s")
 
     def _record_commit(self, error: KafkaError | None, partitions: Sequence[ClientPartition]) -> None:
-        self._n_commits -= 1
         failed = next(filter(None, [error, *(partition.error for partition in partitions)]), None)
         if failed is not None:
             self.failed_commits.append(error_text(failed))
@@ -196,21 +192,18 @@ class LibrdkafkaConsumer:
         self._consumer.resume([ClientPartition(*partition)])
 
     def poll(self, seconds: float) -> dict[TopicPartition, Records]:
-        if self._postponed is not None:
-            error, self._postponed = self._postponed, None
-            raise error
+        if self._postponed:
+            raise self._postponed.popleft()
         messages = self._consumer.consume(1, seconds)  # it would wait until it has as many as asked for
         if messages:
             messages += self._consumer.consume(self._settings.max_poll_records, 0)
         records = [message for message in messages if message.error() is None]
         self._confirm_topics(records)
         found = self._by_partition(records)
-        for message in messages:
-            if message.error() is not None:
-                self._postponed = self._handle(message) or self._postponed
-        if not found and self._postponed is not None:
-            return self.poll(0)  # which raises it
-        return found
+        for message in messages if len(records) < len(messages) else ():
+            if (error := message.error()) is not None and (failure := self._failure(message, error)) is not None:
+                self._postponed.append(failure)
+        return found if found or not self._postponed else self.poll(0)  # which raises it
 
     def _confirm_topics(self, messages: list[Message]) -> None:
         """Learn the ids of topics again if there were no records for a while, so that `topic_id` tells of new ones."""
@@ -238,11 +231,9 @@ class LibrdkafkaConsumer:
         self._positions |= {tp: int(records["offset"][-1]) + 1 for tp, records in found.items()}
         return found
 
-    def _handle(self, message: Message) -> Exception | None:
-        """Handle what librdkafka returns in place of a record; return the error to raise."""
-        error = message.error()
-        code = error.code()
-        partition = _partition_of(message)
+    def _failure(self, message: Message, error: KafkaError) -> Exception | None:
+        """Return the error to raise for what librdkafka returns in place of a record, if it is one."""
+        code, partition = error.code(), _partition_of(message)
         if code == KafkaError._PARTITION_EOF:  # noqa: SLF001
             offset = message.offset()
             if partition in self._positions and offset is not None and offset >= 0:
@@ -251,8 +242,7 @@ class LibrdkafkaConsumer:
         if code in _UNKNOWN:
             return None  # the next metadata tell whether the topic is gone
         if code in _LOST:
-            lost = [] if self._postponed is None else getattr(self._postponed, "partitions", [])
-            return OffsetsLostError([*lost, partition])
+            return OffsetsLostError([partition])
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return not_readable(partition.topic)
         return ClusterUnavailableError(error_text(error))
