@@ -115,7 +115,7 @@ def _registry(answer, *, kind="AVRO", **login):
         settings = ValueSettings.model_validate(
             {"format": kind.lower(), "schema_registry": {"url": "http://registry.example", **login}}
         )
-        records = np.array([(0, 0, b"\0\0\0\0\7\0", None, (), 0.0)], RECORD)
+        records = np.array([(0, 0, b"\0\0\0\0\7\0", None, (), None, 0, 0.0)], RECORD)
         with patch.object(SchemaRegistryClient, "get_schema", side_effect=[answer]):
             return "\n".join(each.detail for each in Values(settings).block(records).rejected.values())
 

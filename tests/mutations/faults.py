@@ -597,7 +597,7 @@ FAULTS = {
             "if offset > self.fetch_position:",
             "if offset < 0:",
         ),
-        Fault("kafka-tombstone-learned", "Taken(records[is_event], index[is_event]", "Taken(records, index"),
+        Fault("kafka-tombstone-learned", "values.block(taken[is_event])", "values.block(taken)"),
         Fault(
             "kafka-owner-ignored",
             'owners = {"", position["owner"]}',

@@ -3,45 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from streammoe.ports import Batch, Location, Locations, TopicPartition
-from streammoe.types import IntArray
+from streammoe.ports import Batch, Location, Locations, Position
 from streammoe_connectors.formats.events import numbered
 from streammoe_connectors.kafka.frames import Fetched
-from streammoe_connectors.kafka.order import Taken
+from streammoe_connectors.kafka.records import Records
 from streammoe_connectors.kafka.values import Values
 
 
-def packed(values: Values, taken: Taken, **progress: Any) -> Fetched:
-    """Return the message with these records.
-
-    Args:
-        values: converts them.
-        taken: the records.
-        **progress: the position behind them, and how far that is.
+def packed(values: Values, taken: Records, end: Position) -> Fetched:
+    """Return the message with these records, and the position behind them.
 
     Raises:
         RetriableSourceError: the registry does not respond; the call may be repeated with the same records.
         SourceError: the registry denies access.
     """
-    block, ends, rejected, records, origins, numbers, skipped = values.block(taken.records)
-    keys, headers = records["key"].tolist(), records["headers"].tolist()
+    is_event = np.array([value is not None for value in taken["value"].tolist()], bool)
+    block, ends, unreadable, records, numbers, skipped = values.block(taken[is_event])
+    keys, headers, topics = (records[name].tolist() for name in ("key", "headers", "topic"))
     return Fetched(
         block=block,
         ends=ends.tobytes(),
         offsets=records["offset"].tobytes(),
         timestamps=records["time"].tobytes(),
-        partition_index=taken.partition_index[origins].tobytes(),
-        partitions=taken.partitions,
+        partitions=records["partition"].tobytes(),
+        topics=topics if len(set(topics)) > 1 else topics[:1],
         keys=None if keys.count(None) == len(keys) else keys,
         headers=headers if any(headers) else None,
         numbers=numbers,
-        unreadable=rejected,
-        skipped=taken.n_skipped + skipped,
-        **progress,
+        unreadable=unreadable,
+        skipped=len(taken) - int(is_event.sum()) + skipped,
+        end=end,
     )
 
 
@@ -53,17 +47,22 @@ def unpacked(fetched: Fetched, values: Values, origin: str) -> Batch:
         values: of the same settings.
         origin: of the batch.
     """
-    ends, offsets, timestamps, partition_index = (
+    ends, offsets, timestamps, partitions = (
         np.frombuffer(column, np.int64)
-        for column in (fetched.ends, fetched.offsets, fetched.timestamps, fetched.partition_index)
+        for column in (fetched.ends, fetched.offsets, fetched.timestamps, fetched.partitions)
     )
+    locations: Sequence[Location] = Locations(
+        {"topic": fetched.topics[0] if fetched.topics else ""}, {"partition": partitions, "offset": offsets}
+    )
+    if len(fetched.topics) > 1:
+        locations = [{**place, "topic": topic} for place, topic in zip(locations, fetched.topics, strict=True)]
     return Batch(
         block=fetched.block,
         ends=ends,
         format=values.format,
         columns=values.columns,
         origin=origin,
-        locations=numbered(_locations(fetched.partitions, partition_index, offsets), fetched.numbers),
+        locations=numbered(locations, fetched.numbers),
         end=fetched.end,
         skipped=fetched.skipped,
         timestamps=timestamps,
@@ -71,16 +70,3 @@ def unpacked(fetched: Fetched, values: Values, origin: str) -> Batch:
         headers=fetched.headers,
         unreadable=fetched.unreadable,
     )
-
-
-def _locations(
-    partitions: Sequence[TopicPartition], partition_index: IntArray, offsets: IntArray
-) -> Sequence[Location]:
-    topics = {partitions[index].topic for index in np.unique(partition_index)}
-    if len(topics) == 1:
-        numbers = np.array([partition for _, partition in partitions], np.int64)[partition_index]
-        return Locations({"topic": topics.pop()}, {"partition": numbers, "offset": offsets})
-    return [
-        {"topic": partitions[index].topic, "partition": partitions[index].partition, "offset": offset}
-        for index, offset in zip(partition_index.tolist(), offsets.tolist(), strict=True)
-    ]

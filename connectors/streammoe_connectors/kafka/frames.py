@@ -51,9 +51,9 @@ class Fetched(msgspec.Struct, tag=True):
     ends: bytes
     offsets: bytes
     timestamps: bytes
-    partition_index: bytes
-    """Index of each record's partition in `partitions`."""
-    partitions: list[TopicPartition]
+    partitions: bytes
+    topics: list[str]
+    """One for each record, or a single one if it is that of all."""
     keys: list[bytes | None] | None
     headers: list[Headers] | None
     numbers: list[int]
@@ -61,10 +61,6 @@ class Fetched(msgspec.Struct, tag=True):
     unreadable: dict[int, Unreadable]
     skipped: int
     end: Position
-    n_consumed: int
-    """Number of offsets between the start of the run and `end`."""
-    total: int
-    """Number of offsets up to the stops."""
 
 
 class Moved(msgspec.Struct, tag=True):
@@ -73,8 +69,8 @@ class Moved(msgspec.Struct, tag=True):
     position: Position
     needs_checkpoint: bool
     """Whether a checkpoint must hold it before the next record."""
-    n_consumed: int
-    total: int
+    remaining: int
+    """Number of offsets from there to the stops."""
 
 
 class Log(msgspec.Struct, tag=True):

@@ -24,8 +24,6 @@ class Merged(NamedTuple):
     """Number of records from each partition."""
     order: IntArray
     """Their order: indexes into the concatenation of the first records of all partitions."""
-    partition_index: IntArray
-    """The partition of each, in this order."""
     n_early: int
     """How many of them, the last ones, are passed although older ones may still come."""
 
@@ -71,4 +69,4 @@ def merge(times: Sequence[IntArray], holds: Sequence[Hold], overdue: Sequence[in
     counts = np.bincount(partition_index, minlength=sizes.size)
     # They are the first of each partition; what remains of those before is not counted.
     order = order - (starts - (np.cumsum(counts) - counts))[partition_index]
-    return Merged(counts.tolist(), order, partition_index, max(0, order.size - certain - 1))
+    return Merged(counts.tolist(), order, max(0, order.size - certain - 1))

@@ -6,13 +6,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from streammoe.ports import TopicPartition
 from streammoe.text import some_of
-from streammoe.types import IntArray
 from streammoe_connectors.kafka.consumer import AssignedConsumer
 from streammoe_connectors.kafka.merge import Hold, merge
 from streammoe_connectors.kafka.partitions import PartitionBuffer
@@ -25,17 +23,6 @@ _EARLY_LOG_INTERVAL_SECONDS = 600.0
 _UNSURE_SECONDS = 0.05
 """Time without records after which a partition is asked whether there are any; open transactions end it earlier than
 the high watermark, which is all that fetches tell."""
-
-
-class Taken(NamedTuple):
-    """Records that were taken from their buffers, in order."""
-
-    records: Records
-    partition_index: IntArray
-    """Index of each record's partition in `partitions`."""
-    partitions: list[TopicPartition]
-    n_skipped: int
-    """Tombstones that were passed between them."""
 
 
 class Order:
@@ -54,7 +41,7 @@ class Order:
         self.unsure: list[PartitionBuffer] = []
         """Those that others wait for, though there may be nothing to wait for."""
 
-    def take(self, buffers: Sequence[PartitionBuffer], now: float) -> Taken | None:
+    def take(self, buffers: Sequence[PartitionBuffer], now: float) -> Records | None:
         """Take the next records, as far as their order is certain; ``None`` if there are none."""
         settings = self._settings
         holds = [buffer.hold(now, settings.idle_ms / 1000) for buffer in buffers]
@@ -67,7 +54,7 @@ class Order:
         ]
         overdue = [buffer.count_overdue(now, settings.order_wait_ms / 1000, self._room(buffers)) for buffer in buffers]
         times = [buffer.records["time"] for buffer in buffers]
-        counts, order, index, n_early = merge(times, holds, overdue, settings.max_poll_records)
+        counts, order, n_early = merge(times, holds, overdue, settings.max_poll_records)
         if n_early:
             self._report_early([buffer for buffer, n in zip(buffers, overdue, strict=True) if n], n_early)
         if sum(counts) < settings.max_poll_records:
@@ -76,11 +63,7 @@ class Order:
         if not sum(counts):
             return None
         records = np.concatenate([buffer.take(count) for buffer, count in zip(buffers, counts, strict=True) if count])
-        if len(buffers) > 1:
-            records = records[order]
-        is_event = np.array([value is not None for value in records["value"].tolist()])
-        partitions = [buffer.partition for buffer in buffers]
-        return Taken(records[is_event], index[is_event], partitions, len(records) - int(is_event.sum()))
+        return records[order] if len(buffers) > 1 else records
 
     def limit(self, consumer: AssignedConsumer, buffers: Sequence[PartitionBuffer]) -> None:
         """Pause partitions whose buffers are full, and resume those with room."""

@@ -39,7 +39,6 @@ class PartitionBuffer:
 
     def __init__(self, partition: TopicPartition, offset: int, stop_offset: int | None = None) -> None:
         self.partition = partition
-        self.start_offset = offset
         self.fetch_position = offset
         """The next offset to fetch."""
         self.seek_pending = False
@@ -89,7 +88,8 @@ class PartitionBuffer:
                 self.advance_to(self.stop_offset, now)
                 return 0
         gaps = np.count_nonzero(np.diff(records["offset"], prepend=self.fetch_position - 1) != 1)
-        records["arrived"] = self.progress_at = self.known_at = now
+        (records["topic"], records["partition"]), records["arrived"] = self.partition, now
+        self.progress_at = self.known_at = now
         self.fetch_position = int(records["offset"][-1]) + 1
         self.seek_pending, self.at_end_since = False, None
         self.n_bytes += _size(records)

@@ -53,8 +53,7 @@ class ReaderProcess:
         self.status = Status()
         """The latest status of the child, as of now, whatever else waits; not connected before the first one, and once
         the child has ended. Any thread may ask, also after `close`."""
-        self.heard_at = time.monotonic()
-        """When the latest status came, in monotonic seconds."""
+        self._heard_at = time.monotonic()
         self._listener = threading.Thread(target=self._listen, args=(shown,), name="kafka-status", daemon=True)
         self._listener.start()
         if self._process.stdin is None or self._process.stdout is None:
@@ -75,11 +74,16 @@ class ReaderProcess:
         """Process id of the child."""
         return self._process.pid
 
+    @property
+    def silent_seconds(self) -> float:
+        """Time since the latest status came."""
+        return time.monotonic() - self._heard_at
+
     def _listen(self, shown: int) -> None:
         inlet = Inlet(shown)
         with contextlib.suppress(EOFError):
             while isinstance(status := inlet.next(), Status):
-                self.status, self.heard_at = status, time.monotonic()
+                self.status, self._heard_at = status, time.monotonic()
         self.status = Status(counters=self.status.counters)
         os.close(shown)
 

@@ -15,8 +15,9 @@ from streammoe_connectors.kafka.clients import load_client
 from streammoe_connectors.kafka.consumer import AssignedConsumer, ClusterUnavailableError, OffsetsLostError
 from streammoe_connectors.kafka.frames import Close, Commit, Finished, Inlet, Log, Moved, Outlet, Start, Status
 from streammoe_connectors.kafka.link import Link
-from streammoe_connectors.kafka.order import Order, Taken
+from streammoe_connectors.kafka.order import Order
 from streammoe_connectors.kafka.ownership import Ownership
+from streammoe_connectors.kafka.records import Records
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from streammoe_connectors.kafka.stalls import Stalls
 from streammoe_connectors.kafka.survey import Survey
@@ -25,6 +26,10 @@ from streammoe_connectors.kafka.values import Values
 _LOGGER = logging.getLogger("streammoe.source")
 POLL_SECONDS = 0.1
 """Timeout of `poll`; commands from the daemon and the regular checks wait this long."""
+_TICK_SECONDS = 1.0
+"""Interval of the status, of heartbeats and of checks for stalls."""
+_PAUSE_SECONDS, _REGISTRY_PAUSE_SECONDS = 0.2, 2.0
+"""Pauses after a request that the cluster, or a schema registry, has not answered."""
 _FLOWING_POLL_SECONDS = 0.005
 """Timeout of `poll` while records arrive; kafka-python sleeps for 0.1 s if a response precedes its request slightly."""
 _FLOWING_SECONDS = 1.0
@@ -46,27 +51,15 @@ class Reader:
         inlet: for its further ones, which never waits.
         outlet: for records and messages to the daemon, which it reads when it learns.
         status: for the status, which it reads at once.
-        tick_seconds: interval of the status, of heartbeats and of checks for stalls.
-        pause_seconds: the pause after a request without response; ten times that where a registry does not respond.
     """
 
-    def __init__(
-        self,
-        start: Start,
-        inlet: Inlet,
-        outlet: Outlet,
-        status: Outlet,
-        *,
-        tick_seconds: float = 1.0,
-        pause_seconds: float = 0.2,
-    ) -> None:
+    def __init__(self, start: Start, inlet: Inlet, outlet: Outlet, status: Outlet) -> None:
         self._settings = settings = ReadingSettings.model_validate(start.settings)
         self._client = load_client(start.client)
         self._options = start.options
         self._position = start.position
         """The position that the daemon knows."""
         self._inlet, self._outlet, self._status = inlet, outlet, status
-        self._tick_seconds, self._pause_seconds = tick_seconds, pause_seconds
         self._values = Values(settings)
         self._counters: Counter[str] = Counter()
         self._assignment = Assignment(settings, start.position, start.owner, self._counters)
@@ -79,7 +72,7 @@ class Reader:
         self._consumer: AssignedConsumer | None = None
         self._held: set[TopicPartition] = set()
         """Partitions that are not fetched, since it is not known where they go on."""
-        self._pending: Taken | None = None
+        self._pending: Records | None = None
         """Records that could not be converted yet."""
         self._closing = self._ready = self._finished = self._has_more = False
         self._failing = False
@@ -114,7 +107,7 @@ class Reader:
                     self._failing = False
             except ClusterUnavailableError as error:
                 now, self._failing = time.monotonic(), True
-                self._next_attempt_at = now + self._pause_seconds * (1 if self._pending is None else 10)
+                self._next_attempt_at = now + (_PAUSE_SECONDS if self._pending is None else _REGISTRY_PAUSE_SECONDS)
                 self.link.lose(str(error), now)
         if self._consumer is not None:
             if self.link.connected:
@@ -138,7 +131,7 @@ class Reader:
         if self._consumer is not None:
             self._take_answers(self._consumer, now)
             self._watch(self._consumer, now)
-        if now - self._ticked_at < self._tick_seconds and self.link.changed_at <= self._ticked_at:
+        if now - self._ticked_at < _TICK_SECONDS and self.link.changed_at <= self._ticked_at:
             return
         self._ticked_at = now
         if self._consumer is not None and self.link.connected:
@@ -166,14 +159,6 @@ class Reader:
         """Send the log messages since the last call."""
         while self.logs:
             self._outlet.send(self.logs.popleft())
-
-    def _progress(self) -> dict[str, int]:
-        """Return the number of offsets between the start of the run and the position, and up to the stops."""
-        buffers = self._assignment.buffers.values()
-        return {
-            "n_consumed": sum(buffer.next_offset - buffer.start_offset for buffer in buffers),
-            "total": sum((buffer.stop_offset or 0) - buffer.start_offset for buffer in buffers),
-        }
 
     # --- the cluster ------------------------------------------------------------------------------------------------
 
@@ -247,7 +232,8 @@ class Reader:
         self._report()
         position = assignment.position()
         # It may differ by more than offsets: without a checkpoint another start might decide otherwise.
-        self._outlet.send(Moved(position, position != self._position, **self._progress()))
+        remaining = sum(buffer.stop_offset - buffer.next_offset for buffer in buffers.values() if buffer.stop_offset)
+        self._outlet.send(Moved(position, position != self._position, remaining))
         self._position, self._ready = position, True
 
     def _find_stalls(self, consumer: AssignedConsumer, now: float) -> None:
@@ -299,7 +285,7 @@ class Reader:
         in_order = list(buffers.values())
         taken = self._order.take(in_order, now)
         self._survey.want(buffer.partition for buffer in self._order.unsure)
-        self._has_more = taken is not None and len(taken.records) + taken.n_skipped == self._settings.max_poll_records
+        self._has_more = taken is not None and len(taken) == self._settings.max_poll_records
         if taken is not None:
             self._send(taken)
         self._order.limit(consumer, in_order)
@@ -315,10 +301,10 @@ class Reader:
             timeout = min(timeout, max(0.002, self._settings.idle_ms / 4000))
         return timeout
 
-    def _send(self, taken: Taken) -> None:
+    def _send(self, taken: Records) -> None:
         end = self._assignment.position()
         try:
-            message = packed(self._values, taken, end=end, **self._progress())
+            message = packed(self._values, taken, end)
         except RetriableSourceError as error:
             self._pending = taken
             raise ClusterUnavailableError(str(error)) from None

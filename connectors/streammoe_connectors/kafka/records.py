@@ -18,11 +18,13 @@ RECORD: np.dtype[Any] = np.dtype(
         ("value", object),
         ("key", object),
         ("headers", object),
+        ("topic", object),
+        ("partition", np.int64),
         ("arrived", float),
     ]
 )
 """A record: its offset in its partition; its timestamp in milliseconds since 1970, −1 if unknown; its value, ``None``
-for a tombstone; its key, ``None`` without one; its `Headers`; and when it arrived, in monotonic seconds, which the
-buffer notes that it is put into."""
+for a tombstone; its key, ``None`` without one; its `Headers`. Where it is from, and when it arrived, in monotonic
+seconds, is noted by the buffer that it is put into."""
 NONE: Records = np.empty(0, RECORD)
 """No record."""

@@ -79,7 +79,8 @@ class KafkaSource(Source):
         self._receive_until(lambda: self._finished or self._batch is not None, timeout)
         batch, self._batch = self._batch, None
         if batch is not None:
-            self._positions = offsets_of(batch.end)
+            before, self._positions = self._positions, offsets_of(batch.end)
+            self._n_consumed += sum(self._positions.values()) - sum(before.values())
             self._position_to_checkpoint = None
         return batch
 
@@ -103,7 +104,7 @@ class KafkaSource(Source):
         shown = Status() if process is None else process.status
         return SourceStatus(
             ready=self._ready,
-            connected=shown.connected and not self._is_silent(),
+            connected=shown.connected and process is not None and process.silent_seconds < _HANG_SECONDS,
             refused=shown.refused,
             positions=positions,
             lags={tp: max(0, shown.ends[tp] - offset) for tp, offset in positions.items() if tp in shown.ends},
@@ -128,13 +129,12 @@ class KafkaSource(Source):
             self._detect_hang(self._process)
             match message:
                 case Fetched():
-                    self._n_consumed, self._total = message.n_consumed, message.total
                     self._batch = unpacked(message, self._values, self._origin)
                 case Moved():
                     self._ready = True
                     self._position_to_checkpoint = message.position if message.needs_checkpoint else None
                     self._positions = offsets_of(message.position)
-                    self._total = message.total
+                    self._total = self._n_consumed + message.remaining
                 case Finished():
                     self._finished, self._n_consumed = True, self._total
                 case Failed():
@@ -143,15 +143,9 @@ class KafkaSource(Source):
                     if time.monotonic() >= deadline:
                         return
 
-    def _silent_seconds(self) -> float:
-        return 0.0 if self._process is None else time.monotonic() - self._process.heard_at
-
-    def _is_silent(self) -> bool:
-        return self._silent_seconds() >= _HANG_SECONDS
-
     def _detect_hang(self, process: ReaderProcess) -> None:
         """Report a hanging process, once; a healthy one sends its status every second."""
-        was_hanging, self._is_hanging = self._is_hanging, self._is_silent()
+        was_hanging, self._is_hanging = self._is_hanging, process.silent_seconds >= _HANG_SECONDS
         if was_hanging and not self._is_hanging:
             _LOGGER.info("the process that reads from Kafka responds again")
         elif self._is_hanging and not was_hanging:
@@ -159,5 +153,5 @@ class KafkaSource(Source):
                 "the process that reads from Kafka (%d) has not responded for %.0f s; waiting until it does. If it "
                 "does not, check whether it was stopped, or end it and start again",
                 process.pid,
-                self._silent_seconds(),
+                process.silent_seconds,
             )

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.background import in_background
@@ -21,13 +21,6 @@ _ENDS_SECONDS = 1.0
 """Time between two questions for the ends of the partitions that are read."""
 _RETRY_SECONDS = 0.2
 """Time between an answer that something is not there, or none at all, and the next question."""
-
-
-class _Request(NamedTuple):
-    asked_at: float
-    answer: Future[Any]
-    node: int | None
-    """Of which the partitions are; ``None`` if all topics are described."""
 
 
 class Survey:
@@ -46,7 +39,8 @@ class Survey:
         self.trouble = ""
         """Why the latest request failed."""
         self._wanted: set[TopicPartition] = set()
-        self._pending: list[_Request] = []
+        self._pending: dict[int | None, tuple[float, Future[Any]]] = {}
+        """When each node was asked of its partitions, and its answer; at ``None`` that of any node, of all topics."""
         self._not_before: dict[int | None, float] = {}
         """When a node that has not answered may be asked again."""
         self._next_description_at = self._next_ends_at = 0.0
@@ -76,14 +70,11 @@ class Survey:
         Raises:
             SourceError: the user may not read a topic.
         """
-        answered = [request for request in self._pending if request.answer.done()]
-        self._pending = [request for request in self._pending if request not in answered]
-        for request in answered:
-            self._take(request, now)
-        busy = {request.node for request in self._pending}
-        if now >= self._next_description_at and None not in busy:
+        answered = [node for node, (_, answer) in self._pending.items() if answer.done()]
+        taken = [node for node in answered if self._take(node, *self._pending.pop(node), now)]
+        if now >= self._next_description_at and None not in self._pending:
             self._next_description_at = now + self._settings.discover_seconds
-            self._ask(now, lambda: consumer.describe(self._settings.topics), None)
+            self._ask(now, partial(consumer.describe, self._settings.topics), None)
         asked = set(self._wanted)
         if now >= self._next_ends_at:
             self._next_ends_at = now + _ENDS_SECONDS
@@ -91,32 +82,34 @@ class Survey:
         questions: dict[int, list[TopicPartition]] = defaultdict(list)
         for topic, number in sorted(asked):
             leader = self.topics[topic].leaders.get(number) if topic in self.topics else None
-            if leader is not None and leader not in busy and now >= self._not_before.get(leader, 0.0):
+            if leader is not None and leader not in self._pending and now >= self._not_before.get(leader, 0.0):
                 questions[leader].append(TopicPartition(topic, number))
         for leader, partitions in questions.items():
             self._ask(now, partial(self._limits, consumer, partitions, now), leader)
-        return any(request.node is None and request.answer.exception() is None for request in answered)
+        return None in taken
 
     def _ask(self, now: float, call: Callable[[], object], node: int | None) -> None:
         self.waiting_since = self.waiting_since or now
-        self._pending.append(_Request(now, in_background(call), node))
+        self._pending[node] = now, in_background(call)
 
-    def _take(self, request: _Request, now: float) -> None:
+    def _take(self, node: int | None, asked_at: float, pending: Future[Any], now: float) -> bool:
+        """Take an answer; return whether it is one."""
         try:
-            answer = request.answer.result()
+            answer = pending.result()
         except ClusterUnavailableError as error:
             self.trouble = str(error)
             self.describe_again(now + _RETRY_SECONDS)  # it may have another leader by now
-            self._not_before[request.node] = now + _RETRY_SECONDS
-            return
-        self.waiting_since, self.answered_since = None, request.asked_at
-        if request.node is not None:
+            self._not_before[node] = now + _RETRY_SECONDS
+            return False
+        self.waiting_since, self.answered_since = None, asked_at
+        if node is not None:
             self.limits |= answer
             self._wanted -= answer.keys()
-            return
+            return True
         self.topics = answer
         if any(leader is None for topic in answer.values() for leader in topic.leaders.values()):
             self.describe_again(now + _ENDS_SECONDS)
+        return True
 
     def _limits(
         self, consumer: AssignedConsumer, partitions: list[TopicPartition], now: float

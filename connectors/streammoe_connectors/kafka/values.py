@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-import numpy as np
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -140,8 +139,6 @@ class Block(NamedTuple):
     """Why events are rejected, by index; the block holds what no decoder accepts in their place."""
     records: Records
     """The (n) records that the events came from; one with several events occurs as often."""
-    origins: IntArray
-    """(n,) their index in those that were given."""
     numbers: list[int]
     """Number of each event in its record, from 0; −1 if it is the only one."""
     skipped: int
@@ -192,18 +189,17 @@ class Values:
                     rejected[i] = Unreadable("malformed", str(error), value)
         if any(value.startswith(codecs.BOM_UTF8) for value in values):
             values = [value.removeprefix(codecs.BOM_UTF8) for value in values]  # each is a text of its own
-        index, numbers, skipped = np.arange(len(values)), [-1] * len(values), 0
+        numbers, skipped = [-1] * len(values), 0
         marks = b"" if is_csv else MANY
         if self._path or any(b"\n" in value or value[:1] in marks for value in values):
             path, lines = (None, csv_lines) if is_csv else (self._path, json_lines)
             values, found, numbers, rejected, skipped = events_of(values, path, lines=lines, rejected=rejected)
-            index = np.array(found, np.int64)
-            records = records.take(index)
+            records = records[found]
         if self._fields.names:
             columns = self._fields.read(records)
             values = (self._fields.before_csv if is_csv else self._fields.into_json)(values, columns)
         block, ends = packed(values, rejected, self.format)
-        return Block(block, ends, rejected, records, index, numbers, skipped)
+        return Block(block, ends, rejected, records, numbers, skipped)
 
 
 def _converter(settings: ValueSettings) -> Callable[[bytes], bytes] | None:

@@ -24,7 +24,9 @@ def record(value, *, key=None, headers=(), timestamp=-1):
 
 
 def columns(*rows):
-    return np.array([(row.offset, row.timestamp, row.value, row.key, row.headers, 0.0) for row in rows], RECORD)
+    return np.array(
+        [(row.offset, row.timestamp, row.value, row.key, row.headers, None, 0, 0.0) for row in rows], RECORD
+    )
 
 
 def values_of(**settings):

@@ -196,9 +196,8 @@ class KafkaPythonConsumer:
 
 
 def _as_records(found: Sequence[Any]) -> Records:
-    rows = (
-        (each.offset, -1 if each.timestamp is None else each.timestamp, each.value, each.key, each.headers, 0.0)
-        for each in found
+    rows = (  # the oldest format has no time
+        (r.offset, -1 if r.timestamp is None else r.timestamp, r.value, r.key, r.headers, None, 0, 0.0) for r in found
     )
     return np.fromiter(rows, RECORD, len(found))
 

@@ -271,7 +271,8 @@ def _partition_of(message: Message) -> TopicPartition:
 
 def _as_records(messages: Sequence[Message]) -> Records:
     rows = (
-        (each.offset(), each.timestamp()[1], each.value(), each.key(), each.headers() or (), 0.0) for each in messages
+        (each.offset(), each.timestamp()[1], each.value(), each.key(), each.headers() or (), None, 0, 0.0)
+        for each in messages
     )
     return np.fromiter(rows, RECORD, len(messages))
 
