@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections import Counter
+from math import inf
 
 _LOGGER = logging.getLogger("streammoe.source")
 LOG_INTERVAL_SECONDS = 30.0
@@ -32,7 +33,7 @@ class Link:
         """That the login is rejected, or a certificate, and what the client says of it; empty if that is not so."""
         self.failed_at = self.changed_at = time.monotonic()
         """When a request last failed, and when the connection was last lost or made, in monotonic seconds."""
-        self._client_error: tuple[float, str] | None = None
+        self._client_error = -inf, ""
         """When the client logged why a connection failed, and its message."""
 
     def hear(self, logged: str) -> None:
@@ -43,20 +44,19 @@ class Link:
         # kafka-python mostly closes a connection before it has read why the login is rejected.
         if "=bootstrap" in logged and "socket disconnected" in said and "SASL" in self._protocol:
             said = f"{said}, as by brokers that reject a login (SASL)"
-        now, known = time.monotonic(), self._client_error
-        is_old = known is None or now - known[0] >= LOG_INTERVAL_SECONDS
-        if is_old or _is_about_login(said) or not _is_about_login(known[1] if known else ""):
+        now, (at, known) = time.monotonic(), self._client_error
+        if now - at >= LOG_INTERVAL_SECONDS or _is_about_login(said) or not _is_about_login(known):
             self._client_error = now, said
 
     def make(self, now: float) -> None:
         """Note that the cluster answers."""
-        self.connected, self.refused, self._client_error, self.changed_at = True, "", None, now
+        self.connected, self.refused, self._client_error, self.changed_at = True, "", (-inf, ""), now
 
     def lose(self, why: str, now: float) -> None:
         """Note that the cluster does not answer, and why; say so now and then."""
-        error = self._client_error
-        if error is not None and now - error[0] < LOG_INTERVAL_SECONDS:
-            why = f"{why}; the client says: {error[1]}"
+        at, said = self._client_error
+        if now - at < LOG_INTERVAL_SECONDS:
+            why = f"{why}; the client says: {said}"
         was_refused, self.refused = bool(self.refused), ""
         if _is_about_login(why):
             self.refused = f"the source rejects the login, or its connection is not trusted ({why})"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from streammoe.ports import TopicPartition
 from streammoe.text import some_of
-from streammoe_connectors.kafka.consumer import AssignedConsumer
 from streammoe_connectors.kafka.merge import Hold, merge
 from streammoe_connectors.kafka.partitions import PartitionBuffer
 from streammoe_connectors.kafka.records import Records
@@ -36,8 +33,6 @@ class Order:
     def __init__(self, settings: ReadingSettings, counters: Counter[str]) -> None:
         self._settings = settings
         self._counters = counters
-        self.paused: set[TopicPartition] = set()
-        """Partitions that are not fetched for now, because their buffers are full or they have reached their stop."""
         self.unsure: list[PartitionBuffer] = []
         """Those that others wait for, though there may be nothing to wait for."""
 
@@ -52,7 +47,8 @@ class Order:
             if has_records and hold is not Hold.NONE and not len(buffer.records)
             if buffer.at_end_since is None and now - buffer.progress_at >= _UNSURE_SECONDS
         ]
-        overdue = [buffer.count_overdue(now, settings.order_wait_ms / 1000, self._room(buffers)) for buffer in buffers]
+        room = settings.buffer_bytes / len(buffers)
+        overdue = [buffer.count_overdue(now, settings.order_wait_ms / 1000, room) for buffer in buffers]
         times = [buffer.records["time"] for buffer in buffers]
         counts, order, n_early = merge(times, holds, overdue, settings.max_poll_records)
         if n_early:
@@ -64,24 +60,6 @@ class Order:
             return None
         records = np.concatenate([buffer.take(count) for buffer, count in zip(buffers, counts, strict=True) if count])
         return records[order] if len(buffers) > 1 else records
-
-    def limit(self, consumer: AssignedConsumer, buffers: Sequence[PartitionBuffer]) -> None:
-        """Pause partitions whose buffers are full, and resume those with room."""
-        room = self._room(buffers)
-        for buffer in buffers:
-            partition = buffer.partition
-            if partition in self.paused:
-                if buffer.n_bytes < room / 2 and not buffer.reached_stop:
-                    consumer.resume(partition)
-                    self.paused.discard(partition)
-                    buffer.progress_at = time.monotonic()
-            elif buffer.n_bytes > room or buffer.reached_stop:
-                consumer.pause(partition)
-                self.paused.add(partition)
-
-    def _room(self, buffers: Sequence[PartitionBuffer]) -> float:
-        """Return how many bytes of one partition may wait for the others."""
-        return self._settings.buffer_bytes / len(buffers)
 
     def _report_early(self, overdue: Sequence[PartitionBuffer], n_early: int) -> None:
         """Count records that are passed although older ones may still come, and warn of it now and then."""

@@ -70,8 +70,8 @@ class Reader:
         self.link = Link(start.options["security_protocol"], self._counters)
         self.logs: deque[Log] = deque(maxlen=200)
         self._consumer: AssignedConsumer | None = None
-        self._held: set[TopicPartition] = set()
-        """Partitions that are not fetched, since it is not known where they go on."""
+        self._paused: set[TopicPartition] = set()
+        """Partitions that are not fetched for now."""
         self._pending: Records | None = None
         """Records that could not be converted yet."""
         self._closing = self._ready = self._finished = self._has_more = False
@@ -164,11 +164,22 @@ class Reader:
 
     def _assign(self, consumer: AssignedConsumer) -> None:
         """Let a consumer read on at the current offsets."""
-        buffers, self._held = self._assignment.buffers, set(self._assignment.lost)
+        buffers = self._assignment.buffers
         consumer.assign({partition: buffer.fetch_position for partition, buffer in buffers.items()})
-        self._order.paused.clear()
         for partition in buffers:  # clients keep those paused that were, whatever is assigned
-            (consumer.pause if partition in self._held else consumer.resume)(partition)
+            consumer.resume(partition)
+        self._paused.clear()
+
+    def _steer(self, consumer: AssignedConsumer) -> None:
+        """Fetch from partitions that have room for more, and of which it is known where they go on."""
+        buffers = self._assignment.buffers
+        for partition, buffer in buffers.items():
+            is_paused, room = partition in self._paused, self._settings.buffer_bytes / len(buffers)
+            is_full = buffer.n_bytes > (room / 2 if is_paused else room)
+            if is_paused != (is_full or buffer.reached_stop or partition in self._assignment.lost):
+                (consumer.resume if is_paused else consumer.pause)(partition)
+                self._paused ^= {partition}
+                buffer.progress_at = time.monotonic()
 
     def _disconnect(self, consumer: AssignedConsumer) -> None:
         self._consumer = None
@@ -194,11 +205,7 @@ class Reader:
         survey, assignment = self._survey, self._assignment
         if survey.look(consumer, assignment.buffers, now) and not assignment.see(survey.topics):
             survey.describe_again(now + _MISSING_PAUSE_SECONDS)
-        if lost := assignment.lost.keys() - self._held:
-            self._held |= lost
-            for partition in lost:
-                consumer.pause(partition)
-            survey.renew()  # the topic of what is lost may have been recreated, which its id tells
+        survey.lose(assignment.lost)
         survey.want(assignment.wanted)
         for partition in survey.limits.keys() - assignment.wanted:
             limits = survey.limits.pop(partition)
@@ -219,6 +226,7 @@ class Reader:
         settled = assignment.settle(survey.limits, marks)
         for partition in settled:
             del survey.limits[partition]
+        survey.lose(assignment.lost)
         if not settled and (self._ready or assignment.wanted):
             return
         self._assign(consumer)
@@ -239,12 +247,8 @@ class Reader:
     def _find_stalls(self, consumer: AssignedConsumer, now: float) -> None:
         if self._pending is not None:
             self._held_up_at = now
-        fetched = [
-            buffer
-            for partition, buffer in self._assignment.buffers.items()
-            if partition not in self._order.paused and not buffer.reached_stop
-        ]
-        unanswered = self._assignment.waiting - self._survey.limits.keys()
+        fetched = [buffer for tp, buffer in self._assignment.buffers.items() if tp not in self._paused]
+        unanswered = self._assignment.wanted - self._survey.limits.keys()
         has_unread = self._stalls.check(fetched, unanswered, max(self._held_up_at, self.link.changed_at), now)
         if has_unread and not self._rebuilt_for_stall:
             self._counters["consumer_rebuilt"] += 1
@@ -262,6 +266,7 @@ class Reader:
             time.sleep(0.01)
             self._finish_if_complete()
             return
+        self._steer(consumer)
         try:
             fetched = consumer.poll(self._poll_timeout())
         except OffsetsLostError as error:
@@ -288,7 +293,6 @@ class Reader:
         self._has_more = taken is not None and len(taken) == self._settings.max_poll_records
         if taken is not None:
             self._send(taken)
-        self._order.limit(consumer, in_order)
         self._finish_if_complete()
 
     def _poll_timeout(self) -> float:

@@ -34,7 +34,7 @@ class Stalls:
 
         Args:
             buffers: of the partitions that are fetched.
-            waiting: partitions that have not been begun.
+            waiting: other partitions of which the cluster has not said yet where they begin and end.
             held_up_at: when something else last prevented all progress, in monotonic seconds.
             now: monotonic seconds.
         """

@@ -39,6 +39,7 @@ class Survey:
         self.trouble = ""
         """Why the latest request failed."""
         self._wanted: set[TopicPartition] = set()
+        self._lost: set[TopicPartition] = set()
         self._pending: dict[int | None, tuple[float, Future[Any]]] = {}
         """When each node was asked of its partitions, and its answer; at ``None`` that of any node, of all topics."""
         self._not_before: dict[int | None, float] = {}
@@ -54,6 +55,12 @@ class Survey:
         self.topics, self.limits, self.waiting_since = {}, {}, None
         self._pending.clear()
         self._next_description_at = self._next_ends_at = 0.0
+
+    def lose(self, partitions: Iterable[TopicPartition]) -> None:
+        """Ask anew where more partitions are lost than before; the id of a topic tells whether it was recreated."""
+        before, self._lost = self._lost, set(partitions)
+        if self._lost - before:
+            self.renew()
 
     def describe_again(self, at: float) -> None:
         """Ask for a description of the topics at this time, if none is due before."""
