@@ -5,7 +5,6 @@ kills, each with another seed.
 """
 
 import json
-import logging
 import os
 import random
 import signal
@@ -29,7 +28,6 @@ from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.integration.kafka_clients import (
     numbers,
-    opened,
     polled_until,
     records_of,
     rows,
@@ -422,6 +420,8 @@ def test_a_login_that_is_rejected_while_running_is_named_and_read_again(mortals,
         source.seek(None)
         wait_until(lambda: source.prepare(0.2), "it is ready")
         take(source, 10)
+        child = Path(f"/proc/{source._process.pid}")
+        assert b"hunter2" not in child.joinpath("cmdline").read_bytes() + child.joinpath("environ").read_bytes()
         broker.kill9()
         broker.properties[module] = before.replace("hunter2", "hunter3")
         broker.start()

@@ -1,7 +1,6 @@
 """The Kafka source on a real broker: what is read, from where, in which order."""
 
 import threading
-import time
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata
@@ -86,22 +85,6 @@ def test_it_begins_at_a_time_where_the_group_is_or_at_the_end_which_the_first_st
     with opened(settings, pinned) as source:
         assert source.position is None
         assert take(source, 2)[0] == numbers(3, 4)
-
-
-def test_records_of_several_topics_come_in_the_order_of_their_times_over_restarts(topics):
-    one, other = sorted([topics.create(partitions=2), topics.create(partitions=2)])
-    logs = {(one, 0): [3, 1, 7], (one, 1): [2, 2, 9], (other, 0): [0, 8, 8], (other, 1): []}
-    for (name, number), times in logs.items():
-        values, timestamps = [f"{number}{name}{at}" for at in times], [T0 + at for at in times]
-        topics.fill(name, values, partition=number, timestamps=timestamps)
-    order = [(other, 0, 0), (one, 1, 2), (one, 1, 2), (one, 0, 3), (one, 0, 1), (one, 0, 7), (other, 0, 8)]
-    expected = [f"{number}{name}{at}".encode() for name, number, at in [*order, (other, 0, 8), (one, 1, 9)]]
-    settings = settings_of(topics.address, [other, one], until="end", max_poll_records=2)
-    with opened(settings) as source:
-        first = source.poll(60.0)
-        second = source.poll(60.0)
-    found = records_of(first) + records_of(second)
-    assert found + read(settings, second.end)[0] == expected
 
 
 def test_each_event_of_a_value_has_a_place_and_a_position_divides_none(topics):
@@ -223,43 +206,6 @@ def test_a_partition_whose_clock_is_ahead_is_learned_meanwhile_and_once_over_a_r
     assert found.index(ahead[0]) < len(found) - len(ahead), "none has waited for the end of the others"
 
 
-def test_what_shards_and_topics_leave_out_is_read_later_from_where_it_was_left(topics):
-    name, other = topics.create(partitions=4), topics.create()
-    for number in range(4):
-        topics.fill(name, numbers(number), partition=number)
-    first, position = read(settings_of(topics.address, name, until="end", shard="0/2"))
-    assert sorted(first) == numbers(0, 2)
-    rest, position = read(settings_of(topics.address, name, until="end"), position)
-    assert sorted(rest) == numbers(1, 3)
-    topics.fill(name, numbers(4), partition=3)
-    topics.fill(other, numbers(9))
-    found, position = read(settings_of(topics.address, other, until="end"), position)
-    assert found == numbers(9)
-    assert "left" in position
-    found, position = read(settings_of(topics.address, [name, other], until="end"), position)
-    assert found == numbers(4)
-    assert "left" not in position
-
-
-def test_a_new_partition_is_read_from_its_beginning(topics):
-    name = topics.create()
-
-    def fill_when_there():
-        try:
-            return topics.fill(name, numbers(7), partition=1)
-        except ValueError:  # the producer's metadata is older
-            time.sleep(0.1)
-            return None
-
-    with opened(settings_of(topics.address, name, start="latest", discover_seconds=0.5)) as source:
-        topics.admin.create_partitions({name: 2})
-        wait_until(fill_when_there, "the partition is there")
-        found, batch = take(source, 1)
-        assert found == numbers(7)
-        assert batch.end["topics"][name]["partitions"] == {"0": 0, "1": 1}
-        polled_until(source, lambda: source.status().counters.get("partition_discovered") == 1, "it is counted")
-
-
 # --- what is in the log ---------------------------------------------------------------------------------------------
 
 
@@ -287,20 +233,6 @@ def test_what_brokers_have_compressed_is_read(topics, codec):
     values = [b'{"i": %d, "text": "%s"}' % (i, b"abc" * 1_000) for i in range(300)]
     topics.fill(name, values)
     assert read(settings_of(topics.address, name, until="end"))[0] == values
-
-
-def test_gaps_of_compaction_are_passed_and_counted(topics):
-    fast = {"cleanup.policy": "compact", "segment.ms": 100, "min.cleanable.dirty.ratio": 0.01}
-    name = topics.create(configs=fast | {"max.compaction.lag.ms": 100})
-    topics.fill(name, numbers(*range(6)), keys=[b"same"] * 6, timestamps=[T0 + 1_000 * i for i in range(6)])
-    topics.fill(name, [b"last"], keys=[b"other"])
-    wait_until(lambda: len(topics.read(name)) < 7, "compaction")
-    with opened(settings_of(topics.address, name)) as source:
-        found = []
-        while found[-1:] != [b"last"]:
-            found += records_of(source.poll(60.0))
-        polled_until(source, lambda: source.status().counters.get("gap", 0) > 0, "it is counted")
-    assert len(found) < 7
 
 
 @pytest.fixture

@@ -39,9 +39,13 @@ def test_partitions_that_were_left_at_different_times_all_stay_known(id_before, 
     assert offsets_left(settings, position) == {"t": left}
 
 
-def test_what_is_read_again_is_no_longer_left():
-    position = {"left": {"t": topic("one", p1=11)}, "topics": {"t": topic("one", p0=10)}}
-    assert offsets_left(ReadingSettings(topics="t", group="g"), position) == {}
+def test_what_is_read_again_is_no_longer_left_and_goes_on_from_there():
+    left = {"left": {"t": topic("one", p1=11)}, "topics": {"t": topic("one", p0=10)}, "shard": "0/2"}
+    made = assignment(left)
+    made.see({"t": TopicDescription("one", {0: 1, 1: 1})})
+    made.settle(dict.fromkeys(made.wanted, Limits(0, 20, 20, 0)), {})
+    assert made.position()["topics"] == {"t": topic("one", p0=10, p1=11)}
+    assert "left" not in made.position()
 
 
 def test_a_position_of_another_shard_is_rejected_unless_the_division_is_another_one():
@@ -65,6 +69,17 @@ def test_a_topic_created_again_is_begun_as_a_whole_and_until_then_the_position_i
     assert made.position()["topics"] == before["topics"]
     assert made.settle(at(0, 1), {}) == sorted(at(0, 1))
     assert made.position()["topics"] == {"t": topic("two", p0=0, p1=0)}
+
+
+def test_a_first_start_at_the_end_waits_for_all_partitions_since_it_decides_for_all_later_ones():
+    made = assignment(start="latest")
+    made.see({"t": TopicDescription("one", {0: 1, 1: None})})
+    assert made.settle(at(0), {}) == []
+    assert made.position()["topics"] == {}
+    made.settle(at(0, 1), {})
+    made.see({"t": TopicDescription("one", {0: 1, 1: 1, 2: 1})})
+    made.settle(at(2), {})
+    assert made.position()["topics"] == {"t": topic("one", p0=10, p1=10, p2=0)}, "and a new one is read as a whole"
 
 
 def test_a_position_holds_every_partition_topics_without_any_and_what_was_left():

@@ -285,17 +285,6 @@ def test_a_partition_that_does_not_answer_at_the_start_holds_up_no_other_and_is_
     assert until(Status, lambda status: not status.stalled).counters == {}
 
 
-def test_a_first_start_at_the_end_waits_for_all_partitions_since_it_decides_for_all_later_ones(child):
-    script, start = child
-    script.logs = {0: [Row(0)], 1: [Row(i) for i in range(3)]}
-    script.leaderless = {1}
-    _, until = start(start="latest", stall_seconds=0.1)
-    message = until((Moved, Status), lambda message: isinstance(message, Moved) or message.stalled)
-    assert message.stalled == [("t", 1)]
-    script.leaderless = set()
-    assert offsets(until(Moved).position) == {"0": 1, "1": 3}
-
-
 @pytest.mark.parametrize("how", ["nothing answers", "a poll fails"])
 def test_it_is_connected_again_only_after_a_request_that_succeeded(child, monkeypatch, caplog, how):
     caplog.set_level(logging.INFO)
@@ -311,34 +300,6 @@ def test_it_is_connected_again_only_after_a_request_that_succeeded(child, monkey
     script.silent = False
     assert until(Status, lambda status: status.connected).counters["reconnected"] == 1
     assert "responds again" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("logged", "said"),
-    [
-        ("[thrd:sasl_plaintext://a:1/bootstrap]: SASL authentication error: no", "SASL authentication error: no"),
-        ("<KafkaConnection node_id=bootstrap-0>: Connection lost: socket disconnected", "brokers that reject a login"),
-    ],
-)
-def test_a_login_that_is_rejected_is_named_and_tried_anew_with_a_new_consumer(child, monkeypatch, caplog, logged, said):
-    for name in ("_SILENT_SECONDS", "_REBUILD_SECONDS"):
-        monkeypatch.setattr(kafka_reader, name, SOON)
-    script, start = child
-    reader, until = start()
-    assert until(Status, lambda status: status.connected).refused == ""
-    script.silent = True
-    outage = "[thrd:sasl_ssl://a:1/1]: sasl_ssl://a:1/1: Connect to ipv4#1 failed: Connection refused"
-    reader.link.hear(outage)
-    until(Status, lambda status: not status.connected and not status.refused)
-    for each in (logged, outage):
-        reader.link.hear(each)
-    status = until(Status, lambda status: status.refused)
-    assert said in status.refused
-    assert status.counters["login_rejected"] == 1
-    assert said in caplog.text
-    wait_until(lambda: script.made > 2, "it is tried anew")
-    script.silent = False
-    assert until(Status, lambda status: status.connected).refused == ""
 
 
 def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(child):
