@@ -5,6 +5,7 @@ kills, each with another seed.
 """
 
 import json
+import logging
 import os
 import random
 import signal
@@ -28,6 +29,7 @@ from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.integration.kafka_clients import (
     numbers,
+    opened,
     polled_until,
     records_of,
     rows,

@@ -580,7 +580,7 @@ FAULTS = {
         ),
         Fault("kafka-merge-by-own-time", "np.maximum.accumulate(own[:max_records])", "own[:max_records]"),
         Fault("kafka-backlog-overtaken", "Hold.BOUNDED if self.was_at_end else Hold.UNBOUNDED", "Hold.BOUNDED"),
-        Fault("kafka-clock-ahead-starves", "min(max([certain, *late]), unbounded) + 1", "min(certain, unbounded) + 1"),
+        Fault("kafka-clock-ahead-starves", "min(max(certain, late), unbounded) + 1", "min(certain, unbounded) + 1"),
         Fault("kafka-clock-ahead-slow", "self.n_bytes > room and now < self._ahead_until", "self.n_bytes < 0"),
         Fault("kafka-new-transaction-reported", "        if not self.is_behind:\n", "        if False:\n"),
         Fault(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
@@ -67,8 +67,8 @@ class RecordFields:
     def before_csv(self, values: list[bytes], columns: list[Column]) -> list[bytes]:
         """Prepend these fields to lines of csv."""
         return [
-            b"%b,%b" % (",".join(cells).encode(), value)
-            for value, cells in zip(values, zip(*map(_csv_cells, columns), strict=True), strict=True)
+            b"%b,%b" % (",".join(map(_csv_cell, cells)).encode(), value)
+            for value, cells in zip(values, zip(*columns, strict=True), strict=True)
         ]
 
 
@@ -84,13 +84,7 @@ def _prepend_members(value: bytes, members: bytes) -> bytes:
     return b"{%b%b%b" % (members, b"" if rest.lstrip(_JSON_WHITESPACE).startswith(b"}") else b",", rest)
 
 
-def _csv_cells(column: Column) -> Iterator[str]:
-    for value in column:
-        if value is None:
-            yield ""
-        elif isinstance(value, float):
-            yield repr(value)
-        elif _CSV_SPECIAL.isdisjoint(value):
-            yield value
-        else:
-            yield '"' + value.replace('"', '""') + '"'
+def _csv_cell(value: str | float | None) -> str:
+    if not isinstance(value, str):
+        return "" if value is None else repr(value)
+    return value if _CSV_SPECIAL.isdisjoint(value) else '"' + value.replace('"', '""') + '"'

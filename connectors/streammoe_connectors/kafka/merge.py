@@ -54,17 +54,17 @@ def merge(times: Sequence[IntArray], holds: Sequence[Hold], overdue: Sequence[in
     sizes = np.array([own.size for own in keys])
     starts = np.cumsum(sizes) - sizes
     order = np.argsort(np.concatenate(keys), kind="stable")
-    place = np.empty_like(order)
+    place = np.empty(order.size + 1, np.int64)  # one more, so that there is one to look at
     place[order] = np.arange(order.size)
-    ends = [int(place[start + size - 1]) if size else -1 for start, size in zip(starts, sizes, strict=True)]
-    late = [
-        int(place[start + min(count, size) - 1])
-        for start, size, count in zip(starts, sizes, overdue, strict=True)
-        if min(count, size)
-    ]
-    certain = min((end for end, hold in zip(ends, holds, strict=True) if hold is not Hold.NONE), default=order.size)
-    unbounded = min((end for end, hold in zip(ends, holds, strict=True) if hold is Hold.UNBOUNDED), default=order.size)
-    order = order[: min(max([certain, *late]), unbounded) + 1][:max_records]
+
+    def place_of_last(counts: IntArray) -> IntArray:
+        return np.where(counts > 0, place[starts + counts - 1], -1)
+
+    ends, is_held = place_of_last(sizes), np.array([hold is not Hold.NONE for hold in holds])
+    certain = int(ends[is_held].min(initial=order.size))
+    unbounded = int(ends[np.array([hold is Hold.UNBOUNDED for hold in holds])].min(initial=order.size))
+    late = int(place_of_last(np.minimum(overdue, sizes)).max())
+    order = order[: min(max(certain, late), unbounded) + 1][:max_records]
     partition_index = np.repeat(np.arange(sizes.size), sizes)[order]
     counts = np.bincount(partition_index, minlength=sizes.size)
     # They are the first of each partition; what remains of those before is not counted.

@@ -55,7 +55,7 @@ class Ownership:
         self._next_commit_at = 0.0
 
     def heartbeat(self, consumer: AssignedConsumer) -> None:
-        """Log failed commits, and commit what is new or was committed a while ago; called about once a second.
+        """Log failed commits, and commit what is new or was committed a while ago, after looking for other owners.
 
         Raises:
             SourceError: another daemon has taken over a partition.
@@ -70,25 +70,9 @@ class Ownership:
                 reason,
                 extra={"interval": _LOG_INTERVAL_SECONDS},
             )
-        if self._offsets and time.monotonic() >= self._next_commit_at:
-            self._check_and_commit(consumer)
-
-    def release(self, consumer: AssignedConsumer) -> None:
-        """Release the partitions, so that others can take over at once where this daemon has ended."""
-        if self._offsets and time.monotonic() >= self._quiet_until:
-            consumer.failed_commits.clear()
-            consumer.commit(self._offsets, self._mark("").encode(), wait_ms=_RELEASE_TIMEOUT_MS)
-            for reason in consumer.failed_commits:
-                _LOGGER.warning(
-                    "the last position could not be committed to group %s (%s): daemons that begin with start = "
-                    '"committed" would learn some events again; start this one once more, and stop it',
-                    self._settings.group,
-                    reason,
-                )
-
-    def _check_and_commit(self, consumer: AssignedConsumer) -> None:
-        """Commit, after checking for other owners now and then."""
         now, interval = time.monotonic(), self._settings.owner_seconds / 3
+        if not self._offsets or now < self._next_commit_at:
+            return
         if now >= self._next_check_at:
             try:
                 found = consumer.committed(list(self._offsets))
@@ -100,6 +84,20 @@ class Ownership:
         if now >= self._quiet_until:
             self._written.append(self._mark(self._owner))
             consumer.commit(self._offsets, self._written[-1].encode())
+
+    def release(self, consumer: AssignedConsumer) -> None:
+        """Release the partitions, so that others can take over at once where this daemon has ended."""
+        if not self._offsets or time.monotonic() < self._quiet_until:
+            return
+        consumer.failed_commits.clear()
+        consumer.commit(self._offsets, self._mark("").encode(), wait_ms=_RELEASE_TIMEOUT_MS)
+        for reason in consumer.failed_commits:
+            _LOGGER.warning(
+                "the last position could not be committed to group %s (%s): daemons that begin with start = "
+                '"committed" would learn some events again; start this one once more, and stop it',
+                self._settings.group,
+                reason,
+            )
 
     def _mark(self, owner: str) -> OffsetMetadata:
         return OffsetMetadata(owner, round(time.time(), 3), self._checkpoint_generation)
