@@ -23,12 +23,7 @@ the high watermark, which is all that fetches tell."""
 
 
 class Order:
-    """Takes records from buffers in the order of their times.
-
-    Args:
-        settings: of the source.
-        counters: of incidents.
-    """
+    """Takes records from buffers in the order of their times."""
 
     def __init__(self, settings: ReadingSettings, counters: Counter[str]) -> None:
         self._settings = settings

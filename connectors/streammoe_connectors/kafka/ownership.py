@@ -110,21 +110,25 @@ class Ownership:
         longest = self._settings.owner_seconds
         if mark is None or not mark.owner or mark in self._written or (age >= longest and not has_changed):
             return True
-        if mark.owner == self._owner:
-            if has_changed:
-                who = "another daemon with a copy of this checkpoint folder"
-                raise _refusal(
-                    self._settings, partition, who, mark, "or start this one with --fresh and a source.group of its own"
-                )
+        is_own = mark.owner == self._owner
+        if is_own and not has_changed:
             # A daemon that was killed has left it, or one that runs with a copy of this folder, which will renew it.
             self._quiet_until = since + longest
             return True
-        if age >= 0 or has_changed:
+        if is_own or age >= 0 or has_changed:
+            who = f"another daemon ({mark.owner})"
             advice = (
                 "give this one its own source.group, or let each read its own source.shard. If it has crashed, start "
                 f"again in {longest:.0f} s"
             )
-            raise _refusal(self._settings, partition, f"another daemon ({mark.owner})", mark, advice)
+            if is_own:
+                who = "another daemon with a copy of this checkpoint folder"
+                advice = "or start this one with --fresh and a source.group of its own"
+            raise SourceError(
+                f"Kafka group {self._settings.group}: topic {partition.topic}, partition {partition.partition} is read "
+                f"by {who}, which was alive {max(0.0, age):.0f} s ago, at generation {mark.checkpoint_generation} of "
+                f"its checkpoints; stop that one, {advice}"
+            )
         if now == since:
             _LOGGER.warning(
                 "group %s: the mark of another daemon (%s) on topic %s, partition %d is %.0f s ahead of this clock; "
@@ -136,13 +140,3 @@ class Ownership:
                 longest,
             )
         return now - since >= longest
-
-
-def _refusal(
-    settings: ReadingSettings, partition: TopicPartition, who: str, mark: OffsetMetadata, advice: str
-) -> SourceError:
-    age, generation = max(0.0, time.time() - mark.committed_at), mark.checkpoint_generation
-    return SourceError(
-        f"Kafka group {settings.group}: topic {partition.topic}, partition {partition.partition} is read by {who}, "
-        f"which was alive {age:.0f} s ago, at generation {generation} of its checkpoints; stop that one, {advice}"
-    )

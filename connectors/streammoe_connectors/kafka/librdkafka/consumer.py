@@ -12,14 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from confluent_kafka import (
-    Consumer,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicCollection,
-)
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
