@@ -174,8 +174,6 @@ CASES = {
     "a registry that does not accept the login": _registry(401),
     "a registry that may not be read": _registry(403),
     "no registry": _registry(404),
-    "a registry that redirects": _registry(301),
-    "a registry that responds with something else": _registry(418),
     "a registry that is out of order": _registry(503),
     "a registry that does not respond": _registry(ConnectionError("Connection refused")),
     "a registry that is not trusted": _registry(_UNTRUSTED),
@@ -186,11 +184,6 @@ CASES = {
     "a registry's schema that is not usable": _registry(RegisteredSchema("{}")),
     "a registry's certificate that is none": _registry(200, url="https://registry.example", cafile=__file__),
     "tokens without an endpoint": _settings("source.security_protocol=SASL_SSL", "source.sasl_mechanism=OAUTHBEARER"),
-    "an endpoint without a client": _settings(
-        "source.security_protocol=SASL_SSL",
-        "source.sasl_mechanism=OAUTHBEARER",
-        "source.sasl_oauth_token_url=https://login.example/token",
-    ),
     "a client's secret that would cross the network in plain text": _settings(
         "source.security_protocol=SASL_SSL",
         "source.sasl_mechanism=OAUTHBEARER",

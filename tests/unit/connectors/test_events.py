@@ -26,41 +26,17 @@ HELD = {
     (b"[%b,[%b]]" % (A, A), ()): "array of objects",
     (b"[%b,null]" % A, ()): "array of objects",
     (b"[%b," % A, ()): "must be JSON",
-    (
-        ENVELOPE % B,
-        (
-            "payload",
-            "after",
-        ),
-    ): [B],
+    (ENVELOPE % B, ("payload", "after")): [B],
     (b' { "payload" : %b } ' % A, ("payload",)): [A],
     (b'{"payload":[%b,%b]}' % (A, B), ("payload",)): [A, B],
     (b'[{"p":%b},{"p":[%b]}]' % (A, B), ("p",)): [A, B],
     (b'[{"p":%b},{"q":%b}]' % (A, B), ("p",)): "must have the field 'p'",
-    (
-        ENVELOPE % b"null",
-        (
-            "payload",
-            "after",
-        ),
-    ): [],
-    (
-        b'{"payload":null}',
-        (
-            "payload",
-            "after",
-        ),
-    ): [],
+    (ENVELOPE % b"null", ("payload", "after")): [],
+    (b'{"payload":null}', ("payload", "after")): [],
     (A, ("payload",)): "must have the field 'payload', which source.record names; its fields are 'a' and 'y'",
     (b"{}", ("payload",)): "its fields are none",
     (b'{"payload":7}', ("payload",)): "an object in the field 'payload'",
-    (
-        b'{"payload":7}',
-        (
-            "payload",
-            "after",
-        ),
-    ): "with the field 'after'",
+    (b'{"payload":7}', ("payload", "after")): "with the field 'after'",
     (b"7", ("payload",)): "with the field 'payload'",
     (b"", ("payload",)): "with the field 'payload'",
     (b'{"p":%b,"p":%b}' % (A, B), ("p",)): [B],

@@ -129,22 +129,16 @@ def test_secrets_of_a_registry_reach_the_process_that_reads_and_are_shown_nowher
 
 
 @pytest.mark.parametrize("client", ["kafka-python", "librdkafka"])
-def test_each_client_that_is_made_reads_the_password_again_from_its_file_or_the_environment(
-    client, tmp_path, monkeypatch
-):
+def test_each_client_that_is_made_reads_the_password_again_from_its_file(client, tmp_path):
     file = tmp_path / "password"
-    file.write_text("hunter 2 \n")
     name = "sasl.password" if client == "librdkafka" else "sasl_plain_password"
-    package = librdkafka_options if client == "librdkafka" else kafka_python_options
-    options = client_options(Connection(**LOGIN, sasl_plain_password={"file": str(file)}, client=client))
-    assert package.own_options(options)[name] == "hunter 2 "
-    file.write_text("changed")
-    assert package.own_options(options)[name] == "changed"
+    connection = Connection(**LOGIN, sasl_plain_password={"file": str(file)}, client=client)
+    for password in ("hunter 2 ", "changed"):
+        file.write_text(password)
+        assert own(connection)[name] == password
     file.unlink()
     with pytest.raises(ConfigError, match="sasl_plain_password"):
-        package.own_options(options)
-    monkeypatch.setenv("SECRET_OF_KAFKA", "hunter2")
-    assert own(Connection(**LOGIN, sasl_plain_password={"env": "SECRET_OF_KAFKA"}, client=client))[name] == "hunter2"
+        own(connection)
     with pytest.raises(ConfigError, match="ssl_cafile"):
         client_options(Connection(**TOKENS, ssl_cafile=str(file)))
 
@@ -174,13 +168,7 @@ def at_registry(**settings):
 
 
 WRONG = {
-    "sasl_plain_password": [
-        LOGIN,
-        *(
-            LOGIN | {"sasl_plain_password": secret}
-            for secret in ({"file": "a", "env": "B"}, {"file": ""}, {"text": "hunter2"}, {"path": "a"}, 2_000_002)
-        ),
-    ],
+    "sasl_plain_password": [LOGIN, LOGIN | {"sasl_plain_password": 2_000_002}],
     "sasl_mechanism": [
         {"security_protocol": "SASL_SSL"},
         {**LOGIN, "security_protocol": "SSL", "sasl_plain_password": "p"},
@@ -286,14 +274,7 @@ def test_what_does_not_go_together_is_found_without_a_broker(tmp_path):
     for flag in ("dead_letters.topic=t", "predictions.transactional_id=x", "dead_letters.transactional=true"):
         with pytest.raises(ConfigError, match=flag.partition("=")[0]):
             load_settings(tmp_path / "config.toml", environment={}, overrides=[flag])
-
-
-def test_no_sink_writes_to_a_topic_that_matches(tmp_path):
-    config = tmp_path / "config.toml"
-    config.write_text(COMMON.replace('topics = "t"', 'topics_pattern = "t.*"'))
-    for topic, is_read in (("t9", True), ("9t", False)):
-        if is_read:
-            with pytest.raises(ConfigError, match=r"dead_letters\.topic"):
-                load_settings(config, environment={}, overrides=[f"dead_letters.topic={topic}"])
-        else:
-            load_settings(config, environment={}, overrides=[f"dead_letters.topic={topic}"])
+    (tmp_path / "config.toml").write_text(COMMON.replace('topics = "t"', 'topics_pattern = "t.*"'))
+    load_settings(tmp_path / "config.toml", environment={}, overrides=["dead_letters.topic=9t"])
+    with pytest.raises(ConfigError, match=r"dead_letters\.topic"):
+        load_settings(tmp_path / "config.toml", environment={}, overrides=["dead_letters.topic=t9"])

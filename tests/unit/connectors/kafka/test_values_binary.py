@@ -66,7 +66,7 @@ def avro(tmp_path_factory):
 
 # --- Protobuf ---------------------------------------------------------------------------------------------------------
 
-MESSAGE = descriptor_pb2.DescriptorProto
+MESSAGE, FILE = descriptor_pb2.DescriptorProto, descriptor_pb2.FileDescriptorProto
 
 
 def field(number, name, kind, *, label="OPTIONAL", **more):
@@ -110,15 +110,9 @@ COLOR = descriptor_pb2.EnumDescriptorProto(
 OLD = MESSAGE(name="Old", field=[field(1, "id", "INT32", label="REQUIRED"), field(2, "x", "DOUBLE", default_value="7")])
 
 
-def own(proto):
-    copy = descriptor_pb2.FileDescriptorProto()
-    proto.DESCRIPTOR.CopyToProto(copy)
-    return copy
-
-
 FILES = [
-    *map(own, (timestamp_pb2, duration_pb2, wrappers_pb2)),
-    descriptor_pb2.FileDescriptorProto(
+    *(FILE.FromString(each.DESCRIPTOR.serialized_pb) for each in (timestamp_pb2, duration_pb2, wrappers_pb2)),
+    FILE(
         name="shop.proto",
         package="shop",
         syntax="proto3",
@@ -126,7 +120,7 @@ FILES = [
         message_type=[MESSAGE(name="Other", field=[field(1, "x", "DOUBLE")]), ORDER],
         enum_type=[COLOR],
     ),
-    descriptor_pb2.FileDescriptorProto(name="old.proto", syntax="proto2", message_type=[OLD]),
+    FILE(name="old.proto", syntax="proto2", message_type=[OLD]),
 ]
 POOL = descriptor_pool.DescriptorPool()
 for file in FILES:
@@ -351,17 +345,14 @@ def test_the_framing_of_registries_is_skipped_and_any_other_is_rejected(protobuf
         ("shop.Order.Part", b"\4\2\0", {"camelCase": 0}),
     ]:
         assert only(protobuf(message, framing="confluent"), b"\0\0\0\0\x07" + rest) == found
-    overlong = (b"\xff\xff\xff\xff\x0f", b"\xff", b"\x80\x80\x80\x80\x80\0")
-    for rest in (b"", b"\0", b"\2", b"\2\4", b"\2\1", b"\1", b"\2\2\xff", *overlong):
-        assert refusal(protobuf(framing="confluent"), b"\0\0\0\0\1" + rest) == (0, "malformed"), rest
-    for octets in (b"", b"\1\0\0\0\1\2\2"):
+    for octets in (b"", b"\0\0\0\0\1", b"\0\0\0\0\1\2\4", b"\1\0\0\0\1\2\2", b"\0\0\0\0\1\x80\x80\x80\x80\x80\0"):
         assert refusal(protobuf(framing="confluent"), octets) == (0, "malformed"), octets
 
 
 def test_a_schema_without_such_a_message_is_rejected(protobuf, tmp_path):
     with pytest.raises(ConfigError):
         protobuf("shop.order")
-    lacking = descriptor_pb2.FileDescriptorProto(name="a.proto", message_type=[ORDER])  # what it refers to
+    lacking = FILE(name="a.proto", message_type=[ORDER])  # what it refers to
     for content in [None, b"\xff", descriptor_pb2.FileDescriptorSet(file=[lacking]).SerializeToString()]:
         path = tmp_path / "a.pb"
         if content is not None:
