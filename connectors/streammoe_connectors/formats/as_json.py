@@ -1,4 +1,7 @@
-"""Conversion of what decoders of binary formats return to JSON text, so that the decoder of events judges it."""
+"""Conversion of what decoders of binary formats return to JSON text, so that the decoder of events judges it.
+
+Registries' serializers write a frame before values: a byte 0, and the number of the schema in 4 bytes.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,17 @@ from functools import cache
 from typing import Any
 
 import msgspec
+
+FRAME_BYTES = 5
+Read = Callable[[bytes, int], bytes]
+"""Converts a value, from a byte on, to JSON text; raises ValueError with the rule that it breaks."""
+
+
+def schema_number(value: bytes) -> int:
+    """Return the number of a value's schema; raise ValueError if it names none."""
+    if len(value) < FRAME_BYTES or value[0] != 0:
+        raise ValueError("must begin with a byte 0 and the 4 bytes of its schema's number, and does not")
+    return int.from_bytes(value[1:FRAME_BYTES], "big")
 
 
 def as_json(value: object, plain: Callable[[Any], object], *, has_bytes: bool = False) -> bytes:

@@ -15,7 +15,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, Schema
 from streammoe.errors import ConfigError, RetriableSourceError, SourceError
 from streammoe.secrets import check_readable
 from streammoe_connectors.addresses import is_protected
-from streammoe_connectors.formats.framing import FRAME_BYTES, Read, malformed, schema_number
+from streammoe_connectors.formats.as_json import FRAME_BYTES, Read, schema_number
 
 Result = TypeVar("Result")
 _LOGGER = logging.getLogger("streammoe.source")
@@ -70,16 +70,13 @@ class RegistryReader:
         """Convert a value to JSON text.
 
         Raises:
-            InvalidEvent: it does not name a usable schema, or was not written with it.
+            ValueError: it does not name a usable schema, or was not written with it.
             RetriableSourceError: the registry does not respond, or is temporarily unavailable.
             SourceError: it denies access, the address is not that of a registry, or it cannot serialize descriptors.
         """
-        try:
-            number = schema_number(value)
-            read = self._known.get(number)
-            return (read or self._fetch(number))(value, FRAME_BYTES)
-        except ValueError as error:
-            raise malformed(self._kind, value, error) from None
+        number = schema_number(value)
+        read = self._known.get(number)
+        return (read or self._fetch(number))(value, FRAME_BYTES)
 
     def _fetch(self, number: int) -> Read:
         until, why = self._rejected.get(number, (0.0, ""))

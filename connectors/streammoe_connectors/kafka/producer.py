@@ -23,6 +23,8 @@ FIRST_WAIT_SECONDS = 5.0
 CLOSE_TIMEOUT_SECONDS = 5.0
 MAX_UNFLUSHED_BYTES = 16 << 20
 """Size of the records that are sent before a flush."""
+TRANSACTION_ANSWER_SECONDS = 10.0
+"""Time without an answer after which a transactional producer is given up, for a new one to take over."""
 AFTERWARDS = "nothing was lost: the next start writes everything after the last checkpoint again"
 """What a failure means for what was written."""
 DEFAULT_MAX_BYTES = 1_048_588
@@ -79,7 +81,6 @@ class TopicProducer:
         connection: to the cluster.
         delivery: settings for sending.
         transactional: what makes the producer transactional, if it is to be.
-        give_up_seconds: longest wait for an answer; by default for as long as a record may take.
     """
 
     def __init__(
@@ -88,8 +89,6 @@ class TopicProducer:
         connection: Connection,
         delivery: Delivery,
         transactional: Transactional | None = None,
-        *,
-        give_up_seconds: float | None = None,
     ) -> None:
         self.target = target
         self.max_bytes: int | None = None
@@ -102,7 +101,7 @@ class TopicProducer:
         self._transactional = transactional
         self._open_since: float | None = None  # when the open transaction began
         longest = delivery.delivery_timeout_seconds + _GRACE_SECONDS
-        self._give_up_seconds = longest if give_up_seconds is None else min(give_up_seconds, longest)
+        self._give_up_seconds = longest if transactional is None else min(TRANSACTION_ANSWER_SECONDS, longest)
         self._servers = ", ".join(connection.bootstrap_servers)
         self._producer: Producer | None = None
         self._failure: SinkError | None = None

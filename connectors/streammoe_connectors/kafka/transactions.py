@@ -24,9 +24,6 @@ from streammoe_connectors.kafka.source_settings import ReadingSettings
 Result = TypeVar("Result")
 _LOGGER = logging.getLogger("streammoe.kafka")
 
-ANSWER_SECONDS = 10.0
-"""Time without an answer after which a producer is given up, for a new one to take over its transactions."""
-
 
 class TransactionalProducer(TopicProducer):
     """A producer whose records become visible with the next checkpoint.
@@ -46,7 +43,7 @@ class TransactionalProducer(TopicProducer):
         self._group = transactional.group
         self._recovering: Future[Recovered] | None = None
         self._last_commit: tuple[Position, int] | None = None
-        super().__init__(target, connection, delivery, transactional, give_up_seconds=ANSWER_SECONDS)
+        super().__init__(target, connection, delivery, transactional)
 
     def recover(self, timeout: float, position: Position | None) -> Recovered | None:
         """See `PredictionSink.recover`."""

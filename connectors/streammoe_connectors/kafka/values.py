@@ -21,14 +21,14 @@ from pydantic import (
     field_validator,
 )
 
-from streammoe.errors import ConfigError, InvalidEvent, not_installed
+from streammoe.errors import ConfigError, not_installed
 from streammoe.ports import Unreadable
 from streammoe.secrets import Secret
 from streammoe.types import IntArray
 from streammoe_connectors.addresses import check_http_address
 from streammoe_connectors.conditions import only_if
+from streammoe_connectors.formats.as_json import FRAME_BYTES, Read, schema_number
 from streammoe_connectors.formats.events import MANY, RecordPath, events_of, json_lines, packed
-from streammoe_connectors.formats.framing import FRAME_BYTES, Read, malformed, schema_number
 from streammoe_connectors.formats.records import csv_lines
 from streammoe_connectors.kafka.fields import RecordFields
 from streammoe_connectors.kafka.records import Records
@@ -42,6 +42,7 @@ def _names(value: object) -> object:
     return tuple(value)
 
 
+_KINDS = {"avro": "Avro", "protobuf": "Protobuf"}
 Text = Annotated[str, Field(min_length=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
@@ -159,6 +160,7 @@ class Values:
 
     def __init__(self, settings: ValueSettings) -> None:
         self._fields = RecordFields(settings.key_field, settings.timestamp_field, settings.header_fields)
+        self._kind = _KINDS.get(settings.format, "JSON")
         self._to_json = _converter(settings)
         self._path = settings.record or ()
         if settings.format == "csv":
@@ -185,8 +187,8 @@ class Values:
             for i, value in enumerate(values):
                 try:
                     values[i] = self._to_json(value)
-                except InvalidEvent as error:
-                    rejected[i] = Unreadable("malformed", str(error), value)
+                except ValueError as error:
+                    rejected[i] = Unreadable("malformed", f"{self._kind} value {value[:40]!r} {error}", value)
         if any(value.startswith(codecs.BOM_UTF8) for value in values):
             values = [value.removeprefix(codecs.BOM_UTF8) for value in values]  # each is a text of its own
         numbers, skipped = [-1] * len(values), 0
@@ -203,14 +205,14 @@ class Values:
 
 
 def _converter(settings: ValueSettings) -> Callable[[bytes], bytes] | None:
-    """Return the function that converts a value to JSON text, or ``None`` if no conversion is needed."""
+    """Return what converts a value to JSON text, or raises ValueError with the rule that it breaks; or ``None``."""
     framed = settings.framing == "confluent"
     if settings.format == "csv" or (settings.format == "jsonl" and not framed):
         return None
     if settings.format == "jsonl":
-        return partial(_read, "JSON", lambda value, start: value[start:], True)
+        return partial(_framed, lambda value, start: value[start:])
     registered: Callable[[str, list[tuple[str, str]]], Read]
-    in_file: Callable[[bytes], Read]
+    in_file: Callable[[bytes], Callable[..., bytes]]
     try:
         if settings.format == "avro":
             from streammoe_connectors.formats.avro import AvroReader
@@ -225,10 +227,11 @@ def _converter(settings: ValueSettings) -> Callable[[bytes], bytes] | None:
     except ModuleNotFoundError:
         package = "fastavro" if settings.format == "avro" else "protobuf"
         raise not_installed(f'source.format = "{settings.format}"', package, settings.format) from None
-    kind, path = settings.format.capitalize(), settings.schema_file
+    path = settings.schema_file
     if settings.schema_registry is None:
         try:
-            return partial(_read, kind, in_file(Path(str(path)).read_bytes()), framed)
+            reader = in_file(Path(str(path)).read_bytes())
+            return partial(_framed, reader) if framed else reader
         except OSError as error:
             raise ConfigError(
                 f"source.schema_file: cannot read {path!r} ({error.strerror}); it must hold {content}"
@@ -239,14 +242,10 @@ def _converter(settings: ValueSettings) -> Callable[[bytes], bytes] | None:
         from streammoe_connectors.formats.registry import RegistryReader
     except ModuleNotFoundError:
         raise not_installed("source.schema_registry", "confluent-kafka[schemaregistry]", "registry") from None
-    return RegistryReader(kind, settings.schema_registry, registered)
+    return RegistryReader(_KINDS[settings.format], settings.schema_registry, registered)
 
 
-def _read(kind: str, read: Read, framed: bool, value: bytes) -> bytes:
-    """Convert a value whose schema is known, also where a frame names one."""
-    try:
-        if framed:
-            schema_number(value)
-        return read(value, FRAME_BYTES if framed else 0)
-    except ValueError as error:
-        raise malformed(kind, value, error) from None
+def _framed(read: Read, value: bytes) -> bytes:
+    """Convert a value whose schema is known behind the frame that names one."""
+    schema_number(value)
+    return read(value, FRAME_BYTES)
