@@ -45,7 +45,7 @@ _ADVICE = {
     "{if_too_large}",
     Cause.NOT_AUTHORIZED: "may not be written ({error}); allow this user WRITE and DESCRIBE on it",
     Cause.REJECTED: "cannot be written: {servers} rejects this client ({error}); correct its login",
-    Cause.NO_ANSWER: "has not acknowledged {what} ({error}{rejected}); check whether {servers} and all its in-sync "
+    Cause.NO_ANSWER: "cannot be written{of}: no answer ({error}{rejected}); check whether {servers} and all in-sync "
     "replicas are up, and whether {section}.bootstrap_servers and the login are correct, or raise "
     "{section}.delivery_timeout_seconds",
     Cause.TRANSACTIONAL_ID_NOT_AUTHORIZED: "may not be written with the transactional id {name!r} ({error}); allow "
@@ -66,7 +66,7 @@ Result = TypeVar("Result")
 def size_of(record: Outgoing) -> int:
     """Return the size of a batch of this record alone, at most."""
     headers = sum(len(name.encode()) + len(content) + _HEADER_OVERHEAD for name, content in record.headers)
-    return len(record.value) + len(record.key or b"") + headers + _BATCH_OVERHEAD
+    return len(record.value) + len(record.key) + headers + _BATCH_OVERHEAD
 
 
 class TopicProducer:
@@ -273,7 +273,6 @@ class TopicProducer:
             servers=self._servers,
             error=error,
             of=of,
-            what=f"a record{of}" if record is not None or self._unflushed else "this client",
             rejected=f"; it is rejected: {self.rejection}" if self.rejection else "",
             size=size,
             room=2 * size + 1024,
