@@ -151,15 +151,10 @@ class RegistryReader:
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):  # where there is no such JSON
             raise SourceError(f"schema registry {self.name} responds with something else; {_NO_REGISTRY}") from None
         except Exception as error:  # noqa: BLE001 - those of the client's own HTTP library
-            if (untrusted := _untrusted(error)) is not None:
-                raise SourceError(
-                    f"schema registry {self.name}: its certificate is not trusted ({untrusted}); set "
-                    "source.schema_registry.cafile to the authority that signed it, and use the name in it as the "
-                    "address"
-                ) from None
             raise RetriableSourceError(
                 f"schema registry {self.name} does not respond ({str(error) or type(error).__name__}); check that it "
-                "runs, that source.schema_registry.url is its address, and whether it asks for a client's certificate"
+                "runs, that source.schema_registry.url is its address, by the name in its certificate, that cafile "
+                "holds the authority that signed it, and whether it asks for a client's certificate"
             ) from None
 
     def _explained(self, error: SchemaRegistryError) -> Exception:
@@ -213,12 +208,3 @@ def registry_options(settings: Any) -> dict[str, Any]:
     elif "username" in given:
         options["basic.auth.user.info"] = f"{given['username']}:{given['password']}"
     return options
-
-
-def _untrusted(error: BaseException | None) -> str | None:
-    """Return why a server's certificate is not trusted, if that is the cause of an error."""
-    while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return error.verify_message
-        error = error.__cause__ or error.__context__
-    return None

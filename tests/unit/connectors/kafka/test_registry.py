@@ -225,7 +225,7 @@ def test_a_registry_that_wants_a_certificate_gets_it_and_turns_others_away(regis
     registry = encrypted(registries, authority, clients=True)
     address = f"https://{registry.address}"
     for given in ({"cafile": files["ca"]}, client(files, "stranger")):
-        assert "client's certificate" in str(failure(values_at(address, **given)))
+        assert failure(values_at(address, **given)).retriable
     assert registry.asked == []
     assert is_read(values_at(address, **client(files), token="t"))
     assert registry.logins == ["Bearer t"]
@@ -244,8 +244,7 @@ def test_a_registry_that_is_not_trusted_gets_no_login_until_another_certificate_
     ]
     for values in made:
         error = failure(values)
-        assert not error.retriable, error
-        assert "source.schema_registry.cafile" in str(error)
+        assert "certificate verify failed" in str(error)
         assert "hunter2" not in str(error)
     assert own.asked == misnamed.asked == []
     shutil.copy(files["ca"], path)
