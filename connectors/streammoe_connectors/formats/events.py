@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from pydantic import BeforeValidator
 
-from streammoe.errors import InvalidEvent
 from streammoe.ports import Location, Locations, Unreadable
 from streammoe.text import ONE_A_LINE, shown, some_of
 from streammoe.types import IntArray
@@ -89,8 +88,8 @@ def events_of(
                     found.append(piece)
                 elif _collect(piece, path, found):
                     is_one = False
-            except InvalidEvent as error:
-                bad[len(found)] = Unreadable("malformed", str(error), piece)
+            except ValueError as error:
+                bad[len(found)] = Unreadable("malformed", f"record {shown(piece)} {error}", piece)
                 found.append(piece)
         kept = [(number, event) for number, event in enumerate(found) if event is not None]
         events.rejected.update((len(events.values) + at, bad[n]) for at, (n, _) in enumerate(kept) if n in bad)
@@ -141,16 +140,14 @@ def _collect(value: bytes, path: tuple[str, ...], found: list[bytes | None]) -> 
     """Add the events of a JSON text to those found, None in place of null or no event; return whether it is an array.
 
     Raises:
-        InvalidEvent: there is none; nothing is added then.
+        ValueError: there is none; nothing is added then.
     """
     start = value.lstrip()[:1]
     if start == b"[":
         events: list[bytes | None] = []
         for element in _decoded(_ELEMENTS, value):
             if bytes(element)[:1] != b"{":
-                raise _malformed(
-                    value, f"must be a JSON object, or an array of objects; it holds {shown(bytes(element))}"
-                )
+                raise ValueError(f"must be a JSON object, or an array of objects; it holds {shown(bytes(element))}")
             _collect(bytes(element), path, events)
         found.extend(events or [None])
         return True
@@ -158,17 +155,17 @@ def _collect(value: bytes, path: tuple[str, ...], found: list[bytes | None]) -> 
         found.append(value)
         return False
     if start != b"{":
-        raise _malformed(value, f"must be a JSON object with the field {path[0]!r}, which source.record names")
+        raise ValueError(f"must be a JSON object with the field {path[0]!r}, which source.record names")
     fields = _decoded(_FIELDS, value)
     if path[0] not in fields:
         names = some_of(sorted(fields)) if fields else "none"
-        raise _malformed(value, f"must have the field {path[0]!r}, which source.record names; its fields are {names}")
+        raise ValueError(f"must have the field {path[0]!r}, which source.record names; its fields are {names}")
     inner = bytes(fields[path[0]])
     if inner == b"null":
         found.append(None)
         return False
     if len(path) == 1 and inner[:1] not in b"[{":
-        raise _malformed(value, f"must hold an object in the field {path[0]!r}, which source.record names")
+        raise ValueError(f"must hold an object in the field {path[0]!r}, which source.record names")
     return _collect(inner, path[1:], found)
 
 
@@ -184,8 +181,4 @@ def _decoded(decode: Any, value: bytes) -> Any:
         return {k: encode(v) for k, v in found.items()} if isinstance(found, dict) else [*map(encode, found)]
     except (ValueError, RecursionError) as error:
         remedy = ONE_A_LINE.get(value.decode(errors="replace").strip(), "")
-        raise _malformed(value, f"must be JSON, and is not: {error}{remedy}") from None
-
-
-def _malformed(value: bytes, rule: str) -> InvalidEvent:
-    return InvalidEvent(f"record {shown(value)} {rule}", reason="malformed")
+        raise ValueError(f"must be JSON, and is not: {error}{remedy}") from None
