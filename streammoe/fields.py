@@ -107,7 +107,7 @@ def rule_of(error: ErrorDetails) -> str:
     if error["type"] == "float_type" and isinstance(error["input"], int) and not isinstance(error["input"], bool):
         return "must fit into a 64-bit float"
     if error["type"] in _RULES:
-        bounds = {name: text.amount(value) for name, value in details.items()}
+        bounds = {name: text.amount(value) for name, value in details.items() if isinstance(value, int | float)}
         return _RULES[error["type"]].format(**bounds)
     if error["type"] == "literal_error":
         return f"must be {details['expected']}"

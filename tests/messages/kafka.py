@@ -153,6 +153,8 @@ CASES = {
         ValueSettings(format="avro", schema_file=str(folder / "none.avsc"))
     ),
     "a registry's login without a registry": _settings("source.format=avro", "source.schema_registry.cafile=ca.pem"),
+    "a registry that is no table": _settings("source.format=avro", "source.schema_registry=https://me:geheim@h"),
+    "a password that is none": _settings("source.sasl_plain_password.fil=geheim"),
     "two logins to a registry": _settings(
         "source.format=avro",
         "source.schema_registry.url=https://h",
