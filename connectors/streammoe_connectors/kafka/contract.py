@@ -63,14 +63,24 @@ TransactionStep = Literal["init_transactions", "begin_transaction", "commit_tran
 """Both clients have methods of these names."""
 
 
+class Topic(NamedTuple):
+    """What a producer has to know of the topic that it writes to."""
+
+    partitions: int
+    max_bytes: int | None
+    """The largest batch that it takes, before compression; ``None`` if this user may not see its settings."""
+
+
 class Outgoing(NamedTuple):
-    """A record to be sent; its key chooses the partition, as in Java's clients."""
+    """A record to be sent."""
 
     value: bytes
     key: bytes
     location: Location
     """Of the record that it comes from, for messages."""
     headers: Sequence[tuple[str, bytes]] = ()
+    partition: int | None = None
+    """``None`` if the key chooses, as in Java's clients."""
 
 
 class Producer(Protocol):
@@ -151,8 +161,8 @@ class Client(Protocol):
         """
         ...
 
-    def max_bytes(self, options: Mapping[str, Any], topic: str) -> int | None:
-        """Return the largest batch that a topic takes, before compression; ``None`` if this user may not see that.
+    def topic(self, options: Mapping[str, Any], name: str) -> Topic:
+        """Return what there is to know of a topic.
 
         Raises:
             ClientError: the topic is missing; or, with `Cause.NO_ANSWER`, that takes more than about five seconds.

@@ -8,7 +8,7 @@ from streammoe.ports import DeadLetter, DeadLetterSink
 from streammoe_connectors.kafka.contract import Outgoing
 from streammoe_connectors.kafka.delivery import TopicSettings
 from streammoe_connectors.kafka.producer import DEFAULT_MAX_BYTES, size_of
-from streammoe_connectors.kafka.topic_sink import TopicSink, place_key
+from streammoe_connectors.kafka.topic_sink import TopicSink
 
 HEADER_PREFIX = "header."
 """What the names of a record's own headers begin with in its letter, so that they cannot be mistaken for ours."""
@@ -47,9 +47,8 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
         self._producer.check_delivered()
 
     def _record_of(self, letter: DeadLetter) -> Outgoing:
-        record = Outgoing(letter.record, place_key(letter.location), letter.location, headers_of(letter))
-        self._producer.connected()  # which knows the limit
-        excess = size_of(record) - (self._producer.max_bytes or DEFAULT_MAX_BYTES)
+        record = self._producer.keyless(letter.record, letter.location, headers_of(letter))
+        excess = size_of(record) - (self._producer.topic.max_bytes or DEFAULT_MAX_BYTES)
         if excess <= 0:
             return record
         kept = letter.record[: max(0, len(letter.record) - excess - _CUT_HEADER_BYTES)]

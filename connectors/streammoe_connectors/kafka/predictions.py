@@ -14,7 +14,7 @@ from streammoe_connectors.kafka.contract import Outgoing, Transactional
 from streammoe_connectors.kafka.delivery import Target, TopicSettings
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.settings import Connection
-from streammoe_connectors.kafka.topic_sink import TopicSink, place_key
+from streammoe_connectors.kafka.topic_sink import TopicSink
 from streammoe_connectors.kafka.transactions import TransactionalProducer
 
 
@@ -83,7 +83,7 @@ class KafkaPredictions(TopicSink, PredictionSink):
         keys = [None] * len(rows) if rows.keys is None else rows.keys
         producer = self._producer
         for line, key, location in zip(json_lines(rows).splitlines(), keys, rows.locations, strict=True):
-            producer.send(Outgoing(line, place_key(location) if key is None else key, location))
+            producer.send(producer.keyless(line, location) if key is None else Outgoing(line, key, location))
         producer.check_delivered()
 
     @property

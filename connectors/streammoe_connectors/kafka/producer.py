@@ -6,13 +6,17 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from streammoe.errors import ConfigError, RetriableSinkError, SinkError
+from streammoe.ports import Location
 from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.clients import load_client
-from streammoe_connectors.kafka.contract import Cause, ClientError, Outgoing, Producer, Transactional
+from streammoe_connectors.kafka.contract import Cause, ClientError, Outgoing, Producer, Topic, Transactional
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.settings import Connection, client_options
 
@@ -60,6 +64,7 @@ _ADVICE = {
 }
 """What is wrong with a topic, and what to do about it."""
 
+_ENCODE = msgspec.json.Encoder().encode
 Result = TypeVar("Result")
 
 
@@ -91,8 +96,8 @@ class TopicProducer:
         transactional: Transactional | None = None,
     ) -> None:
         self.target = target
-        self.max_bytes: int | None = None
-        """The largest batch that the topic takes, as of the latest connection; ``None`` if it may not be seen."""
+        self.topic = Topic(1, None)
+        """As of the latest connection."""
         self.rejection = ""
         """Why brokers reject the login or certificate at present, in their words."""
         self._client = load_client(connection.client)
@@ -154,8 +159,8 @@ class TopicProducer:
 
     def _connect_once(self) -> Producer:
         options = client_options(self._connection)
-        self.max_bytes = self._client.max_bytes(options, self.target.topic)
-        batch_bytes = min(self._delivery.batch_bytes, self.max_bytes or DEFAULT_MAX_BYTES)
+        self.topic = self._client.topic(options, self.target.topic)
+        batch_bytes = min(self._delivery.batch_bytes, self.topic.max_bytes or DEFAULT_MAX_BYTES)
         delivery = self._delivery.model_copy(update={"batch_bytes": batch_bytes})
         return self._client.create_producer(options, delivery, self._transactional)
 
@@ -178,6 +183,16 @@ class TopicProducer:
             producer.close(0)
 
     # --- sending ----------------------------------------------------------------------------------------------------
+
+    def keyless(self, value: bytes, location: Location, headers: Sequence[tuple[str, bytes]] = ()) -> Outgoing:
+        """Return the record for one without key: its location is the key, and a fast hash of it chooses the partition.
+
+        So a record that is written again after a restart has the same key, and goes to the same partition.
+        """
+        if self._producer is None:
+            self.connected()
+        key = _ENCODE(location)
+        return Outgoing(value, key, location, headers, zlib.crc32(key) % self.topic.partitions)
 
     def send(self, record: Outgoing) -> None:
         """Send a record; waits if too many are not acknowledged.

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import msgspec
 from pydantic import BaseModel
 
 from streammoe.errors import ConfigError
-from streammoe.ports import Location, Sink
+from streammoe.ports import Sink
 from streammoe_connectors.kafka.clients import load_client, require_client
 from streammoe_connectors.kafka.delivery import Target, TopicSettings
 from streammoe_connectors.kafka.producer import TopicProducer
@@ -71,11 +70,6 @@ class TopicSink(Sink):
 
     def close(self) -> None:
         self._producer.close()
-
-
-def place_key(location: Location) -> bytes:
-    """Return the key of a record whose source has none, the same whenever it is written again."""
-    return msgspec.json.encode(location)
 
 
 def connection_for(settings: Connection, section: str, sources: Sequence[BaseModel]) -> Connection:

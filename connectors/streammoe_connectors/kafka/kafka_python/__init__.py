@@ -2,13 +2,13 @@
 
 from streammoe_connectors.kafka.kafka_python.consumer import KafkaPythonConsumer
 from streammoe_connectors.kafka.kafka_python.options import check_producer_options
-from streammoe_connectors.kafka.kafka_python.producer import KafkaPythonProducer, max_bytes
+from streammoe_connectors.kafka.kafka_python.producer import KafkaPythonProducer, topic
 
 __all__ = [
     "check_producer_options",
     "create_consumer",
     "create_producer",
-    "max_bytes",
+    "topic",
 ]
 
 create_consumer = KafkaPythonConsumer

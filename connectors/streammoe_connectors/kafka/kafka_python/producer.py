@@ -24,6 +24,7 @@ from streammoe_connectors.kafka.contract import (
     Cause,
     ClientError,
     Outgoing,
+    Topic,
     Transactional,
     TransactionStep,
 )
@@ -69,7 +70,7 @@ class KafkaPythonProducer:
 
     def send(self, topic: str, record: Outgoing) -> None:
         try:
-            future = self._producer.send(topic, record.value, record.key, list(record.headers))
+            future = self._producer.send(topic, record.value, record.key, list(record.headers), record.partition)
         except errors.KafkaError as error:
             raise client_error(error) from error
         self._sent.append((future, record))
@@ -107,18 +108,19 @@ class KafkaPythonProducer:
         self._call(self._producer.close, seconds or 1.0)
 
 
-def max_bytes(options: Mapping[str, Any], topic: str) -> int | None:
-    """See `Client.max_bytes`."""
+def topic(options: Mapping[str, Any], name: str) -> Topic:
+    """See `Client.topic`."""
     admin, _ = _open(KafkaAdminClient, own_options(options))
     try:
-        (found,) = admin.describe_topics([topic])
+        (found,) = admin.describe_topics([name])
         if (failure := errors.for_code(found["error_code"])) is not errors.NoError:
             raise failure
+        limit = None
         with suppress(errors.KafkaError, LookupError):  # a user allowed to write need not see settings
-            resource = ConfigResource(ConfigResourceType.TOPIC, topic, {_LIMIT: None})
+            resource = ConfigResource(ConfigResourceType.TOPIC, name, {_LIMIT: None})
             configs = admin.describe_configs([resource], config_filter="all")
-            return int(configs["topic"][topic][_LIMIT]["value"])
-        return None
+            limit = int(configs["topic"][name][_LIMIT]["value"])
+        return Topic(len(found["partitions"]), limit)
     except (errors.KafkaError, ValueError) as error:
         raise client_error(error) from error
     finally:

@@ -2,13 +2,13 @@
 
 from streammoe_connectors.kafka.librdkafka.consumer import LibrdkafkaConsumer
 from streammoe_connectors.kafka.librdkafka.options import check_producer_options
-from streammoe_connectors.kafka.librdkafka.producer import LibrdkafkaProducer, max_bytes
+from streammoe_connectors.kafka.librdkafka.producer import LibrdkafkaProducer, topic
 
 __all__ = [
     "check_producer_options",
     "create_consumer",
     "create_producer",
-    "max_bytes",
+    "topic",
 ]
 
 create_consumer = LibrdkafkaConsumer

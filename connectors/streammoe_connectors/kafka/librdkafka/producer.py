@@ -21,6 +21,7 @@ from streammoe_connectors.kafka.contract import (
     Cause,
     ClientError,
     Outgoing,
+    Topic,
     Transactional,
     TransactionStep,
 )
@@ -76,7 +77,8 @@ class LibrdkafkaProducer:
     def send(self, topic: str, record: Outgoing) -> None:
         failed = partial(self._record_failure, record)
         try:
-            self._producer.produce(topic, record.value, record.key, on_delivery=failed, headers=list(record.headers))
+            partition = -1 if record.partition is None else record.partition
+            self._producer.produce(topic, record.value, record.key, partition, failed, None, 0, list(record.headers))
         except BufferError as error:
             raise ClientError(Cause.NO_ANSWER, str(error)) from error
         except KafkaException as error:
@@ -135,20 +137,21 @@ class LibrdkafkaProducer:
         wait([in_background(references.clear)], seconds)
 
 
-def max_bytes(options: Mapping[str, Any], topic: str) -> int | None:
-    """See `Client.max_bytes`."""
+def topic(options: Mapping[str, Any], name: str) -> Topic:
+    """See `Client.topic`."""
     rejections: list[str] = []
     callback = partial(_record_rejection, rejections)
     admin = _created(AdminClient, {**own_options(options), "logger": LOGGER, "error_cb": callback})
     try:
-        found = admin.list_topics(topic, timeout=_ANSWER_SECONDS).topics[topic]
+        found = admin.list_topics(name, timeout=_ANSWER_SECONDS).topics[name]
         if found.error is not None or not found.partitions:
             raise KafkaException(found.error or KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+        limit = None
         with suppress(KafkaException, LookupError):  # a user allowed to write need not see settings
-            resource = ConfigResource(ResourceType.TOPIC, topic)
+            resource = ConfigResource(ResourceType.TOPIC, name)
             (configs,) = admin.describe_configs([resource], request_timeout=_ANSWER_SECONDS).values()
-            return int(configs.result()["max.message.bytes"].value)
-        return None
+            limit = int(configs.result()["max.message.bytes"].value)
+        return Topic(len(found.partitions), limit)
     except KafkaException as error:
         admin.poll(0)
         if rejections:

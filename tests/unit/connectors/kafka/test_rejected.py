@@ -52,5 +52,5 @@ def test_a_certificate_that_has_expired_is_named(expired, name):
         Connection(bootstrap_servers=address, security_protocol="SSL", ssl_cafile=authority, client=name)
     )
     with pytest.raises(ClientError, match="certificate") as caught:
-        client.max_bytes(options, "t")
+        client.topic(options, "t")
     assert caught.value.cause is Cause.REJECTED
