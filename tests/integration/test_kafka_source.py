@@ -1,7 +1,5 @@
 """The Kafka source on a real broker: what is read, from where, in which order."""
 
-import threading
-
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata
 from kafka import TopicPartition as ClientPartition
@@ -9,11 +7,9 @@ from kafka import TopicPartition as ClientPartition
 from streammoe.errors import SourceError
 from streammoe.ports import TopicPartition
 from streammoe.testing import SourceContract
-from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.integration.kafka_clients import numbers, opened, polled_until, read, records_of, settings_of, take
 from tests.kafka_lab.lab import wait_until
-from tests.kafka_lab.topics import Topics
 
 T0 = 1_700_000_000_000
 
@@ -159,51 +155,6 @@ def test_a_pattern_reads_topics_that_match_and_those_that_come_later_from_their_
     topics.admin.delete_topics([new])
     with pytest.raises(SourceError), opened(settings, last.end):
         pass
-
-
-def test_a_partition_whose_clock_is_ahead_is_learned_meanwhile_and_once_over_a_restart(topics):
-    name, ended = topics.create(partitions=2), threading.Event()
-    settings = settings_of(topics.address, name, idle_ms=60_000, order_wait_ms=1_000)
-    ahead = [b"1-%d" % i for i in range(40)]
-
-    def fill():
-        writer, sent = Topics(topics.address), 0
-        while not ended.wait(0.01):
-            writer.fill(name, [b"0-%d" % sent], partition=0, timestamps=[T0 + sent])
-            sent += 1
-        writer.close()
-        return [b"0-%d" % i for i in range(sent)]
-
-    found, filling = [], None
-
-    def read_until(source, last):
-        end = None
-        while last not in found:  # it may have come with what was waited for before
-            batch = source.poll(30.0)
-            assert batch is not None, last
-            found.extend(records_of(batch))
-            end = batch.end
-        return end
-
-    try:
-        with opened(settings) as source:
-            filling = in_background(fill)
-            for first in (0, 10):
-                stamps = [T0 + 1_000_000 + i for i in range(first, first + 10)]
-                topics.fill(name, ahead[first : first + 10], partition=1, timestamps=stamps)
-                end = read_until(source, ahead[first + 9])
-        with opened(settings, end) as source:  # what is there by now is its backlog
-            topics.fill(name, ahead[20:], partition=1, timestamps=[T0 + 1_000_000 + i for i in range(20, 40)])
-            read_until(source, ahead[-1])
-            ended.set()
-            behind = filling.result(30)
-            read_until(source, behind[-1])
-            polled_until(source, lambda: source.status().counters.get("passed_early", 0) > 0, "it is counted")
-    finally:
-        ended.set()
-    assert [record for record in found if record.startswith(b"1-")] == ahead
-    assert [record for record in found if not record.startswith(b"1-")] == behind
-    assert found.index(ahead[0]) < len(found) - len(ahead), "none has waited for the end of the others"
 
 
 # --- what is in the log ---------------------------------------------------------------------------------------------

@@ -597,7 +597,7 @@ FAULTS = {
             "if offset > self.fetch_position:",
             "if offset < 0:",
         ),
-        Fault("kafka-tombstone-learned", "values.block(taken[is_event])", "values.block(taken)"),
+        Fault("kafka-tombstone-learned", "taken if is_event.all() else taken[is_event]", "taken"),
         Fault(
             "kafka-owner-ignored",
             'owners = {"", position["owner"]}',

@@ -21,7 +21,7 @@ def packed(values: Values, taken: Records, end: Position) -> Fetched:
         SourceError: the registry denies access.
     """
     is_event = np.array([value is not None for value in taken["value"].tolist()], bool)
-    block, ends, unreadable, records, numbers, skipped = values.block(taken[is_event])
+    block, ends, unreadable, records, numbers, skipped = values.block(taken if is_event.all() else taken[is_event])
     keys, headers, topics = (records[name].tolist() for name in ("key", "headers", "topic"))
     return Fetched(
         block=block,

@@ -40,32 +40,19 @@ def test_options_that_no_producer_of_ours_has_are_found_without_a_broker(options
     assert capfd.readouterr().err == ""
 
 
-class Admin:
-    """Asks the node that it takes for the controller, until it learns of another one."""
-
-    asks_the_dead = True
-
-    def __init__(self, *_, **__):
-        pass
-
-    def describe_topics(self, topics, request_timeout):
-        del topics, request_timeout
-        answer = Future()
-        if self.asks_the_dead:
-            answer.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
-        else:
-            partitions = [SimpleNamespace(id=0, leader=SimpleNamespace(id=1)), SimpleNamespace(id=1, leader=None)]
-            answer.set_result(SimpleNamespace(topic_id=Uuid(1, 2), partitions=partitions))
-        return {"t": answer}
-
-    def list_topics(self, timeout):
-        del timeout
-        self.asks_the_dead = False
-
-
 def test_another_node_is_asked_for_topics_after_one_that_does_not_answer(monkeypatch):
-    consumer = SimpleNamespace(list_topics=lambda *_, **__: None, close=lambda: None)
-    monkeypatch.setattr(librdkafka_consumer, "AdminClient", Admin)
+    answer = Future()
+    answer.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+    answers = [{"t": answer}]
+
+    def list_topics(**_):
+        partitions = [SimpleNamespace(id=0, leader=SimpleNamespace(id=1)), SimpleNamespace(id=1, leader=None)]
+        answers.append({"t": Future()})
+        answers[-1]["t"].set_result(SimpleNamespace(topic_id=Uuid(1, 2), partitions=partitions))
+
+    admin = SimpleNamespace(describe_topics=lambda *_, **__: answers[-1], list_topics=list_topics)
+    consumer = SimpleNamespace(list_topics=lambda *_, **__: None)
+    monkeypatch.setattr(librdkafka_consumer, "AdminClient", lambda *_, **__: admin)
     monkeypatch.setattr(librdkafka_consumer, "Consumer", lambda _: consumer)
     client = librdkafka.create_consumer(NOWHERE, ReadingSettings(topics="t", group="g"))
     with pytest.raises(ClusterUnavailableError):

@@ -1,6 +1,5 @@
 """The child's loop against a cluster that follows a script, with short intervals in place of seconds."""
 
-import logging
 import os
 import select
 import threading
@@ -32,9 +31,6 @@ class Script:
         self.failed_commits = ()
         self.deaf = set()
         self.id = None
-        self.failing = 0
-        self.silent = False
-        self.leaderless = set()
         self.dead = set()
         """Partitions whose leader does not answer."""
         self.made = 0
@@ -51,13 +47,10 @@ class Script:
         return self
 
     def describe(self, topics):
-        if self.silent:
-            raise ClusterUnavailableError("nothing answers")
-        leaders = {number: None if number in self.leaderless else number for number in self.logs}
-        return {"t": TopicDescription(self.id, leaders)}
+        return {"t": TopicDescription(self.id, {number: number for number in self.logs})}
 
     def offsets(self, partitions, time, *, stable=False):
-        if self.silent or self.dead.intersection(partition.partition for partition in partitions):
+        if self.dead.intersection(partition.partition for partition in partitions):
             raise ClusterUnavailableError("no answer")
         found = self.first.get if time == FIRST else lambda number, _: self.end(number)
         return {partition: found(partition.partition, 0) for partition in partitions}
@@ -83,9 +76,6 @@ class Script:
 
     def poll(self, seconds):
         time.sleep(0.005)
-        if self.failing:
-            self.failing -= 1
-            raise ClusterUnavailableError("a connection was closed")
         reading = {number: at for number, at in self.at.items() if number not in self.deaf | self.paused | self.dead}
         lost = [n for n, at in reading.items() if not self.first.get(n, 0) <= at <= self.end(n)]
         if lost:
@@ -263,43 +253,6 @@ def test_what_was_fetched_is_given_when_its_topic_expires_and_not_when_it_is_cre
     else:
         assert count(batch) >= 4
         assert offsets(batch.end)["0"] >= 7
-
-
-# --- nodes that do not answer -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", ["leaderless", "dead"])
-def test_a_partition_that_does_not_answer_at_the_start_holds_up_no_other_and_is_read_once_later(child, how, caplog):
-    script, start = child
-    script.logs = {0: [Row(i) for i in range(5)], 1: [Row(i) for i in range(9)]}
-    setattr(script, how, {1})
-    held = {"t": {"id": None, "partitions": {"0": 2, "1": 4}}}
-    _, until = start({"kind": "kafka", "group": "g", "owner": "me", "shard": "0/1", "topics": held}, stall_seconds=0.1)
-    assert offsets(until(Moved).position) == {"0": 2, "1": 4}
-    take(until, 3)
-    until(Status, lambda status: status.stalled == [("t", 1)])
-    assert "topic t, partition 1" in caplog.text
-    setattr(script, how, set())
-    batch = until(Fetched)
-    assert (count(batch), offsets(batch.end)) == (5, {"0": 5, "1": 9})
-    assert until(Status, lambda status: not status.stalled).counters == {}
-
-
-@pytest.mark.parametrize("how", ["nothing answers", "a poll fails"])
-def test_it_is_connected_again_only_after_a_request_that_succeeded(child, monkeypatch, caplog, how):
-    caplog.set_level(logging.INFO)
-    monkeypatch.setattr(kafka_reader, "_SILENT_SECONDS", SOON)
-    script, start = child
-    _, until = start()
-    until(Moved)
-    script.silent, script.failing = True, how == "a poll fails"
-    until(Status, lambda status: not status.connected)
-    for _ in range(5):  # polls without records succeed meanwhile
-        assert not until(Status).connected
-    assert "responds again" not in caplog.text
-    script.silent = False
-    assert until(Status, lambda status: status.connected).counters["reconnected"] == 1
-    assert "responds again" in caplog.text
 
 
 def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(child):
