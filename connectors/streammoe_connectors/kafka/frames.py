@@ -20,16 +20,13 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class Start(msgspec.Struct, tag=True):
-    """To the reader, the first message; may hold passwords."""
+    """To the reader, the first message; options of the connection may hold passwords."""
 
     settings: dict[str, Any]
-    """See `ReadingSettings`."""
     client: str
     options: dict[str, Any]
-    """Of the connection."""
     position: Position | None
     owner: str
-    """Of the position."""
     log_level: int = 0
 
 

@@ -19,12 +19,7 @@ _NOT_LOGIN = re.compile(r"\S*://\S*|connecting to a SSL listener")
 
 
 class Link:
-    """The connection to a cluster, as it shows in answers and failures.
-
-    Args:
-        protocol: the security protocol.
-        counters: of incidents.
-    """
+    """The connection to a cluster by a security protocol, as it shows in answers and failures."""
 
     def __init__(self, protocol: str, counters: Counter[str]) -> None:
         self._protocol, self._counters = protocol, counters

@@ -113,7 +113,6 @@ class Reader:
             if self.link.connected:
                 self._ownership.release(self._consumer)
             self._consumer.close()
-        self.send_logs()
 
     # --- the daemon -------------------------------------------------------------------------------------------------
 

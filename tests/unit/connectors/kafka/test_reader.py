@@ -35,7 +35,6 @@ class Script:
         """Partitions whose leader does not answer."""
         self.made = 0
         self.at = {}
-        self.assigned = []
         self.paused = set()
 
     def end(self, number):
@@ -63,7 +62,6 @@ class Script:
 
     def assign(self, offsets):
         self.at = {partition.partition: at for partition, at in offsets.items()}
-        self.assigned.append(dict(self.at))
         self.paused = set()
         if self.made > 1:
             self.deaf = set()
