@@ -39,6 +39,7 @@ class Ownership:
         """Until when nothing is committed, so that a twin which reads the same checkpoint does not notice this one."""
         self._next_commit_at = 0.0
         self._next_check_at = 0.0
+        self._n_checks = 0
 
     def check(self, marks: Mapping[TopicPartition, OffsetMetadata | None]) -> bool:
         """Return whether these partitions may be read; if not, it has to be asked again whether a mark has changed.
@@ -74,12 +75,16 @@ class Ownership:
         if not self._offsets or now < self._next_commit_at:
             return
         if now >= self._next_check_at:
+            partitions = list(self._offsets)
+            if self._written:  # one at a time, since clients ask for each by itself
+                index = self._n_checks % len(partitions)
+                partitions = partitions[index : index + 1]
             try:
-                found = consumer.committed(list(self._offsets))
+                found = consumer.committed(partitions)
                 self.check({partition: mark for partition, (_, mark) in found.items()})
             except ClusterUnavailableError:
                 self._counters["mirror_failed"] += 1
-            self._next_check_at = now + interval
+            self._n_checks, self._next_check_at = self._n_checks + 1, now + interval
         self._next_commit_at = now + interval
         if now >= self._quiet_until:
             self._written.append(self._mark(self._owner))

@@ -113,14 +113,14 @@ class KafkaPythonConsumer:
     def committed(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, OffsetMetadata | None]]:
-        asked = {self._settings.group: [ClientPartition(*partition) for partition in partitions]}
-        with _answers():
-            answers = self._admin.list_group_offsets(asked)[self._settings.group]
-        return {
-            TopicPartition(*partition): (found.offset, OffsetMetadata.parse(found.metadata))
-            for partition, found in answers.items()
-            if found.offset >= 0
-        }
+        marks = {}
+        for partition in partitions:
+            with _answers():  # of the consumer: the admin client does not wait for transactions that hold offsets
+                at = ClientPartition(*partition)
+                found = self._consumer.committed(at, metadata=True, timeout_ms=REQUEST_TIMEOUT_MS)
+            if found is not None and found.offset >= 0:
+                marks[partition] = (found.offset, OffsetMetadata.parse(found.metadata))
+        return marks
 
     def commit(self, offsets: Mapping[TopicPartition, int], metadata: str, *, wait_ms: int = 0) -> None:
         commits = {ClientPartition(*tp): OffsetAndMetadata(offset, metadata, -1) for tp, offset in offsets.items()}
