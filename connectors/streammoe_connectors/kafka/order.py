@@ -53,8 +53,8 @@ class Order:
                 buffer.n_held_back = len(buffer.records) - count
         if not sum(counts):
             return None
-        records = np.concatenate([buffer.take(count) for buffer, count in zip(buffers, counts, strict=True) if count])
-        return records[order] if len(buffers) > 1 else records
+        parts = [buffer.take(count) for buffer, count in zip(buffers, counts, strict=True) if count]
+        return np.concatenate(parts)[order] if len(parts) > 1 else parts[0]
 
     def _report_early(self, overdue: Sequence[PartitionBuffer], n_early: int) -> None:
         """Count records that are passed although older ones may still come, and warn of it now and then."""

@@ -93,7 +93,7 @@ class PartitionBuffer:
         self.fetch_position = int(records["offset"][-1]) + 1
         self.seek_pending, self.at_end_since = False, None
         self.n_bytes += _size(records)
-        self.records = np.concatenate([self.records, records])
+        self.records = np.concatenate([self.records, records]) if len(self.records) else records
         return int(gaps)
 
     def advance_to(self, offset: int, now: float) -> None:
