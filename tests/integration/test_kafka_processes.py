@@ -12,12 +12,13 @@ import uuid
 from pathlib import Path
 
 import pytest
-from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 
 from streammoe import ports
 from streammoe.errors import SourceError
 from streammoe_connectors.kafka import source as kafka_source
 from streammoe_connectors.kafka.clients import load_client
+from streammoe_connectors.kafka.consumer import ClusterUnavailableError
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
@@ -109,6 +110,26 @@ def test_marks_of_either_client_are_read_by_the_other(topics, client):
     finally:
         writer.close()
         reader.close()
+
+
+@pytest.mark.both_clients
+def test_offsets_that_a_transaction_holds_are_waited_for(topics, client):
+    name, group = topics.create(), f"group-{uuid.uuid4().hex[:8]}"
+    producer = KafkaProducer(bootstrap_servers=topics.address, transactional_id=group)
+    options = client_options(Connection(bootstrap_servers=topics.address))
+    consumer = load_client(client).create_consumer(options, ReadingSettings(topics=name, group=group))
+    try:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({TopicPartition(name, 0): OffsetAndMetadata(5, "", -1)}, group)
+        with pytest.raises(ClusterUnavailableError):
+            consumer.committed([ports.TopicPartition(name, 0)])
+        producer.commit_transaction()
+        wait_until(lambda: consumer.committed([ports.TopicPartition(name, 0)]), "it is visible")
+        assert consumer.committed([ports.TopicPartition(name, 0)]) == {(name, 0): (5, None)}
+    finally:
+        producer.close()
+        consumer.close()
 
 
 def test_a_child_that_is_killed_ends_the_daemon(topics):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ class Ownership:
         """Marks of this run."""
         self._seen: dict[TopicPartition, tuple[OffsetMetadata | None, float]] = {}
         """The mark of each partition at the latest look, and since when (monotonic seconds) it has been that."""
+        self._parent = os.getppid()
         self._quiet_until = 0.0
         """Until when nothing is committed, so that a twin which reads the same checkpoint does not notice this one."""
         self._next_commit_at = 0.0
@@ -86,7 +88,8 @@ class Ownership:
                 self._counters["mirror_failed"] += 1
             self._n_checks, self._next_check_at = self._n_checks + 1, now + interval
         self._next_commit_at = now + interval
-        if now >= self._quiet_until:
+        # The daemon may have been killed meanwhile: to its next run a later mark would be that of a twin.
+        if now >= self._quiet_until and os.getppid() == self._parent:
             self._written.append(self._mark(self._owner))
             consumer.commit(self._offsets, self._written[-1].encode())
 
