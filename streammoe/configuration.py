@@ -16,6 +16,7 @@ from streammoe import settings as settings_module
 from streammoe.errors import ConfigError
 from streammoe.persistence import CONFIRMED, LOCK_NAME
 from streammoe.persistence.durable import AnyPath, overlaps
+from streammoe.secrets import unreadable
 from streammoe.settings import Kinds, Settings
 
 LOGGER = logging.getLogger("streammoe.assembly")
@@ -93,6 +94,21 @@ def load_settings(
     if problems:
         raise ConfigError(*problems)
     return settings
+
+
+def check_readable_files(settings: Settings) -> None:
+    """Check the secrets, certificates and keys that settings name.
+
+    Raises:
+        ConfigError: with all that cannot be read.
+    """
+    several = len(settings.sources) > 1
+    sections = {f"source.{i}" if several else "source": source for i, source in enumerate(settings.sources)}
+    sections |= {"predictions": settings.predictions, "dead_letters": settings.dead_letters}
+    if settings.metrics.enabled:
+        sections["metrics"] = settings.metrics
+    if problems := [problem for name, section in sections.items() for problem in unreadable(section, name)]:
+        raise ConfigError(*problems)
 
 
 def _impossible_places(settings: Settings) -> Iterator[str]:

@@ -91,8 +91,10 @@ def exit_codes() -> Iterator[None]:
         for problem in error.problems if isinstance(error, ConfigError) else (str(error),):
             click.echo(f"{click.style('error:', fg='red', bold=True)} {printable(problem)}", err=True)
         context = click.get_current_context(silent=True)
-        advised = re.search(r"\bset ((?:source|schema|model)\.\w+)", str(error))
-        if context is not None and {"overrides", "file"} <= context.params.keys() and advised is not None:
+        advised = re.search(r"\b(?:set|by) ((?:source|schema|model)[.\w]*\w)", str(error))
+        # The commands that read a file without a configuration.
+        is_alone = context is not None and context.info_name in {"evaluate", "fit"}
+        if advised is not None and is_alone:
             click.echo(f"settings are given by --set, such as --set {advised[1]}=VALUE", err=True)
         sys.exit(error.exit_code)
     except MemoryError:

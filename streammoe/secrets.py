@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, SecretStr, model_validator
@@ -73,19 +73,39 @@ class Secret(BaseModel):
         """Return the secret, without a line end after it in a file; `name` is that of the setting, for messages.
 
         Raises:
-            ConfigError: the variable is not set, or the file cannot be read.
+            ConfigError: the variable is not set, the file cannot be read, or there is nothing.
         """
         if self.text is not None:
-            return self.text.get_secret_value()
-        if self.env is not None:
+            found, where = self.text.get_secret_value(), "the text"
+        elif self.env is not None:
             if self.env not in os.environ:
                 raise ConfigError(f"{name}: names the environment variable {self.env!r}, which is not set; set it")
-            return os.environ[self.env]
+            found, where = os.environ[self.env], f"the environment variable {self.env!r}"
+        else:
+            where = repr(self.file)
+            try:
+                found = Path(str(self.file)).read_text(encoding="utf-8").rstrip("\r\n")
+            except (OSError, UnicodeDecodeError) as error:
+                reason = getattr(error, "strerror", None) or "it is not UTF-8"
+                raise ConfigError(f"{name}: {where} cannot be read ({reason}); put the secret there") from None
+        if not found:
+            raise ConfigError(f"{name}: {where} is empty; put the secret there, or leave the setting out")
+        return found
+
+
+def unreadable(settings: BaseModel, section: str) -> Iterator[str]:
+    """Yield what is wrong with the secrets, certificates and keys that settings name, each with its place."""
+    for name, value in settings:
+        place = f"{section}.{name}"
         try:
-            return Path(str(self.file)).read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8"
-            raise ConfigError(f"{name}: {self.file!r} cannot be read ({reason}); put the secret there") from None
+            if isinstance(value, Secret):
+                value.read(place)
+            elif isinstance(value, BaseModel):
+                yield from unreadable(value, place)
+            elif isinstance(value, str) and name.endswith(("cafile", "certfile", "keyfile")):
+                check_readable(place, value)
+        except ConfigError as error:
+            yield from error.problems
 
 
 def revealed(settings: BaseModel, names: Iterable[str]) -> dict[str, object]:

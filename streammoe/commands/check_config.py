@@ -27,9 +27,10 @@ def command(config: Path, overrides: tuple[str, ...]) -> None:
     Example:
       streammoe check-config config.toml
     """
-    from streammoe.configuration import load_settings
+    from streammoe.configuration import check_readable_files, load_settings
 
     settings = load_settings(config, overrides=overrides)
+    check_readable_files(settings)
     _look_ahead(settings)
     click.echo(f"{config}: no errors")
 

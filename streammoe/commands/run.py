@@ -63,13 +63,14 @@ def command(
 
     with HangupFlag() as hangup, exit_codes(), StopFlag(armed=False) as stop:
         from streammoe.assembly import health_of, open_daemon
-        from streammoe.configuration import load_settings
+        from streammoe.configuration import check_readable_files, load_settings
         from streammoe.daemon.health import WaitReporter
         from streammoe.daemon.reload import Reload
 
         given = () if from_model is None else [("--from-model", from_model)]
         load = partial(load_settings, config, overrides=overrides, inputs=given)
         reload = Reload(hangup, load(), load, config)
+        check_readable_files(reload.settings)
         health = health_of(reload.settings)
         again = partial(open_daemon, repeat_predictions=repeat_predictions)
         opened, result = partial(again, fresh=fresh, from_model=from_model), None

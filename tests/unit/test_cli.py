@@ -274,6 +274,15 @@ def test_where_no_configuration_is_given_advice_to_set_something_says_how(call, 
     assert "--set source.delimiter=VALUE" in call("evaluate", "semi.csv", "--target", "y", code=3).stderr
 
 
+def test_all_secrets_and_certificates_that_cannot_be_read_are_named_before_anything_is_opened(call, config):
+    flags = ["metrics.enabled=true", "metrics.username=me", "metrics.password={file='none'}"]
+    flags += ["metrics.tls_certfile=none.pem", "metrics.tls_keyfile=none.key"]
+    for command in ("check-config", "run"):
+        said = call(command, config, *(word for flag in flags for word in ("--set", flag)), code=2).stderr
+        for name in ("metrics.password", "metrics.tls_certfile", "metrics.tls_keyfile"):
+            assert f"{name}: " in said
+
+
 # --- dead letters --------------------------------------------------------------------------------------------------
 
 

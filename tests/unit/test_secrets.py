@@ -27,6 +27,12 @@ def test_what_is_no_secret_or_missing_is_an_error(tmp_path, monkeypatch):
             Settings(password=wrong)
     monkeypatch.delenv("SECRET", raising=False)
     (tmp_path / "secret").write_bytes(b"\xff")
-    for missing in ({"env": "SECRET"}, {"file": str(tmp_path / "none")}, {"file": str(tmp_path / "secret")}):
+    (tmp_path / "empty").write_text("\n")
+    for missing in (
+        {"file": str(tmp_path / "empty")},
+        {"env": "SECRET"},
+        {"file": str(tmp_path / "none")},
+        {"file": str(tmp_path / "secret")},
+    ):
         with pytest.raises(ConfigError, match=r"metrics\.password"):
             Settings(password=missing).password.read("metrics.password")

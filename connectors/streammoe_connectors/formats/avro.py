@@ -56,7 +56,8 @@ class AvroReader:
             found = fastavro.schemaless_reader(stream, self._schema, None)
         # The reader's errors for damaged bytes are not documented: EOFError, IndexError, OverflowError, UnicodeError.
         except Exception as error:  # noqa: BLE001
-            raise ValueError(f"must be written with the schema, and is not ({type(error).__name__}: {error})") from None
+            said = str(error).partition(" from <")[0]  # where it would name an object of its own
+            raise ValueError(f"must be written with the schema, and is not ({type(error).__name__}: {said})") from None
         if stream.tell() != len(value):
             raise ValueError(f"must end where its schema ends, at byte {stream.tell()}, and has {len(value)} bytes")
         return as_json(found, plain, has_bytes=self._has_bytes)
