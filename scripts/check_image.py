@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-STEP_TIMEOUT = 600.0
+STEP_TIMEOUT = 3_600.0
 """Seconds for one RUN line; pip fetches some 300 MB."""
 STOP_TIMEOUT = 10.0
 """Seconds from STOPSIGNAL to SIGKILL, as in `docker stop`."""
