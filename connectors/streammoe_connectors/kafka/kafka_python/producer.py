@@ -197,7 +197,8 @@ def _open(kind: Any, options: Mapping[str, Any]) -> tuple[Any, list[str]]:
 
 
 def client_error(error: BaseException) -> ClientError:
-    """Return an error of kafka-python's as one of `Client`."""
+    """Return an error of kafka-python's as one of `Client`; what has ended a producer may be inside a general one."""
+    error = next((inner for inner in error.args if isinstance(inner, errors.KafkaError)), error)
     text = str(error) or type(error).__name__
     cause = CAUSES.get(getattr(error, "errno", None) or 0, Cause.OTHER)
     if cause is Cause.OTHER and getattr(error, "retriable", False):

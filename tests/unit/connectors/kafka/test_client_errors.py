@@ -23,6 +23,7 @@ CASES = [
         KafkaError.INVALID_TRANSACTION_TIMEOUT,
     ),
     (Cause.TRANSACTION_ENDED, errors.ProducerFencedError(), KafkaError._FENCED),
+    (Cause.TRANSACTION_ENDED, errors.KafkaError("cannot send", errors.ProducerFencedError()), KafkaError._FENCED),
     (Cause.OTHER, errors.CorruptRecordError(), KafkaError.UNKNOWN),
 ]
 
