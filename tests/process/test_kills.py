@@ -130,7 +130,8 @@ def test_events_of_one_record_count_once_across_kills(make):
     flat, whole, here = outcome(made("flat", texts)), outcome(made("whole", lines)), made("killed", lines)
     assert (whole["state_digest"], whole["learned"]) == (flat["state_digest"], flat["learned"])
     for point in ("taken", "half written", "renamed", "committed"):
-        assert kill(here, point, 2, random.Random(point))
+        # At the first one: on a slow disk there may be no second one among so few events.
+        assert kill(here, point, 1, random.Random(point))
     assert outcome(here) == whole
     rows = [json.loads(row)["place"] for row in whole["rows"].splitlines()[:9]]
     assert [(place["offset"], place["record"]) for place in rows][5:] == [
