@@ -92,9 +92,8 @@ def exit_codes() -> Iterator[None]:
             click.echo(f"{click.style('error:', fg='red', bold=True)} {printable(problem)}", err=True)
         context = click.get_current_context(silent=True)
         advised = re.search(r"\b(?:set|by) ((?:source|schema|model)[.\w]*\w)", str(error))
-        # The commands that read a file without a configuration.
-        is_alone = context is not None and context.info_name in {"evaluate", "fit"}
-        if advised is not None and is_alone:
+        # With `file_options` a command needs no configuration in which they could stand.
+        if advised is not None and context is not None and "form" in context.params:
             click.echo(f"settings are given by --set, such as --set {advised[1]}=VALUE", err=True)
         sys.exit(error.exit_code)
     except MemoryError:

@@ -8,12 +8,13 @@ import json
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import TopicAlreadyExistsError
 
 file, topic, servers = [*sys.argv[1:], "127.0.0.1:9092"][:3]
-with open(file, newline="", encoding="utf-8") as lines:  # noqa: PTH123
+with Path(file).open(newline="", encoding="utf-8") as lines:
     events = [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(lines)]
 admin = KafkaAdminClient(bootstrap_servers=servers)
 with suppress(TopicAlreadyExistsError):

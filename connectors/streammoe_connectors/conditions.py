@@ -1,10 +1,13 @@
-"""Rules about settings that go with others."""
+"""Rules that settings share."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, ValidationInfo
+from pydantic import AfterValidator, Field, ValidationInfo
+
+Text = Annotated[str, Field(min_length=1)]
+"""A text that is not empty."""
 
 
 def only_if(other: str, *values: str, required: bool = False) -> AfterValidator:

@@ -340,7 +340,7 @@ def _is_usual(context: Context, phase: Streaming) -> bool:
     state, portfolio = phase.leader.state, phase.portfolio
     if context.family.compiled(state.experts) is None:
         return False
-    if (portfolio is not None) != (context.options.has_portfolio):
+    if (portfolio is not None) != context.options.has_portfolio:
         return False
     members = () if portfolio is None else portfolio.members
     K, N, p = state.experts.shape

@@ -210,7 +210,7 @@ class Pipeline:
         if self.schema.features is None:
             names = names[: self.schema.max_columns - len(self.model.fields)]
         fields = [*self.model.fields, *names]
-        decode, text = decoder(batch.format), (batch.format == "csv")
+        decode, text = decoder(batch.format), batch.format == "csv"
         # Decoding has found a kind for each of them.
         roles = self.columns.roles({}, batch)
         kinds = {name: kind for name in names if (kind := roles.first_kind(name, values[name], text=text))}

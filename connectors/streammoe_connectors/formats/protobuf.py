@@ -41,7 +41,7 @@ _PROVIDED = [
     *(any_pb2, source_context_pb2, type_pb2, api_pb2, descriptor_pb2, duration_pb2, empty_pb2, field_mask_pb2),
     *(struct_pb2, timestamp_pb2, wrappers_pb2),
 ]
-"""What schemas import without registering it, each after what it imports itself."""
+"""Files that schemas import without registering them, each after its own imports."""
 
 File = descriptor_pb2.FileDescriptorProto
 

@@ -11,9 +11,9 @@ from streammoe_connectors.kafka.producer import DEFAULT_MAX_BYTES, size_of
 from streammoe_connectors.kafka.topic_sink import TopicSink
 
 HEADER_PREFIX = "header."
-"""What the names of a record's own headers begin with in its letter, so that they cannot be mistaken for ours."""
+"""Prefix of the names of a record's own headers in its letter, so that they cannot be mistaken for ours."""
 NULL_PREFIX = "null-header."
-"""The same for headers without a value, which kafka-python cannot write; they are empty in letters."""
+"""Prefix of those of headers without a value, which kafka-python cannot write; they are empty in letters."""
 CUT = "cut_bytes"
 """The header with the number of bytes that a record has beyond those in the value."""
 _CUT_HEADER_BYTES = 40

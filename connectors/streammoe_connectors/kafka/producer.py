@@ -30,7 +30,7 @@ MAX_UNFLUSHED_BYTES = 16 << 20
 TRANSACTION_ANSWER_SECONDS = 10.0
 """Time without an answer after which a transactional producer is given up, for a new one to take over."""
 AFTERWARDS = "nothing was lost: the next start writes everything after the last checkpoint again"
-"""What a failure means for what was written."""
+"""End of each error: the consequence for what was written."""
 DEFAULT_MAX_BYTES = 1_048_588
 """Kafka's default for max.message.bytes, taken for the limit of a topic whose settings may not be seen."""
 

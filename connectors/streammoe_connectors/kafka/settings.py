@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from streammoe.secrets import Secret, check_readable, is_secret, revealed
 from streammoe_connectors.addresses import check_http_address, is_protected
-from streammoe_connectors.conditions import only_if
+from streammoe_connectors.conditions import Text, only_if
 
 LIBRDKAFKA_NAMES = {
     "bootstrap_servers": "bootstrap.servers",
@@ -62,7 +62,6 @@ _FORBIDDEN = (
 _PASSWORDS = only_if("sasl_mechanism", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", required=True)
 _TOKENS = only_if("sasl_mechanism", "OAUTHBEARER", required=True)
 _ENCRYPTED = only_if("security_protocol", "SSL", "SASL_SSL")
-Text = Annotated[str, Field(min_length=1)]
 
 
 def _parse_servers(value: object) -> object:

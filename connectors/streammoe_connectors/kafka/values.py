@@ -16,7 +16,6 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Field,
     ValidationInfo,
     field_validator,
 )
@@ -26,7 +25,7 @@ from streammoe.ports import Unreadable
 from streammoe.secrets import Secret
 from streammoe.types import IntArray
 from streammoe_connectors.addresses import check_http_address
-from streammoe_connectors.conditions import only_if
+from streammoe_connectors.conditions import Text, only_if
 from streammoe_connectors.formats.as_json import FRAME_BYTES, Read, schema_number
 from streammoe_connectors.formats.events import MANY, RecordPath, events_of, json_lines, packed
 from streammoe_connectors.formats.records import csv_lines
@@ -43,7 +42,6 @@ def _names(value: object) -> object:
 
 
 _KINDS = {"avro": "Avro", "protobuf": "Protobuf"}
-Text = Annotated[str, Field(min_length=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 
