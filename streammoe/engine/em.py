@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streammoe.columns.outliers import MAX_ERROR_SHARE, winsorised
 from streammoe.engine.cost import Shape, row_cost, row_cost_with_matrices
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job, run_job
@@ -24,7 +25,6 @@ from streammoe.kernels.batch import (
 )
 from streammoe.kernels.linalg import VANISHED
 from streammoe.kernels.state import LearningOptions, Prior
-from streammoe.outliers import MAX_ERROR_SHARE, winsorised
 from streammoe.types import BoolArray, FloatArray
 
 TOLERANCE = 1e-7

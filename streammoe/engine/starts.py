@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from streammoe.columns.scaling import vary
 from streammoe.engine.em import Em
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job
@@ -13,7 +14,6 @@ from streammoe.experts import Parameters
 from streammoe.kernels.batch import softmax_rows
 from streammoe.kernels.kmeans import kmeans
 from streammoe.kernels.linalg import VANISHED
-from streammoe.scaling import vary
 from streammoe.types import BoolArray, FloatArray
 
 KMEANS_ROUNDS = 50

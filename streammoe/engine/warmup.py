@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streammoe.columns.outliers import MAX_ERROR_SHARE, winsorised
 from streammoe.engine.cost import Shape, is_without_matrices, row_cost, row_cost_with_matrices
 from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics
 from streammoe.engine.jobs import Job
@@ -21,7 +22,6 @@ from streammoe.engine.starts import cluster_starts, gate_first_starts, random_st
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.state import LearningOptions
-from streammoe.outliers import MAX_ERROR_SHARE, winsorised
 from streammoe.types import FloatArray, IntArray
 
 GATE_STARTS_PER_RESTART = 4

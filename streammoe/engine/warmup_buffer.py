@@ -9,11 +9,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from streammoe.checked import array_of, require
+from streammoe.columns.scaling import Scaler
 from streammoe.engine.companions import Companions
 from streammoe.engine.mixture import Scores, concatenated, learn, learning_options, new_residual, random_start
 from streammoe.engine.state import MMState, copy_state, restored_state, state_arrays, widen, with_class
 from streammoe.experts import Family
-from streammoe.scaling import Scaler
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 PRIOR_STRENGTH = 1.0

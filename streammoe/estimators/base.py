@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from river import base
 
-from streammoe.columns import KINDS, ColumnKind
+from streammoe.columns.kinds import ColumnKind
+from streammoe.columns.layout import Additions
 from streammoe.distributions import ExpertNoise, Gaussian
 from streammoe.engine.drift import Drift
 from streammoe.engine.members.average import Average
@@ -23,7 +24,6 @@ from streammoe.engine.portfolio import SINGLE
 from streammoe.errors import ConfigError
 from streammoe.estimators.frames import table_by_names, targets_by_names
 from streammoe.fields import Change
-from streammoe.layout import Additions
 from streammoe.model import checkpoint, learn_rows
 from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
@@ -280,7 +280,7 @@ class MixtureOfExperts(base.Estimator):
     @property
     def fields(self) -> list[Any]:
         """Names of the fields of events, in the order of raw rows; without categories and times, `feature_names`."""
-        return self.learner.encoder.own_fields
+        return list(self.learner.encoder.own_fields)
 
     def lags_of_next(self) -> dict[str, float | None]:
         """Return the lags that the next event sees, by the names of these features; None where one is missing.
@@ -298,14 +298,12 @@ class MixtureOfExperts(base.Estimator):
     @property
     def column_kinds(self) -> dict[Any, ColumnKind]:
         """What each field holds: ``"number"``, ``"category"`` or ``"time"``; truth values are numbers."""
-        encoder = self.learner.encoder
-        kinds = encoder.kinds[len(encoder.lagged) :]
-        return {name: KINDS[kind] for name, kind in zip(self.fields, kinds, strict=True)}
+        return dict(self.learner.encoder.columns.own_kinds)
 
     @property
     def awaited(self) -> list[Any]:
         """Names of columns that join `fields` with their first value."""
-        return list(self.learner.encoder.awaited)
+        return list(self.learner.encoder.columns.awaited)
 
     @property
     def feature_names(self) -> list[Any]:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from streammoe.columns import ColumnKind
+from streammoe.columns.encoder import Encoder
+from streammoe.columns.kinds import ColumnKind
+from streammoe.columns.values import check_name, is_missing, level, quantity, seconds, type_in_words
 from streammoe.errors import InvalidEvent
-from streammoe.features import Encoder
 from streammoe.model.tables import Table, table_of_array
 from streammoe.model.targets import Targets
 from streammoe.text import shown, some_of
 from streammoe.types import AnyArray
-from streammoe.values import check_name, is_missing, level, seconds, type_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,11 +112,11 @@ def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
     errors: list[InvalidEvent] = []
     for j, name in enumerate(names):
         values = _values(X[name])
-        kind = encoder.kind_of(name, next((value for value in values if not is_missing(value)), None))
+        kind = encoder.columns.kind_of(name, next((value for value in values if not is_missing(value)), None))
         if kind is None:  # there is no value
             continue
-        if name in stated and kind != "category" and encoder.fixed.kind(name) is None:
-            if encoder.index_of(name) is not None:
+        if name in stated and kind != "category" and encoder.columns.given.kind(name) is None:
+            if name in encoder.columns.index:
                 msg = (
                     f"{name!s}: its type is category, but the model has a column of {kind}s; convert it, or start over"
                 )
@@ -130,12 +130,13 @@ def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
         if kind != "category" and isinstance(values, np.ndarray) and not np.isinf(values).any():
             column[:] = values
             continue
-        read = level if kind == "category" else seconds if kind == "time" else encoder.quantity
+        read = level if kind == "category" else seconds if kind == "time" else quantity
         try:
             for i, value in enumerate(values):
                 if not is_missing(value):
                     column[i] = read(value, name)
         except InvalidEvent as error:
+            error = encoder.columns.given.explained(error)
             errors.append(InvalidEvent(f"row {i}: {error}", reason=error.reason, feature=name, row=i))
     if errors:
         raise min(errors, key=lambda error: error.row or 0)

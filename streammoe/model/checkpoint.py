@@ -147,7 +147,7 @@ def _reservoir(context: Context, arrays: Mapping[str, AnyArray], blank: Reservoi
 
 def _check_raw(context: Context, X: FloatArray, Y: FloatArray, name: str) -> None:
     """Check that a model could have learned the raw rows of a checkpoint; `name` is that of the array of targets."""
-    context.encoder.check_rows(X)
+    context.encoder.columns.check_rows(X)
     if not context.family.is_metric:
         n_outputs = context.targets.n_outputs
         known = (Y >= 0.0) & (n_outputs > Y) & (np.floor(Y) == Y)
@@ -178,7 +178,7 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
         p_v=encoder.expert_width,
         has_companions=context.options.has_portfolio,
     )
-    encoder.check_rows(one.X)
+    encoder.columns.check_rows(one.X)
     if one.n_scaling:
         one.scaler = scaler_of(context, one.X[: one.n_scaling], one.Y[: one.n_scaling])
     search = Search.from_arrays(arrays, context, one)
@@ -223,7 +223,7 @@ def _portfolio(context: Context, arrays: Mapping[str, AnyArray], state: MMState)
         width = arrays[f"{PREFIX}growing.X"].shape[1]
         n_fields = len(encoder.fields)
         require(width <= n_fields, f"array {PREFIX}growing.X has {width} columns; the model has {n_fields} fields")
-        encoder.check_rows(portfolio.growing.inputs(n_fields))
+        encoder.columns.check_rows(portfolio.growing.inputs(n_fields))
     return portfolio
 
 

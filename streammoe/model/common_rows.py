@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from streammoe.columns.encoder import Encoder
+from streammoe.columns.layout import UNPLACED
 from streammoe.engine.reservoir import PREFIX as RESERVOIR
 from streammoe.engine.reservoir import Reservoir, Sample
-from streammoe.features import UNPLACED, Encoder
 from streammoe.model.learner import Learner
 from streammoe.types import FloatArray, IntArray
 

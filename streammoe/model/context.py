@@ -10,7 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.bounds import MAX_BUFFER_BYTES, MAX_STATE_BYTES, buffer_bytes, model_bytes
-from streammoe.columns import ColumnKind
+from streammoe.columns.encoder import Encoder
+from streammoe.columns.fitting import codes_in, fit_scaler, plausible_inputs, plausible_targets
+from streammoe.columns.kinds import ColumnKind, GivenKinds
+from streammoe.columns.layout import Additions, Layout, padded
+from streammoe.columns.scaling import Scaler, come_from_a_running_scaler
 from streammoe.engine import em, mixture, warmup
 from streammoe.engine.cost import Shape
 from streammoe.engine.drift import DriftDetector
@@ -22,15 +26,12 @@ from streammoe.engine.portfolio import SINGLE, Portfolio
 from streammoe.engine.recent import RecentEvents
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState
-from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
-from streammoe.layout import Additions, Layout, padded
 from streammoe.model.lags import LagMemory
 from streammoe.model.targets import Targets
 from streammoe.notation import as_text, missing_advice
 from streammoe.options import FeatureOptions, Options
 from streammoe.replacements import Noticed
-from streammoe.scaling import Scaler
 from streammoe.schedules import Restarted, Steps
 from streammoe.text import shown
 from streammoe.types import BoolArray, FloatArray, IntArray
@@ -57,7 +58,7 @@ LOGGER = logging.getLogger("streammoe.estimators")
 
 
 class Moves(NamedTuple):
-    """New indexes of the features of gate and experts after new columns, see `Encoder.moved`."""
+    """New indexes of the features of gate and experts after new columns, see `Layout.places_in`."""
 
     gate_at: IntArray
     expert_at: IntArray
@@ -185,7 +186,7 @@ class Context(Noticed):
         options, encoder = self.options, self.encoder
         if not options.has_curved or len(X) < CURVED_FROM or encoder.n_expert_features > MOST_FEATURES:
             return None
-        curved = encoder.varied_features(X, MANY_VALUES)
+        curved = encoder.columns.varied_features(X, MANY_VALUES)
         return terms_of(encoder.n_expert_features, curved[scaler.scale[curved - 1] != 1.0])
 
     def curved(self, state: MMState) -> Curved | None:
@@ -222,8 +223,9 @@ class Context(Noticed):
         # Class indexes must not be scaled.
         targets = Y if self.family.is_metric else np.zeros_like(Y)
         standardize = self.options.standardize
-        interruptible(SCALER_COST * (X.size + Y.size), encoder.fit_scaler, X, targets, standardize=standardize)
-        if len(X) >= SCALER_SHOWS and SCALED not in self.reported and encoder.is_scaled_before(X):
+        interruptible(SCALER_COST * (X.size + Y.size), fit_scaler, encoder, X, targets, standardize=standardize)
+        shows = len(X) >= SCALER_SHOWS and SCALED not in self.reported
+        if shows and come_from_a_running_scaler(encoder.columns.numbers(X)):
             self.reported.add(SCALED)
             LOGGER.warning(
                 "the inputs come from a scaler that learns as it goes: leave it out, %s; behind it the first events "
@@ -231,7 +233,7 @@ class Context(Noticed):
                 "since the model scales them itself" if standardize else "and set standardize instead",
             )
         first = X[:CODES_END] if len(X) >= CODES_SHOW else X[:0]
-        for name, (code, count) in encoder.codes_in(first).items():
+        for name, (code, count) in codes_in(encoder, first).items():
             if (known := (-1, f"code {name!r}")) not in self.reported:
                 self.reported.add(known)
                 LOGGER.warning(
@@ -266,7 +268,7 @@ class Context(Noticed):
     def left_out(self, encoder: Encoder, Y: FloatArray) -> BoolArray:
         """Return which of the buffered rows, (n,), a fit leaves out for their target."""
         absurd = np.asarray(self._absurd(encoder, Y).any(axis=1))
-        return absurd | encoder.far_out(Y) if self.doubts_targets else absurd
+        return absurd | encoder.target_bounds.are_far(Y).any(axis=1) if self.doubts_targets else absurd
 
     def judged(
         self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray, center: FloatArray
@@ -279,7 +281,7 @@ class Context(Noticed):
 
     def _absurd(self, encoder: Encoder, Y: FloatArray) -> BoolArray:
         """Return which targets of buffered rows, (n, Q), would be out of range if they came now."""
-        return np.isnan(encoder.plausible_targets(Y)) if self.family.is_metric else np.zeros(Y.shape, dtype=np.bool_)
+        return np.isnan(plausible_targets(encoder, Y)) if self.family.is_metric else np.zeros(Y.shape, dtype=np.bool_)
 
     @property
     def doubts_targets(self) -> bool:
@@ -306,7 +308,7 @@ class Context(Noticed):
         """Return the weights of rows to be learned, next to none where a target is taken for an error."""
         if not self.doubts_targets:
             return weights
-        errors = self.encoder.errors(Y)
+        errors = self.encoder.target_errors(Y)
         return np.where(errors, DISBELIEF * weights, weights) if errors.any() else weights
 
     def fit(self, buffer: em.Buffer, n_experts: int, *, restarts: int, brief: bool = False) -> Job[MMState]:
@@ -342,23 +344,21 @@ class Context(Noticed):
 
     def with_lags(self, X: FloatArray, Y: FloatArray) -> FloatArray:
         """Return raw rows to be learned with their lags, and remember them."""
-        return X if self.lags is None else self.lags.taken(X, Y, [*map(self.encoder.index_of, self.lags.lags.inputs)])
+        place = self.encoder.columns.index.get
+        return X if self.lags is None else self.lags.taken(X, Y, [*map(place, self.lags.lags.inputs)])
 
     # -- Columns -------------------------------------------------------------------------------------------------------
 
     def new_encoder(self, columns: Sequence[Any] = (), kinds: Sequence[ColumnKind] | None = None) -> Encoder:
         """Return an encoder of these fields that has seen no event; see `Encoder.set_columns`."""
-        options = self.options
+        options, given, lagged = self.options, self.features, () if self.lags is None else self.lags.lags.inputs
         encoder = Encoder(
             n_outputs=self.family.n_targets(self.targets.n_outputs),
             degree=options.degree,
             gate_degree=options.gate_degree,
             range_factor=options.range_factor,
-            categorical=self.features.categorical,
-            timestamps=self.features.timestamps,
-            numeric=self.features.numeric,
+            given=GivenKinds(given.categorical, given.timestamps, given.numeric, lagged),
             lagged=() if self.lags is None else self.lags.names(self.targets.lagged_names),
-            lagged_inputs=() if self.lags is None else self.lags.lags.inputs,
             max_levels=options.max_levels,
             holds=options.hold,
         )
@@ -367,8 +367,8 @@ class Context(Noticed):
 
     def moves(self, layout: Layout) -> Moves:
         """Return the new indexes of the features of an earlier layout."""
-        encoder = self.encoder
-        return Moves(encoder.moved(layout, self.options.gate_degree), encoder.moved(layout, self.options.degree))
+        now, options = self.encoder.layout, self.options
+        return Moves(layout.places_in(now, options.gate_degree), layout.places_in(now, options.degree))
 
     def ranged(self, targets: FloatArray) -> FloatArray:
         """Return targets for range checks: class indexes are exempt, but NaN still means "no target"."""
@@ -425,4 +425,4 @@ def _leaving_out(
     left_out: BoolArray, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray, center: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return rows with plausible inputs, and without these targets, (n, Q), or all targets of these rows, (n, 1)."""
-    return encoder.plausible_inputs(X), np.where(left_out, center, Y), np.where(left_out.any(axis=1), 0.0, weights)
+    return plausible_inputs(encoder, X), np.where(left_out, center, Y), np.where(left_out.any(axis=1), 0.0, weights)

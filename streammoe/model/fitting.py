@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from streammoe.columns.fitting import fit_bounds
 from streammoe.engine import batch, em, mixture, model_selection, warmup
 from streammoe.engine.batch import Descent, Listener
 from streammoe.engine.jobs import Job, run_job
@@ -85,7 +86,7 @@ def fit_gathered(
         raise ConfigError("fit: got no row with a target and a weight above 0; give at least one")
     X, Y, weights = phase.one.rows()
     if from_model:
-        context.encoder.fit_bounds(X, Y, joining=True)
+        fit_bounds(context.encoder, X, Y, joining=True)
     else:
         context.fit_scaler(context.encoder, X, Y)
     context.mean_weight[0] = weights.mean()

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from streammoe.checked import array_of, require
+from streammoe.columns.encoder import NO_LAG
 from streammoe.errors import ConfigError
-from streammoe.features import NO_LAG
 from streammoe.options import Lags
 from streammoe.types import AnyArray, FloatArray
 

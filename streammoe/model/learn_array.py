@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from streammoe.columns.layout import Additions
+from streammoe.columns.values import type_in_words
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
-from streammoe.layout import Additions
 from streammoe.model.checks import event_weights
 from streammoe.model.learner import SETTLED_AT, Learner
 from streammoe.model.tables import Events, Table, ordered_rows
 from streammoe.model.undo import poison_error
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
-from streammoe.values import type_in_words
 
 
 def learn_array(
@@ -149,15 +149,15 @@ def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> 
         return np.empty(0)
     encoder = learner.encoder
     known = set(encoder.fields)
-    encoder.stated.update(table.stated)
+    encoder.stated |= frozenset(table.stated)
     # Others have no value in these rows.
     unseen = sorted((name for name in table.names if name not in known and not table.first_value(name)), key=str)
     fields = [*encoder.fields, *unseen]
     rows, texts = ordered_rows(table, fields, encoder)
     events = Events(rows, {name: texts[name] for name in fields if name in texts}, targets, weights)
     # The levels of the first event are added together with its fields.
-    arrivals = encoder.arrivals(events.part(slice(0, 1)).texts)
-    kinds = tuple(table.kinds.get(name) or encoder.fixed.kind(name) or "number" for name in unseen)
+    arrivals = encoder.columns.arrivals(events.part(slice(0, 1)).texts)
+    kinds = tuple(table.kinds.get(name) or encoder.columns.given.kind(name) or "number" for name in unseen)
     additions = Additions(tuple(unseen), arrivals[0][1] if arrivals else (), kinds)
     try:
         if novel.any():

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.columns import ColumnKind
+from streammoe.columns.kinds import ColumnKind
+from streammoe.columns.layout import Additions
 from streammoe.engine import mixture
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.kernels.state import Trace
-from streammoe.layout import Additions
 from streammoe.model.lags import LagMemory
 from streammoe.model.learner import Learner
 from streammoe.model.tables import Events, Table, raw_rows
@@ -62,7 +62,7 @@ def introduce(
     if problem := learner.context.excess(Additions(tuple(names), kinds=() if kinds is None else tuple(kinds))):
         raise InvalidEvent(problem, reason="too_many_columns")
     trial = learner.context.new_encoder(names, kinds)
-    trial.take(trial.padded_with_lags(row), target)
+    trial.take(trial.columns.with_lags(row), target)
     learner.set_columns(names, kinds, awaited)
 
 
@@ -79,7 +79,7 @@ def learn_rows(learner: Learner, events: Events, *, traced: bool, lags: FloatArr
     if events.X.shape[1] != len(fields):
         msg = f"X: got {events.X.shape[1]} columns; the model has {len(fields)} fields"
         raise InvalidEvent(msg, reason="wrong_shape")
-    events = events._replace(X=learner.encoder.padded_with_lags(events.X, lags))
+    events = events._replace(X=learner.encoder.columns.with_lags(events.X, lags))
     before = learner.context.lags and learner.context.lags.copy()
     pieces = _learn_apart(learner, events, 0, traced=traced)
     return _with_lags(learner, before, events.X, _joined(pieces) if len(pieces) > 1 else pieces[0][1])
@@ -110,7 +110,7 @@ def learn_wider(
     learner: Learner, additions: Additions, event: Events, *, traced: bool, lags: FloatArray | None = None
 ) -> Outcome:
     """Learn one event that brings new fields; if it is not learned, they are not added."""
-    event = event._replace(X=learner.encoder.padded_with_lags(event.X, lags))
+    event = event._replace(X=learner.encoder.columns.with_lags(event.X, lags))
     before = learner.context.lags and learner.context.lags.copy()
     try:
         return _with_lags(
@@ -126,7 +126,7 @@ def _with_lags(learner: Learner, before: LagMemory | None, X: FloatArray, outcom
     if before is None:
         return outcome
     learned = np.where(outcome.learned[:, None], outcome.targets, np.nan)
-    fields = [learner.encoder.index_of(name) for name in before.lags.inputs]
+    fields = [learner.encoder.columns.index.get(name) for name in before.lags.inputs]
     inputs = [field if field is not None and field < X.shape[1] else None for field in fields]
     return outcome._replace(lags=before.seen(X, learned, inputs))
 
@@ -222,7 +222,7 @@ def _learn_wider(learner: Learner, additions: Additions, event: Events, traced: 
     if rejected or weights[0] == 0.0 or np.isnan(Y[0, 0]):
         known = {name: column for name, column in texts.items() if name not in names}
         return _learn_run(learner, event._replace(X=X[:, : len(encoder.fields)], texts=known), traced)
-    arrivals = encoder.arrivals({name: texts[name] for name in (*encoder.fields, *names) if name in texts})
+    arrivals = encoder.columns.arrivals({name: texts[name] for name in (*encoder.fields, *names) if name in texts})
     try:
         learner.take(X, Y, additions._replace(levels=arrivals[0][1] if arrivals else ()))
     except InvalidEvent as error:

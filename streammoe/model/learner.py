@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.columns import ColumnKind, described, not_found
+from streammoe.columns.encoder import Encoder
+from streammoe.columns.kinds import ColumnKind, described, not_found
+from streammoe.columns.layout import NO_ADDITIONS, Additions, Layout
+from streammoe.columns.values import check_name, not_a_mapping
 from streammoe.engine import mixture, portfolio
 from streammoe.engine.diagnostics import diagnose
 from streammoe.engine.drift import Drift
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.features import Encoder
 from streammoe.kernels.shared import limited_step
-from streammoe.layout import NO_ADDITIONS, Additions, Layout
 from streammoe.model.checks import event_weight, names_in
 from streammoe.model.context import Context
 from streammoe.model.one_event import OneEvent, Row, Target, bound_to
@@ -33,7 +34,6 @@ from streammoe.model.undo import Notes, Undo, poison_error
 from streammoe.options import ClassifierOptions, FeatureOptions, Options
 from streammoe.text import shown
 from streammoe.types import FloatArray
-from streammoe.values import check_name, not_a_mapping
 
 LOGGER = logging.getLogger("streammoe.estimators")
 SETTLED_AT = 30
@@ -222,8 +222,8 @@ class Learner:
                 name,
                 shown(next(iter(encoder.levels[name]))),
             )
-        columns = [*encoder.own_fields, *encoder.awaited]
-        named = encoder.fixed._asdict()
+        columns = [*encoder.own_fields, *encoder.columns.awaited]
+        named = encoder.columns.given._asdict()
         named["lags.inputs"] = named.pop("lagged")
         unseen = {name: set(given) - set(columns) for name, given in named.items()}
         if any(unseen.values()):
@@ -285,7 +285,7 @@ class Learner:
             return self.learn(X, Y, weights, traced=traced)
         encoder = self.context.encoder
         X = X.copy()
-        cuts = [(0, ()), *encoder.arrivals(texts, ~np.isnan(Y[:, 0]))]
+        cuts = [(0, ()), *encoder.columns.arrivals(texts, ~np.isnan(Y[:, 0]))]
         runs = []
         for at, (start, levels) in enumerate(cuts):
             piece = slice(start, cuts[at + 1][0] if at + 1 < len(cuts) else len(X))
@@ -294,7 +294,7 @@ class Learner:
                 continue
             for name, column in texts.items():
                 field = encoder.fields.index(name)
-                X[piece, field] = encoder.codes(field, column[piece])
+                X[piece, field] = encoder.columns.codes(name, column[piece])
             runs.append(self.learn(X[piece], Y[piece], weights[piece], traced=traced))
         return mixture.concatenated(runs)
 
@@ -335,7 +335,7 @@ class Learner:
 
     def add_levels(self, texts: Texts) -> None:
         """Add columns for the new levels of one learned row; this always precedes a new label."""
-        for _, levels in self.context.encoder.arrivals(texts):
+        for _, levels in self.context.encoder.columns.arrivals(texts):
             self._append(levels)
 
     def _append(self, levels: Sequence[tuple[Any, str]]) -> None:
@@ -535,8 +535,7 @@ class Learner:
         """Apply other options; only those that may change over a checkpoint differ."""
         context = self.context
         context.options = options
-        context.encoder.range_factor = options.range_factor
-        context.encoder.max_levels = options.max_levels
+        context.encoder.change(options.range_factor, options.max_levels)
         context.resize_reservoir()
         if isinstance(options, ClassifierOptions):
             context.targets.allow(options.max_classes)

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from streammoe.columns.encoder import INPUT_PACE, MARGIN, TARGET_PACE
 from streammoe.engine.interruption import LONG
 from streammoe.engine.members.average import Average
 from streammoe.engine.members.contract import Member
@@ -23,7 +24,6 @@ from streammoe.engine.members.one_expert import OneExpert
 from streammoe.engine.members.refitted import MOST_AT_ONCE, Refitted
 from streammoe.engine.recent import CAPACITY, PAIRED, least_variation
 from streammoe.engine.state import UnsoundError
-from streammoe.features import INPUT_PACE, MARGIN, TARGET_PACE
 from streammoe.kernels.by_address import OBJECTS, LayoutError, address_of, can_read_tuples
 from streammoe.kernels.features import FAR
 from streammoe.kernels.loop import UNSOUND

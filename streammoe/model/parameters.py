@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from streammoe.columns.fitting import ranges_of, set_ranges
+from streammoe.columns.scaling import Scaler
 from streammoe.engine.state import MMState, state_at
 from streammoe.errors import ConfigError
 from streammoe.model.checks import is_whole, names_in
 from streammoe.model.learner import Learner
-from streammoe.scaling import Scaler
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
@@ -48,7 +49,7 @@ def parameters_of(learner: Learner, *, averaged: bool) -> dict[str, Any]:
     if learner.context.options.standardize:
         found["scale"] = {name: array.copy() for name, array in encoder.scaler._asdict().items()}
     if encoder.holds:
-        found["ranges"] = encoder.ranges()
+        found["ranges"] = ranges_of(encoder)
     return found
 
 
@@ -75,7 +76,7 @@ def continue_from(
     """
     options, encoder, family = learner.context.options, learner.encoder, learner.context.family
     Q = learner.targets.n_outputs
-    encoder.set_features(names_in(feature_names, "feature_names"))
+    encoder.use(encoder.columns.named(names_in(feature_names, "feature_names")))
     K = len(experts_in(parameters)) if options.is_choosing else options.most_experts
     N, p_w, p_v = family.n_rows(Q), encoder.n_gate_features, encoder.n_expert_features
     wide_w, wide_v = encoder.gate_width, encoder.expert_width
@@ -111,7 +112,7 @@ def continue_from(
     if "scale" in parameters:
         encoder.scaler = Scaler(**{k: np.array(v, dtype=np.float64) for k, v in parameters["scale"].items()})
     if "ranges" in parameters:
-        encoder.set_ranges(parameters["ranges"])
+        set_ranges(encoder, parameters["ranges"])
     state = state_at(
         **arrays,
         prior=prior,

@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.columns import KINDS
+from streammoe.columns.encoder import Encoder
+from streammoe.columns.fitting import join_ranges
+from streammoe.columns.layout import UNPLACED
+from streammoe.columns.scaling import Scaler, identity_scaler
 from streammoe.engine import mixture
 from streammoe.engine.reduction import (
     Classes,
@@ -23,12 +26,10 @@ from streammoe.engine.reduction import (
 )
 from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
-from streammoe.features import UNPLACED, Encoder
 from streammoe.model.common_rows import fill_reservoir, outputs_of, translated
 from streammoe.model.learner import Learner
 from streammoe.model.phases.streaming import Streaming
 from streammoe.model.refinement import have_forgotten, refined
-from streammoe.scaling import Scaler, identity_scaler
 from streammoe.text import some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
 
@@ -94,7 +95,7 @@ def check_alike(learners: Sequence[Learner], names: Sequence[str]) -> None:
 
 def _differences(first: Learner, other: Learner, name: str) -> list[str]:
     problems = []
-    ours, theirs = _columns(other.encoder), _columns(first.encoder)
+    ours, theirs = other.encoder.columns.own_kinds, first.encoder.columns.own_kinds
     more, less = sorted(ours.keys() - theirs.keys(), key=str), sorted(theirs.keys() - ours.keys(), key=str)
     if more or less:
         found = [f"{some_of(more)} that {name} lacks"] if more else []
@@ -119,11 +120,6 @@ def _differences(first: Learner, other: Learner, name: str) -> list[str]:
     return problems
 
 
-def _columns(encoder: Encoder) -> dict[Any, str]:
-    first = len(encoder.lagged)
-    return {name: KINDS[kind] for name, kind in zip(encoder.fields[first:], encoder.kinds[first:], strict=True)}
-
-
 # -- Common coordinates ------------------------------------------------------------------------------------------------
 
 
@@ -137,15 +133,15 @@ def prepare(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> N
                 targets.add(label)
     elif not targets.is_fixed:
         targets.fix(_agreed([learner.targets.names for learner in learners]))
-    kinds = _columns(first.encoder)
+    kinds = first.encoder.columns.own_kinds
     fields = _agreed([learner.encoder.own_fields for learner in learners])
-    encoder = context.encoder = context.new_encoder(fields, [kinds[field] for field in fields])  # type: ignore[misc]
+    encoder = context.encoder = context.new_encoder(fields, [kinds[field] for field in fields])
     levels: list[tuple[Any, str]] = []
     for field in (field for field in encoder.fields if field in first.encoder.levels):
         texts = _agreed([list(learner.encoder.levels[field]) for learner in learners])
-        if len(texts) > encoder.max_levels:
+        if len(texts) > encoder.columns.max_levels:
             known = {text: sum(text in learner.encoder.levels[field] for learner in learners) for text in texts}
-            kept = set(sorted(texts, key=lambda text: (-known[text], text))[: encoder.max_levels])
+            kept = set(sorted(texts, key=lambda text: (-known[text], text))[: encoder.columns.max_levels])
             texts = [text for text in texts if text in kept]
         levels += [(field, text) for text in texts]
     encoder.append_levels(levels)
@@ -153,7 +149,7 @@ def prepare(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> N
     encoder.scaler = _pooled_scaler(encoder, learners, outputs, weights)
     context.mean_weight = np.average([learner.context.mean_weight for learner in learners], axis=0, weights=weights)
     for learner, output in zip(learners, outputs, strict=True):
-        encoder.join_ranges(learner.encoder, output)
+        join_ranges(encoder, learner.encoder, output)
 
 
 def _agreed(lists: Sequence[Sequence[Any]]) -> list[Any]:

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from streammoe.columns import ColumnKind
+from streammoe.columns.encoder import NO_LAG, Encoder
+from streammoe.columns.kinds import ColumnKind
+from streammoe.columns.values import check_name, level, type_in_words
 from streammoe.errors import InvalidEvent
-from streammoe.features import NO_LAG, Encoder
 from streammoe.model.checks import finite_array, names_in, rectangle
 from streammoe.text import counted, some_of
 from streammoe.types import AnyArray, FloatArray, IntArray
-from streammoe.values import check_name, level, type_in_words
 
 Texts: TypeAlias = Mapping[Any, Sequence[str | None]]
 """(n,) levels of each category by its name, None where missing."""
@@ -127,7 +127,7 @@ def ordered_rows(
     levels = {
         name: [level(value, name) for value in rows[:, at].tolist()]
         for at, name in enumerate(fields)
-        if name not in table.texts and encoder.is_categorical(name) and name in table.names
+        if name not in table.texts and encoder.columns.kind_of(name) == "category" and name in table.names
     }
     return rows, {**levels, **table.texts}
 
@@ -138,7 +138,7 @@ def raw_rows(table: Table, encoder: Encoder) -> FloatArray:
     for name, column in texts.items():
         if name in encoder.levels:
             field = encoder.fields.index(name)
-            rows[:, field] = encoder.codes(field, column)
+            rows[:, field] = encoder.columns.codes(name, column)
     return rows
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from streammoe.checked import as_json, names_of
+from streammoe.columns.values import NO_TARGET, check_name, number, type_in_words
 from streammoe.distributions import Gaussian, Mixture, MultivariateMixture
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.experts import Family
@@ -19,7 +20,6 @@ from streammoe.model.checks import finite_array, names_in, rectangle
 from streammoe.options import is_label
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
-from streammoe.values import NO_TARGET, check_name, number, type_in_words
 
 Label: TypeAlias = str | int | bool
 PLAIN_LABELS = frozenset({str, int, bool})

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from streammoe.columns import ColumnKind
+from streammoe.columns.kinds import ColumnKind
 from streammoe.errors import InvalidEvent
 from streammoe.notation import ISO, NUMBER, CommaText, formats_besides_seconds, formats_of, in_thousands
 from streammoe.pipeline.decoders import Values, decoder
@@ -94,7 +94,7 @@ def _warn_of_codes(
     batch: Batch, kinds: Mapping[str, ColumnKind], held: Mapping[str, Sequence[object]], schema: Schema
 ) -> None:
     """Warn of columns of numbers by their first values that hold some with leading zeros."""
-    for name in sorted(name for name, kind in kinds.items() if kind == "number" and not schema.fixed.kind(name)):
+    for name in sorted(name for name, kind in kinds.items() if kind == "number" and not schema.given_kinds.kind(name)):
         if code := next((each for each in held[name] if _CODE.fullmatch(str(each))), None):
             LOGGER.warning(
                 "%s: column %s is one of numbers by its first value and holds %s, whose leading zeros are "

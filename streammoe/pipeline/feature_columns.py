@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from streammoe.columns import ColumnKind, described, not_found
+from streammoe.columns.kinds import ColumnKind, described, not_found
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.notation import EVERY
@@ -75,9 +75,9 @@ class FeatureColumns:
 
         A setting that ignores it anyway is not counted.
         """
-        fixed = set[str]().union(*self._schema.fixed)
+        given = set[str]().union(*self._schema.given_kinds)
         return {*batch.index, *INDEX_NAMES}.difference(
-            self._schema.others, fixed, self._model.fields, self._model.awaited
+            self._schema.others, given, self._model.fields, self._model.awaited
         )
 
     def compare(self, batch: Batch) -> None:
@@ -127,10 +127,10 @@ class FeatureColumns:
         features = self._schema.features
         others = self._schema.others | self.left_out(batch)
         self.check_header(batch)
-        fixed = {name: kind for name in features or () if (kind := self._schema.fixed.kind(name))}
-        if features is not None and len(fixed) == len(features):
+        given = {name: kind for name in features or () if (kind := self._schema.given_kinds.kind(name))}
+        if features is not None and len(given) == len(features):
             self._model.set_columns(sorted(features))
-            self.warn_of_values(batch, 0, fixed)
+            self.warn_of_values(batch, 0, given)
             return batch
         decode, text = decoder(batch.format), batch.format == "csv"
         for i in range(len(batch)):
@@ -201,7 +201,7 @@ class FeatureColumns:
             "features": schema.features or (),
             "ignore": schema.ignore,
             "weight": (schema.weight,) if schema.weight else (),
-            **schema.fixed._asdict(),
+            **schema.given_kinds._asdict(),
             "missing": schema.notations.missing.keys() - {EVERY},
         }
         every = set[str]().union(*named.values()) - self._seen

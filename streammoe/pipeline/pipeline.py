@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from streammoe.columns import described
+from streammoe.columns.kinds import described
 from streammoe.engine.interruption import FitCancelled
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
 from streammoe.pipeline.decoders import DecodedBatch, Row, Values, decoder, require_targets, to_row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from streammoe.columns import Fixed
+from streammoe.columns.kinds import GivenKinds
 from streammoe.notation import Notations
 
 
@@ -30,9 +30,9 @@ class Schema(NamedTuple):
     columns join up to this number."""
 
     @property
-    def fixed(self) -> Fixed:
+    def given_kinds(self) -> GivenKinds:
         """Columns whose kind settings fix."""
-        return Fixed(self.categorical, self.timestamps, self.numeric, self.lagged)
+        return GivenKinds(self.categorical, self.timestamps, self.numeric, self.lagged)
 
     @property
     def others(self) -> set[str]:

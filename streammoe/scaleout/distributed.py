@@ -39,7 +39,6 @@ from streammoe.engine.warmup import LONG_ROUNDS, ample_size
 from streammoe.errors import ConfigError, SourceError, not_installed
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.experts.on_sums import Sums
-from streammoe.features import Frozen
 from streammoe.model.checks import is_whole
 from streammoe.model.phases.warmup import Rows, joined_rows
 from streammoe.persistence import format as checkpoint_format
@@ -446,17 +445,17 @@ class _Log(logging.Handler):
 
 def _freeze(client: Client, model: MixtureOfExperts, read: _ReadParts, *, from_model: bool) -> None:
     """Find what is frozen of each column, on workers, and let the model take it."""
-    fields, data = model.learner.encoder.number_fields, client.submit(_same, read.model, pure=False)
+    fields, data = model.learner.encoder.plan.numeric[:, 0].tolist(), client.submit(_same, read.model, pure=False)
     workers = max(len(_workers(client)), 1)
     at_once = max(min(math.ceil(len(fields) / workers), COLUMN_VALUES // read.n), 1)
     groups = [fields[at : at + at_once] for at in range(0, len(fields), at_once)]
     columns = [
-        client.submit(_frozen_columns, data, group, _each(client, _columns, read.futures, group), pure=False)
+        client.submit(_frozen_columns, data, _each(client, _columns, read.futures, group), pure=False)
         for group in groups
     ]
     targets = client.submit(_frozen_targets, data, _each(client, _targets, read.futures), pure=False)
-    found = [Frozen(*_result(each)) for each in columns]
-    fitting.freeze(model.learner, found, Frozen(*_result(targets)), from_model=from_model)
+    found = [fitting.Frozen(*_result(each)) for each in columns]
+    fitting.freeze(model.learner, found, fitting.Frozen(*_result(targets)), from_model=from_model)
 
 
 def _columns(read: tuple[Any, ...], fields: Sequence[int]) -> FloatArray:
@@ -469,8 +468,8 @@ def _targets(read: tuple[Any, ...]) -> FloatArray:
     return Y
 
 
-def _frozen_columns(data: bytes, fields: Sequence[int], parts: Sequence[FloatArray]) -> tuple[AnyArray, ...]:
-    return tuple(fitting.frozen_columns(_restored(data).learner, fields, np.concatenate(parts)))
+def _frozen_columns(data: bytes, parts: Sequence[FloatArray]) -> tuple[AnyArray, ...]:
+    return tuple(fitting.frozen_columns(_restored(data).learner, np.concatenate(parts)))
 
 
 def _frozen_targets(data: bytes, parts: Sequence[FloatArray]) -> tuple[AnyArray, ...]:

@@ -15,11 +15,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streammoe.columns.arrays import joined
+from streammoe.columns.encoder import Encoder
+from streammoe.columns.fitting import fit_scaler
+from streammoe.columns.ranges import Bounds, limits_of
+from streammoe.columns.scaling import identity_scaler
 from streammoe.engine import batch, em, mixture, warmup
 from streammoe.engine.batch import Descent, Listener
 from streammoe.experts import Parameters
 from streammoe.experts.on_sums import Sums
-from streammoe.features import Frozen
 from streammoe.kernels.state import LearningOptions, Prior
 from streammoe.model.context import Context, Moves
 from streammoe.model.fitting import at_the_model, from_warmup, prior_of, warn_of_want
@@ -29,7 +33,23 @@ from streammoe.model.phases.streaming import Streaming
 from streammoe.model.phases.warmup import Empty, Rows, joined_rows
 from streammoe.scaleout import partitioned
 from streammoe.scaleout.partitioned import PartitionedEm, Parts
-from streammoe.types import AnyArray, BoolArray, FloatArray
+from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
+
+
+class Frozen(NamedTuple):
+    """What is frozen of C columns of numbers, or targets, each of which is found from all rows of that column alone."""
+
+    limits: FloatArray
+    """(C,) largest sizes in range."""
+    fill: FloatArray
+    center: FloatArray
+    scale: FloatArray
+    """(C,) of these three see `Scaler`."""
+    low: FloatArray
+    high: FloatArray
+    first: FloatArray
+    seen: IntArray
+    """(C,) of the last four see `Bounds`."""
 
 
 class Start(NamedTuple):
@@ -126,29 +146,50 @@ def collected(learner: Learner) -> Rows:
     return phase.rows(learner.context) if isinstance(phase, Collecting) else joined_rows([], 0, 1)
 
 
-def frozen_columns(learner: Learner, fields: Sequence[int], X: FloatArray) -> Frozen:
-    """Return what is frozen of some fields, which are numbers, given all their rows, (n, fields)."""
-    encoder = learner.encoder.of_numbers(fields)
-    return encoder.frozen_columns(X, standardize=learner.context.options.standardize)
+def frozen_columns(learner: Learner, X: FloatArray) -> Frozen:
+    """Return what is frozen of some numeric fields, given all their rows, (n, fields)."""
+    encoder = _frozen(learner, X, np.zeros((0, learner.encoder.n_outputs)))
+    fill, center, scale = encoder.scaler[:3]
+    return Frozen(limits_of(X, encoder.range_factor), fill, center, scale, *encoder.bounds)
 
 
 def frozen_targets(learner: Learner, Y: FloatArray) -> Frozen:
     """Return what is frozen of the targets, given all of them, (n, Q)."""
-    context = learner.context
     # Class indexes must not be scaled.
-    targets = Y if context.family.is_metric else np.zeros_like(Y)
-    return learner.encoder.frozen_targets(targets, standardize=context.options.standardize)
+    targets = Y if learner.context.family.is_metric else np.zeros_like(Y)
+    encoder = _frozen(learner, np.zeros((0, 0)), targets)
+    center, scale = encoder.scaler[3:]
+    return Frozen(limits_of(targets, encoder.range_factor), center, center, scale, *encoder.target_bounds)
+
+
+def _frozen(learner: Learner, X: FloatArray, Y: FloatArray) -> Encoder:
+    """Return an encoder of nothing but numbers after a fit of its scales to these rows."""
+    encoder = learner.encoder.with_first(0)
+    encoder.set_columns(range(X.shape[1]), ["number"] * X.shape[1])
+    fit_scaler(encoder, X, Y, standardize=learner.context.options.standardize)
+    return encoder
 
 
 def freeze(learner: Learner, columns: Sequence[Frozen], targets: Frozen, *, from_model: bool) -> None:
-    """Let a model take what was frozen of its `number_fields`, in order, and of its targets."""
-    joined = Frozen(*(np.concatenate(parts) for parts in zip(*columns, strict=True))) if columns else _nothing()
-    learner.encoder.freeze(joined, targets, joining=from_model)
-
-
-def _nothing() -> Frozen:
-    empty = np.empty(0)
-    return Frozen(empty, empty, empty, empty, empty, empty, empty, np.empty(0, dtype=np.int64))
+    """Let a model take what was frozen of its numeric fields, in order, and of its targets; rows are parts of all."""
+    encoder = learner.encoder
+    fields, places = encoder.plan.numeric.T
+    inputs = joined(*columns) if columns else frozen_columns(learner, np.empty((0, 0)))
+    limits = np.full(len(encoder.fields), np.inf)
+    limits[fields] = inputs.limits
+    encoder.limits = limits, targets.limits
+    if encoder.holds:
+        bounds, of_targets = Bounds.blank(len(encoder.fields)), Bounds(*targets[4:])
+        for ours, found in zip(bounds, inputs[4:], strict=True):
+            ours[fields] = found
+        encoder.bounds = encoder.bounds.union(bounds) if from_model else bounds
+        encoder.target_bounds = encoder.target_bounds.union(of_targets) if from_model else of_targets
+        encoder.doubts = np.zeros(encoder.n_outputs)
+    if not from_model:
+        scaler = identity_scaler(len(encoder.feature_names), encoder.n_outputs)
+        for ours, found in zip(scaler[:3], inputs[1:4], strict=True):
+            ours[places] = found
+        encoder.scaler = scaler._replace(target_center=targets.center, target_scale=targets.scale)
 
 
 def buffer_of(learner: Learner, rows: Rows) -> em.Buffer:

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 
 from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, load
+from streammoe.columns.values import seconds
 from streammoe.errors import REASONS
 from streammoe.estimators import model_of
 from streammoe.persistence import decode, encode
@@ -25,7 +26,6 @@ from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.pipeline.writing import PredictionWriter
-from streammoe.values import seconds
 from tests.batches import batch_of
 from tests.invariants.configurations import BAD, CONFIGURATIONS, DISTURBANCES, IDLE, MISSING, N, event
 

@@ -10,8 +10,9 @@ import pandas as pd
 from river import datasets, preprocessing
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, reduce, schedules
+from streammoe.columns.encoder import Encoder
+from streammoe.columns.kinds import GivenKinds
 from streammoe.distributions import Gaussian, Laplace, StudentT
-from streammoe.features import Encoder
 from streammoe.options import Auto, Exponential, Lags, PageHinkley, WarmUp
 from streammoe.schedules import Constant, Power
 from tests.unit import test_batch, test_distributions
@@ -239,8 +240,8 @@ CASES = {
     "a file in no folder": lambda folder: MoERegressor().save(folder / "no" / "model"),
     "a file, a folder": lambda folder: MoERegressor().save(folder),
     "feature names of no layout": lambda _: Encoder(
-        n_outputs=1, degree=1, gate_degree=1, range_factor=0.0, timestamps=("t",)
-    ).set_features(["t:day_sin", "x"]),
+        n_outputs=1, degree=1, gate_degree=1, range_factor=0.0, given=GivenKinds(timestamps=("t",))
+    ).columns.named(["t:day_sin", "x"]),
     "targets of an array, a dict": lambda _: MoERegressor().learn_array(X, {"y": Y}),
     "feature_names, one text": lambda _: MoERegressor().learn_array(X, Y, feature_names="ab"),
     "a frame, an array": lambda _: MoERegressor().learn_many(X, Y),

@@ -23,12 +23,12 @@ AREAS = {
     "single events": "test_one_event.py test_undo.py invariants/*.py",
     "compiling": "kernels/test_compile.py",
     "portfolio": "test_portfolio.py test_mean_trust.py test_curved.py test_steady.py",
-    "held": "test_held.py test_tails.py unit/test_features.py invariants/*.py",
+    "held": "test_held.py test_tails.py columns/test_*.py invariants/*.py",
     "refits": "test_growing.py test_refits.py test_refit.py test_recent.py invariants/*.py",
     "lags": "test_lags.py test_label_join.py test_joined_labels.py invariants/*.py",
-    "encoder": "unit/test_features.py test_regressor.py",
+    "encoder": "columns/test_*.py test_regressor.py",
     "outputs": "unit/test_outputs.py",
-    "columns": "unit/test_columns.py",
+    "columns": "columns/test_kinds.py",
     "estimators": "test_regressor.py test_classifier.py test_predicting.py invariants/*.py",
     "poison": "test_kernels.py invariants/*.py test_undo.py test_poisoned_batch.py",
     "distributions": "test_distributions.py pipeline/test_intervals.py",
@@ -245,7 +245,7 @@ FAULTS = {
         Fault("missing-is-zero", "value = fill[c] if math.isnan(x) else x", "value = 0.0 if math.isnan(x) else x"),
         Fault("week-begins-on-thursday", "_turn(seconds + MONDAY, WEEK)", "_turn(seconds, WEEK)"),
         Fault("naive-time-is-local", "moment = moment.replace(tzinfo=UTC)", "moment = moment.astimezone(UTC)"),
-        Fault("late-column-moves-powers", "[first + d * N + r for d", "[first + d * layout.numeric + r for d"),
+        Fault("late-column-moves-powers", "[later.n_features(d + 1) + r for d", "[self.n_features(d + 1) + r for d"),
         Fault("levels-one-too-few", "len(known) > self.max_levels", "len(known) >= self.max_levels"),
         Fault("scale-from-clipped-only", "np.maximum(deviations, LEAST_SCALE * plain)", "deviations"),
         Fault("unknown-scale-judges", "return scale > 0.0 and size", "return size"),
@@ -254,12 +254,10 @@ FAULTS = {
         Fault("rejected-widens-range", "elif learns:\n            for j", "if learns:\n            for j"),
         Fault(
             "late-column-not-judged",
-            "*self._kinds_of(additions)], dtype",
-            "*[CATEGORICAL for _ in additions.fields]], dtype",
+            "verdicts = trial.screen(rows, targets)",
+            "verdicts = trial.screen(rows[:, : len(self.fields)], targets)",
         ),
-        Fault(
-            "predictions-not-bounded", "np.minimum(np.maximum(X, self._plan.lowest), self._plan.highest)", "X.copy()"
-        ),
+        Fault("predictions-not-bounded", "np.minimum(np.maximum(X, self.plan.lowest), self.plan.highest)", "X.copy()"),
     ],
     "outputs": [
         Fault(
@@ -270,7 +268,7 @@ FAULTS = {
         Fault("device-replaced", "if target.exists() and not (target.is_file() or target.is_dir()):", "if False:"),
     ],
     "columns": [
-        Fault("marker-is-a-category", "        or text.lower() in MISSPELLED\n", ""),
+        Fault("marker-is-a-category", " or plain.lower() in MISSPELLED", ""),
         Fault(
             "empty-text-is-a-category",
             "if not plain or plain.isspace():\n        return None",
@@ -283,8 +281,8 @@ FAULTS = {
         ),
         Fault(
             "first-value-over-a-setting",
-            "return self.kind(name) or kind_in_python(value)",
-            "return kind_in_python(value)",
+            "self.given.kind(name) or kind_in_python(value)",
+            "kind_in_python(value)",
         ),
         Fault("type-of-categories-ignored", 'if X[name].dtype == "category"]', "if False]"),
         Fault("standard-scaler-not-noticed", "math.isclose(abs(column[at]), math.sqrt(at), rel_tol=1e-6)", "False"),

@@ -115,7 +115,7 @@ def test_parameters_in_the_order_of_fortran_are_learned():
 
 
 REPLACED = ["context", "phase", *(f"context.{name}" for name in ("options", "detector", "encoder", "recent"))]
-REPLACED += [f"context.encoder.{name}" for name in ("_plan", "scaler", "scales", "target_scales", "bounds", "doubts")]
+REPLACED += [f"context.encoder.{name}" for name in ("plan", "scaler", "scales", "target_scales", "bounds", "doubts")]
 REPLACED += ["context.encoder.target_bounds", "phase.leader", "phase.portfolio", "phase.portfolio.members"]
 REPLACED += ["phase.portfolio.weights", "phase.portfolio.means", "phase.portfolio.means.weights"]
 

@@ -8,12 +8,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from streammoe.columns.encoder import Encoder
 from streammoe.engine import mixture
 from streammoe.engine.mean_trust import MeanTrust
 from streammoe.engine.members.contract import Predictor
 from streammoe.engine.mixture import Candidate
 from streammoe.engine.state import MMState
-from streammoe.features import Encoder
 from streammoe.model.context import Context, Moves
 from streammoe.types import AnyArray, FloatArray
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from streammoe.checked import array_of
+from streammoe.columns.encoder import Encoder
+from streammoe.columns.scaling import Scaler, restored_scaler, wider_scaler
 from streammoe.engine import mixture
 from streammoe.engine.mixture import Candidate
 from streammoe.engine.state import MMState, UnsoundError, copy_array, copy_state, state_arrays
-from streammoe.features import Encoder
 from streammoe.kernels.state import Trace
 from streammoe.model.context import Context
-from streammoe.scaling import Scaler, restored_scaler, wider_scaler
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 FIRST_FIT = 400

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from streammoe.columns.encoder import Encoder
+from streammoe.columns.outliers import MAX_ERROR_SHARE, winsorised
+from streammoe.columns.scaling import Scaler, without_inputs
 from streammoe.engine import warmup
 from streammoe.engine.warmup_buffer import CENTERED_AT, WarmUpBuffer
-from streammoe.features import Encoder
 from streammoe.model.context import Context
-from streammoe.outliers import MAX_ERROR_SHARE, winsorised
-from streammoe.scaling import Scaler, without_inputs
 from streammoe.types import BoolArray, FloatArray
 
 PLAUSIBLE = 12.0

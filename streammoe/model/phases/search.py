@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.checked import array_of, require
+from streammoe.columns.outliers import winsorised
+from streammoe.columns.scaling import Scaler, wider_scaler
 from streammoe.engine import model_selection, warmup
 from streammoe.engine.jobs import Job, StepwiseJob
 from streammoe.engine.state import MMState, UnsoundError, copy_state, widen, with_class
 from streammoe.engine.warmup_buffer import WarmUpBuffer
 from streammoe.model.context import DESIGN_COST, SCALER_COST, Context
 from streammoe.model.phases.provisional import RESTARTS
-from streammoe.outliers import winsorised
-from streammoe.scaling import Scaler, wider_scaler
 from streammoe.types import AnyArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
@@ -104,7 +104,7 @@ class Search:
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return what identifies the fit, given the buffer, as named arrays."""
-        counts = [self.n, self._frozen.encoder.n_entries, self._frozen.targets.n_outputs, self.is_brief]
+        counts = [self.n, len(self._frozen.encoder.columns.entries), self._frozen.targets.n_outputs, self.is_brief]
         return {"warmup.search": np.array(counts, dtype=np.int64)}
 
     @classmethod
@@ -118,7 +118,7 @@ class Search:
             return None
         n, n_entries, n_outputs, is_brief = array_of(arrays, "warmup.search", "int64", (4,), least=0.0).tolist()
         encoder = context.encoder
-        possible = 0 < n <= one.count and n_entries <= encoder.n_entries and is_brief < 2
+        possible = 0 < n <= one.count and n_entries <= len(encoder.columns.entries) and is_brief < 2
         require(possible, f"array warmup.search holds {n, n_entries, is_brief}, which does not fit the buffer")
         known = context.targets.n_outputs
         fixed = context.family.is_metric and n_outputs == known
@@ -132,14 +132,14 @@ class Search:
             f"array warmup.search holds {n_outputs} classes, but there are more in its rows",
         )
         frozen = context.copy()
-        frozen.encoder = encoder.before(n_entries)
+        frozen.encoder = encoder.with_first(n_entries)
         frozen.targets = frozen.targets.before(n_outputs)
         F = len(frozen.encoder.fields)
         require(
             bool(np.isnan(X[:, F:]).all()), f"array warmup.search holds {F} columns, but there are more in its rows"
         )
         rows = np.ascontiguousarray(X[:, :F])
-        frozen.encoder.check_rows(rows)
+        frozen.encoder.columns.check_rows(rows)
         return cls(frozen, Rows(rows, Y, weights), is_brief=bool(is_brief))
 
     # -- The fit -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streammoe.columns.fitting import fit_bounds
+from streammoe.columns.scaling import wider_scaler
 from streammoe.engine import mixture, warmup
 from streammoe.engine.companions import Companions
 from streammoe.engine.members.contract import Predictor
@@ -22,7 +24,6 @@ from streammoe.model.phases.replay import Replay, cost_after
 from streammoe.model.phases.rescaling import Rescaling, encoder_of, relearned_rows
 from streammoe.model.phases.search import Found, Search
 from streammoe.model.phases.streaming import Streaming
-from streammoe.scaling import wider_scaler
 from streammoe.types import AnyArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
@@ -328,9 +329,9 @@ class WarmUp(Phase):
         X, Y, _ = self.one.rows()
         if search.is_brief:
             own.detector = None
-            encoder.fit_target_bounds(Y[: search.n])
+            fit_bounds(encoder, None, Y[: search.n])
             return Replay(own, phase, search.n)
-        encoder.fit_bounds(X[: search.n], Y[: search.n])
+        fit_bounds(encoder, X[: search.n], Y[: search.n])
         if left_out := int(context.left_out(encoder, Y[: search.n]).sum()):
             LOGGER.warning(
                 "warm-up: %d of %d events have targets far out, and were left out of the fit", left_out, search.n

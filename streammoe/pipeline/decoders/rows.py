@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from streammoe.columns import ColumnKind, Fixed
+from streammoe.columns.kinds import ColumnKind, GivenKinds
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.model.checks import LARGEST_WEIGHT
 from streammoe.notation import NUMBER, USUAL, Notation, Notations
@@ -70,12 +70,12 @@ class FieldRoles(NamedTuple):
     def first_kind(self, field: str, value: object, *, text: bool) -> ColumnKind | None:
         """Return what a late column holds whose first value is this one; None if that is missing."""
         by_type: ColumnKind | None = "category" if field in self.typed else None
-        return self.fixed.kind(field) or by_type or first_kind(value, text, self.notations.of(field))
+        return self.given_kinds.kind(field) or by_type or first_kind(value, text, self.notations.of(field))
 
     @property
-    def fixed(self) -> Fixed:
+    def given_kinds(self) -> GivenKinds:
         """Columns whose kind does not depend on their first value."""
-        return Fixed(self.categorical, self.timestamps, self.numeric, self.lagged)
+        return GivenKinds(self.categorical, self.timestamps, self.numeric, self.lagged)
 
     def explained(self, error: InvalidEvent) -> InvalidEvent:
         """Return the error of a value with the advice that its role requires."""
@@ -86,7 +86,7 @@ class FieldRoles(NamedTuple):
         if name in self.targets and message == str(error):
             message += '; for classes set model.kind = "classifier"'
         message = message.replace(IF_CATEGORY, "")
-        return self.fixed.explained(InvalidEvent(message, reason=error.reason, feature=name))
+        return self.given_kinds.explained(InvalidEvent(message, reason=error.reason, feature=name))
 
     @property
     def slots(self) -> tuple[Slot, ...]:

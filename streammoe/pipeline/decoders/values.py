@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 
-from streammoe.columns import ColumnKind, kind_of
+from streammoe.columns.kinds import ColumnKind, kind_of
 from streammoe.errors import InvalidEvent
 from streammoe.notation import (
     BOOLEANS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.columns import IN_QUOTES, repair_of
+from streammoe.columns.kinds import IN_QUOTES, repair_of
 from streammoe.errors import InvalidEvent
 from streammoe.notation import as_text
 from streammoe.text import shown
@@ -53,18 +54,15 @@ def number(value: object, name: object, advice: str = NO_VALUE) -> float:
         try:
             result = float(value)
         except OverflowError:
-            problem, reason = "does not fit into a 64-bit float", "out_of_range"
+            raise _invalid(name, value, f"does not fit into a 64-bit float; {advice}", "out_of_range") from None
         except ValueError:  # a signalling NaN
-            problem, reason = "is not a finite number", "not_finite"
-        else:
-            if result - result == 0.0:
-                return result
-            problem, reason = "is not a finite number", "not_finite"
-    else:
-        problem, reason = f"is {type_in_words(value)}, not a number", "wrong_type"
-        if isinstance(value, str) and (repair := repair_of(value)):
-            advice = f"{repair} and convert it with float()" if repair != IN_QUOTES else "convert it with float()"
-    raise _invalid(name, value, f"{problem}; {advice}", reason)
+            result = math.nan
+        if result - result == 0.0:
+            return result
+        raise _invalid(name, value, f"is not a finite number; {advice}", "not_finite")
+    if isinstance(value, str) and (repair := repair_of(value)):
+        advice = f"{repair} and convert it with float()" if repair != IN_QUOTES else "convert it with float()"
+    raise _invalid(name, value, f"is {type_in_words(value)}, not a number; {advice}", "wrong_type")
 
 
 def level(value: object, name: object) -> str:

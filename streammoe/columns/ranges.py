@@ -8,15 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.checked import array_of, require
-from streammoe.kernels.features import BLOCK, RUN, SETTLED
-from streammoe.outliers import MAX_OUTLIER_SHARE, winsorised
-from streammoe.types import AnyArray, FloatArray, IntArray
+from streammoe.columns.arrays import joined
+from streammoe.columns.outliers import MAX_OUTLIER_SHARE, winsorised
+from streammoe.kernels.features import BLOCK, FAR, FEW, RUN, SETTLED
+from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
 ABSURD = 10.0
 """A buffered value does not count towards the bounds if it is this many times farther from the edge to which outliers
 are clipped than the edge is from the median."""
-
-
 ENOUGH = 100
 ENOUGH_SHARE = 0.25
 """Number of buffered values, other than the most common one, and their share of all, that settle the bounds of a
@@ -38,23 +37,6 @@ class Scales(NamedTuple):
         """Return the scales of columns without values."""
         return cls(np.zeros(n_columns), np.zeros((n_columns, BLOCK)), np.zeros(n_columns, dtype=np.int64))
 
-    def copied(self) -> Scales:
-        """Return an independent copy."""
-        return Scales(self.scales.copy(), self.blocks.copy(), self.filled.copy())
-
-    def widened(self, more: int) -> Scales:
-        """Return an independent copy with `more` additional columns."""
-        new = Scales.blank(more)
-        return Scales(
-            np.concatenate([self.scales, new.scales]),
-            np.concatenate([self.blocks, new.blocks]),
-            np.concatenate([self.filled, new.filled]),
-        )
-
-    def part(self, columns: IntArray) -> Scales:
-        """Return the scales of some columns, in this order."""
-        return Scales(self.scales[columns], self.blocks[columns], self.filled[columns])
-
     def union(self, other: Scales) -> Scales:
         """Return scales that accept what either of both does, with no block begun."""
         return Scales.blank(len(self.scales))._replace(scales=np.maximum(self.scales, other.scales))
@@ -65,16 +47,11 @@ class Scales(NamedTuple):
 
     @classmethod
     def restored(cls, arrays: Mapping[str, AnyArray], name: str, n_columns: int) -> Scales:
-        """Restore scales from the arrays that `arrays` returned.
-
-        Raises:
-            CheckpointError: an array is missing, has another shape, or holds invalid values.
-        """
-        return cls(
-            array_of(arrays, name, "float64", (n_columns,), least=0.0),
-            array_of(arrays, f"{name}.blocks", "float64", (n_columns, BLOCK), least=0.0),
-            array_of(arrays, f"{name}.filled", "int64", (n_columns,), least=0, most=BLOCK - 1),
-        ).copied()
+        """Restore scales from what `arrays` returned; raise `CheckpointError` for anything else."""
+        scales = array_of(arrays, name, "float64", (n_columns,), least=0.0)
+        blocks = array_of(arrays, f"{name}.blocks", "float64", (n_columns, BLOCK), least=0.0)
+        filled = array_of(arrays, f"{name}.filled", "int64", (n_columns,), least=0, most=BLOCK - 1)
+        return joined(cls(scales, blocks, filled))
 
 
 def limits_of(values: FloatArray, factor: float) -> FloatArray:
@@ -93,6 +70,14 @@ def limits_of(values: FloatArray, factor: float) -> FloatArray:
         scale = float(np.median(blocks, axis=1).max()) if len(blocks) else float(np.median(known))
         limits[j] = factor * scale
     return limits
+
+
+def within(values: FloatArray, limits: FloatArray) -> FloatArray:
+    """Return buffered values, (n, C), with NaN for those that would be out of range if they came now.
+
+    When they came, the scale of the column may not have been known.
+    """
+    return np.where(np.abs(values) > limits, np.nan, values)
 
 
 class Bounds(NamedTuple):
@@ -136,24 +121,6 @@ class Bounds(NamedTuple):
             bounds.seen[j] = 1 + (SETTLED if is_settled else min(others, SETTLED))
         return bounds
 
-    def copied(self) -> Bounds:
-        """Return an independent copy."""
-        return Bounds(self.low.copy(), self.high.copy(), self.first.copy(), self.seen.copy())
-
-    def widened(self, more: int) -> Bounds:
-        """Return an independent copy with `more` additional columns."""
-        new = Bounds.blank(more)
-        return Bounds(
-            np.concatenate([self.low, new.low]),
-            np.concatenate([self.high, new.high]),
-            np.concatenate([self.first, new.first]),
-            np.concatenate([self.seen, new.seen]),
-        )
-
-    def part(self, columns: IntArray) -> Bounds:
-        """Return the bounds of some columns, in this order."""
-        return Bounds(self.low[columns], self.high[columns], self.first[columns], self.seen[columns])
-
     def union(self, other: Bounds) -> Bounds:
         """Return the bounds that contain both."""
         old, new = self.seen > 0, other.seen > 0
@@ -164,18 +131,20 @@ class Bounds(NamedTuple):
             np.maximum(self.seen, other.seen),
         )
 
+    def are_far(self, values: FloatArray, few: int = FEW) -> BoolArray:
+        """Return which values, (n, C), are far beyond the bounds; none in columns with no more than a few values."""
+        reach = np.where(self.seen > few, FAR * (self.high - self.low), np.inf)
+        found: BoolArray = (self.low - reach > values) | (self.high + reach < values)
+        return found
+
     def arrays(self, name: str) -> dict[str, AnyArray]:
         """Return the bounds as named arrays."""
         return {name: np.stack([self.low, self.high, self.first]), f"{name}.seen": self.seen}
 
     @classmethod
     def restored(cls, arrays: Mapping[str, AnyArray], name: str, n_columns: int) -> Bounds:
-        """Restore bounds from the arrays that `arrays` returned.
-
-        Raises:
-            CheckpointError: an array is missing, has another shape, or holds invalid values.
-        """
+        """Restore bounds from what `arrays` returned; raise `CheckpointError` for anything else."""
         low, high, first = array_of(arrays, name, "float64", (3, n_columns))
         require((low <= high).all(), f"array {name} holds lower bounds above the upper ones")
         seen = array_of(arrays, f"{name}.seen", "int64", (n_columns,), least=0, most=SETTLED + 3 * RUN)
-        return cls(low, high, first, seen).copied()
+        return joined(cls(low, high, first, seen))

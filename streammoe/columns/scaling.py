@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.checked import array_of, require
+from streammoe.columns.arrays import joined
+from streammoe.columns.outliers import MAX_OUTLIER_SHARE, winsorised
 from streammoe.kernels.features import STILL
 from streammoe.kernels.linalg import VANISHED
-from streammoe.outliers import MAX_OUTLIER_SHARE, winsorised
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
 LEAST_SCALE = 1e-3
@@ -38,12 +39,7 @@ def identity_scaler(n_columns: int, n_outputs: int) -> Scaler:
 
 def wider_scaler(scaler: Scaler, n_columns: int) -> Scaler:
     """Extend a scaler to `n_columns` columns; new ones are neither centered nor scaled."""
-    more = n_columns - len(scaler.fill)
-    return scaler._replace(
-        fill=np.concatenate([scaler.fill, np.zeros(more)]),
-        center=np.concatenate([scaler.center, np.zeros(more)]),
-        scale=np.concatenate([scaler.scale, np.ones(more)]),
-    )
+    return joined(scaler, identity_scaler(n_columns - len(scaler.fill), 0))
 
 
 def without_inputs(scaler: Scaler, Y: FloatArray) -> Scaler:
@@ -61,11 +57,7 @@ def without_inputs(scaler: Scaler, Y: FloatArray) -> Scaler:
 
 
 def restored_scaler(arrays: Mapping[str, AnyArray], prefix: str, n_columns: int, n_outputs: int) -> Scaler:
-    """Restore the scaler whose arrays are called ``prefix.fill`` and so on.
-
-    Raises:
-        CheckpointError: one is missing, has another shape, or holds invalid values.
-    """
+    """Restore the scaler whose arrays are called ``prefix.fill`` and so on; raise `CheckpointError` otherwise."""
     C, Q = n_columns, n_outputs
     shapes = {"fill": C, "center": C, "scale": C, "target_center": Q, "target_scale": Q}
     scaler = Scaler(*(array_of(arrays, f"{prefix}.{name}", "float64", (shapes[name],)) for name in Scaler._fields))

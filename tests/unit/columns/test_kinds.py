@@ -12,7 +12,7 @@ import pytest
 from river import datasets, preprocessing
 
 from streammoe import InvalidEvent, MoEClassifier, MoERegressor, load
-from streammoe.columns import kind_of
+from streammoe.columns.kinds import kind_of
 from streammoe.notation import CommaText
 from streammoe.options import WarmUp
 from streammoe.pipeline.decoders.values import TooLarge, Unreadable, first_kind

@@ -28,10 +28,7 @@ CODES: Mapping[ColumnKind, int] = {
     "category": CATEGORICAL,
     "time": TIMESTAMP,
 }
-"""The kinds of fields that kernels know: a truth value is the number 1 or 0."""
-KINDS: Mapping[int, ColumnKind] = {NUMERIC: "number", CATEGORICAL: "category", TIMESTAMP: "time"}
-"""The kinds of those fields."""
-
+"""Kinds as kernels know them: a truth value is the number 1 or 0."""
 IN_QUOTES = "write it without quotes"
 """What `repair_of` says of a text that is a number."""
 _TIME = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])|\d{4}-\d\d-\d\d(?:[Tt ]\d\d.*)?", re.ASCII)
@@ -62,7 +59,8 @@ def kind_of(value: object, *, text: bool = False) -> ColumnKind | None:
     plain = tidied(str(value))
     if not plain or plain.isspace():
         return None
-    if _is_meant_as_number(plain):
+    without_value = NOT_FINITE.fullmatch(plain) or plain in MISSING or plain.lower() in MISSPELLED
+    if NUMBER.fullmatch(plain) or without_value or remedy_of(plain):
         return "number"
     if text and plain.lower() in BOOLEANS:
         return "boolean"
@@ -81,17 +79,6 @@ def kind_in_python(value: object) -> ColumnKind | None:
         return kind_of(value)
     plain = str(value).strip()
     return ("time" if _TIME.fullmatch(plain) else "category") if plain else None
-
-
-def _is_meant_as_number(text: str) -> bool:
-    """Return whether a text is a number, or what is written where a number is missing or not finite."""
-    return bool(
-        NUMBER.fullmatch(text)
-        or NOT_FINITE.fullmatch(text)
-        or text in MISSING
-        or text.lower() in MISSPELLED
-        or remedy_of(text)
-    )
 
 
 def repair_of(text: str) -> str:
@@ -117,8 +104,8 @@ def repair_of(text: str) -> str:
     return ", ".join(steps)
 
 
-class Fixed(NamedTuple):
-    """The columns whose kind settings fix."""
+class GivenKinds(NamedTuple):
+    """The columns whose kind settings give."""
 
     categorical: Collection[Any] = frozenset()
     timestamps: Collection[Any] = frozenset()
@@ -133,10 +120,6 @@ class Fixed(NamedTuple):
         if name in self.timestamps:
             return "time"
         return "number" if name in self.numeric or name in self.lagged else None
-
-    def kind_in_python(self, name: object, value: object) -> ColumnKind | None:
-        """Return the kind of a column with this first value; None if neither an argument nor the value decides."""
-        return self.kind(name) or kind_in_python(value)
 
     def explained(self, error: InvalidEvent) -> InvalidEvent:
         """Return the error of a value that is no number with the reason why it must be one, if that is its lags."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe.outliers import MAX_DEVIATIONS, code_of, winsorised
+from streammoe.columns.outliers import MAX_DEVIATIONS, code_of, winsorised
 
 RNG = np.random.default_rng(0)
 RARE = np.zeros((500, 2))

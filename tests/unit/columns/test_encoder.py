@@ -1,8 +1,7 @@
-"""Events as rows: values, columns, levels, times, and what is out of range. The kernels below it have tests too."""
+"""Events as rows: columns, levels, times, and what is out of range. The kernels below it have tests too."""
 
 import math
-import time
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from decimal import Decimal
 from statistics import median
 
@@ -12,15 +11,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from streammoe.columns.encoder import Encoder
+from streammoe.columns.fitting import fit_scaler
+from streammoe.columns.kinds import GivenKinds
+from streammoe.columns.layout import CYCLES
+from streammoe.columns.values import level, seconds
 from streammoe.errors import InvalidEvent
-from streammoe.features import Encoder
 from streammoe.kernels.features import BLOCK, RUN, SETTLED
-from streammoe.layout import CYCLES
-from streammoe.values import level, number, quantity, seconds
 
 
-def encoder(columns=(), *, degree=1, gate_degree=1, range_factor=1e6, **kinds):
-    made = Encoder(n_outputs=1, degree=degree, gate_degree=gate_degree, range_factor=range_factor, **kinds)
+def encoder(columns=(), *, categorical=(), timestamps=(), **given):
+    options = {"degree": 1, "gate_degree": 1, "range_factor": 1e6} | given
+    made = Encoder(n_outputs=1, given=GivenKinds(categorical, timestamps), **options)
     made.set_columns(columns)
     return made
 
@@ -40,63 +42,6 @@ def features(of, rows):
         block[:, :width].tolist()
         for block, width in zip(found, (of.n_gate_features, of.n_expert_features), strict=True)
     )
-
-
-# --- values, beyond the tables of docs/bad-input.md -----------------------------------------------------------------
-
-NOON = 1_769_860_800.0
-VALUES = {
-    number: [(1, 1.0), (np.bool_(False), 0.0), (np.float32(0.5), 0.5), (Decimal("0.1"), 0.1)],
-    quantity: [(Decimal("-1e9"), -1e9), (date(1970, 1, 3), 172_800.0), (datetime(2026, 1, 31, 12, tzinfo=UTC), NOON)],
-    level: [
-        *[("", ""), (np.str_("red"), "red"), (np.False_, "false"), (np.int8(-7), "-7"), (-0.0, "0"), (0.1, "0.1")],
-        *[(1e22, "10000000000000000000000"), (np.float32(0.5), "0.5"), (Decimal("7.0"), "7"), (10**30, "1" + "0" * 30)],
-    ],
-    seconds: [
-        *[(np.int64(86_400), 86_400.0), (1e300, 1e300), (datetime(2026, 1, 31, 12, tzinfo=UTC), NOON)],
-        (datetime(2026, 1, 31, 12), NOON),  # noqa: DTZ001 - what says nothing is UTC
-        (datetime(2026, 1, 31, 14, tzinfo=timezone(timedelta(hours=2))), NOON),
-        *[(pd.Timestamp("2026-01-31 12:00"), NOON), (date(2026, 1, 31), NOON - 43_200.0)],
-        *[("2026-01-31t12:00:00z", NOON), ("2026-01-31 12:00", NOON), ("20260131T120000Z", NOON)],
-        *[("2026-01-31T12:00:00.25Z", NOON + 0.25), ("1969-12-31T23:59:59.5", -0.5), ("0001-01-01", -62_135_596_800.0)],
-        (datetime.max.replace(tzinfo=UTC), 253_402_300_800.0),
-    ],
-}
-REJECTED = {
-    number: {
-        "wrong_type": ["x" * 10_000, 1j],
-        "not_finite": [-np.inf, np.float64("nan"), Decimal("inf"), Decimal("sNaN")],
-    },
-    quantity: {"wrong_type": ["2026-01-31", np.timedelta64(1, "s")], "not_finite": [-np.inf]},
-    level: {"wrong_type": [b"red", 1j], "not_finite": [np.float32("inf")]},
-    seconds: {
-        "wrong_type": [np.True_, b"2026-01-31", "1769860800", "20260131.05", "2026-01-31T25:00", "0000-01-01"],
-        "not_finite": [pd.NaT],
-    },
-}
-
-
-@pytest.fixture
-def far_from_utc():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TZ", "UTC+5")
-        time.tzset()
-        yield
-    time.tzset()
-
-
-@pytest.mark.parametrize("read", VALUES)
-def test_a_value_is_the_same_in_every_form_and_all_else_is_rejected(read, far_from_utc):
-    for value, expected in VALUES[read]:
-        found = read(value, "a")
-        assert (type(found), found) == (type(expected), expected)
-    # Python itself cannot write this number.
-    for reason, values in {**REJECTED[read], "out_of_range": [10**5000]}.items():
-        for value in values:
-            with pytest.raises(InvalidEvent) as rejected:
-                read(value, "sensor 7")
-            assert (rejected.value.feature, rejected.value.reason) == ("sensor 7", reason)
-            assert len(str(rejected.value)) < 300
 
 
 def test_an_event_with_a_missing_value_is_one_without_its_key():
@@ -187,6 +132,15 @@ def test_valid_data_of_any_unit_is_in_range_and_what_is_absurd_is_not():
         )
 
 
+def test_rows_that_are_taken_together_are_judged_by_those_before_and_leave_nothing_behind():
+    made = encoder(["a"])
+    rows = np.append(np.full(BLOCK, 3.0), 1e30)[:, None]
+    with pytest.raises(InvalidEvent, match="accepted values are about 3 and") as rejected:
+        made.take(rows, np.ones((BLOCK + 1, 1)))
+    assert rejected.value.row == BLOCK
+    assert not made.scales.scales.any()
+
+
 def upper_bounds(values):
     """Upper bounds of a settled column of numbers from 0 to 1 after each of these further values."""
     made = encoder(["a"], holds=True)
@@ -217,7 +171,6 @@ def test_beyond_max_levels_none_is_added_which_is_logged_once(caplog):
         row = take(made, {"c": text})
         made.notice_unplaced(row[None], np.zeros((1, 1)))
     assert made.levels == {"c": {"a": 0, "b": 1}}
-    assert made.unplaced == {"c": 2}
     (record,) = caplog.records
     assert "c: has 2 levels" in record.message
     assert "max_levels" in record.message
@@ -229,8 +182,8 @@ def test_arrivals_say_where_an_array_has_to_be_cut():
     texts = {"c": ["a", None, "b", "z", "c", "e"], "d": ["p", "p", "q", "p", None, "r"]}
     learned = np.array([True, True, True, False, True, True])
     expected = [(0, (("d", "p"),)), (2, (("c", "b"), ("d", "q"))), (4, (("c", "c"),)), (5, (("d", "r"),))]
-    assert made.arrivals(texts, learned) == expected
-    assert made.arrivals({"c": ["z"]}) == [(0, (("c", "z"),))]
+    assert made.columns.arrivals(texts, learned) == expected
+    assert made.columns.arrivals({"c": ["z"]}) == [(0, (("c", "z"),))]
 
 
 # --- features -------------------------------------------------------------------------------------------------------
@@ -247,7 +200,7 @@ def test_numbers_that_vary_have_mean_0_and_deviation_1():
     X = np.column_stack([X, np.full(n, 0.1), 1e9 + 1e-7 * np.arange(n), np.full(n, np.nan), far, absurd])
     Y = rng.normal(7.0, 3.0, size=(n, 1))
     before = dict(zip(made.feature_names, made.design(X)[1].T[1:].copy(), strict=False))
-    made.fit_scaler(X, Y, standardize=True)
+    fit_scaler(made, X, Y, standardize=True)
     after = dict(zip(made.feature_names, made.design(X)[1].T[1:], strict=False))
     for name, present in (("a", np.ones(n, bool)), ("gaps", ~np.isnan(X[:, 3]))):
         assert after[name][present].mean() == pytest.approx(0.0, abs=1e-9)
@@ -334,7 +287,7 @@ def test_features_are_what_their_names_say(events, degree):
 @settings(max_examples=30)
 @given(events=st.lists(sound, min_size=2, max_size=12), first=st.integers(1, 11), degree=degrees)
 @example(events=[{"a": 2.0}, {"b": 3.0}], first=1, degree=(3, 3))
-def test_old_features_stand_where_moved_says(events, first, degree):
+def test_old_features_stand_where_the_layout_says(events, first, degree):
     first = min(first, len(events) - 1)
     made = made_of(events[:first], *degree)
     layout, n_fields = made.layout, len(made.fields)
@@ -345,7 +298,7 @@ def test_old_features_stand_where_moved_says(events, first, degree):
     missing = np.full((first, len(made.fields) - n_fields), np.nan)
     after = features(made, np.concatenate([rows, missing], axis=1))
     for at, power in enumerate((made.gate_degree, made.degree)):
-        places = made.moved(layout, power)
+        places = layout.places_in(made.layout, power)
         wide = np.array(after[at])
         assert wide[:, places].tolist() == before[at]
         assert (np.delete(wide, places, axis=1) == 0).all()

@@ -1,0 +1,1 @@
+"""Columns: what the fields of events hold, and an event as a row of numbers and of features."""

@@ -1,0 +1,405 @@
+"""The encoder: an event as a raw row, screened and held to what was seen before, and raw rows as features."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from streammoe.checked import array_of
+from streammoe.columns.arrays import joined
+from streammoe.columns.kinds import ColumnKind, GivenKinds
+from streammoe.columns.layout import NO_ADDITIONS, UNPLACED, Additions, Columns, padded
+from streammoe.columns.ranges import Bounds, Scales
+from streammoe.columns.scaling import Scaler, identity_scaler, restored_scaler, wider_scaler
+from streammoe.columns.values import check_name, is_missing, level, not_a_mapping, quantity, seconds
+from streammoe.errors import InvalidEvent
+from streammoe.kernels.features import PATIENCE, SETTLED, clip_rows, expand_rows, hold_predictions, screen_rows
+from streammoe.notation import NUMBER
+from streammoe.replacements import Noticed
+from streammoe.text import shown
+from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
+
+LOGGER = logging.getLogger("streammoe.columns")
+ABSOLUTE_LIMIT = 1e50
+"""Beyond this, a square no longer fits into a Gram matrix with others."""
+FURTHEST = 25.0
+"""Deviations from the center of a column to which numbers are held in a warm-up."""
+MARGIN = 0.1
+"""How far beyond the range seen so far a number may be, in widths of that range."""
+INPUT_PACE = 1e-4
+"""How far an event whose input is outside of its range widens that, likewise: slower than a mixture learns there."""
+TARGET_PACE = 0.1
+"""The same of targets: predictions must follow a shift at once."""
+NO_TARGETS = np.empty((0, 1))
+NO_LAG = math.inf
+"""A lag that is known to be missing, where NaN is one that is yet to be filled in."""
+FULL = (
+    "%s: has %d levels, as many as max_levels allows; events with others are learned without them. If it holds numbers "
+    "or times, name it in numeric or timestamps, and start over"
+)
+MIXED = (
+    "%s: its first value made it a column of categories, and %s is one of them now; name it in categorical if that is "
+    "meant, or in numeric and start over"
+)
+UNASKED = np.empty(0, dtype=np.bool_)
+FLOATS = {float}
+"""The types of the values of nearly all events."""
+
+
+class Encoder(Noticed):
+    """Encoder of events into raw rows, and of raw rows into features.
+
+    A raw row (F,) has one number for each field: the value; the code 0, 1, … of the level, −1 for one without a column;
+    seconds since 1970-01-01 UTC; NaN where missing. Fields and levels are only appended (see `Columns`), so existing
+    raw rows remain valid.
+
+    Args:
+        n_outputs: Q.
+        degree: highest power of the numeric fields in expert features.
+        gate_degree: highest power in gate features.
+        range_factor: factor of the range rule for numeric fields and targets; 0 disables it.
+        given: what settings say that fields hold; of others the first value decides.
+        max_levels: maximum number of levels of a field that become columns.
+        holds: whether inputs and predictions are held to what was seen.
+        lagged: names of the first fields, numbers that come from earlier events.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_outputs: int,
+        degree: int,
+        gate_degree: int,
+        range_factor: float,
+        given: GivenKinds,
+        max_levels: int = 64,
+        holds: bool = False,
+        lagged: Sequence[str] = (),
+    ) -> None:
+        self.n_outputs = n_outputs
+        self.degree = degree
+        self.gate_degree = gate_degree
+        self.range_factor = range_factor
+        self.holds = holds
+        self.limit = float(min(ABSOLUTE_LIMIT, 1e150 ** (1.0 / max(degree, gate_degree, 1))))
+        """Largest absolute value of a number whose highest power is still in range."""
+        self.lagged = tuple(lagged)
+        self.n_lags_of_targets = len(self.lagged) * n_outputs // max(n_outputs + len(given.lagged), 1)
+        """Number of lags that are earlier targets; they come first."""
+        self.stated = frozenset[Any](given.categorical)
+        """Fields that settings or a type say to be categories; types are not saved in checkpoints."""
+        self.warned_of: frozenset[tuple[str, Any]] = frozenset()
+        """Fields that may not hold what was meant, with the reason; not saved in checkpoints."""
+        self.scaler = identity_scaler(0, n_outputs)
+        self.scales, self.target_scales = Scales.blank(0), Scales.blank(n_outputs)
+        self.bounds, self.target_bounds = Bounds.blank(0), Bounds.blank(n_outputs)
+        self.doubts = np.zeros(n_outputs)
+        """(Q,) how many targets far out there were of late; see `kernels.features.hold_predictions`."""
+        self.limits: tuple[FloatArray, FloatArray] | None = None
+        """(F,) and (Q,) largest sizes in range of buffered inputs and targets, for an encoder that gets those in parts;
+        others find them. Not saved in checkpoints."""
+        lags = tuple((name, None) for name in self.lagged)
+        self.use(Columns(given, self.lagged, max_levels, self.limit, dict.fromkeys(self.lagged, "number"), lags))
+
+    def use(self, columns: Columns) -> None:
+        """Have these columns, which begin with those so far."""
+        self.columns = columns
+        self.fields, self.levels, self.feature_names = columns.fields, columns.levels, columns.feature_names
+        self.plan, self.layout = columns.plan, columns.layout
+        self.own_fields = self.fields[len(self.lagged) :]
+        """Names of the fields that events hold: all but the lags."""
+        self.n_gate_features, self.n_expert_features = self.widths_with(NO_ADDITIONS)
+        self.gate_width, self.expert_width = padded(self.n_gate_features), padded(self.n_expert_features)
+        more = len(self.fields) - len(self.scales.scales)
+        self.scales, self.bounds = joined(self.scales, Scales.blank(more)), joined(self.bounds, Bounds.blank(more))
+        self.scaler = wider_scaler(self.scaler, len(self.feature_names))
+
+    def copy(self) -> Encoder:
+        """Return an independent copy."""
+        other = copy.copy(self)
+        other.scales, other.target_scales = joined(self.scales), joined(self.target_scales)
+        other.bounds, other.target_bounds = joined(self.bounds), joined(self.target_bounds)
+        other.doubts = self.doubts.copy()
+        return other  # all else is never changed, only replaced
+
+    def scaled(self, scaler: Scaler) -> Encoder:
+        """Return an encoder with another scaler, for `design` and `hold` only: it shares everything that grows.
+
+        Numbers are held to within `FURTHEST` of the center, since no range is known yet.
+        """
+        other = copy.copy(self)
+        other.scaler, other.bounds = scaler, Bounds.blank(len(self.fields))
+        fields, columns = self.plan.numeric.T
+        center, reach = scaler.center[columns], FURTHEST * scaler.scale[columns]
+        other.bounds.low[fields], other.bounds.high[fields] = center - reach, center + reach
+        other.bounds.seen[fields] = np.where((scaler.scale[columns] != 1.0) | (center != 0.0), 1 + SETTLED, 0)
+        return other
+
+    def with_first(self, n_entries: int) -> Encoder:
+        """Return the encoder as it was when it had so many fields and levels, unscaled."""
+        other = self.copy()
+        other.scales, other.bounds, other.scaler = Scales.blank(0), Bounds.blank(0), identity_scaler(0, self.n_outputs)
+        other.use(self.columns.first(n_entries))
+        return other
+
+    def change(self, range_factor: float, max_levels: int) -> None:
+        """Apply settings that may change over a checkpoint."""
+        self.range_factor, self.columns = range_factor, replace(self.columns, max_levels=max_levels)
+
+    @property
+    def held_features(self) -> IntArray:
+        """Indexes of the features that are numbers of degree 1 of a field that has settled, and so is held."""
+        fields, columns = self.plan.numeric.T
+        held: IntArray = 1 + columns[self.bounds.seen[fields] > SETTLED]
+        return held
+
+    def widths_with(self, additions: Additions) -> tuple[int, int]:
+        """Return p_w and p_v, the numbers of gate and expert features, with `additions` added."""
+        layout = self.columns.extended(additions).layout
+        return layout.n_features(self.gate_degree), layout.n_features(self.degree)
+
+    # -- Events to raw rows ----------------------------------------------------------------------------------------
+
+    def set_columns(
+        self, names: Iterable[Any], kinds: Iterable[ColumnKind] | None = None, awaited: Iterable[Any] = ()
+    ) -> None:
+        """Fix the fields of an encoder that has none, in this order; categorical ones have no levels yet.
+
+        They hold what `kinds` say, by default what settings do, and numbers otherwise. Columns that are `awaited`
+        become fields with their first value.
+
+        Raises:
+            InvalidEvent: a name is neither a string nor an integer, or that of a lag.
+        """
+        names, awaited = tuple(names), sorted(awaited, key=str)
+        for name in (*names, *awaited):
+            check_name(name, place="names")
+        self.columns.check_not_lagged((*names, *awaited))
+        columns = self.columns.extended(Additions(names, kinds=() if kinds is None else tuple(kinds)))
+        self.use(replace(columns, awaited=tuple(awaited)))
+
+    def additions(self, event: Mapping[Any, object]) -> Additions:
+        """Return the fields and levels of `event` that learning it would add; see `Columns`."""
+        return self.columns.additions(event)
+
+    def append_levels(self, levels: Iterable[tuple[Any, str]]) -> None:
+        """Add a column for each new level, (field, text), of known fields, in this order; see `Columns.arrivals`."""
+        new = tuple(levels)
+        self.use(self.columns.extended(Additions(levels=new)))
+        self._notice_mixed(new)
+
+    def row(self, event: Mapping[Any, object], additions: Additions = NO_ADDITIONS) -> FloatArray:
+        """Encode one event as a raw row (1, F), or (1, F + new fields) with the codes that new levels will get.
+
+        Other names are ignored; other levels become −1.
+
+        Raises:
+            InvalidEvent: a value is of the wrong type or not finite, or a name is neither a string nor an integer.
+        """
+        if not additions and (values := self.plain_row(event)) is not None and set(map(type, values)) == FLOATS:
+            # NaN and infinities make the sum NaN or infinite.
+            total = sum(values)
+            if total - total == 0.0:
+                return np.array([values])
+        columns = self.columns.extended(additions)
+        index, kinds, levels = columns.index, columns.kinds, columns.levels
+        found = [math.nan] * len(index)
+        try:
+            items = event.items()
+        except AttributeError:
+            raise not_a_mapping(event) from None
+        try:
+            for name, value in items:
+                j = index.get(name)
+                if j is None:
+                    check_name(name)
+                    continue
+                kind = kinds[name]
+                # The first test succeeds for nearly every value; the others would take most of a prediction's time.
+                if kind == "number" and type(value) is float and value - value == 0.0:
+                    found[j] = value
+                elif is_missing(value):
+                    if j < len(self.lagged):
+                        found[j] = NO_LAG
+                elif kind == "number":
+                    found[j] = quantity(value, name)
+                elif kind == "category":
+                    found[j] = levels[name].get(level(value, name), UNPLACED)
+                else:
+                    found[j] = seconds(value, name)
+        except InvalidEvent as error:
+            raise columns.given.explained(error) from None
+        return np.array([found])
+
+    def plain_row(self, event: Mapping[Any, object]) -> tuple[Any, ...] | None:
+        """Return the values of an event in the order of the fields, if it has a value of each and nothing else.
+
+        None as well if some fields are not numbers, or there is just one. The values may be of any type; if all are
+        floats without infinities, they are what `row` returns.
+        """
+        values_of = self.columns.values
+        if values_of is None or type(event) is not dict or len(event) != len(self.fields):
+            return None
+        try:
+            return values_of(event)
+        except KeyError:
+            return None
+
+    # -- Raw rows to features --------------------------------------------------------------------------------------
+
+    def take(self, rows: FloatArray, targets: FloatArray, additions: Additions = NO_ADDITIONS) -> None:
+        """Take rows, (n, F + new fields), into the ranges, and add their new fields and levels: all or nothing.
+
+        Raises:
+            InvalidEvent: a value is out of range; ``row`` is the index of the first such row. Nothing was changed.
+        """
+        self.columns.check_not_lagged(additions.fields)
+        trial = self.copy() if additions or len(rows) > 1 else self  # a single row that is rejected changes nothing
+        if additions:
+            trial.use(self.columns.extended(additions))
+        verdicts = trial.screen(rows, targets)
+        if (verdicts >= 0).any():
+            at = int(np.argmax(verdicts >= 0))
+            error = trial.out_of_range(rows[at], targets[at], int(verdicts[at]))
+            error.row = at
+            raise error
+        if additions:
+            self.use(trial.columns)
+            self._notice_mixed(additions.levels)
+        self.scales, self.target_scales = trial.scales, trial.target_scales
+
+    def screen(self, X: FloatArray, Y: FloatArray) -> IntArray:
+        """Return −1 for each raw row in range, else the offending field; accepted rows are taken into the ranges."""
+        verdicts, factor = np.empty(len(X), dtype=np.int64), self.range_factor
+        screen_rows(X, Y, self.columns.judged, *self.scales, *self.target_scales, factor, self.limit, verdicts)
+        return verdicts
+
+    def out_of_range(self, row: FloatArray, target: FloatArray, verdict: int) -> InvalidEvent:
+        """Return the error for a raw row that `screen` rejected."""
+        name = [*self.fields, *["target"] * len(target)][verdict]
+        value = float(np.concatenate([row, target])[verdict])
+        scale = float(np.concatenate([self.scales.scales, self.target_scales.scales])[verdict])
+        if verdict < len(row) and self.columns.kinds[name] == "time":
+            rule = "a time is in seconds since 1970-01-01 UTC, in the years 1 to 9999; divide milliseconds by 1000"
+        elif abs(value) > self.limit:
+            rule = f"the limit is {self.limit:g}, regardless of range_factor; rescale it, or correct the record"
+        else:
+            rule = (
+                f"accepted values are about {scale:g} and range_factor is {self.range_factor:g}; rescale it or raise "
+                "range_factor (0 disables the rule)"
+            )
+        msg = f"{name!s}: {value:g} is out of range: {rule}"
+        return InvalidEvent(msg, reason="out_of_range", feature=name)
+
+    def bounded(self, X: FloatArray) -> FloatArray:
+        """Clip raw rows to the absolute limits, for predictions, which never raise on range."""
+        bounded: FloatArray = np.minimum(np.maximum(X, self.plan.lowest), self.plan.highest)
+        return bounded
+
+    def hold(self, X: FloatArray, Y: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+        """Return raw rows with their numbers held to what was seen before them, and with those far beyond it held.
+
+        Rows in range that have a target, (n, Q), move the bounds; those without, or with NaN, are only predicted.
+        """
+        if not self.holds:
+            return X, X
+        held, near, targets = X.copy(), X.copy(), NO_TARGETS if Y is None else Y
+        paces = INPUT_PACE, self.n_lags_of_targets, TARGET_PACE
+        clip_rows(X, targets, self.plan.numeric, *self.bounds, MARGIN, *paces, held, near)
+        return held, near
+
+    def hold_predictions(self, predictions: FloatArray, Y: FloatArray | None = None) -> None:
+        """Hold predictions of numbers, (n, Q), in place to the targets seen before them; targets move the bounds."""
+        if self.holds:
+            targets = NO_TARGETS if Y is None else Y
+            hold_predictions(predictions, targets, *self.target_bounds, self.doubts, MARGIN, TARGET_PACE, UNASKED)
+
+    def target_errors(self, Y: FloatArray) -> BoolArray:
+        """Return which of the rows to be learned, (n,), have a target that is taken for an error, being far out."""
+        errors = np.zeros(len(Y), dtype=np.bool_)
+        # Bounds only widen, so what they are after the rows before it matters for a target that is far out now.
+        if self.holds and self.target_bounds.are_far(Y, -1).any():
+            moved, doubts = joined(self.target_bounds), self.doubts.copy()
+            hold_predictions(np.zeros(Y.shape), Y, *moved, doubts, MARGIN, TARGET_PACE, errors)
+        return errors
+
+    def design(self, X: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Compute gate features W and expert features R of raw rows X (n, F), each padded with zeros to its width."""
+        R = self._expand(X, self.degree, self.expert_width)
+        return R if self.gate_degree == self.degree else self._expand(X, self.gate_degree, self.gate_width), R
+
+    def designs(self, held: FloatArray, near: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Compute W and R of held rows as `design` does, and R of those of which only numbers far beyond are held."""
+        W, R = self.design(held)
+        return W, R, R if held is near or ((held == near) | np.isnan(near)).all() else self.design(near)[1]
+
+    def _expand(self, X: FloatArray, degree: int, width: int) -> FloatArray:
+        _, _, _, numeric, coded, places, timed = self.plan
+        fill, center, scale, _, _ = self.scaler
+        out = np.zeros((len(X), width))
+        expand_rows(X, numeric, coded, places, timed, fill, center, scale, degree, out)
+        return out
+
+    # -- Columns that may not hold what was meant ------------------------------------------------------------------
+
+    def notice_unplaced(self, X: FloatArray, Y: FloatArray) -> None:
+        """Warn once of each field with rows to be learned whose level has no column because the field is full."""
+        for name, codes in self.levels.items():
+            if len(codes) < self.columns.max_levels or (FULL, name) in self.warned_of:
+                continue
+            if ((X[:, self.columns.index[name]] == UNPLACED) & ~np.isnan(Y[:, 0])).any():
+                self._warn(FULL, name, len(codes))
+
+    def _notice_mixed(self, levels: Iterable[tuple[Any, str]]) -> None:
+        """Warn once of each field that its first value made one of categories, and that holds numbers too."""
+        for name, text in levels:
+            if name in self.stated or (MIXED, name) in self.warned_of:
+                continue
+            if NUMBER.fullmatch(text) and not _are_numbers(self.levels[name]):
+                self._warn(MIXED, name, shown(text))
+
+    def _warn(self, message: str, name: Any, detail: object) -> None:
+        self.warned_of |= {(message, name)}
+        LOGGER.warning(message, name, detail)
+
+    @property
+    def numbers_as_text(self) -> list[Any]:
+        """Fields taken for categories without a setting, of which each level so far is a number."""
+        return [name for name, levels in self.levels.items() if name not in self.stated and _are_numbers(levels)]
+
+    # -- In a checkpoint -------------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """Return everything that affects future learning, as named arrays; names and levels are JSON."""
+        arrays = {
+            **self.columns.arrays(),
+            **self.scales.arrays("encoder.largest"),
+            **self.target_scales.arrays("encoder.target_largest"),
+            **{f"encoder.{name}": array for name, array in self.scaler._asdict().items()},
+        }
+        if self.holds:
+            arrays |= self.bounds.arrays("encoder.bounds") | self.target_bounds.arrays("encoder.target_bounds")
+            arrays["encoder.doubts"] = self.doubts
+        return arrays
+
+    def restore(self, arrays: Mapping[str, AnyArray]) -> None:
+        """Restore a new encoder from what `arrays` returned; raise `CheckpointError` if it is not of these settings."""
+        self.use(self.columns.restored(arrays))
+        F, Q = len(self.fields), self.n_outputs
+        self.scaler = restored_scaler(arrays, "encoder", len(self.feature_names), Q)
+        self.scales = Scales.restored(arrays, "encoder.largest", F)
+        self.target_scales = Scales.restored(arrays, "encoder.target_largest", Q)
+        if self.holds:
+            self.bounds = Bounds.restored(arrays, "encoder.bounds", F)
+            self.target_bounds = Bounds.restored(arrays, "encoder.target_bounds", Q)
+            self.doubts = array_of(arrays, "encoder.doubts", "float64", (Q,), least=0.0, most=PATIENCE + 1.0).copy()
+
+
+def _are_numbers(levels: Iterable[str]) -> bool:
+    return all(NUMBER.fullmatch(text) for text in levels)

@@ -1,0 +1,362 @@
+"""Fields and levels as columns: their order and places, how they grow, and how checkpoints hold them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from streammoe.checked import as_json, list_of, names_of, require
+from streammoe.columns.kinds import CODES, ColumnKind, GivenKinds, kind_in_python
+from streammoe.columns.values import check_name, is_missing, level
+from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.kernels.features import CATEGORICAL, EARLIEST, LATEST, NUMERIC, TIMESTAMP
+from streammoe.text import shown
+from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
+
+CYCLES = ("day_sin", "day_cos", "week_sin", "week_cos", "year_sin", "year_cos")
+"""Suffixes of the names of a timestamp's columns."""
+LANES = 4
+"""Rows of features are padded with zeros to a multiple of this, for the processor's vector units."""
+MOST_PLACES = 10_000_000
+"""Limit on categorical fields times levels of the largest: a short list in a checkpoint could claim any memory."""
+UNPLACED = -1.0
+"""The code of a level without a column."""
+IN_CHECKPOINTS: Mapping[ColumnKind, str] = {"number": "numeric", "category": "categorical", "time": "timestamp"}
+"""Kinds of fields as checkpoints call them."""
+
+
+def padded(n_features: int) -> int:
+    """Return the length of a row that holds so many features.
+
+    >>> padded(11), padded(12)
+    (12, 12)
+    """
+    return -(-n_features // LANES) * LANES
+
+
+class Additions(NamedTuple):
+    """New fields and levels of an event, which an encoder does not have yet; falsy if there are none."""
+
+    fields: tuple[Any, ...] = ()
+    """Names of new fields, ordered by name."""
+    levels: tuple[tuple[Any, str], ...] = ()
+    """(field, text) of new levels, in the order of the fields."""
+    kinds: tuple[ColumnKind, ...] = ()
+    """What each new field holds; if left out, what settings say, and numbers otherwise."""
+
+    def __bool__(self) -> bool:
+        return bool(self.fields or self.levels)
+
+
+NO_ADDITIONS = Additions()
+
+
+class Layout(NamedTuple):
+    """Numbers of columns, from which follows where their features are."""
+
+    columns: int
+    numeric: int
+
+    def n_features(self, degree: int) -> int:
+        """Return the number of features: 1, all columns, and the powers 2 … degree of the numeric ones."""
+        return 1 + self.columns + (degree - 1) * self.numeric
+
+    def places_in(self, later: Layout, degree: int) -> IntArray:
+        """Return the indexes that the features, up to `degree`, have in a later layout."""
+        powers = [later.n_features(d + 1) + r for d in range(degree - 1) for r in range(self.numeric)]
+        return np.array([*range(1 + self.columns), *powers], dtype=np.int64)
+
+
+class Plan(NamedTuple):
+    """Fields and levels in the form that kernels take; see `expand_rows` for other shapes."""
+
+    kinds: IntArray
+    """(F,)."""
+    lowest: FloatArray
+    """(F,) and `highest` (F,): limits to which predictions clip values."""
+    highest: FloatArray
+    numeric: IntArray
+    coded: IntArray
+    places: IntArray
+    timed: IntArray
+
+
+@dataclass(eq=False)
+class Columns:
+    """Fields of events and levels, in the order of their columns; never changed, only replaced.
+
+    A *field* is a key of events: a number, a category or a time. A *column* is a feature of degree 1: a number, a level
+    of a category, or one of six cyclic parts of a time. Fields are ordered by name within the event that first contains
+    them; later ones are appended, and so are the columns of later levels.
+    """
+
+    given: GivenKinds
+    """The kinds that settings give."""
+    lagged: tuple[str, ...]
+    """Names of the first fields, numbers that come from earlier events (`streammoe.model.lags`)."""
+    max_levels: int
+    """Maximum number of levels of a field that become columns."""
+    limit: float
+    """Largest absolute value of a number."""
+    kinds: Mapping[Any, ColumnKind]
+    """What each field holds, in the order of raw rows; truth values are numbers."""
+    entries: tuple[tuple[Any, str | None], ...]
+    """Fields, with ``None``, and levels in order of appearance, which determines the columns."""
+    awaited: tuple[Any, ...] = ()
+    """Names of columns that join the fields with their first value, in the order of the names."""
+
+    def __post_init__(self) -> None:
+        self.fields: list[Any] = list(self.kinds)
+        self.own_kinds = {name: self.kinds[name] for name in self.fields[len(self.lagged) :]}
+        """What each field holds that is no lag."""
+        self.index: dict[Any, int] = {name: j for j, name in enumerate(self.fields)}
+        """Places of the fields in raw rows."""
+        self.levels: dict[Any, dict[str, int]] = {}
+        """Codes of the levels of each categorical field."""
+        self.feature_names: list[Any] = []
+        """Names of the columns: ``x`` of a numeric field, ``color=red``, ``t:day_sin``, …"""
+        numeric, timed = [], []
+        placed: dict[Any, list[int]] = {}
+        for name, text in self.entries:
+            place = self.index[name], len(self.feature_names)
+            if text is not None:
+                self.levels[name][text] = len(self.levels[name])
+                placed[name].append(place[1])
+                self.feature_names.append(f"{name!s}={text}")
+            elif self.kinds[name] == "category":
+                self.levels[name], placed[name] = {}, []
+            elif self.kinds[name] == "time":
+                timed.append(place)
+                self.feature_names += [f"{name!s}:{part}" for part in CYCLES]
+            else:
+                numeric.append(place)
+                self.feature_names.append(name)
+        self.layout = Layout(len(self.feature_names), len(numeric))
+        places = np.full((len(placed), max(map(len, placed.values()), default=0)), -1, dtype=np.int64)
+        for k, columns in enumerate(placed.values()):
+            places[k, : len(columns)] = columns
+        kinds = [CODES[kind] for kind in self.kinds.values()]
+        self.judged = np.array([*[CATEGORICAL] * len(self.lagged), *kinds[len(self.lagged) :]], dtype=np.int64)
+        """(F,) kinds for `screen_rows`: lags were judged as targets and inputs, and never are again."""
+        ends = {NUMERIC: (-self.limit, self.limit), CATEGORICAL: (-math.inf, math.inf), TIMESTAMP: (EARLIEST, LATEST)}
+        self.plan = Plan(
+            kinds=np.array(kinds, dtype=np.int64),
+            lowest=np.array([ends[kind][0] for kind in kinds], dtype=np.float64),
+            highest=np.array([ends[kind][1] for kind in kinds], dtype=np.float64),
+            numeric=np.array(numeric, dtype=np.int64).reshape(-1, 2),
+            coded=np.array([self.index[name] for name in placed], dtype=np.int64),
+            places=places,
+            timed=np.array(timed, dtype=np.int64).reshape(-1, 2),
+        )
+        are_numbers = len(self.fields) > 1 and len(numeric) == len(self.fields) and not self.lagged
+        self.values: Callable[[Mapping[Any, object]], tuple[object, ...]] | None = (
+            operator.itemgetter(*self.fields) if are_numbers else None
+        )
+        """Returns the values of all fields of an event in order, where all are numbers that events hold."""
+
+    def kind_of(self, name: Any, value: object = None) -> ColumnKind | None:
+        """Return what a field holds, or what this first value makes it hold; None if nothing decides yet."""
+        return self.kinds.get(name) or self.given.kind(name) or kind_in_python(value)
+
+    def check_not_lagged(self, names: Iterable[Any]) -> None:
+        """Raise `InvalidEvent` if a new field has the name of a lag."""
+        for name in names:
+            if name in self.lagged:
+                msg = f"{name!s}: is the name of a lag, which the model itself makes; rename the column, or ignore it"
+                raise InvalidEvent(msg, reason="wrong_type", feature=name)
+
+    def varied_features(self, X: FloatArray, least: int) -> IntArray:
+        """Return the features that are numbers of degree 1 of a field with so many different values in raw rows."""
+        fields, columns = self.plan.numeric.T
+        counts = np.array([np.unique(X[~np.isnan(X[:, field]), field]).size for field in fields.tolist()])
+        varied: IntArray = 1 + columns[counts >= least]
+        return varied
+
+    # -- Growth --------------------------------------------------------------------------------------------------------
+
+    def extended(self, additions: Additions) -> Columns:
+        """Return these columns with new fields, and then new levels."""
+        if not additions:
+            return self
+        kinds = additions.kinds or [self.given.kind(name) or "number" for name in additions.fields]
+        found = ("number" if kind == "boolean" else kind for kind in kinds)
+        return replace(
+            self,
+            kinds={**self.kinds, **dict(zip(additions.fields, found, strict=True))},
+            # In the order of streams whose columns are known before the values of their first record.
+            entries=(*self.entries, *((name, None) for name in additions.fields), *additions.levels),
+            awaited=tuple(name for name in self.awaited if name not in additions.fields),
+        )
+
+    def first(self, n_entries: int) -> Columns:
+        """Return the columns as they were when there were so many fields and levels."""
+        entries = self.entries[:n_entries]
+        return replace(self, kinds={name: self.kinds[name] for name, _ in entries}, entries=entries)
+
+    def named(self, feature_names: Sequence[Any]) -> Columns:
+        """Return these columns, which are those of lags, with fields and levels so that these are their names.
+
+        Raises:
+            InvalidEvent: a name is neither a string nor an integer.
+            ConfigError: a timestamp lacks one of its six columns, or a name occurs twice.
+        """
+        for name in feature_names:
+            check_name(name, place="feature_names")
+        categorical = {f"{field}=": field for field in self.given.categorical}
+        timestamps = {f"{field}:{CYCLES[0]}": field for field in self.given.timestamps}
+        kinds, entries = dict(self.kinds), list(self.entries)
+        at = len(self.lagged)
+        while at < len(feature_names):
+            name = feature_names[at]
+            # If there are fields "a" and "a=b", then "a=b=c" is a level of the latter.
+            prefix = max((p for p in categorical if isinstance(name, str) and name.startswith(p)), key=len, default="")
+            field = categorical.get(prefix, timestamps.get(name, name))
+            kind: ColumnKind = "category" if prefix else "time" if name in timestamps else "number"
+            at += len(CYCLES) if kind == "time" and field not in kinds else 1
+            if field not in kinds:
+                kinds[field] = kind
+                entries.append((field, None))
+            if prefix and kinds[field] == kind:
+                entries.append((field, name[len(prefix) :]))
+        found = replace(self, kinds=kinds, entries=tuple(entries))
+        if found.feature_names != feature_names or len(set(feature_names)) < len(feature_names):
+            msg = (
+                f"feature_names: got {feature_names!r}; with these categorical and timestamp fields they would be "
+                f"{found.feature_names!r}; name each once, a level as field=level, a timestamp by all its six columns"
+            )
+            raise ConfigError(msg)
+        return found
+
+    def additions(self, event: Mapping[Any, object]) -> Additions:
+        """Return the fields and levels of an event that learning it would add.
+
+        Raises:
+            InvalidEvent: the value of a categorical field is not a category, or a name neither a string nor an integer.
+        """
+        if not self.levels and type(event) is dict and event.keys() <= self.index.keys():
+            return NO_ADDITIONS
+        unseen = [name for name in event if name not in self.index]
+        for name in unseen:
+            check_name(name)
+        if not unseen and not self.levels:
+            return NO_ADDITIONS
+        kinds = {name: self.kind_of(name, event[name]) for name in unseen if not is_missing(event[name])}
+        found = {name: kind for name in sorted(kinds, key=str) if (kind := kinds[name]) is not None}
+        new = []
+        for name in (*self.levels, *(name for name, kind in found.items() if kind == "category")):
+            if name in event and not is_missing(event[name]):
+                text, known = level(event[name], name), self.levels.get(name, {})
+                if text not in known and len(known) < self.max_levels:
+                    new.append((name, text))
+        return Additions(tuple(found), tuple(new), tuple(found.values()))
+
+    def arrivals(
+        self, texts: Mapping[Any, Sequence[str | None]], learned: BoolArray | None = None
+    ) -> list[tuple[int, tuple[tuple[Any, str], ...]]]:
+        """Return, in order, the rows that bring new levels, with these levels: an array is cut there to equal a loop.
+
+        Args:
+            texts: (n,) levels of each categorical field, in the order of the fields; ``None`` is missing.
+            learned: (n,) which rows are learned; others bring nothing. By default all are.
+        """
+        found: dict[int, list[tuple[Any, str]]] = {}
+        for name, column in texts.items():
+            known: set[str | None] = {None, *self.levels.get(name, ())}
+            for i, text in enumerate(column):
+                if text in known or text is None or len(known) > self.max_levels:
+                    continue
+                if learned is None or learned[i]:
+                    known.add(text)
+                    found.setdefault(i, []).append((name, text))
+        return [(i, tuple(levels)) for i, levels in sorted(found.items())]
+
+    # -- Raw rows ------------------------------------------------------------------------------------------------------
+
+    def codes(self, name: Any, texts: Sequence[str | None]) -> FloatArray:
+        """Return the codes of a field's levels, (n,): −1 for a level without a column, NaN for ``None``."""
+        known: dict[str | None, float] = {None: math.nan}
+        known.update(self.levels[name])
+        return np.array([known.get(text, UNPLACED) for text in texts], dtype=np.float64)
+
+    def numbers(self, X: FloatArray) -> FloatArray:
+        """Return the fields of raw rows that are numbers."""
+        return np.take(X, self.plan.numeric[:, 0], axis=1)
+
+    def with_lags(self, X: FloatArray, lags: FloatArray | None = None) -> FloatArray:
+        """Return rows of all other fields with these lags, (n, L); by default they are yet to be filled in."""
+        if not self.lagged:
+            return X
+        return np.hstack([np.full((len(X), len(self.lagged)), np.nan) if lags is None else lags, X])
+
+    def check_rows(self, X: FloatArray) -> None:
+        """Raise `CheckpointError` unless raw rows of a checkpoint, (n, F), can be of these columns."""
+        for j, (name, kind) in enumerate(self.kinds.items()):
+            present = X[~np.isnan(X[:, j]), j]
+            least, most = float(self.plan.lowest[j]), float(self.plan.highest[j])
+            if kind == "category":
+                least, most = UNPLACED, len(self.levels[name]) - 1
+                require((present == np.floor(present)).all(), f"array warmup.X holds an invalid code of {shown(name)}")
+            inside = (present >= least) & (present <= most)
+            require(inside.all(), f"array warmup.X holds values of {shown(name)} outside of {least:g} to {most:g}")
+
+    # -- In a checkpoint -----------------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """Return fields and levels as named arrays of JSON."""
+        arrays = {"encoder.columns": as_json(self.fields)}
+        if self.awaited:
+            arrays["encoder.awaited"] = as_json(self.awaited)
+        if set(self.kinds.values()) - {"number"}:
+            arrays["encoder.kinds"] = as_json([IN_CHECKPOINTS[kind] for kind in self.kinds.values()])
+            arrays["encoder.plan"] = as_json([(self.index[name], text) for name, text in self.entries])
+        return arrays
+
+    def restored(self, arrays: Mapping[str, AnyArray]) -> Columns:
+        """Return the columns of a checkpoint, given those of a new model; raise `CheckpointError` if they differ."""
+        names = names_of(arrays, "encoder.columns", (str, int))
+        listed = list_of(arrays, "encoder.kinds") if "encoder.kinds" in arrays else ["numeric"] * len(names)
+        by_name = {text: kind for kind, text in IN_CHECKPOINTS.items()}
+        known = len(listed) == len(names) and all(text in IN_CHECKPOINTS.values() for text in listed)
+        require(known, f"encoder.kinds holds {shown(listed)} for {len(names)} fields")
+        kinds = {name: by_name[text] for name, text in zip(names, listed, strict=True)}
+        for name, kind in kinds.items():
+            here = self.given.kind(name) or kind
+            found, wanted = IN_CHECKPOINTS[kind], IN_CHECKPOINTS[here]
+            require(here == kind, f"{name!s}: is {found} in the checkpoint and {wanted} here; make them agree")
+        first = names[: len(self.lagged)]
+        have = (*first,) == self.lagged and {kinds[name] for name in first} <= {"number"}
+        require(have, f"encoder.columns begins with {shown(first)} and not with the lags {shown(self.lagged)}")
+        awaited = names_of(arrays, "encoder.awaited", (str, int)) if "encoder.awaited" in arrays else []
+        both = [name for name in awaited if name in kinds]
+        require(not both, f"encoder.awaited holds {shown(both)}, which are fields already")
+        plan = list_of(arrays, "encoder.plan") if "encoder.plan" in arrays else [[j, None] for j in range(len(names))]
+        return replace(self, kinds=kinds, entries=_entries_of(plan, kinds, self.max_levels), awaited=tuple(awaited))
+
+
+def _entries_of(
+    plan: Sequence[Any], kinds: Mapping[Any, ColumnKind], max_levels: int
+) -> tuple[tuple[Any, str | None], ...]:
+    """Return the fields and levels that a checkpoint's plan lists; raise `CheckpointError` for an impossible order."""
+    names, levels = list(kinds), dict[int, set[str]]()
+    met = 0
+    for entry in plan:
+        j, text = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
+        if text is None:
+            require(j == met and not isinstance(j, bool), f"encoder.plan has {shown(entry)} instead of field {met}")
+            if kinds[names[met]] == "category":
+                levels[met] = set()
+            met += 1
+            continue
+        known = levels.get(j) if isinstance(j, int) else None
+        fits = known is not None and isinstance(text, str) and text not in known and len(known) < max_levels
+        require(fits, f"encoder.plan has {shown(entry)}, which is not a new level of a categorical field")
+        cast("set[str]", known).add(text)
+    require(met == len(names), f"encoder.plan has {met} of the {len(names)} fields")
+    places = len(levels) * max(map(len, levels.values()), default=0)
+    require(places <= MOST_PLACES, f"encoder.plan has levels for a table of {places} entries, above {MOST_PLACES}")
+    return tuple((names[j], text) for j, text in plan)
