@@ -175,11 +175,9 @@ class Encoder(Noticed):
         become fields with their first value.
 
         Raises:
-            InvalidEvent: a name is neither a string nor an integer, or that of a lag.
+            InvalidEvent: a name is that of a lag.
         """
         names, awaited = tuple(names), sorted(awaited, key=str)
-        for name in (*names, *awaited):
-            check_name(name, place="names")
         self.columns.check_not_lagged((*names, *awaited))
         columns = self.columns.extended(Additions(names, kinds=() if kinds is None else tuple(kinds)))
         self.use(replace(columns, awaited=tuple(awaited)))

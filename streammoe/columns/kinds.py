@@ -16,21 +16,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from streammoe.errors import InvalidEvent
-from streammoe.kernels.features import CATEGORICAL, NUMERIC, TIMESTAMP
 from streammoe.notation import BOOLEANS, MISSING, MISSPELLED, NOT_FINITE, NUMBER, remedy_of, tidied
 from streammoe.text import listed, shown, some_of
 
 ColumnKind = Literal["number", "boolean", "category", "time"]
-
-CODES: Mapping[ColumnKind, int] = {
-    "number": NUMERIC,
-    "boolean": NUMERIC,
-    "category": CATEGORICAL,
-    "time": TIMESTAMP,
-}
-"""Kinds as kernels know them: a truth value is the number 1 or 0."""
-IN_QUOTES = "write it without quotes"
-"""What `repair_of` says of a text that is a number."""
 _TIME = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])|\d{4}-\d\d-\d\d(?:[Tt ]\d\d.*)?", re.ASCII)
 
 
@@ -79,29 +68,6 @@ def kind_in_python(value: object) -> ColumnKind | None:
         return kind_of(value)
     plain = str(value).strip()
     return ("time" if _TIME.fullmatch(plain) else "category") if plain else None
-
-
-def repair_of(text: str) -> str:
-    """Return how to write a text that was meant as a number so that it is one; nothing if it was not.
-
-    >>> [repair_of(text) for text in ("12.5", "1'234.5", "0,5", "1,234", "red", "NA")]  # doctest: +NORMALIZE_WHITESPACE
-    ['write it without quotes', 'remove the separators of thousands', 'write the decimal mark as a point',
-     'remove the comma if it separates thousands, write a point if it is the decimal mark', '', '']
-    >>> repair_of("$1,012.33")
-    'remove the unit, remove the separators of thousands'
-    """
-    if NUMBER.fullmatch(tidied(text)):
-        return IN_QUOTES
-    remedy = remedy_of(text)
-    if remedy is None:
-        return ""
-    steps = ["remove the unit"] if remedy.units else []
-    if remedy.thousands == "," and remedy.comma:
-        steps.append("remove the comma if it separates thousands, write a point if it is the decimal mark")
-    else:
-        steps += ["remove the separators of thousands"] if remedy.thousands else []
-        steps += ["write the decimal mark as a point"] if remedy.comma else []
-    return ", ".join(steps)
 
 
 class GivenKinds(NamedTuple):
@@ -153,14 +119,6 @@ def not_found(unseen: Mapping[str, Collection[Any]], columns: Collection[Any]) -
     return f"{listed(parts, 'and')}, which no event so far had; {there}"
 
 
-_WORDS: Mapping[ColumnKind, str] = {
-    "number": "numbers",
-    "boolean": "truth values",
-    "category": "categories",
-    "time": "times",
-}
-
-
 def described(found: Mapping[Any, ColumnKind]) -> str:
     """Describe what columns hold.
 
@@ -168,7 +126,8 @@ def described(found: Mapping[Any, ColumnKind]) -> str:
     'numbers in a and d; categories in c'
     """
     parts = []
-    for kind, words in _WORDS.items():
+    words_of = {"number": "numbers", "boolean": "truth values", "category": "categories", "time": "times"}
+    for kind, words in words_of.items():
         names = [name if isinstance(name, str) else str(name) for name, held in found.items() if held == kind]
         if names:
             parts.append(f"{words} in {some_of(names, lambda name: shown(name)[1:-1])}")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from streammoe.checked import as_json, list_of, names_of, require
-from streammoe.columns.kinds import CODES, ColumnKind, GivenKinds, kind_in_python
+from streammoe.columns.kinds import ColumnKind, GivenKinds, kind_in_python
 from streammoe.columns.values import check_name, is_missing, level
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.kernels.features import CATEGORICAL, EARLIEST, LATEST, NUMERIC, TIMESTAMP
@@ -26,6 +26,8 @@ MOST_PLACES = 10_000_000
 """Limit on categorical fields times levels of the largest: a short list in a checkpoint could claim any memory."""
 UNPLACED = -1.0
 """The code of a level without a column."""
+CODES: Mapping[ColumnKind, int] = {"number": NUMERIC, "category": CATEGORICAL, "time": TIMESTAMP}
+"""Kinds of fields as kernels call them."""
 IN_CHECKPOINTS: Mapping[ColumnKind, str] = {"number": "numeric", "category": "categorical", "time": "timestamp"}
 """Kinds of fields as checkpoints call them."""
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.columns.kinds import IN_QUOTES, repair_of
 from streammoe.errors import InvalidEvent
-from streammoe.notation import as_text
+from streammoe.notation import NUMBER, as_text, remedy_of, tidied
 from streammoe.text import shown
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,9 +59,32 @@ def number(value: object, name: object, advice: str = NO_VALUE) -> float:
         if result - result == 0.0:
             return result
         raise _invalid(name, value, f"is not a finite number; {advice}", "not_finite")
-    if isinstance(value, str) and (repair := repair_of(value)):
-        advice = f"{repair} and convert it with float()" if repair != IN_QUOTES else "convert it with float()"
+    if isinstance(value, str):
+        advice = conversion_of(value) or advice
     raise _invalid(name, value, f"is {type_in_words(value)}, not a number; {advice}", "wrong_type")
+
+
+def conversion_of(text: str) -> str:
+    """Return how to convert a text that was meant as a number; nothing if it was not.
+
+    >>> [conversion_of(text) for text in ("12.5", "1'234.5", "0,5", "red")]  # doctest: +NORMALIZE_WHITESPACE
+    ['convert it with float()', 'remove the separators of thousands and convert it with float()',
+     'write the decimal mark as a point and convert it with float()', '']
+    >>> conversion_of("$1,012.33")
+    'remove the unit, remove the separators of thousands and convert it with float()'
+    """
+    if NUMBER.fullmatch(tidied(text)):
+        return "convert it with float()"
+    remedy = remedy_of(text)
+    if remedy is None:
+        return ""
+    steps = ["remove the unit"] if remedy.units else []
+    if remedy.thousands == "," and remedy.comma:
+        steps.append("remove the comma if it separates thousands, write a point if it is the decimal mark")
+    else:
+        steps += ["remove the separators of thousands"] if remedy.thousands else []
+        steps += ["write the decimal mark as a point"] if remedy.comma else []
+    return f"{', '.join(steps)} and convert it with float()" if steps else ""
 
 
 def level(value: object, name: object) -> str:
