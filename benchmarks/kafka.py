@@ -110,7 +110,7 @@ def latencies(folder: Path, topics: Topics, partitions: int, seconds: float, idl
             taken.append(time.time() * 1000.0 - stamps)
 
     with open_daemon(settings, on_batch=on_batch) as running:
-        source: Source = running.daemon._source  # noqa: SLF001 - to see what it gives
+        source: Source = running.daemon.source
         poll = source.poll
 
         def remembered(timeout: float) -> Batch | None:

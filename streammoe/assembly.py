@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors, extension
 from streammoe.daemon.chained import ChainedSource
-from streammoe.daemon.checkpointer import RetryPolicy
-from streammoe.daemon.guards import BadRecordGuard, LossGuard, SavedGenerations
+from streammoe.daemon.checkpoints import Checkpoints
 from streammoe.daemon.health import Health
-from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, JumpHandler, ProgressListener
+from streammoe.daemon.loop import POLL_SECONDS, Daemon, ProgressListener
 from streammoe.daemon.metrics import Metrics
-from streammoe.daemon.model import compile_kernels, schema_of
+from streammoe.daemon.model import compile_kernels
 from streammoe.daemon.observer import Observer
+from streammoe.daemon.outputs import Outputs
 from streammoe.daemon.reload import Reload
-from streammoe.daemon.resume import (
-    check_checkpoint,
-    initial_model,
-    is_blank,
-    labels_of,
-    latest_visible_checkpoint,
-    resume_model,
-    scores_of,
-)
+from streammoe.daemon.resume import check_checkpoint, is_blank, latest_visible_checkpoint, resumed
 from streammoe.daemon.server import MetricsServer
 from streammoe.errors import ConfigError
-from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.overlapped import OverlappedPredictions, has_other_core
-from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan, plan_restart
 from streammoe.pipeline.watched import WatchedDeadLetters, WatchedPredictions
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
-
-LOGGER = logging.getLogger("streammoe.assembly")
 
 
 class DaemonHandle(NamedTuple):
@@ -49,8 +35,6 @@ class DaemonHandle(NamedTuple):
 
     daemon: Daemon
     metrics_url: str | None
-    n_learned_at_start: int
-    """Number of events that the model has learned already, in earlier runs or before `from_model` was saved."""
 
 
 def open_source(settings: Settings) -> Source:
@@ -98,99 +82,62 @@ def open_daemon(
         lock = stack.enter_context(FolderLock(settings.checkpoint.dir))
         store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep, lock=lock)
         store.prepare()
-        server = None
         if health is None:
             health = health_of(settings)
         health.ready, health.unsaved = False, ""
         metrics = Metrics(health)
+        server = None
         if settings.metrics.enabled:
             server = MetricsServer(settings.metrics, health)
             stack.callback(server.close)
             server.show(metrics.at_the_start)
         writer = _prediction_writer(settings, health)
-        latest = None if fresh else store.latest()
-        if latest is not None:
-            if from_model is not None and not is_blank(latest[1]):
-                raise ConfigError(
-                    f"--from-model {from_model}: {store.folder} already holds checkpoints to resume from; omit the "
-                    "option to resume, add --fresh to start with this model instead (the checkpoints are moved to a "
-                    "sub-folder), or set checkpoint.dir to another folder"
-                )
-            check_checkpoint(settings, latest[1])
-        recovered = None
-        if writer is not None:
-            stack.callback(writer.sink.close)
-            if writer.sink.transactional:
-                position = None if latest is None else latest[1].metadata["positions"][0]
-                recovered = _recovered(writer.sink, position, health)
-        latest = latest and latest_visible_checkpoint(store, latest, recovered, may_repeat=repeat_predictions)
-        generation, checkpoint = latest or (0, None)
-        metadata = checkpoint.metadata if checkpoint is not None else {}
-        # A checkpoint that was written before anything was read only records where reading and predictions began.
-        learned_checkpoint = None if checkpoint is None or is_blank(checkpoint) else checkpoint
-        if writer is None:
-            prediction_restart = RestartPlan()
+        sink = None if writer is None else writer.sink
+        if sink is not None:
+            stack.callback(sink.close)
+        found = None if fresh else _checkpoint(settings, store, from_model)
+        if sink is not None and sink.transactional:
+            recovered = _recovered(sink, None if found is None else found[1].metadata["positions"][0], health)
         else:
-            prediction_restart = plan_restart(writer.sink, None if checkpoint is None else metadata)
-        if learned_checkpoint is None:
-            model = initial_model(settings, from_model)
-        else:
-            model = resume_model(settings, learned_checkpoint)
-        if from_model is not None:
-            LOGGER.info(
-                "starting with the model of %s, which has learned %d events; counts start at 0", from_model, model.n
-            )
+            recovered = None
+        found = found and latest_visible_checkpoint(store, found, recovered, may_repeat=repeat_predictions)
+        restart = RestartPlan() if sink is None else plan_restart(sink, None if found is None else found[1].metadata)
+        restart = restart._replace(must_save_model=from_model is not None)
+        if fresh:
+            restart = restart._replace(begin=store.set_aside)
+        state = resumed(settings, found, writer, store, from_model)
         observer: Observer | None = extension("observer")(settings, metrics) if settings.global_.path else None
-        dead_letters = WatchedDeadLetters(_dead_letters(settings), health.waits["dead_letters"])
-        stack.callback(dead_letters.close)
+        letters = WatchedDeadLetters(_dead_letters(settings), health.waits["dead_letters"])
+        stack.callback(letters.close)
         source = open_source(settings)
         stack.callback(source.close)
-        position = metadata.get("positions", [None])[0]
-        source.seek(position)
+        source.seek(state.position)
         compile_kernels(settings)
-        counters = metadata.get("counters", {"outcomes": {}, "reasons": {}})
+        outputs = Outputs(letters, sink)
+        checkpoints = Checkpoints(
+            store, state, source, outputs, metrics, settings.checkpoint, found[0] if found else 0, restart
+        )
         daemon = Daemon(
-            source=source,
-            pipeline=Pipeline(
-                model,
-                schema_of(settings),
-                scores_of(settings, learned_checkpoint, model),
-                writer,
-                is_pretrained=bool(model.fields) and not any(counters["outcomes"].values()),
-            ),
-            store=store,
-            dead_letters=dead_letters,
-            guard=BadRecordGuard(
-                settings.dead_letters.max_ratio,
-                None if learned_checkpoint is None else learned_checkpoint.arrays["guard.latest"],
-            ),
-            metrics=metrics,
-            policy=CheckpointPolicy(settings.checkpoint.every_events, settings.checkpoint.every_seconds),
-            description={
-                "version": version("streammoe"),
-                "settings": settings.learning_settings(),
-            },
-            position=position,
-            generation=generation,
-            outcomes=counters["outcomes"],
-            reasons=counters["reasons"],
-            health=health,
-            retries=RetryPolicy(settings.checkpoint.retry_seconds),
-            reload=reload,
-            labels=labels_of(settings, learned_checkpoint),
-            jump_handler=_jump_handler(settings, store, latest if learned_checkpoint is not None else None, model),
-            observer=observer,
-            # At the very end: a failed start must leave everything as it was.
-            on_begin=store.set_aside if fresh else prediction_restart.cut,
-            checkpoint_model_first=from_model is not None,
-            checkpoint_predictions_first=prediction_restart.must_record_end,
-            on_batch=on_batch,
+            source, state, outputs, checkpoints, metrics, reload=reload, observer=observer, on_batch=on_batch
         )
         if server is not None:
             server.show(metrics.registry)
-        if learned_checkpoint is not None:
-            LOGGER.info("resuming from a checkpoint in %s with %d events learned", store.folder, model.n)
-        yield DaemonHandle(daemon, None if server is None else server.url, model.n)
+        yield DaemonHandle(daemon, None if server is None else server.url)
+
+
+def _checkpoint(settings: Settings, store: CheckpointStore, from_model: Path | None) -> tuple[int, Checkpoint] | None:
+    """Return the newest checkpoint and its generation, if there is one."""
+    latest = store.latest()
+    if latest is None:
+        return None
+    if from_model is not None and not is_blank(latest[1]):
+        raise ConfigError(
+            f"--from-model {from_model}: {store.folder} already holds checkpoints to resume from; omit the "
+            "option to resume, add --fresh to start with this model instead (the checkpoints are moved to a "
+            "sub-folder), or set checkpoint.dir to another folder"
+        )
+    check_checkpoint(settings, latest[1])
+    return latest
 
 
 def health_of(settings: Settings) -> Health:
@@ -224,22 +171,3 @@ def _recovered(sink: PredictionSink, position: Position | None, health: Health) 
     while (recovered := sink.recover(POLL_SECONDS, position)) is None:
         health.beat()
     return recovered
-
-
-def _jump_handler(
-    settings: Settings, store: CheckpointStore, latest: tuple[int, Checkpoint] | None, model: MixtureOfExperts
-) -> JumpHandler | None:
-    if settings.guard.on_jump == "off":
-        return None
-    learned, state, saved = model.n, None, []
-    if latest is not None:
-        generation, checkpoint = latest
-        learned = checkpoint.metadata["n"]
-        guard = checkpoint.metadata.get("guard", {})
-        there, state = store.generations(), guard.get("jumps")
-        saved = [*(entry for entry in guard.get("saved", []) if entry[0] in there), [generation, learned]]
-    return JumpHandler(
-        settings.guard.on_jump == "stop",
-        LossGuard(model.step_size_at, learned, state),
-        SavedGenerations(store.keep, saved),
-    )

@@ -12,11 +12,11 @@ import click
 
 from streammoe.checked import array_of, restoring
 from streammoe.console import logged
+from streammoe.daemon.checkpointer import learned_digest
 from streammoe.errors import CheckpointError
 from streammoe.estimators import ESTIMATORS, MixtureOfExperts, model_of
 from streammoe.options import as_arguments
 from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
-from streammoe.pipeline.label_join import digest_with, label_arrays
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.text import printable
 
@@ -170,9 +170,9 @@ def describe_checkpoint(path: str | Path) -> dict[str, Any]:
     checkpoint = read_checkpoint(path)
     metadata = checkpoint.metadata
     model = model_of(checkpoint, path)
-    labels = label_arrays(checkpoint.arrays)
+    has_labels = any(name.startswith("labels.") for name in checkpoint.arrays)
     with restoring(path):
-        pending = int((~array_of(labels, "labels.refused", "bool", (None,))).sum()) if labels else 0
+        pending = int((~array_of(checkpoint.arrays, "labels.refused", "bool", (None,))).sum()) if has_labels else 0
         scores = _saved_scores(model, checkpoint)
     return {
         "path": str(path),
@@ -180,7 +180,7 @@ def describe_checkpoint(path: str | Path) -> dict[str, Any]:
         "positions": metadata.get("positions", []),
         "model": metadata["model"],
         "version": metadata.get("version"),
-        "state_digest": digest_with(model, labels),
+        "state_digest": learned_digest(checkpoint.arrays),
         "created": metadata.get("created"),
         "counters": metadata.get("counters", {}),
         "global": metadata.get("global", {}),

@@ -1,4 +1,4 @@
-"""The content of a checkpoint, and writing it in the background or while learning waits."""
+"""Checkpoints written in the background or while learning waits, and when one that failed is tried again."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.errors import RetriableCheckpointError
-from streammoe.persistence import CheckpointStore
-from streammoe.pipeline.label_join import fingerprint
+from streammoe.model.checkpoint import ASIDE
+from streammoe.persistence import Checkpoint, CheckpointStore, state_digest
 from streammoe.pipeline.overlapped import result_of
-from streammoe.ports import Position
 from streammoe.types import AnyArray
 
 LOGGER = logging.getLogger("streammoe.daemon")
@@ -82,36 +81,13 @@ class RetryPolicy:
         self._failing_since = None
 
 
-class CheckpointContent(NamedTuple):
-    """The content of a checkpoint, except for digests."""
+_NOT_LEARNED = (*ASIDE, "scores.", "guard.", "labels.places", "labels.keys", "labels.headers", "labels.refused")
+"""Beginnings of the names of arrays that do not influence learning."""
 
-    model: Mapping[str, AnyArray]
-    labels: Mapping[str, AnyArray]
-    """Features and labels that wait for each other."""
-    auxiliary: Mapping[str, AnyArray]
-    """Arrays that do not influence learning."""
-    metadata: Mapping[str, Any]
-    position: Position | None
-    """Where reading resumes."""
-    learned: int
-    """Events of the source that its model had learned."""
 
-    @property
-    def arrays(self) -> dict[str, AnyArray]:
-        """All arrays by name."""
-        return {**self.model, **self.labels, **self.auxiliary}
-
-    def copied(self, copies: Copies) -> CheckpointContent:
-        """Return a copy that shares nothing that learning changes."""
-        arrays = copies.copy(self.arrays)
-        return CheckpointContent(
-            model={name: arrays[name] for name in self.model},
-            labels={name: arrays[name] for name in self.labels},
-            auxiliary={name: arrays[name] for name in self.auxiliary},
-            metadata=copy.deepcopy(self.metadata),
-            position=copy.deepcopy(self.position),
-            learned=self.learned,
-        )
+def learned_digest(arrays: Mapping[str, AnyArray]) -> str:
+    """Hash those arrays of a checkpoint that influence what is learned next."""
+    return state_digest({name: array for name, array in arrays.items() if not name.startswith(_NOT_LEARNED)})
 
 
 class Copies:
@@ -154,10 +130,7 @@ class WrittenCheckpoint(NamedTuple):
     """A durable checkpoint."""
 
     generation: int
-    position: Position | None
-    """See `CheckpointContent`, as for `learned`."""
-    learned: int
-    state_digest: str
+    metadata: Mapping[str, Any]
     taken_at: float
     """When its state was taken, in seconds of `time.monotonic`."""
     seconds: float
@@ -182,7 +155,7 @@ class CheckpointWriter:
         """Whether there is work in the background whose result `outcome` has not returned yet."""
         return self._in_progress is not None
 
-    def write(self, content: CheckpointContent, taken_at: float) -> WrittenCheckpoint:
+    def write(self, content: Checkpoint, taken_at: float) -> WrittenCheckpoint:
         """Write a checkpoint, and return once it is durable. None may be in progress.
 
         Raises:
@@ -190,7 +163,7 @@ class CheckpointWriter:
         """
         return self._write(content, (), taken_at)
 
-    def reserve_memory(self, content: CheckpointContent) -> bool:
+    def reserve_memory(self, content: Checkpoint) -> bool:
         """Return whether `begin` can copy this without delay; otherwise begin to allocate the memory in the background.
 
         There is no need to wait: `begin` allocates what is still missing. No checkpoint may be in progress.
@@ -201,7 +174,7 @@ class CheckpointWriter:
         self._in_progress = self._thread.submit(self._copies.reserve_memory, missing)
         return False
 
-    def begin(self, content: CheckpointContent, sinks: Sequence[Callable[[], None]], taken_at: float) -> None:
+    def begin(self, content: Checkpoint, sinks: Sequence[Callable[[], None]], taken_at: float) -> None:
         """Copy the content of a checkpoint and write it in the background. None may be in progress.
 
         Args:
@@ -209,7 +182,8 @@ class CheckpointWriter:
             sinks: functions that make the output of the events in it durable; called first, in the background.
             taken_at: when the state was taken, in seconds of `time.monotonic`.
         """
-        self._in_progress = self._thread.submit(self._write, content.copied(self._copies), sinks, taken_at)
+        copied = Checkpoint(self._copies.copy(content.arrays), copy.deepcopy(content.metadata))
+        self._in_progress = self._thread.submit(self._write, copied, sinks, taken_at)
 
     def outcome(self, *, wait: bool) -> WrittenCheckpoint | None:
         """Return the checkpoint of the latest `begin` once, when it is durable; ``None`` before and afterwards.
@@ -234,12 +208,9 @@ class CheckpointWriter:
             LOGGER.exception("the checkpoint in progress was not written")
         self._thread.shutdown()
 
-    def _write(
-        self, content: CheckpointContent, sinks: Sequence[Callable[[], None]], taken_at: float
-    ) -> WrittenCheckpoint:
+    def _write(self, content: Checkpoint, sinks: Sequence[Callable[[], None]], taken_at: float) -> WrittenCheckpoint:
         for make_durable in sinks:
             make_durable()
-        digest = fingerprint(content.model, content.labels)
-        generation = self._store.save(content.arrays, {**content.metadata, "state_digest": digest})
-        seconds = time.monotonic() - taken_at
-        return WrittenCheckpoint(generation, content.position, content.learned, digest, taken_at, seconds)
+        arrays, metadata = content
+        generation = self._store.save(arrays, {**metadata, "state_digest": learned_digest(arrays)})
+        return WrittenCheckpoint(generation, metadata, taken_at, time.monotonic() - taken_at)

@@ -138,37 +138,39 @@ class LossGuard:
         return None
 
 
-class SavedGenerations:
-    """The checkpoints from the last good one on, each with the events of the source that its model had learned.
+class JumpGuard:
+    """Reaction to jumps: what is said of them, and the checkpoints from the last good one on.
 
     Args:
-        keep: number of generations that the store keeps in any case; an attribute that may be set.
-        state: the result of `to_json` in an earlier run.
+        losses: finds the jumps.
+        saved: generations of an earlier run, each with the events of the source that its model had learned.
+        stops: whether a jump ends the daemon; else it is only reported.
     """
 
-    def __init__(self, keep: int, state: Sequence[Any] = ()) -> None:
-        self.keep = keep
-        self._learned: dict[int, int] = dict(state)
+    def __init__(self, losses: LossGuard, saved: Sequence[Any] = (), *, stops: bool) -> None:
+        self.stops = stops
+        self.losses = losses
+        self._saved: dict[int, int] = dict(saved)
 
-    def add(self, generation: int, learned: int, sound: int) -> None:
-        """Record a checkpoint, while nothing up to event number `sound` is in doubt."""
-        self._learned[generation] = learned
-        good = self.last_good(sound)
+    def add(self, generation: int, learned: int) -> None:
+        """Record a checkpoint."""
+        self._saved[generation] = learned
+        good = self.last_good(self.losses.sound)
         if good is not None:
-            self._learned = {each: n for each, n in self._learned.items() if each >= good}
+            self._saved = {each: n for each, n in self._saved.items() if each >= good}
 
     def last_good(self, sound: int) -> int | None:
         """Return the newest generation that holds no event after number `sound`."""
-        return max((generation for generation, learned in self._learned.items() if learned <= sound), default=None)
+        return max((generation for generation, learned in self._saved.items() if learned <= sound), default=None)
 
-    def n_to_keep(self, newest: int, sound: int) -> int:
+    def n_to_keep(self, keep: int, newest: int) -> int:
         """Return how many generations to keep once one after `newest` is saved, so that the last good one stays."""
-        good = self.last_good(sound)
-        return self.keep if good is None else max(self.keep, newest + 2 - good)
+        good = self.last_good(self.losses.sound)
+        return keep if good is None else max(keep, newest + 2 - good)
 
-    def to_json(self) -> list[list[int]]:
+    def to_json(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return [[generation, learned] for generation, learned in self._learned.items()]
+        return {"jumps": self.losses.to_json(), "saved": [list(entry) for entry in self._saved.items()]}
 
 
 class BadRecordGuard:
@@ -189,15 +191,22 @@ class BadRecordGuard:
         self._earlier = len(self.latest), int(self.latest.sum())
         self._read = self._rejected = 0
         """Records of this run alone, and how many of them were rejected."""
+        self._latest_detail = ""
 
-    def judge(self, bad: BoolArray) -> None:
-        """Add the next records, `bad` (n,) saying which were rejected.
+    def judge(self, bad: BoolArray, detail: str = "", caveat: str = "") -> None:
+        """Add the next records.
+
+        Args:
+            bad: (n,) which were rejected.
+            detail: why the last of them was.
+            caveat: why the records may be at fault rather than their producer.
 
         Raises:
             TooManyBadRecords: of some `BAD_RECORD_WINDOW` records in a row more than `max_ratio` were rejected.
         """
         self._read += len(bad)
         self._rejected += int(bad.sum())
+        self._latest_detail = detail or self._latest_detail
         flags = np.concatenate([self.latest, bad])
         self.latest = flags[-(BAD_RECORD_WINDOW - 1) :]
         if len(flags) < BAD_RECORD_WINDOW:
@@ -205,7 +214,8 @@ class BadRecordGuard:
         sums = np.concatenate([[0], np.cumsum(flags)])
         worst = int((sums[BAD_RECORD_WINDOW:] - sums[:-BAD_RECORD_WINDOW]).max())
         if worst > self.max_ratio * BAD_RECORD_WINDOW:
-            raise TooManyBadRecords(self._message(f"{worst} of {BAD_RECORD_WINDOW} records in a row were rejected"))
+            problem = f"{worst} of {BAD_RECORD_WINDOW} records in a row were rejected"
+            raise TooManyBadRecords(self._message(problem) + (f". Besides, {caveat}" if caveat else ""))
 
     def judge_end(self) -> None:
         """Judge all records of a source that has ended, however few; the next run starts a new count.
@@ -254,4 +264,5 @@ class BadRecordGuard:
             "letters, fix the producer, or name the features that hold no numbers in schema.categorical, "
             'schema.timestamps or schema.ignore (a target of classes needs model.kind = "classifier"), and start '
             "again: reading resumes from the last checkpoint, so that no record is lost"
+            + (f". The latest: {self._latest_detail}" if self._latest_detail else "")
         )

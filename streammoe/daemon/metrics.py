@@ -10,6 +10,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from streammoe.catalogue import COMMON, LiveMetrics, Metric
+from streammoe.daemon.guards import LossGuard
 from streammoe.daemon.health import SINKS, Health
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.compile import compile_seconds
@@ -153,28 +154,28 @@ class Metrics:
     """
 
     def __init__(self, health: Health | None = None) -> None:
-        self._health = Health(math.inf) if health is None else health
+        self.health = Health(math.inf) if health is None else health
         self._source: Callable[[], SourceStatus] = lambda: SourceStatus(ready=False, connected=False)
         self.live = LiveMetrics(CATALOGUE, self._look_at_source)
         self.registry = self.live.registry
         self._counter, self._gauge, self._histogram = self.live.counter, self.live.gauge, self.live.histogram
         self._compared: tuple[int | None, int] = (None, -COMPARISON_INTERVAL)
         """Number of experts at the last comparison, and of events that the model had learned."""
-        self._outliers = 0
+        self._totals: dict[tuple[str, ...], int] = {}
+        """Those that counters show, by name and labels."""
         self._members: tuple[str, ...] = ()
         """Members of the portfolio whose weights are shown."""
         self._status = SourceStatus(ready=False, connected=False)
-        self._gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self._health.saved_at)
+        self._gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self.health.saved_at)
         for section in SINKS:
-            wait = self._health.waits[section]
+            wait = self.health.waits[section]
             self._gauge("streammoe_sink_waiting_seconds", section).set_function(partial(getattr, wait, "seconds"))
             self._gauge("streammoe_sink_rejected", section).set_function(partial(_is_rejected, wait))
-        waits = self._health.waits
+        waits = self.health.waits
         self._counter("streammoe_sink_waited_seconds_total").compute = lambda: {
             section: waits[section].total for section in SINKS
         }
-        for outcome in OUTCOMES:
-            self.count(outcome, 0)
+        self.count(dict.fromkeys(OUTCOMES, 0), {})
         for outcome in RELOAD_OUTCOMES:
             self._counter("streammoe_reload_total", outcome)
         self._gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
@@ -188,29 +189,25 @@ class Metrics:
         """Call this at each scrape, in another thread, to show the source as it is then."""
         self._source = status
 
-    def count(self, outcome: str, events: int) -> None:
-        """Count `events` more with this outcome."""
-        self._counter("streammoe_events_total", outcome).inc(events)
+    def count(
+        self, outcomes: Mapping[str, int], reasons: Mapping[str, int], pending: int = 0, losses: LossGuard | None = None
+    ) -> None:
+        """Show what became of the events since the first start.
 
-    def count_rejected(self, reason: str, records: int) -> None:
-        """Count `records` more that were rejected for this reason."""
-        self._counter("streammoe_rejected_total", reason).inc(records)
-
-    def count_jumps(self, times: int) -> None:
-        """Count jumps of the loss."""
-        self._counter("streammoe_guard_jumps_total").inc(times)
-
-    def count_drifts(self, times: int) -> None:
-        """Count drifts."""
-        self._counter("streammoe_drifts_total").inc(times)
-
-    def set_high_windows(self, windows: int) -> None:
-        """Show the number of consecutive high windows."""
-        self._gauge("streammoe_guard_high_windows").set(windows)
-
-    def set_pending(self, events: int) -> None:
-        """Show the number of events that wait for their label or features."""
-        self._gauge("streammoe_pending_labels").set(events)
+        Args:
+            outcomes: events by outcome.
+            reasons: rejected records by reason.
+            pending: events that wait for their label or features.
+            losses: knows of jumps, if they are watched for.
+        """
+        for outcome, events in outcomes.items():
+            self._raise("streammoe_events_total", events, outcome)
+        for reason, records in reasons.items():
+            self._raise("streammoe_rejected_total", records, reason)
+        self._gauge("streammoe_pending_labels").set(pending)
+        if losses is not None:
+            self._raise("streammoe_guard_jumps_total", losses.jumps)
+            self._gauge("streammoe_guard_high_windows").set(losses.high)
 
     def observe_batch(self, seconds: float) -> None:
         """Record the duration of a batch."""
@@ -219,7 +216,7 @@ class Metrics:
     def observe_checkpoint(self, taken_at: float, seconds: float) -> None:
         """Record a checkpoint whose state was taken at `taken_at` (`time.monotonic`) and durable `seconds` later."""
         self._histogram("streammoe_checkpoint_seconds").observe(seconds)
-        self._health.saved_at = taken_at
+        self.health.saved_at = taken_at
 
     def set_unsaved(self, records: int) -> None:
         """Show how many records a crash would make the next start process again."""
@@ -256,8 +253,8 @@ class Metrics:
         self._gauge("streammoe_model_events").set(model.n)
         self._gauge("streammoe_warming_up").set(model.is_warming_up)
         self._gauge("streammoe_step_size").set(model.step_size)
-        self._counter("streammoe_outliers_total").inc(max(model.n_outliers - self._outliers, 0))
-        self._outliers = model.n_outliers
+        self._raise("streammoe_outliers_total", model.n_outliers)
+        self._raise("streammoe_drifts_total", model.drifts)
         weights = model.member_weights
         # A member that takes no part counts 0, whether it has left, has yet to join or left in an earlier run.
         if weights:
@@ -297,7 +294,7 @@ class Metrics:
         self._gauge("streammoe_source_connected").set(status.connected)
         self._gauge("streammoe_source_stalled").set(len(status.stalled))
         for event, times in status.counters.items():
-            self._counter("streammoe_source_incidents_total", event).inc(times - before.counters.get(event, 0))
+            self._raise("streammoe_source_incidents_total", times, event)
         for name, values, earlier in (
             ("streammoe_consumer_position", status.positions, before.positions),
             ("streammoe_consumer_lag", status.lags, before.lags),
@@ -307,6 +304,12 @@ class Metrics:
                 self.live.remove(name, topic, str(partition))
             for (topic, partition), value in values.items():
                 self._gauge(name, topic, str(partition)).set(value)
+
+    def _raise(self, name: str, total: int, *labels: str) -> None:
+        """Raise a counter to a total; one that falls, such as of another model, counts on from there."""
+        before = self._totals.get((name, *labels), 0)
+        self._counter(name, *labels).inc(max(total - before, 0))
+        self._totals[name, *labels] = total
 
     def _show(self, name: str, means: Mapping[str, float], *labels: str) -> None:
         for average in AVERAGES:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, restoring, table_of
+from streammoe.daemon.guards import BadRecordGuard, JumpGuard, LossGuard
 from streammoe.daemon.model import empty_model, model_from, n_lags, schema_of
+from streammoe.daemon.state import RunState
 from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
@@ -20,7 +24,9 @@ from streammoe.fields import facts_of, written
 from streammoe.options import CHOICES
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits
+from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
+from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import Recovered
 from streammoe.settings import MODELS, Settings, change_policy
 from streammoe.text import printable, shown
@@ -272,6 +278,69 @@ def labels_of(settings: Settings, checkpoint: Checkpoint | None) -> LabelJoin | 
         with restoring(settings.checkpoint.dir):
             joining.restore(checkpoint.arrays)
     return joining
+
+
+def resumed(
+    settings: Settings,
+    found: tuple[int, Checkpoint] | None,
+    writer: PredictionWriter | None,
+    store: CheckpointStore,
+    from_model: Path | None,
+) -> RunState:
+    """Return the state of a run that starts with a checkpoint, a given model, or nothing.
+
+    Args:
+        settings: of the daemon.
+        found: a checkpoint with its generation.
+        writer: writes predictions.
+        store: holds the checkpoint.
+        from_model: file of a model.
+
+    Raises:
+        CheckpointError: checkpoint or model do not match the settings, or hold something invalid.
+    """
+    nothing = Checkpoint({}, {"positions": [None], "counters": {"outcomes": {}, "reasons": {}}})
+    checkpoint = found[1] if found else nothing
+    metadata, outcomes = checkpoint.metadata, checkpoint.metadata["counters"]["outcomes"]
+    # One that was written before anything was read only records where reading and predictions began.
+    learned = None if found is None or is_blank(checkpoint) else checkpoint
+    model = initial_model(settings, from_model) if learned is None else resume_model(settings, learned)
+    if from_model is not None:
+        LOGGER.info(
+            "starting with the model of %s, which has learned %d events; counts start at 0", from_model, model.n
+        )
+    if learned is not None:
+        LOGGER.info("resuming from a checkpoint in %s with %d events learned", store.folder, model.n)
+    return RunState(
+        Pipeline(
+            model,
+            schema_of(settings),
+            scores_of(settings, learned, model),
+            writer,
+            is_pretrained=bool(model.fields) and not any(outcomes.values()),
+        ),
+        labels_of(settings, learned),
+        BadRecordGuard(settings.dead_letters.max_ratio, None if learned is None else learned.arrays["guard.latest"]),
+        _jump_guard(settings, store, found if learned else None, model),
+        {"version": version("streammoe"), "settings": settings.learning_settings()},
+        metadata["positions"][0],
+        Counter(outcomes),
+        Counter(metadata["counters"]["reasons"]),
+    )
+
+
+def _jump_guard(
+    settings: Settings, store: CheckpointStore, found: tuple[int, Checkpoint] | None, model: MixtureOfExperts
+) -> JumpGuard | None:
+    if settings.guard.on_jump == "off":
+        return None
+    learned, state, saved = model.n, None, []
+    if found is not None:
+        generation, checkpoint = found
+        guard = checkpoint.metadata.get("guard", {})
+        there, state = store.generations(), guard.get("jumps")
+        saved = [*(entry for entry in guard.get("saved", []) if entry[0] in there), [generation, learned]]
+    return JumpGuard(LossGuard(model.step_size_at, learned, state), saved, stops=settings.guard.on_jump == "stop")
 
 
 def scores_of(settings: Settings, checkpoint: Checkpoint | None, model: MixtureOfExperts) -> Scores:

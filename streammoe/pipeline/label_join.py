@@ -6,11 +6,11 @@ cut anywhere, and a restart resumes with the buffer from the checkpoint.
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
@@ -19,14 +19,12 @@ import msgspec
 import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, is_count, require
+from streammoe.engine.interruption import FitCancelled, uncancellable
 from streammoe.errors import InvalidEvent, SourceError
-from streammoe.estimators import MixtureOfExperts
-from streammoe.model.checkpoint import ASIDE
 from streammoe.notation import VERBATIM
-from streammoe.persistence import state_digest
 from streammoe.pipeline.decoders.jsonl import is_for_parser, object_of
 from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, TooLarge, label
-from streammoe.pipeline.pipeline import BatchResult
+from streammoe.pipeline.pipeline import BatchResult, Pipeline, joined_results
 from streammoe.pipeline.schema import Schema
 from streammoe.ports import EXPIRED, Batch, DeadLetter, Headers, Location, Unreadable, enveloped
 from streammoe.text import shown
@@ -139,6 +137,26 @@ class LabelJoin:
         """Number of events that wait for their other half, without rejected ones."""
         return len(self._waiting) - self._rejected
 
+    def process(self, batch: Batch, pipeline: Pipeline) -> BatchResult:
+        """Have a pipeline learn the events of a batch, and count them.
+
+        Raises:
+            FitCancelled: a stop was requested during a fit; everything is as it was before the batch.
+        """
+        before = vars(self) | {"_waiting": self._waiting.copy()} if pipeline.model.is_warming_up else {}
+        if before and self._now == _UNKNOWN:  # the first timestamp will be set on all waiting records
+            before["_waiting"] = OrderedDict((key, replace(each)) for key, each in self._waiting.items())
+        results: list[BatchResult] = []
+        try:
+            for part in self.parts(batch):
+                # Only the first part can be given up as if the batch had never come.
+                with uncancellable() if results else nullcontext():
+                    results.append(self.settle(pipeline.process(part)))
+        except FitCancelled:
+            vars(self).update(before)
+            raise
+        return joined_results(results)
+
     def parts(self, batch: Batch) -> Iterator[Batch]:
         """Yield the events of a batch, in one part unless there are lags; call `settle` before the next part.
 
@@ -177,15 +195,6 @@ class LabelJoin:
             self._advance_time(_UNKNOWN if batch.timestamps is None else int(batch.timestamps[0]))
             return batch
         return self._join_records(batch)
-
-    def copy(self) -> LabelJoin:
-        """Return a copy that a later `join` of this one does not change; only one of the two may be used further."""
-        other = copy.copy(self)
-        waiting = self._waiting.copy()
-        if self._now == _UNKNOWN:  # the first timestamp will be set on all waiting records
-            waiting = OrderedDict((key, replace(each)) for key, each in waiting.items())
-        vars(other).update(_waiting=waiting)
-        return other
 
     def settle(self, processed: BatchResult) -> BatchResult:
         """Count events instead of records, after the pipeline has processed the latest batch.
@@ -431,22 +440,6 @@ def _saved_in(arrays: Mapping[str, AnyArray], n_lags: int) -> Iterator[_WaitingR
         yield waiting
 
 
-def digest_with(model: MixtureOfExperts, labels: Mapping[str, AnyArray]) -> str:
-    """Hash a model together with the result of `LabelJoin.arrays`, empty if labels are not joined."""
-    return fingerprint(model.arrays(), labels)
-
-
-def fingerprint(model: Mapping[str, AnyArray], labels: Mapping[str, AnyArray]) -> str:
-    """Hash the arrays of a model and of a label join; see `digest_with`."""
-    shaping = {name: array for name, array in model.items() if not name.startswith(ASIDE)}
-    return state_digest(shaping | {name: array for name, array in labels.items() if name not in _NOT_LEARNED})
-
-
-def label_arrays(arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-    """Select the arrays of a checkpoint that come from `LabelJoin.arrays`."""
-    return {name: array for name, array in arrays.items() if name.startswith("labels.")}
-
-
 class _JoinedRecords:
     """Records of a batch that are passed on to the pipeline, with the location of their features."""
 
@@ -526,8 +519,6 @@ class _JoinedRecords:
 
 _UNKNOWN = -1  # no timestamp, as in Kafka
 _SHOWN = 400  # bytes of a record to decode for a message; more than it shows
-_NOT_LEARNED = {"labels.places", "labels.keys", "labels.headers", "labels.refused"}
-"""Arrays for messages, rows and counts, without influence on what is learned."""
 _NULL = msgspec.Raw(b"null")
 _MISSING = (_NULL, msgspec.Raw(b'""'))
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])

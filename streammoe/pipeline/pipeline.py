@@ -40,6 +40,11 @@ class BatchResult(NamedTuple):
     lags: Mapping[int, FloatArray] = {}
     """The lags that records without a target were predicted with, by index; see `Batch.lags`."""
 
+    @property
+    def latest_rejection(self) -> str:
+        """Why the last rejected record was; empty if none was."""
+        return next((letter.detail for letter in reversed(self.letters) if letter.reason in self.reasons), "")
+
 
 def joined_results(results: Sequence[BatchResult]) -> BatchResult:
     """Return the outcome of the parts of a batch; their records have no common numbers, so it leaves out the lags."""

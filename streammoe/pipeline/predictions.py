@@ -8,19 +8,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from streammoe.persistence.append_log import AppendLog
-from streammoe.ports import Position, Predictions, PredictionSink
+from streammoe.ports import Position, Predictions, PredictionSink, nothing_more
 from streammoe.rows import json_lines
 
 LOGGER = logging.getLogger("streammoe.predictions")
 
 
 class RestartPlan(NamedTuple):
-    """The steps that a start has to take with existing predictions."""
+    """The steps that a start has to take once nothing else can fail, before anything is read."""
 
-    cut: Callable[[], None] | None = None
-    """Remove predictions after the checkpoint, once nothing else can fail."""
+    begin: Callable[[], object] = nothing_more
+    """Removes predictions or checkpoints that are not continued."""
     must_record_end: bool = False
-    """Whether a checkpoint must record the end of the predictions before more are written."""
+    """Whether a checkpoint should record the end of the predictions before more are written; if the disk is full, a
+    later one does."""
+    must_save_model: bool = False
+    """Whether a checkpoint must hold the model: the file that it came from may be gone at the next start."""
 
 
 def plan_restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> RestartPlan:

@@ -157,8 +157,7 @@ def gone_back(change, then=None, *, says=True):
         change(path)
         with closing(JsonlPredictions(folder / then if then else path)) as sink:
             found = plan_restart(sink, {"positions": [None]} | ({"predictions": position} if says else {}))
-            if found.cut is not None:
-                found.cut()
+            found.begin()
 
     return case
 

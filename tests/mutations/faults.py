@@ -344,41 +344,37 @@ FAULTS = {
         ),
     ],
     "checkpoints": [
-        Fault("background-state-shared", "arrays = copies.copy(self.arrays)", "arrays = self.arrays"),
+        Fault("background-state-shared", "Checkpoint(self._copies.copy(content.arrays),", "Checkpoint(content.arrays,"),
         Fault(
             "source-told-before-durable",
             "self._mark_saved()\n        self._resume(taken_at)",
-            "self._mark_saved()\n        self._report_position(self._position)\n        self._resume(taken_at)",
+            "self._mark_saved()\n        self._commit(self._state.position)\n        self._resume(taken_at)",
         ),
         Fault(
             "transaction-in-background",
-            "if self._is_transactional or self._stops_at_jumps:",
-            "if self._stops_at_jumps:",
+            "if self._outputs.transactional or (self._state.jumps",
+            "if (self._state.jumps",
         ),
         Fault(
             "confirmed-before-committed",
-            "            self._pipeline.predictions.sink.commit(position, self._generation)\n"
+            "            predictions.commit(position, self._generation)\n"
             "            self._store.confirm(self._generation)",
             "            self._store.confirm(self._generation)\n"
-            "            self._pipeline.predictions.sink.commit(position, self._generation)",
+            "            predictions.commit(position, self._generation)",
         ),
         Fault("own-confirmation-ignored", "seen = max(store.confirmed, committed or 0)", "seen = committed or 0"),
         Fault(
             "position-before-learning",
-            "processed = self._process(batch)\n",
-            "self._position = batch.end\n        processed = self._process(batch)\n",
+            "processed = state.process(batch)\n",
+            "state.position = batch.end\n        processed = state.process(batch)\n",
         ),
         Fault("background-sinks-not-flushed", "for make_durable in sinks:", "for make_durable in sinks[:0]:"),
         Fault(
             "letters-flushed-after-state",
-            "        self._dead_letters.flush()\n"
-            "        if self._pipeline.predictions is not None:\n"
-            "            self._pipeline.predictions.sink.flush()\n"
-            "        written = self._writer.write(self._with_predictions(self._content()), taken_at)\n",
-            "        written = self._writer.write(self._with_predictions(self._content()), taken_at)\n"
-            "        self._dead_letters.flush()\n"
-            "        if self._pipeline.predictions is not None:\n"
-            "            self._pipeline.predictions.sink.flush()\n",
+            "        self._outputs.flush()\n"
+            "        written = self._writer.write(self._with_end(self._content()), taken_at)\n",
+            "        written = self._writer.write(self._with_end(self._content()), taken_at)\n"
+            "        self._outputs.flush()\n",
         ),
     ],
     "pipeline": [
@@ -495,8 +491,8 @@ FAULTS = {
     "scores": [
         Fault("baseline-knows-target", "baseline = sums[:-1]", "baseline = sums[1:]"),
         Fault("exponential-mean-biased", "self.exponential / self.weight", "self.exponential"),
-        Fault("counters-not-restored", "metrics.count(outcome, outcomes[outcome])", "metrics.count(outcome, 0)"),
-        Fault("source-events-counted-again", "inc(times - before.counters.get(event, 0))", "inc(times)"),
+        Fault("counters-not-restored", "        Counter(outcomes),\n", "        Counter(),\n"),
+        Fault("totals-counted-again", "before = self._totals.get((name, *labels), 0)", "before = 0"),
     ],
     "server": [
         Fault(
@@ -506,7 +502,7 @@ FAULTS = {
         ),
         Fault("age-set-back-with-sink", "reload=reload, health=health) as running", "reload=reload) as running"),
         Fault(
-            "unsaved-without-background", "set_unsaved(self._in_progress + self._unsaved)", "set_unsaved(self._unsaved)"
+            "unsaved-without-background", "set_unsaved(self._in_progress + self.unsaved)", "set_unsaved(self.unsaved)"
         ),
         Fault("connection-as-of-last-poll", "metrics.follow(source.status)", "pass"),
         Fault("metrics-without-password", "return any(hmac.compare_digest(digest, expected)", "return any(expected"),

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from streammoe.daemon.checkpointer import learned_digest
 from streammoe.estimators import MoERegressor
 from streammoe.options import Lags, WarmUp
 from streammoe.persistence import decode, encode
-from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_arrays
+from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
@@ -77,10 +78,10 @@ class Daemonlike:
         model = MoERegressor.from_checkpoint(kept.arrays, kept.metadata["model"])
         self.pipeline = Pipeline(model, SCHEMA, self.pipeline.scores)
         self.join = LabelJoin("id", SCHEMA, self.limits, self.n_lags, keep_expired=True)
-        self.join.restore(label_arrays(kept.arrays))
+        self.join.restore(kept.arrays)
 
     def found(self):
-        digest = digest_with(self.pipeline.model, self.join.arrays())
+        digest = learned_digest({**self.pipeline.model.arrays(), **self.join.arrays()})
         return digest, self.outcomes, self.letters, self.passed, self.join.pending
 
 

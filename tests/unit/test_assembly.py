@@ -142,8 +142,9 @@ def test_a_restart_resumes_with_other_settings_that_do_not_shape_the_model(here,
     first = run()
     flags = ["checkpoint.keep=1", "dead_letters.max_ratio=0.1", "source.block_bytes=8192", "model.range_factor=1e9"]
     with caplog.at_level(logging.INFO), opened(*flags) as running:
+        n_at_start = running.daemon.model.n
         again = running.daemon.run(StopFlag())
-    assert running.n_learned_at_start == again.learned == first.learned == 200
+    assert n_at_start == again.learned == first.learned == 200
     assert running.daemon.model.range_factor == 1e9
     assert " 200 events" in caplog.text
 
@@ -153,8 +154,8 @@ def test_a_fresh_start_sets_the_checkpoints_there_are_aside(here):
     first = run(*rows)
     before = Path("rows.jsonl").read_bytes()
     with opened(*rows, fresh=True) as running:
+        assert running.daemon.model.n == 0
         second = running.daemon.run(StopFlag())
-    assert running.n_learned_at_start == 0
     assert (second.learned, second.state_digest) == (200, first.state_digest)
     (aside,) = Path("state").glob("set-aside-*")
     assert describe_checkpoint(aside)["state_digest"] == first.state_digest

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from streammoe.commands import main
 from streammoe.commands.rollback import roll_back
-from streammoe.daemon.loop import Daemon
+from streammoe.daemon.checkpoints import Checkpoints
 from streammoe.errors import CheckpointError
 from streammoe.persistence import FolderLock
 from tests.unit import daemons
@@ -23,7 +23,7 @@ RECORDS = 1_300
 
 
 def enter(folder, patch):
-    patch.setattr(Daemon, "_begin_checkpoint", Daemon.checkpoint)  # so that there is one for each batch
+    patch.setattr(Checkpoints, "_save_in_background", Checkpoints.save)  # so that there is one for each batch
     daemons.enter(
         folder,
         patch,

@@ -157,11 +157,11 @@ def check(name, says, base):
         return
     with open_daemon(now) as running:
         if says.startswith("another folder"):
-            assert running.n_learned_at_start == 0
+            assert running.daemon.model.n == 0
             return
         assert says.startswith("applied"), name
-        assert running.n_learned_at_start == EVENTS, name
-        running.daemon.checkpoint()
+        assert running.daemon.model.n == EVENTS, name
+        running.daemon.checkpoints.save()
     section, _, field = name.partition(".")
     newest = latest()["settings"]
     if section in newest:

@@ -1,13 +1,15 @@
 """A daemon over a scripted source, which keeps the order of everything that it does."""
 
 import json
+from collections import Counter
 from typing import NamedTuple
 
-from streammoe.daemon.checkpointer import RetryPolicy
+from streammoe.daemon.checkpoints import Checkpoints
 from streammoe.daemon.guards import BadRecordGuard
-from streammoe.daemon.health import Health
-from streammoe.daemon.loop import CheckpointPolicy, Daemon
+from streammoe.daemon.loop import Daemon
 from streammoe.daemon.metrics import Metrics
+from streammoe.daemon.outputs import Outputs
+from streammoe.daemon.state import RunState
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.dead_letters import DeadLetterFile
@@ -18,10 +20,18 @@ from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import SourceStatus
+from streammoe.settings import Checkpoint
 from tests.list_source import ListSource
 
 SCHEMA = Schema(("y",))
-NEVER = CheckpointPolicy(10**9, 1e9)
+
+
+def every(events, seconds=1e9, patience=0.0):
+    """Return settings by which a checkpoint is due that often, and attempts end after some patience."""
+    return Checkpoint(every_events=events, every_seconds=seconds, retry_seconds=patience)
+
+
+NEVER = every(10**9)
 
 
 class Stop:
@@ -105,8 +115,9 @@ def record_flushes(sink, steps, step):
 
 def settle(daemon):
     """Wait until no checkpoint is being written; the daemon has still to find out what became of it."""
-    if daemon._writer.busy:
-        daemon._writer._in_progress.exception()
+    writer = daemon.checkpoints._writer
+    if writer.busy:
+        writer._in_progress.exception()
 
 
 class Scripted(NamedTuple):
@@ -123,7 +134,7 @@ class Scripted(NamedTuple):
 
     def value(self, name, **labels):
         """Return a metric."""
-        return self.daemon._metrics.registry.get_sample_value(f"streammoe_{name}", labels)
+        return self.daemon.metrics.registry.get_sample_value(f"streammoe_{name}", labels)
 
 
 def build(
@@ -134,10 +145,9 @@ def build(
     folder="state",
     schema=SCHEMA,
     sizes=(100,),
-    policy=NEVER,
+    saves=NEVER,
     max_ratio=0.5,
     is_predicting=False,
-    patience=0.0,
     labels=None,
     **script,
 ):
@@ -165,21 +175,18 @@ def build(
         opened.callback(rows.close)
         record_flushes(rows, steps, "rows")
         writer = PredictionWriter(rows, 0.9, gate=True)
-    daemon = Daemon(
-        source=source,
-        pipeline=Pipeline(model, schema, scores, writer),
-        store=store,
-        dead_letters=letters,
-        guard=BadRecordGuard(max_ratio, found.arrays["guard.latest"] if found else None),
-        metrics=Metrics(),
-        policy=policy,
-        description={"version": "1", "settings": {"model": {}}},
-        position=metadata["positions"][0],
-        generation=generation,
-        health=Health(60.0),
-        retries=RetryPolicy(patience),
-        outcomes=metadata["counters"]["outcomes"],
-        reasons=metadata["counters"]["reasons"],
-        labels=joined,
+    counters = metadata["counters"]
+    state = RunState(
+        Pipeline(model, schema, scores, writer),
+        joined,
+        BadRecordGuard(max_ratio, found.arrays["guard.latest"] if found else None),
+        None,
+        {"version": "1", "settings": {"model": {}}},
+        metadata["positions"][0],
+        Counter(counters["outcomes"]),
+        Counter(counters["reasons"]),
     )
+    outputs, metrics = Outputs(letters, writer and writer.sink), Metrics()
+    checkpoints = Checkpoints(store, state, source, outputs, metrics, saves, generation)
+    daemon = Daemon(source, state, outputs, checkpoints, metrics)
     return Scripted(daemon, store, source, steps, letters)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from streammoe.daemon import checkpointer as retries
-from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter, RetryPolicy
+from streammoe.daemon.checkpointer import CheckpointWriter, RetryPolicy
 from streammoe.errors import CheckpointError, RetriableCheckpointError, SinkError
-from streammoe.persistence import CheckpointStore, state_digest
+from streammoe.persistence import Checkpoint, CheckpointStore, state_digest
 
 
 class HeldStore(CheckpointStore):
@@ -44,8 +44,7 @@ def writer(store):
 
 
 def content(**arrays):
-    metadata = {"n": 1, "positions": [{"next": [1]}]}
-    return CheckpointContent(arrays, {}, {"scores.window": np.arange(3.0)}, metadata, {"next": [1]}, None)
+    return Checkpoint({**arrays, "scores.window": np.arange(3.0)}, {"n": 1, "positions": [{"next": [1]}]})
 
 
 def fail():
@@ -60,7 +59,6 @@ def test_learning_continues_and_does_not_change_what_is_written(writer, store):
     writer.begin(given, (), began)
     theta += 1.0
     given.metadata["positions"][0]["next"].append(2)
-    given.position["next"].append(2)
     assert writer.busy
     assert writer.outcome(wait=False) is None
     store.let.set()
@@ -69,7 +67,7 @@ def test_learning_continues_and_does_not_change_what_is_written(writer, store):
     assert 0.0 < written.seconds <= time.monotonic() - began
     found = store.load(written.generation)
     assert (found.arrays["theta"] == 0.0).all()
-    assert found.metadata["positions"] == [written.position] == [{"next": [1]}]
+    assert found.metadata["positions"] == written.metadata["positions"] == [{"next": [1]}]
     assert found.metadata["state_digest"] == state_digest({"theta": np.zeros((2, 3))})
     assert not writer.busy
     assert writer.outcome(wait=True) is None, "it is reported once"

@@ -13,7 +13,7 @@ N, CHANGE = 1500, 900
 
 def samples(running):
     names = ("drifts_total", "drift_last_event", "step_size")
-    return [running.daemon._metrics.registry.get_sample_value(f"streammoe_{name}", {}) for name in names]
+    return [running.daemon.metrics.registry.get_sample_value(f"streammoe_{name}", {}) for name in names]
 
 
 def test_a_drift_shows_in_log_metrics_and_inspect_also_after_a_restart(tmp_path, monkeypatch, caplog):

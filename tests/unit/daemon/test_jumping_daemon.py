@@ -60,7 +60,7 @@ def test_an_alarm_is_a_line_in_the_log_and_a_metric_and_nothing_else(caplog):
         with opened(f"guard.on_jump={on_jump}", f"checkpoint.dir={on_jump}") as running:
             summary = running.daemon.run(StopFlag())
             lines = sum(record.name == "streammoe.daemon" for record in caplog.records)
-            jumps = running.daemon._metrics.registry.get_sample_value("streammoe_guard_jumps_total", {})
+            jumps = running.daemon.metrics.registry.get_sample_value("streammoe_guard_jumps_total", {})
         found[on_jump] = summary.state_digest, jumps, lines
         assert (summary.learned, summary.rejected) == (len(STREAM), 0)
     digest, jumps, lines = found["alarm"]
@@ -83,7 +83,7 @@ def test_the_last_good_generation_outlives_checkpoint_keep():
     daemons.write_csv("events.csv", STREAM[: GOOD + int(2.8 * WINDOW)])
     with opened() as running:
         running.daemon.run(StopFlag())
-        assert running.daemon._jump_handler.guard.high == 2
+        assert running.daemon.state.jumps.losses.high == 2
     good = [generation for generation, learned in latest()["guard"]["saved"] if learned <= GOOD]
     assert max(good) in store().generations()
     assert len(store().generations()) > 2

@@ -14,26 +14,23 @@ import pytest
 from pydantic import create_model
 
 from streammoe import settings
-from streammoe.daemon.loop import CheckpointPolicy
 from streammoe.errors import CheckpointError, RetriableCheckpointError, SinkError, SourceError, TooManyBadRecords
 from streammoe.pipeline.label_join import Limits
-from streammoe.pipeline.predictions import JsonlPredictions
+from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan
 from streammoe.pipeline.schema import Schema
-from tests.unit.daemon.scripted import Stop, settle
+from tests.unit.daemon.scripted import Stop, every, settle
 
 GOOD = [b'{"a": %.4f, "y": %.4f}' % (math.sin(i), math.cos(i)) for i in range(3000)]
 BAD = b"{"
 SAVED = ["letters", "saved", "committed"]
-
-
-def every(events, seconds=1e9):
-    return CheckpointPolicy(events, seconds)
+LASTING = every(10**9, patience=1e9)
+"""Nothing is due before the end, and attempts do not end."""
 
 
 @pytest.fixture
 def clock(monkeypatch):
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr("streammoe.daemon.loop.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("streammoe.daemon.checkpoints.time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 
@@ -44,12 +41,12 @@ def test_it_waits_for_the_source_and_is_not_ready_meanwhile(build):
     ran = build(GOOD[:100])
     ran.source.unanswered = 3
     seen = []
-    ran.source.on_prepare = lambda: seen.append((ran.daemon._health.ready, ran.value("source_connected")))
-    ran.source._before_poll = lambda _: seen.append(ran.daemon._health.ready)
+    ran.source.on_prepare = lambda: seen.append((ran.daemon.metrics.health.ready, ran.value("source_connected")))
+    ran.source._before_poll = lambda _: seen.append(ran.daemon.metrics.health.ready)
     assert ran.run().events == 100
     assert seen == [(False, 0.0)] * 4 + [True]
     assert ran.value("source_connected") == 1.0
-    assert not ran.daemon._health.ready, "it has ended"
+    assert not ran.daemon.metrics.health.ready, "it has ended"
     resumed = build(GOOD[:200])
     resumed.source.unanswered = 10**9
     stop = Stop()
@@ -66,7 +63,7 @@ def test_where_reading_begins_is_saved_before_anything_is_read(build):
     assert ran.steps == [*SAVED, "polled", *SAVED]
     assert ran.store.positions == [0, 100]
     resumed = build(GOOD[:200])
-    resumed.daemon._on_begin = lambda: resumed.steps.append("begun")
+    resumed.daemon.checkpoints._restart = RestartPlan(lambda: resumed.steps.append("begun"))
     resumed.run()
     assert [commit["next"] for commit in resumed.source.commits] == [100, 200], "it learns where it resumes"
     assert resumed.steps == ["begun", "committed", *SAVED]
@@ -94,7 +91,7 @@ def test_where_a_source_had_to_move_is_saved_though_nothing_comes(build):
     ids=["events", "rejected and blank", "end"],
 )
 def test_a_checkpoint_is_due_after_so_many_events_and_at_the_end(build, clock, records, script, events, positions):
-    ran = build(records, policy=every(events), max_ratio=1.0, **script)
+    ran = build(records, saves=every(events), max_ratio=1.0, **script)
     summary = ran.run()
     assert ran.store.positions == positions
     assert summary.checkpoint == str(ran.store.path(len(positions)))
@@ -108,7 +105,7 @@ def test_a_checkpoint_is_due_after_so_many_seconds_and_time_alone_saves_nothing(
         clock.now += 4.0
         stop.requested = clock.now > 1100.0
 
-    ran = build(GOOD[:1000], policy=every(10**9, 10.0), before_poll=tick, endless=True)
+    ran = build(GOOD[:1000], saves=every(10**9, 10.0), before_poll=tick, endless=True)
     ran.run(stop)
     assert ran.store.positions == [100, 400, 700, 1000]
 
@@ -122,7 +119,7 @@ def test_where_a_checkpoint_takes_long_learning_has_as_much_time_until_the_next_
         clock.now += 0.25
         stop.requested = following > 100
 
-    ran = build(GOOD[:1000], sizes=(1,), policy=every(10**9, 1.0), before_poll=tick, endless=True, is_predicting=True)
+    ran = build(GOOD[:1000], sizes=(1,), saves=every(10**9, 1.0), before_poll=tick, endless=True, is_predicting=True)
     save = ran.store.save
 
     def slow(*content):
@@ -170,7 +167,7 @@ def test_a_stop_finishes_the_batch_and_saves_it(build):
 def test_letters_and_rows_are_durable_then_the_state_is_then_the_source_learns_of_it(
     build, tmp_path, monkeypatch, is_transactional
 ):
-    ran = build([*GOOD[:50], BAD, *GOOD[50:300]], policy=every(1), is_predicting=True, sizes=[100, 100, 101])
+    ran = build([*GOOD[:50], BAD, *GOOD[50:300]], saves=every(1), is_predicting=True, sizes=[100, 100, 101])
     if is_transactional:
 
         def commit(_, position, generation):
@@ -218,7 +215,7 @@ class Full:
 def at_once(monkeypatch):
     """Attempts follow each other without a pause."""
     monkeypatch.setattr("streammoe.daemon.checkpointer.FIRST_PAUSE", 0.0)
-    monkeypatch.setattr("streammoe.daemon.loop.RETRY_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("streammoe.daemon.checkpoints.RETRY_CHECK_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -228,10 +225,12 @@ def never_again(at_once, monkeypatch):
 
 
 def test_learning_continues_while_nothing_can_be_saved(build, at_once):
-    ran = build(GOOD[:1000], policy=every(200), patience=1e9)
+    ran = build(GOOD[:1000], saves=every(200, patience=1e9))
     Full(ran, 3)
     unsaved = []
-    ran.source._before_poll = lambda at: unsaved.append((ran.daemon._health.unsaved, ran.value("unsaved_events") - at))
+    ran.source._before_poll = lambda at: unsaved.append(
+        (ran.daemon.metrics.health.unsaved, ran.value("unsaved_events") - at)
+    )
     whole = ran.run()
     assert whole.learned == 1000
     assert ran.store.positions[-1] == 1000
@@ -244,7 +243,7 @@ def test_learning_continues_while_nothing_can_be_saved(build, at_once):
 
 @pytest.mark.parametrize("fault", [None, SourceError("the disk is gone")])
 def test_at_the_end_or_a_fault_of_the_source_saving_is_tried_again_first(build, at_once, fault):
-    ran = build(GOOD[: 300 if fault else 250], failures={250: fault} if fault else {}, patience=1e9)
+    ran = build(GOOD[: 300 if fault else 250], failures={250: fault} if fault else {}, saves=LASTING)
     Full(ran, 2)
     if fault:
         with pytest.raises(SourceError):
@@ -257,12 +256,12 @@ def test_at_the_end_or_a_fault_of_the_source_saving_is_tried_again_first(build, 
 
 def test_a_stop_does_not_wait_for_the_disk_nor_does_a_wait_at_the_end(build, never_again):
     stop = Stop()
-    ran = build(GOOD[:1000], patience=1e9, before_poll=stop.at(200))
+    ran = build(GOOD[:1000], saves=LASTING, before_poll=stop.at(200))
     full = Full(ran, 10**9)
     with pytest.raises(RetriableCheckpointError):
         ran.run(stop)
     assert full.left == 10**9 - 1
-    ran = build(GOOD[:100], patience=1e9)
+    ran = build(GOOD[:100], saves=LASTING)
     full, stop = Full(ran, 10**9), Stop()
 
     def save(arrays, metadata):
@@ -277,7 +276,7 @@ def test_a_stop_does_not_wait_for_the_disk_nor_does_a_wait_at_the_end(build, nev
 
 @pytest.mark.parametrize("error", [CheckpointError("another process"), SinkError("no topic"), ZeroDivisionError()])
 def test_an_error_for_good_in_the_background_ends_it(build, at_once, error):
-    ran = build(GOOD[:1000], policy=every(100), patience=1e9)
+    ran = build(GOOD[:1000], saves=every(100, patience=1e9))
     full = Full(ran, 10, error)
     with pytest.raises(type(error)):
         ran.run()
@@ -289,8 +288,8 @@ def test_an_error_for_good_in_the_background_ends_it(build, at_once, error):
 def test_learning_waits_once_memory_holds_enough_of_what_cannot_be_written(build, at_once, monkeypatch):
     monkeypatch.setattr("streammoe.persistence.append_log.MOST_WAITING", 20_000)
     monkeypatch.setattr("streammoe.daemon.checkpointer.FIRST_PAUSE", 0.01)
-    ran = build(GOOD[:600], is_predicting=True, patience=1e9)
-    lines = ran.daemon._pipeline.predictions.sink
+    ran = build(GOOD[:600], is_predicting=True, saves=LASTING)
+    lines = ran.daemon.state.pipeline.predictions.sink
     drain, attempts, held = lines._drain, [], []
 
     def full():
@@ -338,9 +337,9 @@ def test_other_settings_hold_from_the_next_batch_on(build, tmp_path):
     ran.source._before_poll = lambda at: at == 300 and ran.daemon.reconfigure(SETTINGS, affects_events=False)
     ran.run()
     assert ran.store.positions == [400, 500, 600], "nothing is saved for settings that judge nothing"
-    held = ran.store.keep, ran.daemon._retries.patience, ran.daemon._guard.max_ratio
+    held = ran.store.keep, ran.daemon.checkpoints._retries.patience, ran.daemon.state.bad_records.max_ratio
     assert held == (2, 7.0, 0.25)
-    assert (ran.daemon._health.patience, ran.daemon._health.sink_patience) == (5.0, 4.0)
+    assert (ran.daemon.metrics.health.patience, ran.daemon.metrics.health.sink_patience) == (5.0, 4.0)
     assert ran.daemon.model.range_factor == ran.store.saved[-1]["settings"]["model"]["range_factor"] == 1e9
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert [("interval" in row, "gate" in row) for row in rows] == [(True, True)] * 300 + [(False, False)] * 300
@@ -353,7 +352,7 @@ def test_before_other_rules_hold_what_came_before_is_saved_or_they_do_not_hold(b
     ran.run()
     assert ran.store.positions[0] == 300
     assert ran.store.saved[0]["settings"] == {"model": {}}
-    ran = build(GOOD[:600], folder="full", patience=1e9)
+    ran = build(GOOD[:600], folder="full", saves=LASTING)
     Full(ran, 1)
 
     def change(at):
@@ -381,11 +380,11 @@ def held(build):
             if following == let_at:
                 let.set()
                 settle(ran.daemon)
-            if ran.daemon._writer.busy:
+            if ran.daemon.checkpoints._writer.busy:
                 assert began.wait(10)  # so that it is known where the other thread is
             seen.append(list(ran.steps))
 
-        ran = build(records, policy=every(events), before_poll=look, **script)
+        ran = build(records, saves=every(events), before_poll=look, **script)
         ran.source.settle = None
         save = ran.store.save
 
@@ -450,7 +449,7 @@ def test_one_under_way_is_waited_for_at_the_end(held, monkeypatch, end):
 
 def test_a_wide_state_waits_one_turn_for_memory_and_no_more(build, monkeypatch):
     monkeypatch.setattr("streammoe.daemon.checkpointer._SLOW_ALLOCATION", 1)
-    ran = build(GOOD[:600], policy=every(100))
+    ran = build(GOOD[:600], saves=every(100))
     ran.run()
     assert ran.store.positions == [200, 400, 600], "each one, since the windows of the scores grow"
     assert ran.value("checkpoint_pause_seconds_count") == ran.value("checkpoint_seconds_count") == 3
@@ -490,7 +489,7 @@ def test_kills_stops_and_restarts_show_in_nothing(build, stream, sizes):
     whole = build(records, folder="whole", sizes=[1000], **options).run()
     for at in (len(records) // 4, len(records) // 3):
         with pytest.raises(KillError):
-            build(records, sizes=sizes, policy=every(60), failures={at: KillError()}, **options).run()
+            build(records, sizes=sizes, saves=every(60), failures={at: KillError()}, **options).run()
     for at in (0, len(records) // 2, 2 * len(records) // 3):
         stop = Stop()
         build(records, sizes=sizes, before_poll=stop.at(at), **options).run(stop)
@@ -516,7 +515,7 @@ def test_kills_stops_and_restarts_show_in_nothing(build, stream, sizes):
 
 
 def test_too_many_bad_records_save_nothing_keep_the_letters_and_once_mended_nothing_is_lost(build, tmp_path):
-    ran = build([*GOOD[:1500], *[BAD] * 1500], policy=every(1000))
+    ran = build([*GOOD[:1500], *[BAD] * 1500], saves=every(1000))
     with pytest.raises(TooManyBadRecords):
         ran.run()
     assert ran.store.positions == [1000, 2000]
@@ -530,7 +529,7 @@ def test_restarts_do_not_carry_a_bad_deploy_past_the_window(build):
     # A supervisor starts the daemon again and again; each start must not have another 1,000 records to bin.
     records = [*GOOD[:1500], *[BAD] * 10_000]
     for _ in range(4):
-        ran = build(records, policy=every(100), endless=True)
+        ran = build(records, saves=every(100), endless=True)
         with pytest.raises(TooManyBadRecords):
             ran.run()
         assert ran.store.latest()[1].metadata["positions"][0]["next"] <= 2500

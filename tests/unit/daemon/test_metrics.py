@@ -53,8 +53,7 @@ def learned(kind="regressor", n=200, warmup=100):
 def published(model, scores):
     """Return all metrics after a batch."""
     metrics = Metrics()
-    metrics.count("learned", 150)
-    metrics.count_rejected("malformed", 3)
+    metrics.count({"learned": 150}, {"malformed": 3})
     metrics.observe_batch(0.02)
     metrics.observe_checkpoint(0.0, 0.004)
     metrics.observe_checkpoint_pause(0.002)
@@ -140,7 +139,7 @@ def test_next_to_ours_there_are_those_of_the_process_and_the_versions_and_none_o
 
 
 def test_before_anything_happens_counts_are_zero_and_values_not_a_number():
-    Metrics().count("learned", 7)
+    Metrics().count({"learned": 7}, {})
     metrics = Metrics()
     value = samples(metrics)
     assert {outcome: value["events_total", outcome] for outcome in OUTCOMES} == dict.fromkeys(OUTCOMES, 0)

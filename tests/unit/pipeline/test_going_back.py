@@ -8,6 +8,7 @@ import pytest
 
 from streammoe.errors import CheckpointError
 from streammoe.pipeline.predictions import JsonlPredictions, plan_restart
+from streammoe.ports import nothing_more
 from tests.unit.pipeline.written_rows import rows_from
 
 
@@ -107,9 +108,11 @@ def test_a_start_cuts_only_what_can_be_read_again(tmp_path):
     written = Written(tmp_path)
     sink = written.open()
     metadata = {"positions": [{"kind": "file"}], "predictions": written.position}
-    assert plan_restart(sink, {**metadata, "positions": [{"positions": [{"kind": "stdin"}, None]}]}).cut is None
+    assert (
+        plan_restart(sink, {**metadata, "positions": [{"positions": [{"kind": "stdin"}, None]}]}).begin is nothing_more
+    )
     found, before = plan_restart(sink, metadata), written.seen()
     assert not found.must_record_end
-    found.cut()
+    found.begin()
     assert written.seen() != before
     sink.close()

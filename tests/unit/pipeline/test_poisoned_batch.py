@@ -47,10 +47,10 @@ def test_a_poisoned_model_is_never_saved_nor_are_poisoned_scores(what, tmp_path,
         running.daemon.run(StopFlag())
         kept = daemons.checkpoints()
         if what == "log_loss":
-            running.daemon.scores.log_loss.total = np.inf
+            running.daemon.state.pipeline.scores.log_loss.total = np.inf
         else:
             running.daemon.model.learner.state.expert_grams[0, 0, 1] = np.inf  # off the diagonal, which no step reads
         with pytest.raises(PoisonedModel) as error:
-            running.daemon.checkpoint()
+            running.daemon.checkpoints.save()
     assert error.value.exit_code == 7
     assert daemons.checkpoints() == kept

@@ -90,12 +90,12 @@ class Play:
         act = self.script.get(self.batches)
         if act is not None:
             act()
-            self.daemon._observer._reader.look()
+            self.daemon.observer._reader.look()
         self.requested = self.batches == self.stop_after
         self.batches += 1
 
     def value(self, name, **labels):
-        return self.daemon._metrics.registry.get_sample_value(f"streammoe_global_{name}", labels)
+        return self.daemon.metrics.registry.get_sample_value(f"streammoe_global_{name}", labels)
 
     def problems(self):
         return {

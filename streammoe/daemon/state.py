@@ -1,0 +1,97 @@
+"""What a daemon has learned and counted, and where it reads on: all that a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from streammoe.daemon.guards import BadRecordGuard, JumpGuard
+from streammoe.estimators import MixtureOfExperts
+from streammoe.persistence import Checkpoint
+from streammoe.pipeline.label_join import LabelJoin, Limits
+from streammoe.pipeline.pipeline import BatchResult, Pipeline
+from streammoe.ports import Batch, Position
+from streammoe.settings import Settings
+from streammoe.types import AnyArray
+
+
+@dataclass
+class RunState:
+    """The state of a run; `streammoe.daemon.resume` restores it."""
+
+    pipeline: Pipeline
+    labels: LabelJoin | None
+    bad_records: BadRecordGuard
+    jumps: JumpGuard | None
+    description: Mapping[str, Any]
+    """Version and settings, for the metadata."""
+    position: Position | None = None
+    """Where reading resumes."""
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """Events by outcome, since the first start."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Rejected records by reason, since the first start."""
+
+    @property
+    def model(self) -> MixtureOfExperts:
+        """The current model."""
+        return self.pipeline.model
+
+    @property
+    def pending(self) -> int:
+        """Number of events that wait for their label or features."""
+        return 0 if self.labels is None else self.labels.pending
+
+    def process(self, batch: Batch) -> BatchResult:
+        """Learn a batch; `take` counts it.
+
+        Raises:
+            FitCancelled: a stop was requested during a fit; everything is as it was before the batch.
+        """
+        return self.pipeline.process(batch) if self.labels is None else self.labels.process(batch, self.pipeline)
+
+    def take(self, batch: Batch, processed: BatchResult) -> None:
+        """Count a batch that was processed, and resume behind it."""
+        self.position = batch.end
+        self.outcomes.update(processed.outcomes)
+        self.reasons.update(processed.reasons)
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """Return what influences learning: the arrays of the model, and those of the records that wait."""
+        return {**self.model.arrays(), **({} if self.labels is None else self.labels.arrays())}
+
+    def content(self, *, ended: bool) -> Checkpoint:
+        """Return the content of a checkpoint, whose arrays change as learning goes on.
+
+        Args:
+            ended: whether the source has ended.
+        """
+        scores, jumps = self.pipeline.scores, self.jumps
+        return Checkpoint(
+            {**self.arrays(), **scores.arrays(), "guard.latest": self.bad_records.to_save(ended=ended)},
+            {
+                **self.description,
+                **self.model.identify(),
+                "positions": [self.position],
+                "counters": {"outcomes": dict(self.outcomes), "reasons": dict(self.reasons)},
+                "scores": scores.to_json(),
+                **({} if jumps is None else {"guard": jumps.to_json()}),
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            },
+        )
+
+    def apply(self, settings: Settings) -> None:
+        """Apply the settings that may change between two batches; the others are the same as before."""
+        self.bad_records.max_ratio = settings.dead_letters.max_ratio
+        self.model.take_over(settings.model, "reload")
+        labels, predictions = settings.labels, self.pipeline.predictions
+        if self.labels is not None:
+            self.labels.limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
+            self.labels.keep_expired = labels.keep_expired
+        if predictions is not None:
+            interval, gate = settings.predictions.interval, settings.predictions.gate
+            self.pipeline.predictions = predictions._replace(interval=interval, gate=gate)
+        self.description = {**self.description, "settings": settings.learning_settings()}
