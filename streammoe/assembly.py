@@ -24,7 +24,7 @@ from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.overlapped import OverlappedPredictions, has_other_core
 from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan, plan_restart
-from streammoe.pipeline.watched import WatchedDeadLetters, WatchedPredictions
+from streammoe.pipeline.sink_wait import Outcome
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
@@ -107,13 +107,13 @@ def open_daemon(
             restart = restart._replace(begin=store.set_aside)
         state = resumed(settings, found, writer, store, from_model)
         observer: Observer | None = extension("observer")(settings, metrics) if settings.global_.path else None
-        letters = WatchedDeadLetters(_dead_letters(settings), health.waits["dead_letters"])
+        letters = _dead_letters(settings, health)
         stack.callback(letters.close)
         source = open_source(settings)
         stack.callback(source.close)
         source.seek(state.position)
         compile_kernels(settings)
-        outputs = Outputs(letters, sink)
+        outputs = Outputs(letters, sink, health.waits)
         checkpoints = Checkpoints(
             store, state, source, outputs, metrics, settings.checkpoint, found[0] if found else 0, restart
         )
@@ -151,23 +151,29 @@ def _prediction_writer(settings: Settings, health: Health) -> PredictionWriter |
         case NoPredictionsSettings():
             return None
         case PredictionFileSettings():
-            written: PredictionSink = JsonlPredictions(predictions.path)
+            sink: PredictionSink = JsonlPredictions(predictions.path)
             # What another thread waits for does not keep learning waiting.
-            sink = WatchedPredictions(OverlappedPredictions(written) if has_other_core() else written, wait)
+            sink = OverlappedPredictions(sink) if has_other_core() else sink
         case _:
-            sink = WatchedPredictions(connectors(PREDICTIONS)[predictions.kind](predictions, settings.sources), wait)
-    return PredictionWriter(sink, predictions.interval, predictions.gate)
+            sink = cast("PredictionSink", connectors(PREDICTIONS)[predictions.kind](predictions, settings.sources))
+    wait.rejection = lambda: sink.rejection
+    return PredictionWriter(sink, predictions.interval, predictions.gate, wait)
 
 
-def _dead_letters(settings: Settings) -> DeadLetterSink:
+def _dead_letters(settings: Settings, health: Health) -> DeadLetterSink:
     letters = settings.dead_letters
     if isinstance(letters, DeadLetterFileSettings):
         return DeadLetterFile(letters.path)
-    return cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, settings.sources))
+    sink = cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, settings.sources))
+    health.waits["dead_letters"].rejection = lambda: sink.rejection
+    return sink
 
 
 def _recovered(sink: PredictionSink, position: Position | None, health: Health) -> Recovered:
     """Ask the sink which checkpoint's predictions were committed, however long that takes."""
-    while (recovered := sink.recover(POLL_SECONDS, position)) is None:
+    while True:
+        with health.waits["predictions"].call() as tell:
+            if (recovered := sink.recover(POLL_SECONDS, position)) is not None:
+                return recovered
+            tell(Outcome.UNANSWERED)
         health.beat()
-    return recovered

@@ -281,11 +281,9 @@ class Checkpoints:
 
     def _with_end(self, content: Checkpoint) -> Checkpoint:
         """Add the end of the flushed predictions, to which a restart truncates them."""
-        predictions = self._outputs.predictions
-        position = None if predictions is None else predictions.position()
         content.metadata["transactional"] = self._outputs.transactional
-        if position is not None:
-            content.metadata["predictions"] = position
+        if (end := self._outputs.end()) is not None:
+            content.metadata["predictions"] = end
         return content
 
     def _mark_saved(self) -> None:
@@ -328,9 +326,7 @@ class Checkpoints:
         """Commit the position of the newest checkpoint where other tools look for it."""
         if position is None:
             return
-        predictions = self._outputs.predictions
-        if predictions is not None and predictions.transactional:
-            predictions.commit(position, self._generation)
+        if self._outputs.commit(position, self._generation):
             self._store.confirm(self._generation)
         else:
             self._source.commit(position, self._generation)

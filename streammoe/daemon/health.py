@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from streammoe.pipeline.watched import SinkWait
+from streammoe.pipeline.sink_wait import SinkWait
 
 LOGGER = logging.getLogger("streammoe.daemon")
 SINKS = ("predictions", "dead_letters")

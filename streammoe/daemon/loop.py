@@ -197,8 +197,7 @@ class Daemon:
         started = time.monotonic()
         state = self.state
         processed = state.process(batch)
-        if processed.letters:
-            self._outputs.letters.write(processed.letters)
+        self._outputs.write(processed.letters)
         self._notices.report(batch, processed)
         with self._letters_kept():
             state.bad_records.judge(processed.bad, processed.latest_rejection, batch.caveat)
@@ -225,7 +224,7 @@ class Daemon:
                 message,
             )
             return
-        self._outputs.letters.flush()
+        self._outputs.flush_letters()
         good = self.checkpoints.go_back(jump.sound)
         if good is None:
             raise ModelJumped(
@@ -283,7 +282,7 @@ class Daemon:
         try:
             yield
         except (TooManyBadRecords, SourceError):
-            self._outputs.letters.flush()
+            self._outputs.flush_letters()
             raise
 
     def _publish(self) -> None:

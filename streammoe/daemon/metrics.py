@@ -15,7 +15,7 @@ from streammoe.daemon.health import SINKS, Health
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.compile import compile_seconds
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores, Scores
-from streammoe.pipeline.watched import SinkWait
+from streammoe.pipeline.sink_wait import SinkWait
 from streammoe.ports import SourceStatus
 
 BATCH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

@@ -2,35 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
-from streammoe.ports import DeadLetterSink, PredictionSink
+from streammoe.pipeline.sink_wait import Outcome, SinkWait
+from streammoe.ports import DeadLetter, DeadLetterSink, Position, PredictionSink, Sink
 
 
-class Outputs(NamedTuple):
-    """The sinks that a daemon writes to."""
+class Outputs:
+    """The sinks that a daemon writes to, each of which may keep it waiting.
 
-    letters: DeadLetterSink
-    predictions: PredictionSink | None
+    Predictions are written by `PredictionWriter`.
+
+    Args:
+        letters: takes rejected records.
+        predictions: takes predictions, if they are wanted.
+        waits: show how long they take, by section of the settings.
+    """
+
+    def __init__(
+        self, letters: DeadLetterSink, predictions: PredictionSink | None, waits: Mapping[str, SinkWait]
+    ) -> None:
+        self._letters = letters
+        self._predictions = predictions
+        self._waits = waits
+        self._sinks: dict[str, Sink] = {"dead_letters": letters}
+        if predictions is not None:
+            self._sinks["predictions"] = predictions
 
     @property
     def overdue(self) -> bool:
         """Whether nothing more should be written before a flush."""
-        return self.letters.overdue or (self.predictions is not None and self.predictions.overdue)
+        return any(sink.overdue for sink in self._sinks.values())
 
     @property
     def transactional(self) -> bool:
         """Whether predictions become visible together with the position of the source."""
-        return self.predictions is not None and self.predictions.transactional
+        return self._predictions is not None and self._predictions.transactional
+
+    def write(self, letters: list[DeadLetter]) -> None:
+        """Write letters, in order; durable after a flush."""
+        if letters:
+            with self._waits["dead_letters"].call() as tell:
+                self._letters.write(letters)
+                tell(Outcome.UNKNOWN)
+
+    def flush_letters(self) -> None:
+        """Return once all letters are durable."""
+        with self._waits["dead_letters"].call():
+            self._letters.flush()
 
     def flush(self) -> None:
         """Return once everything written is durable."""
-        self.letters.flush()
-        if self.predictions is not None:
-            self.predictions.flush()
+        for section, sink in self._sinks.items():
+            with self._waits[section].call():
+                sink.flush()
 
     def begin_flush(self) -> list[Callable[[], None]]:
-        """Return functions that make everything written so far durable, in another thread."""
-        predictions = [] if self.predictions is None else [self.predictions]
-        return [sink.begin_flush() for sink in (self.letters, *predictions)]
+        """Return functions that make durable what was written so far; learning does not wait for them."""
+        complete = []
+        for section, sink in self._sinks.items():
+            with self._waits[section].call():
+                complete.append(sink.begin_flush())
+        return complete
+
+    def end(self) -> Position | None:
+        """Return the end of the flushed predictions, if they can be cut back to it."""
+        return None if self._predictions is None else self._predictions.position()
+
+    def commit(self, position: Position, generation: int) -> bool:
+        """Publish predictions together with a position; return whether they are transactional."""
+        if self._predictions is None or not self._predictions.transactional:
+            return False
+        with self._waits["predictions"].call():
+            self._predictions.commit(position, generation)
+        return True

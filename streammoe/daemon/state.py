@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -93,5 +93,5 @@ class RunState:
             self.labels.keep_expired = labels.keep_expired
         if predictions is not None:
             interval, gate = settings.predictions.interval, settings.predictions.gate
-            self.pipeline.predictions = predictions._replace(interval=interval, gate=gate)
+            self.pipeline.predictions = replace(predictions, interval=interval, gate=gate)
         self.description = {**self.description, "settings": settings.learning_settings()}

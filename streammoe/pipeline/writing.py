@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import numpy as np
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.state import Trace
 from streammoe.pipeline.intervals import mixture_intervals
+from streammoe.pipeline.sink_wait import Outcome, SinkWait
 from streammoe.ports import Location, Predictions, PredictionSink
 from streammoe.types import FloatArray, IntArray
 
@@ -44,13 +46,16 @@ class Written(NamedTuple):
         )
 
 
-class PredictionWriter(NamedTuple):
+@dataclass(frozen=True)
+class PredictionWriter:
     """A sink for predictions, and what to write to it."""
 
     sink: PredictionSink
     interval: float
     """Probability of the interval; 0 leaves it out."""
     gate: bool
+    wait: SinkWait = field(default_factory=SinkWait)
+    """Shows how long the sink takes."""
 
     def write(
         self,
@@ -87,11 +92,11 @@ class PredictionWriter(NamedTuple):
                 intervals = None
                 if self.interval > 0.0:
                     intervals = partial(mixture_intervals, *each.trace, self.interval, model.noise)
-                self.sink.write(make(predictions=each.predictions, targets=each.targets, intervals=intervals))
+                self._write(make(predictions=each.predictions, targets=each.targets, intervals=intervals))
                 continue
             M = int(known[start])
             probabilities = each.predictions[:, :M]
-            self.sink.write(
+            self._write(
                 make(
                     predictions=[names[at] for at in probabilities.argmax(axis=1)] if M else [None] * (stop - start),
                     targets=each.labels or [],
@@ -99,6 +104,11 @@ class PredictionWriter(NamedTuple):
                     probabilities=probabilities,
                 )
             )
+
+    def _write(self, rows: Predictions) -> None:
+        with self.wait.call() as tell:
+            self.sink.write(rows)
+            tell(Outcome.UNKNOWN)
 
 
 def _padded(values: FloatArray, size: int) -> FloatArray:

@@ -47,7 +47,7 @@ AREAS = {
     "guards": "test_jump.py test_dead_letters.py test_jumping_daemon.py test_loop.py",
     "global model": "test_rivals.py test_follower.py",
     "scores": "test_scores.py test_metrics.py test_evaluation.py test_loop.py",
-    "server": "test_server*.py test_metrics.py test_health.py test_watched.py test_loop.py test_transactional_start.py",
+    "server": "test_server*.py test_metrics.py test_health.py test_outputs.py test_loop.py test_transactional_start.py",
     "settings": "test_settings.py test_settings_over_a_checkpoint.py test_reload.py test_assembly.py",
     "files": "connectors/files/test_*.py contracts/test_sources.py",
     "kafka": (
@@ -357,10 +357,9 @@ FAULTS = {
         ),
         Fault(
             "confirmed-before-committed",
-            "            predictions.commit(position, self._generation)\n"
-            "            self._store.confirm(self._generation)",
-            "            self._store.confirm(self._generation)\n"
-            "            predictions.commit(position, self._generation)",
+            "        if self._outputs.commit(position, self._generation):\n",
+            "        if self._outputs.transactional:\n            self._store.confirm(self._generation)\n"
+            "        if self._outputs.commit(position, self._generation):\n",
         ),
         Fault("own-confirmation-ignored", "seen = max(store.confirmed, committed or 0)", "seen = committed or 0"),
         Fault(

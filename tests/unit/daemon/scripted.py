@@ -186,7 +186,8 @@ def build(
         Counter(counters["outcomes"]),
         Counter(counters["reasons"]),
     )
-    outputs, metrics = Outputs(letters, writer and writer.sink), Metrics()
+    metrics = Metrics()
+    outputs = Outputs(letters, writer and writer.sink, metrics.health.waits)
     checkpoints = Checkpoints(store, state, source, outputs, metrics, saves, generation)
     daemon = Daemon(source, state, outputs, checkpoints, metrics)
     return Scripted(daemon, store, source, steps, letters)

@@ -7,7 +7,7 @@ import pytest
 
 from streammoe.daemon import health as module
 from streammoe.daemon.health import Health, WaitReporter
-from streammoe.pipeline.watched import Outcome
+from streammoe.pipeline.sink_wait import Outcome
 from tests.kafka_lab.lab import wait_until
 
 

@@ -1,4 +1,4 @@
-"""Sinks that show other threads how long they have kept their caller waiting."""
+"""How long a sink has kept its callers waiting, for other threads to see."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
-from typing import Generic, TypeVar
 
 from streammoe.errors import RetriableCheckpointError
-from streammoe.ports import DeadLetter, DeadLetterSink, Position, Predictions, PredictionSink, Recovered, Sink
-
-S = TypeVar("S", bound=Sink)
 
 
 class Outcome(Enum):
@@ -85,76 +81,3 @@ class SinkWait:
                     self._unanswered_since = None
                 if self._unanswered_since is None:
                     self._ended += time.monotonic() - since
-
-
-class _Watched(Generic[S]):
-    """What both kinds of sinks have in common.
-
-    Args:
-        sink: does the work.
-        wait: measures its calls.
-    """
-
-    def __init__(self, sink: S, wait: SinkWait) -> None:
-        self._sink = sink
-        self._wait = wait
-        wait.rejection = lambda: sink.rejection
-
-    @property
-    def rejection(self) -> str:
-        return self._sink.rejection
-
-    def flush(self) -> None:
-        with self._wait.call():
-            self._sink.flush()
-
-    @property
-    def overdue(self) -> bool:
-        return self._sink.overdue
-
-    def begin_flush(self) -> Callable[[], None]:
-        # It is completed in another thread, for which learning does not wait.
-        with self._wait.call():
-            return self._sink.begin_flush()
-
-    def close(self) -> None:
-        self._sink.close()
-
-
-class WatchedDeadLetters(_Watched[DeadLetterSink], DeadLetterSink):
-    """A sink for rejected records whose calls are measured."""
-
-    def write(self, letters: list[DeadLetter]) -> None:
-        with self._wait.call() as tell:
-            self._sink.write(letters)
-            tell(Outcome.UNKNOWN)
-
-
-class WatchedPredictions(_Watched[PredictionSink], PredictionSink):
-    """A sink for predictions whose calls are measured."""
-
-    def write(self, rows: Predictions) -> None:
-        with self._wait.call() as tell:
-            self._sink.write(rows)
-            tell(Outcome.UNKNOWN)
-
-    def position(self) -> Position | None:
-        return self._sink.position()
-
-    def restore(self, position: Position) -> Callable[[], None]:
-        return self._sink.restore(position)
-
-    @property
-    def transactional(self) -> bool:
-        return self._sink.transactional
-
-    def recover(self, timeout: float, position: Position | None) -> Recovered | None:
-        with self._wait.call() as tell:
-            recovered = self._sink.recover(timeout, position)
-            if recovered is None:
-                tell(Outcome.UNANSWERED)
-        return recovered
-
-    def commit(self, position: Position, generation: int) -> None:
-        with self._wait.call():
-            self._sink.commit(position, generation)

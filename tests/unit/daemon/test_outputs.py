@@ -1,0 +1,105 @@
+"""How long a sink keeps its callers waiting is seen from another thread."""
+
+import threading
+
+import pytest
+
+from streammoe.daemon.outputs import Outputs
+from streammoe.errors import RetriableCheckpointError, RetriableSinkError
+from streammoe.pipeline.sink_wait import Outcome, SinkWait
+from streammoe.pipeline.writing import PredictionWriter
+from tests.kafka_lab.lab import wait_until
+
+
+class Sink:
+    """Each of its methods does what is planned for it."""
+
+    transactional = True
+
+    def __init__(self, **plan):
+        self.plan = plan
+
+    def __getattr__(self, name):
+        return lambda *_: self.plan.get(name, lambda: None)()
+
+
+def outputs(wait, **plan):
+    """Return outputs whose predictions go to such a sink."""
+    return Outputs(Sink(), Sink(**plan), {"predictions": wait, "dead_letters": SinkWait()})
+
+
+def fail(error):
+    raise error
+
+
+def started(call):
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread
+
+
+LETTERS = [("dead_letters", call) for call in ("flush", "begin_flush", "write")]
+
+
+@pytest.mark.parametrize(
+    ("section", "call"), [*LETTERS, *(("predictions", call) for _, call in LETTERS), ("predictions", "commit")]
+)
+def test_a_call_is_a_wait_while_it_lasts(section, call):
+    answered, waits = threading.Event(), {"predictions": SinkWait(), "dead_letters": SinkWait()}
+    sinks = {name: Sink(**({call: answered.wait} if name == section else {})) for name in waits}
+    found, wait = Outputs(sinks["dead_letters"], sinks["predictions"], waits), waits[section]
+    calls = {"flush": found.flush, "begin_flush": found.begin_flush, "commit": lambda: found.commit({}, 1)}
+    calls["write"] = lambda: found.write(["a letter"])
+    if section == "predictions":
+        calls["write"] = lambda: PredictionWriter(sinks[section], 0.0, gate=False, wait=wait)._write([])
+    assert wait.seconds == 0
+    thread = started(calls[call])
+    wait_until(lambda: wait.seconds > 0.02, "it waits")
+    answered.set()
+    thread.join()
+    assert wait.seconds == 0
+
+
+def test_a_flush_that_is_completed_in_another_thread_keeps_nobody_waiting():
+    wait, answered = SinkWait(), threading.Event()
+    (_, complete) = outputs(wait, begin_flush=lambda: answered.wait).begin_flush()
+    thread = started(complete)
+    assert wait.seconds == 0
+    answered.set()
+    thread.join()
+
+
+def test_while_a_disk_is_full_learning_does_not_wait_between_attempts():
+    wait = SinkWait()
+    with pytest.raises(RetriableCheckpointError):
+        outputs(wait, flush=lambda: fail(RetriableCheckpointError("the disk is full"))).flush()
+    assert wait.seconds == 0
+
+
+def test_all_waits_are_added_up_the_present_one_included():
+    wait, answered = SinkWait(), threading.Event()
+    found = outputs(wait, flush=lambda: answered.wait(0.05))
+    found.flush()
+    first = wait.total
+    assert first >= 0.05
+    thread = started(found.flush)
+    wait_until(lambda: wait.total > first + 0.02, "it is seen while it lasts")
+    thread.join()
+    second = wait.total
+    assert second >= first + 0.05
+    assert wait.total == second
+
+
+def test_a_wait_goes_on_between_attempts_and_over_a_new_sink_until_one_succeeds():
+    wait, error = SinkWait(), RetriableSinkError("no answer")
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            outputs(wait, flush=lambda: fail(error)).flush()
+    with wait.call() as tell:  # the next one is asked what was committed
+        tell(Outcome.UNANSWERED)
+    lasted = wait.seconds
+    assert lasted > 0
+    PredictionWriter(Sink(), 0.0, gate=False, wait=wait)._write([])  # which may only buffer
+    assert wait.seconds > lasted
+    outputs(wait).flush()
+    assert wait.seconds == 0
