@@ -125,14 +125,6 @@ def table_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
     return dict(table)
 
 
-def counts_of(found: Mapping[str, Any], name: str) -> dict[str, int]:
-    """Return a table of counts; raise `CheckpointError` for anything else under this name."""
-    table = table_of(found, name)
-    for key, value in table.items():
-        require(is_count(value), f"{name} counts {shown(value)} of {shown(key)}; a count is a whole number from 0 on")
-    return table
-
-
 def in_words(error: Exception) -> str:
     """Explain why content cannot be read; Python's own messages about types mean nothing to a user."""
     if isinstance(error, KeyError):

@@ -11,11 +11,13 @@ batched.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from streammoe.checked import LARGEST_COUNT
 from streammoe.errors import TooManyBadRecords
 from streammoe.types import BoolArray, FloatArray
 
@@ -39,6 +41,9 @@ MIN_RISE = 3.0
 """Minimum difference of mean losses; the likelihood of an event falls to a twentieth."""
 
 
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+
+
 class Jump(NamedTuple):
     """Jump of the loss."""
 
@@ -52,89 +57,83 @@ class Jump(NamedTuple):
     """Events learned before that window."""
 
 
+class LossState(BaseModel):
+    """What a `LossGuard` knows, as a checkpoint holds it."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
+
+    history: list[float] = []
+    """Means of the windows that define the usual loss."""
+    high: list[float] = []
+    """Means of the high windows in succession so far."""
+    sum: float = 0.0
+    """Losses in the open window."""
+    count: Count = 0
+    """Their number."""
+    length: Count = 0
+    """Of the open window; 0 before its first event."""
+    events: Count = 0
+    """Events learned."""
+    sound: Count = 0
+    """Events learned before the first window in doubt: a high one, or the open one, which may become high."""
+    jumps: Count = 0
+    """Jumps so far."""
+
+    @model_validator(mode="after")
+    def _fit_window(self) -> Self:
+        if self.count >= max(self.length, 1):
+            raise ValueError(f"{self.count} events do not fit into a window of {self.length}")
+        return self
+
+
 class LossGuard:
     """Detector of jumps in the losses of learned events, given in order.
 
     Args:
         step_size: γ of the n-th event.
-        learned: events that the model had learned before.
-        state: the result of `to_json` in an earlier run.
+        state: of an earlier run.
     """
 
-    def __init__(
-        self, step_size: Callable[[int], float], learned: int = 0, state: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, step_size: Callable[[int], float], state: LossState | None = None) -> None:
         self._step_size = step_size
-        state = state or {}
-        self._history: list[float] = list(state.get("history", []))
-        self._high: list[float] = list(state.get("high", []))
-        self._sum: float = state.get("sum", 0.0)
-        self._count: int = state.get("count", 0)
-        self._length: int = state.get("length", 0)
-        self._events: int = state.get("events", learned)
-        self._sound: int = state.get("sound", learned)
-        self.jumps: int = state.get("jumps", 0)
-        """Jumps so far."""
-
-    @property
-    def sound(self) -> int:
-        """Events learned before the first window in doubt: a high one, or the open one, which may become high."""
-        return self._sound
-
-    @property
-    def high(self) -> int:
-        """Number of consecutive high windows so far."""
-        return len(self._high)
+        self.state = state or LossState()
 
     def watch(self, losses: FloatArray) -> Jump | None:
         """Add the losses (n,) of the next events, and return a jump if there was one."""
-        jump = None
-        at = 0
+        state, jump, at = self.state, None, 0
         while at < len(losses):
-            if not self._length:
-                gamma = self._step_size(self._events + 1)
-                self._length = max(MIN_WINDOW, math.ceil(MIN_WINDOW_SPANS / gamma))
-            piece = losses[at : at + self._length - self._count]
+            if not state.length:
+                gamma = self._step_size(state.events + 1)
+                state.length = max(MIN_WINDOW, math.ceil(MIN_WINDOW_SPANS / gamma))
+            piece = losses[at : at + state.length - state.count]
             # Added one by one, so that the sum does not depend on batch boundaries.
-            self._sum = float(np.cumsum(np.concatenate([[self._sum], piece]))[-1])
-            self._count += len(piece)
-            self._events += len(piece)
+            state.sum = float(np.cumsum(np.concatenate([[state.sum], piece]))[-1])
+            state.count += len(piece)
+            state.events += len(piece)
             at += len(piece)
-            if self._count == self._length:
-                jump = self._close(self._sum / self._count) or jump
-                self._sum, self._count, self._length = 0.0, 0, 0
+            if state.count == state.length:
+                jump = self._close(state.sum / state.count) or jump
+                state.sum, state.count, state.length = 0.0, 0, 0
         return jump
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
-        return {
-            "history": self._history,
-            "high": self._high,
-            "sum": self._sum,
-            "count": self._count,
-            "length": self._length,
-            "events": self._events,
-            "sound": self._sound,
-            "jumps": self.jumps,
-        }
 
     def _close(self, mean: float) -> Jump | None:
         """Judge a complete window by its mean loss."""
-        if len(self._history) >= MIN_HISTORY:
-            usual = float(np.median(self._history))
-            deviation = float(np.median(np.abs(np.array(self._history) - usual)))
-            ordinary = float(np.quantile(self._history, ORDINARY_QUANTILE))
+        state = self.state
+        if len(state.history) >= MIN_HISTORY:
+            usual = float(np.median(state.history))
+            deviation = float(np.median(np.abs(np.array(state.history) - usual)))
+            ordinary = float(np.quantile(state.history, ORDINARY_QUANTILE))
             if mean > max(usual + MAX_DEVIATIONS * deviation, ordinary + MIN_RISE):
-                self._high.append(mean)
-                if len(self._high) < WINDOWS_PER_JUMP:
+                state.high.append(mean)
+                if len(state.high) < WINDOWS_PER_JUMP:
                     return None
-                jump = Jump(mean, usual, self._events - self._sound, self._sound)
+                jump = Jump(mean, usual, state.events - state.sound, state.sound)
                 # The usual loss is unknown from here on, so that one jump is reported once.
-                self._history, self._high, self._sound = [], [], self._events
-                self.jumps += 1
+                state.history, state.high, state.sound = [], [], state.events
+                state.jumps += 1
                 return jump
-        self._history = [*self._history, *self._high, mean][-MAX_HISTORY:]
-        self._high, self._sound = [], self._events
+        state.history = [*state.history, *state.high, mean][-MAX_HISTORY:]
+        state.high, state.sound = [], state.events
         return None
 
 
@@ -155,7 +154,7 @@ class JumpGuard:
     def add(self, generation: int, learned: int) -> None:
         """Record a checkpoint."""
         self._saved[generation] = learned
-        good = self.last_good(self.losses.sound)
+        good = self.last_good(self.losses.state.sound)
         if good is not None:
             self._saved = {each: n for each, n in self._saved.items() if each >= good}
 
@@ -165,12 +164,12 @@ class JumpGuard:
 
     def n_to_keep(self, keep: int, newest: int) -> int:
         """Return how many generations to keep once one after `newest` is saved, so that the last good one stays."""
-        good = self.last_good(self.losses.sound)
+        good = self.last_good(self.losses.state.sound)
         return keep if good is None else max(keep, newest + 2 - good)
 
     def to_json(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return {"jumps": self.losses.to_json(), "saved": [list(entry) for entry in self._saved.items()]}
+        return {"jumps": self.losses.state.model_dump(), "saved": [list(entry) for entry in self._saved.items()]}
 
 
 class BadRecordGuard:

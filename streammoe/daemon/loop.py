@@ -161,7 +161,7 @@ class Daemon:
         try:
             while not stop.requested and not self.source.finished:
                 if self._reload is not None and self._reload.requested:
-                    self.metrics.count_reload(self._reload.apply_to(self))
+                    self.metrics.count_reload(self._reload.apply(self.reconfigure))
                 if self.checkpoints.must_wait:
                     self.checkpoints.pause()
                 else:
@@ -289,7 +289,7 @@ class Daemon:
         """Show what has been learned and counted."""
         state = self.state
         self.metrics.count(
-            state.outcomes, state.reasons, state.pending, None if state.jumps is None else state.jumps.losses
+            state.outcomes, state.reasons, state.pending, None if state.jumps is None else state.jumps.losses.state
         )
         self.metrics.publish(state.model, state.pipeline.scores, self.source.progress())
 

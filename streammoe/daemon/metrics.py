@@ -10,7 +10,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from streammoe.catalogue import COMMON, LiveMetrics, Metric
-from streammoe.daemon.guards import LossGuard
+from streammoe.daemon.guards import LossState
 from streammoe.daemon.health import SINKS, Health
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.compile import compile_seconds
@@ -190,7 +190,7 @@ class Metrics:
         self._source = status
 
     def count(
-        self, outcomes: Mapping[str, int], reasons: Mapping[str, int], pending: int = 0, losses: LossGuard | None = None
+        self, outcomes: Mapping[str, int], reasons: Mapping[str, int], pending: int = 0, losses: LossState | None = None
     ) -> None:
         """Show what became of the events since the first start.
 
@@ -198,7 +198,7 @@ class Metrics:
             outcomes: events by outcome.
             reasons: rejected records by reason.
             pending: events that wait for their label or features.
-            losses: knows of jumps, if they are watched for.
+            losses: of the guard, if jumps are watched for.
         """
         for outcome, events in outcomes.items():
             self._raise("streammoe_events_total", events, outcome)
@@ -207,7 +207,7 @@ class Metrics:
         self._gauge("streammoe_pending_labels").set(pending)
         if losses is not None:
             self._raise("streammoe_guard_jumps_total", losses.jumps)
-            self._gauge("streammoe_guard_high_windows").set(losses.high)
+            self._gauge("streammoe_guard_high_windows").set(len(losses.high))
 
     def observe_batch(self, seconds: float) -> None:
         """Record the duration of a batch."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from pydantic import BaseModel
 
@@ -20,18 +19,6 @@ EVENT_SECTIONS = ("labels", "model", "predictions")
 """Sections whose settings determine what happens to an event, or what is written about it."""
 
 
-class Reconfigurable(Protocol):
-    """An object to which other settings can be applied while it runs."""
-
-    def reconfigure(self, settings: Settings, *, affects_events: bool) -> None:
-        """Apply the settings that may change; with `affects_events`, save a checkpoint first if needed.
-
-        Raises:
-            RetriableCheckpointError: that is not possible at present; nothing was changed.
-        """
-        ...
-
-
 class Reload:
     """Reload of the settings on request: all changes are applied, or none.
 
@@ -44,22 +31,18 @@ class Reload:
 
     def __init__(self, flag: HangupFlag, settings: Settings, load: Callable[[], Settings], file: Path) -> None:
         self._flag = flag
-        self._settings = settings
+        self.settings = settings
+        """The current settings."""
         self._load = load
         self._file = file
-
-    @property
-    def settings(self) -> Settings:
-        """The current settings."""
-        return self._settings
 
     @property
     def requested(self) -> bool:
         """Whether SIGHUP was received since the last reload."""
         return self._flag.requested
 
-    def apply_to(self, daemon: Reconfigurable) -> str:
-        """Read the settings and apply them to the daemon; return one of `metrics.RELOAD_OUTCOMES`."""
+    def apply(self, reconfigure: Callable[..., None]) -> str:
+        """Read the settings and apply them by `Daemon.reconfigure`; return one of `metrics.RELOAD_OUTCOMES`."""
         self._flag.requested = False
         if self._file.exists() and not self._file.is_file():  # reading from a pipe would block learning
             return _rejected(f"{self._file}: is not a regular file, so it cannot be read again; restart")
@@ -67,7 +50,7 @@ class Reload:
             new = self._load()
         except (StreammoeError, OSError) as error:
             return _rejected(str(error))
-        before, after = _flat(self._settings), _flat(new)
+        before, after = _flat(self.settings), _flat(new)
         changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
         # Another kind of a section has other settings, which need not be listed.
         kinds = {name.removesuffix("kind") for name in changed if name.endswith(".kind")}
@@ -75,7 +58,7 @@ class Reload:
         free = reloadable(new)
         fixed = [name for name in listed if name not in free]
         if fixed:
-            at_restart = [name for name in fixed if may_change_at_restart(name, self._settings, new)]
+            at_restart = [name for name in fixed if may_change_at_restart(name, self.settings, new)]
             never = [name for name in fixed if name not in at_restart]
             problems = {
                 "cannot change while the daemon runs; change it back, or restart the daemon": at_restart,
@@ -87,10 +70,10 @@ class Reload:
             LOGGER.info("SIGHUP: the settings have not changed")
             return "unchanged"
         try:
-            daemon.reconfigure(new, affects_events=any(name.partition(".")[0] in EVENT_SECTIONS for name in changed))
+            reconfigure(new, affects_events=any(name.partition(".")[0] in EVENT_SECTIONS for name in changed))
         except RetriableCheckpointError as error:
             return _rejected(f"a checkpoint must be saved before they change. {error}; then send SIGHUP again")
-        self._settings = new
+        self.settings = new
         changes = ", ".join(f"{name} = {after.get(name)!r} (was {before.get(name)!r})" for name in changed)
         LOGGER.info("SIGHUP: applied %s", changes)
         return "applied"

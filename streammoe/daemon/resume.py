@@ -11,19 +11,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, restoring, table_of
-from streammoe.daemon.guards import BadRecordGuard, JumpGuard, LossGuard
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from streammoe.checked import array_of, is_count, require, restoring
+from streammoe.daemon.guards import BadRecordGuard, Count, JumpGuard, LossGuard, LossState
 from streammoe.daemon.model import empty_model, model_from, n_lags, schema_of
 from streammoe.daemon.state import RunState
 from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
-from streammoe.fields import facts_of, written
+from streammoe.fields import errors_of, facts_of, sentence, written
 from streammoe.options import CHOICES
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
-from streammoe.pipeline.label_join import LabelJoin, Limits
+from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.pipeline.writing import PredictionWriter
@@ -34,6 +36,39 @@ from streammoe.text import printable, shown
 LOGGER = logging.getLogger("streammoe.assembly")
 SCHEMA_ARGUMENTS = {"categorical", "timestamps", "numeric"}
 """Arguments of a model that are settings in ``[schema]``."""
+
+
+class Table(BaseModel):
+    """A table of the metadata; others of its entries are checked elsewhere."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class Counters(Table):
+    """How many events and records there were."""
+
+    outcomes: dict[str, Count]
+    reasons: dict[str, Count]
+
+
+class Guard(Table):
+    """The usual loss, and generations with the events that their models had learned."""
+
+    jumps: LossState
+    saved: list[Annotated[list[Count], Field(min_length=2, max_length=2)]]
+
+
+class Bookkeeping(Table):
+    """The metadata of a daemon's checkpoint; the content of positions and scores is checked where they are used."""
+
+    n: Count
+    positions: Annotated[list[dict[str, Any] | None], Field(min_length=1, max_length=1)]
+    counters: Counters
+    settings: dict[str, dict[str, Any]]
+    scores: dict[str, Any]
+    transactional: bool = False
+    predictions: dict[str, Any] = {}
+    guard: Guard | None = None
 
 
 def initial_model(settings: Settings, path: Path | None) -> MixtureOfExperts:
@@ -154,7 +189,11 @@ def check_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         message = f"{settings.checkpoint.dir}: no daemon wrote its checkpoint; set checkpoint.dir to another folder"
         raise CheckpointError(message)
     with restoring(settings.checkpoint.dir):
-        check_bookkeeping(checkpoint)
+        array_of(checkpoint.arrays, "guard.latest", "bool", (None,))
+        try:
+            Bookkeeping.model_validate(checkpoint.metadata)
+        except ValidationError as error:
+            raise CheckpointError(printable(sentence(next(errors_of(error)), checkpoint.metadata))) from error
 
 
 def is_blank(checkpoint: Checkpoint) -> bool:
@@ -215,65 +254,11 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
     return model
 
 
-def check_bookkeeping(checkpoint: Checkpoint) -> None:
-    """Check everything in a daemon's checkpoint except model, scores and labels.
-
-    The content of a position is checked by its source.
-
-    Raises:
-        CheckpointError: something is invalid.
-    """
-    metadata = checkpoint.metadata
-    require(is_count(metadata.get("n")), f"n is {shown(metadata.get('n'))}; it must count events")
-    positions = metadata.get("positions")
-    sound = isinstance(positions, list) and len(positions) == 1 and isinstance(positions[0], dict | None)
-    require(sound, f"positions is {shown(positions)}; it must be a list of one table")
-    counters = table_of(metadata, "counters")
-    for name in ("outcomes", "reasons"):
-        require(name in counters, f"counters lacks {name}")
-        counts_of(counters, name)
-    for section in table_of(metadata, "settings"):
-        table_of(metadata["settings"], section)
-    require(isinstance(metadata.get("transactional", False), bool), "transactional is neither true nor false")
-    sound = isinstance(metadata.get("predictions", {}), dict)
-    require(sound, f"predictions is {shown(metadata.get('predictions'))}; it must be a table")
-    table_of(metadata, "scores")
-    array_of(checkpoint.arrays, "guard.latest", "bool", (None,))
-    if "guard" in metadata:
-        _check_guard(table_of(metadata, "guard"))
-
-
-def _check_guard(guard: dict[str, Any]) -> None:
-    """Check the state of the loss guard: usual losses, and the checkpoints saved while losses were normal."""
-    jumps = table_of(guard, "jumps")
-    for name in ("history", "high"):
-        losses = jumps.pop(name, None)
-        sound = isinstance(losses, list) and all(map(is_finite_number, losses))
-        require(sound, f"guard.jumps.{name} is {shown(losses)}; it must be a list of losses")
-    total = jumps.pop("sum", None)
-    require(is_finite_number(total), f"guard.jumps.sum is {shown(total)}; it must be a number")
-    counts = counts_of({"guard.jumps": jumps}, "guard.jumps")
-    require(
-        counts.keys() == {"count", "length", "events", "sound", "jumps"}, f"guard.jumps counts {shown(sorted(counts))}"
-    )
-    require(
-        counts["count"] < max(counts["length"], 1),
-        f"guard.jumps.count is {counts['count']}, in a window of {counts['length']}",
-    )
-    saved = guard.get("saved")
-    pairs = isinstance(saved, list) and all(
-        isinstance(entry, list) and len(entry) == 2 and all(map(is_count, entry)) for entry in saved
-    )
-    require(pairs, f"guard.saved is {shown(saved)}; it must be a list of generations with their numbers of events")
-
-
 def labels_of(settings: Settings, checkpoint: Checkpoint | None) -> LabelJoin | None:
     """Return the join of late labels, resumed from the checkpoint if there is one; `None` if labels are not late."""
-    labels = settings.labels
-    if labels.key is None:
+    if settings.labels.key is None:
         return None
-    limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
-    joining = LabelJoin(labels.key, schema_of(settings), limits, n_lags(settings), keep_expired=labels.keep_expired)
+    joining = LabelJoin(settings.labels, schema_of(settings), n_lags(settings))
     if checkpoint is not None:
         with restoring(settings.checkpoint.dir):
             joining.restore(checkpoint.arrays)
@@ -334,13 +319,14 @@ def _jump_guard(
 ) -> JumpGuard | None:
     if settings.guard.on_jump == "off":
         return None
-    learned, state, saved = model.n, None, []
+    state, saved = LossState(events=model.n, sound=model.n), []
     if found is not None:
         generation, checkpoint = found
-        guard = checkpoint.metadata.get("guard", {})
-        there, state = store.generations(), guard.get("jumps")
-        saved = [*(entry for entry in guard.get("saved", []) if entry[0] in there), [generation, learned]]
-    return JumpGuard(LossGuard(model.step_size_at, learned, state), saved, stops=settings.guard.on_jump == "stop")
+        if guard := checkpoint.metadata.get("guard"):
+            state, there = LossState(**guard["jumps"]), store.generations()
+            saved = [entry for entry in guard["saved"] if entry[0] in there]
+        saved = [*saved, [generation, model.n]]
+    return JumpGuard(LossGuard(model.step_size_at, state), saved, stops=settings.guard.on_jump == "stop")
 
 
 def scores_of(settings: Settings, checkpoint: Checkpoint | None, model: MixtureOfExperts) -> Scores:

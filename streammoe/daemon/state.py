@@ -11,7 +11,7 @@ from typing import Any
 from streammoe.daemon.guards import BadRecordGuard, JumpGuard
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint
-from streammoe.pipeline.label_join import LabelJoin, Limits
+from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import BatchResult, Pipeline
 from streammoe.ports import Batch, Position
 from streammoe.settings import Settings
@@ -87,10 +87,9 @@ class RunState:
         """Apply the settings that may change between two batches; the others are the same as before."""
         self.bad_records.max_ratio = settings.dead_letters.max_ratio
         self.model.take_over(settings.model, "reload")
-        labels, predictions = settings.labels, self.pipeline.predictions
+        predictions = self.pipeline.predictions
         if self.labels is not None:
-            self.labels.limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
-            self.labels.keep_expired = labels.keep_expired
+            self.labels.settings = settings.labels
         if predictions is not None:
             interval, gate = settings.predictions.interval, settings.predictions.gate
             self.pipeline.predictions = replace(predictions, interval=interval, gate=gate)

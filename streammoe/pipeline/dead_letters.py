@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from streammoe.errors import SourceError
 from streammoe.persistence.append_log import AppendLog
-from streammoe.ports import DECIMALS, DELIMITERS, DeadLetter, DeadLetterSink, Headers
+from streammoe.ports import DECIMALS, DELIMITERS, DeadLetter, DeadLetterSink, Location
 
 
 class DeadLetterFile(AppendLog, DeadLetterSink):
@@ -67,52 +69,47 @@ def _text(octets: bytes) -> str | dict[str, str]:
         return {"base64": base64.b64encode(octets).decode()}
 
 
-def _octets(value: str | dict[str, str]) -> bytes:
-    """Return what `_text` was given; raise `ValueError`, `LookupError` or `TypeError` for anything else."""
-    return value.encode() if isinstance(value, str) else base64.b64decode(value["base64"], validate=True)
+class _Octets(msgspec.Struct, forbid_unknown_fields=True):
+    """Bytes that are no text."""
+
+    base64: bytes
 
 
-def _headers(entry: list[Any]) -> Headers:
-    found = tuple((name, None if value is None else _octets(value)) for name, value in entry)
-    if not all(isinstance(name, str) for name, _ in found):
-        raise TypeError
-    return found
+class _Line(msgspec.Struct):
+    """What a line holds, but for the values that are texts in one line and bytes in another."""
+
+    place: Location
+    stage: str
+    reason: str
+    detail: str
+    record: str | None = None
+    record_base64: bytes | None = None
+    format: str | None = None
+    columns: tuple[str, ...] | None = None
+    delimiter: str | None = None
+    decimal: str | None = None
+    key: str | None = None
+    key_base64: bytes | None = None
+    headers: list[tuple[str, str | _Octets | None]] | None = None
+    omitted_bytes: int | None = None
 
 
-_REQUIRED: dict[str, type] = {"place": dict, "stage": str, "reason": str, "detail": str}
-_OPTIONAL: dict[str, type] = {
-    "format": str,
-    "columns": list,
-    "delimiter": str,
-    "decimal": str,
-    "omitted_bytes": int,
-}
+_OPTIONAL = ("format", "columns", "delimiter", "decimal", "omitted_bytes")
 
 
 def read_letter(line: bytes) -> DeadLetter | None:
     """Parse a line of a `DeadLetterFile`; return ``None`` for half a line or anything else."""
     try:
-        entry = json.loads(line)
-        record = (
-            entry["record"].encode() if "record" in entry else base64.b64decode(entry["record_base64"], validate=True)
+        found = msgspec.convert(json.loads(line), _Line)
+        record = found.record_base64 if found.record is None else found.record.encode()
+        key = found.key_base64 if found.key is None else found.key.encode()
+        headers = found.headers and tuple(
+            (name, value.base64 if isinstance(value, _Octets) else value if value is None else value.encode())
+            for name, value in found.headers
         )
-        values = {name: entry[name] for name in _REQUIRED}
-        octets: dict[str, Any] = {}
-        if entry.get("key") is not None:
-            octets["key"] = entry["key"].encode()
-        elif "key_base64" in entry:
-            octets["key"] = base64.b64decode(entry["key_base64"], validate=True)
-        if entry.get("headers") is not None:
-            octets["headers"] = _headers(entry["headers"])
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
-    values |= {name: entry[name] for name in _OPTIONAL if entry.get(name) is not None}
-    if not all(isinstance(value, (_REQUIRED | _OPTIONAL)[name]) for name, value in values.items()):
+    if record is None or found.delimiter not in {None, *DELIMITERS} or found.decimal not in {None, *DECIMALS}:
         return None
-    if "columns" in values:
-        values["columns"] = tuple(values["columns"])
-        if not all(isinstance(column, str) for column in values["columns"]):
-            return None
-    if values.get("delimiter", ";") not in DELIMITERS or values.get("decimal", ",") not in DECIMALS:
-        return None
-    return DeadLetter(location=values.pop("place"), record=record, **values, **octets)
+    same = {name: getattr(found, name) for name in ("stage", "reason", "detail", *_OPTIONAL)}
+    return DeadLetter(location=found.place, record=record, key=key, headers=headers or None, **same)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,24 +27,16 @@ from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, TooLarge, label
 from streammoe.pipeline.pipeline import BatchResult, Pipeline, joined_results
 from streammoe.pipeline.schema import Schema
 from streammoe.ports import EXPIRED, Batch, DeadLetter, Headers, Location, Unreadable, enveloped
+from streammoe.settings import Labels
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.joining")
 NO_KEY = "no_key"
 """Reason for rejecting a record that cannot be joined."""
+T = TypeVar("T")
 JOIN = "join"
 """Stage of dead letters of records that waited in vain."""
-
-
-class Limits(NamedTuple):
-    """Limits of the buffer: the number of waiting records, and how long they wait."""
-
-    max_pending: int
-    expire_events: int | None = None
-    """Maximum number of records up to and including the one that completes an event."""
-    expire_seconds: float | None = None
-    """Maximum seconds, in event time, until the one that completes an event."""
 
 
 @dataclass(slots=True)
@@ -70,6 +62,17 @@ class _WaitingRecord:
     """The lags that it was predicted with, see `Batch.lags`."""
 
 
+class _Half(NamedTuple):
+    """A record as the join reads it."""
+
+    fields: Mapping[str, msgspec.Raw]
+    is_label: bool
+    """Whether there is a target."""
+    key: str | None
+    problem: tuple[str, str] = (NO_KEY, "")
+    """Reason and detail where there is no key."""
+
+
 class _Expired(NamedTuple):
     """A record that waited in vain."""
 
@@ -77,18 +80,6 @@ class _Expired(NamedTuple):
     why: str
     before: int
     """Number of records of the latest joined batch that had passed before."""
-
-    def letter(self, key: str) -> DeadLetter:
-        """Return its dead letter, which no decoder is named for since it is half of an event.
-
-        Args:
-            key: the field that both halves hold.
-        """
-        waiting = self.waiting
-        half, other = ("a label", "features") if waiting.is_label else ("features", "their label")
-        detail = f"{half} with {key} = {shown(waiting.key)} waited in vain for {other}: {self.why}"
-        letter = DeadLetter(_LOCATION.decode(waiting.location), JOIN, EXPIRED, detail, waiting.record)
-        return enveloped(letter, waiting.record_key, waiting.headers)
 
 
 class LabelJoin:
@@ -99,24 +90,19 @@ class LabelJoin:
     field, the value of the features wins, since it was known at the time of the prediction; except for targets and
     weight.
 
-    The buffer is bounded: beyond `Limits` the oldest record expires. Time is the largest timestamp of any record so
-    far, never wall-clock time, so that replays give the same result.
+    The buffer is bounded: beyond the limits in the settings the oldest record expires. Time is the largest timestamp of
+    any record so far, never wall-clock time, so that replays give the same result.
 
     Args:
-        key: the field that both records hold.
+        settings: the section ``[labels]`` with a key; an attribute that may be set, except for its key.
         schema: the roles of the other fields.
-        limits: of the buffer.
         n_lags: number of lags that a prediction sees; its event is learned with the same ones.
-        keep_expired: whether records that expire become dead letters.
     """
 
-    def __init__(
-        self, key: str, schema: Schema, limits: Limits, n_lags: int = 0, *, keep_expired: bool = False
-    ) -> None:
-        self.key = key
-        self.keep_expired = keep_expired
-        self.n_lags = n_lags
-        self.limits = limits
+    def __init__(self, settings: Labels, schema: Schema, n_lags: int = 0) -> None:
+        self.settings = settings
+        self._key = key = str(settings.key)
+        self._n_lags = n_lags
         self._others = {key, *schema.others}
         self._features = None if schema.features is None else set(schema.features) - {key}
         self._targets = schema.targets
@@ -179,11 +165,11 @@ class LabelJoin:
         """
         if batch.format != "jsonl":
             message = (
-                f"{batch.origin} holds {batch.format}, and labels.key = {self.key!r} joins only JSON Lines; "
+                f"{batch.origin} holds {batch.format}, and labels.key = {self._key!r} joins only JSON Lines; "
                 "convert it, or remove labels.key if features and target come in the same record"
             )
             raise SourceError(message)
-        if batch.timestamps is None and self.limits.expire_seconds is not None and not self._warned:
+        if batch.timestamps is None and self.settings.expire_seconds is not None and not self._warned:
             self._warned = True
             LOGGER.warning(
                 "%s: records have no timestamps, so labels.expire_seconds has no effect; set labels.expire_events",
@@ -214,9 +200,9 @@ class LabelJoin:
         expired = [each for each in self._expired if not each.waiting.rejected]
         outcomes["expired"] = len(expired)
         letters = processed.letters
-        if self.keep_expired and expired:
+        if self.settings.keep_expired and expired:
             # In the order of the stream, wherever it was cut: before the record at which they expired.
-            kept = [(each.before, 0, each.letter(self.key)) for each in expired]
+            kept = [(each.before, 0, self._letter(each)) for each in expired]
             kept += [(at, 1, own) for at, own in zip(np.flatnonzero(processed.bad).tolist(), letters, strict=True)]
             letters = [letter for *_, letter in sorted(kept, key=lambda each: each[:2])]
         self._passed, self._expired = [], []
@@ -224,7 +210,7 @@ class LabelJoin:
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return the buffer as arrays for a checkpoint."""
-        return _arrays_of(self._waiting.values(), self.n_lags, self._seen, self._now)
+        return _arrays_of(self._waiting.values(), self._n_lags, self._seen, self._now)
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
         """Restore the result of `arrays` into a new join with the same key and schema.
@@ -232,76 +218,66 @@ class LabelJoin:
         Call within `streammoe.checked.restoring`.
         """
         self._seen, self._now = _clock_of(arrays)
-        for waiting in _saved_in(arrays, self.n_lags):
-            _, value, waiting.is_label = self._read(waiting.record)
-            key = label(self.key, value, text=False, notation=VERBATIM)
+        for waiting in _saved_in(arrays, self._n_lags):
+            half = self._read(waiting.record)
             record = shown(waiting.record)
-            require(key not in {None, *self._waiting}, f"labels.records holds {record} without a key of its own")
-            waiting.key = str(key)
+            require(half.key not in {None, *self._waiting}, f"labels.records holds {record} without a key of its own")
+            waiting.key, waiting.is_label = str(half.key), half.is_label
             self._waiting[waiting.key] = waiting
             self._rejected += waiting.rejected
 
     def _join_records(self, batch: Batch) -> Batch:
         joined = _JoinedRecords(batch)
-        waiting = self._waiting
         times = None if batch.timestamps is None else batch.timestamps.tolist()
         first = self._seen
         for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
-            if self.n_lags and i not in batch.unreadable and self._completes(batch.block[start:stop], after=first):
+            record, half = batch.block[start:stop], None
+            if i not in batch.unreadable:
+                with suppress(InvalidEvent):
+                    half = self._read(record)
+            if self._n_lags and half is not None and self._completes(half, after=first):
                 self._n_taken = i
                 break
             self._n_passed = joined.count
             self._advance_time(_UNKNOWN if times is None else times[i])
             if i in batch.unreadable:
                 joined.reject(i, batch.unreadable[i])
-                continue
-            record = batch.block[start:stop]
-            try:
-                fields, value, is_label = self._read(record)
-            except InvalidEvent:
+            elif half is None:
                 joined.take(i, record)  # the decoder will reject it with the reason
-                continue
-            try:
-                key = label(self.key, value, text=False, notation=VERBATIM)
-            except InvalidEvent as error:
-                key, problem = None, (error.reason, str(error))
             else:
-                text = record[:_SHOWN].decode(errors="replace").strip()
-                problem = NO_KEY, f"record {shown(text)} has no {self.key!r}, which labels.key names"
-            if key is None:
-                if is_label and self._has_features(fields):
-                    joined.take(i, record)
-                else:
-                    joined.reject(i, Unreadable(*problem, batch.record(i)))
-                continue
-            other = waiting.get(key)
-            if other is not None and other.is_label != is_label:
-                self._remove(other)
-                if is_label:
-                    joined.take(i, self._event(_fields(other.record), fields), other)
-                else:
-                    joined.take(i, self._event(fields, _fields(other.record)))
-            elif is_label:
-                if self._has_features(fields):
-                    joined.take(i, record)
-                else:
-                    self._buffer(joined.new_waiting(i, record, key, is_label, self._seen, self._now), other)
-            elif other is not None and not self._has_features(fields):
-                joined.take(i, record)  # such as a label without a value yet; it must not replace features
-            else:
-                features = joined.new_waiting(i, record, key, is_label, self._seen, self._now)
-                self._buffer(features, other)
-                self._passed.append((joined.take(i, record), features))
+                self._join_half(joined, i, record, half)
         return joined.batch()
 
-    def _completes(self, record: bytes, *, after: int) -> bool:
+    def _join_half(self, joined: _JoinedRecords, i: int, record: bytes, half: _Half) -> None:
+        """Pass on the i-th record, the event that it completes, or nothing yet."""
+        fields, is_label, key, problem = half
+        has_features = self._has_features(fields)
+        if key is None:
+            if is_label and has_features:
+                joined.take(i, record)
+            else:
+                joined.reject(i, Unreadable(*problem, record.rstrip(b"\r\n")))
+            return
+        other = self._waiting.get(key)
+        if other is not None and other.is_label != is_label:
+            self._remove(other)
+            theirs = _fields(other.record)
+            if is_label:
+                joined.take(i, self._event(theirs, fields), other)
+            else:
+                joined.take(i, self._event(fields, theirs))
+        elif has_features if is_label else other is not None and not has_features:
+            joined.take(i, record)  # the latter such as a label without a value yet; it must not replace features
+        else:
+            waiting = joined.new_waiting(i, record, key, is_label, self._seen, self._now)
+            self._buffer(waiting, other)
+            if not is_label:
+                self._passed.append((joined.take(i, record), waiting))
+
+    def _completes(self, half: _Half, *, after: int) -> bool:
         """Whether a record is the label of waiting features that came after the first so many records."""
-        try:
-            _, value, is_label = self._read(record)
-            other = self._waiting.get(str(label(self.key, value, text=False, notation=VERBATIM)))
-        except InvalidEvent:
-            return False
-        return is_label and other is not None and not other.is_label and other.number > after
+        other = None if half.key is None else self._waiting.get(half.key)
+        return half.is_label and other is not None and not other.is_label and other.number > after
 
     def _advance_time(self, time: int) -> None:
         """Advance the stream by one record with its timestamp, and expire records that have waited too long."""
@@ -311,7 +287,7 @@ class LabelJoin:
                 for each in self._waiting.values():
                     each.time = time
             self._now = time
-        _, events, seconds = self.limits
+        events, seconds = self.settings.expire_events, self.settings.expire_seconds
         while (events is not None or seconds is not None) and self._waiting:
             oldest = next(iter(self._waiting.values()))
             if events is not None and self._seen - oldest.number > events:
@@ -326,8 +302,8 @@ class LabelJoin:
         if before is not None:
             self._expire(before, "another record of its kind has come under that key")
         self._waiting[waiting.key] = waiting
-        while len(self._waiting) > self.limits.max_pending:
-            why = f"labels.max_pending = {self.limits.max_pending} others wait that came later"
+        while len(self._waiting) > self.settings.max_pending:
+            why = f"labels.max_pending = {self.settings.max_pending} others wait that came later"
             self._expire(next(iter(self._waiting.values())), why)
 
     def _remove(self, waiting: _WaitingRecord) -> None:
@@ -338,19 +314,36 @@ class LabelJoin:
         self._remove(waiting)
         self._expired.append(_Expired(waiting, why, self._n_passed))
 
-    def _read(self, record: bytes) -> tuple[dict[str, msgspec.Raw], Any, bool]:
-        """Return the fields of a record, the raw value of its key, and whether there is a target.
+    def _letter(self, expired: _Expired) -> DeadLetter:
+        """Return the dead letter of a record, which no decoder is named for since it is half of an event."""
+        waiting = expired.waiting
+        half, other = ("a label", "features") if waiting.is_label else ("features", "their label")
+        detail = f"{half} with {self._key} = {shown(waiting.key)} waited in vain for {other}: {expired.why}"
+        letter = DeadLetter(_LOCATION.decode(waiting.location), JOIN, EXPIRED, detail, waiting.record)
+        return enveloped(letter, waiting.record_key, waiting.headers)
+
+    def _read(self, record: bytes) -> _Half:
+        """Read a record.
 
         Raises:
-            InvalidEvent: the record is malformed.
+            InvalidEvent: it is malformed.
         """
         fields = _fields(record)
         is_label = any(fields.get(target, _NULL) not in _MISSING for target in self._targets)
-        raw = fields.get(self.key, _NULL)
+        raw = fields.get(self._key, _NULL)
         try:
-            return fields, _KEY.decode(raw), is_label
+            value = _KEY.decode(raw)
         except msgspec.MsgspecError:  # the exact path accepts it or gives the reason
-            return fields, object_of(b'{"":%s}' % raw)[""], is_label
+            value = object_of(b'{"":%s}' % raw)[""]
+        try:
+            key = label(self._key, value, text=False, notation=VERBATIM)
+        except InvalidEvent as error:
+            return _Half(fields, is_label, None, (error.reason, str(error)))
+        if key is None:
+            text = record[:_SHOWN].decode(errors="replace").strip()
+            detail = f"record {shown(text)} has no {self._key!r}, which labels.key names"
+            return _Half(fields, is_label, None, (NO_KEY, detail))
+        return _Half(fields, is_label, key)
 
     def _has_features(self, fields: Mapping[str, msgspec.Raw]) -> bool:
         """Whether a record holds a feature that is not null."""
@@ -488,8 +481,8 @@ class _JoinedRecords:
             ends=ends,
             locations=locations,
             timestamps=None if batch.timestamps is None else batch.timestamps[np.array(rows, np.int64)],
-            keys=self._keys(),
-            headers=self._headers(),
+            keys=self._of_each(batch.keys, lambda features: features.record_key, None),
+            headers=self._of_each(batch.headers, lambda features: features.headers, ()),
             unreadable=self._unreadable,
             lags={
                 i: features.lags
@@ -498,21 +491,12 @@ class _JoinedRecords:
             },
         )
 
-    def _keys(self) -> Sequence[bytes | None] | None:
-        own = self._from.keys
-        if own is None and not any(features and features.record_key is not None for features in self._origins):
+    def _of_each(self, own: Sequence[T] | None, of: Callable[[_WaitingRecord], T], nothing: T) -> Sequence[T] | None:
+        """Return what each record, or the features that came before, had in the source, if any has something."""
+        if own is None and not any(features is not None and of(features) != nothing for features in self._origins):
             return None
         return [
-            features.record_key if features is not None else None if own is None else own[i]
-            for i, features in zip(self._rows, self._origins, strict=True)
-        ]
-
-    def _headers(self) -> Sequence[Headers] | None:
-        own = self._from.headers
-        if own is None and not any(features and features.headers for features in self._origins):
-            return None
-        return [
-            features.headers if features is not None else () if own is None else own[i]
+            of(features) if features is not None else nothing if own is None else own[i]
             for i, features in zip(self._rows, self._origins, strict=True)
         ]
 

@@ -1,6 +1,6 @@
 """Of `streammoe.daemon` but for its server: guards, reload, retries, sources in a chain."""
 
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import numpy as np
 
@@ -84,11 +84,12 @@ def _reload(line):
 
         asked = Reload(HangupFlag(), load(), load, path)
         path.write_text(path.read_text() + line)
-        daemon = Mock()
-        daemon.reconfigure.side_effect = lambda _, *, affects_events: (
-            (_ for _ in ()).throw(_FULL) if affects_events else None
-        )
-        asked.apply_to(daemon)
+
+        def reconfigure(_, *, affects_events):
+            if affects_events:
+                raise _FULL
+
+        asked.apply(reconfigure)
 
     return reload
 

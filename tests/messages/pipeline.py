@@ -9,15 +9,16 @@ import pyarrow as pa
 from streammoe.estimators import MoEClassifier, MoERegressor
 from streammoe.notation import Notations
 from streammoe.options import Lags
-from streammoe.pipeline.label_join import LabelJoin, Limits
+from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import Batch
+from streammoe.settings import Labels
 from tests.list_source import ListSource
 
 ONE_TARGET = Schema(("y",))
-TEN = Limits(10)
+TEN = Labels(key="id", max_pending=10)
 
 
 def process(*records, columns=None, schema=ONE_TARGET, join=None, delimiter=",", **model):
@@ -72,7 +73,7 @@ def points(_):
 def joined(*records, limits=TEN, **options):
     """Return a case: these records are joined by their key."""
     schema = Schema(("y",), ignore=("id",))
-    return case(*records, schema=schema, join=LabelJoin("id", schema, limits), **options)
+    return case(*records, schema=schema, join=LabelJoin(limits, schema), **options)
 
 
 GOOD = {"a": 1.0, "y": 2.0}
@@ -159,5 +160,5 @@ CASES = {
     "a number with one comma": case(b'"1,234",2', columns=("a", "y")),
     "a label without a key": joined({"y": 1}),
     "labels in csv": joined(b"1,2", columns=("id", "a")),
-    "labels without times": joined({"id": 1, "a": 2}, limits=Limits(10, expire_seconds=1.0)),
+    "labels without times": joined({"id": 1, "a": 2}, limits=Labels(key="id", max_pending=10, expire_seconds=1.0)),
 }

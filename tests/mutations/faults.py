@@ -466,9 +466,9 @@ FAULTS = {
     "guards": [
         Fault("bad-ratio-at-the-limit", "if worst > self.max_ratio * BAD", "if worst >= self.max_ratio * BAD"),
         Fault("bad-window-too-long", "flags[-(BAD_RECORD_WINDOW - 1) :]", "flags[-BAD_RECORD_WINDOW:]"),
-        Fault("jump-window-by-batch", "losses[at : at + self._length - self._count]", "losses[at : at + self._length]"),
+        Fault("jump-window-by-batch", "losses[at : at + state.length - state.count]", "losses[at : at + state.length]"),
         Fault(
-            "jump-in-four-windows", "if len(self._high) < WINDOWS_PER_JUMP:", "if len(self._high) <= WINDOWS_PER_JUMP:"
+            "jump-in-four-windows", "if len(state.high) < WINDOWS_PER_JUMP:", "if len(state.high) <= WINDOWS_PER_JUMP:"
         ),
         Fault("way-back-into-doubt", "if learned <= sound), default", "if learned <= sound + 1_000), default"),
     ],

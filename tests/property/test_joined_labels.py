@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -18,11 +19,12 @@ from streammoe.daemon.checkpointer import learned_digest
 from streammoe.estimators import MoERegressor
 from streammoe.options import Lags, WarmUp
 from streammoe.persistence import decode, encode
-from streammoe.pipeline.label_join import LabelJoin, Limits
+from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.ports import EXPIRED
+from streammoe.settings import Labels
 from tests.batches import batch_of
 
 SCHEMA = Schema(("y",), ignore=("id",), weight="w", numeric=frozenset("a"))
@@ -58,7 +60,7 @@ class Daemonlike:
     def __init__(self, limits, lags=None):
         self.limits = limits
         self.n_lags = 0 if lags is None else lags.size * (1 + len(lags.inputs))
-        self.join = LabelJoin("id", SCHEMA, limits, self.n_lags, keep_expired=True)
+        self.join = LabelJoin(limits, SCHEMA, self.n_lags)
         model = MoERegressor(2, warmup=WarmUp(8, restarts=1), numeric=("a",), lags=lags)
         self.pipeline = Pipeline(model, SCHEMA, PrequentialScores())
         self.outcomes = Counter()
@@ -77,7 +79,7 @@ class Daemonlike:
         kept = decode(encode({**model.arrays(), **self.join.arrays()}, model.describe()), "memory")
         model = MoERegressor.from_checkpoint(kept.arrays, kept.metadata["model"])
         self.pipeline = Pipeline(model, SCHEMA, self.pipeline.scores)
-        self.join = LabelJoin("id", SCHEMA, self.limits, self.n_lags, keep_expired=True)
+        self.join = LabelJoin(self.limits, SCHEMA, self.n_lags)
         self.join.restore(kept.arrays)
 
     def found(self):
@@ -118,10 +120,10 @@ def in_words(records, times, limits):
 
 STREAM = st.lists(st.tuples(KINDS, KEYS, st.integers(-2, 5)), min_size=1, max_size=120)
 LIMITS = st.builds(
-    Limits,
-    st.sampled_from([1, 3, 1_000]),
-    st.sampled_from([None, 1, 4, 15]),
-    st.sampled_from([None, 0.001, 0.005, 0.02]),
+    partial(Labels, key="id", keep_expired=True),
+    max_pending=st.sampled_from([1, 3, 1_000]),
+    expire_events=st.sampled_from([None, 1, 4, 15]),
+    expire_seconds=st.sampled_from([None, 0.001, 0.005, 0.02]),
 )
 
 
@@ -139,7 +141,7 @@ def written(stream):
 )
 @example(
     stream=[("bad features", 1, 1), ("label", 1, 1), ("features", 1, 1), ("features", 1, 0)],
-    limits=Limits(1_000),
+    limits=Labels(key="id", keep_expired=True),
     cuts=[(1, True), (2, False), (3, True)],
     lags=Lags(1),
 )

@@ -67,6 +67,7 @@ def text(data):
     return np.frombuffer(data, np.uint8)
 
 
+GUARDS = [("sum", "1"), ("high", [None]), ("count", 10**6), ("jumps", -1), ("\x1b[2J", 1)]
 METADATA = [
     without("settings"),
     setting("settings", "model", value=3),
@@ -79,6 +80,8 @@ METADATA = [
     setting("counters", "reasons", value={"malformed": 0.5}),
     setting("counters", "outcomes", "learned", value=10**400),
     setting("transactional", value="no"),
+    *(setting("guard", "jumps", name, value=value) for name, value in GUARDS),
+    setting("guard", "saved", value=[[1]]),
     without("guard.latest"),
     holding("guard.latest", np.zeros(3)),
     setting("scores", "log_loss", value=[]),

@@ -159,7 +159,7 @@ def build(
     metadata = found.metadata if found else {"positions": [None], "counters": {"outcomes": {}, "reasons": {}}}
     model = MoERegressor.from_checkpoint(found.arrays, metadata["model"]) if found else MoERegressor(2, warmup=50)
     scores = PrequentialScores.restore(metadata["scores"], found.arrays) if found else PrequentialScores()
-    joined = None if labels is None else LabelJoin("id", schema, labels)
+    joined = None if labels is None else LabelJoin(labels, schema)
     if found and joined:
         joined.restore(found.arrays)
     source = ScriptedSource(records, sizes=sizes, **script)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from streammoe.daemon.guards import MIN_HISTORY, MIN_RISE, MIN_WINDOW, WINDOWS_PER_JUMP, LossGuard
+from streammoe.daemon.guards import MIN_HISTORY, MIN_RISE, MIN_WINDOW, WINDOWS_PER_JUMP, LossGuard, LossState
 
 USUAL = MIN_HISTORY + 2
 """Windows of usual losses."""
@@ -25,13 +25,13 @@ def watching(*known, gamma=0.1):
 
 def test_three_high_windows_in_a_row_are_a_jump():
     guard = watching(noise(USUAL), noise(WINDOWS_PER_JUMP - 1, MIN_RISE + 0.5))
-    assert (guard.high, guard.sound) == (WINDOWS_PER_JUMP - 1, USUAL * MIN_WINDOW)
+    assert (len(guard.state.high), guard.state.sound) == (WINDOWS_PER_JUMP - 1, USUAL * MIN_WINDOW)
     jump = guard.watch(noise(1, MIN_RISE + 0.5))
     assert (jump.loss, jump.usual) == pytest.approx((MIN_RISE + 0.5, 0.0), abs=0.1)
     assert (jump.events, jump.sound) == (WINDOWS_PER_JUMP * MIN_WINDOW, USUAL * MIN_WINDOW)
     assert guard.watch(noise(50, MIN_RISE + 0.5)) is None, "what is usual is measured again"
     assert guard.watch(noise(WINDOWS_PER_JUMP, 40.0)) is not None
-    assert guard.jumps == 2
+    assert guard.state.jumps == 2
 
 
 def test_what_is_no_jump():
@@ -72,6 +72,6 @@ def test_what_is_found_does_not_depend_on_how_events_came(cuts):
         found = parts.watch(losses[at : at + size]) or found
         at, turn = at + size, turn + 1
         if turn % 100 == 0:  # a restart in between
-            parts = LossGuard(lambda _: 0.1, 7, json.loads(json.dumps(parts.to_json())))
+            parts = LossGuard(lambda _: 0.1, LossState(**json.loads(parts.state.model_dump_json())))
     assert found == expected is not None
-    assert parts.to_json() == whole.to_json()
+    assert parts.state == whole.state

@@ -15,7 +15,6 @@ from pydantic import create_model
 
 from streammoe import settings
 from streammoe.errors import CheckpointError, RetriableCheckpointError, SinkError, SourceError, TooManyBadRecords
-from streammoe.pipeline.label_join import Limits
 from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan
 from streammoe.pipeline.schema import Schema
 from tests.unit.daemon.scripted import Stop, every, settle
@@ -476,9 +475,14 @@ def delayed(n=300):
 
 
 PLAIN = [BAD, *GOOD[:200], b'{"a": 1e60, "y": 1}', b'{"a": 1}', *GOOD[200:600], BAD], {}
+LATE = settings.Labels(key="id", max_pending=60, expire_events=130)
 JOINED = (
     delayed(),
-    {"schema": Schema(("y",), ignore=("id",)), "max_ratio": 0.9, "labels": Limits(60, expire_events=130)},
+    {
+        "schema": Schema(("y",), ignore=("id",)),
+        "max_ratio": 0.9,
+        "labels": LATE,
+    },
 )
 
 

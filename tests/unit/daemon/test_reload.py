@@ -79,8 +79,8 @@ def test_what_may_change_is_taken_once(path, write, reload):
         asked._flag.requested = True
         assert asked.requested
         write(**given)
-        assert asked.apply_to(daemon) == "applied", given
-        assert asked.apply_to(daemon) == "unchanged"
+        assert asked.apply(daemon.reconfigure) == "applied", given
+        assert asked.apply(daemon.reconfigure) == "unchanged"
         assert daemon.given == [(load_settings(path, environment={}), affects_events)], given
         assert not asked.requested
 
@@ -102,32 +102,32 @@ def test_anything_else_is_rejected_as_a_whole_by_name(write, reload, caplog):
     for name, given in REJECTED.items():
         write(**{**given, "rest": "checkpoint.every_events = 7\n" + given.get("rest", "")})
         caplog.clear()
-        assert asked.apply_to(daemon) == "refused", name
+        assert asked.apply(daemon.reconfigure) == "refused", name
         assert name in caplog.text
     assert daemon.given == []
     write(rest="checkpoint.every_events = 7")
-    assert asked.apply_to(daemon) == "applied"
+    assert asked.apply(daemon.reconfigure) == "applied"
 
 
 def test_a_missing_file_or_a_pipe_is_rejected_without_waiting(path, reload):
     asked = reload()
     path.unlink()
-    assert asked.apply_to(Reconfigured()) == "refused"
+    assert asked.apply(Reconfigured().reconfigure) == "refused"
     os.mkfifo(path)
-    assert asked.apply_to(Reconfigured()) == "refused"
+    assert asked.apply(Reconfigured().reconfigure) == "refused"
 
 
 def test_flags_and_environment_win_over_the_file_as_at_the_start(write, reload):
     asked = reload({"STREAMMOE_CHECKPOINT__EVERY_EVENTS": "70"}, ["checkpoint.keep=7"])
     write(rest="checkpoint = { keep = 1, every_events = 10 }")
-    assert asked.apply_to(Reconfigured()) == "unchanged"
+    assert asked.apply(Reconfigured().reconfigure) == "unchanged"
 
 
 def test_a_reload_that_cannot_be_secured_by_a_checkpoint_is_rejected_and_can_be_repeated(write, reload):
     asked = reload()
     write(model=", range_factor = 1e9")
-    assert asked.apply_to(Reconfigured(RetriableCheckpointError("no room"))) == "refused"
-    assert asked.apply_to(Reconfigured()) == "applied"
+    assert asked.apply(Reconfigured(RetriableCheckpointError("no room")).reconfigure) == "refused"
+    assert asked.apply(Reconfigured().reconfigure) == "applied"
 
 
 def test_each_setting_that_may_change_is_in_the_document(path, write):

@@ -16,9 +16,10 @@ from streammoe.mm import IncrementalMM
 from streammoe.options import WarmUp
 from streammoe.persistence import decode, state_digest
 from streammoe.persistence.store import read_checkpoint
-from streammoe.pipeline.label_join import LabelJoin, Limits
+from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.schema import Schema
 from streammoe.scaleout.watcher import Watcher
+from streammoe.settings import Labels
 from tests.batches import batch_of
 from tests.unit.estimators.damages import DAMAGES
 from tests.unit.scaleout.shards import Daemon, Largest
@@ -102,7 +103,7 @@ def contents(models, tmp_path_factory):
     shard.save()
     Watcher({"north": shard.store.folder}, out, Largest()).round()
     merged = [read_checkpoint(path) for path in out.iterdir()]
-    join = LabelJoin("id", Schema(("y",)), Limits(9))
+    join = LabelJoin(Labels(key="id", max_pending=9), Schema(("y",)))
     join.join(replace(batch_of([{"id": 1, "a": 1}], "jsonl"), headers=[(("name", b"value"),)]))  # which Kafka has
     return [
         *golden,

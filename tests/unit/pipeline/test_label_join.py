@@ -14,17 +14,18 @@ import pytest
 from streammoe.errors import SourceError
 from streammoe.estimators import MoERegressor
 from streammoe.options import Lags, WarmUp
-from streammoe.pipeline.label_join import LabelJoin, Limits
+from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import EXPIRED, Unreadable
+from streammoe.settings import Labels
 from tests import batches
 from tests.unit.pipeline import streams
 
 SCHEMA = Schema(("y",), ignore=("id", "by"), weight="w")
-PLENTY = Limits(1_000)
+PLENTY = Labels(key="id")
 
 
 def batch_of(records, first=0, *, times=None, **more):
@@ -33,7 +34,7 @@ def batch_of(records, first=0, *, times=None, **more):
 
 
 def joining(limits=PLENTY, schema=SCHEMA):
-    return LabelJoin("id", schema, limits)
+    return LabelJoin(limits, schema)
 
 
 def joined(join, records, first=0, **more):
@@ -121,14 +122,14 @@ def test_the_time_of_the_stream_never_goes_back_also_over_a_restart():
     # The second one is late, and waits from the time that the stream had reached.
     records = [A, {"id": 2, "a": 2.0}, {"id": 1, "y": 1.0}, {"id": 2, "y": 1.0}]
     times = [5_000, 100, 6_000, 6_000]
-    before, after = (joining(Limits(100, expire_seconds=1.0)) for _ in range(2))
+    before, after = (joining(Labels(key="id", max_pending=100, expire_seconds=1.0)) for _ in range(2))
     joined(before, records[:1], times=times[:1])
     after.restore(before.arrays())
     assert len(joined(after, records[1:], 1, times=times[1:])) == 3
 
 
 def test_time_that_is_not_known_begins_with_the_first_that_is_and_is_reported_once(caplog):
-    join = joining(Limits(100, expire_seconds=1.0))
+    join = joining(Labels(key="id", max_pending=100, expire_seconds=1.0))
     joined(join, [A])
     joined(join, [{"id": 2, "a": 2.0}])
     assert len(caplog.records) == 1
@@ -140,7 +141,7 @@ def test_time_that_is_not_known_begins_with_the_first_that_is_and_is_reported_on
 
 
 def settled(join, line, batch):
-    return join.settle(line.process(join.join(batch)))
+    return join.process(batch, line)
 
 
 def line_of(**more):
@@ -157,14 +158,14 @@ def test_a_rejected_event_is_in_the_letters_as_one_record():
 
 def test_what_expires_is_a_letter_if_wanted_and_counts_as_expired_alone():
     for limits, later, named in [
-        (Limits(1), [{"id": 2, "a": 1.0}], "max_pending = 1"),
-        (Limits(9, expire_events=1), [{"a": 1.0, "y": 1.0}] * 2, "expire_events = 1"),
-        (Limits(9, expire_seconds=1.5), [{"a": 1.0, "y": 1.0}] * 2, "expire_seconds = 1.5"),
+        (Labels(key="id", max_pending=1), [{"id": 2, "a": 1.0}], "max_pending = 1"),
+        (Labels(key="id", max_pending=9, expire_events=1), [{"a": 1.0, "y": 1.0}] * 2, "expire_events = 1"),
+        (Labels(key="id", max_pending=9, expire_seconds=1.5), [{"a": 1.0, "y": 1.0}] * 2, "expire_seconds = 1.5"),
         (PLENTY, [B], "that key"),
     ]:
         first = [{"a": 1.0, "y": 1.0}, A]
         for keep in (False, True):
-            join, line = LabelJoin("id", SCHEMA, limits, keep_expired=keep), line_of()
+            join, line = LabelJoin(limits.model_copy(update={"keep_expired": keep}), SCHEMA), line_of()
             times = [0, 0, *(1_000 * (i + 1) for i in range(len(later)))]
             processed = settled(join, line, batch_of([*first, *later], times=times))
             assert (processed.outcomes["expired"], processed.outcomes["rejected"], processed.reasons) == (1, 0, {})
@@ -227,7 +228,7 @@ def test_a_late_event_is_learned_with_the_lags_that_its_prediction_saw(delay, si
     schema = Schema(("y",), ignore=("id",), numeric=frozenset("a"))
     writer = PredictionWriter(SimpleNamespace(write=written.append), 0.0, gate=False)
     line = Pipeline(MoERegressor(**arguments), schema, PrequentialScores(), writer)
-    join = LabelJoin("id", schema, PLENTY, 4)
+    join = LabelJoin(PLENTY, schema, 4)
     for start in range(0, len(records), size):
         for part in join.parts(batch_of(records[start : start + size], start)):
             assert not join.settle(line.process(part)).letters
@@ -239,7 +240,7 @@ def test_a_late_event_is_learned_with_the_lags_that_its_prediction_saw(delay, si
 def test_any_number_of_labels_may_follow_their_features_in_one_block():
     """Each of them begins a part; a tail of a tail would be one call deeper, and keep the one before in memory."""
     records = [record for i in range(1_200) for record in ({"id": i, "a": 1.0}, {"id": i, "y": 1.0})]
-    join, found = LabelJoin("id", SCHEMA, PLENTY, 1), []
+    join, found = LabelJoin(PLENTY, SCHEMA, 1), []
     for part in join.parts(batch_of(records)):
         found += [part.location(i)["row"] for i in range(len(part))]
     assert found == [row for i in range(1_200) for row in (2 * i, 2 * i)]

@@ -6,7 +6,8 @@ import pytest
 from streammoe import schedules
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import PoisonedModel
-from streammoe.pipeline.label_join import LabelJoin, Limits
+from streammoe.pipeline.label_join import LabelJoin
+from streammoe.settings import Labels
 from tests.unit import daemons
 from tests.unit.pipeline.streams import batches_of, event, pipeline
 
@@ -25,9 +26,9 @@ FRAGILE = {
 def test_with_joined_labels_the_event_is_set_aside_and_waiting_records_still_wait():
     def joined(records):
         line = pipeline("regressor", schema={"ignore": ("id",), "late_columns": True}, **FRAGILE)
-        join, letters = LabelJoin("id", line.schema, Limits(1000)), []
+        join, letters = LabelJoin(Labels(key="id"), line.schema), []
         for batch in batches_of(records, "jsonl", (40,)):
-            letters += join.settle(line.process(join.join(batch))).letters
+            letters += join.process(batch, line).letters
         return line.model.state_digest(), join.pending, [(letter.reason, letter.stage) for letter in letters]
 
     features, labels = [], []
