@@ -18,8 +18,6 @@ from streammoe.pipeline.overlapped import result_of
 from streammoe.types import AnyArray
 
 LOGGER = logging.getLogger("streammoe.daemon")
-_SLOW_ALLOCATION = 4_000_000
-"""Number of bytes that the operating system takes more than a millisecond or two to provide."""
 FIRST_PAUSE = 1.0
 MAX_PAUSE = 30.0
 """Seconds between two attempts."""
@@ -106,24 +104,12 @@ class Copies:
         }
         return self._buffers
 
-    def unallocated(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-        """Return the arrays for whose copies there is no memory yet."""
-        return {name: array for name, array in arrays.items() if array.flags.writeable and not self._fits(name, array)}
-
-    def reserve_memory(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Allocate memory for copies of arrays of these shapes, which takes longer than copying."""
-        for name, array in arrays.items():
-            self._buffers[name] = np.empty(array.shape, array.dtype)
-            self._buffers[name].fill(0)
-
     def _copy(self, name: str, array: AnyArray) -> AnyArray:
-        into = self._buffers[name] if self._fits(name, array) else np.empty(array.shape, array.dtype)
+        held = self._buffers.get(name)
+        fits = held is not None and held.flags.writeable and (held.shape, held.dtype) == (array.shape, array.dtype)
+        into = held if held is not None and fits else np.empty(array.shape, array.dtype)
         np.copyto(into, array)
         return into
-
-    def _fits(self, name: str, array: AnyArray) -> bool:
-        held = self._buffers.get(name)
-        return held is not None and held.flags.writeable and (held.shape, held.dtype) == (array.shape, array.dtype)
 
 
 class WrittenCheckpoint(NamedTuple):
@@ -148,7 +134,7 @@ class CheckpointWriter:
         self._store = store
         self._copies = Copies()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._in_progress: Future[WrittenCheckpoint | None] | None = None
+        self._in_progress: Future[WrittenCheckpoint] | None = None
 
     @property
     def busy(self) -> bool:
@@ -162,17 +148,6 @@ class CheckpointWriter:
             CheckpointError: it cannot be written; earlier ones are unchanged.
         """
         return self._write(content, (), taken_at)
-
-    def reserve_memory(self, content: Checkpoint) -> bool:
-        """Return whether `begin` can copy this without delay; otherwise begin to allocate the memory in the background.
-
-        There is no need to wait: `begin` allocates what is still missing. No checkpoint may be in progress.
-        """
-        missing = self._copies.unallocated(content.arrays)
-        if sum(array.nbytes for array in missing.values()) < _SLOW_ALLOCATION:
-            return True
-        self._in_progress = self._thread.submit(self._copies.reserve_memory, missing)
-        return False
 
     def begin(self, content: Checkpoint, sinks: Sequence[Callable[[], None]], taken_at: float) -> None:
         """Copy the content of a checkpoint and write it in the background. None may be in progress.

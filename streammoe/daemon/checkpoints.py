@@ -71,8 +71,6 @@ class Checkpoints:
         """When learning went on after the latest one."""
         self._paused = 0.0
         """How many seconds it had waited for that."""
-        self._memory_requested = False
-        """Whether memory was requested for the one that is due."""
 
     @property
     def path(self) -> str:
@@ -117,7 +115,7 @@ class Checkpoints:
         self._collect(wait=True)
         taken_at = time.monotonic()
         self._outputs.flush()
-        written = self._writer.write(self._with_end(self._content()), taken_at)
+        written = self._writer.write(self._content(), taken_at)
         self._mark_saved()
         self._report(written)
         self._resume(started)
@@ -260,29 +258,21 @@ class Checkpoints:
             self.save()
             return
         taken_at = time.monotonic()
-        content = self._content()
-        if not self._memory_requested:
-            self._memory_requested = True
-            if not self._writer.reserve_memory(content):
-                return  # until the next turn; only once, since a state may grow with each batch
-        self._memory_requested = False
         sinks = self._outputs.begin_flush()
-        self._writer.begin(self._with_end(content), sinks, taken_at)
+        self._writer.begin(self._content(), sinks, taken_at)
         self._mark_saved()
         self._resume(taken_at)
 
     def _content(self) -> Checkpoint:
+        """Return the content of a checkpoint after a flush."""
         jumps = self._state.jumps
         if jumps is not None and jumps.stops:
             # An earlier run may have left newer generations than the one that this run resumed from.
             newest = max(self._store.generations(), default=0)
             self._store.keep = jumps.n_to_keep(self._settings.keep, newest)
-        return self._state.content(ended=self._source.finished)
-
-    def _with_end(self, content: Checkpoint) -> Checkpoint:
-        """Add the end of the flushed predictions, to which a restart truncates them."""
+        content = self._state.content(ended=self._source.finished)
         content.metadata["transactional"] = self._outputs.transactional
-        if (end := self._outputs.end()) is not None:
+        if (end := self._outputs.end()) is not None:  # to which a restart truncates predictions
             content.metadata["predictions"] = end
         return content
 

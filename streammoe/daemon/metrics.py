@@ -14,7 +14,7 @@ from streammoe.daemon.guards import LossState
 from streammoe.daemon.health import SINKS, Health
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.compile import compile_seconds
-from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores, Scores
+from streammoe.pipeline.scores import AVERAGES, PrequentialScores, Scores
 from streammoe.pipeline.sink_wait import SinkWait
 from streammoe.ports import SourceStatus
 
@@ -238,15 +238,12 @@ class Metrics:
 
     def publish(self, model: MixtureOfExperts, scores: Scores, progress: tuple[int, int] | None) -> None:
         """Show the model and its scores after a batch; an unknown value has no sample or is NaN."""
-        self._show("streammoe_prequential_log_loss", scores.log_loss.means())
+        for name, means in scores.means().items():
+            self._show(f"streammoe_{name if name.startswith('baseline') else f'prequential_{name}'}", means)
         if isinstance(scores, PrequentialScores):
-            self._show("streammoe_prequential_rmse", scores.rmse())
-            self._show("streammoe_baseline_rmse", scores.baseline_rmse())
             for q, name in enumerate(model.output_names if scores.outputs > 1 else ()):
                 self._show("streammoe_output_rmse", scores.rmse(q), str(name))
-        if isinstance(scores, ClassificationScores):
-            self._show("streammoe_prequential_accuracy", scores.accuracy())
-            self._show("streammoe_baseline_accuracy", scores.baseline_accuracy())
+        else:
             self._gauge("streammoe_model_classes").set(len(model.output_names))
         self._gauge("streammoe_kernel_compile_seconds").set(compile_seconds())
         self._gauge("streammoe_model_features").set(model.n_expert_features)

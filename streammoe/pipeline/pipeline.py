@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -13,7 +14,7 @@ import numpy as np
 from streammoe.columns.kinds import described
 from streammoe.engine.interruption import FitCancelled
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
-from streammoe.pipeline.decoders import DecodedBatch, Row, Values, decoder, require_targets, to_row
+from streammoe.pipeline.decoders import DecodedBatch, Values, decoder, require_targets, to_row
 from streammoe.pipeline.feature_columns import FeatureColumns
 from streammoe.pipeline.presence import Presence
 from streammoe.pipeline.schema import Schema
@@ -155,7 +156,11 @@ class Pipeline:
             ignored = self.schema.others | columns.left_out(rest) if columns.takes_late() else None
             roles = columns.roles(self.model.column_kinds, rest)
             decoded = decoder(batch.format).decode(rest, roles, ignored, columns.awaited())
-            learned += self._learn(rest, decoded, ledger)
+            for i, reason, detail in decoded.rejected:
+                ledger.reject(len(batch) - len(rest) + i, "decode", reason, detail)
+            if len(decoded.rows):
+                self._follow(rest, decoded)
+                learned.append(self._teach(self.model.learn_rows, rest, decoded, ledger, self.model.fields))
             if decoded.first_new is None:
                 break
             at, values = decoded.first_new
@@ -172,27 +177,28 @@ class Pipeline:
         columns.warn_of_not_found(batch)
         return learned
 
-    def _learn(self, batch: Batch, decoded: DecodedBatch, ledger: _Ledger) -> list[_LearnedRows]:
-        """Learn the decoded events of `batch`, a tail of the ledger's batch."""
-        first = len(ledger.batch) - len(batch)
-        for i, reason, detail in decoded.rejected:
-            ledger.reject(first + i, "decode", reason, detail)
-        if not len(decoded.rows):
-            return []
-        fields = self.model.fields
-        self._follow(batch, decoded)
-        before = self._before()
+    def _teach(
+        self, learn: Callable[..., Outcome], batch: Batch, decoded: DecodedBatch, ledger: _Ledger, fields: Sequence[str]
+    ) -> _LearnedRows:
+        """Learn the decoded events of `batch`, a tail of the ledger's batch.
+
+        Args:
+            learn: does it.
+            batch: holds them.
+            decoded: the events.
+            ledger: of the whole batch.
+            fields: names of the columns of the events.
+        """
+        n, classes = self.model.n, len(self.model.output_names)
         targets = decoded.Y if decoded.labels is None else decoded.labels
-        outcome = self.model.learn_rows(
-            decoded.X,
-            targets,
-            decoded.weights,
-            texts={fields[j]: texts for j, texts in decoded.texts.items()},
-            traced=self._is_traced,
-            lags=self._lags(batch, decoded.rows),
-        )
-        rival = self._scored_by_rival(fields, decoded.X, targets, decoded.texts, outcome)
-        return [_LearnedRows(first + decoded.rows, outcome, before, decoded.labels, rival)]
+        texts = {fields[j]: column for j, column in decoded.texts.items()}
+        lags = self._lags(batch, decoded.rows)
+        outcome = learn(decoded.X, targets, decoded.weights, texts=texts, traced=self._is_traced, lags=lags)
+        used = np.ones(len(decoded.rows), np.bool_)
+        used[list(outcome.rejected)] = False
+        rival = self._scored_by_rival(fields, decoded.X, targets, texts, outcome, np.flatnonzero(used))
+        rows = len(ledger.batch) - len(batch) + decoded.rows
+        return _LearnedRows(rows, used, outcome, n, classes, decoded.labels, rival)
 
     def _follow(self, batch: Batch, decoded: DecodedBatch) -> None:
         """Warn of features that have vanished from the events with a target, which come once even if joined."""
@@ -220,25 +226,16 @@ class Pipeline:
         roles = self.columns.roles({}, batch)
         kinds = {name: kind for name in names if (kind := roles.first_kind(name, values[name], text=text))}
         row = to_row(decode.names(batch, i), self.columns.roles({**self.model.column_kinds, **kinds}), text=text)
-        before = self._before()
-        targets, texts = self._targets(row), {j: [level] for j, level in row.texts.items()}
-        outcome = self.model.learn_wider(
-            names,
-            np.array([row.x]),
-            targets,
-            np.array([row.weight]),
-            texts={fields[j]: levels for j, levels in texts.items()},
-            kinds=[kinds[name] for name in names],
-            traced=self._is_traced,
-            lags=self._lags(batch, np.array([i])),
-        )
-        if outcome.learned[0]:
+        texts: dict[int, list[str | None]] = {j: [level] for j, level in row.texts.items()}
+        labels = [row.label] if self.model.is_classifier else None
+        weights = np.array([row.weight])
+        decoded = DecodedBatch(np.array([i]), np.array([row.x]), texts, np.array([row.y]), labels, weights, [])
+        learn = partial(self.model.learn_wider, names, kinds=[kinds[name] for name in names])
+        learned = self._teach(learn, batch, decoded, ledger, fields)
+        if learned.outcome.learned[0]:
             LOGGER.info("%s: more columns by their first values: %s", batch.origin, described(kinds))
             self.columns.warn_of_values(batch, i, kinds)
-        labels = [row.label] if self._is_classifier else None
-        at = len(ledger.batch) - len(batch) + i
-        rival = self._scored_by_rival(fields, np.array([row.x]), targets, texts, outcome)
-        return _LearnedRows(np.array([at]), outcome, before, labels, rival)
+        return learned
 
     def _lags(self, batch: Batch, rows: IntArray) -> FloatArray | None:
         """Return the lags that events were predicted with earlier, (n, L), NaN for those that were not."""
@@ -255,25 +252,24 @@ class Pipeline:
         fields: Sequence[str],
         X: FloatArray,
         targets: Any,
-        texts: Mapping[int, Sequence[str | None]],
+        texts: Mapping[str, Sequence[str | None]],
         outcome: Outcome,
+        rows: IntArray,
     ) -> _RivalRows | None:
-        """Score those events of `outcome` that were used by the rival, if there is one.
+        """Score the events of these rows by the rival, if there is one.
 
         Args:
             fields: names of the columns of `X`.
             X: (n, F).
             targets: (n, Q) numbers or n labels.
-            texts: levels of categories by the index of their field.
+            texts: levels of categories by the name of their field.
             outcome: of the own model.
+            rows: those that the own model has used.
         """
         if self.rival is None:
             return None
-        used = np.ones(len(X), np.bool_)
-        used[list(outcome.rejected)] = False
-        rows = np.flatnonzero(used)
         kept = rows.tolist()
-        levels = {fields[j]: [column[i] for i in kept] for j, column in texts.items()}
+        levels = {name: [column[i] for i in kept] for name, column in texts.items()}
         picked = targets[rows] if isinstance(targets, np.ndarray) else [targets[i] for i in kept]
         scored = self.rival.score(fields, X[rows], picked, levels, traced=self._is_traced)
         if scored is None:
@@ -284,10 +280,8 @@ class Pipeline:
 
     def _report(self, ledger: _Ledger, each: _LearnedRows) -> None:
         """Score events, write their predictions and count them."""
-        rows, outcome, before, labels, rival = each
+        rows, used, outcome, n, classes, labels, rival = each
         learned = outcome.learned
-        used = np.ones(len(rows), np.bool_)
-        used[list(outcome.rejected)] = False
         if rival is None:
             by_rival = np.zeros(int(used.sum()), np.bool_)
         else:
@@ -304,7 +298,7 @@ class Pipeline:
         ledger.used += int(used.sum())
         if self.predictions is None or not used.any():
             return
-        versions = (before.n + np.cumsum(learned) - learned)[used]
+        versions = (n + np.cumsum(learned) - learned)[used]
         used_rows, keys = rows[used], ledger.batch.keys
         own = Written(
             ledger.batch.locations_at(used_rows),
@@ -320,7 +314,7 @@ class Pipeline:
         known = None
         if labels is not None:
             met = np.where(learned, outcome.targets[:, 0] + 1, 0).astype(np.int64)
-            known = np.maximum.accumulate(np.concatenate([[before.classes], met[:-1]]))[used]
+            known = np.maximum.accumulate(np.concatenate([[classes], met[:-1]]))[used]
         for start, stop in pairwise([0, *(np.flatnonzero(np.diff(by_rival)) + 1).tolist(), len(by_rival)]):
             piece, written, model = slice(start, stop), own, self.model
             version = 0 if self.may_have_rival else None
@@ -338,17 +332,7 @@ class Pipeline:
     def _is_traced(self) -> bool:
         """Whether what is written of predictions needs each expert's part."""
         writer = self.predictions
-        return writer is not None and (writer.gate or (writer.interval > 0.0 and not self._is_classifier))
-
-    def _before(self) -> _ModelBefore:
-        return _ModelBefore(self.model.n, len(self.model.output_names))
-
-    @property
-    def _is_classifier(self) -> bool:
-        return self.model.is_classifier
-
-    def _targets(self, row: Row) -> FloatArray | list[str | None]:
-        return [row.label] if self._is_classifier else np.array([row.y])
+        return writer is not None and (writer.gate or (writer.interval > 0.0 and not self.model.is_classifier))
 
 
 class _RivalRows(NamedTuple):
@@ -358,24 +342,20 @@ class _RivalRows(NamedTuple):
     outcome: Outcome
 
 
-class _ModelBefore(NamedTuple):
-    """The state of the model before it learned a run of records."""
-
-    n: int
-    """Events of the source learned."""
-    classes: int
-    """Classes known, for a classifier."""
-
-
 class _LearnedRows(NamedTuple):
     """Records that the model has learned or rejected."""
 
     rows: Any
     """Their indexes in the ledger's batch."""
+    used: BoolArray
+    """Which of them were not rejected."""
     outcome: Outcome
-    before: _ModelBefore
+    n: int
+    """Events of the source that the model had learned before."""
+    classes: int
+    """Classes known before, for a classifier."""
     labels: Sequence[str | None] | None
-    rival: _RivalRows | None = None
+    rival: _RivalRows | None
 
 
 class _Ledger:

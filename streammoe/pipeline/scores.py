@@ -67,21 +67,22 @@ class Average:
 class Scores(ABC):
     """Named averages that a checkpoint can save and restore."""
 
-    averages: dict[str, Average]
-    log_loss: Average
+    def __init__(self, *names: str) -> None:
+        self.averages = {name: Average() for name in ("log_loss", *names)}
+        self.log_loss = self.averages["log_loss"]
 
     @abstractmethod
     def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
         """Add learned events in order: (n,) log-losses, predictions (n, Q) or (n, M), targets or class indexes."""
 
     @abstractmethod
-    def _summarize(self) -> dict[str, dict[str, float]]:
-        """Return the means to summarize, by name and by each of `AVERAGES`."""
+    def means(self) -> dict[str, dict[str, float]]:
+        """Return the scores by name and by each of `AVERAGES`."""
 
     def summary(self) -> dict[str, float | None]:
         """Return the running means by name; ``None`` before the first event."""
         known = self.log_loss.count > 0
-        return {name: means["running"] if known else None for name, means in self._summarize().items()}
+        return {name: means["running"] if known else None for name, means in self.means().items()}
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -126,13 +127,8 @@ class PrequentialScores(Scores):
 
     def __init__(self, outputs: int = 1) -> None:
         self.outputs = outputs
-        names = ["log_loss", "squared_error", "baseline_squared_error"]
-        if outputs > 1:
-            names += [f"{name}.{q}" for name in names[1:] for q in range(outputs)]
-        self.averages = {name: Average() for name in names}
-        self.log_loss = self.averages["log_loss"]
-        self.squared_error = self.averages["squared_error"]
-        self.baseline_squared_error = self.averages["baseline_squared_error"]
+        each = [f"squared_error.{q}" for q in range(outputs if outputs > 1 else 0)]
+        super().__init__("squared_error", "baseline_squared_error", *each)
         self._targets = 0
         self._target_sums = np.zeros(outputs)
 
@@ -145,26 +141,25 @@ class PrequentialScores(Scores):
         self._target_sums = sums[-1]
         self._targets += len(Y)
         self.log_loss.update(losses)
-        for name, errors in (("squared_error", Y - predictions), ("baseline_squared_error", Y - baseline)):
-            squares = errors**2
-            self.averages[name].update(squares.mean(axis=1))
-            for q in range(self.outputs if self.outputs > 1 else 0):
-                self.averages[f"{name}.{q}"].update(squares[:, q])
+        squares = (Y - predictions) ** 2
+        self.averages["squared_error"].update(squares.mean(axis=1))
+        for q in range(self.outputs if self.outputs > 1 else 0):
+            self.averages[f"squared_error.{q}"].update(squares[:, q])
+        self.averages["baseline_squared_error"].update(((Y - baseline) ** 2).mean(axis=1))
 
-    def _summarize(self) -> dict[str, dict[str, float]]:
-        return {"rmse": self.rmse(), "log_loss": self.log_loss.means(), "baseline_rmse": self.baseline_rmse()}
+    def means(self) -> dict[str, dict[str, float]]:
+        return {
+            "rmse": self._root("squared_error"),
+            "log_loss": self.log_loss.means(),
+            "baseline_rmse": self._root("baseline_squared_error"),
+        }
 
-    def rmse(self, output: int | None = None) -> dict[str, float]:
-        """Return the root mean squared error by each of `AVERAGES`, over all outputs or of one."""
-        return self._root("squared_error", output)
+    def rmse(self, output: int) -> dict[str, float]:
+        """Return the root mean squared error of one of several outputs by each of `AVERAGES`."""
+        return self._root(f"squared_error.{output}")
 
-    def baseline_rmse(self, output: int | None = None) -> dict[str, float]:
-        """Return the root mean squared error of the running-mean predictor."""
-        return self._root("baseline_squared_error", output)
-
-    def _root(self, name: str, output: int | None) -> dict[str, float]:
-        average = self.averages[name if output is None or self.outputs == 1 else f"{name}.{output}"]
-        return {name: math.sqrt(value) for name, value in average.means().items()}
+    def _root(self, name: str) -> dict[str, float]:
+        return {average: math.sqrt(value) for average, value in self.averages[name].means().items()}
 
     def to_json(self) -> dict[str, Any]:
         return {"targets": self._targets, "target_sums": self._target_sums.tolist(), **self._averages_to_json()}
@@ -172,8 +167,7 @@ class PrequentialScores(Scores):
     @classmethod
     def restore(cls, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> PrequentialScores:
         """Restore scores from the results of `to_json` and `arrays`; call within `streammoe.checked.restoring`."""
-        # Checkpoints from before several outputs hold one sum.
-        sums = state["target_sums"] if "target_sums" in state else [state["target_sum"]]
+        sums = state["target_sums"]
         sound = isinstance(sums, list) and sums and all(map(is_finite_number, sums)) and is_count(state["targets"])
         require(sound, f"scores has the sums {shown(sums)} of {shown(state['targets'])} targets")
         scores = cls(len(sums))
@@ -184,17 +178,13 @@ class PrequentialScores(Scores):
 
 
 class ClassificationScores(Scores):
-    """Log-loss and accuracy of a classifier, with those of a class-counting baseline.
+    """Log-loss and accuracy of a classifier, with the accuracy of predicting the most frequent class so far.
 
-    The baseline predicts the most frequent class so far (the first one of equals), and gives a class seen c times in N
-    events with M classes the probability (c + 1) / (N + M + 1): one share is reserved for unseen classes.
+    Of equals that is the first one.
     """
 
     def __init__(self) -> None:
-        names = ("log_loss", "hits", "baseline_log_loss", "baseline_hits")
-        self.averages = {name: Average() for name in names}
-        self.log_loss = self.averages["log_loss"]
-        self.baseline_log_loss = self.averages["baseline_log_loss"]
+        super().__init__("hits", "baseline_hits")
         self._counts = np.zeros(0, np.int64)
 
     @property
@@ -229,24 +219,13 @@ class ClassificationScores(Scores):
         counts[np.arange(1, n + 1), classes] = 1
         np.cumsum(counts, axis=0, out=counts)
         before, self._counts = counts[:-1], counts[-1].copy()
-        seen = before.sum(axis=1)
-        own = before[np.arange(n), classes]
-        probabilities = (own + 1) / (seen + np.count_nonzero(before, axis=1) + 1)
-        self.baseline_log_loss.update(-np.log(probabilities))
         # Before the first event nothing is predicted, so nothing is hit.
-        self.averages["baseline_hits"].update(((before.argmax(axis=1) == classes) & (seen > 0)).astype(np.float64))
+        hits = (before.argmax(axis=1) == classes) & before.any(axis=1)
+        self.averages["baseline_hits"].update(hits.astype(np.float64))
 
-    def _summarize(self) -> dict[str, dict[str, float]]:
-        accuracies = {"accuracy": self.accuracy(), "log_loss": self.log_loss.means()}
-        return {**accuracies, "baseline_accuracy": self.baseline_accuracy()}
-
-    def accuracy(self) -> dict[str, float]:
-        """Return the fraction of events whose most probable class was correct, by each of `AVERAGES`."""
-        return self.averages["hits"].means()
-
-    def baseline_accuracy(self) -> dict[str, float]:
-        """Return the accuracy of predicting the most frequent class so far."""
-        return self.averages["baseline_hits"].means()
+    def means(self) -> dict[str, dict[str, float]]:
+        shown = {"accuracy": "hits", "log_loss": "log_loss", "baseline_accuracy": "baseline_hits"}
+        return {name: self.averages[average].means() for name, average in shown.items()}
 
     def to_json(self) -> dict[str, Any]:
         return {"counts": self._counts.tolist(), **self._averages_to_json()}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,17 +33,10 @@ class Written(NamedTuple):
 
     def part(self, piece: slice) -> Written:
         """Return a slice of events."""
-        return Written(
-            self.locations[piece],
-            self.keys and self.keys[piece],
-            self.versions[piece],
-            self.predictions[piece],
-            self.targets[piece],
-            self.labels and self.labels[piece],
-            self.losses[piece],
-            Trace(*(part[piece] for part in self.trace)),
-            self.gate[piece],
-        )
+        parts: dict[str, Any] = {
+            name: each if each is None else each[piece] for name, each in self._asdict().items() if name != "trace"
+        }
+        return Written(**parts, trace=Trace(*(part[piece] for part in self.trace)))
 
 
 @dataclass(frozen=True)

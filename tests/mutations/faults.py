@@ -370,10 +370,8 @@ FAULTS = {
         Fault("background-sinks-not-flushed", "for make_durable in sinks:", "for make_durable in sinks[:0]:"),
         Fault(
             "letters-flushed-after-state",
-            "        self._outputs.flush()\n"
-            "        written = self._writer.write(self._with_end(self._content()), taken_at)\n",
-            "        written = self._writer.write(self._with_end(self._content()), taken_at)\n"
-            "        self._outputs.flush()\n",
+            "        self._outputs.flush()\n        written = self._writer.write(self._content(), taken_at)\n",
+            "        written = self._writer.write(self._content(), taken_at)\n        self._outputs.flush()\n",
         ),
     ],
     "pipeline": [
@@ -383,8 +381,8 @@ FAULTS = {
         Fault("letters-in-order-of-checks", "rejected = sorted(self._letters)", "rejected = list(self._letters)"),
         Fault(
             "new-class-known-before",
-            "np.concatenate([[before.classes], met[:-1]])",
-            "np.concatenate([[before.classes], met[1:]])",
+            "np.concatenate([[classes], met[:-1]])",
+            "np.concatenate([[classes], met[1:]])",
         ),
     ],
     "rows": [

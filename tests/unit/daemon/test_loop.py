@@ -446,14 +446,6 @@ def test_one_under_way_is_waited_for_at_the_end(held, monkeypatch, end):
     assert ran.steps == SAVED
 
 
-def test_a_wide_state_waits_one_turn_for_memory_and_no_more(build, monkeypatch):
-    monkeypatch.setattr("streammoe.daemon.checkpointer._SLOW_ALLOCATION", 1)
-    ran = build(GOOD[:600], saves=every(100))
-    ran.run()
-    assert ran.store.positions == [200, 400, 600], "each one, since the windows of the scores grow"
-    assert ran.value("checkpoint_pause_seconds_count") == ran.value("checkpoint_seconds_count") == 3
-
-
 # --- restarts -------------------------------------------------------------------------------------------------------
 
 

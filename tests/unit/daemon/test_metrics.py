@@ -169,8 +169,8 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
     assert [left["member_weight", name] for name in ("average", "latest", "one_expert")] == [0.25, 0.0, 0.75]
     assert value["expert_mass", "0"] + value["expert_mass", "1"] == pytest.approx(1.0)
     for average in AVERAGES:
-        assert value["prequential_rmse", average] == pytest.approx(scores.rmse()[average])
-        assert value["baseline_rmse", average] == pytest.approx(scores.baseline_rmse()[average])
+        assert value["prequential_rmse", average] == pytest.approx(scores.means()["rmse"][average])
+        assert value["baseline_rmse", average] == pytest.approx(scores.means()["baseline_rmse"][average])
         assert value["prequential_log_loss", average] == pytest.approx(scores.log_loss.means()[average])
     for k, expert in enumerate(model.experts()):
         assert value["expert_loss", str(k)] == pytest.approx(expert["loss"])
@@ -191,13 +191,13 @@ def test_outputs_and_classes_have_scores_of_their_own():
     for average in AVERAGES:
         found = [value["output_rmse", average, name] for name in ("low", "high")]
         assert found == pytest.approx([scores.rmse(0)[average], scores.rmse(1)[average]])
-        assert value["prequential_rmse", average] == pytest.approx(scores.rmse()[average])
+        assert value["prequential_rmse", average] == pytest.approx(scores.means()["rmse"][average])
     model, scores = learned("classifier")
     value = samples(published(model, scores))
     assert value["model_classes",] == value["model_features",] == model.n_expert_features == 3
     for average in AVERAGES:
-        assert value["prequential_accuracy", average] == scores.accuracy()[average]
-        assert value["baseline_accuracy", average] == scores.baseline_accuracy()[average]
+        assert value["prequential_accuracy", average] == scores.means()["accuracy"][average]
+        assert value["baseline_accuracy", average] == scores.means()["baseline_accuracy"][average]
         assert value["prequential_log_loss", average] == scores.log_loss.means()[average]
 
 

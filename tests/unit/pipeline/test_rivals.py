@@ -81,7 +81,7 @@ def test_the_rival_predicts_what_it_would_alone_and_learning_is_what_it_would_be
         predicted = [row["prediction"] for row in found if row["target"] is not None]
         assert "new" in predicted
         hits = np.mean([a == b for a, b in zip(truth, predicted, strict=True)])
-        assert line.scores.accuracy()["running"] == pytest.approx(hits)
+        assert line.scores.means()["accuracy"]["running"] == pytest.approx(hits)
     else:
         known = [row for row in found if row["loss"] is not None]
         assert line.scores.log_loss.means()["running"] == pytest.approx(np.mean([row["loss"] for row in known]))
