@@ -78,7 +78,7 @@ def command(
             while result is None:
                 try:
                     with opened(reload.settings, on_batch=follow, reload=reload, health=health) as running:
-                        stop.arm()
+                        stop.armed = True
                         if running.metrics_url:
                             LOGGER.info("metrics at %s", running.metrics_url)
                         # What is loaded by now stays; else the collector would visit it every few thousand predictions.
@@ -92,7 +92,7 @@ def command(
                             f"{error}; nothing was lost: the next start learns again what came after the last "
                             "checkpoint whose rows are visible"
                         ) from error
-                    stop.disarm()
+                    stop.armed = False
                     LOGGER.warning(
                         "%s; going back to the last checkpoint whose rows are visible, with a new one", error
                     )

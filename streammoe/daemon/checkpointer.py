@@ -88,30 +88,6 @@ def learned_digest(arrays: Mapping[str, AnyArray]) -> str:
     return state_digest({name: array for name, array in arrays.items() if not name.startswith(_NOT_LEARNED)})
 
 
-class Copies:
-    """Copies of arrays in reused memory, since allocating it costs more than copying."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, AnyArray] = {}
-
-    def copy(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-        """Return copies by name, valid until the next call; buffers of other names are released.
-
-        Read-only arrays never change, so they are not copied.
-        """
-        self._buffers = {
-            name: self._copy(name, array) if array.flags.writeable else array for name, array in arrays.items()
-        }
-        return self._buffers
-
-    def _copy(self, name: str, array: AnyArray) -> AnyArray:
-        held = self._buffers.get(name)
-        fits = held is not None and held.flags.writeable and (held.shape, held.dtype) == (array.shape, array.dtype)
-        into = held if held is not None and fits else np.empty(array.shape, array.dtype)
-        np.copyto(into, array)
-        return into
-
-
 class WrittenCheckpoint(NamedTuple):
     """A durable checkpoint."""
 
@@ -132,7 +108,8 @@ class CheckpointWriter:
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
-        self._copies = Copies()
+        self._copies: dict[str, AnyArray] = {}
+        """Of arrays, in memory that is used again, since allocating it costs more than copying."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._in_progress: Future[WrittenCheckpoint] | None = None
 
@@ -157,7 +134,12 @@ class CheckpointWriter:
             sinks: functions that make the output of the events in it durable; called first, in the background.
             taken_at: when the state was taken, in seconds of `time.monotonic`.
         """
-        copied = Checkpoint(self._copies.copy(content.arrays), copy.deepcopy(content.metadata))
+        # Read-only arrays never change.
+        self._copies = {
+            name: self._copied(name, array) if array.flags.writeable else array
+            for name, array in content.arrays.items()
+        }
+        copied = Checkpoint(self._copies, copy.deepcopy(content.metadata))
         self._in_progress = self._thread.submit(self._write, copied, sinks, taken_at)
 
     def outcome(self, *, wait: bool) -> WrittenCheckpoint | None:
@@ -189,3 +171,10 @@ class CheckpointWriter:
         arrays, metadata = content
         generation = self._store.save(arrays, {**metadata, "state_digest": learned_digest(arrays)})
         return WrittenCheckpoint(generation, metadata, taken_at, time.monotonic() - taken_at)
+
+    def _copied(self, name: str, array: AnyArray) -> AnyArray:
+        into = self._copies.get(name)
+        if into is None or not into.flags.writeable or (into.shape, into.dtype) != (array.shape, array.dtype):
+            into = np.empty(array.shape, array.dtype)
+        np.copyto(into, array)
+        return into

@@ -53,6 +53,7 @@ class Checkpoints:
         self._source = source
         self._outputs = outputs
         self._metrics = metrics
+        self._unsaved_events = metrics.gauge("streammoe_unsaved_events")
         self._settings = settings
         self._generation = generation
         """That of the newest one."""
@@ -95,7 +96,7 @@ class Checkpoints:
     def add(self, records: int) -> None:
         """Record that the state has gone on by so many records."""
         self.unsaved += records
-        self._metrics.set_unsaved(self._in_progress + self.unsaved)
+        self._unsaved_events.set(self._in_progress + self.unsaved)
 
     def save(self) -> None:
         """Make everything learned so far survive a crash, before learning continues.
@@ -206,7 +207,7 @@ class Checkpoints:
             saving()
         except RetriableCheckpointError as error:
             self._metrics.health.unsaved = str(error)
-            self._metrics.count_failed_checkpoint()
+            self._metrics.counter("streammoe_checkpoint_failures_total").inc()
             self._retries.record_failure(error)
 
     def _save_last(self, stop: StopFlag) -> None:
@@ -285,7 +286,7 @@ class Checkpoints:
         """Record that learning, which has waited for a checkpoint since then, goes on."""
         self._resumed_at = time.monotonic()
         self._paused = self._resumed_at - since
-        self._metrics.observe_checkpoint_pause(self._paused)
+        self._metrics.histogram("streammoe_checkpoint_pause_seconds").observe(self._paused)
 
     def _collect(self, *, wait: bool = False) -> None:
         """Report the checkpoint that was written in the background, if one has become durable.
@@ -309,7 +310,7 @@ class Checkpoints:
         self._commit(position)
         self._metrics.observe_checkpoint(written.taken_at, written.seconds)
         self._in_progress = 0
-        self._metrics.set_unsaved(self.unsaved)
+        self._unsaved_events.set(self.unsaved)
         LOGGER.debug("checkpoint %s after %.3f seconds", self.path, written.seconds)
 
     def _commit(self, position: Position | None) -> None:

@@ -204,7 +204,7 @@ class Daemon:
         state.take(batch, processed)
         self.checkpoints.add(len(batch) + batch.skipped)
         self._processed += len(batch)
-        self.metrics.observe_batch(time.monotonic() - started)
+        self.metrics.histogram("streammoe_batch_seconds").observe(time.monotonic() - started)
         jump = None if state.jumps is None else state.jumps.losses.watch(processed.losses)
         self._publish()
         if jump is not None:

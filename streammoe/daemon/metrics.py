@@ -158,7 +158,7 @@ class Metrics:
         self._source: Callable[[], SourceStatus] = lambda: SourceStatus(ready=False, connected=False)
         self.live = LiveMetrics(CATALOGUE, self._look_at_source)
         self.registry = self.live.registry
-        self._counter, self._gauge, self._histogram = self.live.counter, self.live.gauge, self.live.histogram
+        self.counter, self.gauge, self.histogram = self.live.counter, self.live.gauge, self.live.histogram
         self._compared: tuple[int | None, int] = (None, -COMPARISON_INTERVAL)
         """Number of experts at the last comparison, and of events that the model had learned."""
         self._totals: dict[tuple[str, ...], int] = {}
@@ -166,19 +166,19 @@ class Metrics:
         self._members: tuple[str, ...] = ()
         """Members of the portfolio whose weights are shown."""
         self._status = SourceStatus(ready=False, connected=False)
-        self._gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self.health.saved_at)
+        self.gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self.health.saved_at)
         for section in SINKS:
             wait = self.health.waits[section]
-            self._gauge("streammoe_sink_waiting_seconds", section).set_function(partial(getattr, wait, "seconds"))
-            self._gauge("streammoe_sink_rejected", section).set_function(partial(_is_rejected, wait))
+            self.gauge("streammoe_sink_waiting_seconds", section).set_function(partial(getattr, wait, "seconds"))
+            self.gauge("streammoe_sink_rejected", section).set_function(partial(_is_rejected, wait))
         waits = self.health.waits
-        self._counter("streammoe_sink_waited_seconds_total").compute = lambda: {
+        self.counter("streammoe_sink_waited_seconds_total").compute = lambda: {
             section: waits[section].total for section in SINKS
         }
         self.count(dict.fromkeys(OUTCOMES, 0), {})
         for outcome in RELOAD_OUTCOMES:
-            self._counter("streammoe_reload_total", outcome)
-        self._gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
+            self.counter("streammoe_reload_total", outcome)
+        self.gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
     @property
     def at_the_start(self) -> CollectorRegistry:
@@ -204,37 +204,21 @@ class Metrics:
             self._raise("streammoe_events_total", events, outcome)
         for reason, records in reasons.items():
             self._raise("streammoe_rejected_total", records, reason)
-        self._gauge("streammoe_pending_labels").set(pending)
+        self.gauge("streammoe_pending_labels").set(pending)
         if losses is not None:
             self._raise("streammoe_guard_jumps_total", losses.jumps)
-            self._gauge("streammoe_guard_high_windows").set(len(losses.high))
-
-    def observe_batch(self, seconds: float) -> None:
-        """Record the duration of a batch."""
-        self._histogram("streammoe_batch_seconds").observe(seconds)
+            self.gauge("streammoe_guard_high_windows").set(len(losses.high))
 
     def observe_checkpoint(self, taken_at: float, seconds: float) -> None:
         """Record a checkpoint whose state was taken at `taken_at` (`time.monotonic`) and durable `seconds` later."""
-        self._histogram("streammoe_checkpoint_seconds").observe(seconds)
+        self.histogram("streammoe_checkpoint_seconds").observe(seconds)
         self.health.saved_at = taken_at
-
-    def set_unsaved(self, records: int) -> None:
-        """Show how many records a crash would make the next start process again."""
-        self._gauge("streammoe_unsaved_events").set(records)
-
-    def observe_checkpoint_pause(self, seconds: float) -> None:
-        """Record how long learning paused for a checkpoint."""
-        self._histogram("streammoe_checkpoint_pause_seconds").observe(seconds)
-
-    def count_failed_checkpoint(self) -> None:
-        """Count a failed attempt to save."""
-        self._counter("streammoe_checkpoint_failures_total").inc()
 
     def count_reload(self, outcome: str) -> None:
         """Count a reload of the settings; the outcome is one of `RELOAD_OUTCOMES`."""
-        self._counter("streammoe_reload_total", outcome).inc()
+        self.counter("streammoe_reload_total", outcome).inc()
         if outcome != REFUSED:
-            self._gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
+            self.gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
     def publish(self, model: MixtureOfExperts, scores: Scores, progress: tuple[int, int] | None) -> None:
         """Show the model and its scores after a batch; an unknown value has no sample or is NaN."""
@@ -244,12 +228,12 @@ class Metrics:
             for q, name in enumerate(model.output_names if scores.outputs > 1 else ()):
                 self._show("streammoe_output_rmse", scores.rmse(q), str(name))
         else:
-            self._gauge("streammoe_model_classes").set(len(model.output_names))
-        self._gauge("streammoe_kernel_compile_seconds").set(compile_seconds())
-        self._gauge("streammoe_model_features").set(model.n_expert_features)
-        self._gauge("streammoe_model_events").set(model.n)
-        self._gauge("streammoe_warming_up").set(model.is_warming_up)
-        self._gauge("streammoe_step_size").set(model.step_size)
+            self.gauge("streammoe_model_classes").set(len(model.output_names))
+        self.gauge("streammoe_kernel_compile_seconds").set(compile_seconds())
+        self.gauge("streammoe_model_features").set(model.n_expert_features)
+        self.gauge("streammoe_model_events").set(model.n)
+        self.gauge("streammoe_warming_up").set(model.is_warming_up)
+        self.gauge("streammoe_step_size").set(model.step_size)
         self._raise("streammoe_outliers_total", model.n_outliers)
         self._raise("streammoe_drifts_total", model.drifts)
         weights = model.member_weights
@@ -257,18 +241,18 @@ class Metrics:
         if weights:
             self._members = model.member_names
         for member in self._members:
-            self._gauge("streammoe_member_weight", member).set(weights.get(member, 0.0))
+            self.gauge("streammoe_member_weight", member).set(weights.get(member, 0.0))
         drift = model.last_drift
-        self._gauge("streammoe_drift_last_event").set(0 if drift is None else drift.n)
-        self._gauge("streammoe_convergence_residual").set(model.convergence_residual)
+        self.gauge("streammoe_drift_last_event").set(0 if drift is None else drift.n)
+        self.gauge("streammoe_convergence_residual").set(model.convergence_residual)
         self._publish_experts(model)
         done, total = progress or (0, 0)
-        self._gauge("streammoe_source_progress_ratio").set(done / total if total else math.nan)
+        self.gauge("streammoe_source_progress_ratio").set(done / total if total else math.nan)
 
     def _publish_experts(self, model: MixtureOfExperts) -> None:
         masses = model.masses
         for expert in range(model.most_experts):
-            self._gauge("streammoe_expert_mass", str(expert)).set(masses[expert] if expert < len(masses) else math.nan)
+            self.gauge("streammoe_expert_mass", str(expert)).set(masses[expert] if expert < len(masses) else math.nan)
         # Comparing all experts costs as much as learning K events: too much to do after each batch of one.
         n_experts, at = self._compared
         if n_experts == model.chosen_n_experts and at <= model.n < at + COMPARISON_INTERVAL:
@@ -277,19 +261,19 @@ class Metrics:
         experts = model.experts()
         for condition in CONDITIONS:
             found = sum(expert["condition"] == condition for expert in experts)
-            self._gauge("streammoe_experts", condition).set(found)
+            self.gauge("streammoe_experts", condition).set(found)
         for k in range(model.most_experts):
             for name in ("loss", "divergence"):
                 value = experts[k][name] if k < len(experts) else None
-                self._gauge(f"streammoe_expert_{name}", str(k)).set(math.nan if value is None else value)
+                self.gauge(f"streammoe_expert_{name}", str(k)).set(math.nan if value is None else value)
 
     def _look_at_source(self) -> None:
         """Show the status of the source; series of partitions that are no longer read are removed."""
         status = self._source()
         before, self._status = self._status, status
-        self._gauge("streammoe_source_ready").set(status.ready)
-        self._gauge("streammoe_source_connected").set(status.connected)
-        self._gauge("streammoe_source_stalled").set(len(status.stalled))
+        self.gauge("streammoe_source_ready").set(status.ready)
+        self.gauge("streammoe_source_connected").set(status.connected)
+        self.gauge("streammoe_source_stalled").set(len(status.stalled))
         for event, times in status.counters.items():
             self._raise("streammoe_source_incidents_total", times, event)
         for name, values, earlier in (
@@ -300,14 +284,14 @@ class Metrics:
             for topic, partition in earlier.keys() - values.keys():
                 self.live.remove(name, topic, str(partition))
             for (topic, partition), value in values.items():
-                self._gauge(name, topic, str(partition)).set(value)
+                self.gauge(name, topic, str(partition)).set(value)
 
     def _raise(self, name: str, total: int, *labels: str) -> None:
         """Raise a counter to a total; one that falls, such as of another model, counts on from there."""
         before = self._totals.get((name, *labels), 0)
-        self._counter(name, *labels).inc(max(total - before, 0))
+        self.counter(name, *labels).inc(max(total - before, 0))
         self._totals[name, *labels] = total
 
     def _show(self, name: str, means: Mapping[str, float], *labels: str) -> None:
         for average in AVERAGES:
-            self._gauge(name, *labels, average).set(means[average])
+            self.gauge(name, *labels, average).set(means[average])

@@ -344,7 +344,7 @@ FAULTS = {
         ),
     ],
     "checkpoints": [
-        Fault("background-state-shared", "Checkpoint(self._copies.copy(content.arrays),", "Checkpoint(content.arrays,"),
+        Fault("background-state-shared", "Checkpoint(self._copies, copy", "Checkpoint(content.arrays, copy"),
         Fault(
             "source-told-before-durable",
             "self._mark_saved()\n        self._resume(taken_at)",
@@ -498,9 +498,7 @@ FAULTS = {
             "since = started",
         ),
         Fault("age-set-back-with-sink", "reload=reload, health=health) as running", "reload=reload) as running"),
-        Fault(
-            "unsaved-without-background", "set_unsaved(self._in_progress + self.unsaved)", "set_unsaved(self.unsaved)"
-        ),
+        Fault("unsaved-without-background", "set(self._in_progress + self.unsaved)", "set(self.unsaved)"),
         Fault("connection-as-of-last-poll", "metrics.follow(source.status)", "pass"),
         Fault("metrics-without-password", "return any(hmac.compare_digest(digest, expected)", "return any(expected"),
         Fault("ready-while-unsaved", "if unsaved := health.unsaved:", "if unsaved := '':"),
@@ -630,7 +628,7 @@ FAULTS = {
         Fault("file-of-two-shards-counted-twice", "whole.update(_files(part))", "whole.update()"),
     ],
     "process": [
-        Fault("second-signal-ignored", "if self.requested or not self._armed:", "if not self._armed:"),
+        Fault("second-signal-ignored", "if self.requested or not self.armed:", "if not self.armed:"),
         Fault("early-signal-ignored", "with StopFlag(armed=False):\n        from", "with StopFlag():\n        from"),
     ],
 }

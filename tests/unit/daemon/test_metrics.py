@@ -54,9 +54,9 @@ def published(model, scores):
     """Return all metrics after a batch."""
     metrics = Metrics()
     metrics.count({"learned": 150}, {"malformed": 3})
-    metrics.observe_batch(0.02)
+    metrics.histogram("streammoe_batch_seconds").observe(0.02)
     metrics.observe_checkpoint(0.0, 0.004)
-    metrics.observe_checkpoint_pause(0.002)
+    metrics.histogram("streammoe_checkpoint_pause_seconds").observe(0.002)
     metrics.publish(model, scores, (30, 120))
     metrics.follow(lambda: status({0: 7}, {0: 3}, reconnected=1)._replace(held_back={TopicPartition("t", 0): 2}))
     return metrics
