@@ -17,7 +17,7 @@ from streammoe.errors import CheckpointError
 from streammoe.estimators import ESTIMATORS, MixtureOfExperts, model_of
 from streammoe.options import as_arguments
 from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
-from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.text import printable
 
 IDENTIFYING = ("head_bytes", "head_sha256", "inode")
@@ -157,8 +157,8 @@ def _saved_scores(model: MixtureOfExperts, checkpoint: Checkpoint) -> Mapping[st
     state = checkpoint.metadata.get("scores")
     if state is None:
         return {}
-    kind = ClassificationScores if model.is_classifier else PrequentialScores
-    return kind.restore(state, checkpoint.arrays).summary()
+    scores: Scores = ClassificationScores() if model.is_classifier else PrequentialScores(len(state["target_sums"]))
+    return scores.restore(state, checkpoint.arrays).summary()
 
 
 def describe_checkpoint(path: str | Path) -> dict[str, Any]:

@@ -331,21 +331,17 @@ def _jump_guard(
 
 def scores_of(settings: Settings, checkpoint: Checkpoint | None, model: MixtureOfExperts) -> Scores:
     """Return the prequential scores, resumed from the checkpoint if there is one."""
-    outputs = len(settings.schema.targets)
-    if checkpoint is None:
-        return ClassificationScores() if settings.model.kind == "classifier" else PrequentialScores(outputs)
-    with restoring(settings.checkpoint.dir):
-        if settings.model.kind == "classifier":
-            by_class = ClassificationScores.restore(checkpoint.metadata["scores"], checkpoint.arrays)
-            n_classes = len(model.output_names)
-            require(
-                by_class.classes <= n_classes,
-                f"scores counts {by_class.classes} classes, but the model knows {n_classes}",
-            )
-            return by_class
-        scores = PrequentialScores.restore(checkpoint.metadata["scores"], checkpoint.arrays)
-        require(scores.outputs == outputs, f"scores has {scores.outputs} outputs, but schema.target names {outputs}")
-        return scores
+    scores: Scores = PrequentialScores(len(settings.schema.targets))
+    if settings.model.kind == "classifier":
+        scores = ClassificationScores()
+    if checkpoint is not None:
+        with restoring(settings.checkpoint.dir):
+            scores.restore(checkpoint.metadata["scores"], checkpoint.arrays)
+            if isinstance(scores, ClassificationScores):
+                n_classes = len(model.output_names)
+                problem = f"scores counts {scores.classes} classes, but the model knows {n_classes}"
+                require(scores.classes <= n_classes, problem)
+    return scores
 
 
 def latest_visible_checkpoint(

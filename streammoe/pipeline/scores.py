@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -101,7 +101,8 @@ class Scores(ABC):
             )
         return {name: {**vars(average), "window": None} for name, average in self.averages.items()}
 
-    def _restore_averages(self, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> None:
+    def restore(self, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
+        """Restore the results of `to_json` and `arrays`; call within `streammoe.checked.restoring`."""
         for name, average in self.averages.items():
             saved = table_of(state, name)
             known = vars(average).keys()
@@ -116,6 +117,7 @@ class Scores(ABC):
             length = min(saved["count"], WINDOW)
             window = array_of(arrays, f"scores.{name}", "float64", (length,), least=least)
             vars(average).update(saved, window=window)
+        return self
 
 
 class PrequentialScores(Scores):
@@ -164,17 +166,13 @@ class PrequentialScores(Scores):
     def to_json(self) -> dict[str, Any]:
         return {"targets": self._targets, "target_sums": self._target_sums.tolist(), **self._averages_to_json()}
 
-    @classmethod
-    def restore(cls, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> PrequentialScores:
-        """Restore scores from the results of `to_json` and `arrays`; call within `streammoe.checked.restoring`."""
-        sums = state["target_sums"]
-        sound = isinstance(sums, list) and sums and all(map(is_finite_number, sums)) and is_count(state["targets"])
-        require(sound, f"scores has the sums {shown(sums)} of {shown(state['targets'])} targets")
-        scores = cls(len(sums))
-        scores._targets = state["targets"]
-        scores._target_sums = np.array(sums)
-        scores._restore_averages(state, arrays)
-        return scores
+    def restore(self, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
+        sums, n = state["target_sums"], state["targets"]
+        sound = isinstance(sums, list) and all(map(is_finite_number, sums)) and is_count(n)
+        require(sound, f"scores has the sums {shown(sums)} of {shown(n)} targets")
+        require(len(sums) == self.outputs, f"scores has {len(sums)} outputs, but schema.target names {self.outputs}")
+        self._targets, self._target_sums = n, np.array(sums)
+        return super().restore(state, arrays)
 
 
 class ClassificationScores(Scores):
@@ -230,13 +228,9 @@ class ClassificationScores(Scores):
     def to_json(self) -> dict[str, Any]:
         return {"counts": self._counts.tolist(), **self._averages_to_json()}
 
-    @classmethod
-    def restore(cls, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> ClassificationScores:
-        """Restore scores from the results of `to_json` and `arrays`; call within `streammoe.checked.restoring`."""
-        scores = cls()
+    def restore(self, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
         counts = state["counts"]
         sound = isinstance(counts, list) and all(map(is_count, counts))
         require(sound, f"scores counts {shown(counts)} events of each class")
-        scores._counts = np.array(counts, np.int64)
-        scores._restore_averages(state, arrays)
-        return scores
+        self._counts = np.array(counts, np.int64)
+        return super().restore(state, arrays)

@@ -158,7 +158,9 @@ def build(
     generation, found = store.latest() or (0, None)
     metadata = found.metadata if found else {"positions": [None], "counters": {"outcomes": {}, "reasons": {}}}
     model = MoERegressor.from_checkpoint(found.arrays, metadata["model"]) if found else MoERegressor(2, warmup=50)
-    scores = PrequentialScores.restore(metadata["scores"], found.arrays) if found else PrequentialScores()
+    scores = PrequentialScores()
+    if found:
+        scores.restore(metadata["scores"], found.arrays)
     joined = None if labels is None else LabelJoin(labels, schema)
     if found and joined:
         joined.restore(found.arrays)

@@ -105,7 +105,7 @@ def test_cuts_show_in_rounding_only_and_a_restart_in_nothing(name):
     for score, average in cut.averages.items():
         assert average.means() == pytest.approx(whole.averages[score].means(), rel=1e-9)
     found = decode(encode(whole.arrays(), {"scores": whole.to_json()}), "here")
-    again = type(whole).restore(found.metadata["scores"], found.arrays)
+    again = STREAMS[name]()[0].restore(found.metadata["scores"], found.arrays)
     for either in (whole, again):
         for _ in range(WINDOW // N + 1):
             either.update(*events)
