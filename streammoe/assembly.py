@@ -171,9 +171,10 @@ def _dead_letters(settings: Settings, health: Health) -> DeadLetterSink:
 
 def _recovered(sink: PredictionSink, position: Position | None, health: Health) -> Recovered:
     """Ask the sink which checkpoint's predictions were committed, however long that takes."""
-    while True:
-        with health.waits["predictions"].call() as tell:
-            if (recovered := sink.recover(POLL_SECONDS, position)) is not None:
-                return recovered
-            tell(Outcome.UNANSWERED)
+    wait, recovered = health.waits["predictions"], None
+    while recovered is None:
+        with wait.call(Outcome.UNANSWERED):
+            recovered = sink.recover(POLL_SECONDS, position)
         health.beat()
+    with wait.call():  # it has ended
+        return recovered

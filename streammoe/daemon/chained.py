@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from streammoe.errors import ConfigError, SourceError
-from streammoe.ports import CHAINED, Batch, Position, Source, SourceStatus, TopicPartition, chained
+from streammoe.ports import CHAINED, Batch, Position, Source, SourceStatus, chained
 
 
 class ChainedSource(Source):
@@ -86,22 +86,16 @@ class ChainedSource(Source):
 
     def status(self) -> SourceStatus:
         each = [source.status() for source in self._sources]
-        positions: dict[TopicPartition, int] = {}
-        lags: dict[TopicPartition, int] = {}
-        held_back: dict[TopicPartition, int] = {}
         counters: Counter[str] = Counter()
         for status in each:
-            positions |= status.positions
-            lags |= status.lags
-            held_back |= status.held_back
             counters.update(status.counters)
         return SourceStatus(
             ready=all(status.ready for status in each),
             connected=all(status.connected for status in each),
             refused=next((status.refused for status in each if status.refused), ""),
-            positions=positions,
-            lags=lags,
-            held_back=held_back,
+            positions=ChainMap(*(dict(status.positions) for status in reversed(each))),
+            lags=ChainMap(*(dict(status.lags) for status in reversed(each))),
+            held_back=ChainMap(*(dict(status.held_back) for status in reversed(each))),
             stalled=[partition for status in each for partition in status.stalled],
             counters=counters,
         )

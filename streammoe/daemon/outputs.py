@@ -42,9 +42,8 @@ class Outputs:
     def write(self, letters: list[DeadLetter]) -> None:
         """Write letters, in order; durable after a flush."""
         if letters:
-            with self._waits["dead_letters"].call() as tell:
+            with self._waits["dead_letters"].call(Outcome.UNKNOWN):
                 self._letters.write(letters)
-                tell(Outcome.UNKNOWN)
 
     def flush_letters(self) -> None:
         """Return once all letters are durable."""

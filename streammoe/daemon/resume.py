@@ -71,12 +71,6 @@ class Bookkeeping(Table):
     guard: Guard | None = None
 
 
-def initial_model(settings: Settings, path: Path | None) -> MixtureOfExperts:
-    """Return the model with which a daemon without checkpoints starts: that of a file, or an empty one."""
-    model = model_from(settings)
-    return model if path is None else load_matching_model(path, model, settings)
-
-
 def load_matching_model(path: Path, like: MixtureOfExperts, settings: Settings) -> MixtureOfExperts:
     """Load a model that `save` or a daemon wrote, and check that it matches the settings.
 
@@ -289,8 +283,9 @@ def resumed(
     metadata, outcomes = checkpoint.metadata, checkpoint.metadata["counters"]["outcomes"]
     # One that was written before anything was read only records where reading and predictions began.
     learned = None if found is None or is_blank(checkpoint) else checkpoint
-    model = initial_model(settings, from_model) if learned is None else resume_model(settings, learned)
+    model = model_from(settings) if learned is None else resume_model(settings, learned)
     if from_model is not None:
+        model = load_matching_model(from_model, model, settings)
         LOGGER.info(
             "starting with the model of %s, which has learned %d events; counts start at 0", from_model, model.n
         )

@@ -53,19 +53,13 @@ class SinkWait:
             return (0.0 if since is None else time.monotonic() - since), self._ended
 
     @contextmanager
-    def call(self) -> Iterator[Callable[[Outcome], None]]:
-        """Measure a call, and yield a function that tells its outcome, if it is not that the sink has answered."""
-        outcome = Outcome.ANSWERED
-
-        def tell(told: Outcome) -> None:
-            nonlocal outcome
-            outcome = told
-
+    def call(self, outcome: Outcome = Outcome.ANSWERED) -> Iterator[None]:
+        """Measure a call that has this outcome unless it fails."""
         started = time.monotonic()
         with self._lock:
             self._called_at = started
         try:
-            yield tell
+            yield
         except RetriableCheckpointError:  # learning goes on, see `RetryPolicy`
             raise
         except BaseException:  # another sink takes its place, or the daemon ends

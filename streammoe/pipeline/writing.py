@@ -99,9 +99,8 @@ class PredictionWriter:
             )
 
     def _write(self, rows: Predictions) -> None:
-        with self.wait.call() as tell:
+        with self.wait.call(Outcome.UNKNOWN):
             self.sink.write(rows)
-            tell(Outcome.UNKNOWN)
 
 
 def _padded(values: FloatArray, size: int) -> FloatArray:

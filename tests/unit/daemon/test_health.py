@@ -23,8 +23,8 @@ def test_a_wait_and_its_end_are_logged_once_each_over_all_attempts(caplog):
     wait = health.waits["predictions"]
 
     def attempt(outcome):
-        with wait.call() as tell:
-            tell(outcome)
+        with wait.call(outcome):
+            pass
 
     with WaitReporter(health, 0.005):
         for _ in range(2):

@@ -95,8 +95,8 @@ def test_a_wait_goes_on_between_attempts_and_over_a_new_sink_until_one_succeeds(
     for _ in range(2):
         with pytest.raises(type(error)):
             outputs(wait, flush=lambda: fail(error)).flush()
-    with wait.call() as tell:  # the next one is asked what was committed
-        tell(Outcome.UNANSWERED)
+    with wait.call(Outcome.UNANSWERED):  # the next one is asked what was committed
+        pass
     lasted = wait.seconds
     assert lasted > 0
     PredictionWriter(Sink(), 0.0, gate=False, wait=wait)._write([])  # which may only buffer
