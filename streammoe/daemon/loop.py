@@ -54,10 +54,10 @@ class Summary(NamedTuple):
 
     def flat(self) -> dict[str, Any]:
         """Return all fields by name, with the scores in place of `scores`."""
-        fields = self._asdict()
-        index = list(fields).index("scores")
-        items = list(fields.items())
-        return dict([*items[:index], *self.scores.items(), *items[index + 1 :]])
+        fields: dict[str, Any] = {}
+        for name, value in self._asdict().items():
+            fields |= value if name == "scores" else {name: value}
+        return fields
 
 
 class Daemon:

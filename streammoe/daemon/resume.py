@@ -180,8 +180,9 @@ def check_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         CheckpointError: it is not a daemon's, or something is invalid.
     """
     if checkpoint.metadata.get("settings") is None:
-        message = f"{settings.checkpoint.dir}: no daemon wrote its checkpoint; set checkpoint.dir to another folder"
-        raise CheckpointError(message)
+        raise CheckpointError(
+            f"{settings.checkpoint.dir}: no daemon wrote its checkpoint; set checkpoint.dir to another folder"
+        )
     with restoring(settings.checkpoint.dir):
         array_of(checkpoint.arrays, "guard.latest", "bool", (None,))
         try:
@@ -226,19 +227,17 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
     ]
     if unknown:
         version = shown(checkpoint.metadata.get("version"))
-        message = (
+        raise CheckpointError(
             f"{settings.checkpoint.dir}: its checkpoint was written by version {version} "
             f"with settings that this version does not know ({printable(', '.join(unknown))[:500]}), so it might "
             "continue differently; run that version or a later one, return to an earlier checkpoint (streammoe "
             "rollback), or start over with --fresh"
         )
-        raise CheckpointError(message)
     if differing:
-        message = (
+        raise CheckpointError(
             f"{settings.checkpoint.dir}: the configuration does not match the checkpoint: {'; '.join(differing)}. "
             "Change it back, set checkpoint.dir to another folder, or start over with --fresh"
         )
-        raise CheckpointError(message)
     model = model_of(checkpoint, settings.checkpoint.dir)
     with restoring(settings.checkpoint.dir):
         # The settings saved with it equal the current ones.
@@ -374,26 +373,23 @@ def latest_visible_checkpoint(
         return latest
     problem = f"checkpoint folder {store.folder}: whether the predictions of generation {generation} were"
     if recovered is None:
-        message = (
+        raise CheckpointError(
             f"{problem} committed is unknown, since the daemon ended in between; start it once more with the previous, "
             "transactional [predictions], stop it gracefully, and then change the settings"
         )
-        raise CheckpointError(message)
     if committed is None:
-        message = (
+        raise CheckpointError(
             f"{problem} committed is unknown: the group has no offsets of this daemon (have they expired, or was it "
             f"renamed?). To assume that they were, write {generation} into the file {store.folder / CONFIRMED}; if "
             "they were not, those since the generation before will be missing. Or start over with --fresh, which makes "
             "all predictions again"
         )
-        raise CheckpointError(message)
     if seen not in store.generations():
-        message = (
+        raise CheckpointError(
             f"checkpoint folder {store.folder}: predictions up to generation {seen} are visible, but it only has "
             f"{', '.join(map(str, store.generations()))}. To resume from generation {generation} without those in "
             f"between, write {generation} into the file {store.folder / CONFIRMED}, and raise checkpoint.keep"
         )
-        raise CheckpointError(message)
     LOGGER.warning(
         "going back from generation %d to %d: later predictions never became visible, and are made again",
         generation,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -29,7 +29,7 @@ from streammoe.pipeline.schema import Schema
 from streammoe.ports import EXPIRED, Batch, DeadLetter, Headers, Location, Unreadable, enveloped
 from streammoe.settings import Labels
 from streammoe.text import shown
-from streammoe.types import AnyArray, FloatArray, IntArray
+from streammoe.types import AnyArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.joining")
 NO_KEY = "no_key"
@@ -210,14 +210,29 @@ class LabelJoin:
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return the buffer as arrays for a checkpoint."""
-        return _arrays_of(self._waiting.values(), self._n_lags, self._seen, self._now)
+        waiting, L = self._waiting.values(), self._n_lags
+        lags = [np.full(L, np.nan) if each.lags is None else each.lags for each in waiting]
+        headers = [each.headers for each in waiting]
+        return {
+            **({"labels.lags": np.array(lags).reshape(-1, L)} if L else {}),
+            "labels.records": np.frombuffer(b"".join([each.record for each in waiting]), np.uint8),
+            "labels.ends": np.cumsum([len(each.record) for each in waiting], dtype=np.int64),
+            "labels.numbers": np.array([each.number for each in waiting], np.int64),
+            "labels.times": np.array([each.time for each in waiting], np.int64),
+            "labels.clock": np.array([self._seen, self._now], np.int64),
+            "labels.places": np.frombuffer(b"[%s]" % b",".join([each.location for each in waiting]), np.uint8),
+            "labels.keys": np.frombuffer(msgspec.json.encode([each.record_key for each in waiting]), np.uint8),
+            **({"labels.headers": np.frombuffer(msgspec.json.encode(headers), np.uint8)} if any(headers) else {}),
+            "labels.refused": np.array([each.rejected for each in waiting], np.bool_),
+        }
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
         """Restore the result of `arrays` into a new join with the same key and schema.
 
         Call within `streammoe.checked.restoring`.
         """
-        self._seen, self._now = _clock_of(arrays)
+        self._seen, self._now = array_of(arrays, "labels.clock", "int64", (2,), least=_UNKNOWN).tolist()
+        require(is_count(self._seen), f"array labels.clock counts {self._seen} records")
         for waiting in _saved_in(arrays, self._n_lags):
             half = self._read(waiting.record)
             record = shown(waiting.record)
@@ -359,39 +374,6 @@ class LabelJoin:
         return _encode_record(values)
 
 
-def _arrays_of(waiting: Collection[_WaitingRecord], n_lags: int, seen: int, now: int) -> dict[str, AnyArray]:
-    """Return waiting records as arrays for a checkpoint.
-
-    Args:
-        waiting: the oldest first.
-        n_lags: number of lags that a prediction sees.
-        seen: number of records so far.
-        now: stream time.
-    """
-    nothing = np.full(n_lags, np.nan)
-    lags = [nothing if each.lags is None else each.lags for each in waiting]
-    headers = [each.headers for each in waiting]
-    return {
-        **({"labels.lags": np.array(lags).reshape(-1, n_lags)} if n_lags else {}),
-        "labels.records": np.frombuffer(b"".join([each.record for each in waiting]), np.uint8),
-        "labels.ends": np.cumsum([len(each.record) for each in waiting], dtype=np.int64),
-        "labels.numbers": np.array([each.number for each in waiting], np.int64),
-        "labels.times": np.array([each.time for each in waiting], np.int64),
-        "labels.clock": np.array([seen, now], np.int64),
-        "labels.places": np.frombuffer(b"[%s]" % b",".join([each.location for each in waiting]), np.uint8),
-        "labels.keys": np.frombuffer(msgspec.json.encode([each.record_key for each in waiting]), np.uint8),
-        **({"labels.headers": np.frombuffer(msgspec.json.encode(headers), np.uint8)} if any(headers) else {}),
-        "labels.refused": np.array([each.rejected for each in waiting], np.bool_),
-    }
-
-
-def _clock_of(arrays: Mapping[str, AnyArray]) -> tuple[int, int]:
-    """Return the number of records so far, and the stream time."""
-    seen, now = array_of(arrays, "labels.clock", "int64", (2,), least=_UNKNOWN).tolist()
-    require(is_count(seen), f"array labels.clock counts {seen} records")
-    return seen, now
-
-
 def _saved_in(arrays: Mapping[str, AnyArray], n_lags: int) -> Iterator[_WaitingRecord]:
     """Yield the waiting records of a checkpoint, the oldest first; what only the schema tells of them is missing.
 
@@ -438,22 +420,19 @@ class _JoinedRecords:
 
     def __init__(self, batch: Batch) -> None:
         self._from = batch
-        self._records: list[bytes] = []
-        self._rows: list[int] = []  # for each record the index of the one in the source's batch that caused it
-        self._origins: list[_WaitingRecord | None] = []  # for each record the features that came before, if any
+        self._taken: list[tuple[int, bytes, _WaitingRecord | None]] = []
+        """Each with the index of the one in the source's batch that caused it, and the features that came before."""
         self._unreadable: dict[int, Unreadable] = {}
 
     @property
     def count(self) -> int:
         """Number of records so far."""
-        return len(self._records)
+        return len(self._taken)
 
     def take(self, i: int, record: bytes, features: _WaitingRecord | None = None) -> int:
         """Pass on a record of the i-th one or of earlier features; return its index in the joined batch."""
-        self._records.append(record)
-        self._rows.append(i)
-        self._origins.append(features)
-        return len(self._records) - 1
+        self._taken.append((i, record, features))
+        return len(self._taken) - 1
 
     def reject(self, i: int, unreadable: Unreadable) -> None:
         """Pass on the i-th record to be rejected."""
@@ -469,35 +448,33 @@ class _JoinedRecords:
 
     def batch(self) -> Batch:
         """Return the joined batch."""
-        batch, rows, origins = self._from, self._rows, self._origins
-        locations = [
-            batch.location(row) if features is None else _LOCATION.decode(features.location)
-            for row, features in zip(rows, origins, strict=True)
-        ]
-        ends: IntArray = np.cumsum([len(record) for record in self._records], dtype=np.int64)
+        batch, rows = self._from, np.array([row for row, _, _ in self._taken], np.int64)
         return replace(
             batch,
-            block=b"".join(self._records),
-            ends=ends,
-            locations=locations,
-            timestamps=None if batch.timestamps is None else batch.timestamps[np.array(rows, np.int64)],
+            block=b"".join([record for _, record, _ in self._taken]),
+            ends=np.cumsum([len(record) for _, record, _ in self._taken], dtype=np.int64),
+            locations=[
+                batch.location(row) if features is None else _LOCATION.decode(features.location)
+                for row, _, features in self._taken
+            ],
+            timestamps=None if batch.timestamps is None else batch.timestamps[rows],
             keys=self._of_each(batch.keys, lambda features: features.record_key, None),
             headers=self._of_each(batch.headers, lambda features: features.headers, ()),
             unreadable=self._unreadable,
             lags={
                 i: features.lags
-                for i, features in enumerate(origins)
+                for i, (_, _, features) in enumerate(self._taken)
                 if features is not None and features.lags is not None
             },
         )
 
     def _of_each(self, own: Sequence[T] | None, of: Callable[[_WaitingRecord], T], nothing: T) -> Sequence[T] | None:
         """Return what each record, or the features that came before, had in the source, if any has something."""
-        if own is None and not any(features is not None and of(features) != nothing for features in self._origins):
+        if own is None and not any(features is not None and of(features) != nothing for _, _, features in self._taken):
             return None
         return [
-            of(features) if features is not None else nothing if own is None else own[i]
-            for i, features in zip(self._rows, self._origins, strict=True)
+            of(features) if features is not None else nothing if own is None else own[row]
+            for row, _, features in self._taken
         ]
 
 
