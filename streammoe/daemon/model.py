@@ -108,16 +108,19 @@ def _kind(settings: Settings) -> str:
 
 def schema_of(settings: Settings) -> Schema:
     """Return the meaning of the fields of a record."""
-    schema = settings.schema
+    schema, lags, key = settings.schema, _lags(settings), settings.labels.key
+    features = None if schema.features == "*" else tuple(schema.features)
+    # The key of labels would become a feature although it is not listed as one.
+    ignore = schema.ignore if key is None or features is not None else tuple(dict.fromkeys((*schema.ignore, key)))
     return Schema(
         targets=schema.targets,
-        features=None if schema.features == "*" else tuple(schema.features),
-        ignore=(*schema.ignore, *_ignored_key(settings)),
+        features=features,
+        ignore=ignore,
         weight=schema.weight,
         categorical=frozenset(schema.categorical),
         timestamps=frozenset(schema.timestamps),
         numeric=frozenset(schema.numeric),
-        lagged=frozenset(_lagged_inputs(settings)),
+        lagged=frozenset(() if lags is None else lags.inputs),
         late_columns=schema.late_columns,
         max_columns=schema.max_columns,
         notations=schema.notations,
@@ -132,18 +135,6 @@ def n_lags(settings: Settings) -> int:
 
 def _lags(settings: Settings) -> Lags | None:
     return settings.model.lags if isinstance(settings.model, RegressorOptions) else None
-
-
-def _lagged_inputs(settings: Settings) -> tuple[str, ...]:
-    """Return the inputs whose lags are features, which must be numbers."""
-    lags = _lags(settings)
-    return () if lags is None else lags.inputs
-
-
-def _ignored_key(settings: Settings) -> tuple[str, ...]:
-    """Return the key of labels if it would become a feature although it is not listed as one."""
-    key, schema = settings.labels.key, settings.schema
-    return () if key is None or schema.features != "*" or key in schema.ignore else (key,)
 
 
 def model_from(settings: Settings) -> MixtureOfExperts:
