@@ -10,9 +10,10 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from streammoe.errors import CheckpointError
 from streammoe.text import cut, printable, shown
@@ -20,6 +21,16 @@ from streammoe.types import AnyArray
 
 LARGEST_COUNT = 2**53
 """Largest valid count: beyond it floats, such as those of metrics, cannot represent every whole number."""
+
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+"""A valid count, for `Table`."""
+
+
+class Table(BaseModel):
+    """A table of metadata, declared by its entries; others may be there, too."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
 
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """Exceptions that reading malformed content may raise."""

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from streammoe.checked import LARGEST_COUNT
+from streammoe.checked import Count, Table
 from streammoe.errors import TooManyBadRecords
 from streammoe.types import BoolArray, FloatArray
 
@@ -41,9 +41,6 @@ MIN_RISE = 3.0
 """Minimum difference of mean losses; the likelihood of an event falls to a twentieth."""
 
 
-Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
-
-
 class Jump(NamedTuple):
     """Jump of the loss."""
 
@@ -57,14 +54,12 @@ class Jump(NamedTuple):
     """Events learned before that window."""
 
 
-class LossState(BaseModel):
+class LossState(Table, extra="forbid"):
     """What a `LossGuard` knows, as a checkpoint holds it."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
-
-    history: list[float] = []
+    history: list[float] = Field(default_factory=list)
     """Means of the windows that define the usual loss."""
-    high: list[float] = []
+    high: list[float] = Field(default_factory=list)
     """Means of the high windows in succession so far."""
     sum: float = 0.0
     """Losses in the open window."""

@@ -13,10 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from streammoe.checked import array_of, is_count, require, restoring
-from streammoe.daemon.guards import BadRecordGuard, Count, JumpGuard, LossGuard, LossState
+from streammoe.checked import Count, Table, array_of, is_count, require, restoring
+from streammoe.daemon.guards import BadRecordGuard, JumpGuard, LossGuard, LossState
 from streammoe.daemon.model import empty_model, model_from, n_lags, schema_of
 from streammoe.daemon.state import RunState
 from streammoe.distributions import Gaussian
@@ -36,12 +36,6 @@ from streammoe.text import printable, shown
 LOGGER = logging.getLogger("streammoe.assembly")
 SCHEMA_ARGUMENTS = {"categorical", "timestamps", "numeric"}
 """Arguments of a model that are settings in ``[schema]``."""
-
-
-class Table(BaseModel):
-    """A table of the metadata; others of its entries are checked elsewhere."""
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 class Counters(Table):
@@ -67,7 +61,7 @@ class Bookkeeping(Table):
     settings: dict[str, dict[str, Any]]
     scores: dict[str, Any]
     transactional: bool = False
-    predictions: dict[str, Any] = {}
+    predictions: dict[str, Any] = Field(default_factory=dict)
     guard: Guard | None = None
 
 
