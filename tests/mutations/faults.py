@@ -46,7 +46,7 @@ AREAS = {
     "label join": "test_label_join.py test_joined_labels.py",
     "guards": "test_jump.py test_dead_letters.py test_jumping_daemon.py test_loop.py",
     "global model": "test_rivals.py test_follower.py",
-    "scores": "test_scores.py test_metrics.py test_evaluation.py test_loop.py",
+    "scores": "test_scores.py test_metrics.py test_evaluation.py test_loop.py test_assembly.py",
     "server": "test_server*.py test_metrics.py test_health.py test_outputs.py test_loop.py test_transactional_start.py",
     "settings": "test_settings.py test_settings_over_a_checkpoint.py test_reload.py test_assembly.py",
     "files": "connectors/files/test_*.py contracts/test_sources.py",
