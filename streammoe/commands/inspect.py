@@ -50,8 +50,8 @@ def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
     generations = [_generation_entry(store, generation, moment) for generation in store.generations()]
     if not generations:
         raise CheckpointError(
-            f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir, or of a folder of global "
-            "models the file of a version"
+            f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir, or the folder of global "
+            "models"
         )
     sound = [entry for entry in generations if entry["sound"]]
     if not sound:

@@ -66,18 +66,31 @@ class CheckpointStore:
             ) from error
 
     def generations(self) -> list[int]:
-        """Return the numbers of the checkpoints in the folder, sound or not, oldest first."""
-        if not self.folder.is_dir():
+        """Return the numbers of the checkpoints in the folder, sound or not, oldest first.
+
+        Raises:
+            RetriableCheckpointError: the folder cannot be listed for now.
+        """
+        try:
+            numbers = list(map(generation_of, self.folder.iterdir()))
+        except FileNotFoundError:
             return []
-        numbers = map(generation_of, self.folder.iterdir())
+        except OSError as error:
+            raise RetriableCheckpointError(
+                f"{self.folder}: cannot be listed ({error.strerror}); name a folder that this user may read"
+            ) from error
         return sorted(number for number in numbers if number is not None)
 
     def path(self, generation: int) -> Path:
         """Return the path of the checkpoint of a generation."""
         return self.folder / f"checkpoint-{generation:012d}.safetensors"
 
-    def save(self, arrays: Mapping[str, AnyArray], metadata: Mapping[str, Any]) -> int:
+    def save(self, arrays: Mapping[str, AnyArray], metadata: Mapping[str, Any], *, after: int = 0) -> int:
         """Write the next generation durably, then remove those beyond the newest `keep`; return its number.
+
+        Args:
+            arrays, metadata: see `streammoe.persistence.encode`.
+            after: a generation that may have been removed, whose number is not used again.
 
         Raises:
             RetriableCheckpointError: it cannot be written for now; the older generations are untouched.
@@ -87,7 +100,7 @@ class CheckpointStore:
         try:
             if self._lock is not None:
                 self._lock.renew()
-            generation = max(self.generations(), default=0) + 1
+            generation = max([after, *self.generations()]) + 1
             path = self.path(generation)
             replace(path, *pieces(arrays, metadata))
         except OSError as error:
@@ -189,7 +202,7 @@ class CheckpointStore:
     def _prune(self) -> None:
         try:
             generations = self.generations()
-        except OSError as error:  # the new checkpoint is safe; a surplus file must not stop learning
+        except RetriableCheckpointError as error:  # the new checkpoint is safe; a surplus file must not stop learning
             logger.warning("old checkpoints cannot be removed: %s", error)
             return
         # Unsound checkpoints must not displace those that can be restored.
@@ -218,8 +231,8 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         found = CheckpointStore(path).latest()
         if found is None:
             raise CheckpointError(
-                f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir, or of a folder of "
-                "global models the file of a version"
+                f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir, or the folder of "
+                "global models"
             )
         return found[1]
     return decode(_content(path, "give a saved model or a daemon's checkpoint.dir"), str(path))

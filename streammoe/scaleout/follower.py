@@ -13,8 +13,9 @@ from streammoe.daemon.model import empty_model
 from streammoe.daemon.observer import Observer
 from streammoe.errors import CheckpointError, RetriableCheckpointError
 from streammoe.estimators import MixtureOfExperts
+from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.pipeline import Pipeline
-from streammoe.scaleout.global_model import GlobalModel, folder_of, read_newest, versions
+from streammoe.scaleout.global_model import GlobalModel, folder_of, read_newest
 from streammoe.scaleout.metrics import FollowerMetrics
 from streammoe.scaleout.rival import Contest, GlobalRival
 from streammoe.scaleout.shard import Problem
@@ -42,6 +43,7 @@ class GlobalReader:
 
     def __init__(self, folder: Path, every: float) -> None:
         self.folder = folder
+        self._store = CheckpointStore(folder)
         self._every = min(every, threading.TIMEOUT_MAX)
         self._found: SimpleQueue[GlobalModel | Problem | None] = SimpleQueue()
         self._ended, self._looked = threading.Event(), threading.Event()
@@ -69,10 +71,10 @@ class GlobalReader:
         """Look once; what is found is among the next news."""
         found, problem = None, None
         try:
-            found, damage = read_newest(self.folder, after=self._after)
+            found, damage = read_newest(self._store, after=self._after)
             if damage:
                 problem = Problem("damaged", damage)
-            elif found is None and max(versions(self.folder), default=0) < self._after:
+            elif found is None and max(self._store.generations(), default=0) < self._after:
                 problem = Problem("went_back", f"{self.folder}: version {self._after} is no longer there")
         except RetriableCheckpointError as error:
             problem = Problem("unreadable", str(error))

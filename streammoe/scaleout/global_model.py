@@ -1,29 +1,23 @@
-"""The file of a global model: the model, its version, and what it contains of each shard."""
+"""The checkpoint of a global model: the model, its version, and what it contains of each shard."""
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from streammoe.checked import is_count, is_finite_number, require, restoring, table_of
-from streammoe.errors import CheckpointError, ConfigError, RetriableCheckpointError
+from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import MixtureOfExperts, model_of
-from streammoe.persistence import NewerCheckpointError, pieces, read_checkpoint, replace
+from streammoe.persistence import CheckpointStore, NewerCheckpointError
 from streammoe.secrets import masked
 from streammoe.text import shown
 
-LOGGER = logging.getLogger("streammoe.shards")
 KEY = "global"
 """The entry of a checkpoint's metadata that makes it a global model."""
-KEEP = 3
-"""Versions that are kept, so that a slow reader finds what it has listed."""
 SHARD_NAME = "a shard's name is 1 to 100 printable characters without '/' and without blanks at its ends"
 _LONGEST_NAME = 100
-_FILE = re.compile(r"global-(\d{12,})\.safetensors", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class GlobalModel:
     """A model that contains what several shards have learned."""
 
     version: int
-    """From 1 on, one more with each."""
+    """The generation of its checkpoint: from 1 on, one more with each."""
     model: MixtureOfExperts
     shards: Mapping[str, Contained]
     """By the shards' names."""
@@ -77,66 +71,32 @@ def folder_of(text: str, what: str) -> Path:
     return Path(text)
 
 
-def path_of(folder: Path, version: int) -> Path:
-    """Return the path of the file of a version."""
-    return folder / f"global-{version:012d}.safetensors"
-
-
-def versions(folder: Path) -> list[int]:
-    """Return the versions of which there is a file, sound or not, the oldest first.
-
-    Raises:
-        RetriableCheckpointError: the folder cannot be listed for now.
-    """
-    try:
-        matches = [_FILE.fullmatch(path.name) for path in folder.iterdir()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RetriableCheckpointError(
-            f"{folder}: cannot be listed ({error.strerror}); name a folder that this user may read"
-        ) from error
-    return sorted(int(match[1]) for match in matches if match is not None)
-
-
-def write(folder: Path, merged: GlobalModel, keep: int = KEEP) -> None:
-    """Write a global model durably, and then remove all versions but the newest `keep`.
-
-    A folder has one writer. Readers never see a part of a file, and need no lock.
+def save(
+    store: CheckpointStore, model: MixtureOfExperts, shards: Mapping[str, Contained], *, after: int = 0
+) -> GlobalModel:
+    """Save the next version, whose number is above `after`, as `CheckpointStore.save` does.
 
     Raises:
         RetriableCheckpointError: it cannot be written for now; the versions before are untouched.
         PoisonedModel: a number in the model is not finite; nothing was written.
     """
-    path = path_of(folder, merged.version)
-    shards = {name: asdict(contained) for name, contained in merged.shards.items()}
-    metadata = {**merged.model.describe(), KEY: {"version": merged.version, "shards": shards}}
-    content = pieces(merged.model.arrays(), metadata)
-    try:
-        replace(path, *content)
-    except OSError as error:
-        reason = f"cannot be written ({error.strerror}); make room on the disk or correct its permissions"
-        raise RetriableCheckpointError(f"{path}: {reason}") from error
-    try:
-        for version in versions(folder)[:-keep]:
-            path_of(folder, version).unlink(missing_ok=True)
-    except (OSError, RetriableCheckpointError) as error:  # a surplus file must not stop anything
-        LOGGER.warning("an old global model was not removed, which the next version tries again: %s", error)
+    described = {KEY: {"shards": {name: asdict(contained) for name, contained in shards.items()}}}
+    version = store.save(model.arrays(), {**model.describe(), **described}, after=after)
+    return GlobalModel(version, model, shards)
 
 
-def read(folder: Path, version: int) -> GlobalModel:
+def read(store: CheckpointStore, version: int) -> GlobalModel:
     """Read one version.
 
     Raises:
-        CheckpointError: there is no such version, it is damaged, or not a global model.
+        CheckpointError: there is no such version, or it is damaged.
+        ConfigError: it is not a global model.
     """
-    path = path_of(folder, version)
-    checkpoint = read_checkpoint(path)
-    with restoring(str(path)):
-        described = table_of(checkpoint.metadata, KEY)
-        found = described.get("version")
-        require(is_count(found) and found == version, f"its version is {shown(found)}, but its name says {version}")
-        tables = table_of(described, "shards")
+    path, checkpoint = store.path(version), store.load(version)
+    if KEY not in checkpoint.metadata:
+        raise ConfigError(f"{path}: is no global model, but the checkpoint of a daemon; name a folder of its own")
+    with restoring(path):
+        tables = table_of(table_of(checkpoint.metadata, KEY), "shards")
         shards = {name: _contained(name, table_of(tables, name)) for name in tables}
     return GlobalModel(version, model_of(checkpoint, path), shards)
 
@@ -151,27 +111,28 @@ def _contained(name: str, table: Mapping[str, Any]) -> Contained:
     return Contained(**entries)
 
 
-def read_newest(folder: Path, *, after: int = 0) -> tuple[GlobalModel | None, str]:
+def read_newest(store: CheckpointStore, *, after: int = 0) -> tuple[GlobalModel | None, str]:
     """Return the newest sound version, None if there is none, and what is wrong with the first that was passed over.
 
     Args:
-        folder: which may be written at the same time.
+        store: which may be written at the same time.
         after: a version; only later ones count, so that what is known need not be read again.
 
     Raises:
         RetriableCheckpointError: the folder cannot be read for now.
         NewerCheckpointError: the newest is of a later version of streammoe; going back to an older one would undo what
             was learned since.
+        ConfigError: the folder holds checkpoints of a daemon.
     """
     problem = ""
-    for version in reversed(versions(folder)):
+    for version in reversed(store.generations()):
         if version <= after:
             break
         try:
-            return read(folder, version), problem
+            return read(store, version), problem
         except NewerCheckpointError:
             raise
         except CheckpointError as error:
-            if path_of(folder, version).exists():  # else it was replaced by newer ones since it was listed
+            if store.path(version).exists():  # else it was replaced by newer ones since it was listed
                 problem = problem or str(error)
     return None, problem

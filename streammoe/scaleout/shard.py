@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streammoe.checked import is_count, require, restoring, table_of
-from streammoe.errors import CheckpointError
+from streammoe.errors import CheckpointError, RetriableCheckpointError
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.fields import facts_of
 from streammoe.persistence import Checkpoint, CheckpointStore, NewerCheckpointError
@@ -68,9 +68,8 @@ def look(folder: Path, known: Shard | None = None) -> Look:
     store = CheckpointStore(folder)
     try:
         generations = store.generations()
-    except OSError as error:
-        reason = f"{folder}: cannot be listed ({error.strerror}); name a folder that this user may read"
-        return Look(None, Problem("unreadable", reason))
+    except RetriableCheckpointError as error:
+        return Look(None, Problem("unreadable", str(error)))
     if not generations:
         reason = f"{folder}: there is no checkpoint in this folder yet; it must be a daemon's checkpoint.dir"
         return Look(None, Problem("empty", reason))

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from streammoe.errors import RetriableCheckpointError, StreammoeError
-from streammoe.estimators import MixtureOfExperts
-from streammoe.persistence import FolderLock
+from streammoe.errors import StreammoeError
+from streammoe.persistence import CheckpointStore
 from streammoe.reduction import reduce_with_details
 from streammoe.scaleout import global_model
-from streammoe.scaleout.global_model import KEEP, Contained, GlobalModel
+from streammoe.scaleout.global_model import Contained, GlobalModel
 from streammoe.scaleout.metrics import ReduceMetrics
 from streammoe.scaleout.overlap import overlapping
 from streammoe.scaleout.shard import Problem, Shard, differing, look
@@ -25,20 +24,6 @@ ONCE_MORE = "once that is mended or over, run the command again, or use --watch,
 """What to do about a problem where no round follows."""
 _NO_LONGER_THERE = {"empty", "unreadable", "damaged"}
 """Problems of a folder, not of its model: what was read before still counts."""
-
-
-class Merged(NamedTuple):
-    """What a reduction makes of several models."""
-
-    model: MixtureOfExperts
-    divergences: Sequence[float]
-    """Mean divergence of each model from the result, in nats per event, in the order of the models."""
-
-
-Reduction = Callable[[Mapping[str, MixtureOfExperts], Sequence[float], int], Merged]
-"""Merges models, by the shards' names, by their weights, into one that counts so many events as learned.
-
-Raises `StreammoeError` where they cannot be merged."""
 
 
 class Round(NamedTuple):
@@ -55,18 +40,6 @@ class Round(NamedTuple):
     """Why it failed."""
 
 
-def reduction_to(n_experts: int | None) -> Reduction:
-    """Return the reduction to this many experts; by default to what most events were learned by."""
-
-    def reduce(models: Mapping[str, MixtureOfExperts], weights: Sequence[float], n: int) -> Merged:
-        found = reduce_with_details(
-            list(models.values()), n_experts=n_experts, weights=weights, names=list(models), n=n
-        )
-        return Merged(found.model, found.divergences.tolist())
-
-    return reduce
-
-
 class Watcher:
     """Merges shards' checkpoints into global models; only one process may do so for each folder.
 
@@ -76,10 +49,8 @@ class Watcher:
 
     Args:
         shards: the folders of the shards' checkpoints by the names of the shards.
-        out: the folder to write to.
-        reduction: merges models.
-        keep: number of versions to keep.
-        lock: of the folder; made sure of before each version.
+        store: where global models are saved.
+        n_experts: of a global model; by default as many as most events were learned by.
         retries: whether there is a next round, for messages.
         metrics: updated in each round.
         clock: seconds that only run on.
@@ -88,20 +59,16 @@ class Watcher:
     def __init__(
         self,
         shards: Mapping[str, Path],
-        out: Path,
-        reduction: Reduction,
+        store: CheckpointStore,
         *,
-        keep: int = KEEP,
-        lock: FolderLock | None = None,
+        n_experts: int | None = None,
         retries: bool = True,
         metrics: ReduceMetrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folders = dict(shards)
-        self._out = out
-        self._reduction = reduction
-        self._keep = keep
-        self._lock = lock
+        self._store, self._out = store, store.folder
+        self._n_experts = n_experts
         self._next_try = "the next round tries again" if retries else ONCE_MORE
         self._metrics = metrics or ReduceMetrics(list(shards), clock)
         self._begun = False
@@ -128,7 +95,7 @@ class Watcher:
 
     def _begin(self) -> None:
         """Continue with the newest global model that an earlier process has left."""
-        self.newest, damage = global_model.read_newest(self._out)
+        self.newest, damage = global_model.read_newest(self._store)
         if damage:
             LOGGER.warning("a global model is passed over: %s", damage)
         if self.newest is not None:
@@ -163,7 +130,7 @@ class Watcher:
         if newest is not None:
             before = {name: (part.n, part.state_digest) for name, part in newest.shards.items()}
             if before == {name: (shard.n, shard.state_digest) for name, shard in shards.items()}:
-                if newest.version in global_model.versions(self._out):
+                if newest.version in self._store.generations():
                     return "unchanged"
                 LOGGER.warning("%s: version %d is no longer there; writing another one", self._out, newest.version)
         self._write(shards)
@@ -172,29 +139,25 @@ class Watcher:
     def _write(self, shards: Mapping[str, Shard]) -> None:
         # What shards began with counts once.
         n = sum(shard.n for shard in shards.values()) + max(shard.before for shard in shards.values())
-        weights = [float(shard.n) for shard in shards.values()]
-        reduced = self._reduction({name: shard.model for name, shard in shards.items()}, weights, n)
-        if self._lock is not None:
-            try:
-                self._lock.renew()  # the folder may have been removed and created again
-            except OSError as error:
-                rule = "make it a folder that this user may write"
-                raise RetriableCheckpointError(f"{self._out}: cannot be locked ({error.strerror}); {rule}") from error
+        reduced = reduce_with_details(
+            [shard.model for shard in shards.values()],
+            n_experts=self._n_experts,
+            weights=[float(shard.n) for shard in shards.values()],
+            names=list(shards),
+            n=n,
+        )
         contained = {
             name: Contained(shard.generation, shard.n, shard.state_digest, _known_divergence(divergence))
-            for (name, shard), divergence in zip(shards.items(), reduced.divergences, strict=True)
+            for (name, shard), divergence in zip(shards.items(), reduced.divergences.tolist(), strict=True)
         }
         # Numbers of files that are damaged, or were removed, are not used again either.
         before = 0 if self.newest is None else self.newest.version
-        version = 1 + max([before, *global_model.versions(self._out)])
-        merged = GlobalModel(version, reduced.model, contained)
-        global_model.write(self._out, merged, self._keep)
-        self.newest = merged
+        self.newest = merged = global_model.save(self._store, reduced.model, contained, after=before)
         self._metrics.show(merged)
         LOGGER.info(
             "%s: version %d of the global model contains %s of %s",
             self._out,
-            version,
+            merged.version,
             counted(merged.n, "event"),
             counted(len(shards), "shard"),
         )
@@ -240,4 +203,4 @@ def _is_same(problem: Problem, before: Problem | None) -> bool:
 
 def _known_divergence(value: float) -> float | None:
     """Return a divergence as a file may hold it; rounding may take one that is 0 below it."""
-    return max(float(value), 0.0) if math.isfinite(value) else None
+    return max(value, 0.0) if math.isfinite(value) else None

@@ -15,11 +15,12 @@ from streammoe.daemon.signals import HangupFlag, StopFlag
 from streammoe.errors import RetriableCheckpointError
 from streammoe.estimators import MoERegressor
 from streammoe.options import WarmUp
+from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.scaleout.follower import GlobalFollower, GlobalReader
-from streammoe.scaleout.global_model import Contained, GlobalModel, write
+from streammoe.scaleout.global_model import Contained, save
 from streammoe.scaleout.metrics import FollowerMetrics
 from tests.list_source import ListSource
 
@@ -135,12 +136,12 @@ def _global(*, damaged=False, back=False, **arguments):
         rows = np.random.default_rng(0).normal(size=(60, 3))
         model = MoERegressor(2, **{"warmup": WarmUp(20, restarts=1), **arguments})
         model.learn_array(rows[:, :2], rows[:, 2], feature_names=["a", "b"])
-        shared = folder / "shared"
-        shared.mkdir()
-        write(shared, GlobalModel(1, model, {"state": Contained(7, 60, "0" * 64, None)}))
-        reader, pipeline = GlobalReader(shared, 60.0), Pipeline(model, Schema(("y",)), PrequentialScores())
+        shared = CheckpointStore(folder / "shared")
+        shared.folder.mkdir()
+        save(shared, model, {"state": Contained(7, 60, "0" * 64, None)})
+        reader, pipeline = GlobalReader(shared.folder, 60.0), Pipeline(model, Schema(("y",)), PrequentialScores())
         follower = GlobalFollower(MoERegressor(2), reader, FollowerMetrics(Metrics().live))
-        path = shared / "global-000000000001.safetensors"
+        path = shared.path(1)
         for act in ((path.unlink if back else None), None):
             if damaged:
                 path.write_bytes(path.read_bytes()[:-1])

@@ -613,8 +613,8 @@ FAULTS = {
             "known.generation == generation",
         ),
         Fault("shard-part-lost", "                    found = known\n", "                    found = None\n"),
-        Fault("version-of-damaged-reused", "max([before, *global_model.versions(self._out)])", "max([before])"),
-        Fault("version-of-removed-reused", "1 + max([before, *", "1 + max([0, *"),
+        Fault("version-of-damaged-reused", "max([after, *self.generations()])", "max([after])"),
+        Fault("version-of-removed-reused", "contained, after=before)", "contained, after=0)"),
         Fault(
             "events-from-elsewhere-counted-again",
             "+ max(shard.before for shard in shards.values())",

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from streammoe import MoERegressor
 from streammoe.commands import main
 from streammoe.commands.inspect import inspect_path
-from streammoe.errors import CheckpointError
-from streammoe.scaleout.global_model import Contained, GlobalModel, write
+from streammoe.persistence import CheckpointStore
+from streammoe.scaleout.global_model import Contained, save
 from tests.unit import daemons
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
@@ -74,9 +74,6 @@ def test_the_command_prints_all_of_it(summary):
 def test_of_a_global_model_it_says_what_that_contains_of_each_shard(tmp_path):
     model = MoERegressor(n_experts=2)
     model.learn_one({"a": 1.0, "b": 2.0}, 3.0)
-    write(tmp_path, GlobalModel(4, model, {"north": Contained(7, 30, "0" * 64, None)}))
-    (path,) = tmp_path.glob("global-*")
-    described = inspect_path(path)["global"]
-    assert (described["version"], described["shards"]["north"]["n"]) == (4, 30)
-    with pytest.raises(CheckpointError, match="or of a folder of global models the file of a version"):
-        inspect_path(tmp_path)
+    save(CheckpointStore(tmp_path), model, {"north": Contained(7, 30, "0" * 64, None)}, after=3)
+    described = inspect_path(tmp_path)
+    assert (described["generation"], described["global"]["shards"]["north"]["n"]) == (4, 30)

@@ -23,6 +23,7 @@ from streammoe.text import counted, listed, printable, shown
 if TYPE_CHECKING:
     from streammoe.daemon.health import Health
     from streammoe.daemon.signals import StopFlag
+    from streammoe.persistence import CheckpointStore
     from streammoe.scaleout.metrics import ReduceMetrics
     from streammoe.scaleout.watcher import Round, Watcher
 
@@ -90,10 +91,10 @@ def command(
     if metrics_port is not None and not watch:
         raise click.UsageError("--metrics-port needs --watch: without it there is nothing left to ask for metrics")
     from streammoe.daemon.signals import StopFlag
-    from streammoe.persistence import FolderLock
+    from streammoe.persistence import CheckpointStore, FolderLock
     from streammoe.scaleout.global_model import folder_of
     from streammoe.scaleout.metrics import ReduceMetrics
-    from streammoe.scaleout.watcher import Watcher, reduction_to
+    from streammoe.scaleout.watcher import Watcher
 
     shards, target = _shards(folders, names), folder_of(out, "--out")
     if same := [name for name, folder in shards.items() if folder.resolve() == target.resolve()]:
@@ -101,13 +102,14 @@ def command(
     with StopFlag() as stop, ExitStack() as stack:
         lock = stack.enter_context(FolderLock(target, what="folder of global models", setting="--out"))
         metrics = ReduceMetrics(list(shards))
-        watcher = Watcher(shards, target, reduction_to(n_experts), keep=keep, lock=lock, retries=watch, metrics=metrics)
+        store = CheckpointStore(target, keep, lock)
+        watcher = Watcher(shards, store, n_experts=n_experts, retries=watch, metrics=metrics)
         if watch:
             health = stack.enter_context(_served(metrics, metrics_host, metrics_port))
             last = _watch(watcher, every, stop, health)
         else:
             last = _once(watcher)
-    click.echo(json.dumps(_description(last)) if as_json else _text(last, target))
+    click.echo(json.dumps(_description(last)) if as_json else _text(last, store))
 
 
 def _shards(folders: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
@@ -208,13 +210,11 @@ def _description(last: Round) -> dict[str, Any]:
     }
 
 
-def _text(last: Round, target: Path) -> str:
-    from streammoe.scaleout.global_model import path_of
-
+def _text(last: Round, store: CheckpointStore) -> str:
     newest = last.newest
     if newest is None:
         return "there is no global model yet"
-    lines = [f"version {newest.version}, {counted(newest.n, 'event')}: {path_of(target, newest.version)}"]
+    lines = [f"version {newest.version}, {counted(newest.n, 'event')}: {store.path(newest.version)}"]
     for name, contained in newest.shards.items():
         apart = "" if contained.divergence is None else f", {contained.divergence:.3g} nats apart"
         lines.append(f"  {name}: {counted(contained.n, 'event')}, share {contained.n / newest.n:.3g}{apart}")

@@ -14,10 +14,11 @@ from streammoe.engine.cost import row_cost
 from streammoe.engine.state import MMState
 from streammoe.mm import IncrementalMM
 from streammoe.options import WarmUp
-from streammoe.persistence import decode, state_digest
+from streammoe.persistence import CheckpointStore, decode, state_digest
 from streammoe.persistence.store import read_checkpoint
 from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.schema import Schema
+from streammoe.scaleout import watcher
 from streammoe.scaleout.watcher import Watcher
 from streammoe.settings import Labels
 from tests.batches import batch_of
@@ -101,7 +102,9 @@ def contents(models, tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
     shard = Daemon(tmp_path_factory.mktemp("shard"))
     shard.save()
-    Watcher({"north": shard.store.folder}, out, Largest()).round()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watcher, "reduce_with_details", Largest())
+        Watcher({"north": shard.store.folder}, CheckpointStore(out)).round()
     merged = [read_checkpoint(path) for path in out.iterdir()]
     join = LabelJoin(Labels(key="id", max_pending=9), Schema(("y",)))
     join.join(replace(batch_of([{"id": 1, "a": 1}], "jsonl"), headers=[(("name", b"value"),)]))  # which Kafka has

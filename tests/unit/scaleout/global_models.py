@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from streammoe.scaleout.global_model import Contained, GlobalModel, write
+from streammoe.persistence import CheckpointStore
+from streammoe.scaleout.global_model import Contained, save
 
 
 def taught(model, rows):
@@ -19,4 +20,4 @@ def taught(model, rows):
 def publish(version, model, folder="shared"):
     shards = {"elsewhere": Contained(7, model.n, "0" * 64, 0.1)}
     Path(folder).mkdir(exist_ok=True)
-    write(Path(folder), GlobalModel(version, model, shards))
+    save(CheckpointStore(folder), model, shards, after=version - 1)

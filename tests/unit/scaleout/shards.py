@@ -4,7 +4,7 @@ import numpy as np
 
 from streammoe import MoEClassifier, MoERegressor
 from streammoe.persistence import CheckpointStore
-from streammoe.scaleout.watcher import Merged
+from streammoe.reduction import Reduced
 
 
 def learned(draw=1, n=30, kind=MoERegressor, n_experts=2, columns=("a", "b"), **options):
@@ -61,9 +61,8 @@ class Largest:
     def __init__(self):
         self.calls = []
 
-    def __call__(self, models, weights, n):
-        models = list(models.values())
+    def __call__(self, models, *, n_experts, weights, names, n):
         self.n = n
-        self.calls.append(([model.n for model in models], list(weights)))
+        self.calls.append(([model.n for model in models], weights))
         best = max(range(len(models)), key=lambda index: weights[index])
-        return Merged(models[best], [0.5 * index for index in range(len(models))])
+        return Reduced(models[best], 0.5 * np.arange(len(models)), None, 0)

@@ -10,9 +10,9 @@ import pytest
 
 from streammoe.errors import RetriableCheckpointError
 from streammoe.estimators import MoERegressor
+from streammoe.persistence import CheckpointStore
 from streammoe.scaleout import follower
 from streammoe.scaleout.follower import GlobalReader
-from streammoe.scaleout.global_model import path_of
 from streammoe.scaleout.metrics import FOLLOWER_PROBLEMS
 from streammoe.scaleout.rival import HORIZON, Contest
 from tests.unit import daemons
@@ -20,7 +20,7 @@ from tests.unit.daemons import opened, run
 from tests.unit.scaleout.global_models import publish, taught
 
 EVENTS, WARM_UP = 600, 60
-SHARED = Path("shared")
+SHARED = CheckpointStore("shared")
 
 
 def event(i):
@@ -149,14 +149,14 @@ def test_a_worse_global_model_predicts_nothing_and_what_is_damaged_changes_nothi
     publish(1, fitted([(a, b, 5 - y) for a, b, y in ROWS]))
 
     def damage():
-        path_of(SHARED, 2).write_bytes(path_of(SHARED, 1).read_bytes()[:-1])
+        SHARED.path(2).write_bytes(SHARED.path(1).read_bytes()[:-1])
 
     played = Play(
         *GLOBAL, "checkpoint.dir=other", script={3: damage, 5: lambda: None, 6: lambda: publish(3, fitted(ROWS))}
     )
     assert played.summary.state_digest == alone.state_digest
     assert played.problems() == {"damaged": 2}
-    assert sum("global-000000000002" in line.message for line in caplog.records) == 1
+    assert sum("checkpoint-000000000002" in line.message for line in caplog.records) == 1
     assert played.value("version") == 3
     before = [row for row in rows() if row.pop("global_version") == 0]
     assert before == plain[: len(before)]
@@ -195,7 +195,7 @@ def test_another_schema_or_an_older_version_is_a_warning_and_the_last_good_one_s
     strange = of_another_schema()
 
     def back():
-        for path in SHARED.iterdir():
+        for path in SHARED.folder.iterdir():
             path.unlink()
         publish(2, good)
 
@@ -221,7 +221,7 @@ def test_columns_of_other_kinds_are_found_once_there_are_any():
 def test_a_folder_that_does_not_answer_holds_up_nothing(monkeypatch):
     asked = threading.Event()
 
-    def wait(folder, *, after):
+    def wait(store, *, after):
         asked.set()
         threading.Event().wait()
 
@@ -236,7 +236,7 @@ def test_a_folder_that_does_not_answer_holds_up_nothing(monkeypatch):
 
 @pytest.mark.parametrize("error", [RetriableCheckpointError("no network"), ValueError("a bug")])
 def test_whatever_reading_raises_is_a_problem_and_no_more(error, monkeypatch):
-    def fail(folder, *, after):
+    def fail(store, *, after):
         raise error
 
     monkeypatch.setattr(follower, "read_newest", fail)

@@ -5,8 +5,8 @@ import pytest
 from click.testing import CliRunner
 
 from streammoe.commands import main
-from streammoe.persistence import FolderLock
-from streammoe.scaleout import global_model, watcher
+from streammoe.persistence import CheckpointStore, FolderLock, store
+from streammoe.scaleout import watcher
 from streammoe.scaleout.global_model import read_newest
 from tests.unit.scaleout.shards import Daemon, Largest, learned
 
@@ -15,7 +15,7 @@ from tests.unit.scaleout.shards import Daemon, Largest, learned
 def reduce(tmp_path, monkeypatch, logging_as_before):
     """Call the command in a folder with the states of shards north and south."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(watcher, "reduction_to", lambda n_experts: Largest())
+    monkeypatch.setattr(watcher, "reduce_with_details", Largest())
     for name, draw in (("north", 1), ("south", 2)):
         Daemon(tmp_path / name / "state", learned(draw)).save()
 
@@ -31,16 +31,16 @@ def reduce(tmp_path, monkeypatch, logging_as_before):
 BOTH = ("north/state", "south/state", "--name", "north", "--name", "south", "--out", "out")
 
 
-def test_it_writes_a_global_model_and_prints_what_it_contains(reduce, tmp_path):
+def test_it_writes_a_global_model_and_prints_what_it_contains(reduce):
     assert reduce(*BOTH).splitlines() == [
-        "version 1, 60 events: out/global-000000000001.safetensors",
+        "version 1, 60 events: out/checkpoint-000000000001.safetensors",
         "  north: 30 events, share 0.5, 0 nats apart",
         "  south: 30 events, share 0.5, 0.5 nats apart",
     ]
     found = json.loads(reduce(*BOTH, "--json"))
     assert (found["outcome"], found["version"], found["n"], found["problems"]) == ("unchanged", 1, 60, {})
     assert found["shards"]["south"]["n"] == 30
-    assert read_newest(tmp_path / "out")[0].version == 1
+    assert read_newest(CheckpointStore("out"))[0].version == 1
 
 
 def test_shards_are_named_by_their_folders(reduce, tmp_path):
@@ -57,7 +57,7 @@ def test_a_shard_with_a_problem_is_named(reduce):
 AGAIN = "run the command again, or use --watch"
 
 
-def test_without_any_shard_that_counts_it_fails(reduce, tmp_path):
+def test_without_any_shard_that_counts_it_fails(reduce):
     words = reduce("absent", "missing", "--out", "out", code=4)
     assert "no shard has a checkpoint that counts: absent (absent: there is no checkpoint" in words
     assert AGAIN in words
@@ -68,7 +68,7 @@ def test_without_watch_it_promises_no_next_round(reduce, monkeypatch):
     assert "the newest checkpoint of shard absent does not count; once" in reduce.log
     assert AGAIN in reduce.log
     with monkeypatch.context() as broken:
-        broken.setattr(global_model, "replace", _full)
+        broken.setattr(store, "replace", _full)
         assert "no space left" in reduce(*BOTH, code=4)
     assert AGAIN in reduce.log
     assert "next round" not in reduce.log

@@ -7,10 +7,10 @@ import pytest
 
 from streammoe import MoEClassifier
 from streammoe.errors import CheckpointError
-from streammoe.persistence import FolderLock
+from streammoe.persistence import CheckpointStore, FolderLock, store
 from streammoe.persistence.format import _pack
-from streammoe.scaleout import global_model
-from streammoe.scaleout.global_model import path_of, read_newest
+from streammoe.scaleout import watcher
+from streammoe.scaleout.global_model import read_newest
 from streammoe.scaleout.metrics import ReduceMetrics
 from streammoe.scaleout.shard import PROBLEMS
 from streammoe.scaleout.watcher import Watcher
@@ -18,9 +18,11 @@ from tests.unit.scaleout.shards import Daemon, Largest, damage, learned
 
 
 @pytest.fixture
-def world(tmp_path, caplog):
+def world(tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO, logger="streammoe")
-    return World(tmp_path)
+    world = World(tmp_path)
+    monkeypatch.setattr(watcher, "reduce_with_details", world.reduction)
+    return world
 
 
 class World:
@@ -36,16 +38,18 @@ class World:
             daemon.save()
         self.out = folder / "out"
         self.out.mkdir()
+        self.store = CheckpointStore(self.out)
+        self.reduction = Largest()
         self.restart()
 
-    def restart(self, names=("north", "south"), **options):
+    def restart(self, names=("north", "south"), lock=None):
         """A new process with another watcher."""
-        self.reduction = Largest()
+        self.reduction.calls.clear()
         self.clock = Clock()
         self.metrics = ReduceMetrics(list(names), self.clock)
         folders = {name: self.folder / name for name in names}
-        given = {"metrics": self.metrics, "clock": self.clock, **options}
-        self.watcher = Watcher(folders, self.out, given.pop("reduction", self.reduction), **given)
+        store = CheckpointStore(self.out, lock=lock)
+        self.watcher = Watcher(folders, store, metrics=self.metrics, clock=self.clock)
 
     def round(self, outcome="written"):
         done = self.watcher.round()
@@ -54,7 +58,7 @@ class World:
 
     def contained(self):
         """What the newest global model contains: generation and events of each shard."""
-        return {name: (part.generation, part.n) for name, part in read_newest(self.out)[0].shards.items()}
+        return {name: (part.generation, part.n) for name, part in read_newest(self.store)[0].shards.items()}
 
     def sample(self, name, **labels):
         return self.metrics.registry.get_sample_value(f"streammoe_{name}", labels)
@@ -78,7 +82,7 @@ def test_a_version_says_what_it_contains_of_each_shard(world):
     newest = world.round().newest
     assert (newest.version, newest.n) == (1, 50)
     assert world.reduction.calls == [([30, 20], [30.0, 20.0])]
-    found, _ = read_newest(world.out)
+    found, _ = read_newest(world.store)
     assert found.shards == newest.shards
     south = found.shards["south"]
     daemon = world.daemons["south"]
@@ -106,17 +110,17 @@ def test_a_number_is_not_used_again_whatever_became_of_its_file(world):
     world.round()
     world.daemons["north"].learn()
     world.round()
-    damage(path_of(world.out, 2))
+    damage(world.store.path(2))
     world.restart()
     assert world.round().newest.version == 3
-    path_of(world.out, 3).unlink()
+    world.store.path(3).unlink()
     world.daemons["north"].learn()
     assert world.round().newest.version == 4
 
 
 def test_what_is_gone_is_written_again_though_nothing_was_learned(world):
     world.round()
-    path_of(world.out, 1).unlink()
+    world.store.path(1).unlink()
     assert world.round().newest.version == 2
     world.round("unchanged")
 
@@ -305,7 +309,7 @@ def test_a_round_that_fails_leaves_the_newest_and_the_next_one_tries_again(world
         raise OSError(errno.ENOSPC, "no space left")
 
     with monkeypatch.context() as broken:
-        broken.setattr(global_model, "replace", full)
+        broken.setattr(store, "replace", full)
         world.clock.now += 60
         for _ in range(2):
             done = world.round("failed")
