@@ -85,7 +85,7 @@ STREAMS: dict[str, Callable[[int], Changing]] = {
     "recurring": recurring,
 }
 
-SLOW, QUICK = schedules.constant(0.003), schedules.constant(0.01)
+SLOW, QUICK = schedules.Constant(0.003), schedules.Constant(0.01)
 WATCHED = {"drift": "page_hinkley"}
 STEPS = {"power 0.6": {}, "constant 0.003": {"schedule": SLOW}, "constant 0.01": {"schedule": QUICK}}
 AVERAGES: dict[str, dict[str, Any]] = {

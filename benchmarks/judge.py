@@ -60,7 +60,7 @@ REGRESSOR: dict[str, dict[str, Any]] = {
     "top 1": {"top_k": 1},
     "tight bound": {"bound": "tight"},
     "adaptive bound": {"bound": "adaptive"},
-    "constant steps": {"schedule": schedules.constant(0.02)},
+    "constant steps": {"schedule": schedules.Constant(0.02)},
     "exponential average": {"averaging": "exponential"},
     "decaying average": {"averaging": "decay"},
     "strong prior": {"prior_strength": 5.0},

@@ -46,9 +46,9 @@ WARMUPS = (0, 50, 100, 200, 400, 1000, 2000)
 STRENGTHS = (0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 STEPS: dict[str, dict[str, Any]] = {
     "n^-0.6, averaged (default)": {"serve": "polyak"},
-    "n^-1, raw": {"schedule": schedules.power(1.0), "averaging": None, "serve": "polyak"},
+    "n^-1, raw": {"schedule": schedules.Power(1.0), "averaging": None, "serve": "polyak"},
     "n^-0.6, raw": {"averaging": None, "serve": "polyak"},
-    "constant 0.01, raw": {"schedule": schedules.constant(0.01), "averaging": None, "serve": "polyak"},
+    "constant 0.01, raw": {"schedule": schedules.Constant(0.01), "averaging": None, "serve": "polyak"},
 }
 FOLLOWING: dict[str, dict[str, Any]] = {
     "drift off": drift.CHOICES["portfolio"],

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from inspect import signature
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import click
 from pydantic import BaseModel
@@ -196,13 +196,9 @@ class Value(NamedTuple):
 
 def values_of(kind: Any) -> Iterator[Value]:
     """Each value of an object."""
-    described = getattr(kind, "__pydantic_fields__", {})
-    hints = get_type_hints(kind, include_extras=True)
-    for name, parameter in signature(kind).parameters.items():
-        field = described.get(name)
-        default = parameter.default if field is None else field.default
-        said = "required" if default is parameter.empty else "" if default is None else f"`{toml(default)}`"
-        yield Value(name, *((type_of(field), said, field.description) if field else (type_in(hints[name]), said, "")))
+    for name, field in kind.__pydantic_fields__.items():
+        said = "required" if field.is_required() else "" if field.default is None else f"`{toml(field.default)}`"
+        yield Value(name, type_of(field), said, field.description)
 
 
 def object_lines(kind: Any) -> Iterator[str]:

@@ -11,18 +11,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from datetime import date
 from datetime import time as clock
-from functools import cache, wraps
+from functools import wraps
 from inspect import signature
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from streammoe import text
 from streammoe.errors import ConfigError
-from streammoe.schedules import SCHEDULES, Power, Schedule
 from streammoe.secrets import masked
 from streammoe.types import as_python
 
@@ -123,7 +122,7 @@ def errors_of(invalid: ValidationError) -> Iterator[ErrorDetails]:
 def sentence(error: ErrorDetails, given: Mapping[str, Any], before: str = "") -> str:
     """Return what is wrong with one of the given values; `before` precedes its name."""
     first, *inner = map(str, error["loc"])
-    is_within = isinstance(given.get(first), dict | Schedule) or error["type"] == "missing"
+    is_within = isinstance(given.get(first), dict) or error["type"] == "missing"
     place = ".".join([first, *inner]) if is_within else first
     got = "" if error["type"] == "missing" else f", got {text.shown(error['input'])}"
     return f"{before}{place}: {rule_of(error)}{got}"
@@ -209,8 +208,6 @@ class Choice(NamedTuple):
         value = as_python(value)
         if value is None and (self.none or self.defaults_to_none):
             return None if self.none else default
-        if isinstance(value, Schedule):  # a named tuple, whose constructor checks nothing
-            return self._made(self.table(value), default)
         if type(value) in self.kinds.values():
             return value
         if self.number is not None and isinstance(value, int | float) and not isinstance(value, bool):
@@ -229,8 +226,8 @@ class Choice(NamedTuple):
         if not isinstance(kind, str) or kind not in self.kinds:
             rule = PydanticCustomError("kind", "must be one of {known}", {"known": ", ".join(self.kinds)})
             raise ValidationError.from_exception_data("", [{"type": rule, "loc": ("kind",), "input": kind}])
-        if isinstance(default, Power) and kind == "power":
-            given = {"alpha": default.alpha, **given}
+        if type(default) is self.kinds[kind]:
+            given = {name: getattr(default, name) for name in signature(self.kinds[kind]).parameters} | given
         return read_object(self.kinds[kind], given)
 
     def _kind(self, given: Mapping[str, Any], default: object) -> str:
@@ -282,13 +279,6 @@ class Choice(NamedTuple):
 
 def read_object(kind: Any, table: Mapping[str, Any]) -> object:
     """Return the object that a table describes; `ValidationError` says where it does not."""
-    if kind in SCHEDULES.values():
-        return _adapter(kind).validate_python(dict(table))
     made = object.__new__(kind)
     kind.__init__.__wrapped__(made, **table)
     return made
-
-
-@cache
-def _adapter(schedule: type[Schedule]) -> TypeAdapter[Schedule]:
-    return TypeAdapter(schedule, config=STRICT)

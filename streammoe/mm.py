@@ -53,8 +53,8 @@ class IncrementalMM:
         initial_parameters: θ before the first event.
         initial_statistics: s before the first event; θ is θ̄(s) unless `initial_parameters` are given, too. With the
             default schedule γ_1 = 1, so the first event replaces them completely; a schedule with an `offset`, such as
-            ``power(0.6, offset=20)``, keeps them.
-        schedule: step sizes, made by `streammoe.schedules.power` or `constant`; power(0.6) without it.
+            ``Power(0.6, offset=20)``, keeps them.
+        schedule: step sizes, `streammoe.schedules.Power` or `Constant`; Power(0.6) without it.
         min_events: number of events after which θ is updated for the first time; 1 if left out. Until then θ stays as
             it is, and s is the plain mean of S̄ ([MM] §5). Take enough for θ̄(s) to be well defined. Not with
             `initial_statistics`.

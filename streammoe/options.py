@@ -48,7 +48,7 @@ from streammoe.fields import (
     shown,
     summary_of,
 )
-from streammoe.schedules import SCHEDULES, Power, Schedule, power
+from streammoe.schedules import SCHEDULES, Power, Schedule
 from streammoe.types import as_python
 
 WIDTH = 120
@@ -173,8 +173,8 @@ def is_too_few(max_classes: object, classes: object) -> bool:
 def _schedule_option(default: Power) -> Any:
     return option(
         default,
-        "Step sizes: power(0.6) unless set, for a classifier power(0.5), which converge; constant(gamma) tracks drift.",
-        more="Made by `streammoe.schedules`.",
+        "Step sizes: Power(0.6) unless set, for a classifier Power(0.5), which converge; Constant(gamma) tracks drift.",
+        more="From `streammoe.schedules`.",
         in_python=None,
     )
 
@@ -313,7 +313,7 @@ class Options(Section):
         ge=1,
         le=10_000,
     )
-    schedule: Schedule = _schedule_option(power(0.6))
+    schedule: Schedule = _schedule_option(Power(0.6))
 
     @field_validator(*CHOICES, mode="plain", check_fields=False)
     @classmethod
@@ -452,7 +452,7 @@ class ClassifierOptions(Options):
 
     kind: Literal["classifier"] = option("classifier", RegressorOptions.model_fields["kind"].description or "")
     prior_strength: float = _prior_strength(0.04)
-    schedule: Schedule = _schedule_option(power(0.5))
+    schedule: Schedule = _schedule_option(Power(0.5))
     classes: Annotated[tuple[Any, ...] | None, BeforeValidator(_labels)] = option(
         None,
         "A classifier's labels; by default they are discovered in the stream.",

@@ -37,7 +37,7 @@ def batch_em_classifier(X: np.ndarray, y: np.ndarray, n_experts: int = 2, **sett
 
 def recursive_least_squares(X: np.ndarray, y: np.ndarray) -> Predictor:
     """Run one expert with steps 1/n: recursive least squares."""
-    model = MoERegressor(n_experts=1, warmup=0, schedule=schedules.power(1.0), averaging=None, serve="polyak")
+    model = MoERegressor(n_experts=1, warmup=0, schedule=schedules.Power(1.0), averaging=None, serve="polyak")
     model.learn_array(X, y)
     return model.predict_array
 

@@ -28,7 +28,7 @@ def em_on(X: np.ndarray, y: np.ndarray, K: int) -> Em:
         n_rows=1,
         prior_strength=PRIOR_STRENGTH,
         averaging="polyak",
-        schedule=schedules.power(0.6),
+        schedule=schedules.Power(0.6),
     )
     W = features(X)
     buffer = Buffer(W, W, np.ascontiguousarray(y[:, None]), np.ones(len(y)))

@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
     "bound": "paper",
     "prior_strength": 0.0,
     "expert": Gaussian(tail=math.inf),
-    "schedule": schedules.power(0.6),
+    "schedule": schedules.Power(0.6),
 }
 """The paper's algorithm in terms of this package."""
 NOTE = (

@@ -52,9 +52,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "… standardize=False": {"standardize": False},
     "… the paper's bound, prior_strength=0 (its algorithm)": {"bound": "paper", "prior_strength": 0.0},
     "… averaging=None (the raw iterate)": {"averaging": None},
-    "… alpha=0.8": {"schedule": schedules.power(0.8)},
-    "… alpha=1": {"schedule": schedules.power(1.0)},
-    "… alpha=1, raw iterate": {"schedule": schedules.power(1.0), "averaging": None},
+    "… alpha=0.8": {"schedule": schedules.Power(0.8)},
+    "… alpha=1": {"schedule": schedules.Power(1.0)},
+    "… alpha=1, raw iterate": {"schedule": schedules.Power(1.0), "averaging": None},
 }
 """What streams, at the library's defaults but for what is named."""
 

@@ -71,7 +71,7 @@ OPTIONS = {
     "drift": ["off", "page_hinkley"],
     "standardize": [False, True],
     "degree": [1, 2],
-    "schedule": [None, schedules.constant(0.05)],
+    "schedule": [None, schedules.Constant(0.05)],
     "lags": [None, 3, Lags(2, ("a", "late"))],
     "curved": ["auto", "on", "off"],
     "refits": [True, False],
@@ -117,7 +117,7 @@ def configurations():
         "range_factor": 0.0,
         "hold": False,
         "prior_strength": 0.0,
-        "schedule": schedules.constant(0.999999),
+        "schedule": schedules.Constant(0.999999),
     }
     for name, more in (
         ("gaussian", {"n_experts": 2, "warmup": 40, "drift": "page_hinkley", "lags": 2}),

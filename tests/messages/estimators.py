@@ -179,8 +179,8 @@ CASES = {
     "set_targets, there are some": lambda _: outputs().set_targets(["a"]),
     "set_targets, none": lambda _: MoEMultiTargetRegressor().set_targets([]),
     # Schedules
-    "power, alpha out of range": lambda _: schedules.power(alpha=0.4),
-    "power, two numbers out of range": lambda _: schedules.power(2, gamma0=-1),
+    "power, alpha out of range": lambda _: schedules.Power(alpha=0.4),
+    "power, two numbers out of range": lambda _: schedules.Power(2, gamma0=-1),
     "power, unknown name": lambda _: MoERegressor(schedule={"kind": "power", "alfa": 1}),
     "constant, nothing": lambda _: MoERegressor(schedule="constant"),
     "unknown kind": lambda _: MoERegressor(schedule={"kind": "cosine"}),
@@ -188,7 +188,7 @@ CASES = {
     "Constant, gamma out of range": lambda _: MoERegressor(schedule=Constant(7.0)),
     # Huge numbers
     "StudentT, a huge number": lambda _: StudentT(HUGE),
-    "power, a huge number": lambda _: schedules.power(HUGE),
+    "power, a huge number": lambda _: schedules.Power(HUGE),
     "arguments, huge numbers": lambda _: MoERegressor(HUGE, seed=HUGE, range_factor=HUGE, timestamps=HUGE),
     "classes, a huge number": lambda _: MoEClassifier(classes=(1, HUGE)),
     "a feature, a huge number": learning({"a": HUGE}),

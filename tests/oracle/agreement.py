@@ -21,9 +21,9 @@ from tests.oracle.literal import ALGORITHMS, Algorithm1, Algorithm2, relative_we
 
 COMPARED = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams", "losses")
 STEPS = {
-    "0.5 (n+20)^-0.6": schedules.power(0.6, gamma0=0.5, offset=20),
-    "(n+400)^-1": schedules.power(1.0, offset=400),
-    "0.7 (n+2)^-0.6": schedules.power(0.6, gamma0=0.7, offset=2),
+    "0.5 (n+20)^-0.6": schedules.Power(0.6, gamma0=0.5, offset=20),
+    "(n+400)^-1": schedules.Power(1.0, offset=400),
+    "0.7 (n+2)^-0.6": schedules.Power(0.6, gamma0=0.7, offset=2),
 }
 HOSTILE = "0.7 (n+2)^-0.6"
 START_EVENTS = 400

@@ -20,8 +20,8 @@ SERVED = ("gate", "experts", "variances")
 CASES = [
     (MoERegressor, "gaussian", {}),
     (MoERegressor, "gaussian", {"events_per_coefficient": 10.0}),
-    (MoERegressor, "gaussian", {"averaging": None, "schedule": schedules.power(0.7, gamma0=0.9, offset=3)}),
-    (MoERegressor, "gaussian", {"schedule": schedules.constant(0.01)}),
+    (MoERegressor, "gaussian", {"averaging": None, "schedule": schedules.Power(0.7, gamma0=0.9, offset=3)}),
+    (MoERegressor, "gaussian", {"schedule": schedules.Constant(0.01)}),
     (
         MoEMultiTargetRegressor,
         "gaussian_full",

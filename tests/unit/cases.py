@@ -9,7 +9,7 @@ from streammoe.engine import mixture
 from streammoe.engine.em import Buffer, Em, one_expert_prior
 from streammoe.engine.jobs import run_job
 from streammoe.experts import Parameters, families
-from streammoe.schedules import power
+from streammoe.schedules import Power
 from tests.oracle.literal import ALGORITHMS
 
 
@@ -50,7 +50,7 @@ def options(case, K, prior_strength=0.1, bound="tight", averaging="polyak", sche
         n_rows=case.n_rows,
         prior_strength=prior_strength,
         averaging=averaging,
-        schedule=power() if schedule is None else schedule,
+        schedule=Power() if schedule is None else schedule,
     )
 
 

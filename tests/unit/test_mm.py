@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.mm import IncrementalMM
 from streammoe.options import Exponential
-from streammoe.schedules import constant, power
+from streammoe.schedules import Constant, Power
 from tests.pairs import pairwise_cases
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "mm.md"
@@ -113,7 +113,7 @@ def fresh(**arguments):
 
 
 OPTIONS = {
-    "schedule": [power(0.6), power(1.0, gamma0=0.5, offset=3), constant(0.05)],
+    "schedule": [Power(0.6), Power(1.0, gamma0=0.5, offset=3), Constant(0.05)],
     "averaging": ["polyak", "decay", Exponential(0.02), None],
     "start": [
         {"min_events": 1},
@@ -290,9 +290,9 @@ def test_a_copy_continues_bit_for_bit(way, cut, tmp_path):
 
 def test_a_loaded_model_may_continue_with_another_schedule(tmp_path):
     X, y = events(60)
-    model, other = fresh(schedule=power(0.6)), fresh(schedule=constant(0.1))
+    model, other = fresh(schedule=Power(0.6)), fresh(schedule=Constant(0.1))
     learn(model, X[:30], y[:30])
-    changed = through_a_file(model, tmp_path, schedule=constant(0.1))
+    changed = through_a_file(model, tmp_path, schedule=Constant(0.1))
     assert changed.n == 30
     assert changed.step_size == 0.1
     assert changed.state_digest() == model.state_digest()

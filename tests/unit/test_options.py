@@ -25,7 +25,7 @@ from streammoe.commands.evaluate import command as evaluate
 from streammoe.commands.fit import command as fit
 from streammoe.fields import facts_of
 from streammoe.options import CHOICES, MODELS, FeatureOptions
-from streammoe.schedules import Power, constant, power
+from streammoe.schedules import Constant, Power
 from streammoe.settings import MODELS as SECTIONS
 from streammoe.settings import Schema
 
@@ -97,7 +97,7 @@ def test_words_and_numbers_are_short_for_options():
     given = {"n_experts": "auto", "warmup": np.int64(30), "averaging": None, "drift": "off", "schedule": None}
     options = MoERegressor(**given).options
     assert (options.n_experts, options.warmup, options.averaging) == (Auto(6), WarmUp(30), None)
-    assert (options.drift, options.schedule, options.expert) == (None, power(0.6), Gaussian())
+    assert (options.drift, options.schedule, options.expert) == (None, Power(0.6), Gaussian())
     assert MoEClassifier(averaging="exponential", drift="page_hinkley").options.averaging == Exponential(0.01)
 
 
@@ -110,7 +110,7 @@ def test_a_classifier_has_room_for_the_classes_that_are_listed():
 
 
 def test_a_model_is_restored_with_its_objects(tmp_path):
-    given = {"averaging": None, "drift": PageHinkley(90), "schedule": constant(0.1), "expert": StudentT(5.0)}
+    given = {"averaging": None, "drift": PageHinkley(90), "schedule": Constant(0.1), "expert": StudentT(5.0)}
     for more in ({"warmup": WarmUp(0, restarts=2)}, {"warmup": 0}, {"n_experts": Auto(3), "expert": "laplace"}):
         model = MoERegressor(**given | more)
         model.save(tmp_path / "model")

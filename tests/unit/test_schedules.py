@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe.options import CHOICES
-from streammoe.schedules import SCHEDULES, Constant, Restarted, constant, power
+from streammoe.schedules import SCHEDULES, Constant, Power, Restarted
 
-SAMPLES = [power(0.5), power(1.0), power(0.6, gamma0=0.7, offset=2), constant(0.01)]
+SAMPLES = [Power(0.5), Power(1.0), Power(0.6, gamma0=0.7, offset=2), Constant(0.01)]
 AT, SEEN = 1000, 50
 schedules = pytest.mark.parametrize("schedule", SAMPLES, ids=str)
 
 
 def restarted(schedule):
-    return Restarted(schedule, power() if schedule.forgets else schedule, AT, SEEN)
+    return Restarted(schedule, Power() if schedule.forgets else schedule, AT, SEEN)
 
 
 @schedules
@@ -51,5 +51,5 @@ def test_a_schedule_survives_settings_pickle_and_repr(schedule):
 @settings(max_examples=50)
 def test_power_is_its_formula_and_never_one(alpha, gamma0, offset, first, count):
     expected = [min(gamma0 * math.pow(n + offset, -alpha), 1 - 1e-12) for n in range(first, first + count)]
-    assert power(alpha, gamma0, offset).steps(first, count).tolist() == expected
-    assert power(1.0)(1) == power(1.0).steps(1, 1)[0] == constant(math.nextafter(1, 0))(1) == 1 - 1e-12
+    assert Power(alpha, gamma0, offset).steps(first, count).tolist() == expected
+    assert Power(1.0)(1) == Power(1.0).steps(1, 1)[0] == Constant(math.nextafter(1, 0))(1) == 1 - 1e-12

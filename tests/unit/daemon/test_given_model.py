@@ -130,7 +130,7 @@ def assert_rejected(*differences, flags=()):
 
 
 def test_everything_that_differs_is_named_at_once():
-    fitted(n=50, n_experts=3, standardize=False, schedule=schedules.constant(0.1), averaging=None, warmup=90)
+    fitted(n=50, n_experts=3, standardize=False, schedule=schedules.Constant(0.1), averaging=None, warmup=90)
     assert_rejected("model.n_experts", "model.standardize", "model.schedule", "model.averaging", "model.warmup")
 
 

@@ -8,7 +8,7 @@ from streammoe.engine import mixture
 from streammoe.engine.state import is_finite, widen
 from tests.unit.cases import Case, draw, options, random_state, same_bits
 
-STEADY = schedules.power(0.6, gamma0=0.5, offset=20)
+STEADY = schedules.Power(0.6, gamma0=0.5, offset=20)
 K, P = 3, 4
 GATE_AT, EXPERT_AT = np.array([0, 1, 2, 4]), np.array([0, 1, 3, 4])
 SOME = [Case("gaussian_full", 3), Case("student_t", 3), Case("categorical", 3)]
@@ -67,7 +67,7 @@ def test_collinear_outputs_stay_finite_under_a_full_covariance():
     case = Case("gaussian_full", 3)
     R, Y = draw(Case("gaussian", 1), 1500, P, 2)
     Y = np.column_stack([Y, -2.0 * Y, np.zeros(len(Y))])
-    for schedule in (STEADY, schedules.constant(0.2)):
+    for schedule in (STEADY, schedules.Constant(0.2)):
         state = random_state(case, 2, P)
         losses = learn(case, state, R, Y, schedule=schedule).losses
         assert is_finite(state)

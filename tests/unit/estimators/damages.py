@@ -89,7 +89,7 @@ def curved():
 @quiet()
 def growing():
     """Amid a fit to more events, with a member from the fit before."""
-    model = MoERegressor(2, warmup=WarmUp(50, restarts=1), schedule=schedules.constant(0.05), curved="off")
+    model = MoERegressor(2, warmup=WarmUp(50, restarts=1), schedule=schedules.Constant(0.05), curved="off")
     rows = np.random.default_rng(0).normal(size=(205, 2))
     model.learn_array(rows, np.abs(rows[:, 0]))
     return model

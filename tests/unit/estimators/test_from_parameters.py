@@ -11,7 +11,7 @@ from tests.unit.estimators.models import NAMES, OUTPUTS, QUICK, STREAMS, WARM, n
 
 pytestmark = pytest.mark.usefixtures("brief_fits")
 
-CONSTANT, OTHER = schedules.constant(0.03), schedules.power(0.6, gamma0=0.7, offset=2.0)
+CONSTANT, OTHER = schedules.Constant(0.03), schedules.Power(0.6, gamma0=0.7, offset=2.0)
 MODELS = [
     (MoERegressor, {"n_experts": 4, "bound": "paper", "degree": 2, "prior_strength": 0.0}),
     (MoERegressor, {"gate_degree": 2, "prior_strength": 5.0, "schedule": OTHER, "expert": "laplace"}),

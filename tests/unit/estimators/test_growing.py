@@ -6,7 +6,7 @@ from streammoe import MoERegressor, schedules
 from tests.unit.estimators.models import NAMES, STREAMS, WARM, trained
 
 N = 2_600
-NOISY = {"schedule": schedules.constant(0.05)}
+NOISY = {"schedule": schedules.Constant(0.05)}
 """Steps so long that a fit is always better."""
 
 

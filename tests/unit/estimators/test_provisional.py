@@ -89,7 +89,7 @@ def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(neve
         "hold": False,
         "range_factor": 0.0,
         "prior_strength": 0.0,
-        "schedule": schedules.constant(0.999999),
+        "schedule": schedules.Constant(0.999999),
     }
 
     def learn():

@@ -19,9 +19,9 @@ CHECKED = [
 ]
 OTHERS = [
     *(each for kind in ESTIMATORS for each in (kind(), *(kind(**arguments) for arguments in kind._unit_test_params()))),
-    MoEMultiTargetRegressor(1, warmup=0, averaging=None, bound="paper", schedule=schedules.constant(0.05)),
+    MoEMultiTargetRegressor(1, warmup=0, averaging=None, bound="paper", schedule=schedules.Constant(0.05)),
     MoERegressor(2, warmup=WarmUp(50, restarts=1), drift="page_hinkley", averaging=Exponential(0.1)),
-    MoEClassifier(1, warmup=0, averaging=None, bound="paper", schedule=schedules.constant(0.05)),
+    MoEClassifier(1, warmup=0, averaging=None, bound="paper", schedule=schedules.Constant(0.05)),
 ]
 
 
@@ -48,4 +48,4 @@ def test_estimator_checks(model, found):
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_no_check_is_skipped_and_repr_is_a_constructor_call(kind):
     assert kind()._unit_test_skips() == set()
-    assert "schedule=Power(alpha=0.7" in repr(kind(2, schedule=schedules.power(0.7)))
+    assert "schedule=Power(alpha=0.7" in repr(kind(2, schedule=schedules.Power(0.7)))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("brief_fits")
 
 WARM_UP, N = 40, 150
 BRIEF = {"n_experts": 2, "warmup": WarmUp(WARM_UP, restarts=1)}
-WIDE = {"degree": 3, "range_factor": 0.0, "prior_strength": 0.0, "schedule": schedules.constant(0.999999)}
+WIDE = {"degree": 3, "range_factor": 0.0, "prior_strength": 0.0, "schedule": schedules.Constant(0.999999)}
 FRAGILE = {**BRIEF, **WIDE}
 """Nothing is left out that keeps numbers apart: a cube of 9e49 has a square of 5e299."""
 HUGE = 9e49

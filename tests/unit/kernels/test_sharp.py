@@ -51,7 +51,7 @@ def test_no_event_is_explained_worse_by_its_own_step():
     assert moved > 100
 
 
-@pytest.mark.parametrize("schedule", [None, schedules.constant(0.5), schedules.constant(1.0 - 1e-9)])
+@pytest.mark.parametrize("schedule", [None, schedules.Constant(0.5), schedules.Constant(1.0 - 1e-9)])
 def test_a_separable_gate_and_far_inputs_stay_finite_and_are_learned(schedule):
     rng = np.random.default_rng(2)
     X = rng.normal(size=(1_500, 2))

@@ -18,7 +18,7 @@ FRAGILE = {
     "degree": 3,
     "range_factor": 0.0,
     "prior_strength": 0.0,
-    "schedule": schedules.constant(0.999999),
+    "schedule": schedules.Constant(0.999999),
     "standardize": False,
 }
 
