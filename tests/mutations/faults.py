@@ -457,8 +457,8 @@ FAULTS = {
         ),
         Fault(
             "label-clock-not-kept",
-            "np.array([seen, now], np.int64)",
-            "np.array([seen, _UNKNOWN], np.int64)",
+            "np.array([self._seen, self._now], np.int64)",
+            "np.array([self._seen, _UNKNOWN], np.int64)",
         ),
     ],
     "guards": [
