@@ -87,7 +87,7 @@ class Daemon:
         self._outputs = outputs
         self._health = metrics.health
         self._reload = reload
-        self._on_batch = on_batch
+        self._on_batch = on_batch or (lambda _: None)
         self._notices = Notices(state)
         self._processed = 0
         """Records of this run."""
@@ -113,7 +113,7 @@ class Daemon:
         """
         started = time.monotonic()
         try:
-            self._show_progress()
+            self._on_batch(self.source.progress())
             if self._begin(stop):
                 self._learn(stop)
         finally:
@@ -209,7 +209,7 @@ class Daemon:
         self._publish()
         if jump is not None:
             self._handle_jump(jump, batch)
-        self._show_progress()
+        self._on_batch(self.source.progress())
 
     def _handle_jump(self, jump: Jump, batch: Batch) -> None:
         """React to a jump as `guard.on_jump` says."""
@@ -292,10 +292,6 @@ class Daemon:
             state.outcomes, state.reasons, state.pending, None if state.jumps is None else state.jumps.losses.state
         )
         self.metrics.publish(state.model, state.pipeline.scores, self.source.progress())
-
-    def _show_progress(self) -> None:
-        if self._on_batch is not None:
-            self._on_batch(self.source.progress())
 
     def _summary(self, seconds: float) -> Summary:
         state = self.state

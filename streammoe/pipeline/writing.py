@@ -71,36 +71,31 @@ class PredictionWriter:
         cuts = [] if known is None else (np.flatnonzero(np.diff(known)) + 1).tolist()
         for start, stop in pairwise([0, *cuts, n]):
             each = rows.part(slice(start, stop)) if cuts else rows
-            make = partial(
-                Predictions,
-                locations=each.locations,
-                keys=each.keys,
-                versions=each.versions,
-                global_versions=None if version is None else np.full(stop - start, version),
-                losses=each.losses,
-                outputs=outputs,
-                gate=_padded(each.gate, model.most_experts) if self.gate else None,
-            )
-            if known is None:
-                intervals = None
-                if self.interval > 0.0:
-                    intervals = partial(mixture_intervals, *each.trace, self.interval, model.noise)
-                self._write(make(predictions=each.predictions, targets=each.targets, intervals=intervals))
-                continue
-            M = int(known[start])
-            probabilities = each.predictions[:, :M]
-            self._write(
-                make(
-                    predictions=[names[at] for at in probabilities.argmax(axis=1)] if M else [None] * (stop - start),
-                    targets=each.labels or [],
-                    classes=tuple(names[:M]),
-                    probabilities=probabilities,
+            said: dict[str, Any] = {"predictions": each.predictions, "targets": each.targets}
+            if known is not None:
+                M = int(known[start])
+                probabilities = each.predictions[:, :M]
+                said = {
+                    "predictions": [names[at] for at in probabilities.argmax(axis=1)] if M else [None] * (stop - start),
+                    "targets": each.labels or [],
+                    "classes": tuple(names[:M]),
+                    "probabilities": probabilities,
+                }
+            elif self.interval > 0.0:
+                said["intervals"] = partial(mixture_intervals, *each.trace, self.interval, model.noise)
+            with self.wait.call(Outcome.UNKNOWN):
+                self.sink.write(
+                    Predictions(
+                        locations=each.locations,
+                        keys=each.keys,
+                        versions=each.versions,
+                        global_versions=None if version is None else np.full(stop - start, version),
+                        losses=each.losses,
+                        outputs=outputs,
+                        gate=_padded(each.gate, model.most_experts) if self.gate else None,
+                        **said,
+                    )
                 )
-            )
-
-    def _write(self, rows: Predictions) -> None:
-        with self.wait.call(Outcome.UNKNOWN):
-            self.sink.write(rows)
 
 
 def _padded(values: FloatArray, size: int) -> FloatArray:

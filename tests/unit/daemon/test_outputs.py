@@ -1,13 +1,16 @@
 """How long a sink keeps its callers waiting is seen from another thread."""
 
 import threading
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from streammoe.daemon.outputs import Outputs
 from streammoe.errors import RetriableCheckpointError, RetriableSinkError
+from streammoe.kernels.state import Trace
 from streammoe.pipeline.sink_wait import Outcome, SinkWait
-from streammoe.pipeline.writing import PredictionWriter
+from streammoe.pipeline.writing import PredictionWriter, Written
 from tests.kafka_lab.lab import wait_until
 
 
@@ -32,6 +35,14 @@ def fail(error):
     raise error
 
 
+def write_row(sink, wait):
+    """Write a prediction."""
+    one, trace = np.ones((1, 1)), Trace(*np.ones((3, 0)))
+    row = Written([{"row": 0}], None, np.ones(1, np.int64), one, one, None, np.ones(1), trace, one)
+    model = SimpleNamespace(output_names=["y"])
+    PredictionWriter(sink, 0.0, gate=False, wait=wait).write(row, model, ("y",), None, None)
+
+
 def started(call):
     thread = threading.Thread(target=call)
     thread.start()
@@ -51,7 +62,7 @@ def test_a_call_is_a_wait_while_it_lasts(section, call):
     calls = {"flush": found.flush, "begin_flush": found.begin_flush, "commit": lambda: found.commit({}, 1)}
     calls["write"] = lambda: found.write(["a letter"])
     if section == "predictions":
-        calls["write"] = lambda: PredictionWriter(sinks[section], 0.0, gate=False, wait=wait)._write([])
+        calls["write"] = lambda: write_row(sinks[section], wait)
     assert wait.seconds == 0
     thread = started(calls[call])
     wait_until(lambda: wait.seconds > 0.02, "it waits")
@@ -99,7 +110,7 @@ def test_a_wait_goes_on_between_attempts_and_over_a_new_sink_until_one_succeeds(
         pass
     lasted = wait.seconds
     assert lasted > 0
-    PredictionWriter(Sink(), 0.0, gate=False, wait=wait)._write([])  # which may only buffer
+    write_row(Sink(), wait)  # which may only buffer
     assert wait.seconds > lasted
     outputs(wait).flush()
     assert wait.seconds == 0
