@@ -308,7 +308,8 @@ class Checkpoints:
         if self._state.jumps is not None:
             self._state.jumps.add(written.generation, written.metadata["n"])
         self._commit(position)
-        self._metrics.observe_checkpoint(written.taken_at, written.seconds)
+        self._metrics.histogram("streammoe_checkpoint_seconds").observe(written.seconds)
+        self._metrics.health.saved_at = written.taken_at
         self._in_progress = 0
         self._unsaved_events.set(self.unsaved)
         LOGGER.debug("checkpoint %s after %.3f seconds", self.path, written.seconds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -139,10 +138,6 @@ AT_THE_START = (
 """Metrics that are true before any state is restored, however long a sink or a source takes to answer."""
 
 
-def _is_rejected(wait: SinkWait) -> bool:
-    return bool(wait.rejection())
-
-
 class Metrics:
     """The catalogue as live metrics in their own registry.
 
@@ -167,10 +162,8 @@ class Metrics:
         """Members of the portfolio whose weights are shown."""
         self._status = SourceStatus(ready=False, connected=False)
         self.gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self.health.saved_at)
-        for section in SINKS:
-            wait = self.health.waits[section]
-            self.gauge("streammoe_sink_waiting_seconds", section).set_function(partial(getattr, wait, "seconds"))
-            self.gauge("streammoe_sink_rejected", section).set_function(partial(_is_rejected, wait))
+        for section, wait in self.health.waits.items():
+            self._show_wait(section, wait)
         waits = self.health.waits
         self.counter("streammoe_sink_waited_seconds_total").compute = lambda: {
             section: waits[section].total for section in SINKS
@@ -208,11 +201,6 @@ class Metrics:
         if losses is not None:
             self._raise("streammoe_guard_jumps_total", losses.jumps)
             self.gauge("streammoe_guard_high_windows").set(len(losses.high))
-
-    def observe_checkpoint(self, taken_at: float, seconds: float) -> None:
-        """Record a checkpoint whose state was taken at `taken_at` (`time.monotonic`) and durable `seconds` later."""
-        self.histogram("streammoe_checkpoint_seconds").observe(seconds)
-        self.health.saved_at = taken_at
 
     def count_reload(self, outcome: str) -> None:
         """Count a reload of the settings; the outcome is one of `RELOAD_OUTCOMES`."""
@@ -285,6 +273,10 @@ class Metrics:
                 self.live.remove(name, topic, str(partition))
             for (topic, partition), value in values.items():
                 self.gauge(name, topic, str(partition)).set(value)
+
+    def _show_wait(self, section: str, wait: SinkWait) -> None:
+        self.gauge("streammoe_sink_waiting_seconds", section).set_function(lambda: wait.seconds)
+        self.gauge("streammoe_sink_rejected", section).set_function(lambda: bool(wait.rejection()))
 
     def _raise(self, name: str, total: int, *labels: str) -> None:
         """Raise a counter to a total; one that falls, such as of another model, counts on from there."""

@@ -107,6 +107,7 @@ def test_a_checkpoint_is_due_after_so_many_seconds_and_time_alone_saves_nothing(
     ran = build(GOOD[:1000], saves=every(10**9, 10.0), before_poll=tick, endless=True)
     ran.run(stop)
     assert ran.store.positions == [100, 400, 700, 1000]
+    assert ran.daemon.metrics.health.saved_at == 1040.0, "from when its age is counted"
 
 
 def test_where_a_checkpoint_takes_long_learning_has_as_much_time_until_the_next_one(build, clock, monkeypatch):

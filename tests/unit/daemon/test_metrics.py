@@ -55,7 +55,7 @@ def published(model, scores):
     metrics = Metrics()
     metrics.count({"learned": 150}, {"malformed": 3})
     metrics.histogram("streammoe_batch_seconds").observe(0.02)
-    metrics.observe_checkpoint(0.0, 0.004)
+    metrics.histogram("streammoe_checkpoint_seconds").observe(0.004)
     metrics.histogram("streammoe_checkpoint_pause_seconds").observe(0.002)
     metrics.publish(model, scores, (30, 120))
     metrics.follow(lambda: status({0: 7}, {0: 3}, reconnected=1)._replace(held_back={TopicPartition("t", 0): 2}))
@@ -209,7 +209,7 @@ def test_the_age_of_the_checkpoint_grows_until_the_next_one(monkeypatch):
     for time, taken_at in ((130.0, None), (130.0, 129.0), (131.5, None)):
         now[0] = time
         if taken_at is not None:  # what was learned while it was written would be lost, too
-            metrics.observe_checkpoint(taken_at, 0.8)
+            metrics.health.saved_at = taken_at
         ages.append(samples(metrics)["checkpoint_age_seconds",])
     assert ages == [30.0, 1.0, 2.5]
 
