@@ -23,6 +23,7 @@ from benchmarks.real.streams import Stream
 from streammoe.configuration import settings_from
 from streammoe.daemon.model import compile_kernels, model_from
 from streammoe.invocation import python
+from streammoe.model.learn_rows import introduce
 
 LEAST_PROBABILITY = 1e-15
 """Lower bound in log-losses, as in the scores of `streammoe evaluate`."""
@@ -140,7 +141,7 @@ def ours(stream: Stream, n: int, **model_settings: Any) -> Predicted:
         if name in stream.numbers:
             X[:, j] = stream.numbers[name][:n]
     targets: Any = list(stream.y[:n]) if stream.classify else stream.codes[:n, None]
-    model.introduce(stream.columns, X[:1], targets[:1])
+    introduce(model.learner, stream.columns, X[:1], targets[:1])
     values = np.zeros((n, max(stream.n_classes, 1)))
     losses = np.zeros(n)
     rejected = 0

@@ -239,7 +239,7 @@ class Metrics:
 
     def _publish_experts(self, model: MixtureOfExperts) -> None:
         masses = model.masses
-        for expert in range(model.most_experts):
+        for expert in range(model.options.most_experts):
             self.gauge("streammoe_expert_mass", str(expert)).set(masses[expert] if expert < len(masses) else math.nan)
         # Comparing all experts costs as much as learning K events: too much to do after each batch of one.
         n_experts, at = self._compared
@@ -250,7 +250,7 @@ class Metrics:
         for condition in CONDITIONS:
             found = sum(expert["condition"] == condition for expert in experts)
             self.gauge("streammoe_experts", condition).set(found)
-        for k in range(model.most_experts):
+        for k in range(model.options.most_experts):
             for name in ("loss", "divergence"):
                 value = experts[k][name] if k < len(experts) else None
                 self.gauge(f"streammoe_expert_{name}", str(k)).set(math.nan if value is None else value)

@@ -31,14 +31,14 @@ from streammoe.options import (
     WarmUp,
 )
 from streammoe.schedules import Schedule
-from streammoe.types import as_python
+from streammoe.types import AnyArray, FloatArray, as_python
 
 INSTEAD = {"lags": "put earlier labels or inputs into x, as features with names of their own"}
 """What to do without an argument that only another kind of estimator has."""
 
 
 class RegressorArguments(MixtureOfExperts):
-    """Constructor of the regressors."""
+    """Constructor of the regressors, and what they share."""
 
     options_type: ClassVar = RegressorOptions
 
@@ -72,6 +72,11 @@ class RegressorArguments(MixtureOfExperts):
         lags: int | str | Lags | None = None,
     ) -> None:
         super().__init__(locals())
+
+    def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
+        """Predict each row of X (n, P) by the regression function, shape (n,), or (n, Q) for several outputs."""
+        predictions: FloatArray = self.learner.predict(self._table(X, feature_names))
+        return predictions
 
 
 class ClassifierArguments(MixtureOfExperts):

@@ -6,40 +6,35 @@ import copy
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from river import base
 
 from streammoe.columns.kinds import ColumnKind
 from streammoe.columns.layout import Additions
-from streammoe.distributions import ExpertNoise, Gaussian
-from streammoe.engine.drift import Drift
-from streammoe.engine.members.average import Average
-from streammoe.engine.members.curved import Curved
-from streammoe.engine.members.latest import Latest
-from streammoe.engine.members.one_expert import OneExpert
-from streammoe.engine.members.refitted import Refitted
-from streammoe.engine.portfolio import SINGLE
+from streammoe.distributions import Gaussian
 from streammoe.errors import ConfigError
-from streammoe.estimators.frames import table_by_names, targets_by_names
+from streammoe.estimators.frames import beside, table_by_names, table_of, targets_by_names
+from streammoe.estimators.inspected import Inspected
 from streammoe.fields import Change
 from streammoe.model import checkpoint, learn_rows
 from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
 from streammoe.model.learner import Learner
-from streammoe.model.parameters import parameters_of
+from streammoe.model.parameters import continue_from, experts_in
 from streammoe.model.tables import Events, Table
 from streammoe.model.targets import Targets
 from streammoe.options import CHOICES, FeatureOptions, Options, as_arguments, checked
 from streammoe.persistence import durable, pieces, state_digest
 from streammoe.types import AnyArray, FloatArray, as_python
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-class MixtureOfExperts(base.Estimator):
+
+class MixtureOfExperts(Inspected):
     """Base class of all estimators: checked arguments, and a learner to which they delegate."""
 
-    options_type: ClassVar[type[Options]]
     several_outputs: ClassVar[bool | None] = None
     """Whether there may be more than one output; None if that does not matter."""
 
@@ -86,13 +81,14 @@ class MixtureOfExperts(base.Estimator):
 
     # -- One event -----------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def learn_one(self, x: Mapping[Any, Any], y: Any, w: float = 1.0) -> None:
         """Learn one event that counts `w` times.
 
         Raises:
-            InvalidEvent: a value would poison the model; nothing was changed.
+            InvalidEvent: a value is invalid or would make a parameter non-finite, the outputs are other ones, or a
+                label cannot be added; nothing was changed.
         """
+        self.learner.learn_one(x, y, w)
 
     @abstractmethod
     def predict_one(self, x: Mapping[Any, Any]) -> Any:
@@ -130,6 +126,14 @@ class MixtureOfExperts(base.Estimator):
         y, names = targets_by_names(self.learner.targets, y)
         return learn_array(self.learner, table, y, w, names)
 
+    def learn_many(self, X: pd.DataFrame, y: Any, w: AnyArray | None = None) -> None:
+        """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
+
+        Raises:
+            InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
+        """
+        learn_array(self.learner, table_of(self.learner.encoder, X), beside(X, y, "y"), beside(X, w, "w"))
+
     def log_likelihood_array(
         self, X: AnyArray, y: AnyArray, *, feature_names: Sequence[Any] | None = None
     ) -> FloatArray:
@@ -142,29 +146,6 @@ class MixtureOfExperts(base.Estimator):
         return table_by_names(self.learner.encoder, X, feature_names, known=True)
 
     # -- Rows of a stream ----------------------------------------------------------------------------------------------
-
-    def introduce(
-        self,
-        names: Sequence[Any],
-        row: FloatArray,
-        targets: Any,
-        *,
-        kinds: Sequence[ColumnKind] | None = None,
-        awaited: Sequence[Any] = (),
-    ) -> None:
-        """Fix the fields to those of the first event, (1, F) with its target; nothing is learned.
-
-        Args:
-            names: of the fields.
-            row: their values.
-            targets: as in `learn_rows`.
-            kinds: what the fields hold; by default what the arguments say, and numbers otherwise.
-            awaited: names of columns without a value in this event, which join with their first one (`learn_wider`).
-
-        Raises:
-            InvalidEvent: there is no field, a value is out of range, or the label is invalid; nothing was changed.
-        """
-        learn_rows.introduce(self.learner, names, row, targets, kinds, awaited)
 
     def learn_rows(
         self,
@@ -196,7 +177,7 @@ class MixtureOfExperts(base.Estimator):
         X: FloatArray,
         targets: Any,
         *,
-        texts: Mapping[Any, Sequence[str | None]] | None = None,
+        texts: Mapping[Any, Sequence[str | None]],
         traced: bool = False,
     ) -> Outcome:
         """Score rows whose columns another model has read, and learn nothing.
@@ -206,8 +187,7 @@ class MixtureOfExperts(base.Estimator):
             X: (n, P) numbers, NaN where missing; it may be overwritten.
             targets, texts, traced: as in `learn_rows`. A label that the model does not know has an infinite loss.
         """
-        table = Table(X, list(names), texts or {})
-        return learn_rows.score_rows(self.learner, table, targets, traced=traced)
+        return learn_rows.score_rows(self.learner, Table(X, list(names), texts), targets, traced=traced)
 
     def learn_wider(
         self,
@@ -232,185 +212,42 @@ class MixtureOfExperts(base.Estimator):
         additions = Additions(tuple(names), kinds=tuple(kinds))
         return learn_rows.learn_wider(self.learner, additions, Events(X, texts, targets, w), traced=traced, lags=lags)
 
-    # -- Looking inside ------------------------------------------------------------------------------------------------
+    # -- Continuing from given statistics ------------------------------------------------------------------------------
 
-    @property
-    def is_choosing(self) -> bool:
-        """Whether the model selects the number of experts."""
-        return self.options.is_choosing
-
-    @property
-    def most_experts(self) -> int:
-        """Maximum number of experts."""
-        return self.options.most_experts
-
-    @property
-    def member_names(self) -> tuple[str, ...]:
-        """Names of all members that the portfolio may have; none where the average predicts alone."""
-        options = self.options
-        if not options.has_portfolio:
-            return ()
-        permanent = (Average.name, Latest.name, OneExpert.name)
-        refitted = (Refitted.name,) * options.has_refits
-        return (*permanent, *refitted, *(kind.name for kind in SINGLE), *(Curved.name,) * options.has_curved)
-
-    @property
-    def member_weights(self) -> dict[str, float]:
-        """How much each member of the portfolio counts in the next prediction; empty where the average predicts alone.
-
-        ``average`` and ``latest`` are the mixture by the mean of its parameters and by its current ones; ``one_expert``
-        is a single expert that forgets, ``steady`` one that forgets little and sees inputs beyond the range seen before
-        as they are, and ``floor`` one without inputs; while they take part, ``quick`` is one that forgets at once,
-        ``curved`` one that sees squares and products of inputs, and ``refitted`` the mixture as it was fitted again to
-        more events.
-        The weights add up to 1. During warm-up there is no portfolio yet.
-        """
-        return self.learner.member_weights
-
-    @property
-    def is_classifier(self) -> bool:
-        """Whether targets are labels of classes."""
-        return self.learner.targets.are_labels
-
-    @property
-    def n(self) -> int:
-        """Number of events learned, including those in the warm-up buffer."""
-        return self.learner.n
-
-    @property
-    def fields(self) -> list[Any]:
-        """Names of the fields of events, in the order of raw rows; without categories and times, `feature_names`."""
-        return list(self.learner.encoder.own_fields)
-
-    def lags_of_next(self) -> dict[str, float | None]:
-        """Return the lags that the next event sees, by the names of these features; None where one is missing.
-
-        Where a target becomes known only after later events were predicted, add them to the event before it is
-        predicted, and learn the event with them: what an event itself holds comes before what the model remembers.
-        """
-        context = self.learner.context
-        if context.lags is None:
-            return {}
-        values = context.lags.latest(context.targets.n_outputs).tolist()
-        names = self.learner.encoder.lagged
-        return {name: None if value != value else value for name, value in zip(names, values, strict=True)}  # noqa: PLR0124
-
-    @property
-    def column_kinds(self) -> dict[Any, ColumnKind]:
-        """What each field holds: ``"number"``, ``"category"`` or ``"time"``; truth values are numbers."""
-        return dict(self.learner.encoder.columns.own_kinds)
-
-    @property
-    def awaited(self) -> list[Any]:
-        """Names of columns that join `fields` with their first value."""
-        return list(self.learner.encoder.columns.awaited)
-
-    @property
-    def feature_names(self) -> list[Any]:
-        """Names of the columns, in the order of the parameters: ``temperature``, ``color=red``, ``t:day_sin``."""
-        return list(self.learner.encoder.feature_names)
-
-    @property
-    def n_expert_features(self) -> int:
-        """Number of expert features p_v, including intercept and powers."""
-        return self.learner.encoder.n_expert_features
-
-    @property
-    def output_names(self) -> list[Any]:
-        """Names of several outputs, or the labels encountered so far, in the order of the parameters."""
-        return list(self.learner.targets.names)
-
-    @property
-    def noise(self) -> ExpertNoise:
-        """Noise of an output at scale 1, given the expert; meaningless for a classifier."""
-        return self.learner.context.family.noise
-
-    @property
-    def is_warming_up(self) -> bool:
-        """Whether the warm-up is not over."""
-        return self.learner.phase.leader is None
-
-    @property
-    def chosen_n_experts(self) -> int | None:
-        """Number of experts of the serving mixture; None before there is one."""
-        state = self.learner.state
-        return None if state is None else len(state.masses)
-
-    @property
-    def n_outliers(self) -> int:
-        """Number of events since the warm-up that Gaussian experts with tails counted less, as outliers.
-
-        Experts that have more than half of the responsibility for such an event find it beyond their tail before they
-        learn it. Other kinds of experts, and a classifier, count none.
-        """
-        return int(self.learner.context.outliers[0])
-
-    @property
-    def drifts(self) -> int:
-        """Number of drifts detected so far; 0 without a detector."""
-        detector = self.learner.context.detector
-        return 0 if detector is None else detector.drifts
-
-    @property
-    def last_drift(self) -> Drift | None:
-        """The latest drift, with losses in the target's own units; None if there was none."""
-        return self.learner.last_drift
-
-    @property
-    def step_size(self) -> float:
-        """Step size γ of the next event."""
-        return self.learner.step_size
-
-    def step_size_at(self, n: int) -> float:
-        """Return the schedule's γ of the n-th event, counted from 1, as if no drift were detected."""
-        return self.learner.context.options.schedule(n)
-
-    @property
-    def masses(self) -> FloatArray:
-        """Return each expert's share of events, (K,): m_k / Σ m; NaN during warm-up."""
-        return self.learner.masses
-
-    def gate_one(self, x: Mapping[Any, Any]) -> FloatArray:
-        """Return the gate's probabilities g_k(x), (K,); NaN during warm-up, where provisional experts come and go."""
-        return self.learner.gate(x)
-
-    def experts(self) -> list[dict[str, Any]]:
-        """Return diagnostics of each expert; empty during warm-up.
-
-        Returns:
-            For each expert ``share``, its share of events; ``loss``, the mean −log e_k(y|x) of those, in the target's
-            own units; ``nearest``, the most similar expert, or None, and ``divergence`` from it in nats per event, or
-            None; ``condition``: "alive", "starved" or "duplicate" (docs/experts.md).
-        """
-        return self.learner.experts()
-
-    @property
-    def convergence_residual(self) -> float:
-        """Return ‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted: near 0 at a stationary point; NaN during warm-up."""
-        return self.learner.convergence_residual
-
-    def is_finite(self) -> bool:
-        """Return whether every number in the state is finite; anything else is a bug."""
-        return self.learner.phase.is_finite()
-
-    def parameters(self, *, averaged: bool = False) -> dict[str, Any]:
-        """Return copies of the parameters and statistics, in the model's own (standardized) coordinates.
+    @classmethod
+    def from_parameters(
+        cls,
+        parameters: Mapping[str, Any],
+        *,
+        feature_names: Sequence[Any],
+        average: Mapping[str, AnyArray] | None = None,
+        n_average: int | None = None,
+        **arguments: Any,
+    ) -> Self:
+        """Create a model that continues from exactly these statistics, without warm-up.
 
         Args:
-            averaged: return the averaged parameters, the first member of a portfolio, instead of the raw iterate.
-
-        Returns:
-            ``gate`` (K−1, p_w); ``experts`` (K, Q, p_v), or (K, M−1, p_v) for a classifier, whose first class is the
-            reference; ``variances`` (K, Q) or (K, Q, Q), not for a classifier; ``masses`` (K,); ``gate_gram``
-            (p_w, p_w); ``expert_grams`` (K, p_v, p_v); ``n``, number of events; ``decay`` (Π(1−γ) since the last
-            refresh), ``prior_weight`` and ``prior``, which the recursion needs too; ``scale`` where inputs are
-            standardized; ``ranges`` where inputs and predictions are held to what was seen.
-            Feature order: intercept, degree 1 in the order of `feature_names`, degree 2, …
+            parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior``, ``scale`` and ``ranges``
+                may be omitted.
+            feature_names: names of the columns, in the order of the parameters.
+            average: ``gate``, ``experts`` and, but for classes, ``variances`` that serve; by default the average
+                restarts.
+            n_average: number of iterates in `average`.
+            **arguments: arguments of the constructor; `n_experts` follows from the parameters, and the covariance of
+                several outputs. ``target_names`` are names of several outputs in the order of the parameters, by
+                default y0, y1, …; `classes` are labels in that order, the reference first, by default 0, 1, …
 
         Raises:
-            ConfigError: the warm-up is not over, so there is no mixture yet.
+            ConfigError: an entry is missing or has a shape that does not fit the others.
         """
-        return parameters_of(self.learner, averaged=averaged)
+        model = cls._blank(parameters, arguments)
+        continue_from(model.learner, parameters, feature_names, average, n_average)
+        return model
+
+    @classmethod
+    def _blank(cls, parameters: Mapping[str, Any], arguments: Mapping[str, Any]) -> Self:
+        """Return a model that has learned nothing, with the outputs of parameters."""
+        return cls(**{"n_experts": len(experts_in(parameters)), **arguments})
 
     # -- External changes ----------------------------------------------------------------------------------------------
 

@@ -9,10 +9,9 @@ from river import base
 
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import ClassifierArguments, named_after_class
-from streammoe.estimators.frames import beside, frame_like, series_like, table_of
+from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.experts import families
-from streammoe.model.learn_array import learn_array
-from streammoe.model.parameters import continue_from, experts_in
+from streammoe.model.parameters import experts_in
 from streammoe.model.targets import ClassTarget, Label, likeliest
 from streammoe.options import ClassifierOptions, FeatureOptions, WarmUp, documented
 from streammoe.types import AnyArray, FloatArray
@@ -62,21 +61,20 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
         options = cast("ClassifierOptions", self.options)
         return ClassTarget(families()["categorical"], options.classes, options.max_classes)
 
+    @classmethod
+    def _blank(cls, parameters: Mapping[str, Any], arguments: Mapping[str, Any]) -> Self:
+        n_classes, labels = experts_in(parameters).shape[1] + 1, arguments.get("classes")
+        if labels is not None and len(labels) != n_classes:
+            raise ConfigError(f"classes: got {len(labels)} labels; the parameters have {n_classes} classes")
+        labels = tuple(range(n_classes)) if labels is None else labels
+        return super()._blank(parameters, {**arguments, "classes": labels})
+
     @property
     def class_labels(self) -> list[Label]:
         """Labels encountered so far, or all that were given, in the order of the parameters."""
         return self.output_names
 
     # -- River's contract ------------------------------------------------------------------------------------------
-
-    def learn_one(self, x: Mapping[Any, Any], y: Label, w: float = 1.0) -> None:
-        """Learn one event that counts `w` times.
-
-        Raises:
-            InvalidEvent: a value is invalid or would make a parameter non-finite, or a label cannot be added; nothing
-                was changed.
-        """
-        self.learner.learn_one(x, y, w)
 
     def predict_proba_one(self, x: Mapping[Any, Any], **kwargs: Any) -> dict[Label, float]:
         """Predict the probability of each label at `x`; empty before a label is known."""
@@ -99,14 +97,6 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
         """Predict the likeliest label for each row of X (n, P), shape (n,); None before a label is known."""
         return likeliest(self.output_names, self.predict_proba_array(X, feature_names=feature_names))
 
-    def learn_many(self, X: pd.DataFrame, y: pd.Series, w: AnyArray | None = None) -> None:
-        """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
-
-        Raises:
-            InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
-        """
-        learn_array(self.learner, table_of(self.learner.encoder, X), beside(X, y, "y"), beside(X, w, "w"))
-
     def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """Predict the probability of each label for each row of a frame, with the frame's index."""
         return frame_like(X, self.learner.predict(table_of(self.learner.encoder, X)), self.output_names)
@@ -114,39 +104,3 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """Predict the likeliest label for each row of a frame, with the frame's index."""
         return series_like(X, likeliest(self.output_names, self.learner.predict(table_of(self.learner.encoder, X))))
-
-    # -- Continuing from given statistics ------------------------------------------------------------------------------
-
-    @classmethod
-    def from_parameters(
-        cls,
-        parameters: Mapping[str, Any],
-        *,
-        feature_names: Sequence[Any],
-        classes: Sequence[Label] | None = None,
-        average: Mapping[str, AnyArray] | None = None,
-        n_average: int | None = None,
-        **arguments: Any,
-    ) -> Self:
-        """Create a model that continues from exactly these statistics, without warm-up.
-
-        Args:
-            parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior``, ``scale`` and ``ranges``
-                may be omitted.
-            feature_names: names of the columns, in the order of the parameters.
-            classes: labels in the order of the parameters, the reference first; by default 0, 1, …
-            average: ``gate`` and ``experts`` that serve; by default the average restarts.
-            n_average: number of iterates in `average`.
-            **arguments: arguments of the constructor; `n_experts` follows from the parameters.
-
-        Raises:
-            ConfigError: an entry is missing or has a shape that does not fit the others.
-        """
-        experts = experts_in(parameters)
-        n_classes = experts.shape[1] + 1
-        labels = tuple(range(n_classes)) if classes is None else tuple(classes)
-        if len(labels) != n_classes:
-            raise ConfigError(f"classes: got {len(labels)} labels; the parameters have {n_classes} classes")
-        model = cls(**{"n_experts": len(experts), "classes": labels, **arguments})
-        continue_from(model.learner, parameters, feature_names, average, n_average)
-        return model

@@ -14,7 +14,7 @@ from streammoe.estimators.arguments import RegressorArguments, named_after_class
 from streammoe.estimators.frames import beside, check_frame, frame_like, table_of, targets_by_names
 from streammoe.experts import family_of
 from streammoe.model.learn_array import learn_array
-from streammoe.model.parameters import continue_from, experts_in
+from streammoe.model.parameters import experts_in
 from streammoe.model.targets import VectorTarget
 from streammoe.options import (
     FeatureOptions,
@@ -22,7 +22,7 @@ from streammoe.options import (
     WarmUp,
     documented,
 )
-from streammoe.types import AnyArray, FloatArray
+from streammoe.types import AnyArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,6 +63,15 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
     def _new_targets(self) -> VectorTarget:
         return VectorTarget(family_of(cast("RegressorOptions", self.options).expert))
 
+    @classmethod
+    def _blank(cls, parameters: Mapping[str, Any], arguments: Mapping[str, Any]) -> Self:
+        covariance: Any = "full" if np.ndim(parameters.get("variances", 0.0)) == 3 else "diagonal"
+        others = {name: value for name, value in arguments.items() if name != "target_names"}
+        model = super()._blank(parameters, {"expert": Gaussian(covariance), **others})
+        names = arguments.get("target_names")
+        model.set_targets([f"y{q}" for q in range(experts_in(parameters).shape[1])] if names is None else names)
+        return model
+
     def set_targets(self, names: Sequence[Any]) -> None:
         """Fix the outputs of a model that has none yet, in this order.
 
@@ -75,12 +84,6 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
     # -- River's contract ------------------------------------------------------------------------------------------
 
     def learn_one(self, x: Mapping[Any, Any], y: Mapping[Any, float], w: float = 1.0, **kwargs: Any) -> None:
-        """Learn one event that counts `w` times.
-
-        Raises:
-            InvalidEvent: a value is invalid or would make a parameter non-finite, or the outputs are other ones;
-                nothing was changed.
-        """
         self.learner.learn_one(x, y, w)
 
     def predict_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
@@ -107,11 +110,6 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
 
     # -- Many at once ----------------------------------------------------------------------------------------------
 
-    def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
-        """Predict each row of X (n, P) by the regression function, shape (n, Q)."""
-        predictions: FloatArray = self.learner.predict(self._table(X, feature_names))
-        return predictions
-
     def learn_many(self, X: pd.DataFrame, y: pd.DataFrame, w: AnyArray | None = None) -> None:
         """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
 
@@ -127,39 +125,3 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
     def predict_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """Predict each row of a frame by the regression function: one column per output, with the frame's index."""
         return frame_like(X, self.learner.predict(table_of(self.learner.encoder, X)), self.output_names)
-
-    # -- Continuing from given statistics ------------------------------------------------------------------------------
-
-    @classmethod
-    def from_parameters(
-        cls,
-        parameters: Mapping[str, Any],
-        *,
-        feature_names: Sequence[Any],
-        target_names: Sequence[Any] | None = None,
-        average: Mapping[str, AnyArray] | None = None,
-        n_average: int | None = None,
-        **arguments: Any,
-    ) -> Self:
-        """Create a model that continues from exactly these statistics, without warm-up.
-
-        Args:
-            parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior``, ``scale`` and ``ranges``
-                may be omitted.
-            feature_names: names of the columns, in the order of the parameters.
-            target_names: names of the outputs, in the order of the parameters; by default y0, y1, …
-            average: ``gate``, ``experts`` and ``variances`` that serve; by default the average restarts.
-            n_average: number of iterates in `average`.
-            **arguments: arguments of the constructor; `n_experts` and the covariance of `expert` follow from the
-                parameters.
-
-        Raises:
-            ConfigError: an entry is missing or has a shape that does not fit the others.
-        """
-        experts = experts_in(parameters)
-        covariance: Any = "full" if np.ndim(parameters.get("variances", 0.0)) == 3 else "diagonal"
-        model = cls(**{"n_experts": len(experts), "expert": Gaussian(covariance), **arguments})
-        n_outputs = experts.shape[1]
-        model.set_targets([f"y{q}" for q in range(n_outputs)] if target_names is None else target_names)
-        continue_from(model.learner, parameters, feature_names, average, n_average)
-        return model

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from river import base
 
 from streammoe.distributions import Mixture
 from streammoe.estimators.arguments import RegressorArguments, named_after_class
-from streammoe.estimators.frames import beside, series_like, table_of
+from streammoe.estimators.frames import series_like, table_of
 from streammoe.experts import family_of
-from streammoe.model.learn_array import learn_array
-from streammoe.model.parameters import continue_from, experts_in
 from streammoe.model.targets import ScalarTarget
 from streammoe.options import (
     FeatureOptions,
@@ -20,7 +18,6 @@ from streammoe.options import (
     WarmUp,
     documented,
 )
-from streammoe.types import AnyArray, FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,14 +69,6 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
 
     # -- River's contract ------------------------------------------------------------------------------------------
 
-    def learn_one(self, x: Mapping[Any, Any], y: float, w: float = 1.0) -> None:
-        """Learn one event that counts `w` times.
-
-        Raises:
-            InvalidEvent: a value is invalid or would make a parameter non-finite; nothing was changed.
-        """
-        self.learner.learn_one(x, y, w)
-
     def predict_one(self, x: Mapping[Any, Any]) -> float:
         """Predict y at `x` by its mean, Σ_k g_k(x) Υ_k φ(x) of each member ([MM] eq. 14); 0 before learning.
 
@@ -103,48 +92,6 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
 
     # -- Many at once ----------------------------------------------------------------------------------------------
 
-    def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
-        """Predict each row of X (n, P) by the regression function, shape (n,)."""
-        predictions: FloatArray = self.learner.predict(self._table(X, feature_names))
-        return predictions
-
-    def learn_many(self, X: pd.DataFrame, y: pd.Series, w: AnyArray | None = None) -> None:
-        """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
-
-        Raises:
-            InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
-        """
-        learn_array(self.learner, table_of(self.learner.encoder, X), beside(X, y, "y"), beside(X, w, "w"))
-
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """Predict each row of a frame by the regression function, with the frame's index."""
         return series_like(X, self.learner.predict(table_of(self.learner.encoder, X)))
-
-    # -- Continuing from given statistics --------------------------------------------------------------------------
-
-    @classmethod
-    def from_parameters(
-        cls,
-        parameters: Mapping[str, Any],
-        *,
-        feature_names: Sequence[Any],
-        average: Mapping[str, AnyArray] | None = None,
-        n_average: int | None = None,
-        **arguments: Any,
-    ) -> Self:
-        """Create a model that continues from exactly these statistics, without warm-up.
-
-        Args:
-            parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior``, ``scale`` and ``ranges``
-                may be omitted.
-            feature_names: names of the columns, in the order of the parameters.
-            average: ``gate``, ``experts`` and ``variances`` that serve; by default the average restarts.
-            n_average: number of iterates in `average`.
-            **arguments: arguments of the constructor; `n_experts` follows from the parameters.
-
-        Raises:
-            ConfigError: an entry is missing or has a shape that does not fit the others.
-        """
-        model = cls(**{"n_experts": len(experts_in(parameters)), **arguments})
-        continue_from(model.learner, parameters, feature_names, average, n_average)
-        return model

@@ -13,6 +13,7 @@ import numpy as np
 from streammoe.columns.kinds import ColumnKind, described, not_found
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import MixtureOfExperts
+from streammoe.model.learn_rows import introduce
 from streammoe.notation import EVERY
 from streammoe.pipeline.decoders import FieldRoles, decoder, to_row
 from streammoe.pipeline.doubtful_values import EXAMINED, warn_of_values
@@ -148,7 +149,8 @@ class FeatureColumns:
                 }
                 row = to_row(values, self.roles(kinds), text=text)
                 stage = "validate"
-                self._model.introduce(
+                introduce(
+                    self._model.learner,
                     list(kinds),
                     np.array([row.x]),
                     [row.label] if self._model.is_classifier else np.array([row.y]),

@@ -92,7 +92,7 @@ class PredictionWriter:
                         global_versions=None if version is None else np.full(stop - start, version),
                         losses=each.losses,
                         outputs=outputs,
-                        gate=_padded(each.gate, model.most_experts) if self.gate else None,
+                        gate=_padded(each.gate, model.options.most_experts) if self.gate else None,
                         **said,
                     )
                 )

@@ -8,7 +8,7 @@ import copy
 import math
 import pickle
 import random
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -18,9 +18,12 @@ import pandas as pd
 import pytest
 
 from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, load
+from streammoe.columns.layout import Additions
 from streammoe.columns.values import seconds
 from streammoe.errors import REASONS
 from streammoe.estimators import model_of
+from streammoe.model.learn_rows import introduce, learn_rows, learn_wider
+from streammoe.model.tables import Events
 from streammoe.persistence import decode, encode
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
@@ -311,17 +314,20 @@ class Machine:
         self.name_targets()
         if not self.model.fields:
             names = sorted(feature_names(held[0]))
-            self.model.introduce(names, self.numbers(held[:1], names), self.targets(held[:1]))
+            introduce(self.model.learner, names, self.numbers(held[:1], names), self.targets(held[:1]))
         losses, predictions = [], []
         new = [i for i, each in enumerate(rows) if "late" in each and "late" not in self.model.fields and i != skipped]
         for start, stop in pairwise(sorted({0, len(rows), *new[:1], *(at + 1 for at in new[:1])})):
             piece, some = range(start, stop), rows[start:stop]
-            names, learn = list(self.model.fields), self.model.learn_rows
-            if start in new[:1]:
-                names, learn = [*names, "late"], partial(self.model.learn_wider, ["late"])
+            late = ("late",) if start in new[:1] else ()
             weights = np.array([each["w"] for each in some])
             texts = {"Z": [None if each.get("Z") is None else str(each["Z"]) for each in some]}
-            outcome = learn(self.numbers(some, names), self.targets(some), weights, texts=texts)
+            X = self.numbers(some, [*self.model.fields, *late])
+            events = Events(X, texts, self.targets(some), weights)
+            if late:
+                outcome = learn_wider(self.model.learner, Additions(late), events, traced=False)
+            else:
+                outcome = learn_rows(self.model.learner, events, traced=False)
             good = [j for j, i in enumerate(piece) if i != skipped]
             assert outcome.learned[good].all()
             if len(good) < len(piece):

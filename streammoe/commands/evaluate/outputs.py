@@ -102,8 +102,8 @@ def format_number(value: float) -> str:
 
 def describe_n_experts(model: MixtureOfExperts) -> str:
     """Describe the number of experts, or the maximum while it has not been selected yet."""
-    K = model.chosen_n_experts or model.most_experts
-    up_to = "up to " if model.is_choosing and model.chosen_n_experts is None else ""
+    K = model.chosen_n_experts or model.options.most_experts
+    up_to = "up to " if model.options.is_choosing and model.chosen_n_experts is None else ""
     return f"{up_to}{K} expert{'s' if K > 1 else ''}"
 
 

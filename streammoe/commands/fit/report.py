@@ -19,7 +19,8 @@ def table(result: FileFit, out: Path | None) -> str:
     score = ("accuracy", fit.accuracy) if fit.rmse is None else ("RMSE", fit.rmse)
     rounds = f"{fit.rounds:,} round{'' if fit.rounds == 1 else 's'}"
     shares = "  ".join(f"{share:.3f}" for share in fit.model.masses)
-    chosen = f"selected from 1 to {fit.model.most_experts}" if fit.model.is_choosing and fit.start == "warmup" else ""
+    options = fit.model.options
+    chosen = f"selected from 1 to {options.most_experts}" if options.is_choosing and fit.start == "warmup" else ""
     gained = f"penalized log-likelihood per row; {format_number(fit.trace[0].objective)} at the start"
     lines = [
         ("log-loss", format_number(fit.log_loss), "nats, mean over the fitted rows"),

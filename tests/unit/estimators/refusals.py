@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.model.learn_rows import introduce
 from streammoe.options import WarmUp
 from tests.unit.estimators.damages import quiet
 
@@ -149,7 +150,7 @@ REFUSALS = {
         MoERegressor, lambda m: m.learn_rows(np.ones((1, 7)), np.ones((1, 1))), "wrong_shape"
     ),
     "no feature at all": Refusal(
-        MoERegressor, lambda m: m.introduce([], np.empty((1, 0)), np.ones((1, 1))), "no_features"
+        MoERegressor, lambda m: introduce(m.learner, [], np.empty((1, 0)), np.ones((1, 1))), "no_features"
     ),
 }
 

@@ -5,6 +5,7 @@ import pytest
 
 from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.errors import ConfigError
+from streammoe.model.learn_rows import introduce
 from tests.unit.estimators.refusals import LATER, REFUSALS, trained
 
 
@@ -37,7 +38,7 @@ def test_columns_that_make_a_model_too_large_are_rejected_and_change_nothing(arg
     digest = begun.state_digest()
     for learn in (
         lambda: begun.learn_one(dict.fromkeys(WIDE, 0.5), 1.0),
-        lambda: fresh.introduce(WIDE, np.full((1, len(WIDE)), 0.5), np.array([[1.0]])),
+        lambda: introduce(fresh.learner, WIDE, np.full((1, len(WIDE)), 0.5), np.array([[1.0]])),
         lambda: fresh.learn_array(np.ones((2, len(WIDE))), np.ones(2), feature_names=WIDE),
     ):
         with pytest.raises(InvalidEvent) as rejected:

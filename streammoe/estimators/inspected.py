@@ -1,0 +1,198 @@
+"""What there is to see of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from river import base
+
+from streammoe.columns.kinds import ColumnKind
+from streammoe.distributions import ExpertNoise
+from streammoe.engine.drift import Drift
+from streammoe.engine.members.average import Average
+from streammoe.engine.members.curved import Curved
+from streammoe.engine.members.latest import Latest
+from streammoe.engine.members.one_expert import OneExpert
+from streammoe.engine.members.refitted import Refitted
+from streammoe.engine.portfolio import SINGLE
+from streammoe.model.learner import Learner
+from streammoe.model.parameters import parameters_of
+from streammoe.options import Options
+from streammoe.types import FloatArray
+
+
+class Inspected(base.Estimator):
+    """The learner of an estimator, to be looked into."""
+
+    options_type: ClassVar[type[Options]]
+    options: Options
+    learner: Learner
+
+    @property
+    def member_names(self) -> tuple[str, ...]:
+        """Names of all members that the portfolio may have; none where the average predicts alone."""
+        options = self.options
+        if not options.has_portfolio:
+            return ()
+        permanent = (Average.name, Latest.name, OneExpert.name)
+        refitted = (Refitted.name,) * options.has_refits
+        return (*permanent, *refitted, *(kind.name for kind in SINGLE), *(Curved.name,) * options.has_curved)
+
+    @property
+    def member_weights(self) -> dict[str, float]:
+        """How much each member of the portfolio counts in the next prediction; empty where the average predicts alone.
+
+        ``average`` and ``latest`` are the mixture by the mean of its parameters and by its current ones; ``one_expert``
+        is a single expert that forgets, ``steady`` one that forgets little and sees inputs beyond the range seen before
+        as they are, and ``floor`` one without inputs; while they take part, ``quick`` is one that forgets at once,
+        ``curved`` one that sees squares and products of inputs, and ``refitted`` the mixture as it was fitted again to
+        more events.
+        The weights add up to 1. During warm-up there is no portfolio yet.
+        """
+        return self.learner.member_weights
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether targets are labels of classes."""
+        return self.learner.targets.are_labels
+
+    @property
+    def n(self) -> int:
+        """Number of events learned, including those in the warm-up buffer."""
+        return self.learner.n
+
+    @property
+    def fields(self) -> list[Any]:
+        """Names of the fields of events, in the order of raw rows; without categories and times, `feature_names`."""
+        return list(self.learner.encoder.own_fields)
+
+    def lags_of_next(self) -> dict[str, float | None]:
+        """Return the lags that the next event sees, by the names of these features; None where one is missing.
+
+        Where a target becomes known only after later events were predicted, add them to the event before it is
+        predicted, and learn the event with them: what an event itself holds comes before what the model remembers.
+        """
+        context = self.learner.context
+        if context.lags is None:
+            return {}
+        values = context.lags.latest(context.targets.n_outputs).tolist()
+        names = self.learner.encoder.lagged
+        return {name: None if value != value else value for name, value in zip(names, values, strict=True)}  # noqa: PLR0124
+
+    @property
+    def column_kinds(self) -> dict[Any, ColumnKind]:
+        """What each field holds: ``"number"``, ``"category"`` or ``"time"``; truth values are numbers."""
+        return dict(self.learner.encoder.columns.own_kinds)
+
+    @property
+    def awaited(self) -> list[Any]:
+        """Names of columns that join `fields` with their first value."""
+        return list(self.learner.encoder.columns.awaited)
+
+    @property
+    def feature_names(self) -> list[Any]:
+        """Names of the columns, in the order of the parameters: ``temperature``, ``color=red``, ``t:day_sin``."""
+        return list(self.learner.encoder.feature_names)
+
+    @property
+    def n_expert_features(self) -> int:
+        """Number of expert features p_v, including intercept and powers."""
+        return self.learner.encoder.n_expert_features
+
+    @property
+    def output_names(self) -> list[Any]:
+        """Names of several outputs, or the labels encountered so far, in the order of the parameters."""
+        return list(self.learner.targets.names)
+
+    @property
+    def noise(self) -> ExpertNoise:
+        """Noise of an output at scale 1, given the expert; meaningless for a classifier."""
+        return self.learner.context.family.noise
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether the warm-up is not over."""
+        return self.learner.phase.leader is None
+
+    @property
+    def chosen_n_experts(self) -> int | None:
+        """Number of experts of the serving mixture; None before there is one."""
+        state = self.learner.state
+        return None if state is None else len(state.masses)
+
+    @property
+    def n_outliers(self) -> int:
+        """Number of events since the warm-up that Gaussian experts with tails counted less, as outliers.
+
+        Experts that have more than half of the responsibility for such an event find it beyond their tail before they
+        learn it. Other kinds of experts, and a classifier, count none.
+        """
+        return int(self.learner.context.outliers[0])
+
+    @property
+    def drifts(self) -> int:
+        """Number of drifts detected so far; 0 without a detector."""
+        detector = self.learner.context.detector
+        return 0 if detector is None else detector.drifts
+
+    @property
+    def last_drift(self) -> Drift | None:
+        """The latest drift, with losses in the target's own units; None if there was none."""
+        return self.learner.last_drift
+
+    @property
+    def step_size(self) -> float:
+        """Step size γ of the next event."""
+        return self.learner.step_size
+
+    def step_size_at(self, n: int) -> float:
+        """Return the schedule's γ of the n-th event, counted from 1, as if no drift were detected."""
+        return self.learner.context.options.schedule(n)
+
+    @property
+    def masses(self) -> FloatArray:
+        """Return each expert's share of events, (K,): m_k / Σ m; NaN during warm-up."""
+        return self.learner.masses
+
+    def gate_one(self, x: Mapping[Any, Any]) -> FloatArray:
+        """Return the gate's probabilities g_k(x), (K,); NaN during warm-up, where provisional experts come and go."""
+        return self.learner.gate(x)
+
+    def experts(self) -> list[dict[str, Any]]:
+        """Return diagnostics of each expert; empty during warm-up.
+
+        Returns:
+            For each expert ``share``, its share of events; ``loss``, the mean −log e_k(y|x) of those, in the target's
+            own units; ``nearest``, the most similar expert, or None, and ``divergence`` from it in nats per event, or
+            None; ``condition``: "alive", "starved" or "duplicate" (docs/experts.md).
+        """
+        return self.learner.experts()
+
+    @property
+    def convergence_residual(self) -> float:
+        """Return ‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted: near 0 at a stationary point; NaN during warm-up."""
+        return self.learner.convergence_residual
+
+    def is_finite(self) -> bool:
+        """Return whether every number in the state is finite; anything else is a bug."""
+        return self.learner.phase.is_finite()
+
+    def parameters(self, *, averaged: bool = False) -> dict[str, Any]:
+        """Return copies of the parameters and statistics, in the model's own (standardized) coordinates.
+
+        Args:
+            averaged: return the averaged parameters, the first member of a portfolio, instead of the raw iterate.
+
+        Returns:
+            ``gate`` (K−1, p_w); ``experts`` (K, Q, p_v), or (K, M−1, p_v) for a classifier, whose first class is the
+            reference; ``variances`` (K, Q) or (K, Q, Q), not for a classifier; ``masses`` (K,); ``gate_gram``
+            (p_w, p_w); ``expert_grams`` (K, p_v, p_v); ``n``, number of events; ``decay`` (Π(1−γ) since the last
+            refresh), ``prior_weight`` and ``prior``, which the recursion needs too; ``scale`` where inputs are
+            standardized; ``ranges`` where inputs and predictions are held to what was seen.
+            Feature order: intercept, degree 1 in the order of `feature_names`, degree 2, …
+
+        Raises:
+            ConfigError: the warm-up is not over, so there is no mixture yet.
+        """
+        return parameters_of(self.learner, averaged=averaged)
