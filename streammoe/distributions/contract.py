@@ -20,8 +20,7 @@ class ExpertNoise(ABC):
     begins with the sentence that the reference shows. Settings are read without SciPy, whose import takes a while:
     methods get its functions from `special`.
 
-    Arrays go through SciPy's functions element by element; single numbers, of which a search for a quantile needs many,
-    may have faster implementations.
+    Arrays go through SciPy's functions element by element.
     """
 
     name: ClassVar[str]
@@ -69,18 +68,6 @@ class ExpertNoise(ABC):
     @abstractmethod
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None) -> FloatArray:
         """Draw random numbers."""
-
-    def pdf_at(self, z: float) -> float:
-        """Return `pdf` of a single number."""
-        return float(self.pdf(np.asarray(z)))
-
-    def cdf_at(self, z: float) -> float:
-        """Return `cdf` of a single number."""
-        return float(self.cdf(np.asarray(z)))
-
-    def quantile_at(self, q: float) -> float:
-        """Return `quantile` of a single probability."""
-        return float(self.quantile(np.asarray(q)))
 
     # -- Several outputs -----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,7 +19,6 @@ from streammoe.types import FloatArray
 
 ROOT_2PI = math.sqrt(2.0 * math.pi)
 _ROOT_2 = math.sqrt(2.0)
-_STANDARD = NormalDist()
 _FAR = 40.0
 """Deviations from its centre at which a Gaussian density underflows."""
 
@@ -71,7 +69,7 @@ class Gaussian(ExpertNoise):
     Of several outputs it is independent, or correlated if `covariance` is "full"; they share one weight per event.
 
     >>> noise = Gaussian(tail=4.0)
-    >>> round(noise.pdf_at(8.0) / noise.pdf_at(4.0) * 2**16, 6), Gaussian(tail=math.inf).variance
+    >>> round(float(np.divide(*noise.pdf(np.array([8.0, 4.0])))) * 2**16, 6), Gaussian(tail=math.inf).variance
     (1.0, 1.0)
     """
 
@@ -168,31 +166,6 @@ class Gaussian(ExpertNoise):
         lengths = math.sqrt(law.square) * (1.0 - rng.random(len(far))) ** (-1.0 / (law.square - n_outputs))
         rows[far] *= (lengths / np.sqrt(squares[far]))[:, None]
         return rows.reshape(drawn.shape)
-
-    def pdf_at(self, z: float) -> float:
-        if abs(z) > self.tail:
-            law = law_of(self.tail, 1)
-            return math.exp(-0.5 * law.square - law.square * math.log(abs(z) / self.tail)) / ROOT_2PI / law.total
-        return math.exp(-0.5 * z * z) / ROOT_2PI / law_of(self.tail, 1).total
-
-    def cdf_at(self, z: float) -> float:
-        law = law_of(self.tail, 1)
-        if z > 0.0 and self.tail < math.inf:
-            return 1.0 - self.cdf_at(-z)
-        if -z > self.tail:
-            return 0.5 * law.tail * math.exp((1.0 - law.square) * math.log(-z / self.tail)) / law.total
-        return (0.5 * math.erfc(-z / _ROOT_2) + 0.5 * (law.tail - law.edge)) / law.total
-
-    def quantile_at(self, q: float) -> float:
-        if math.isinf(self.tail):
-            return _STANDARD.inv_cdf(q)
-        if q > 0.5:
-            return -self.quantile_at(1.0 - q)
-        law = law_of(self.tail, 1)
-        mass = q * law.total
-        if mass < 0.5 * law.tail:
-            return -self.tail * math.exp(math.log(0.5 * law.tail / mass) / (law.square - 1.0))
-        return _STANDARD.inv_cdf(0.5 + (q - 0.5) * law.total if q > 0.25 else mass + 0.5 * (law.edge - law.tail))
 
     def log_density(self, squares: FloatArray, n_outputs: int) -> FloatArray:
         law = law_of(self.tail, n_outputs)

@@ -86,15 +86,12 @@ class Mixture:
         if not np.all((probabilities > 0.0) & (probabilities < 1.0)):
             raise ConfigError(f"q: got {shown(q)}; a probability must lie between 0 and 1, both excluded")
         alive = self.shares > 0.0
-        shares = self.shares[alive].tolist()
-        means = self.means[alive].tolist()
-        scales = np.sqrt(self.squares[alive]).tolist()
-        mirrored = [-mean for mean in means]
+        shares, means, scales = self.shares[alive], self.means[alive], np.sqrt(self.squares[alive])
 
         def find(probability: float) -> float:
             # Compute upper quantiles as lower ones of −Y: 1 − q is exact there, and precision is not lost.
             if probability > 0.5:
-                return -_lower_quantile(1.0 - probability, shares, mirrored, scales, self.noise)
+                return -_lower_quantile(1.0 - probability, shares, -means, scales, self.noise)
             return _lower_quantile(probability, shares, means, scales, self.noise)
 
         found = np.array([find(each) for each in probabilities.ravel().tolist()])
@@ -260,28 +257,21 @@ def _like(given: float | FloatArray, found: FloatArray) -> float | FloatArray:
     return float(found) if np.ndim(given) == 0 else np.asarray(found)
 
 
-def _lower_quantile(
-    q: float, shares: list[float], means: list[float], scales: list[float], noise: ExpertNoise
-) -> float:
+def _lower_quantile(q: float, shares: FloatArray, means: FloatArray, scales: FloatArray, noise: ExpertNoise) -> float:
     """Return the y with P(Y ≤ y) = q ≤ ½, by Newton steps inside a bracket, or bisection if they do no better.
 
     All shares are above 0. Every component has less than q below the lowest of their quantiles, and more than q above
-    the highest; these bracket y, up to rounding. It takes plain lists, since a NumPy call on arrays of two or three
-    numbers costs more than the whole search.
+    the highest; these bracket y, up to rounding.
     """
-    score = noise.quantile_at(q)
-    own = [mean + scale * score for mean, scale in zip(means, scales, strict=True)]
-    low, high = min(own), max(own)
+    own = means + scales * noise.quantile(np.array(q))
+    low, high = float(own.min()), float(own.max())
     low, high = low - 4.0 * math.ulp(low), high + 4.0 * math.ulp(high)
-    finest = 1e-13 * min(scales)
-    y = sum(share * each for share, each in zip(shares, own, strict=True))
+    finest = 1e-13 * float(scales.min())
+    y = float(shares @ own)
     step = high - low
     for _ in range(MOST_STEPS):
-        probability = density = 0.0
-        for share, mean, scale in zip(shares, means, scales, strict=True):
-            z = (y - mean) / scale
-            probability += share * noise.cdf_at(z)
-            density += share * noise.pdf_at(z) / scale
+        z = (y - means) / scales
+        probability, density = float(shares @ noise.cdf(z)), float(shares @ (noise.pdf(z) / scales))
         if probability == q:
             break
         low, high = (y, high) if probability < q else (low, y)

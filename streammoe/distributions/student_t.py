@@ -22,8 +22,8 @@ class StudentT(ExpertNoise):
     Several outputs share one t, and so one weight per event.
 
     >>> noise = StudentT(df=4.0)
-    >>> noise.variance, round(noise.quantile_at(0.975), 6)
-    (2.0, 2.776445)
+    >>> noise.variance, noise.quantile(np.array([0.975])).round(6).tolist()
+    (2.0, [2.776445])
     """
 
     df: float = option(4.0, "Degrees of freedom, above 2: there the predictive variance is finite.", gt=2, le=1e6)

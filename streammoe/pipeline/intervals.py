@@ -70,5 +70,6 @@ def _table(level: float, noise: ExpertNoise) -> _Table:
     z = unit * (begins[:, None] + widths[:, None] * nodes - 1.0)
     cells = np.linalg.solve(np.vander(nodes, increasing=True), noise.cdf(-z).T).T / widths[:, None] ** np.arange(TERMS)
     tail = 0.5 * (1.0 - level)
-    score = noise.quantile_at(tail)
-    return _Table(tail, score, noise.pdf_at(score) / tail, unit, np.ascontiguousarray(cells))
+    score = noise.quantile(np.array(tail))
+    rate = float(noise.pdf(score)) / tail
+    return _Table(tail, float(score), rate, unit, np.ascontiguousarray(cells))
