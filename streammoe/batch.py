@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from streammoe.model.checks import is_amount, is_one_of, is_whole
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
-__all__ = ["METHODS", "STARTS", "Fit", "Listener", "Round", "check", "fit", "fit_gathered"]
+__all__ = ["METHODS", "STARTS", "Fit", "Listener", "Plan", "Round", "fit", "fit_gathered"]
 
 STARTS = ("warmup", "model")
 ROUNDS = 1_000
@@ -75,6 +75,56 @@ class Fit:
     def objective(self) -> float:
         """Final penalized log-likelihood per event, in the model's own coordinates."""
         return max(each.objective for each in self.trace)
+
+
+class Plan(NamedTuple):
+    """How rows are fitted; `fit` says what each of these is."""
+
+    method: str = "em"
+    start: str = "warmup"
+    rounds: int = ROUNDS
+    tolerance: float = TOLERANCE
+    step: float | None = None
+    on_round: Listener | None = None
+
+    def check(self, model: MixtureOfExperts) -> None:
+        """Check that a model can be fitted like this.
+
+        Raises:
+            ConfigError: it cannot; it lists all reasons.
+        """
+        if problem := problem_of(model):
+            raise ConfigError(f"model: {problem}")
+        method, start, rounds, tolerance, step, on_round = self
+        rules = [
+            (is_one_of(method, METHODS), f"method: {shown(method)} is not known; choose one of {', '.join(METHODS)}"),
+            (is_one_of(start, STARTS), f"start: {shown(start)} is not known; choose one of {', '.join(STARTS)}"),
+            (is_whole(rounds, 1), f"rounds: got {shown(rounds)}; it must be a whole number ≥ 1"),
+            (is_amount(tolerance), f"tolerance: got {shown(tolerance)}; it must be a finite number ≥ 0"),
+            (
+                step is None or (is_amount(step) and step > 0),
+                f"step: got {shown(step)}; it must be a finite number > 0",
+            ),
+            (
+                step is None or is_one_of(method, STEPPED) or not is_one_of(method, METHODS),
+                f"step: {method} takes no step size; only {' and '.join(STEPPED)} do",
+            ),
+            (
+                on_round is None or callable(on_round),
+                f"on_round: got {shown(on_round)}; it must be a function of a Round",
+            ),
+            (
+                not is_one_of(start, ("model",)) or not model.is_warming_up,
+                'start: "model" needs a model that has parameters; the warm-up of this one is not over; use "warmup"',
+            ),
+            (
+                not is_one_of(start, ("warmup",)) or model.n == 0,
+                f'start: "warmup" needs a model that has learned nothing, and not {model.n} events; use "model" here',
+            ),
+        ]
+        problems = [problem for holds, problem in rules if not holds]
+        if problems:
+            raise ConfigError(*problems)
 
 
 def fit(
@@ -125,29 +175,17 @@ def fit(
         ConfigError: an argument is invalid, or the fit is not finite.
         InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
     """
-    check(model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step)
-    if on_round is not None and not callable(on_round):
-        raise ConfigError(f"on_round: got {shown(on_round)}; it must be a function of a Round")
+    plan = Plan(method, start, rounds, tolerance, step, on_round)
+    plan.check(model)
     trial = copy.deepcopy(model)
     with fitting.gathering(trial.learner):
         _gather(trial, X, y, w, feature_names)
-        done = fit_gathered(
-            trial, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
-        )
+        done = fit_gathered(trial, plan)
     vars(model).update(vars(trial))
     return Fit(**{**vars(done), "model": model})
 
 
-def fit_gathered(
-    model: MixtureOfExperts,
-    *,
-    method: str = "em",
-    start: str = "warmup",
-    rounds: int = ROUNDS,
-    tolerance: float = TOLERANCE,
-    step: float | None = None,
-    on_round: Listener | None = None,
-) -> Fit:
+def fit_gathered(model: MixtureOfExperts, plan: Plan) -> Fit:
     """Fit the rows that a model has learned within `gathering`; discard the model on an error.
 
     Raises:
@@ -157,12 +195,12 @@ def fit_gathered(
     try:
         done = fitting.fit_gathered(
             model.learner,
-            method,
-            from_model=start == "model",
-            rounds=rounds,
-            tolerance=tolerance,
-            step=step,
-            on_round=on_round,
+            plan.method,
+            from_model=plan.start == "model",
+            rounds=plan.rounds,
+            tolerance=plan.tolerance,
+            step=plan.step,
+            on_round=plan.on_round,
         )
     except UnsoundError as error:
         raise ConfigError(
@@ -172,8 +210,8 @@ def fit_gathered(
     squares = np.empty((0, 1)) if classify else (done.targets - done.predictions) ** 2
     return Fit(
         model=model,
-        method=method,
-        start=start,
+        method=plan.method,
+        start=plan.start,
         n=len(done.losses),
         trace=done.descent.trace,
         reason=done.descent.reason,
@@ -182,40 +220,6 @@ def fit_gathered(
         accuracy=_mean(done.predictions.argmax(axis=1) == done.targets[:, 0], done.weights) if classify else None,
         seconds=time.perf_counter() - began,
     )
-
-
-def check(
-    model: MixtureOfExperts, *, method: str, start: str, rounds: int, tolerance: float, step: float | None
-) -> None:
-    """Check the arguments of a fit.
-
-    Raises:
-        ConfigError: arguments are invalid; it lists all of them.
-    """
-    if problem := problem_of(model):
-        raise ConfigError(f"model: {problem}")
-    rules = [
-        (is_one_of(method, METHODS), f"method: {shown(method)} is not known; choose one of {', '.join(METHODS)}"),
-        (is_one_of(start, STARTS), f"start: {shown(start)} is not known; choose one of {', '.join(STARTS)}"),
-        (is_whole(rounds, 1), f"rounds: got {shown(rounds)}; it must be a whole number ≥ 1"),
-        (is_amount(tolerance), f"tolerance: got {shown(tolerance)}; it must be a finite number ≥ 0"),
-        (step is None or (is_amount(step) and step > 0), f"step: got {shown(step)}; it must be a finite number > 0"),
-        (
-            step is None or is_one_of(method, STEPPED) or not is_one_of(method, METHODS),
-            f"step: {method} takes no step size; only {' and '.join(STEPPED)} do",
-        ),
-        (
-            not is_one_of(start, ("model",)) or not model.is_warming_up,
-            'start: "model" needs a model that has parameters; the warm-up of this one is not over; use "warmup"',
-        ),
-        (
-            not is_one_of(start, ("warmup",)) or model.n == 0,
-            f'start: "warmup" needs a model that has learned nothing; this one learned {model.n} events; use "model"',
-        ),
-    ]
-    problems = [problem for holds, problem in rules if not holds]
-    if problems:
-        raise ConfigError(*problems)
 
 
 def _gather(model: Any, X: Any, y: Any, weights: AnyArray | None, feature_names: Sequence[Any] | None) -> None:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from streammoe import batch
-from streammoe.batch import Fit, Listener
+from streammoe.batch import Fit, Listener, Plan
 from streammoe.engine.em import Buffer
 from streammoe.engine.interruption import LOOK_SECONDS, FitCancelled, is_cancelled, uncancellable
 from streammoe.engine.state import UnsoundError
@@ -209,16 +209,8 @@ def fit(
         parts = client.compute(data.to_delayed()) if is_dask else list(data)  # type: ignore[no-untyped-call]  # same
         several = isinstance(target, Sequence) and not isinstance(target, str)
         reader = _FrameReader(list(target) if several else target, weight)
-        return fit_parts(
-            client,
-            model,
-            parts,
-            reader,
-            start=start,
-            rounds=rounds,
-            tolerance=tolerance,
-            on_round=on_round,
-        ).fit
+        plan = Plan("em", start, rounds, tolerance, on_round=on_round)
+        return fit_parts(client, model, parts, reader, plan).fit
 
 
 def fit_parts(
@@ -226,13 +218,10 @@ def fit_parts(
     model: MixtureOfExperts,
     parts: Sequence[Any],
     reader: Reader,
+    plan: Plan,
     *,
-    start: str = "warmup",
-    rounds: int = batch.ROUNDS,
-    tolerance: float = batch.TOLERANCE,
     on_part: Progress | None = None,
     on_read: Callable[[list[Any]], object] | None = None,
-    on_round: Listener | None = None,
 ) -> PartFit:
     """Fit a model to rows in parts, which workers read.
 
@@ -241,7 +230,7 @@ def fit_parts(
         model: see `fit`.
         parts: whatever the reader takes; futures are replaced by their results.
         reader: reads a part, in the order of the parts, into a model that knows what those before it have found.
-        start, rounds, tolerance, on_round: see `fit`.
+        plan: by EM.
         on_part: called as parts are read.
         on_read: called with what the reader returned of all parts, before the fit; may raise.
 
@@ -250,8 +239,8 @@ def fit_parts(
         SourceError: workers were lost again and again.
     """
     began = time.perf_counter()
-    batch.check(model, method="em", start=start, rounds=rounds, tolerance=tolerance, step=None)
-    from_model = start == "model"
+    plan.check(model)
+    from_model = plan.start == "model"
     with _lost_workers():
         read = _read_all(client, model, parts, reader, on_part)
         outcomes = [each.outcome for each in read.summaries]
@@ -266,8 +255,8 @@ def fit_parts(
                 trial.learner,
                 _sample(client, trial, read),
                 from_model=from_model,
-                rounds=min(rounds, LONG_ROUNDS),
-                tolerance=max(tolerance, batch.TOLERANCE),
+                rounds=min(plan.rounds, LONG_ROUNDS),
+                tolerance=max(plan.tolerance, batch.TOLERANCE),
             )
             rows = _OnWorkers(client, trial, read, len(begun.theta.experts))
             descent = fitting.fit(
@@ -275,9 +264,9 @@ def fit_parts(
                 rows,
                 begun,
                 is_empty=read.is_empty(len(trial.learner.encoder.fields)),
-                rounds=rounds,
-                tolerance=tolerance,
-                on_round=on_round,
+                rounds=plan.rounds,
+                tolerance=plan.tolerance,
+                on_round=plan.on_round,
             )
         except UnsoundError as error:
             raise ConfigError(
@@ -289,8 +278,8 @@ def fit_parts(
     classify = model.is_classifier
     done = Fit(
         model=model,
-        method="em",
-        start=start,
+        method=plan.method,
+        start=plan.start,
         n=read.n,
         trace=descent.trace,
         reason=descent.reason,

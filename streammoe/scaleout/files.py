@@ -7,9 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from streammoe import batch
 from streammoe.assembly import open_source
-from streammoe.batch import Listener
+from streammoe.batch import Plan
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.commands.fit.run import FileFit, check_records, model_to_fit
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
@@ -32,13 +31,11 @@ def fit_files(
     settings: Settings,
     files: Sequence[str],
     *,
+    plan: Plan,
     workers: int | None = None,
     scheduler: str | None = None,
-    rounds: int = batch.ROUNDS,
-    tolerance: float = batch.TOLERANCE,
     from_model: Path | None = None,
     on_batch: ProgressListener | None = None,
-    on_round: Listener | None = None,
     stop: StopFlag | None = None,
 ) -> FileFit | None:
     """Fit the model that the settings describe to all records of some files, as `fit_source` does to those of one.
@@ -47,7 +44,7 @@ def fit_files(
         settings: their source is that of any file; see `fit_source`.
         files: in this order; workers must find them under the same names.
         workers: number of processes to start on this machine, and `scheduler`: see `distributed.connected`.
-        rounds, tolerance, from_model, on_batch, on_round, stop: see `fit_source`.
+        plan, from_model, on_batch, stop: see `fit_source`.
 
     Returns:
         None if it was stopped before the first round; later, the best round so far.
@@ -56,8 +53,7 @@ def fit_files(
         ConfigError, CheckpointError, SourceError, TooManyBadRecords: see `fit_source`.
     """
     schema = schema_of(settings)
-    model, start = model_to_fit(settings, from_model)
-    batch.check(model, method="em", start=start, rounds=rounds, tolerance=tolerance, step=None)
+    model, plan = model_to_fit(settings, plan, from_model)
     source_name = files[0] if len(files) == 1 else f"{len(files):,} files"
     records = Tally()
 
@@ -72,16 +68,7 @@ def fit_files(
             distributed.connected(workers, scheduler) as client,
         ):
             done = distributed.fit_parts(
-                client,
-                model,
-                files,
-                FileReader(settings),
-                start=start,
-                rounds=rounds,
-                tolerance=tolerance,
-                on_part=on_batch,
-                on_read=check,
-                on_round=on_round,
+                client, model, files, FileReader(settings), plan, on_part=on_batch, on_read=check
             )
     except FitCancelled:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +94,11 @@ def command(
     """
     if not targets and config is None:
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
-    from streammoe.batch import Round
+    from streammoe.batch import Plan, Round
     from streammoe.commands.evaluate.outputs import Output, as_config_error, check_outputs
     from streammoe.commands.fit import report
     from streammoe.commands.fit.options import files_of, settings_of
-    from streammoe.commands.fit.run import FileFit, fit_source
+    from streammoe.commands.fit.run import fit_source
     from streammoe.configuration import extension
     from streammoe.daemon.signals import StopFlag
 
@@ -109,57 +110,27 @@ def command(
     if by_processes and (method != "em" or step is not None):
         raise click.UsageError("'--workers' and '--scheduler' fit by --method em, which has no --step")
     file = data[0]
-    settings = settings_of(
-        file,
-        targets,
-        config,
-        overrides,
-        classify=classify,
-        format=form,
-        given=given,
-    )
-    files: list[str] = []
-    if by_processes:
-        files = files_of(data)
+    settings = settings_of(file, targets, config, overrides, classify=classify, format=form, given=given)
+    files = files_of(data) if by_processes else []
     check_outputs(
         Output("--out", out),
         Output("--trace", trace),
         settings=settings,
         inputs=[("--config", config), ("--from-model", from_model), *(("DATA", Path(name)) for name in files)],
     )
-    result: FileFit | None
     with StopFlag() as stop, progress_bar("reading") as follow, progress_bar("fitting") as advance:
 
         def on_round(each: Round) -> bool:
             advance((each.number, rounds))
             return stop.requested
 
-        if by_processes:
-            result = extension("fit_files")(
-                settings,
-                files,
-                workers=workers,
-                scheduler=scheduler,
-                rounds=rounds,
-                tolerance=tolerance,
-                from_model=from_model,
-                on_batch=follow,
-                on_round=on_round,
-                stop=stop,
-            )
-        else:
-            result = fit_source(
-                settings,
-                source_name="stdin" if file == "-" else file,
-                method=method,
-                rounds=rounds,
-                tolerance=tolerance,
-                step=step,
-                from_model=from_model,
-                on_batch=follow,
-                on_round=on_round,
-                stop=stop,
-            )
+        plan = Plan(method, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
+        fit = (
+            partial(extension("fit_files"), files=files, workers=workers, scheduler=scheduler)
+            if by_processes
+            else partial(fit_source, source_name="stdin" if file == "-" else file)
+        )
+        result = fit(settings, plan=plan, from_model=from_model, on_batch=follow, stop=stop)
     if result is None:
         end_without_result(stop.exit_code, "before a fit had begun; there is no model, and nothing was written")
     if out is not None:

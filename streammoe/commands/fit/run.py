@@ -9,7 +9,7 @@ from typing import Any
 
 from streammoe import batch
 from streammoe.assembly import open_source
-from streammoe.batch import Fit, Listener
+from streammoe.batch import Fit, Plan
 from streammoe.commands.evaluate.outputs import describe_n_experts
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
@@ -42,13 +42,9 @@ def fit_source(
     settings: Settings,
     *,
     source_name: str,
-    method: str = "em",
-    rounds: int = batch.ROUNDS,
-    tolerance: float = batch.TOLERANCE,
-    step: float | None = None,
+    plan: Plan,
     from_model: Path | None = None,
     on_batch: ProgressListener | None = None,
-    on_round: Listener | None = None,
     stop: StopFlag | None = None,
 ) -> FileFit | None:
     """Fit the model that the settings describe to all records of a source.
@@ -56,7 +52,7 @@ def fit_source(
     Args:
         settings: source, schema, model, and how many records may be rejected; all others are ignored.
         source_name: for messages and reports.
-        method, rounds, tolerance, step, on_round: see `streammoe.batch.fit`.
+        plan: how to fit; `from_model` decides the start.
         from_model: a saved model whose parameters are the start; by default those of a warm-up.
         on_batch: called with the source's progress after each batch.
         stop: checked throughout.
@@ -71,8 +67,7 @@ def fit_source(
         TooManyBadRecords: more of the records were rejected than `dead_letters.max_ratio` allows; nothing is fitted.
     """
     schema = schema_of(settings)
-    model, start = model_to_fit(settings, from_model)
-    batch.check(model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step)
+    model, plan = model_to_fit(settings, plan, from_model)
     scores = ClassificationScores() if settings.model.kind == "classifier" else PrequentialScores(len(schema.targets))
     pipeline = Pipeline(model, schema, scores, is_pretrained=from_model is not None)
     records = Tally()
@@ -93,30 +88,29 @@ def fit_source(
         check_records(records, source_name, settings, model)
         try:
             with cancellable(lambda: stop is not None and stop.requested):
-                done = batch.fit_gathered(
-                    model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
-                )
+                done = batch.fit_gathered(model, plan)
         except FitCancelled:
             return None
     return FileFit(source_name, ", ".join(schema.targets), settings.learning_settings(), done, records)
 
 
-def model_to_fit(settings: Settings, from_model: Path | None) -> tuple[MixtureOfExperts, str]:
-    """Return the model that the settings describe, or a saved one, and which of `streammoe.batch.STARTS` that is.
+def model_to_fit(settings: Settings, plan: Plan, from_model: Path | None) -> tuple[MixtureOfExperts, Plan]:
+    """Return the model that the settings describe, or a saved one, and the plan with that start.
 
     Raises:
+        ConfigError: the model cannot be fitted like this.
         CheckpointError: `from_model` is not sound, or does not match the settings.
     """
     model: MixtureOfExperts = model_from(settings)
-    if from_model is None:
-        return model, "warmup"
-    model = load_matching_model(from_model, model, settings)
-    LOGGER.info(
-        "starting from the parameters of %s; the %d events that it has learned are not learned again",
-        from_model,
-        model.n,
-    )
-    return model, "model"
+    if from_model is not None:
+        model, plan = load_matching_model(from_model, model, settings), plan._replace(start="model")
+        LOGGER.info(
+            "starting from the parameters of %s; the %d events that it has learned are not learned again",
+            from_model,
+            model.n,
+        )
+    plan.check(model)
+    return model, plan
 
 
 def check_records(records: Tally, source_name: str, settings: Settings, model: MixtureOfExperts) -> None:
