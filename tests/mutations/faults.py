@@ -550,11 +550,7 @@ FAULTS = {
             "has_shrunk or not head.startswith(self.head):",
             "has_shrunk:",
         ),
-        Fault(
-            "gzip-second-member-lost",
-            "self._decoder.unused_data if self._between_members else",
-            'b"" if self._between_members else',
-        ),
+        Fault("gzip-damage-is-the-end", "self._damage = self._damaged(error)", 'data = b""'),
     ],
     "kafka": [
         Fault("kafka-offset-behind-fetched", 'return int(self.records["offset"][0])', "return self.fetch_position"),
