@@ -16,8 +16,6 @@ from streammoe.text import shown
 
 KEY = "global"
 """The entry of a checkpoint's metadata that makes it a global model."""
-SHARD_NAME = "a shard's name is 1 to 100 printable characters without '/' and without blanks at its ends"
-_LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -48,15 +46,6 @@ class GlobalModel:
     def n(self) -> int:
         """Number of events of all shards that it contains."""
         return sum(contained.n for contained in self.shards.values())
-
-
-def is_shard_name(name: str) -> bool:
-    """Whether this can be the name of a shard; see `SHARD_NAME`.
-
-    >>> is_shard_name("state-0"), is_shard_name("a/b"), is_shard_name("")
-    (True, False, False)
-    """
-    return 0 < len(name) <= _LONGEST_NAME and name.isprintable() and name.strip() == name and "/" not in name
 
 
 def folder_of(text: str, what: str) -> Path:

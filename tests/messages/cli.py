@@ -155,13 +155,11 @@ _WRONG = {
         "out.csv --set dead_letters.path=two.jsonl",
     ),
     "reduce": (
-        *("missing --out out", "file --out out", "missing", "folder missing/folder --out out", "folder --out folder"),
+        *("missing --out out", "file --out out", "missing", "folder --out folder"),
         *(
             "folder --out s3://me:word@bucket",
             "s3://me:word@bucket --out out",
-            "folder ./folder --name a --name b --out out",
-            "folder --name a/b --out out",
-            "folder --name a --name b --out out",
+            "folder ./folder --out out",
         ),
         *(
             "folder --out file",

@@ -10,7 +10,7 @@ from tests.process.workspace import EVENTS, LINES, wait_until
 
 HALF = EVENTS // 2
 SHARDS = {"north": LINES[:HALF], "south": LINES[HALF:]}
-PLACES = [*(f"{name}/state" for name in SHARDS), "--name", "north", "--name", "south", "--out", "out"]
+PLACES = [*(f"{name}/state" for name in SHARDS), "--out", "out"]
 
 
 def learn(here, name, **limit):
@@ -37,7 +37,7 @@ def test_it_follows_daemons_until_a_signal_comes(here):
     watching = here.start("reduce", *PLACES, "--watch", "--every", "0.2", "--metrics-port", "0", "--json")
     wait_for_version(watching, 1)
     assert watching.ask("readyz")[0] == 200
-    assert watching.metric('streammoe_shard_events{shard="north"}') == n["north"]
+    assert watching.metric('streammoe_shard_events{shard="north/state"}') == n["north"]
     n["north"] = learn(here, "north")
     assert n["north"] == HALF
     wait_for_version(watching, 2)
@@ -47,7 +47,7 @@ def test_it_follows_daemons_until_a_signal_comes(here):
     assert len(re.findall("version . of the global model contains", watching.err)) == 2
     assert (done["version"], done["n"]) == (2, sum(n.values()))
     for name, part in done["shards"].items():
-        assert (part["n"], part["state_digest"]) == (n[name], here.inspect(f"{name}/state")["state_digest"])
+        assert (part["n"], part["state_digest"]) == (n[name.removesuffix("/state")], here.inspect(name)["state_digest"])
     assert here.start("reduce", *PLACES, "--json").end()["outcome"] == "unchanged"
     model = streammoe.load(here / "out")
     # Both regimes: y = 2a where a > 0, else b - 1.

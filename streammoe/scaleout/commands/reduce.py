@@ -18,7 +18,7 @@ import click
 
 from streammoe.console import logged
 from streammoe.errors import CheckpointError, ConfigError
-from streammoe.text import counted, listed, printable, shown
+from streammoe.text import counted, listed, printable
 
 if TYPE_CHECKING:
     from streammoe.daemon.health import Health
@@ -38,9 +38,6 @@ _STOP_CHECK_SECONDS = 0.2
 @click.command("reduce")
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True)
 @click.option("--out", metavar="FOLDER", required=True, help="Folder of the global models.")
-@click.option(
-    "--name", "names", metavar="NAME", multiple=True, help="Name of a shard, once for each DIR; by default DIR's own."
-)
 @click.option("--watch", is_flag=True, help="Go on until SIGTERM; a new version follows whenever a shard has learned.")
 @click.option(
     "--every",
@@ -63,7 +60,6 @@ _STOP_CHECK_SECONDS = 0.2
 def command(
     folders: tuple[str, ...],
     out: str,
-    names: tuple[str, ...],
     watch: bool,
     every: float,
     n_experts: int | None,
@@ -85,7 +81,7 @@ def command(
 
     \b
     Example:
-      streammoe reduce shard-0/state shard-1/state --name north --name south --out global
+      streammoe reduce shard-0/state shard-1/state --out global
       streammoe reduce shard-0/state shard-1/state --out global --watch --every 60 --metrics-port 9465
     """
     if metrics_port is not None and not watch:
@@ -96,9 +92,9 @@ def command(
     from streammoe.scaleout.metrics import ReduceMetrics
     from streammoe.scaleout.watcher import Watcher
 
-    shards, target = _shards(folders, names), folder_of(out, "--out")
-    if same := [name for name, folder in shards.items() if folder.resolve() == target.resolve()]:
-        raise ConfigError(f"--out: {target} is the folder of shard {shown(same[0])}; name one of its own")
+    shards, target = _shards(folders), folder_of(out, "--out")
+    if any(folder.resolve() == target.resolve() for folder in shards.values()):
+        raise ConfigError(f"--out: {target} is the folder of a shard; name one of its own")
     with StopFlag() as stop, ExitStack() as stack:
         lock = stack.enter_context(FolderLock(target, what="folder of global models", setting="--out"))
         metrics = ReduceMetrics(list(shards))
@@ -112,26 +108,17 @@ def command(
     click.echo(json.dumps(_description(last)) if as_json else _text(last, store))
 
 
-def _shards(folders: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
-    """Return the shards' folders by the shards' names."""
-    from streammoe.scaleout.global_model import SHARD_NAME, folder_of, is_shard_name
+def _shards(folders: Sequence[str]) -> dict[str, Path]:
+    """Return the shards' folders by the shards' names: as they are given."""
+    from streammoe.scaleout.global_model import folder_of
 
-    if names and len(names) != len(folders):
-        have = f"{counted(len(names), 'name')} for {counted(len(folders), 'folder')}"
-        raise ConfigError(f"--name: there are {have}; give one for each, in their order, or none")
     shards: dict[str, Path] = {}
-    for at, text in enumerate(folders):
+    for text in folders:
         folder = folder_of(text, "DIR")
-        name = names[at] if names else folder.resolve().name
-        if not is_shard_name(name):
-            raise ConfigError(f"--name: got {shown(name)} for {folder}; {SHARD_NAME}")
         if twice := [other for other in shards.values() if _are_same(other, folder)]:
             both = f"{twice[0]} and {folder} are the same folder"
             raise ConfigError(f"DIR: {both}, whose events would count twice; leave one out")
-        if name in shards:
-            both = f"{shards[name]} and {folder} would both be shard {shown(name)}"
-            raise ConfigError(f"--name: {both}; give each folder a name of its own, in their order")
-        shards[name] = folder
+        shards[str(folder)] = folder
     return shards
 
 

@@ -28,29 +28,24 @@ def reduce(tmp_path, monkeypatch, logging_as_before):
     return call
 
 
-BOTH = ("north/state", "south/state", "--name", "north", "--name", "south", "--out", "out")
+BOTH = ("north/state", "south/state", "--out", "out")
 
 
 def test_it_writes_a_global_model_and_prints_what_it_contains(reduce):
     assert reduce(*BOTH).splitlines() == [
         "version 1, 60 events: out/checkpoint-000000000001.safetensors",
-        "  north: 30 events, share 0.5, 0 nats apart",
-        "  south: 30 events, share 0.5, 0.5 nats apart",
+        "  north/state: 30 events, share 0.5, 0 nats apart",
+        "  south/state: 30 events, share 0.5, 0.5 nats apart",
     ]
     found = json.loads(reduce(*BOTH, "--json"))
     assert (found["outcome"], found["version"], found["n"], found["problems"]) == ("unchanged", 1, 60, {})
-    assert found["shards"]["south"]["n"] == 30
+    assert found["shards"]["south/state"]["n"] == 30
     assert read_newest(CheckpointStore("out"))[0].version == 1
-
-
-def test_shards_are_named_by_their_folders(reduce, tmp_path):
-    (tmp_path / "north" / "state").rename(tmp_path / "here")
-    assert json.loads(reduce("here/", "south/state", "--out", "out", "--json"))["shards"].keys() == {"here", "state"}
 
 
 def test_a_shard_with_a_problem_is_named(reduce):
     found = json.loads(reduce("north/state", "absent", "--out", "out", "--json"))
-    assert found["shards"].keys() == {"state"}
+    assert found["shards"].keys() == {"north/state"}
     assert found["problems"]["absent"]["reason"] == "empty"
 
 
