@@ -12,11 +12,14 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, NotRequired, Protocol, TypedDict, cast
+from typing import Annotated, NamedTuple, NotRequired, Protocol
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Position
-from streammoe_connectors.positions import check_kind, invalid, is_count
+from streammoe_connectors.positions import check_kind, invalid
 
 RESTORE_ADVICE = "restore it, or start with a fresh checkpoint folder"
 PARQUET = "parquet"
@@ -27,20 +30,33 @@ GZIP_MAGIC = b"\x1f\x8b"
 _FORMATS = {".csv": "csv", ".json": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": PARQUET, ".pq": PARQUET}
 
 
+def _file_name(path: str) -> str:
+    """Return a text that can name a file; raise ValueError if it cannot."""
+    if not path or b"\0" in os.fsencode(path):
+        raise ValueError("must name a file")
+    return path
+
+
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
 class File(TypedDict):
     """A file in a position; the hash of its first bytes on disk identifies it."""
 
-    path: str
-    inode: int
-    head_bytes: int
+    path: Annotated[str, AfterValidator(_file_name)]
+    inode: Count
+    head_bytes: Annotated[int, Field(ge=0, le=HEAD_BYTES)]
     head_sha256: str
-    offset: int
+    offset: Count
     """Where reading resumes: a byte of the (decompressed) content, or a row of a Parquet file."""
     done: bool
-    size: NotRequired[int]
+    size: NotRequired[Count]
     """Bytes on disk when it was done; its offset if missing."""
-    rotation: NotRequired[int]
+    rotation: NotRequired[Count]
     """For a followed file: the number of files that had this path before."""
+
+
+_FILES = TypeAdapter(list[File], config=ConfigDict(strict=True, extra="forbid"))
 
 
 class Kind(NamedTuple):
@@ -161,39 +177,10 @@ def _check_listable(pattern: str) -> None:
 def files_of(position: Position) -> list[File]:
     """Return the files of a position; raise `SourceError` if it is not a valid position of files."""
     check_kind(position, "file")
-    files = position.get("files")
-    if not (isinstance(files, list) and all(isinstance(file, dict) and _is_file(file) for file in files)):
-        raise invalid("file", "each file must have its path, inode, head and offset")
-    return cast("list[File]", files)
-
-
-def _is_file(entry: dict[str, object]) -> bool:
-    """Whether `entry` is a valid `File`."""
-    texts, counts, marks = ("path", "head_sha256"), ("inode", "head_bytes", "offset"), ("done",)
-    known = {*texts, *counts, *marks, "size", "rotation"}
-    if not known.issuperset(entry) or not entry.keys() >= known - {"size", "rotation"}:
-        return False
-    path, head_bytes = entry["path"], entry["head_bytes"]
-    return (
-        all(isinstance(entry[name], str) for name in texts)
-        and all(is_count(entry[name]) for name in known.intersection(entry).difference(texts, marks))
-        and isinstance(entry["done"], bool)
-        and isinstance(head_bytes, int)
-        and head_bytes <= HEAD_BYTES
-        and isinstance(path, str)
-        and path != ""
-        and "\0" not in path
-        and _is_utf8(path)
-    )
-
-
-def _is_utf8(text: str) -> bool:
-    """Whether `text` can be encoded as a file name."""
     try:
-        os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
-    return True
+        return _FILES.validate_python(position.get("files"))
+    except ValidationError as error:
+        raise invalid("file", "each file must have its path, inode, head and offset") from error
 
 
 def matches_pattern(pattern: str, path: str) -> bool:
