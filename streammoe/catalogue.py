@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -17,6 +17,8 @@ from prometheus_client import (
 )
 from prometheus_client import Metric as MetricFamily
 from prometheus_client.registry import Collector
+
+Kind = TypeVar("Kind", bound=Counter | Gauge | Histogram)
 
 
 class ComputedCounter(Counter):
@@ -113,20 +115,19 @@ class LiveMetrics:
 
     def counter(self, name: str, *labels: str) -> ComputedCounter:
         """Return a counter, or its series of these labels."""
-        metric = self._of[name].labels(*labels) if labels else self._of[name]
-        assert isinstance(metric, ComputedCounter)  # noqa: S101 - for the type checker; the catalogue says so
-        return metric
+        return self._series(ComputedCounter, name, *labels)
 
     def gauge(self, name: str, *labels: str) -> Gauge:
         """Return a gauge, or its series of these labels."""
-        metric = self._of[name].labels(*labels) if labels else self._of[name]
-        assert isinstance(metric, Gauge)  # noqa: S101 - same
-        return metric
+        return self._series(Gauge, name, *labels)
 
     def histogram(self, name: str) -> Histogram:
         """Return a histogram."""
-        metric = self._of[name]
-        assert isinstance(metric, Histogram)  # noqa: S101 - same
+        return self._series(Histogram, name)
+
+    def _series(self, kind: type[Kind], name: str, *labels: str) -> Kind:
+        metric = self._of[name].labels(*labels) if labels else self._of[name]
+        assert isinstance(metric, kind)  # noqa: S101 - for the type checker; the catalogue says so
         return metric
 
 

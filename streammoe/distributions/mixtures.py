@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from numbers import Real
-from typing import overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +16,7 @@ from streammoe.errors import ConfigError
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
+Numbers = TypeVar("Numbers", float, FloatArray)
 MOST_STEPS = 400
 """Limit on Newton or bisection steps for a quantile; bisection alone needs fewer."""
 
@@ -50,30 +51,18 @@ class Mixture:
         within = self.noise.variance * self.squares
         return float(np.sum(self.shares * (within + (self.means - self.mean()) ** 2)))
 
-    @overload
-    def pdf(self, y: float) -> float: ...
-    @overload
-    def pdf(self, y: FloatArray) -> FloatArray: ...
-    def pdf(self, y: float | FloatArray) -> float | FloatArray:
+    def pdf(self, y: Numbers) -> Numbers:
         """Return the density at a number, or at each number of an array."""
         scales = np.sqrt(self.squares)
         scores = (_numbers("y", y)[..., None] - self.means) / scales
         return _like(y, np.sum(self.shares * self.noise.pdf(scores) / scales, axis=-1))
 
-    @overload
-    def cdf(self, y: float) -> float: ...
-    @overload
-    def cdf(self, y: FloatArray) -> FloatArray: ...
-    def cdf(self, y: float | FloatArray) -> float | FloatArray:
+    def cdf(self, y: Numbers) -> Numbers:
         """Return P(Y ≤ y) at a number, or at each of an array; small probabilities have full relative precision."""
         scores = (_numbers("y", y)[..., None] - self.means) / np.sqrt(self.squares)
         return _like(y, np.minimum(np.sum(self.shares * self.noise.cdf(scores), axis=-1), 1.0))
 
-    @overload
-    def quantile(self, q: float) -> float: ...
-    @overload
-    def quantile(self, q: FloatArray) -> FloatArray: ...
-    def quantile(self, q: float | FloatArray) -> float | FloatArray:
+    def quantile(self, q: Numbers) -> Numbers:
         """Return the y with P(Y ≤ y) = q, for one probability or an array of them.
 
         It is accurate to 1e-13 of the smallest scale among the components, or to the last digits of y. If components
@@ -252,9 +241,10 @@ def _numbers(name: str, values: ArrayLike) -> FloatArray:
     return found.astype(np.float64)
 
 
-def _like(given: float | FloatArray, found: FloatArray) -> float | FloatArray:
+def _like(given: Numbers, found: FloatArray) -> Numbers:
     """Return a float if a single number was given."""
-    return float(found) if np.ndim(given) == 0 else np.asarray(found)
+    like: Any = float(found) if np.ndim(given) == 0 else np.asarray(found)
+    return like  # type: ignore[no-any-return]
 
 
 def _lower_quantile(q: float, shares: FloatArray, means: FloatArray, scales: FloatArray, noise: ExpertNoise) -> float:

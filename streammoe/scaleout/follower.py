@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from streammoe.catalogue import LiveMetrics
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import empty_model
 from streammoe.daemon.observer import Observer
@@ -16,7 +19,7 @@ from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.scaleout.global_model import GlobalModel, folder_of, read_newest
-from streammoe.scaleout.metrics import FollowerMetrics
+from streammoe.scaleout.metrics import FOLLOWER_PROBLEMS, OF_FOLLOWERS
 from streammoe.scaleout.rival import Contest, GlobalRival
 from streammoe.scaleout.shard import Problem
 from streammoe.settings import Settings
@@ -105,16 +108,21 @@ class GlobalFollower(Observer):
     Args:
         like: a model such as the daemon's own.
         reader: finds versions.
-        metrics: shows the version and counts problems.
+        live: the daemon's metrics, to which those of followers are added.
         always: whether the global model always predicts; else the better one does.
     """
 
     def __init__(
-        self, like: MixtureOfExperts, reader: GlobalReader, metrics: FollowerMetrics, *, always: bool = False
+        self, like: MixtureOfExperts, reader: GlobalReader, live: LiveMetrics, *, always: bool = False
     ) -> None:
+        live.add(OF_FOLLOWERS)
+        for reason in FOLLOWER_PROBLEMS:
+            live.counter("streammoe_global_problems_total", reason)
+        self._found_at = math.nan
+        live.gauge("streammoe_global_age_seconds").set_function(lambda: time.monotonic() - self._found_at)
         self._like = like
         self._reader = reader
-        self._metrics = metrics
+        self._live = live
         self._contest = Contest(always=always)
         self._rival: GlobalRival | None = None
         self._n_fields = 0
@@ -154,7 +162,9 @@ class GlobalFollower(Observer):
             self._take(rival.version, rival.model, pipeline)
         pipeline.rival, pipeline.may_have_rival = self._rival, True
         serving = self._rival is not None and self._contest.favours_rival
-        self._metrics.show_losses(self._contest.own_loss, self._contest.rival_loss, serving=serving)
+        self._live.gauge("streammoe_global_serving").set(serving)
+        self._live.gauge("streammoe_global_log_loss", "own").set(self._contest.own_loss)
+        self._live.gauge("streammoe_global_log_loss", "global").set(self._contest.rival_loss)
 
     def _take(self, version: int, model: MixtureOfExperts, pipeline: Pipeline) -> None:
         """Use a version from here on, unless its predictions would mean something else."""
@@ -163,8 +173,8 @@ class GlobalFollower(Observer):
             return
         self._rival, self._n_fields = GlobalRival(version, model, self._contest), len(pipeline.model.fields)
         if version != self._shown:
-            self._shown = version
-            self._metrics.show_version(version)
+            self._shown, self._found_at = version, time.monotonic()
+            self._live.gauge("streammoe_global_version").set(version)
             LOGGER.info("using %s, which has learned %d events", self._origin(version), model.n)
 
     def _unservable(self, model: MixtureOfExperts, own: MixtureOfExperts) -> Iterator[str]:
@@ -188,7 +198,7 @@ class GlobalFollower(Observer):
         return f"{self._reader.folder}, version {version}"
 
     def _report(self, problem: Problem) -> None:
-        self._metrics.count_problem(problem.reason)
+        self._live.counter("streammoe_global_problems_total", problem.reason).inc()
         if problem != self._problem:
             in_use = "the own model predicts" if self._rival is None else f"version {self._rival.version} stays in use"
             LOGGER.warning("global model: %s; %s. Until then %s", problem.text, _ADVICE[problem.reason], in_use)
@@ -203,4 +213,4 @@ def follower_of(settings: Settings, metrics: Metrics) -> GlobalFollower:
     """
     chosen = settings.global_
     reader = GlobalReader(folder_of(chosen.path, "global.path"), chosen.every)
-    return GlobalFollower(empty_model(settings), reader, FollowerMetrics(metrics.live), always=chosen.serve == "global")
+    return GlobalFollower(empty_model(settings), reader, metrics.live, always=chosen.serve == "global")

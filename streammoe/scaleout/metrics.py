@@ -5,7 +5,6 @@ docs/metrics.md is held to them.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 
@@ -97,34 +96,3 @@ class ReduceMetrics:
         for key in self._shown - values.keys():
             self._live.remove(*key)
         self._shown = set(values)
-
-
-class FollowerMetrics:
-    """The metrics of a daemon that follows a global model.
-
-    Args:
-        live: the daemon's metrics, to which these are added.
-    """
-
-    def __init__(self, live: LiveMetrics) -> None:
-        live.add(OF_FOLLOWERS)
-        self._live = live
-        self._found_at = math.nan
-        for reason in FOLLOWER_PROBLEMS:
-            live.counter("streammoe_global_problems_total", reason)
-        live.gauge("streammoe_global_age_seconds").set_function(lambda: time.monotonic() - self._found_at)
-
-    def show_version(self, version: int) -> None:
-        """Show the version of the global model that is in use from now on."""
-        self._live.gauge("streammoe_global_version").set(version)
-        self._found_at = time.monotonic()
-
-    def show_losses(self, own: float, rival: float, *, serving: bool) -> None:
-        """Show the recent losses of both models, and whether the global one predicts the next event."""
-        self._live.gauge("streammoe_global_serving").set(serving)
-        self._live.gauge("streammoe_global_log_loss", "own").set(own)
-        self._live.gauge("streammoe_global_log_loss", "global").set(rival)
-
-    def count_problem(self, reason: str) -> None:
-        """Count a look that failed; the reason is one of `FOLLOWER_PROBLEMS`."""
-        self._live.counter("streammoe_global_problems_total", reason).inc()

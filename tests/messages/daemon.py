@@ -21,7 +21,6 @@ from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.scaleout.follower import GlobalFollower, GlobalReader
 from streammoe.scaleout.global_model import Contained, save
-from streammoe.scaleout.metrics import FollowerMetrics
 from tests.list_source import ListSource
 
 _FULL = RetriableCheckpointError("the disk is full")
@@ -140,7 +139,7 @@ def _global(*, damaged=False, back=False, **arguments):
         shared.folder.mkdir()
         save(shared, model, {"state": Contained(7, 60, "0" * 64, None)})
         reader, pipeline = GlobalReader(shared.folder, 60.0), Pipeline(model, Schema(("y",)), PrequentialScores())
-        follower = GlobalFollower(MoERegressor(2), reader, FollowerMetrics(Metrics().live))
+        follower = GlobalFollower(MoERegressor(2), reader, Metrics().live)
         path = shared.path(1)
         for act in ((path.unlink if back else None), None):
             if damaged:
