@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, NamedTuple, NotRequired, Protocol
 
@@ -111,7 +112,7 @@ def is_same_file(path: str, other: str | int) -> bool:
 
 
 def without_other_names(paths: Sequence[str], known: Sequence[str] = ()) -> list[str]:
-    """Remove all but one of several paths to the same file, with one warning per file.
+    """Remove all but one of several paths to the same file, with warnings.
 
     A name without symbolic links is kept, else the first one.
 
@@ -122,40 +123,26 @@ def without_other_names(paths: Sequence[str], known: Sequence[str] = ()) -> list
     Raises:
         SourceError: the status of a path cannot be determined.
     """
-    known_paths: dict[tuple[int, int], str] = {}
+    names: dict[tuple[int, int], str] = {}
     for path in known:
         with suppress(OSError):  # finished files may be removed
-            known_paths.setdefault(identity(Path(path).stat()), path)
-    names: dict[tuple[int, int], list[str]] = {}
-    omitted: set[str] = set()
-    for path in paths:
+            names.setdefault(identity(Path(path).stat()), path)
+    omitted: dict[str, str] = {}
+    for path in sorted(paths, key=lambda path: os.path.realpath(path) != os.path.abspath(path)):  # noqa: PTH100 - `resolve` follows links
         try:
             status = status_at(path)
         except SourceError as error:
             # In a folder that links to itself `**` finds each file under forty names; the last has too many links.
             if len(paths) == 1 or not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.ELOOP:
                 raise
-            omitted.add(path)
+            omitted[path] = "others"
             continue
-        if status is not None:  # a missing file is reported when it is opened
-            names.setdefault(identity(status), []).append(path)
-    n_warned = 0
-    for file, same in names.items():
-        name_to_read = known_paths.get(file)
-        if name_to_read is None:
-            if len(same) == 1:
-                continue
-            name_to_read = next((path for path in same if os.path.realpath(path) == os.path.abspath(path)), same[0])  # noqa: PTH100 - `resolve` follows links
-        others = [path for path in same if path != name_to_read]
-        omitted.update(others)
-        if n_warned < _MAX_WARNINGS:
-            more = f", and so are {len(others) - 1} more" if len(others) > 1 else ""
-            _LOGGER.warning(
-                "%s is the same file as %s%s; it is read once, under that name", others[0], name_to_read, more
-            )
-        n_warned += 1
-    if n_warned > _MAX_WARNINGS:
-        _LOGGER.warning("%d more files have several names; each is read once", n_warned - _MAX_WARNINGS)
+        if status is not None and (name := names.setdefault(identity(status), path)) != path:
+            omitted[path] = name  # one that is missing is reported when it is opened
+    for path, name in islice(omitted.items(), _MAX_WARNINGS):
+        _LOGGER.warning("%s is the same file as %s; it is read once, under that name", path, name)
+    if len(omitted) > _MAX_WARNINGS:
+        _LOGGER.warning("%d more are other names of files that are read", len(omitted) - _MAX_WARNINGS)
     return [path for path in paths if path not in omitted]
 
 
