@@ -1,5 +1,7 @@
 """Text as others export it: what surrounds records, how it is encoded, and rows of other lengths than the header."""
 
+import codecs
+import encodings.aliases
 import gzip
 import json
 import re
@@ -8,6 +10,7 @@ import pytest
 
 from streammoe.errors import SourceError
 from streammoe.pipeline.decoders import FieldRoles, decoder
+from streammoe_connectors.formats.texts import LIKE_ASCII
 from streammoe_connectors.stdin import StdinSource
 from tests.unit.connectors.reading import drain, read, records, source, through_json
 
@@ -162,3 +165,16 @@ def test_what_is_not_in_the_encoding_is_rejected_by_record(write):
     assert (found, ["source.encoding" in detail for detail in rejected]) == ([], [True, True])
     (batch,) = read(write("a.jsonl", b'{"c":"\xe4"}\n'), encoding="latin-1")
     assert records([batch]) == ['{"c":"ä"}'.encode()]
+
+
+def test_texts_in_known_encodings_can_be_cut_as_if_they_were_ascii():
+    known = set()
+    for alias in set(encodings.aliases.aliases.values()) - {"mbcs", "oem"}:  # which Windows alone has
+        name = codecs.lookup(alias).name
+        known |= {name} if LIKE_ASCII.fullmatch(name) else set()
+    assert len(known) > 60
+    plain = "\\x41\x1b$B\x1b$)C" + "".join(chr(code) for code in range(128) if chr(code) != "\\")
+    pairs = [(bytes([lead]) + mark.encode(), mark) for lead in range(128, 256) for mark in '\r\n"']
+    for each in known:
+        assert plain.encode().decode(each) == plain
+        assert all(pair.decode(each, "ignore")[-1:] in {"", mark} for pair, mark in pairs)
