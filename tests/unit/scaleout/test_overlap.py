@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from streammoe.persistence import CheckpointStore
+from streammoe.scaleout import watcher
 from streammoe.scaleout.metrics import ReduceMetrics
 from streammoe.scaleout.watcher import Watcher
 from streammoe_connectors.files.listing import file_at
@@ -13,7 +15,8 @@ from tests.unit.scaleout.shards import Daemon, Largest, learned
 
 
 @pytest.fixture
-def shards(tmp_path, caplog):
+def shards(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(watcher, "reduce_with_details", Largest())
     caplog.set_level(logging.INFO, logger="streammoe")
     return Shards(tmp_path)
 
@@ -40,7 +43,7 @@ class Shards:
     def counting(self):
         """Return which shards a round counts, and which others overlap."""
         metrics = ReduceMetrics(list(self.places))
-        done = Watcher(self.places, self.out, Largest(), metrics=metrics).round()
+        done = Watcher(self.places, CheckpointStore(self.out), metrics=metrics).round()
         labels = {"reason": "overlapping"}
         problem = metrics.registry.get_sample_value
         others = {n for n in self.places if problem("streammoe_shard_problem", {"shard": n, **labels})}
