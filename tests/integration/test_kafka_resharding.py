@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 
-from streammoe.persistence import read_checkpoint
+from streammoe.persistence import CheckpointStore, read_checkpoint
+from streammoe.scaleout import watcher
 from streammoe.scaleout.watcher import Watcher
 from tests.kafka_lab.lab import Daemon, Producer, wait_until
 from tests.unit.scaleout.shards import Largest
@@ -69,7 +70,7 @@ class Shards:
         return [(row["place"]["partition"], row["place"]["offset"]) for row in rows]
 
 
-def test_each_event_is_learned_by_one_daemon_whatever_their_number_is(topics, tmp_path):
+def test_each_event_is_learned_by_one_daemon_whatever_their_number_is(topics, tmp_path, monkeypatch):
     topic, path = topics.create(partitions=PARTITIONS), tmp_path / "lines"
     path.write_bytes(b"\n".join(lines(MOST)))
     starts = {2: "earliest", 3: "committed", 1: "committed"}
@@ -98,6 +99,7 @@ def test_each_event_is_learned_by_one_daemon_whatever_their_number_is(topics, tm
     # All of them together are one model, in which each event counts once.
     names = {f"{i}": folder for i, folder in enumerate(f for division in divisions for f in division.folders)}
     (tmp_path / "global").mkdir()
-    merged = Watcher(names, tmp_path / "global", Largest()).round()
+    monkeypatch.setattr(watcher, "reduce_with_details", Largest())
+    merged = Watcher(names, CheckpointStore(tmp_path / "global")).round()
     assert (merged.problems, merged.error) == ({}, None)
     assert merged.newest.n == sent
