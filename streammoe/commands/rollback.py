@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from streammoe.configuration import connectors, load_settings
-from streammoe.console import logged, setting_options
-from streammoe.errors import CheckpointError, ConfigError
+from streammoe.configuration import connectors
+from streammoe.console import logged
+from streammoe.errors import CheckpointError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, NewerCheckpointError
 from streammoe.ports import Position, parts_of
 
@@ -176,27 +176,19 @@ def to_text(done: RollbackResult) -> str:
 
 
 @click.command("rollback")
-@click.argument("location", metavar="DIR_OR_CONFIG", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--to", type=click.IntRange(min=1), metavar="GENERATION", help="By default the one before the newest.")
-@setting_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
-def command(location: Path, to: int | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Make the next start resume from an earlier checkpoint of a folder, or of the folder in a configuration.
+def command(folder: Path, to: int | None, as_json: bool) -> None:
+    """Make the next start resume from an earlier checkpoint of a folder.
 
     Stop the daemon first. Later checkpoints are moved to a sub-folder; the records after it are learned again.
 
     \b
     Example:
       streammoe rollback state
-      streammoe rollback config.toml --to 41
+      streammoe rollback state --to 41
     """
-    if overrides and location.is_dir():
-        raise click.UsageError("--set requires a configuration, and this is a folder")
-    folder = location
-    if not location.exists():
-        raise ConfigError(f"{location}: there is no such folder or file; give a daemon's checkpoint.dir or its config")
-    if not location.is_dir():
-        folder = Path(load_settings(location, overrides=overrides).checkpoint.dir)
     done = roll_back(folder, to)
     click.echo(json.dumps(done._asdict()) if as_json else to_text(done))

@@ -110,7 +110,7 @@ _WRONG = {
     "run": ("missing.toml", "folder", "binary.toml"),
     "check-config": ("data.csv",),
     "demo --dir": ("file",),
-    "rollback": ("missing", "file", "folder", "folder --set checkpoint.dir=state"),
+    "rollback": ("missing", "file", "folder"),
     "inspect": ("missing", "folder", "file"),
     "run config.toml --from-model": ("missing.model", "other.model"),
     "run config.toml --set": (
