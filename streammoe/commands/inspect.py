@@ -37,17 +37,10 @@ def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
     Raises:
         CheckpointError: there is no checkpoint, or no sound one.
     """
-    moment = datetime.now(UTC) if now is None else now
     if not path.is_dir():
-        return {
-            "generation": generation_of(path),
-            "age_seconds": None,
-            **_with_age(describe_checkpoint(path), moment),
-            "generations": [],
-            "set_aside": [],
-        }
+        return {**describe_checkpoint(path, now), "generations": [], "set_aside": []}
     store = CheckpointStore(path)
-    generations = [_generation_entry(store, generation, moment) for generation in store.generations()]
+    generations = [_generation_entry(store, generation, now) for generation in store.generations()]
     if not generations:
         raise CheckpointError(
             f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir, or the folder of global "
@@ -57,36 +50,37 @@ def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
     if not sound:
         problems = "; ".join(entry["problem"] for entry in generations)
         raise CheckpointError(f"{path}: no checkpoint is sound: {problems}")
-    description = describe_checkpoint(sound[-1]["path"])
     return {
-        "generation": sound[-1]["generation"],
-        "age_seconds": None,
-        **_with_age(description, moment),
+        **describe_checkpoint(sound[-1]["path"], now),
         "generations": generations,
         "set_aside": sorted(str(folder) for folder in path.glob("set-aside-*") if folder.is_dir()),
     }
 
 
-def _generation_entry(store: CheckpointStore, generation: int, now: datetime) -> dict[str, Any]:
+def _generation_entry(store: CheckpointStore, generation: int, now: datetime | None) -> dict[str, Any]:
     """Summarize one generation: whether it is sound, and what identifies it."""
-    path = store.path(generation)
-    entry: dict[str, Any] = {"generation": generation, "path": str(path), "sound": False, "problem": None}
+    metadata: dict[str, Any] = {}
+    problem = None
     try:
-        checkpoint = store.load(generation)
+        metadata = store.load(generation).metadata
     except CheckpointError as error:
-        return {**entry, "problem": str(error), "created": None, "age_seconds": None, "n": None, "state_digest": None}
-    metadata = checkpoint.metadata
-    identity = {name: metadata.get(name) for name in ("created", "n", "state_digest")}
-    return {**entry, "sound": True, **_with_age(identity, now)}
+        problem = str(error)
+    return {
+        "generation": generation,
+        "path": str(store.path(generation)),
+        "sound": problem is None,
+        "problem": problem,
+        **{name: metadata.get(name) for name in ("created", "n", "state_digest")},
+        "age_seconds": _age(metadata, now),
+    }
 
 
-def _with_age(description: dict[str, Any], now: datetime) -> dict[str, Any]:
-    """Add the seconds since the checkpoint was written, or None if unknown."""
+def _age(metadata: Mapping[str, Any], now: datetime | None) -> float | None:
+    """Return the seconds since a checkpoint was written, or None if unknown."""
     try:
-        age = (now - datetime.fromisoformat(str(description.get("created")))).total_seconds()
+        return ((now or datetime.now(UTC)) - datetime.fromisoformat(str(metadata.get("created")))).total_seconds()
     except (ValueError, TypeError):  # missing, or not a time with a zone
-        age = None
-    return {**description, "age_seconds": age}
+        return None
 
 
 def to_text(description: dict[str, Any]) -> str:
@@ -161,7 +155,7 @@ def _saved_scores(model: MixtureOfExperts, checkpoint: Checkpoint) -> Mapping[st
     return scores.restore(state, checkpoint.arrays).summary()
 
 
-def describe_checkpoint(path: str | Path) -> dict[str, Any]:
+def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[str, Any]:
     """Summarize a checkpoint as JSON values.
 
     Raises:
@@ -175,6 +169,8 @@ def describe_checkpoint(path: str | Path) -> dict[str, Any]:
         pending = int((~array_of(checkpoint.arrays, "labels.refused", "bool", (None,))).sum()) if has_labels else 0
         scores = _saved_scores(model, checkpoint)
     return {
+        "generation": generation_of(Path(path)),
+        "age_seconds": _age(metadata, now),
         "path": str(path),
         "n": model.n,
         "positions": metadata.get("positions", []),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -123,7 +122,7 @@ class _Reader:
         except UnicodeDecodeError as error:
             self._unreadable(f"is not UTF-8 text (byte {error.start}); save it in that encoding")
         except tomllib.TOMLDecodeError as error:
-            self._unreadable(f"is not TOML: {_with_dotted_names(str(error))}")
+            self._unreadable(f"is not TOML: {error}")
         except ValueError:
             self._unreadable("contains a number with too many digits")
         except RecursionError:
@@ -400,20 +399,6 @@ class _Reader:
     def _origin(self, location: Location) -> str:
         lengths = range(len(location), 0, -1)
         return "from " + next((self.origins[location[:n]] for n in lengths if location[:n] in self.origins), self.file)
-
-
-def _with_dotted_names(message: str) -> str:
-    """Return a message of the TOML parser with the names of tables as they are written in a file.
-
-    >>> _with_dotted_names("Cannot declare ('model', 'schedule') twice (at line 3, column 16)")
-    'Cannot declare model.schedule twice (at line 3, column 16)'
-    """
-    quoted = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-    return re.sub(
-        rf"\({quoted}(?:, {quoted})*,?\)",
-        lambda names: ".".join(name[1:-1] for name in re.findall(quoted, names[0])),
-        message,
-    )
 
 
 def _joined(common: type[Section], models: Mapping[str, type[BaseModel]]) -> dict[str, type[BaseModel]]:
