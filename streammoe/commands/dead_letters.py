@@ -1,4 +1,4 @@
-"""Count and show rejected records, and write them to a file that a source reads."""
+"""Count rejected records, and write them to a file that a source reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -22,27 +21,14 @@ from streammoe.ports import DeadLetter
 from streammoe.settings import DeadLetterFileSettings, Settings
 from streammoe.text import printable
 
-MAX_SHOWN_BYTES = 200
-"""Number of bytes of a record that are shown."""
-
-
-class Count(NamedTuple):
-    """Number of letters with a reason and stage."""
-
-    reason: str
-    stage: str
-    letters: int
-
 
 class Contents(NamedTuple):
     """The letters of a daemon that were asked for."""
 
-    counts: list[Count]
-    """The most frequent first."""
+    counts: list[tuple[str, str, int]]
+    """Reason, stage, and the number of letters with them; the most frequent first."""
     unreadable: int
     """Number of lines that are not letters."""
-    shown: list[DeadLetter]
-    """The first letters, up to the requested number."""
 
 
 class Records:
@@ -97,20 +83,14 @@ class Records:
 
 
 def read_contents(
-    settings: Settings,
-    *,
-    show: int = 0,
-    reason: str | None = None,
-    place: str | None = None,
-    records: Records | None = None,
+    settings: Settings, *, reason: str | None = None, place: str | None = None, records: Records | None = None
 ) -> Contents:
     """Count the letters of a daemon.
 
     Args:
         settings: of the daemon.
-        show: how many letters to return.
-        reason: count, return and add only letters with this reason.
-        place: and only letters whose place, as it is shown, contains this.
+        reason: count and add only letters with this reason.
+        place: and only letters whose place, in words, contains this.
         records: what the records are added to.
 
     Raises:
@@ -119,7 +99,6 @@ def read_contents(
     """
     counts: Counter[tuple[str, str]] = Counter()
     unreadable = letters = 0
-    shown: list[DeadLetter] = []
     stored = settings.dead_letters
     if not isinstance(stored, DeadLetterFileSettings):
         raise ConfigError(
@@ -134,8 +113,6 @@ def read_contents(
         if reason not in {None, letter.reason} or (place or "") not in place_in_words(letter.location):
             continue
         counts[letter.reason, letter.stage] += 1
-        if len(shown) < show:
-            shown.append(letter)
         if records is not None:
             records.add(letter)
     if unreadable and not letters:
@@ -144,84 +121,44 @@ def read_contents(
             "writes them"
         )
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return Contents([Count(*key, count) for key, count in ordered], unreadable, shown)
+    return Contents([(*key, count) for key, count in ordered], unreadable)
 
 
 def contents_text(contents: Contents) -> str:
-    """Format the counts as a table, followed by the requested letters."""
-    width = max([len("reason"), *(len(printable(count.reason)) for count in contents.counts)])
+    """Format the counts as a table."""
+    rows = [(printable(reason), printable(stage), n) for reason, stage, n in contents.counts]
+    width = max([len("reason"), *(len(reason) for reason, _, _ in rows)])
+    rows.append(("all", "", sum(n for _, _, n in rows)))
     lines = [f"{'reason':{width}}  {'stage':8}  {'letters':>9}"]
-    lines += [f"{printable(reason):{width}}  {printable(stage):8}  {n:>9,}" for reason, stage, n in contents.counts]
-    lines += [f"{'all':{width}}  {'':8}  {sum(count.letters for count in contents.counts):>9,}"]
+    lines += [f"{reason:{width}}  {stage:8}  {n:>9,}" for reason, stage, n in rows]
     if contents.unreadable:
         lines += [
             "",
             f"{contents.unreadable:,} line(s) are not letters, such as a partial line left by a killed process",
         ]
-    for letter in contents.shown:
-        lines += ["", describe(letter)]
     return "\n".join(lines)
 
 
 def contents_json(contents: Contents) -> dict[str, object]:
     """Return the contents as JSON values."""
-    shown = [
-        {
-            **letter._asdict(),
-            "record": _text(letter.record),
-            "key": None if letter.key is None else _text(letter.key),
-            "headers": [[name, None if value is None else _text(value)] for name, value in letter.headers or ()],
-        }
-        for letter in contents.shown
-    ]
     return {
-        "letters": sum(count.letters for count in contents.counts),
+        "letters": sum(n for _, _, n in contents.counts),
         "unreadable": contents.unreadable,
-        "counts": [count._asdict() for count in contents.counts],
-        "shown": shown,
+        "counts": [{"reason": reason, "stage": stage, "letters": n} for reason, stage, n in contents.counts],
     }
 
 
 def place_in_words(location: object) -> str:
-    """Return a place as it is shown, such as ``path data.csv, offset 122``."""
+    """Return a place in words, such as ``path data.csv, offset 122``."""
     return ", ".join(f"{name} {value}" for name, value in dict(location).items())  # type: ignore[call-overload]
-
-
-def describe(letter: DeadLetter) -> str:
-    """Format a letter in a few lines for a terminal, with control characters escaped."""
-    record = _text(letter.record[:MAX_SHOWN_BYTES])
-    more = f" … ({len(letter.record):,} bytes)" if len(letter.record) > MAX_SHOWN_BYTES else ""
-    return "\n".join(
-        [
-            printable(f"{place_in_words(letter.location)}: {letter.reason} ({letter.stage})"),
-            f"  {printable(letter.detail)}",
-            f"  {printable(record)}{more}",
-            *(f"  {printable(line)}" for line in _envelope(letter)),
-        ]
-    )
-
-
-def _envelope(letter: DeadLetter) -> Iterator[str]:
-    """Yield a line for the key of a record and one for each header, cut like the record."""
-    if letter.key is not None:
-        yield f"key {_text(letter.key[:MAX_SHOWN_BYTES])}"
-    for name, value in letter.headers or ():
-        yield f"header {name}: {'null' if value is None else _text(value[:MAX_SHOWN_BYTES])}"
-    if letter.omitted_bytes is not None:
-        yield f"{letter.omitted_bytes:,} bytes of key and headers were left out when it was written"
-
-
-def _text(octets: bytes) -> str:
-    return octets.decode(errors="backslashreplace")
 
 
 @click.command("dead-letters")
 @click.argument("config", type=click.Path(path_type=Path))
-@click.option(
-    "--show", type=click.IntRange(min=0), default=0, metavar="N", help="Show the first N letters, records included."
-)
 @click.option("--reason", metavar="REASON", help="Only letters with this reason.")
-@click.option("--place", metavar="TEXT", help="Only letters whose place, as --show prints it, contains this.")
+@click.option(
+    "--place", metavar="TEXT", help="Only letters whose place, such as 'path x.csv, offset 122', contains this."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -233,27 +170,26 @@ def _text(octets: bytes) -> str:
 @logged
 def command(
     config: Path,
-    show: int,
     reason: str | None,
     place: str | None,
     out: Path | None,
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Count the records that the daemon with this configuration rejected, show them, or write them to a file.
+    """Count the records that the daemon with this configuration rejected, or write them to a file.
 
     They are read from the file of [dead_letters], also while the daemon runs, and nothing there changes. What
     --out writes is new data: a run that reads it learns it again, however often it is written.
 
     \b
     Example:
-      streammoe dead-letters config.toml --show 5 --reason out_of_range
+      streammoe dead-letters config.toml --place x.csv --reason out_of_range
       streammoe dead-letters config.toml --set dead_letters.path=old-letters.jsonl --out again.csv
     """
     settings = load_settings(config, overrides=overrides)
     check_outputs(Output("--out", out, (".csv", ".jsonl")), settings=settings, inputs=[("the configuration", config)])
     records = None if out is None else Records()
-    contents = read_contents(settings, show=show, reason=reason, place=place, records=records)
+    contents = read_contents(settings, reason=reason, place=place, records=records)
     found, lines = contents_json(contents), [contents_text(contents)]
     if out is not None and records is not None:
         done = {"written": records.write(out), "repeated": records.repeated, "incomplete": records.incomplete}

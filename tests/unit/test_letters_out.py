@@ -148,7 +148,7 @@ def test_what_waited_in_vain_is_kept_and_counts_once_and_half_an_event_is_not_wr
     write("jsonl", [*features, *labels[-100:]])
     done = learn("1e6", "jsonl", *flags)
     found = read_contents(settings("1e6", "jsonl", *flags))
-    kept = Counter({count.reason: count.letters for count in found.counts})
+    kept = Counter({reason: n for reason, _, n in found.counts})
     assert (done.expired, done.rejected, done.pending) == (kept["expired"], kept.total() - kept["expired"], 0)
     assert kept["expired"] > 70
     assert "expired" not in caplog.text  # which is no surprise that a log would tell of
