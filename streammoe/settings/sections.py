@@ -168,7 +168,7 @@ class Schema(Section):
             taken = info.data.get(other) or ()
             both = [name for name in ((taken,) if isinstance(taken, str) else taken) if name in names]
             if both:
-                raise ValueError(f"must not contain what schema.{other} {_NAMES_TOO[other]} ({', '.join(both)})")
+                raise ValueError(f"must not contain what schema.{other} names, too ({', '.join(both)})")
         features = info.data.get("features", "*")
         if info.field_name in {"categorical", "timestamps", "numeric"} and features != "*":
             others = [name for name in names if name not in features]
@@ -210,13 +210,6 @@ _MUST_NOT_HOLD = {
     "numeric": ("ignore", "weight", "categorical", "timestamps"),
 }
 """For each setting, those that must not name the same column."""
-_NAMES_TOO = {
-    "features": "lists too",
-    "ignore": "lists too",
-    "categorical": "lists too",
-    "timestamps": "lists too",
-    "weight": "names",
-}
 
 
 class Classifier(ClassifierOptions):
@@ -225,16 +218,11 @@ class Classifier(ClassifierOptions):
     @field_validator("classes", mode="before")
     @classmethod
     def _as_texts(cls, labels: object) -> object:
-        if not isinstance(labels, (list, tuple)) or not all(isinstance(label, str | int) for label in labels):
+        if not isinstance(labels, (list, tuple)):
             return labels
-        return tuple(str(label).lower() if isinstance(label, bool) else str(label) for label in labels)
-
-    @field_validator("classes")
-    @classmethod
-    def _are_texts(cls, labels: tuple[object, ...] | None) -> tuple[object, ...] | None:
-        if not all(isinstance(label, str) and label for label in labels or ()):
+        if not all(isinstance(label, str | int) and label != "" for label in labels):
             raise ValueError("must be a list of labels: strings, integers or booleans")
-        return labels
+        return tuple(str(label).lower() if isinstance(label, bool) else str(label) for label in labels)
 
 
 Model: TypeAlias = RegressorOptions | Classifier

@@ -12,7 +12,7 @@ import numpy as np
 
 from streammoe.assembly import open_source
 from streammoe.commands.evaluate.outputs import describe_n_experts
-from streammoe.commands.evaluate.peers import Event, Peer, make_baseline, make_peer
+from streammoe.commands.evaluate.peers import Event, make_baseline, make_peer
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
 from streammoe.daemon.model import compile_kernels, model_from, schema_of
@@ -22,7 +22,7 @@ from streammoe.estimators import MixtureOfExperts
 from streammoe.pipeline.decoders import decoder
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import MIN_PROBABILITY, ClassificationScores, PrequentialScores
-from streammoe.ports import Batch, Source
+from streammoe.ports import Batch
 from streammoe.settings import Settings
 from streammoe.types import BoolArray, FloatArray
 
@@ -91,111 +91,88 @@ def evaluate(
         SourceError: reading failed, or no event could be learned.
         TooManyBadRecords: more of the records were rejected than `dead_letters.max_ratio` allows.
     """
-    run = _Run(settings, against, source_name)
+    schema, classify = schema_of(settings), settings.model.kind == "classifier"
+    outputs = len(schema.targets)
+    peers = [
+        *(
+            make_peer(name, classify=classify, outputs=outputs, seed=settings.model.seed)
+            for name in dict.fromkeys(against)
+        ),
+        make_baseline(classify=classify, outputs=outputs),
+    ]
+    scores = _LabelCurves() if classify else _NumberCurves(outputs)
+    pipeline = Pipeline(model_from(settings), schema, scores)
+    target = ", ".join(schema.targets)
+    evaluation = Evaluation(source_name, target, classify, pipeline.model, settings.learning_settings())
+    seconds = 0.0
     source = open_source(settings)
     try:
         source.seek(None)
         compile_kernels(settings)
-        return run.run(source, on_batch, stop)
-    finally:
-        source.close()
-
-
-class _Run:
-    """Our model and the other learners during a run."""
-
-    def __init__(self, settings: Settings, against: Sequence[str], source_name: str) -> None:
-        schema = schema_of(settings)
-        classify = settings.model.kind == "classifier"
-        outputs = len(schema.targets)
-        self.peers: list[Peer] = [
-            *(
-                make_peer(name, classify=classify, outputs=outputs, seed=settings.model.seed)
-                for name in dict.fromkeys(against)
-            ),
-            make_baseline(classify=classify, outputs=outputs),
-        ]
-        self.max_ratio = settings.dead_letters.max_ratio
-        self.scores = _LabelCurves() if classify else _NumberCurves(outputs)
-        self.schema = schema
-        self.pipeline = Pipeline(model_from(settings), schema, self.scores)
-        self.seconds = 0.0
-        self.evaluation = Evaluation(
-            source_name, ", ".join(schema.targets), classify, self.pipeline.model, settings.learning_settings()
-        )
-
-    def run(self, source: Source, on_batch: ProgressListener | None, stop: StopFlag | None) -> Evaluation:
-        evaluation = self.evaluation
         while not source.finished and not (stop is not None and stop.requested):
             batch = source.poll(POLL_SECONDS)
             if batch is not None:
-                try:
-                    with cancellable(lambda: stop is not None and stop.requested):
-                        self._process(batch)
-                except FitCancelled:
-                    evaluation.stopped = True
-                    break
+                started = time.perf_counter()
+                with cancellable(lambda: stop is not None and stop.requested):
+                    processed = pipeline.process(batch)
+                seconds += time.perf_counter() - started
+                evaluation.count(processed, batch)
+                if not batch.too_long and processed.outcomes["learned"]:
+                    events = _events(pipeline, batch, processed.bad, any(each.looks for each in peers))
+                    for each in peers:
+                        each.run(events)
             if on_batch is not None:
                 on_batch(source.progress())
-        evaluation.stopped = evaluation.stopped or not source.finished
-        if not evaluation.stopped:
-            evaluation.check_learned(evaluation.source, self.schema)
-            evaluation.check_rejected(
-                evaluation.source,
-                self.max_ratio,
-                instead="no scores",
-                remedy="To score the others nevertheless",
-            )
-        evaluation.curves = {"streammoe": np.concatenate([np.empty(0), *self.scores.pieces])}
-        evaluation.curves |= {p.name: np.array(p.losses) for p in self.peers}
-        ours = f"streammoe, {describe_n_experts(self.pipeline.model)}"
-        evaluation.rows = [self._row(ours, evaluation.curves["streammoe"], self.seconds)]
-        evaluation.rows += [self._row(p.name, evaluation.curves[p.name], p.seconds, p.failure) for p in self.peers]
-        evaluation.rows[0] = evaluation.rows[0]._replace(log_loss=self.scores.log_loss.means()["running"])
-        if self.pipeline.presence is not None:
-            evaluation.vanished = self.pipeline.presence.vanished
-        return evaluation
+        evaluation.stopped = not source.finished
+    except FitCancelled:
+        evaluation.stopped = True
+    finally:
+        source.close()
+    if not evaluation.stopped:
+        evaluation.check_learned(source_name, schema)
+        max_ratio = settings.dead_letters.max_ratio
+        remedy = "To score the others nevertheless"
+        evaluation.check_rejected(source_name, max_ratio, instead="no scores", remedy=remedy)
+    ours = np.concatenate([np.empty(0), *scores.pieces])
+    evaluation.curves = {"streammoe": ours, **{peer.name: np.array(peer.losses) for peer in peers}}
+    row = _row(evaluation, f"streammoe, {describe_n_experts(pipeline.model)}", ours, seconds)
+    evaluation.rows = [row._replace(log_loss=scores.log_loss.means()["running"])]
+    evaluation.rows += [_row(evaluation, p.name, evaluation.curves[p.name], p.seconds, p.failure) for p in peers]
+    if pipeline.presence is not None:
+        evaluation.vanished = pipeline.presence.vanished
+    return evaluation
 
-    def _process(self, batch: Batch) -> None:
-        started = time.perf_counter()
-        processed = self.pipeline.process(batch)
-        self.seconds += time.perf_counter() - started
-        self.evaluation.count(processed, batch)
-        if not batch.too_long and processed.outcomes["learned"]:
-            events = self._events(batch, processed.bad)
-            for each in self.peers:
-                each.run(events)
 
-    def _events(self, batch: Batch, bad: BoolArray) -> list[Event]:
-        """Return the events of a batch that our model has learned."""
-        # Records rejected for their features are in `bad`, whichever fields are decoded here.
-        uses_features = any(each.looks for each in self.peers)
-        roles = self.pipeline.columns.roles(self.pipeline.model.column_kinds)
-        roles = roles if uses_features else roles._replace(fields=())
-        fields = roles.fields
-        decoded = decoder(batch.format).decode(batch, roles)
-        learned = ~bad[decoded.rows] & (decoded.weights > 0.0)
-        if decoded.labels is None:
-            learned &= ~np.isnan(decoded.Y).any(axis=1)
-        else:
-            learned &= np.array([label is not None for label in decoded.labels], np.bool_)
-        numbers = [(j, name) for j, name in enumerate(fields) if j not in decoded.texts]
-        X = decoded.X.tolist()
-        events = []
-        for i in np.flatnonzero(learned).tolist():
-            row = X[i]
-            x = {name: row[j] for j, name in numbers if not math.isnan(row[j])}
-            texts = {fields[j]: text for j, column in decoded.texts.items() if (text := column[i]) is not None}
-            y = tuple(decoded.Y[i].tolist()) if decoded.labels is None else str(decoded.labels[i])
-            events.append(Event(x, texts, y, float(decoded.weights[i])))
-        return events
+def _events(pipeline: Pipeline, batch: Batch, bad: BoolArray, uses_features: bool) -> list[Event]:
+    """Return the events of a batch that our model has learned."""
+    # Records rejected for their features are in `bad`, whichever fields are decoded here.
+    roles = pipeline.columns.roles(pipeline.model.column_kinds)
+    roles = roles if uses_features else roles._replace(fields=())
+    fields = roles.fields
+    decoded = decoder(batch.format).decode(batch, roles)
+    learned = ~bad[decoded.rows] & (decoded.weights > 0.0)
+    if decoded.labels is None:
+        learned &= ~np.isnan(decoded.Y).any(axis=1)
+    else:
+        learned &= np.array([label is not None for label in decoded.labels], np.bool_)
+    numbers = [(j, name) for j, name in enumerate(fields) if j not in decoded.texts]
+    X = decoded.X.tolist()
+    events = []
+    for i in np.flatnonzero(learned).tolist():
+        row = X[i]
+        x = {name: row[j] for j, name in numbers if not math.isnan(row[j])}
+        texts = {fields[j]: text for j, column in decoded.texts.items() if (text := column[i]) is not None}
+        y = tuple(decoded.Y[i].tolist()) if decoded.labels is None else str(decoded.labels[i])
+        events.append(Event(x, texts, y, float(decoded.weights[i])))
+    return events
 
-    def _row(self, name: str, losses: FloatArray, seconds: float, failure: str | None = None) -> Row:
-        n, score = len(losses), self.evaluation.score
-        if failure is not None or not n:
-            return Row(name, math.nan, math.nan, None, math.nan, failure)
-        speed = n / seconds if seconds else math.nan
-        return Row(name, float(score(losses.mean())), float(score(losses[n * 3 // 4 :].mean())), None, speed)
+
+def _row(evaluation: Evaluation, name: str, losses: FloatArray, seconds: float, failure: str | None = None) -> Row:
+    n, score = len(losses), evaluation.score
+    if failure is not None or not n:
+        return Row(name, math.nan, math.nan, None, math.nan, failure)
+    speed = n / seconds if seconds else math.nan
+    return Row(name, float(score(losses.mean())), float(score(losses[n * 3 // 4 :].mean())), None, speed)
 
 
 class _NumberCurves(PrequentialScores):
