@@ -163,13 +163,6 @@ def is_label(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= sys.float_info.max)
 
 
-def is_too_few(max_classes: object, classes: object) -> bool:
-    """Return whether more classes are listed than `max_classes`; its default limits only those that are discovered."""
-    default = ClassifierOptions.model_fields["max_classes"].default
-    is_limit = isinstance(max_classes, int) and max_classes != default
-    return is_limit and isinstance(classes, list | tuple) and cast("int", max_classes) < len(classes)
-
-
 def _schedule_option(default: Power) -> Any:
     return option(
         default,
@@ -472,7 +465,8 @@ class ClassifierOptions(Options):
     @classmethod
     def _has_room(cls, max_classes: int, info: ValidationInfo) -> int:
         classes = info.data.get("classes") or ()
-        if is_too_few(max_classes, classes):
+        # The default limits only labels that are discovered.
+        if max_classes != cls.model_fields["max_classes"].default and max_classes < len(classes):
             raise ValueError(f"must be at least {len(classes)}, the number of classes")
         return max_classes
 

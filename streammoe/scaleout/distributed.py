@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
     from distributed.security import Security
 
-__all__ = ["PIECE_ROWS", "SAMPLE_ROWS", "PartFit", "connected", "fit", "fit_parts"]
+__all__ = ["PIECE_ROWS", "SAMPLE_ROWS", "connected", "fit", "fit_parts"]
 
 LOGGER = logging.getLogger("streammoe.distributed")
 SAMPLE_ROWS = 10_000
@@ -72,14 +72,6 @@ Reader = Callable[[MixtureOfExperts, Any], Any]
 """Lets a model learn the rows of a part, and returns what its caller wants to know about that; called on a worker."""
 Progress = Callable[[tuple[int, int]], object]
 """Called with the number of parts that are read, and of all."""
-
-
-class PartFit(NamedTuple):
-    """A fit of rows in parts."""
-
-    fit: Fit
-    outcomes: list[Any]
-    """What the reader returned, of each part."""
 
 
 # -- Clusters ----------------------------------------------------------------------------------------------------------
@@ -210,7 +202,7 @@ def fit(
         several = isinstance(target, Sequence) and not isinstance(target, str)
         reader = _FrameReader(list(target) if several else target, weight)
         plan = Plan("em", start, rounds, tolerance, on_round=on_round)
-        return fit_parts(client, model, parts, reader, plan).fit
+        return fit_parts(client, model, parts, reader, plan)
 
 
 def fit_parts(
@@ -222,7 +214,7 @@ def fit_parts(
     *,
     on_part: Progress | None = None,
     on_read: Callable[[list[Any]], object] | None = None,
-) -> PartFit:
+) -> Fit:
     """Fit a model to rows in parts, which workers read.
 
     Args:
@@ -243,9 +235,8 @@ def fit_parts(
     from_model = plan.start == "model"
     with _lost_workers():
         read = _read_all(client, model, parts, reader, on_part)
-        outcomes = [each.outcome for each in read.summaries]
         if on_read is not None:
-            on_read(outcomes)
+            on_read([each.outcome for each in read.summaries])
         if not read.n:
             raise ConfigError("fit: got no row with a target and a weight above 0; give at least one")
         trial = _restored(read.model)
@@ -276,7 +267,7 @@ def fit_parts(
             total, losses, scores = (float(each[0]) for each in rows.scores(trial))
     vars(model).update(vars(trial))
     classify = model.is_classifier
-    done = Fit(
+    return Fit(
         model=model,
         method=plan.method,
         start=plan.start,
@@ -288,7 +279,6 @@ def fit_parts(
         accuracy=scores / total if classify else None,
         seconds=time.perf_counter() - began,
     )
-    return PartFit(done, outcomes)
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def fit_files(
             )
     except FitCancelled:
         return None
-    return FileFit(source_name, ", ".join(schema.targets), settings.learning_settings(), done.fit, records)
+    return FileFit(source_name, ", ".join(schema.targets), settings.learning_settings(), done, records)
 
 
 @dataclass(frozen=True)
