@@ -42,8 +42,6 @@ class Facts(NamedTuple):
     """None: as is usual in its section."""
     more: str = ""
     """Further sentences, for docstrings and the reference."""
-    in_python: Any = ...
-    """The default of the estimators' argument, where it is not that of the setting."""
     warm_up_only: bool = False
     """Whether the option has no meaning any more once the warm-up is over."""
     sample: Any = None

@@ -168,7 +168,6 @@ def _schedule_option(default: Power) -> Any:
         default,
         "Step sizes: Power(0.6) unless set, for a classifier Power(0.5), which converge; Constant(gamma) tracks drift.",
         more="From `streammoe.schedules`.",
-        in_python=None,
     )
 
 
@@ -259,7 +258,6 @@ class Options(Section):
         'Parameters that predict: mean since warm-up; "decay", "exponential": forgetting; "none": raw.',
         more="`Polyak()`; `Decay()`: recent iterates count more; `Exponential(rate=0.01)`: the latest counts `rate`, "
         "or more at first; `None`: the raw iterate.",
-        in_python="polyak",
     )
     serve: Serve = option(
         "portfolio",
@@ -287,14 +285,12 @@ class Options(Section):
         '"page_hinkley": restart steps and average when the loss has risen (docs/drift.md).',
         more="`PageHinkley(restart=200)`: after a drift, steps are those after so many events; the fewer, the larger. "
         "`None`: nothing is tested.",
-        in_python="page_hinkley",
     )
     warmup: WarmUp = option(
         WarmUp(),
         "Events buffered for the first fit; by default it grows with the number of parameters.",
         more="Then they are at least 400; with 0 a model starts at once, from random experts. `WarmUp(size, "
         "restarts=5)` says from how many starts they are fitted, too.",
-        in_python=None,
         sample=400,
         warm_up_only=True,
     )
@@ -416,7 +412,6 @@ class RegressorOptions(Options):
     expert: ExpertNoise = option(
         Gaussian(),
         f"Noise of the experts; {_heavy_tailed()} are for many outliers.",
-        in_python="gaussian",
     )
 
     lags: Lags | None = option(
@@ -485,19 +480,16 @@ class FeatureOptions(Section):
         (),
         "Features that are categories: text, truth values or numbers.",
         more="Each level is a column of 0 and 1. Of features in none of these lists the first value decides.",
-        in_python=None,
     )
     timestamps: Annotated[tuple[Any, ...], BeforeValidator(_names)] = option(
         (),
         "Features that are times: seconds since 1970-01-01 UTC, datetimes, or ISO 8601 text.",
         more="Each becomes sin and cos of the time of day, of the week and of the year.",
-        in_python=None,
     )
     numeric: Annotated[tuple[Any, ...], BeforeValidator(_names)] = option(
         (),
         "Features that are numbers, whatever their first value is; truth values are 1 and 0, datetimes seconds.",
         more="Events with other values are rejected.",
-        in_python=None,
     )
 
     @field_validator("timestamps", "numeric")
