@@ -314,7 +314,7 @@ def _jump_guard(
             state, there = LossState(**guard["jumps"]), store.generations()
             saved = [entry for entry in guard["saved"] if entry[0] in there]
         saved = [*saved, [generation, model.n]]
-    return JumpGuard(LossGuard(model.step_size_at, state), saved, stops=settings.guard.on_jump == "stop")
+    return JumpGuard(LossGuard(model.options.schedule, state), saved, stops=settings.guard.on_jump == "stop")
 
 
 def scores_of(settings: Settings, checkpoint: Checkpoint | None, model: MixtureOfExperts) -> Scores:

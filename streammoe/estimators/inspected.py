@@ -146,10 +146,6 @@ class Inspected(base.Estimator):
         """Step size γ of the next event."""
         return self.learner.step_size
 
-    def step_size_at(self, n: int) -> float:
-        """Return the schedule's γ of the n-th event, counted from 1, as if no drift were detected."""
-        return self.learner.context.options.schedule(n)
-
     @property
     def masses(self) -> FloatArray:
         """Return each expert's share of events, (K,): m_k / Σ m; NaN during warm-up."""

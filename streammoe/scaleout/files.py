@@ -52,7 +52,6 @@ def fit_files(
     Raises:
         ConfigError, CheckpointError, SourceError, TooManyBadRecords: see `fit_source`.
     """
-    schema = schema_of(settings)
     model, plan = model_to_fit(settings, plan, from_model)
     source_name = files[0] if len(files) == 1 else f"{len(files):,} files"
     records = Tally()
@@ -72,7 +71,7 @@ def fit_files(
             )
     except FitCancelled:
         return None
-    return FileFit(source_name, ", ".join(schema.targets), settings.learning_settings(), done, records)
+    return FileFit(source_name, settings.learning_settings(), done, records)
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ class FiniteFiles:
             kind = kind_of(path, self._settings.format, stream.read(HEAD_BYTES))
         size = _size_at(path)
         # The size of other kinds is only known to their readers.
-        if kind.format != PARQUET and not kind.gzipped and size < file["offset"]:
+        if kind.is_plain and size < file["offset"]:
             raise SourceError(
                 f"{path} was truncated: it has {size} bytes, but {file['offset']} had been read; {RESTORE_ADVICE}"
             )
@@ -247,7 +247,7 @@ class FiniteFiles:
                 f"{path} was replaced after it had been read completely: it has {status.st_size} bytes and had "
                 f"{previous}; give new data a new name, or start with a fresh checkpoint folder"
             )
-        if grown and (kind.gzipped or kind.format == PARQUET):
+        if grown and not kind.is_plain:
             _LOGGER.warning(
                 "%s grew by %s after it had been read completely; they are not read, since only plain CSV and "
                 "JSON Lines are read on where they have grown: put new rows into a new file",

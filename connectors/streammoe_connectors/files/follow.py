@@ -15,7 +15,6 @@ from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position
 from streammoe_connectors.files.listing import (
     HEAD_BYTES,
-    PARQUET,
     File,
     as_source_errors,
     digest,
@@ -287,7 +286,7 @@ class FollowedFiles:
         if not is_same_file_at(path, file):
             return False
         with as_source_errors(path), Path(path).open("rb") as stream:
-            return _is_plain(path, self._settings.format, stream.read(HEAD_BYTES))
+            return kind_of(path, self._settings.format, stream.read(HEAD_BYTES)).is_plain
 
 
 class _FollowedFile:
@@ -307,7 +306,7 @@ class _FollowedFile:
         with ExitStack() as on_failure, as_source_errors(path):
             raw = on_failure.enter_context(Path(path).open("rb", buffering=0))
             head = raw.read(HEAD_BYTES)
-            if not _is_plain(path, settings.format, head):
+            if not kind_of(path, settings.format, head).is_plain:
                 return None
             file = file_at(path, os.fstat(raw.fileno()).st_ino, head)
             raw.seek(0)
@@ -368,11 +367,6 @@ class _FollowedFile:
         )
 
 
-def _is_plain(path: str, format: str, head: bytes) -> bool:
-    kind = kind_of(path, format, head)
-    return not kind.gzipped and kind.format != PARQUET
-
-
 def _reopen(file: File, others: set[int], format: str) -> BinaryIO:
     """Reopen a file of a position under its path or a new name, or a copy of it under its path.
 
@@ -399,7 +393,7 @@ def _reopen(file: File, others: set[int], format: str) -> BinaryIO:
                 f"{current_path} was truncated to {size} bytes: it had been read to byte {file['offset']}, and the "
                 "content after that is lost"
             )
-        if not _is_plain(path, format, raw.read(HEAD_BYTES)):
+        if not kind_of(path, format, raw.read(HEAD_BYTES)).is_plain:
             raise SourceError(
                 f"{path} is compressed or Parquet, which cannot be followed; first read it completely with "
                 "source.follow = false"

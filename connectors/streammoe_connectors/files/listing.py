@@ -66,6 +66,11 @@ class Kind(NamedTuple):
     format: str
     gzipped: bool
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is text, not compressed, which may grow record by record."""
+        return self.format != PARQUET and not self.gzipped
+
 
 class Readable(Protocol):
     """A seekable binary file, of Python or of Arrow."""

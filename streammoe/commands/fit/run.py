@@ -31,7 +31,6 @@ class FileFit:
     """A fit, and the outcomes of the records."""
 
     source: str
-    target: str
     settings: dict[str, Any]
     """Schema and model, as plain values."""
     fit: Fit
@@ -91,7 +90,7 @@ def fit_source(
                 done = batch.fit_gathered(model, plan)
         except FitCancelled:
             return None
-    return FileFit(source_name, ", ".join(schema.targets), settings.learning_settings(), done, records)
+    return FileFit(source_name, settings.learning_settings(), done, records)
 
 
 def model_to_fit(settings: Settings, plan: Plan, from_model: Path | None) -> tuple[MixtureOfExperts, Plan]:
