@@ -124,15 +124,11 @@ def end_without_result(exit_code: int, what: str) -> NoReturn:
     sys.exit(exit_code)
 
 
-def ignore_progress(progress: tuple[int, int] | None) -> None:
-    """Do nothing."""
-
-
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[tuple[int, int] | None], None]]:
     """Show a source's progress on stderr if that is a terminal."""
     if not sys.stderr.isatty():
-        yield ignore_progress
+        yield lambda _: None
         return
     with ExitStack() as shown:
         bar: Any = None

@@ -19,6 +19,7 @@ import copy
 import logging
 import math
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -26,7 +27,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from logging.handlers import BufferingHandler
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -383,40 +385,32 @@ def _result(future: Future[Any]) -> Any:
 def _read(reader: Reader, state: bytes, part: Any, at: int) -> tuple[bytes, tuple[AnyArray, ...], tuple[Any, ...]]:
     """Read a part into a model; return the model after it, the rows, and the parts of its summary."""
     model = _restored(state)
-    with _Log() as log, fitting.collecting(model.learner):
+    with _taken_down() as records, fitting.collecting(model.learner):
         try:
             outcome = reader(model, part)
         except Exception as error:
             error.add_note(f"in part {at} of the data")
             raise
         rows = fitting.collected(model.learner)
+    log = [(record.name, record.levelno, record.getMessage()) for record in records]
     present = (~np.isnan(rows.X)).sum(axis=0).astype(np.float64)
-    return _bytes_of(model), tuple(rows), (len(rows.X), present, outcome, log.records)
+    return _bytes_of(model), tuple(rows), (len(rows.X), present, outcome, log)
 
 
-class _Log(logging.Handler):
-    """Takes down what is logged within a block, for the process that started it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[tuple[str, int, str]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append((record.name, record.levelno, record.getMessage()))
-
-    def __enter__(self) -> Self:
-        logger = logging.getLogger("streammoe")
-        self._before = logger.level, logger.propagate
-        logger.addHandler(self)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logger = logging.getLogger("streammoe")
-        logger.removeHandler(self)
-        logger.setLevel(self._before[0])
-        logger.propagate = self._before[1]
+@contextmanager
+def _taken_down() -> Iterator[list[logging.LogRecord]]:
+    """Take down what is logged within a block, for the process that started it."""
+    logger, handler = logging.getLogger("streammoe"), BufferingHandler(sys.maxsize)
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield handler.buffer
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
 
 
 # -- What is frozen ----------------------------------------------------------------------------------------------------
