@@ -95,9 +95,9 @@ def command(
     if not targets and config is None:
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
     from streammoe.batch import Plan, Round
+    from streammoe.commands.evaluate.options import files_of, settings_of
     from streammoe.commands.evaluate.outputs import Output, as_config_error, check_outputs
     from streammoe.commands.fit import report
-    from streammoe.commands.fit.options import files_of, settings_of
     from streammoe.commands.fit.run import fit_source
     from streammoe.configuration import extension
     from streammoe.daemon.signals import StopFlag

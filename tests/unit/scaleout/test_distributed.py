@@ -18,7 +18,7 @@ from distributed.security import Security
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, load
 from streammoe.batch import Plan
 from streammoe.commands import main
-from streammoe.commands.fit.options import files_of, settings_of
+from streammoe.commands.evaluate.options import files_of, settings_of
 from streammoe.commands.fit.run import fit_source
 from streammoe.distributions import Gaussian
 from streammoe.errors import ConfigError, InvalidEvent, SourceError, TooManyBadRecords
