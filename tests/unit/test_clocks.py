@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BY_THE_TIME_OF_DAY = {
-    "streammoe/daemon/loop.py": "when a checkpoint was made, for people",
+    "streammoe/daemon/state.py": "when a checkpoint was made, for people",
     "streammoe/commands/inspect.py": "how old one is, for people",
     "connectors/streammoe_connectors/stdin.py": "a name for what came through one pipe",
     "connectors/streammoe_connectors/kafka/ownership.py": "who owns a group, as seen by other machines",
