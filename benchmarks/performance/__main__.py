@@ -3,8 +3,8 @@
 Parts, of which `--only` selects some. `events` lets models predict and learn the same events one by one, in turn, in
 one process: ten numeric inputs, four experts; or three classes, two experts. `growth` measures arrays against the
 numbers of features, experts, outputs, classes and rows in a call, and BLAS at the same rank-1 updates. `files` runs the
-daemon over files, with metrics and checkpoints, next to Vowpal Wabbit's driver. `profile` shows where the time of a
-single event goes.
+daemon over files, with metrics and checkpoints, next to Vowpal Wabbit's driver. `profile` shows what an
+event costs by the number of events in a call.
 
 Times are of the process's CPU, medians of rounds; latencies are by the clock. Vowpal Wabbit is left out where it is not
 installed. The output is Markdown.
@@ -156,31 +156,14 @@ def file_tables(results: Results, verdicts: Verdicts) -> Iterator[str]:
 
 
 def profile_tables(results: Results, _: Verdicts) -> Iterator[str]:
-    """Yield the table of the steps of an event."""
+    """Yield the table of an event by the length of calls."""
     for record in _records(results, "profile"):
-        us = record["us"]
-        whole = us["predict_one"] + us["learn_one"]
-        learns, (due, often) = us["kernel learns, default"], record["due"]
-        steps = {
-            "dict → values, in both calls": 2.0 * us["row"],
-            "read the target": us["target"],
-            "whether the kernel is still bound to the model, in both calls": 2.0 * us["binding"],
-            f"what is due now and then, at {often:.1%} of the events: copies to undo by, a look at the experts": due,
-            "the kernel predicts": us["kernel predicts"],
-            "the kernel checks and learns, with what Python notes of it": learns,
-            "– of it as much as by arrays": us["arrays"],
-            "– of it the portfolio and its members": learns - us["kernel learns, polyak"],
-            "– of it the drift detector": learns - us["kernel learns, no detector"],
-        }
-        own = sum(spent for name, spent in steps.items() if not name.startswith("–"))
-        steps["the rest: calls, notes of what to learn again"] = whole - own
-        yield f"Steps of predict_one and learn_one; {record['rounds']} rounds\n\n" + markdown(
-            ["", "CPU µs", "share"],
-            [
-                *([name, f"{spent:.2f}", f"{spent / whole:.0%}"] for name, spent in steps.items()),
-                ["**predict_one and learn_one**", f"{whole:.2f}", "100%"],
-            ],
-        )
+        us, (due, often, p99) = record["us"], record["due"]
+        names = {name: f"`learn_array`, rows: {int(name):,}" if name.isdigit() else f"`{name}`" for name in us}
+        yield (
+            f"{record['rounds']} rounds. Of `learn_one` {due:.2f} µs are what is due now and then, at {often:.1%} of "
+            f"the events: copies to undo by, a look at the experts; p99 is {p99:.1f} times the median\n\n"
+        ) + markdown(["", "CPU µs an event"], [[names[name], _short(spent)] for name, spent in us.items()])
 
 
 def _short(value: float) -> str:

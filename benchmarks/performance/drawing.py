@@ -17,6 +17,8 @@ def draw(results: Results, out: Path) -> None:
     for record in results.records:
         if record["part"] == "events":
             save(_events(record), out / "speed-events.png")
+        if record["part"] == "profile":
+            save(_lengths(record), out / "speed-lengths.png")
     axes = {record["axis"]: record for record in results.records if record["part"] == "growth"}
     if {"p", "K"} <= axes.keys():
         save(_growth(axes), out / "speed-growth.png")
@@ -41,6 +43,22 @@ def _events(record: Record) -> Figure:
     panel.set_yticks(range(len(found)), names, fontsize=8)
     panel.set(xscale="log", xlabel="µs (dotted: River's scaler and linear regression)", xlim=(0.3, 3.0 * max(costs)))
     plain(panel, "x", (1, 10, 100, 1000))
+    panel.legend(fontsize=8)
+    return figure
+
+
+def _lengths(record: Record) -> Figure:
+    """Plot the cost of an event against the length of calls; one event is a call of the same kernel."""
+    us = record["us"]
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    figure.suptitle("Cost of learning an event by the length of calls", fontsize=11)
+    panel = figure.subplots()
+    lengths = [name for name in us if name.isdigit()]
+    panel.plot([int(name) for name in lengths], [us[name] for name in lengths], label="learn_array", **LINES[0])
+    panel.plot([1], [us["learn_one"]], label="learn_one", **{**LINES[1], "linestyle": ""})
+    panel.set(xscale="log", yscale="log", xlabel="events in a call", ylabel="CPU µs per event")
+    plain(panel, "x", [int(name) for name in lengths if int(name) in {1, 10, 100, 1_000, 10_000}])
+    plain(panel, "y", (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0))
     panel.legend(fontsize=8)
     return figure
 

@@ -1,4 +1,4 @@
-"""Where the time of a single event goes, in a model whose fits are over."""
+"""What an event costs by the number of events that one call learns, in a model whose fits are over."""
 
 from __future__ import annotations
 
@@ -12,41 +12,22 @@ from benchmarks import tasks
 from benchmarks.performance.contenders import SETTLED, events_of
 from benchmarks.report import Record
 from streammoe import MoERegressor
-from streammoe.model.one_event import OneEvent
-from streammoe.model.undo import EVERY, Notes
 
-AT_ONCE = 4_000
+AT_ONCE = 10_000
+LENGTHS = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
+"""Numbers of rows of a call of `learn_array`."""
 SLOW = 3.0
 """How many times the median an event takes at which something is due."""
 
 
-class _NoUndo:
-    """Takes the place of a model's undo record, whose copies are another line of the table."""
-
-    def new_notes(self, n_fields: int, n_targets: int) -> Notes:
-        return Notes(EVERY, n_fields, n_targets)
-
-
 def measured(rounds: int) -> Record:
-    """Time the steps of an event on the same events in turn; return CPU microseconds."""
+    """Time the same events in turn, by calls of different lengths; return CPU microseconds of an event."""
     events = events_of(tasks.full_gate(SETTLED + AT_ONCE))
     X, y, _ = events.stream
-    models = {
-        "default": MoERegressor(4),
-        "no detector": MoERegressor(4, drift=None),
-        "polyak": MoERegressor(4, serve="polyak"),
-    }
-    for model in models.values():
-        model.learn_array(X[:SETTLED], y[:SETTLED])
-    dicts, targets = events.dicts[SETTLED:], events.targets[SETTLED:]
-    context = models["default"].learner.context
-    encoder = context.encoder
-    rows = [tuple(encoder.row(x)[0].tolist()) for x in dicts]
-    # Of copies, which may be spoilt.
-    bound_to = {name: copy.copy(model).learner for name, model in models.items()}
-    bound = {name: OneEvent(learner.context, learner.phase) for name, learner in bound_to.items()}
-    whole, arrays = copy.copy(models["default"]), copy.copy(models["default"])
-    watched = copy.copy(models["default"])
+    model = MoERegressor(4)
+    model.learn_array(X[:SETTLED], y[:SETTLED])
+    X, y, dicts, targets = X[SETTLED:], y[SETTLED:], events.dicts[SETTLED:], events.targets[SETTLED:]
+    whole, watched, arrays = (copy.copy(model) for _ in range(3))
 
     def predict() -> None:
         for x in dicts:
@@ -56,67 +37,29 @@ def measured(rounds: int) -> Record:
         for x, target in zip(dicts, targets, strict=True):
             whole.learn_one(x, target)
 
-    def encode() -> None:
-        for x in dicts:
-            encoder.plain_row(x)
-
-    def read_target() -> None:
-        for target in targets:
-            context.targets.plain(target)
-
-    def kernel_predicts() -> None:
-        for row in rows:
-            bound["default"].predict(row)
-
-    def kernel_learns(name: str) -> Callable[[], float]:
-        def call() -> float:
-            own, learner, undone, elsewhere = bound[name], bound_to[name], _NoUndo(), 0.0
-            for row, target, x in zip(rows, targets, dicts, strict=True):
-                if not own.learn(row, target, 1.0, undone):
-                    # Something is due, and the event is learned the longer way, which is another line of the table.
-                    started = time.process_time()
-                    learner.learn_one(x, target, 1.0)
-                    if own.is_of(learner.context, learner.phase):
-                        own.refresh()
-                    else:
-                        own = bound[name] = OneEvent(learner.context, learner.phase)
-                    elsewhere += time.process_time() - started
-            return elsewhere
+    def learn_arrays(length: int) -> Callable[[], None]:
+        def call() -> None:
+            for start in range(0, AT_ONCE, length):
+                arrays.learn_array(X[start : start + length], y[start : start + length])
 
         return call
 
-    def look_at_binding() -> None:
-        own, of = bound["default"], bound_to["default"]
-        for _ in dicts:
-            own.is_of(of.context, of.phase)
-
-    def learn_arrays() -> None:
-        arrays.learn_array(X[SETTLED:], y[SETTLED:])
-
-    calls: dict[str, Callable[[], float | None]] = {
-        "predict_one": predict,
-        "learn_one": learn,
-        "row": encode,
-        "target": read_target,
-        "binding": look_at_binding,
-        "kernel predicts": kernel_predicts,
-        **{f"kernel learns, {name}": kernel_learns(name) for name in models},
-        "arrays": learn_arrays,
-    }
+    calls: dict[str, Callable[[], None]] = {"predict_one": predict, "learn_one": learn}
+    calls |= {str(length): learn_arrays(length) for length in LENGTHS}
     due = []
     turns: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             started = time.process_time()
-            elsewhere = call() or 0.0
-            turns[name].append(1e6 * (time.process_time() - started - elsewhere) / AT_ONCE)
+            call()
+            turns[name].append(1e6 * (time.process_time() - started) / AT_ONCE)
         due.append(_due(watched, dicts, targets))
     us = {name: float(np.median(found)) for name, found in turns.items()}
     return {"rounds": rounds, "us": us, "due": np.median(due, axis=0).tolist()}
 
 
-def _due(model: MoERegressor, dicts: list[dict[str, float]], targets: list[float]) -> tuple[float, float]:
-    """Return microseconds an event, and the share of events, that take three times the median to be learned."""
+def _due(model: MoERegressor, dicts: list[dict[str, float]], targets: list[float]) -> tuple[float, float, float]:
+    """Return microseconds an event, and the share of events, that take three times the median; and p99 in medians."""
     seconds = []
     for x, target in zip(dicts, targets, strict=True):
         started = time.thread_time()
@@ -125,4 +68,5 @@ def _due(model: MoERegressor, dicts: list[dict[str, float]], targets: list[float
     found = np.array(seconds)
     usual = np.median(found)
     is_slow = found > SLOW * usual
-    return 1e6 * float((found - usual)[is_slow].sum()) / len(found), float(is_slow.mean())
+    extra = 1e6 * float((found - usual)[is_slow].sum()) / len(found)
+    return extra, float(is_slow.mean()), float(np.quantile(found, 0.99) / usual)

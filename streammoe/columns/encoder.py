@@ -258,7 +258,9 @@ class Encoder(Noticed):
             InvalidEvent: a value is out of range; ``row`` is the index of the first such row. Nothing was changed.
         """
         self.columns.check_not_lagged(additions.fields)
-        trial = self.copy() if additions or len(rows) > 1 else self  # a single row that is rejected changes nothing
+        scales = (*self.scales, *self.target_scales)
+        before = [array.copy() for array in scales] if len(rows) > 1 else ()  # one that is rejected changes nothing
+        trial = self.copy() if additions else self
         if additions:
             trial.use(self.columns.extended(additions))
         verdicts = trial.screen(rows, targets)
@@ -266,11 +268,13 @@ class Encoder(Noticed):
             at = int(np.argmax(verdicts >= 0))
             error = trial.out_of_range(rows[at], targets[at], int(verdicts[at]))
             error.row = at
+            for array, old in zip(scales, before, strict=False):
+                array[...] = old
             raise error
         if additions:
             self.use(trial.columns)
             self._notice_mixed(additions.levels)
-        self.scales, self.target_scales = trial.scales, trial.target_scales
+            self.scales, self.target_scales = trial.scales, trial.target_scales
 
     def screen(self, X: FloatArray, Y: FloatArray) -> IntArray:
         """Return −1 for each raw row in range, else the offending field; accepted rows are taken into the ranges."""

@@ -13,8 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
-from streammoe.engine.page_hinkley import PageHinkleyTest
-from streammoe.kernels.drift import hold_against_usual
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 BLOCK = 32
@@ -50,7 +48,8 @@ class DriftDetector:
         self._usual = np.zeros(4)
         self._last = np.zeros(2)
         """Mean losses before and after the last change."""
-        self._test = _test()
+        self._sums = np.zeros(2)
+        """Those of the cumulative test."""
 
     @property
     def drifts(self) -> int:
@@ -63,45 +62,15 @@ class DriftDetector:
         return Drift(int(self._counts[3]), float(self._last[0]), float(self._last[1])) if self.drifts else None
 
     @property
-    def to_come(self) -> int:
-        """Learned events until the open block is full."""
-        return BLOCK - int(self._counts[0])
-
-    def take(self, losses: FloatArray, n: int) -> Drift | None:
-        """Process losses (m,) up to the first change and return it; later losses are ignored.
-
-        Args:
-            losses: losses of the next learned events.
-        """
-        first_end = n + self.to_come
-        closed = np.empty((len(losses) // BLOCK + 1, 3))
-        n_closed = hold_against_usual(losses, self._block, self._counts, self._usual, closed)
-        return self.judge(closed[:n_closed], first_end)
-
-    def judge(self, closed: FloatArray, first_end: int) -> Drift | None:
-        """Test blocks that were closed, as `hold_against_usual` describes them; return the first change, if any.
-
-        Args:
-            closed: (m, 3) of the last m blocks.
-            first_end: number of events learned at the end of the first of them.
-        """
-        judged = int(self._counts[1]) - len(closed)
-        for block in range(len(closed)):
-            judged += 1
-            if judged > CALIBRATION and self._test.update(float(closed[block, 0])):
-                return self.declare(Drift(first_end + block * BLOCK, *closed[block, 1:].tolist()))
-        return None
-
-    @property
-    def arrays_of_losses(self) -> tuple[FloatArray, IntArray, FloatArray]:
-        """What `hold_against_usual` changes in place: the losses of the open block, counts, and what is usual."""
-        return self._block, self._counts, self._usual
+    def arrays_of_losses(self) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
+        """What kernels change in place: the losses of the open block, counts, what is usual, sums of the test."""
+        return self._block, self._counts, self._usual, self._sums
 
     def declare(self, drift: Drift) -> Drift:
         """Count a change, found here or otherwise: the usual losses after it are not known yet. Return it."""
         self._counts[:] = 0, 0, self.drifts + 1, drift.n
         self._last[:] = drift.before, drift.after
-        self._block[:], self._usual[:], self._test = 0.0, 0.0, _test()
+        self._block[:], self._usual[:], self._sums[:] = 0.0, 0.0, 0.0
         return drift
 
     def copy(self) -> DriftDetector:
@@ -123,7 +92,7 @@ class DriftDetector:
             "drift.counts": self._counts,
             "drift.usual": self._usual,
             "drift.last": self._last,
-            "drift.sums": np.array(self._test.sums),
+            "drift.sums": self._sums,
         }
 
     @classmethod
@@ -148,8 +117,4 @@ class DriftDetector:
     def _set(self, arrays: Mapping[str, AnyArray]) -> None:
         self._block[:], self._counts[:] = arrays["drift.block"], arrays["drift.counts"]
         self._usual[:], self._last[:] = arrays["drift.usual"], arrays["drift.last"]
-        self._test = _test(*arrays["drift.sums"].tolist())
-
-
-def _test(total: float = 0.0, minimum: float = 0.0) -> PageHinkleyTest:
-    return PageHinkleyTest(threshold=THRESHOLD, tolerance=TOLERANCE, total=total, minimum=minimum)
+        self._sums[:] = arrays["drift.sums"]

@@ -59,8 +59,9 @@ class MeanTrust(Noticed):
             event_weights: (n,) how much each row counts; empty if the rows are not learned.
             served: (n, Q), changed in place.
         """
+        scratch = np.empty((2, len(self.weights)))
         combine_means(
-            self.weights, self.surprise, self.squares, self.count, event_weights, predictions, targets, served
+            self.weights, self.surprise, self.squares, self.count, event_weights, predictions, targets, served, scratch
         )
 
     def insert(self, at: int, share: float) -> None:

@@ -39,12 +39,8 @@ class Scores(NamedTuple):
     """(n, Q) the regression function, or (n, M) class probabilities."""
     trace: Trace
     """Each expert's part, if requested."""
-    outliers: int = 0
-    """How many of the events that made a step counted less, since they were far from their expert."""
     gate: FloatArray | None = None
     """(n, K) the mixture's gate, if requested; None where it is the shares of the trace."""
-    latest: Scores | None = None
-    """What the raw iterate said of the same rows, if requested."""
 
     @property
     def gates(self) -> FloatArray:
@@ -60,7 +56,6 @@ def concatenated(runs: Sequence[Scores]) -> Scores:
         np.concatenate([run.losses for run in runs]),
         _stacked([run.predictions for run in runs]),
         Trace(*(_stacked([run.trace[i] for run in runs]) for i in range(len(Trace._fields)))),
-        sum(run.outliers for run in runs),
         None if all(run.gate is None for run in runs) else _stacked([run.gates for run in runs]),
     )
 
@@ -202,7 +197,6 @@ def learn(
     weights: FloatArray | None = None,
     n_outputs: int,
     traced: bool = False,
-    latest: bool = False,
 ) -> Scores:
     """Predict, score and learn rows in order, changing `state` and `residual` in place.
 
@@ -212,7 +206,6 @@ def learn(
         weights: (n,) above 0; by default 1.
         n_outputs: Q, or the number of classes.
         traced: whether to record each expert's part.
-        latest: whether to score the raw iterate, too.
 
     Raises:
         UnsoundError: a number is NaN or infinite, or a prediction is all but infinite; discard `state` and `residual`.
@@ -224,22 +217,14 @@ def learn(
     counts = np.ones(len(W)) if weights is None else weights
     K, n_rows, p_v = state.experts.shape
     n, p_w = W.shape
-    size = 2 * n if latest else n
-    losses = np.empty(size)
-    predictions = np.empty((size, n_outputs))
-    trace = _trace(state.experts, state.variances, size, n_outputs) if traced else no_trace()
+    losses = np.empty(n)
+    predictions = np.empty((n, n_outputs))
+    trace = _trace(state.experts, state.variances, n, n_outputs) if traced else no_trace()
     work = n * (p_w**2 + K * p_v**2 + K * p_v * n_rows)
     arguments = (state, residual, options, gammas, counts, W, R, Y, losses, predictions, trace)
-    outliers = stepped(work, family.learn_rows, *arguments)
-    if outliers == UNSOUND:
+    if stepped(work, family.learn_rows, *arguments) == UNSOUND:
         raise UnsoundError(unsound_parts(state) or ["prediction"])
-    if not latest:
-        return Scores(losses, predictions, trace, outliers)
-    first = second = trace
-    if traced:
-        first, second = (Trace(*(part[rows] for part in trace)) for rows in (slice(0, n), slice(n, None)))
-    raw = Scores(losses[n:], predictions[n:], second)
-    return Scores(losses[:n], predictions[:n], first, outliers, latest=raw)
+    return Scores(losses, predictions, trace)
 
 
 def stepped(work: float, kernel: Callable[..., int], *arguments: Any) -> int:

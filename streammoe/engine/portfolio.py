@@ -18,7 +18,7 @@ from streammoe.engine import growing, mixture, trust
 from streammoe.engine.growing import GrowingRows
 from streammoe.engine.mean_trust import MeanTrust
 from streammoe.engine.members.average import Average
-from streammoe.engine.members.contract import Member, Predictor, Rows, features_of
+from streammoe.engine.members.contract import Member, Predictor, features_of
 from streammoe.engine.members.curved import Curved
 from streammoe.engine.members.floor import Floor
 from streammoe.engine.members.latest import Latest
@@ -225,23 +225,6 @@ class Portfolio(Noticed):
         if isinstance(member, Refitted) and self.growing is not None and self.growing.has_been_tried:
             self.growing = None  # where fits to more rows have not helped, the next one hardly will
 
-    def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
-        """Return the combined scores of rows that the mixture has learned, and let the other members learn them.
-
-        Args:
-            rows: the rows.
-            scores: the mixture's, with those of its raw iterate.
-            n_outputs: Q, or the number of classes.
-            traced: whether to record each expert's part.
-
-        Raises:
-            UnsoundError: some of them leave a member with NaN or infinity; discard the portfolio.
-        """
-        member_scores = [member.learn(rows, scores, n_outputs=n_outputs, traced=traced) for member in self.members]
-        return combined_scores(
-            member_scores, self.weights, self.surprise, rows.weights, self.means, rows.Y, traced=traced
-        )
-
     def count_only(self) -> None:
         """Count an event that the mixture has not learned either."""
         for member in self.members:
@@ -351,7 +334,7 @@ def combined_scores(
     *,
     traced: bool,
 ) -> Scores:
-    """Combine the members' scores of rows, and update `weights` by rows with a target; outliers are the first member's.
+    """Combine the members' scores of rows, and update `weights` by rows with a target.
 
     Args:
         member_scores: what each member said.
@@ -365,18 +348,18 @@ def combined_scores(
     losses, predictions, shares = np.empty(n), np.empty((n, M)), np.empty((n, len(member_scores)))
     said = np.array([each.predictions for each in member_scores])
     losses_said = np.array([each.losses for each in member_scores])
-    combine(weights, surprise, event_weights, losses_said, said, losses, predictions, shares)
+    scratch = np.empty((2, len(weights)))
+    combine(weights, surprise, event_weights, losses_said, said, losses, predictions, shares, scratch)
     if means is not None:
         means.combine(said, np.full((n, M), np.nan) if targets is None else targets, event_weights, predictions)
-    outliers = member_scores[0].outliers
     if not traced:
-        return Scores(losses, predictions, mixture.no_trace(), outliers)
+        return Scores(losses, predictions, mixture.no_trace())
     trace = Trace(
         np.concatenate([shares[:, [i]] * each.trace.shares for i, each in enumerate(member_scores)], axis=1),
         np.concatenate([each.trace.means for each in member_scores], axis=1),
         np.concatenate([each.trace.variances for each in member_scores], axis=1),
     )
-    return Scores(losses, predictions, trace, outliers, gate=member_scores[0].trace.shares)
+    return Scores(losses, predictions, trace, gate=member_scores[0].trace.shares)
 
 
 def score(
@@ -399,7 +382,7 @@ def score(
         members: what each predicts by.
         weights: (m,) the weight of each.
         W: (n, p_w) gate features; R: (n, p_v) expert features; Y: targets, if known.
-        unheld: see `Rows`.
+        unheld: R of rows of which only inputs far beyond their range are held; R itself if there are none.
         n_outputs: Q, or the number of classes.
         means: weights of their means in the point prediction, if it has any of its own.
         traced: whether to record each expert's part.

@@ -13,7 +13,7 @@ from streammoe.engine.drift import Drift
 from streammoe.engine.members.refitted import restored_parameters
 from streammoe.experts import Family, Parameters
 from streammoe.replacements import Noticed
-from streammoe.types import AnyArray, BoolArray, FloatArray
+from streammoe.types import AnyArray, FloatArray
 
 CAPACITY = 512
 """Largest number of events kept."""
@@ -93,12 +93,13 @@ class RecentEvents(Noticed):
             self._arrays[name][self._end : self._end + n] = array
         self._used[:] = min(self.count + n, CAPACITY), self._end + n
 
-    def offer(self, X: FloatArray, Y: FloatArray, weights: FloatArray, losses: FloatArray, *, needed: bool) -> None:
-        """Add learned rows if they, and all before, may be needed; else drop everything."""
-        if needed:
-            self.add(X, Y, weights, losses)
-        elif not self.is_empty:
-            self.clear()
+    def prepare(self, width: int, n_targets: int, *, needed: bool) -> None:
+        """Make room for rows of so many fields and targets, to which a kernel adds; or drop all if none are needed."""
+        if not needed:
+            if not self.is_empty:
+                self.clear()
+        elif not self._has_shape(width, n_targets):
+            self._move(width, n_targets)
 
     @property
     def storage(self) -> object:
@@ -114,18 +115,9 @@ class RecentEvents(Noticed):
         return {**self._arrays, "used": self._used} if self._has_shape(width, n_targets) else {}
 
     @property
-    def n_free(self) -> int:
-        """Number of rows for which there is room behind those in use."""
-        return len(self._arrays["losses"]) - self._end
-
-    @property
     def is_empty(self) -> bool:
         """Whether nothing is kept."""
         return not self.count and not self.earlier
-
-    def make_room(self) -> None:
-        """Move the rows to where as many others fit behind them, in the same arrays."""
-        self._move(self._arrays["X"].shape[1], self._arrays["Y"].shape[1])
 
     def _has_shape(self, width: int, n_targets: int) -> bool:
         return (self._arrays["X"].shape, self._arrays["Y"].shape[1]) == ((2 * CAPACITY, width), n_targets)
@@ -148,30 +140,13 @@ class RecentEvents(Noticed):
         """Drop all but the last n rows."""
         self._used[0] = min(self.count, n)
 
-    def are_narrow(self, n: int, since: int, Y: FloatArray, target_scale: FloatArray) -> BoolArray:
-        """Return whether each n targets in a row vary little, the first of which began `since` rows ago.
-
-        Args:
-            n: number of targets.
-            since: number of rows.
-            Y: (m, Q) further targets.
-            target_scale: (Q,) their spread during the warm-up.
-
-        Returns:
-            One for each n in a row that are complete; False where the rows so far do not go back to their beginning.
-        """
-        known = self._in_use()["Y"]
-        limits = _limits(target_scale)
-        if since >= PAIRED and since + len(Y) == n and len(known) >= PAIRED:
-            # Nearly always these show that a run varies more, in a tenth of the time.
-            apart = known[-PAIRED::2, 0] - known[1 - PAIRED :: 2, 0]
-            if float(apart @ apart) > least_variation(n, target_scale):
-                return np.zeros(1, dtype=np.bool_)
-        first = known[len(known) - since :] if since <= len(known) else np.full((since, Y.shape[1]), np.nan)
-        every = np.concatenate([first, Y]) if since else Y
-        runs = every[: len(every) // n * n].reshape(-1, n, Y.shape[1])
-        narrow: BoolArray = (runs.var(axis=1) < limits).all(axis=1)
-        return narrow
+    def is_narrow(self, n: int, target_scale: FloatArray) -> bool:
+        """Return whether the last n targets vary little; some n of them, or more, are kept."""
+        if self.count < n:
+            return False
+        latest = self._in_use()["Y"][-n:]
+        # One run of several, so that sums are added up as they always were.
+        return bool((latest[None].var(axis=1) < _limits(target_scale)).all())
 
     def needless_loss(self, n: int, target_scale: FloatArray) -> tuple[float, float] | None:
         """Return the median loss of the last n rows, and the mean one of a normal distribution fitted to the n before.

@@ -7,7 +7,7 @@ events come.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import NamedTuple
 
@@ -93,11 +93,11 @@ class Reservoir:
                 row = slice(i, i + 1)
                 self.add(X[row], Y[row], weights[row])
 
-    def add_one(self, row: tuple[float, ...], target: float | tuple[float, ...], weight: float) -> None:
-        """Add an event that has a target, given as numbers."""
+    def add_one(self, row: FloatArray, target: Sequence[float], weight: float) -> None:
+        """Add an event that has a target; the row, (1, F), is copied if it enters."""
         self.seen += 1
         if self.seen >= self._next:
-            self._add_next(np.array([row]), np.array(target, ndmin=2), np.array([weight]))
+            self._add_next(row, np.array([target]), np.array([weight]))
 
     def _add_next(self, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
         """Let the event that was seen last enter, if it does."""

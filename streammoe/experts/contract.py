@@ -78,13 +78,12 @@ class Family(ABC):
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
         """Call the one that scores without learning."""
 
-    def compiled(self, experts: FloatArray) -> tuple[ModuleType, tuple[float, ...]] | None:
-        """Return the module of its kernels and the first argument of those, given coefficients (K, N, p).
+    @abstractmethod
+    def compiled(self, experts: FloatArray) -> tuple[ModuleType, tuple[float, ...]]:
+        """Return the module of its kernels, and the numbers of its noise, given coefficients (K, N, p).
 
-        The module holds `learn_rows`, `learn_single` and `score_rows`, which other kernels call by their addresses.
-        None if there is no such module: then single events take longer.
+        The module holds `learn`, which `streammoe.kernels.event` makes.
         """
-        return None
 
     @abstractmethod
     def n_rows(self, n_outputs: int) -> int:

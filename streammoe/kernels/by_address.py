@@ -1,8 +1,7 @@
-"""Kernels that call other kernels, and use arrays and Python's floats, by their addresses.
+"""Arrays, and other kernels, that a kernel uses by their addresses.
 
-A kernel that calls another one as numba has it holds a copy of it, so that one which calls all kernels of an event
-would take as long to compile as all of them together. And each array that Python passes to a kernel costs a tenth of a
-microsecond, which a step of one event, with some hundred arrays, cannot afford. Here Python looks addresses up once.
+Each array that Python passes to a kernel costs a tenth of a microsecond, which an event, with some hundred arrays,
+cannot afford. Here Python looks addresses up once.
 
 Whoever passes an address keeps alive what is there, and must not replace it.
 """
@@ -10,17 +9,14 @@ Whoever passes an address keeps alive what is there, and must not replace it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numba
-import numpy as np
 from numba.core import cgutils as untyped_cgutils
 from numba.extending import intrinsic
 from numba.np import arrayobj as untyped_arrayobj
 
-from streammoe.kernels.compile import inline
-from streammoe.types import AnyArray, FloatArray
+from streammoe.types import AnyArray
 
 # numba's own types say little of these.
 types: Any = numba.types
@@ -29,51 +25,19 @@ arrayobj: Any = untyped_arrayobj
 
 
 class LayoutError(ValueError):
-    """An array is not in C order; kernels that take addresses cannot use it."""
+    """An array is not in C order, or cannot be written to; kernels that take addresses cannot use it."""
 
 
 def address_of(array: AnyArray) -> int:
     """Return the address of the memory of an array.
 
     Raises:
-        LayoutError: the array is not in C order.
+        LayoutError: the array is not in C order, or cannot be written to.
     """
-    if not array.flags.c_contiguous:
-        raise LayoutError(f"an array of shape {array.shape} is not in C order")
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        raise LayoutError(f"an array of shape {array.shape} is not in C order, or cannot be written to")
     found: int = array.__array_interface__["data"][0]
     return found
-
-
-OBJECTS = {
-    "float_type": id(float),
-    "type_at": object.__basicsize__ - np.dtype(np.intp).itemsize,
-    "value_at": object.__basicsize__,
-    "items_at": tuple.__basicsize__,
-}
-"""Where kernels find the numbers of a tuple of floats, whose address is its `id`: to make an array of it, and to pass
-that, takes as long as an event in the kernel."""
-
-
-class _Memory:
-    """Memory at an address, as NumPy makes an array of it."""
-
-    def __init__(self, address: int, kind: str) -> None:
-        self.__array_interface__ = {"version": 3, "data": (address, True), "shape": (1,), "typestr": kind}
-
-
-def _word(address: int) -> int:
-    return int(np.asarray(_Memory(address, np.dtype(np.intp).str))[0])
-
-
-@cache
-def can_read_tuples() -> bool:
-    """Return whether tuples and floats are in this interpreter's memory as `OBJECTS` says."""
-    value = 0.1
-    given = (0.2, value)
-    item = _word(id(given) + OBJECTS["items_at"] + np.dtype(np.intp).itemsize)
-    if item != id(value) or _word(item + OBJECTS["type_at"]) != OBJECTS["float_type"]:
-        return False
-    return float(np.asarray(_Memory(item + OBJECTS["value_at"], "<f8"))[0]) == value
 
 
 class Callee:
@@ -154,36 +118,3 @@ def numbers(n: int) -> Any:
         return kind(address), generate
 
     return found
-
-
-@inline
-def read_floats(given: int, objects: Any, out: FloatArray) -> bool:
-    """Copy a tuple of as many floats as `out`, (1, n), has room for; return False if some are of another type.
-
-    Args:
-        given: address of the tuple.
-        objects: a record with the fields of `OBJECTS`.
-        out: written.
-    """
-    n = out.shape[1]
-    items = whole_numbers(given + objects.items_at, (n,))
-    for j in range(n):
-        if whole_numbers(items[j] + objects.type_at, (1,))[0] != objects.float_type:
-            return False
-        out[0, j] = floats(items[j] + objects.value_at, (1,))[0]
-    return True
-
-
-def record(**fields: str) -> np.dtype[np.void]:
-    """Return the type of a record whose fields are of these types, such as ``i8``."""
-    return np.dtype(list(fields.items()))
-
-
-def records(kind: np.dtype[np.void]) -> Any:
-    """Return `array_of` for records: numba takes microseconds to find out the type of such an array of Python's."""
-    return array_of(numba.from_dtype(kind), kind.itemsize)
-
-
-def integers(*names: str) -> dict[str, str]:
-    """Return fields of a record that are integers: addresses and sizes."""
-    return dict.fromkeys(names, "i8")

@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import allocating, hook, inline, jit
+from streammoe.kernels.event import event
 from streammoe.kernels.linalg import VANISHED, dot
 from streammoe.kernels.loop import Noise, Shape, loop
 from streammoe.kernels.portfolio import MOST
@@ -255,6 +256,7 @@ CATEGORICAL = Noise(
 )
 learn_rows, score_rows = loop(CATEGORICAL, __name__)
 learn_single = single_expert(CATEGORICAL._replace(step_experts=step_alone), __name__)
+learn = event(CATEGORICAL, CATEGORICAL._replace(step_experts=step_alone), __name__, 0)
 
 
 @jit

@@ -23,6 +23,28 @@ NORMAL = 1.4826
 """Standard deviation of a normal variable in units of its median deviation."""
 
 
+@part
+def exceeds(sums: FloatArray, excess: float, tolerance: float, threshold: float) -> bool:
+    """Test for an increase of the mean of values, normally 0, by the cumulative sum of Page and Hinkley.
+
+    For values x_1, x_2, … and a tolerance δ let S_t = Σ_{i ≤ t} (x_i − δ). A change is detected at the first t at which
+    S_t − min_{s ≤ t} S_s exceeds the threshold.
+
+    Source: E. S. Page, "Continuous inspection schemes", Biometrika 41 (1954), 100–115, doi:10.1093/biomet/41.1-2.100;
+    with a running minimum as in J. Gama, R. Sebastião and P. P. Rodrigues, "On evaluating stream learning algorithms",
+    Machine Learning 90 (2013), 317–346.
+
+    Args:
+        sums: (2,) S and its minimum so far, changed in place.
+        excess: the next value.
+        tolerance: δ.
+        threshold: see above.
+    """
+    sums[0] = sums[0] + excess - tolerance
+    sums[1] = min(sums[1], sums[0])
+    return bool(sums[0] - sums[1] > threshold)
+
+
 @jit
 def hold_against_usual(
     losses: FloatArray, block: FloatArray, counts: IntArray, usual: FloatArray, closed: FloatArray

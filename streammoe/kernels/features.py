@@ -367,6 +367,14 @@ def _doubts(y: float, q: int, low: FloatArray, high: FloatArray, seen: IntArray,
     return is_error
 
 
+@inline
+def is_error(y: float, q: int, low: FloatArray, high: FloatArray, seen: IntArray, doubts: FloatArray) -> bool:
+    """Whether `hold_predictions` will take a target for an error."""
+    reach = FAR * (high[q] - low[q])
+    is_far: bool = seen[q] > FEW and not low[q] - reach <= y <= high[q] + reach
+    return is_far and min(doubts[q] + 1.0, PATIENCE + 1.0) <= PATIENCE
+
+
 @jit
 def hold_predictions(
     predictions: FloatArray,

@@ -12,6 +12,7 @@ import numpy as np
 
 from streammoe.kernels.compile import hook, inline, jit
 from streammoe.kernels.elliptical import NEGLIGIBLE
+from streammoe.kernels.event import event
 from streammoe.kernels.gaussian import energy, irls_weight, is_outlier, log_constant
 from streammoe.kernels.linear import Spread, linear_noise, shares_and_means
 from streammoe.kernels.loop import Shape, loop
@@ -185,6 +186,7 @@ def _residual(
 NOISE = linear_noise(log_constant, scratch_rows, evaluate, trust, Spread(_step, _top_up, _residual))
 learn_rows, score_rows = loop(NOISE, __name__)
 learn_single = single_expert(NOISE, __name__)
+learn = event(NOISE, NOISE, __name__, 2, n_dim=3)
 
 
 @jit

@@ -106,8 +106,8 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
     """Make `learn_rows` and `score_rows` of a noise, to be kept under these names in `module`."""
     evaluate, trust = noise.evaluate, noise.trust
     log_constant, scratch_rows = noise.log_constant, noise.scratch_rows
-    refresh = _refresh(noise.top_up)
-    track_residual = _track_residual(noise.residual_of_expert)
+    refresh = refresh_of(noise.top_up)
+    track_residual = residual_of(noise.residual_of_expert)
     step_experts = noise.step_experts
 
     @inline
@@ -169,28 +169,6 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
             scratch,
         )
 
-    @allocating
-    def predict_latest(
-        shape: Shape,
-        state: MMState,
-        w: FloatArray,
-        r: FloatArray,
-        y: FloatArray,
-        losses: FloatArray,
-        predictions: FloatArray,
-        trace: Trace,
-        row: int,
-    ) -> None:
-        """Write what the raw iterate says of an event to this row, where no step evaluates it."""
-        K, M = state.experts.shape[0], predictions.shape[1]
-        shares, means, tau = np.empty(K), np.empty((K, M)), np.empty(K)
-        constant, scratch = log_constant(shape, M), np.empty((scratch_rows(M), max(K, M)))
-        losses[row] = evaluate(
-            shape, constant, scratch, state.gate, state.experts, state.variances, w, r, y, shares, means, tau
-        )
-        mix(shares, means, predictions[row])
-        record(trace, row, shares, means, state.variances)
-
     @inline
     def learn_each(
         shape: Shape,
@@ -206,14 +184,13 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
         predictions: FloatArray,
         trace: Trace,
         scratch: Scratch,
-    ) -> int:
+    ) -> None:
         shares, tau, trusted, means = scratch.shares, scratch.tau, scratch.trusted, scratch.means
         gate_gain, gain, push = scratch.gate_gain, scratch.gain, scratch.push
         M = means.shape[1]
         constant = log_constant(shape, M)
         n = W.shape[0]
-        both = losses.shape[0] > n
-        learned = outliers = 0
+        learned = 0
         for i in range(n):
             w, r, y = W[i], R[i], Y[i]
             losses[i] = evaluate(
@@ -233,12 +210,10 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
             mix(shares, means, predictions[i])
             record(trace, i, shares, means, state.average_variances)
             if math.isnan(y[0]):
-                if both:
-                    predict_latest(shape, state, w, r, y, losses, predictions, trace, n + i)
                 continue
             gamma = step_size(state, options, gammas[learned])
             learned += 1
-            loss = evaluate(
+            evaluate(
                 shape,
                 constant,
                 scratch.noise,
@@ -252,12 +227,8 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
                 means,
                 tau,
             )
-            if both:
-                losses[n + i] = loss
-                mix(shares, means, predictions[n + i])
-                record(trace, n + i, shares, means, state.variances)
             route(tau, options.top_k)
-            outliers += trust(shape, tau, scratch.noise, trusted, M)
+            trust(shape, tau, scratch.noise, trusted, M)
             if state.n[0] % RESIDUAL_EVERY == 0:
                 track_residual(state, residual, options, weights[i], shares, tau, trusted, means, w, r, y)
             keep = 1.0 - gamma
@@ -273,7 +244,6 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
             blend(state.average_gate, state.gate, weight)
             blend(state.average_experts, state.experts, weight)
             blend(state.average_variances, state.variances, variance_weight(options, weight, gamma))
-        return outliers
 
     def learn_rows(
         shape: Shape,
@@ -300,13 +270,11 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
             weights: (n,) how much each row counts, 1 for a plain one.
             W, R, Y: (n, p_w), (n, p_v), (n, Q) gate features, expert features, targets or class indexes.
             losses, predictions: (n,) and (n, M), written: −log s(y|x), and the mean or the probabilities of
-                classes, before the row is learned, by the averaged parameters. If they have 2 n rows, the second n
-                are the raw iterate's.
+                classes, before the row is learned, by the averaged parameters.
             trace: written where its arrays are not empty; as many rows.
 
         Returns:
-            How many of the events that made a step were outliers, as `Noise.trust` says; or `UNSOUND` if state,
-            losses or predictions are not sound, and the state is to be thrown away.
+            0; or `UNSOUND` if state, losses or predictions are not sound, and the state is to be thrown away.
         """
         K, M, p_w, p_v = state.experts.shape[0], predictions.shape[1], W.shape[1], R.shape[1]
         # As few arrays as possible: making them takes as long as the rest where a call has a single row.
@@ -321,7 +289,7 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
             np.empty(max(K, M)),
             np.empty((scratch_rows(M), max(K, M))),
         )
-        outliers = learn_each(
+        learn_each(
             shape,
             state,
             residual,
@@ -336,7 +304,7 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, ...]:
             trace,
             scratch,
         )
-        return outliers if is_sound_after(state, Y, losses, predictions) else UNSOUND
+        return 0 if is_sound_after(state, Y, losses, predictions) else UNSOUND
 
     return tuple(jit(named(each, module)) for each in (learn_rows, score_rows))
 
@@ -348,7 +316,9 @@ def named(function: Function, module: str) -> Function:
 
 
 @cache
-def _refresh(top_up: Kernel) -> Kernel:
+def refresh_of(top_up: Kernel) -> Kernel:
+    """Make what rebuilds inverses, given `Noise.top_up`."""
+
     @allocating
     def refresh(state: MMState, prior_weight: float) -> None:
         """Rebuild the inverses from their Gram matrices, after topping the prior up to `prior_weight`."""
@@ -370,7 +340,9 @@ def _refresh(top_up: Kernel) -> Kernel:
 
 
 @cache
-def _track_residual(residual_of_expert: Kernel) -> Kernel:
+def residual_of(residual_of_expert: Kernel) -> Kernel:
+    """Make what tracks the convergence residual, given `Noise.residual_of_expert`."""
+
     @allocating
     def track_residual(
         state: MMState,

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from streammoe.kernels.compile import jit
+from streammoe.kernels.compile import jit, part
 from streammoe.types import FloatArray, IntArray
 
 DISCOUNT = 0.998
@@ -36,7 +36,7 @@ FINITE = 1e300
 """Larger squares are taken for this."""
 
 
-@jit
+@part
 def _update(logs: FloatArray, costs: FloatArray, count: float, surprise: FloatArray, weights: FloatArray) -> None:
     """Write the weights after an event: they add up to 1, and none of them vanishes.
 
@@ -48,7 +48,9 @@ def _update(logs: FloatArray, costs: FloatArray, count: float, surprise: FloatAr
         weights: (m,) those before it, replaced.
     """
     m = weights.shape[0]
-    least = costs.min()
+    least = costs[0]
+    for j in range(1, m):
+        least = min(least, costs[j])
     largest = -np.inf
     behind = 0.0
     for j in range(m):
@@ -79,6 +81,7 @@ def combine(
     served_losses: FloatArray,
     served_predictions: FloatArray,
     shares: FloatArray,
+    scratch: FloatArray,
 ) -> None:
     """Combine what members say of rows, in order, and after each row trust those more that have predicted it.
 
@@ -90,10 +93,10 @@ def combine(
         predictions: (m, n, M), likewise.
         served_losses, served_predictions: (n,) and (n, M), written.
         shares: (n, m), written: the weights at each row.
+        scratch: (2, m).
     """
     m = weights.shape[0]
-    logs = np.empty(m)
-    costs = np.empty(m)
+    logs, costs = scratch[0], scratch[1]
     for j in range(m):
         logs[j] = math.log(weights[j])
     for i in range(served_losses.shape[0]):
@@ -135,6 +138,7 @@ def combine_means(
     predictions: FloatArray,
     targets: FloatArray,
     served: FloatArray,
+    scratch: FloatArray,
 ) -> None:
     """Mix the mean of the served density with the members' own, and after each row trust those more that were near.
 
@@ -151,11 +155,11 @@ def combine_means(
         predictions: (m, n, Q) means of the members.
         targets: (n, Q), NaN where there is none.
         served: (n, Q) means of the served densities; replaced by what is predicted.
+        scratch: (2, 1 + m).
     """
     m = predictions.shape[0]
     n_outputs = served.shape[1]
-    logs = np.empty(1 + m)
-    costs = np.empty(1 + m)
+    logs, costs = scratch[0], scratch[1]
     limit = CERTAIN * CERTAIN
     for i in range(served.shape[0]):
         learns = counts.shape[0] > 0 and not math.isnan(targets[i, 0])

@@ -27,7 +27,7 @@ def single_expert(noise: Noise, module: str) -> Kernel:
     evaluate, trust = noise.evaluate, noise.trust
     log_constant, scratch_rows = noise.log_constant, noise.scratch_rows
     step_experts = noise.step_experts
-    refresh = _refresh(noise.top_up)
+    refresh = refresh_of_single(noise.top_up)
 
     @inline
     def learn_each(
@@ -130,7 +130,9 @@ def single_expert(noise: Noise, module: str) -> Kernel:
 
 
 @cache
-def _refresh(top_up: Kernel) -> Kernel:
+def refresh_of_single(top_up: Kernel) -> Kernel:
+    """Make what rebuilds the inverse of a single expert, given `Noise.top_up`."""
+
     @allocating
     def refresh(state: SingleExpert, prior_weight: float) -> None:
         """Rebuild the inverse from its Gram matrix, after topping the prior up to `prior_weight`."""

@@ -59,9 +59,14 @@ def is_sound_after(state: MMState, Y: FloatArray, losses: FloatArray, prediction
 @part
 def is_expert_sound_after(state: SingleExpert, Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bool:
     """Like `is_sound_after`, for a single expert."""
+    return _are_sound(Y, losses, predictions) and is_expert_sound(state)
+
+
+@part
+def is_expert_sound(state: SingleExpert) -> bool:
+    """Whether every number of a single expert is finite."""
     return (
-        _are_sound(Y, losses, predictions)
-        and _is_finite(state.experts)
+        _is_finite(state.experts)
         and _is_finite(state.variances)
         and _is_finite(state.masses)
         and _is_finite(state.decay)
@@ -79,6 +84,17 @@ def _are_sound(Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bo
             return False
     for prediction in predictions.flat:  # noqa: SIM110 - numba does not support generators
         if not abs(prediction) <= LARGEST_PREDICTION:
+            return False
+    return True
+
+
+@part
+def are_small(z: FloatArray, losses: FloatArray, prediction: FloatArray) -> bool:
+    """Whether the loss of a row, (1,), and a prediction of it, (M,), are small enough to be averaged."""
+    if not (abs(losses[0]) <= LARGEST_LOSS or math.isnan(z[0])):
+        return False
+    for q in range(prediction.shape[0]):  # noqa: SIM110 - numba does not support generators
+        if not abs(prediction[q]) <= LARGEST_PREDICTION:
             return False
     return True
 

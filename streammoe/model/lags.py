@@ -55,8 +55,19 @@ class LagMemory:
     def copy(self) -> LagMemory:
         """Return an independent copy."""
         other = LagMemory(self.lags)
-        other._past = self._past  # never changed, only replaced
+        other._past = None if self._past is None else self._past.copy()
         return other
+
+    @property
+    def storage(self) -> FloatArray | None:
+        """The memory itself, which kernels change; None before the first event."""
+        return self._past
+
+    def memory(self, n_sources: int) -> FloatArray:
+        """Return the memory itself, of so many targets and inputs."""
+        if self._past is None:
+            self._past = np.full((self.lags.size, n_sources), np.nan)
+        return self._past
 
     def shown(self, X: FloatArray, n_targets: int) -> FloatArray:
         """Return rows that are to be predicted, with the lags of the next event where they have none of their own."""
@@ -85,7 +96,7 @@ class LagMemory:
         ends = size + np.cumsum(learned) - learned
         lagged = events[ends[:, None] - np.arange(1, size + 1)]
         if learned.any():
-            self._past = events[-size:].copy()
+            self.memory(sources.shape[1])[:] = events[-size:]
         return _with_lags(X, lagged.transpose(0, 2, 1).reshape(len(X), -1))
 
     def seen(self, X: FloatArray, Y: FloatArray, inputs: Sequence[int | None]) -> FloatArray:

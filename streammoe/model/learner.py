@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.columns.encoder import Encoder
+from streammoe.columns.encoder import FLOATS, Encoder
 from streammoe.columns.kinds import ColumnKind, described, not_found
 from streammoe.columns.layout import NO_ADDITIONS, Additions, Layout
 from streammoe.columns.values import check_name, not_a_mapping
@@ -20,10 +20,11 @@ from streammoe.engine.drift import Drift
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.kernels.event import UNSOUND, UNUSUAL
 from streammoe.kernels.shared import limited_step
+from streammoe.model.bound import Bound, Row
 from streammoe.model.checks import event_weight, names_in
 from streammoe.model.context import Context
-from streammoe.model.one_event import OneEvent, Row, Target, bound_to
 from streammoe.model.phases.contract import Phase, Served
 from streammoe.model.phases.provisional import in_units
 from streammoe.model.phases.streaming import Streaming
@@ -40,8 +41,6 @@ SETTLED_AT = 30
 """Number of events after which columns are noticed that may not be what was meant."""
 NOT_FOUND = (-1, "not found")
 """The entry of `Context.reported` that says so."""
-BIND_AFTER = 16
-"""Number of single events in a row from which on they are learned by one call, which takes a while to prepare."""
 MOST_REPORTED = 100
 """Number of columns after which new ones are not logged any more."""
 
@@ -79,10 +78,9 @@ class Learner:
         self.context = Context(options, features, targets)
         self.phase: Phase = Empty()
         self.undo: Undo[Snapshot] = Undo()
-        self._one_event: OneEvent | None = None
-        """What learns and predicts single events by one call; None until there have been some in a row."""
-        self._n_single = 0
-        """Number of single events since there was none."""
+        self._noting: Bound | None = None
+        """What notes single events in `_notes`."""
+        self._notes = Notes(0, 0, 0)
 
     @property
     def n(self) -> int:
@@ -98,11 +96,6 @@ class Learner:
     def targets(self) -> Targets:
         """Format of the targets."""
         return self.context.targets
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether the next event is learned, or predicted, by one call of a kernel, unless it is unusual."""
-        return self._one_event is not None and self._one_event.is_of(self.context, self.phase)
 
     # -- Learning one event --------------------------------------------------------------------------------------------
 
@@ -129,21 +122,17 @@ class Learner:
         row = context.encoder.row(x, additions)
         if weight == 0.0:
             return
-        plain = None if additions or new_label is not None else self._bound()
-        given: Target = target.item() if target.size == 1 else tuple(target[0].tolist())
-        if plain is None or not self._learn_usual(plain, tuple(row[0].tolist()), given, weight):
+        if additions or new_label is not None or not self._learn_usual(row[0].tolist(), target[0].tolist(), weight):
             self._learn_at_length(row, target, additions, weight, new_label)
         if self.n == SETTLED_AT:
             self.warn_of_columns()
 
     def _learn_plain(self, x: Mapping[Any, Any], y: Any) -> bool:
         """Learn an event of weight 1 that has nothing but floats, if it is usual; return whether it was learned."""
-        bound = self._one_event
-        if bound is None or not bound.is_of(self.context, self.phase):
+        row, target = self.context.encoder.plain_row(x), self.context.targets.plain(y)
+        if row is None or target is None or set(map(type, row)) != FLOATS:
             return False
-        row = self.context.encoder.plain_row(x)
-        target = self.context.targets.plain(y)
-        return row is not None and target is not None and self._learn_usual(bound, row, target, 1.0)
+        return self._learn_usual(row, target, 1.0)
 
     def _learn_at_length(
         self, row: FloatArray, target: FloatArray, additions: Additions, weight: float, new_label: Any
@@ -156,30 +145,25 @@ class Learner:
             raise
         except UnsoundError as error:
             raise poison_error(error) from None
-        if self._one_event is not None and self.is_bound:
-            self._one_event.refresh()
+        self._noting = None  # what is due may have changed
 
-    def _bound(self) -> OneEvent | None:
-        """Return what learns and predicts single events by one call, if it is still bound to this model."""
-        bound, context, phase = self._one_event, self.context, self.phase
-        if bound is not None and bound.is_of(context, phase):
-            return bound
-        self._one_event = None
-        self._n_single += 1
-        if self._n_single < BIND_AFTER:
-            return None
-        self._n_single = 0
-        self._one_event = bound_to(context, phase, SETTLED_AT)
-        return self._one_event
-
-    def _learn_usual(self, bound: OneEvent, row: Row, target: Target, weight: float) -> bool:
+    def _learn_usual(self, row: Row, target: Row, weight: float) -> bool:
         """Learn an event, unless it needs more than the usual; return whether it was learned."""
-        context = self.context
+        phase, context = self.phase, self.context
+        if not isinstance(phase, Streaming):
+            return False
         try:
-            if not bound.learn(row, target, weight, self):
+            bound = phase.bound_to_learn(context)
+            if bound is not self._noting and not self._note_in(bound, phase):
                 return False
-            if context.reservoir is not None or context.encoder.levels:
-                self._sample(bound, row, target, weight)
+            found = bound.learn_one(row, target, weight)
+            if found & UNUSUAL and not self._notes.n_free and self._note_in(bound, phase):
+                found = bound.learn_one(row, target, weight)
+            if found & UNUSUAL:
+                return False
+            if found & UNSOUND:
+                raise UnsoundError(["state"])
+            self._complete(bound, phase, target, weight, found)
         except UnsoundError:
             self.undo.take_back(self)
             return False
@@ -188,21 +172,34 @@ class Learner:
             raise
         return True
 
-    def _sample(self, bound: OneEvent, row: Row, target: Target, weight: float) -> None:
-        """Do the part of learning an event that predictions do not depend on."""
+    def _note_in(self, bound: Bound, phase: Streaming) -> bool:
+        """Let the kernel note single events, to learn them again; return False if something is due after this one."""
+        due = phase.next_due(self.context)
+        if phase.n + 1 >= due:
+            return False
+        self._notes = self.undo.notes(self, Learner._learn_noted, bound.n_fields, bound.n_targets)
+        bound.refresh()
+        # Below this count columns may have to be warned of.
+        bound.note_in(self._notes, due if phase.n >= SETTLED_AT else min(due, SETTLED_AT))
+        self._noting = bound
+        return True
+
+    def _complete(self, bound: Bound, phase: Streaming, target: Row, weight: float, found: int) -> None:
+        """Do the part of learning an event that the kernel has left."""
         context = self.context
         try:
             if context.encoder.levels:
-                context.encoder.notice_unplaced(np.array([row]), np.array(target, ndmin=2))
+                context.encoder.notice_unplaced(bound.row, np.array([target]))
             if context.reservoir is not None:
-                context.reservoir.add_one(row, target, weight)
+                context.reservoir.add_one(bound.row, target, weight)
+            if found or (phase.portfolio is not None and phase.portfolio.growing is not None):
+                bound.grow()
+                if found:
+                    phase.react(context, found, bound)
+                    self._noting = None
         except BaseException:
-            bound.drop_note()
+            self._notes.drop_last()
             raise
-
-    def new_notes(self, n_fields: int, n_targets: int) -> Notes:
-        """Return where a kernel notes the rows that it learns next."""
-        return self.undo.notes(self, Learner._learn_noted, n_fields, n_targets)
 
     def _learn_noted(self, notes: Notes) -> None:
         """Learn again the events that a kernel has learned."""
@@ -257,7 +254,7 @@ class Learner:
         if phase.weighs_events:
             weights = context.relative(Y, weights, phase.n)
         if len(X) < phase.next_due(context) - phase.n:
-            return self._with_held(phase.learn(context, X, Y, weights, traced=traced), Y)
+            return phase.learn(context, X, Y, weights, traced=traced)
         learned = np.cumsum(~np.isnan(Y[:, 0]))
         runs = []
         start = before = 0
@@ -266,7 +263,7 @@ class Learner:
             room = phase.next_due(context) - phase.n
             stop = min(int(np.searchsorted(learned, before + room)) + 1, len(X))
             rows = slice(start, stop)
-            runs.append(self._with_held(phase.learn(context, X[rows], Y[rows], weights[rows], traced=traced), Y[rows]))
+            runs.append(phase.learn(context, X[rows], Y[rows], weights[rows], traced=traced))
             if stop > 0 and learned[stop - 1] >= before + room:
                 self.phase = phase.on_due(context).begin(context)
                 if phase.leader is None and self.phase.leader is not None:
@@ -398,23 +395,20 @@ class Learner:
         )
         return in_units(scores, scaler), responsibilities
 
-    def _with_held(self, scores: mixture.Scores, Y: FloatArray | None = None) -> mixture.Scores:
-        """Hold the predictions of rows to the targets seen before each; its density is what it is.
-
-        Args:
-            scores: in the targets' own units, as they are served.
-            Y: (n, Q) targets of rows that were learned.
-        """
+    def _with_held(self, scores: mixture.Scores) -> mixture.Scores:
+        """Hold predictions, in the targets' own units, to the targets seen; a density is what it is."""
         if self.context.family.is_metric:
-            self.encoder.hold_predictions(scores.predictions, Y)
+            self.encoder.hold_predictions(scores.predictions)
         return scores
 
     def predict_one(self, x: Mapping[Any, Any]) -> Any:
         """Predict one event, in the form of the targets."""
-        context, bound = self.context, self._bound()
-        if bound is not None:
+        context, phase = self.context, self.phase
+        if isinstance(phase, Streaming):
             row = context.encoder.plain_row(x)
-            found = bound.predict(tuple(context.encoder.row(x)[0].tolist()) if row is None else row)
+            if row is None or set(map(type, row)) != FLOATS:
+                row = context.encoder.row(x)[0].tolist()
+            found = phase.bound(context).predict(row)
             if found is not None:
                 return found if isinstance(found, float) else context.targets.one(found)
         scores, _ = self.score(self._row(x), None)

@@ -74,7 +74,7 @@ class Targets(ABC):
             InvalidEvent: it is not a target, or a label that cannot be added.
         """
 
-    def plain(self, y: Any) -> float | tuple[float, ...] | None:
+    def plain(self, y: Any) -> tuple[float, ...] | None:
         """Return the target of an event as floats where that takes no time, or None; they may be infinite or NaN."""
         return None
 
@@ -169,8 +169,8 @@ class ScalarTarget(Targets):
         # The first test succeeds for nearly every value.
         return np.array([[y if type(y) is float and y - y == 0.0 else _number(y, "target")]]), None
 
-    def plain(self, y: Any) -> float | None:
-        return y if type(y) is float else None
+    def plain(self, y: Any) -> tuple[float, ...] | None:
+        return (y,) if type(y) is float else None
 
     def one(self, predictions: FloatArray) -> float:
         return float(predictions[0, 0])
@@ -326,10 +326,10 @@ class ClassTarget(Targets):
         self._require_room(label)
         return np.zeros((1, 1)), label
 
-    def plain(self, y: Any) -> float | None:
+    def plain(self, y: Any) -> tuple[float, ...] | None:
         # A known label has been checked. What is equal to one need not be a label, such as a Decimal.
         index = self._index.get(y) if type(y) in PLAIN_LABELS else None
-        return None if index is None else float(index)
+        return None if index is None else (float(index),)
 
     def one(self, predictions: FloatArray) -> dict[Label, float]:
         return dict(zip(self.names, self.many(predictions)[0].tolist(), strict=True))

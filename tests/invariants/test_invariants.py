@@ -12,7 +12,6 @@ def small_counts():
     """What is due after thousands of events is due after some dozens."""
     with pytest.MonkeyPatch.context() as patch:
         for place, value in {
-            "model.learner.BIND_AFTER": 2,
             "model.phases.streaming.FIRST_LOOK": 32,
             "model.phases.streaming.KEEP_EVERY": 32,
             "model.phases.provisional.FIRST_FIT": 40,

@@ -14,7 +14,6 @@ Y = np.abs(X[:, 0])
 def _detector(name, at, value):
     """Restore a drift detector of which one number was changed."""
     detector = DriftDetector()
-    detector.take(np.ones(BLOCK + 7), 0)
     arrays = {key: array.copy() for key, array in detector.arrays().items()}
     arrays[name][at] = value
     DriftDetector.from_arrays(arrays)

@@ -157,7 +157,7 @@ FAULTS = {
         Fault("starved-not-per-expert", "starved = shares < STARVED_BELOW / K", "starved = shares < STARVED_BELOW"),
     ],
     "drift": [
-        Fault("drift-test-not-reset", "self._test = 0.0, 0.0, _test()", "self._test = 0.0, 0.0, self._test"),
+        Fault("drift-test-not-reset", "self._sums[:] = 0.0, 0.0, 0.0", "self._sums[:] = 0.0, 0.0, self._sums"),
         Fault(
             "drift-restart-shifted",
             "self.again.steps(self.seen + first - self.at, count)",
@@ -167,11 +167,19 @@ FAULTS = {
     "single events": [
         Fault("arrays-that-were-replaced", "or not all(map(operator.is_, current, self._owners))", ""),
         Fault("replaced-but-not-noticed", "REPLACEMENTS.latest = object()", "pass"),
-        Fault("single-events-out-of-the-sample", "context.reservoir.add_one(row, target, weight)", "pass"),
-        Fault("single-events-never-due", "min(self._until, n + AT_ONCE)", "n + AT_ONCE"),
+        Fault("single-events-out-of-the-sample", "context.reservoir.add_one(bound.row, target, weight)", "pass"),
+        Fault("single-events-never-due", "due if phase.n >= SETTLED_AT else", "due + 1 if phase.n >= SETTLED_AT else"),
         Fault("interrupted-event-learned-again", "self._notes.drop_last()", "pass"),
         Fault("row-of-any-types", "and set(map(type, values)) == FLOATS", ""),
         Fault("infinite-row", "if total - total == 0.0:", "if values:"),
+        Fault("predicted-in-place-of-learned", "if not math.isfinite(target[0, q]):", "if math.isinf(target[0, q]):"),
+        Fault("lags-of-single-events-turned", "past[size - 1 - j % size,", "past[j % size,"),
+        Fault("held-inputs-for-all-members", "sees_near = is_beyond and", "sees_near = m == 0 and"),
+        Fault("doubtful-targets-count", "rules[RULE.disbelief] * weight if is_doubtful else weight", "weight"),
+        Fault("steps-never-restart", "step: float = max(first, again)", "step: float = first"),
+        Fault("unsound-member-goes-on", "== LEARNS and not _is_expert_sound(", "== STAYS and not _is_expert_sound("),
+        Fault("refit-after-drift-left-out", "or state.n[0] == S[A.look_at]", ""),
+        Fault("outliers-not-counted", "[0] += is_outlier", "[0] += 0"),
     ],
     "compiling": [
         Fault("damaged-code-loaded", "if not self._is_whole(path):", "if self._is_whole(path) is None:"),

@@ -7,7 +7,6 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
-from streammoe.engine.members.contract import Rows
 from streammoe.options import WarmUp
 from tests.oracle.agreement import one_expert
 from tests.oracle.literal import ALGORITHMS, log_softmax
@@ -60,8 +59,7 @@ def test_predictions_and_losses_are_those_of_the_formulas(name, family, begins, 
     if begins:
         member.state.n[0] = begins
     weights = np.random.default_rng(1).uniform(0.5, 2.0, size=COUNT)
-    given = Rows(np.empty((COUNT, 0)), R, targets, weights, R)
-    found = member.learn(given, None, n_outputs=3 if kind is MoEClassifier else Y.shape[1], traced=False)
+    found = member.learn(R, targets, weights, n_outputs=3 if kind is MoEClassifier else Y.shape[1])
     for i in range(COUNT):
         r, theta = products(R[i]) if name == "curved" else R[i], slow.theta
         y = targets[i] if kind is not MoEClassifier else int(Y[n + i, 0])

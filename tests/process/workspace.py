@@ -275,7 +275,7 @@ class Workspace:
             command.kill()
 
     def inspect(self, dir="state"):
-        return describe_checkpoint(self / dir)
+        return {name: value for name, value in describe_checkpoint(self / dir).items() if name != "age_seconds"}
 
     def checkpoints(self):
         """The content of all of them, by name."""

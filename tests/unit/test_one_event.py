@@ -1,11 +1,10 @@
-"""Single events, which one call of a kernel learns and predicts, against the way that takes any number of rows."""
+"""Single events: values of any type, what must not be learned, and whoever disturbs one."""
 
 from __future__ import annotations
 
 import copy
 import math
 import operator
-import sys
 import threading
 from decimal import Decimal
 from fractions import Fraction
@@ -14,8 +13,7 @@ import numpy as np
 import pytest
 
 from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
-from streammoe.kernels import by_address
-from streammoe.model import learner
+from streammoe.model.bound import Bound
 
 N, WARMUP = 900, 150
 
@@ -53,22 +51,15 @@ def learned(model, events, targets):
     return found
 
 
-@pytest.fixture
-def at_length(monkeypatch):
-    """Return a function after which no event is learned by one call."""
-    return lambda: monkeypatch.setattr(learner, "BIND_AFTER", sys.maxsize)
-
-
-def bound_model():
+def settled_model():
     events, targets = stream(MoERegressor)
     model = MoERegressor(2, warmup=WARMUP)
     learned(model, events[:400], targets[:400])
-    assert model.learner.is_bound
     return model, events, targets
 
 
 def test_a_bad_event_changes_nothing():
-    model, events, _ = bound_model()
+    model, events, _ = settled_model()
     before = model.state_digest()
     for x0, y, reason in (
         (math.inf, 0.0, "not_finite"),
@@ -90,11 +81,10 @@ def test_a_bad_event_changes_nothing():
 
 
 def test_an_event_that_would_poison_the_model_changes_nothing():
-    model, events, targets = bound_model()
+    model, events, targets = settled_model()
     model.learner.state.average_experts[...] = 1e308
     model.learner.undo.forget()
     before = model.state_digest()
-    assert model.learner.is_bound
     with pytest.raises(InvalidEvent) as caught:
         model.learn_one(events[400], targets[400])
     assert caught.value.reason == "poison"
@@ -102,7 +92,7 @@ def test_an_event_that_would_poison_the_model_changes_nothing():
 
 
 def test_parameters_in_the_order_of_fortran_are_learned():
-    model, events, targets = bound_model()
+    model, events, targets = settled_model()
     of, averaged = model.parameters(), model.parameters(averaged=True)
     given = {name: np.asfortranarray(value) if isinstance(value, np.ndarray) else value for name, value in of.items()}
     average = {name: np.asfortranarray(averaged[name]) for name in ("gate", "experts", "variances")}
@@ -110,7 +100,6 @@ def test_parameters_in_the_order_of_fortran_are_learned():
     one = MoERegressor.from_parameters(of, feature_names=names, average=averaged, n_average=400)
     other = MoERegressor.from_parameters(given, feature_names=names, average=average, n_average=400)
     assert learned(one, events[400:450], targets[400:450]) == learned(other, events[400:450], targets[400:450])
-    assert one.learner.is_bound
     assert one.state_digest() == other.state_digest()
 
 
@@ -125,6 +114,8 @@ def spoilt(thing):
     if isinstance(thing, np.ndarray):
         thing[...] = -1
         return 1
+    if isinstance(thing, Bound):  # it refers to what it was bound to
+        return 0
     parts = thing.values() if isinstance(thing, dict) else thing if isinstance(thing, tuple | list) else None
     if parts is None:
         parts = vars(thing).values() if hasattr(thing, "__dict__") and not callable(thing) else ()
@@ -132,14 +123,13 @@ def spoilt(thing):
 
 
 def test_whatever_is_replaced_is_noticed():
-    base, events, targets = bound_model()
+    base, events, targets = settled_model()
     twin = copy.deepcopy(base)
     learned(twin, events[400:410], targets[400:410])
     expected = learned(twin, events[410:450], targets[410:450])
     for path in REPLACED:
         model = copy.deepcopy(base)
         learned(model, events[400:410], targets[400:410])
-        assert model.learner.is_bound
         place, _, name = f"learner.{path}".rpartition(".")
         owner = operator.attrgetter(place)(model)
         before = getattr(owner, name)
@@ -149,54 +139,39 @@ def test_whatever_is_replaced_is_noticed():
         assert model.state_digest() == twin.state_digest(), path
 
 
-def test_values_of_other_types_are_learned_as_at_length(at_length):
-    model, _, _ = bound_model()
+def test_values_of_other_types_are_learned_as_the_numbers_that_they_are():
+    model, _, _ = settled_model()
     other = copy.deepcopy(model)
     given = [1, True, np.float64(1.0), Decimal(1), math.nan, None, -0.0, 1.0, 1.0]
-    events = [{"x0": value, "x1": 2.0, "x2": 3.0, "x3": 4.0} for value in given]
+    numbers = [1.0, 1.0, 1.0, 1.0, math.nan, math.nan, -0.0, 1.0, 1.0]
+    events, plain = ([{"x0": x, "x1": 2.0, "x2": 3.0, "x3": 4.0} for x in values] for values in (given, numbers))
     targets = [1.0] * 7 + [1, np.float64(1.0)]
-    said = learned(model, events, targets)
-    assert model.learner.is_bound
-    at_length()
-    other.learner._one_event = None
-    assert learned(other, events, targets) == said
+    assert learned(model, events, targets) == learned(other, plain, [1.0] * 9)
     assert other.state_digest() == model.state_digest()
 
 
-def test_labels_of_any_type_are_learned_as_at_length(at_length):
+def test_labels_of_any_type_are_learned_as_in_an_array():
     events, labels = stream(MoEClassifier)
     many = [np.int64, bool, float, np.str_, str]
     named = [many[i % 5](y) if i % 3 == 0 else y for i, y in enumerate(labels)]
-    bound = made(MoEClassifier, {"n_experts": 2})
-    said = learned(bound, events, named)
-    assert bound.learner.is_bound
+    one, array = (MoEClassifier(2, warmup=WARMUP) for _ in range(2))
+    names = ["x0", "x1", "x2", "x3"]
+    for x, y in zip(events, named, strict=True):
+        row = [float(x.get(name, 0.0)) for name in names]
+        one.learn_one(dict(zip(names, row, strict=True)), y)
+        array.learn_array(np.array([row]), [y], feature_names=names)
     with pytest.raises(InvalidEvent, match="must be a string, a finite number or a boolean"):
-        bound.learn_one(events[0], Decimal(1))  # equal to a label that is known
-    at_length()
-    other = made(MoEClassifier, {"n_experts": 2})
-    assert said == learned(other, events, named)
-    assert bound.state_digest() == other.state_digest()
+        one.learn_one(events[0], Decimal(1))  # equal to a label that is known
+    assert one.state_digest() == array.state_digest()
 
 
-def test_an_interpreter_whose_floats_lie_elsewhere_learns_at_length(monkeypatch):
-    by_address.can_read_tuples.cache_clear()
-    monkeypatch.setitem(by_address.OBJECTS, "float_type", id(int))
-    try:
-        assert not by_address.can_read_tuples()
-        model = MoERegressor(2, warmup=0)
-        for x, y in zip(*(part[:200] for part in stream(MoERegressor)), strict=True):
-            model.learn_one(x, y)
-        assert not model.learner.is_bound
-    finally:
-        by_address.can_read_tuples.cache_clear()
-
-
-@pytest.mark.parametrize("where", ["detector.judge", "reservoir.add_one", "undo.notes"])
+@pytest.mark.parametrize("where", ["detector.declare", "reservoir.add_one", "undo.notes"])
 def test_an_interrupted_event_is_not_learned(where, monkeypatch):
+    for name, value in {"BLOCK": 8, "CALIBRATION": 3, "TOLERANCE": 0.1, "THRESHOLD": 1.0}.items():
+        monkeypatch.setattr(f"streammoe.engine.drift.{name}", value)  # so that there is a drift
     events, targets = stream(MoERegressor)
     model = MoERegressor(2, warmup=WARMUP, reservoir=20)
     learned(model, events[:320], targets[:320])
-    assert model.learner.is_bound
     twin = copy.deepcopy(model)
 
     def interrupt(*_):
@@ -224,7 +199,7 @@ def test_an_interrupted_event_is_not_learned(where, monkeypatch):
 
 
 def test_threads_that_predict_do_not_disturb_each_other():
-    model, events, _ = bound_model()
+    model, events, _ = settled_model()
     expected = [model.predict_one(x) for x in events[:50]]
     wrong = []
 

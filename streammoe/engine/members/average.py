@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from streammoe.engine.members.contract import Member, Rows
-from streammoe.engine.mixture import Scores, served_parameters
+from streammoe.engine.members.contract import Member
+from streammoe.engine.mixture import served_parameters
 from streammoe.experts import Parameters
 from streammoe.kernels.state import MMState
 
@@ -15,6 +15,3 @@ class Average(Member):
 
     def parameters(self, mixture_state: MMState) -> Parameters:
         return served_parameters(mixture_state)
-
-    def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
-        return scores

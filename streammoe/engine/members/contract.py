@@ -12,21 +12,9 @@ from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from streammoe.engine.mixture import Scores
 from streammoe.experts import Parameters
 from streammoe.kernels.state import MMState
 from streammoe.types import AnyArray, FloatArray, IntArray
-
-
-class Rows(NamedTuple):
-    """Rows in the coordinates of a model, as `mixture.learn` takes them."""
-
-    W: FloatArray
-    R: FloatArray
-    Y: FloatArray
-    weights: FloatArray
-    unheld: FloatArray
-    """R of inputs as they are, where those of R are held to the range seen before; R itself if none is beyond it."""
 
 
 class Predictor(NamedTuple):
@@ -52,7 +40,7 @@ class Member(ABC):
     """A model that predicts, and learns from each event after that.
 
     `arrays` returns what a member holds beyond the mixture that all share; a member without state implements only
-    `parameters` and `learn`.
+    `parameters`. Members learn in the kernel (`streammoe.model.bound` says how).
     """
 
     name: ClassVar[str]
@@ -69,20 +57,6 @@ class Member(ABC):
     @abstractmethod
     def parameters(self, mixture_state: MMState) -> Parameters:
         """Return the parameters that predict now; `mixture_state` is the state of the mixture."""
-
-    @abstractmethod
-    def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
-        """Return the scores of rows, each from before it was learned.
-
-        Args:
-            rows: rows that the mixture has learned.
-            scores: the scores of its average, with those of its raw iterate.
-            n_outputs: Q, or the number of classes.
-            traced: whether to record each expert's part.
-
-        Raises:
-            UnsoundError: a number is NaN or infinite; discard the member.
-        """
 
     def stays(self, weight: float, n: int) -> bool:
         """Return whether it stays, given its weight at a review after n events, of which it may take note."""

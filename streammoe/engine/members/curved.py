@@ -12,13 +12,13 @@ import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine import mixture
-from streammoe.engine.members.contract import Rows, features_of
+from streammoe.engine.members.contract import features_of
 from streammoe.engine.members.on_trial import NEGLIGIBLE, PATIENCE
 from streammoe.engine.members.one_expert import STEP, OneExpert, blank_expert, restored_expert
 from streammoe.engine.mixture import Scores
 from streammoe.engine.state import MMState, widen
 from streammoe.experts import Family
-from streammoe.types import AnyArray, IntArray
+from streammoe.types import AnyArray, FloatArray, IntArray
 
 MOST_WITH_PRODUCTS = 66
 """Most features with the products of two inputs; beyond, there are squares alone. Ten inputs have so many."""
@@ -64,13 +64,11 @@ class Curved(OneExpert):
         n_features: int = self.state.experts.shape[2]
         return min(STEP, 1.0 / (EVENTS_PER_FEATURE * n_features))
 
-    def learn(self, rows: Rows, scores: Scores | None, *, n_outputs: int, traced: bool) -> Scores:
+    def learn(self, R: FloatArray, Y: FloatArray, weights: FloatArray, *, n_outputs: int) -> Scores:
         runs = []
-        for start in range(0, len(rows.R), ROWS_AT_ONCE):
-            W, R, Y, weights, _ = (array[start : start + ROWS_AT_ONCE] for array in rows)
-            features = features_of(R, self.terms)
-            seen = Rows(W, features, Y, weights, features)
-            runs.append(super().learn(seen, scores, n_outputs=n_outputs, traced=traced))
+        for start in range(0, len(R), ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            runs.append(super().learn(features_of(R[part], self.terms), Y[part], weights[part], n_outputs=n_outputs))
         return mixture.concatenated(runs)
 
     def stays(self, weight: float, n: int) -> bool:

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from streammoe.engine.members.contract import Rows
 from streammoe.engine.members.one_expert import OneExpert, blank_expert, restored_expert
 from streammoe.engine.mixture import Scores
 from streammoe.engine.state import MMState
 from streammoe.experts import Family
-from streammoe.types import AnyArray, IntArray
+from streammoe.types import AnyArray, FloatArray, IntArray
 
 SHORTEST_STEP = 1e-3
 """Its steps are 1/n up to a thousand events; then about so many count."""
@@ -33,9 +32,8 @@ class Floor(OneExpert):
     def step(self) -> float:
         return SHORTEST_STEP
 
-    def learn(self, rows: Rows, scores: Scores | None, *, n_outputs: int, traced: bool) -> Scores:
-        one = np.ones((len(rows.R), 1))
-        return super().learn(rows._replace(R=one), scores, n_outputs=n_outputs, traced=traced)
+    def learn(self, R: FloatArray, Y: FloatArray, weights: FloatArray, *, n_outputs: int) -> Scores:
+        return super().learn(np.ones((len(R), 1)), Y, weights, n_outputs=n_outputs)
 
     def widen(self, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v: int, n_features: int) -> None:
         """Do nothing: it sees no feature."""

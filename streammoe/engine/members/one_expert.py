@@ -11,7 +11,7 @@ import numpy as np
 
 from streammoe.checked import require
 from streammoe.engine import mixture
-from streammoe.engine.members.contract import Member, Rows
+from streammoe.engine.members.contract import Member
 from streammoe.engine.mixture import Scores
 from streammoe.engine.state import (
     MMState,
@@ -26,7 +26,7 @@ from streammoe.engine.state import (
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.linalg import invert_spd
 from streammoe.kernels.loop import UNSOUND
-from streammoe.kernels.state import Prior, SingleExpert, Trace
+from streammoe.kernels.state import Prior, SingleExpert
 from streammoe.schedules import Constant
 from streammoe.types import AnyArray, FloatArray, IntArray
 
@@ -81,18 +81,24 @@ class OneExpert(Member):
     def parameters(self, mixture_state: MMState) -> Parameters:
         return Parameters(self.state.gate, self.state.experts, self.state.variances)
 
-    def learn(self, rows: Rows, scores: Scores | None, *, n_outputs: int, traced: bool) -> Scores:
-        R, Y, weights = rows.R if self.is_held else rows.unheld, rows.Y, rows.weights
+    def learn(self, R: FloatArray, Y: FloatArray, weights: FloatArray, *, n_outputs: int) -> Scores:
+        """Learn rows before the member joins; return the scores of each, from before it was learned.
+
+        Args:
+            R: (n, p_v) features of the mixture's experts; Y: targets; weights: (n,).
+            n_outputs: Q, or the number of classes.
+
+        Raises:
+            UnsoundError: a number is NaN or infinite; discard the member.
+        """
         n, p = R.shape
         losses, predictions = np.empty(n), np.empty((n, n_outputs))
-        variances = np.empty((n if traced else 0, 1, self.expert.variances.shape[1]))
-        arguments = (self.expert, self.options, self.step, weights, R, Y, losses, predictions, variances)
+        none = np.empty((0, 1, self.expert.variances.shape[1]))
+        arguments = (self.expert, self.options, self.step, weights, R, Y, losses, predictions, none)
         work = n * p * (self.expert.expert_grams.shape[-1] + self.expert.experts.shape[1])
         if mixture.stepped(work, self._family.learn_single, *arguments) == UNSOUND:
             raise UnsoundError([self.name])
-        if not traced:
-            return Scores(losses, predictions, mixture.no_trace())
-        return Scores(losses, predictions, Trace(np.ones((n, 1)), predictions[:, None, :], variances))
+        return Scores(losses, predictions, mixture.no_trace())
 
     def count_only(self) -> None:
         self.state.n[0] += 1

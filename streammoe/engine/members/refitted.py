@@ -11,10 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from streammoe.checked import array_of, require
-from streammoe.engine import mixture
-from streammoe.engine.members.contract import Member, Rows
-from streammoe.engine.mixture import Scores
-from streammoe.engine.state import UnsoundError, checked_variances, moved
+from streammoe.engine.members.contract import Member
+from streammoe.engine.state import checked_variances, moved
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.state import MMState
 from streammoe.types import AnyArray, IntArray
@@ -50,23 +48,6 @@ class Refitted(Member):
 
     def parameters(self, mixture_state: MMState) -> Parameters:
         return self.theta
-
-    def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
-        W, R, Y, weights, _ = rows
-        found, _ = mixture.score(self._family, self.theta, W, R, Y, n_outputs=n_outputs, traced=traced)
-        losses, others = found.losses, scores.losses
-        unknown = np.isnan(Y[:, 0])
-        if unknown.any():
-            learned = ~unknown
-            losses, others, weights = losses[learned], others[learned], weights[learned]
-        if not (np.isfinite(losses).all() and np.isfinite(found.predictions).all()):
-            raise UnsoundError([self.name])
-        gains = np.empty(len(losses) + 1)
-        gains[0] = self.gain[0]
-        np.minimum(np.maximum(weights * (others - losses), -MOST_AT_ONCE), MOST_AT_ONCE, out=gains[1:])
-        # Unlike a sum, this adds them one by one, so that the result does not depend on cuts.
-        self.gain[0] = np.add.accumulate(gains)[-1]
-        return found
 
     def stays(self, weight: float, n: int) -> bool:
         self._idle = self._idle + 1 if self.gain[0] < LEAST_GAIN and weight < ALONE else 0

@@ -218,12 +218,9 @@ def _running_totals(totals: FloatArray, costs: FloatArray, weights: FloatArray) 
 
 
 def _led_scores(runs: Sequence[mixture.Scores], leads: IntArray) -> mixture.Scores:
-    """Return for each row the scores of the run that `leads` names; experts that it lacks get a share of 0.
-
-    Outliers are those of the first run, whose count does not depend on who leads.
-    """
+    """Return for each row the scores of the run that `leads` names; experts that it lacks get a share of 0."""
     if not len(leads) or (leads == leads[0]).all():
-        return runs[int(leads[0]) if len(leads) else 0]._replace(outliers=runs[0].outliers)
+        return runs[int(leads[0]) if len(leads) else 0]
     losses = np.choose(leads, [run.losses for run in runs])
     predictions = np.choose(leads[:, None], [run.predictions for run in runs])
     parts = []
@@ -235,4 +232,4 @@ def _led_scores(runs: Sequence[mixture.Scores], leads: IntArray) -> mixture.Scor
             padding = [(0, wide - size) for size, wide in zip(array.shape[1:], whole.shape[1:], strict=True)]
             whole[rows] = np.pad(array[rows], [(0, 0), *padding])
         parts.append(whole)
-    return mixture.Scores(losses, predictions, Trace(*parts), runs[0].outliers)
+    return mixture.Scores(losses, predictions, Trace(*parts))

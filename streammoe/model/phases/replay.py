@@ -58,10 +58,12 @@ class Replay:
         context = self.context
         before, encoder = self.phase.copy(), context.encoder.copy()
         detector, recent = context.detector and context.detector.copy(), context.recent and context.recent.copy()
+        outliers = context.outliers.copy()
         try:
             scores = self.phase.learn(context, X, Y, weights, traced=False)
         except UnsoundError as error:
             self.phase, context.encoder, context.detector, context.recent = before, encoder, detector, recent
+            context.outliers[:] = outliers
             if len(X) == 1:
                 LOGGER.info("warm-up: an event makes the mixture infinite (%s); it does not learn from it", error)
                 before.count_only(context)
@@ -70,8 +72,6 @@ class Replay:
             for half in (slice(0, middle), slice(middle, None)):
                 self._learn(X[half], Y[half], weights[half])
             return
-        if context.family.is_metric:
-            context.encoder.hold_predictions(scores.predictions, Y)
         self.cost = cost_after(self.cost, scores, weights)
 
     def copy(self, spare: Replay | None = None) -> Replay:

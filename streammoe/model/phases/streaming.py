@@ -13,10 +13,9 @@ import numpy as np
 
 from streammoe.engine import mixture, refit
 from streammoe.engine.diagnostics import diagnose
-from streammoe.engine.drift import Drift, DriftDetector
+from streammoe.engine.drift import Drift
 from streammoe.engine.em import Buffer
 from streammoe.engine.growing import FACTOR, GrowingRows, GrownFit
-from streammoe.engine.members.contract import Rows
 from streammoe.engine.members.floor import Floor
 from streammoe.engine.members.one_expert import OneExpert
 from streammoe.engine.mixture import Candidate
@@ -29,24 +28,24 @@ from streammoe.engine.state import (
     is_finite,
     restart_average,
     state_arrays,
+    unsound_parts,
     widen,
     with_class,
 )
 from streammoe.experts import Parameters
+from streammoe.kernels.event import DRIFT, FLAGS, UNSOUND
+from streammoe.model.bound import Bound
 from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Change, Phase, Served
 from streammoe.model.phases.provisional import in_units
 from streammoe.replacements import Noticed
-from streammoe.schedules import Steps
-from streammoe.types import AnyArray, FloatArray, IntArray
+from streammoe.types import AnyArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
 FIRST_LOOK = 2048
 """Event count at which experts are first examined; the next count is twice the last up to `LOOK_EVERY`, and then each
 multiple of that."""
 LOOK_EVERY = 65_536
-AT_ONCE = 4096
-"""Maximum number of rows to be learned twice because of a drift."""
 REFITS_AFTER = (64, 192, 448)
 """Events after a drift at which the mixture is fitted again, to more events than when the drift was found."""
 KEEP_EVERY = 4096
@@ -57,8 +56,6 @@ NEEDLESS = 1.0
 """Nats by which the former is so much more that what was learned is of no use any more."""
 REST = 4
 """How many times as many events pass after a drift until they are compared again."""
-NEVER = np.empty(0, dtype=np.int64)
-"""No event counts."""
 
 
 def next_look(n: int) -> int:
@@ -94,10 +91,12 @@ class Streaming(Noticed, Phase):
     """
 
     leader: Candidate
+    JUDGE_EVERY = JUDGE_EVERY
 
     def __init__(self, candidate: Candidate, portfolio: Portfolio | None = None) -> None:
         self.leader = candidate
         self.portfolio = portfolio
+        self._bound: Bound | None = None
 
     def begin(self, context: Context) -> Self:
         """Return the phase itself, with a portfolio if there is to be one."""
@@ -134,9 +133,9 @@ class Streaming(Noticed, Phase):
 
     def _admit(self, context: Context, member: OneExpert, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
         """Add a member that has learned nothing but these raw rows."""
-        W, R, targets, counts = context.buffer(context.encoder, X, Y, weights)
+        _, R, targets, counts = context.buffer(context.encoder, X, Y, weights)
         try:
-            member.learn(Rows(W, R, targets, counts, R), None, n_outputs=context.targets.n_outputs, traced=False)
+            member.learn(R, targets, counts, n_outputs=context.targets.n_outputs)
         except UnsoundError as error:
             LOGGER.info("there is no member %s, since its %s would not be finite", member.name, error)
             return
@@ -186,20 +185,6 @@ class Streaming(Noticed, Phase):
         """Return whether the model is compared with the mean of the latest targets, whose unit it has to know."""
         is_known = context.family.is_metric and context.options.standardize
         return self.portfolio is not None and is_known and is_refitted(context)
-
-    def _counts_to_judge(self, context: Context, Y: FloatArray) -> IntArray:
-        """Return the event counts after which the model is compared with the mean of the latest targets.
-
-        Args:
-            context: context of the model.
-            Y: targets of the next events.
-        """
-        since = self.n % JUDGE_EVERY
-        if since + len(Y) < JUDGE_EVERY or context.recent is None or not self.judges(context):
-            return NEVER
-        scale = context.encoder.scaler.target_scale
-        ends = np.flatnonzero(context.recent.are_narrow(JUDGE_EVERY, since, Y, scale))
-        return self.n - since + (ends + 1) * JUDGE_EVERY
 
     def _judge(self, context: Context) -> None:
         """Begin again as after a drift if the mean of the latest targets would have predicted much better.
@@ -281,133 +266,69 @@ class Streaming(Noticed, Phase):
     def learn(
         self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
     ) -> mixture.Scores:
-        encoder = context.encoder
-        scaler = encoder.scaler
-        held, near = encoder.hold(X, Y)
-        weights = context.believed(Y, weights)
-        W, R, unheld = encoder.designs(held, near)
-        rows = Rows(W, R, (Y - scaler.target_center) / scaler.target_scale, weights, unheld)
-        if context.detector is None:
-            scores = self._step(context, context.options.schedule, rows, traced=traced)
-        else:
-            scores = self._learn_with_detector(context, context.detector, (held, Y), rows, traced=traced)
-        context.outliers += scores.outliers
-        if self.portfolio is not None and self.portfolio.growing is not None:
-            kept = ~np.isnan(Y[:, 0])
-            every = kept.all()
-            self.portfolio.growing.add(
-                held if every else held[kept], Y if every else Y[kept], weights if every else weights[kept]
-            )
-        return in_units(scores, scaler)
-
-    def usual_until(self, context: Context) -> int:
-        """Return the next count of events at which something is due for sure, besides steps."""
-        return min(self.next_due(context), self.n + events_to_refit(context, self.n))
-
-    def is_usual(self, context: Context, Y: FloatArray) -> bool:
-        """Return whether nothing is due at an event before `usual_until`, given its target, (1, Q)."""
-        return len(self._counts_to_judge(context, Y)) == 0
-
-    def judge_block(self, context: Context, detector: DriftDetector, closed: FloatArray) -> None:
-        """Begin again if the block of losses that the last event has closed, (1, 3), shows a drift."""
-        if detector.judge(closed, self.n) is not None:
-            self._begin_again(context)
-
-    def _learn_with_detector(
-        self,
-        context: Context,
-        detector: DriftDetector,
-        raw: tuple[FloatArray, FloatArray],
-        rows: Rows,
-        *,
-        traced: bool,
-    ) -> mixture.Scores:
-        """Learn rows in pieces and pass their losses to the detector; after a drift, step sizes and average restart.
-
-        The step sizes of a piece are fixed before it is learned, but a drift may be detected within it. A piece is
-        learned as if there were none, which is nearly always right; else it is undone, and learned up to the drift.
-
-        Args:
-            context: context of the model.
-            detector: its detector.
-            raw: the rows that `recent` keeps: X held to what was seen before each of them, and Y.
-            rows: the rows.
-            traced: whether to record each expert's part.
-        """
-
-        def learn(start: int, stop: int, steps: Steps) -> mixture.Scores:
-            return self._step(context, steps, Rows(*(array[start:stop] for array in rows)), traced=traced)
-
-        n_rows = len(rows.Y)
-        targets = np.flatnonzero(~np.isnan(rows.Y[:, 0]))
-        judged = self._counts_to_judge(context, raw[1][targets])
-        if len(targets) < min(detector.to_come, events_to_refit(context, self.n)) and len(judged) == 0:
-            n = self.n
-            scores = learn(0, n_rows, context.steps)
-            detector.take(scores.losses[targets], n)
-            self._keep(context, *raw, rows.weights, scores, targets)
-            return scores
-        runs = []
-        start = 0
-        hurried = True
-        while start < n_rows:
-            ahead = targets[np.searchsorted(targets, start) :]
-            stop = min(start + AT_ONCE, n_rows)
-            if len(ahead) >= detector.to_come and not hurried:
-                stop = min(stop, int(ahead[detector.to_come - 1]) + 1)
-            n, steps = self.n, context.steps
-            until_refit = events_to_refit(context, n)
-            until_judged = next((int(count) - n for count in judged if count > n), sys.maxsize)
-            until = min(until_refit, until_judged)
-            if len(ahead) >= until:
-                stop = min(stop, int(ahead[until - 1]) + 1)
-            learned = ahead[: np.searchsorted(ahead, stop)]
-            # If a block ends before the last row, step sizes may have to change before that.
-            ends_early = len(learned) >= detector.to_come and int(learned[detector.to_come - 1]) + 1 < stop
-            before = self.copy() if ends_early else None
-            try:
-                scores = learn(start, stop, steps)
-            except UnsoundError:
-                if before is None:
-                    raise
-                # With a drift detected earlier, step sizes may have been different: learn it again in smaller pieces.
-                self.restore(before)
-                hurried = False
-                continue
-            drift = detector.take(scores.losses[learned - start], n)
-            if drift is not None:
-                last = int(learned[drift.n - n - 1]) + 1
-                if before is not None and last < stop:
-                    self.restore(before)
-                    learned, stop = learned[: drift.n - n], last
-                    scores = learn(start, stop, steps)
-            part = slice(start, stop)
-            self._keep(context, raw[0][part], raw[1][part], rows.weights[part], scores, learned - start)
-            if drift is not None:
-                self._begin_again(context)
-            elif len(learned) == until_refit:
-                self.refit(context)
-            if drift is None and len(learned) == until_judged:
-                self._judge(context)
-            runs.append(scores)
-            start = stop
+        X, Y, weights = (np.require(array, np.float64, ["C", "W"]) for array in (X, Y, weights))
+        runs: list[mixture.Scores] = []
+        start, n = 0, len(X)
+        bound = self._refreshed(context)
+        while start < n or not runs:
+            stop = min(start + bound.rows_at_once, n)
+            found, out = bound.learn(X[start:stop], Y[start:stop], weights[start:stop], traced=traced)
+            if found & UNSOUND:
+                raise UnsoundError(unsound_parts(self.leader.state) or ["prediction"])
+            rows = slice(start, start + found // FLAGS)
+            scores, held, counted = bound.scores(out[: rows.stop - start], traced=traced)
+            runs.append(in_units(scores, context.encoder.scaler)._replace(predictions=scores.predictions))
+            if self.portfolio is not None and self.portfolio.growing is not None:
+                kept = ~np.isnan(Y[rows, 0])
+                self.portfolio.growing.add(held[kept], Y[rows][kept], counted[kept])
+            start = rows.stop
+            if found % FLAGS:
+                self.react(context, found, bound)
+                bound = self._refreshed(context)
         return mixture.concatenated(runs)
 
-    def _keep(
-        self,
-        context: Context,
-        X: FloatArray,
-        Y: FloatArray,
-        weights: FloatArray,
-        scores: mixture.Scores,
-        learned: IntArray,
-    ) -> None:
-        """Keep the learned rows among these, which a refit after a drift may need."""
-        recent = context.recent
-        if recent is None:
+    def bound(self, context: Context) -> Bound:
+        """Return the model, bound to the kernel that predicts its events, and learns them if it `may_learn`."""
+        bound = self._bound
+        if bound is None or not bound.is_of(context, self):
+            bound = self._bound = Bound(context, self)
+        return bound
+
+    def bound_to_learn(self, context: Context) -> Bound:
+        """Return the model, bound to the kernel that learns its events."""
+        bound, encoder = self._bound, context.encoder
+        if bound is not None and bound.may_learn and bound.is_of(context, self):
+            return bound
+        if context.recent is not None:
+            context.recent.prepare(len(encoder.fields), encoder.n_outputs, needed=self.keeps_recent(context))
+        return self.bound(context)
+
+    def _refreshed(self, context: Context) -> Bound:
+        bound = self.bound_to_learn(context)
+        bound.refresh()
+        return bound
+
+    def react(self, context: Context, found: int, bound: Bound) -> None:
+        """Do what is due after the last event learned, given why the kernel has returned."""
+        detector, recent, n = context.detector, context.recent, self.n
+        if found & DRIFT and detector is not None:
+            detector.declare(Drift(n, *bound.closed[0, 1:].tolist()))
+            self._begin_again(context)
             return
-        last = learned[-CAPACITY:]
-        recent.offer(X[last], Y[last], weights[last], scores.losses[last], needed=is_refitted(context))
+        if n == bound.next_refit:
+            self.refit(context)
+        scale = context.encoder.scaler.target_scale
+        if n % JUDGE_EVERY == 0 and recent is not None and recent.is_narrow(JUDGE_EVERY, scale):
+            self._judge(context)
+
+    def next_refit(self, context: Context) -> int:
+        """Return the count of events of the next fit after a drift; far beyond any stream if there is none."""
+        until = events_to_refit(context, self.n)
+        return until if until == sys.maxsize else self.n + until
+
+    def keeps_recent(self, context: Context) -> bool:
+        """Return whether the latest events are kept."""
+        return is_refitted(context)
 
     def _begin_again(self, context: Context) -> bool:
         """Forget what was true before a drift; return whether the mixture continues from a fit to the events since."""
@@ -438,29 +359,6 @@ class Streaming(Noticed, Phase):
         self.leader = context.candidate(state)
         LOGGER.info("fitted again to the %d events since the drift (event %d)", len(X), self.n)
         return True
-
-    def _step(self, context: Context, steps: Steps, rows: Rows, *, traced: bool) -> mixture.Scores:
-        """Learn rows, and return their scores from before they were learned.
-
-        Raises:
-            UnsoundError: some of them leave the mixture, or another member, with NaN or infinity.
-        """
-        W, R, Y, weights, _ = rows
-        scores = mixture.learn(
-            context.family,
-            *self.leader,
-            steps,
-            W,
-            R,
-            Y,
-            weights=weights,
-            n_outputs=context.targets.n_outputs,
-            traced=traced,
-            latest=self.portfolio is not None,
-        )
-        if self.portfolio is None:
-            return scores
-        return self.portfolio.learn(rows, scores, n_outputs=context.targets.n_outputs, traced=traced)
 
     def served(self, context: Context) -> Served:
         if self.portfolio is None:

@@ -161,6 +161,8 @@ class WarmUp(Phase):
         scores = self._learn_provisional(context, X, Y, believed, one, traced=traced)
         if self.search is not None:
             self.cost = cost_after(self.cost, scores, weights)
+        if context.family.is_metric:
+            context.encoder.hold_predictions(scores.predictions, Y)
         return scores
 
     def _learn_provisional(

@@ -6,7 +6,8 @@ Its every block is held to a literal detector in tests/oracle.
 import numpy as np
 import pytest
 
-from streammoe.engine.drift import BLOCK, CALIBRATION, DriftDetector
+from streammoe.engine.drift import BLOCK, CALIBRATION, THRESHOLD, TOLERANCE, Drift, DriftDetector
+from streammoe.kernels.drift import exceeds, hold_against_usual
 
 RNG = np.random.default_rng(0)
 QUIET = 0.5 * RNG.chisquare(1, size=100 * BLOCK)
@@ -15,10 +16,14 @@ AT = np.arange(len(QUIET))
 
 
 def found(losses):
-    """n at each drift."""
-    detector, n, all_of_them = DriftDetector(), 0, []
-    while n < len(losses) and (drift := detector.take(losses[n:], n)) is not None:
-        all_of_them.append(n := drift.n)
+    """n at each drift, by the kernel's own functions, which take the losses block by block."""
+    detector, closed, all_of_them = DriftDetector(), np.empty((1, 3)), []
+    for start in range(0, len(losses), BLOCK):
+        block, counts, usual, sums = detector.arrays_of_losses
+        is_full = hold_against_usual(losses[start : start + BLOCK], block, counts, usual, closed)
+        if is_full and counts[1] > CALIBRATION and exceeds(sums, closed[0, 0], TOLERANCE, THRESHOLD):
+            all_of_them.append(start + BLOCK)
+            detector.declare(Drift(start + BLOCK, *closed[0, 1:]))
     return all_of_them
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoERegressor
-from streammoe.engine.members import one_expert
 from streammoe.errors import InvalidEvent
-from streammoe.kernels.loop import UNSOUND
+from streammoe.kernels.event import UNSOUND
 from streammoe.kernels.portfolio import LEAST_WEIGHT, combine
+from streammoe.model.bound import Bound
 from streammoe.options import WarmUp
 
 QUICK = {"n_experts": 2, "warmup": WarmUp(60, restarts=1)}
@@ -30,6 +30,7 @@ def combined(losses, counts, weights=(0.5, 0.3, 0.2)):
         found,
         predictions,
         shares,
+        np.empty((2, 3)),
     )
     return found, predictions[:, 0], trust
 
@@ -51,18 +52,16 @@ def test_an_event_that_spoils_a_member_is_rejected_and_leaves_no_trace(kind, mon
     bad = 150
     for each in (model, twin):
         each.learn_array(X[:100], targets[:100])
-    learn = one_expert.OneExpert.learn
+    learn = Bound.learn
 
-    def failing(self, rows, scores, **more):
-        if self.name == "one_expert" and (rows.R[:, 1] == X[bad, 0]).any():
-            monkeypatch.setattr(type(self._family), "learn_single", lambda *arguments: UNSOUND)
-        try:
-            return learn(self, rows, scores, **more)
-        finally:
-            monkeypatch.undo()
-            monkeypatch.setattr(one_expert.OneExpert, "learn", failing)
+    def failing(self, rows, *others, **more):
+        found, out = learn(self, rows, *others, **more)
+        if not (rows[:, 0] == X[bad, 0]).any():
+            return found, out
+        model.learner.phase.portfolio.members[2].expert.experts[...] = np.nan
+        return UNSOUND, out
 
-    monkeypatch.setattr(one_expert.OneExpert, "learn", failing)
+    monkeypatch.setattr(Bound, "learn", failing)
     with pytest.raises(InvalidEvent) as rejected:
         model.learn_array(X[100:], targets[100:])
     assert (rejected.value.reason, rejected.value.row) == ("poison", bad - 100)

@@ -9,6 +9,7 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch
 from streammoe.engine.em import Em
 from streammoe.experts.gaussian import Gaussian
+from streammoe.model.bound import Bound
 from streammoe.options import Auto, WarmUp
 from tests.unit.estimators.models import NAMES, STREAMS, pairs
 
@@ -70,8 +71,8 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was(kind, n_experts, way, mon
     assert model.state_digest() == whole.state_digest()
 
 
-@pytest.mark.parametrize("learned", [100, 240], ids=["in the warm-up", "by steps"])
-def test_a_long_array_is_not_waited_for(learned, monkeypatch):
+def test_a_long_array_is_not_waited_for_in_the_warm_up(monkeypatch):
+    learned = 100
     model, whole = MoERegressor(**SMALL), MoERegressor(**SMALL)
     for each in (model, whole):
         each.learn_array(X[:learned], Y[:learned])
@@ -91,6 +92,31 @@ def test_a_long_array_is_not_waited_for(learned, monkeypatch):
             model.learn_array(X[:90], Y[:90])
     release.set()
     assert (model.n, model.state_digest()) == (learned, digest)
+    for each in (model, whole):
+        each.learn_array(X[:90], Y[:90])
+    assert model.state_digest() == whole.state_digest()
+
+
+def test_an_array_is_interrupted_between_two_calls_of_the_kernel(monkeypatch):
+    model, whole = MoERegressor(**SMALL), MoERegressor(**SMALL)
+    for each in (model, whole):
+        each.learn_array(X, Y)
+    digest, calls, learn = model.state_digest(), [], Bound.learn
+
+    def learn_and_interrupt(*arguments, **more):
+        calls.append(len(arguments[1]))
+        found = learn(*arguments, **more)
+        os.kill(os.getpid(), signal.SIGINT)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr("streammoe.model.bound.ROWS_AT_ONCE", 50)
+        patch.setattr(Bound, "learn", learn_and_interrupt)
+        model.learner.phase._bound = None
+        with pytest.raises(KeyboardInterrupt):
+            model.learn_array(X[:90], Y[:90])
+    assert calls[:1] == [50]
+    assert (model.n, model.state_digest()) == (240, digest)
     for each in (model, whole):
         each.learn_array(X[:90], Y[:90])
     assert model.state_digest() == whole.state_digest()

@@ -5,9 +5,10 @@ import copy
 import pytest
 
 from streammoe import MoEClassifier, MoERegressor
-from streammoe.engine import mixture, warmup
+from streammoe.engine import warmup
 from streammoe.engine.cost import row_cost
 from streammoe.engine.interruption import FitCancelled, cancellable
+from streammoe.model.bound import Bound
 from streammoe.options import WarmUp
 from tests.unit.estimators.models import pairs, same, trained
 
@@ -79,14 +80,14 @@ def test_a_stop_between_two_pieces_leaves_the_model_as_it_was(monkeypatch):
 
 def test_no_call_learns_more_of_the_events_of_a_fit_than_are_due(monkeypatch):
     learned = []
-    step = mixture.learn
+    step = Bound.learn
 
     def counted(*arguments, **options):
-        learned.append(len(arguments[5]))
+        learned.append(len(arguments[1]))
         return step(*arguments, **options)
 
     model = trained(MoERegressor, 0, **SLOW)
-    monkeypatch.setattr(mixture, "learn", counted)
+    monkeypatch.setattr(Bound, "learn", counted)
     for x, y in pairs(MoERegressor, N):
         learned.append(0)
         model.learn_one(x, y)

@@ -1,0 +1,765 @@
+"""One kernel for one event and for many: everything that happens to an event of a model whose warm-up is over.
+
+``learn(sizes, rows, targets, weights, out) → FLAGS · done + flags`` goes through rows in order: lags, range, holding,
+features, step of the mixture, further members, combination, drift test, store of the latest rows. A row whose target is
+NaN is only predicted. It returns at the first row that needs Python, and says why. One event is a call with one row, so
+that it has the bits of the same event in an array.
+
+What the kernel knows of a model is in `sizes`: numbers and flags, and addresses of arrays, under the names of `FIELDS`
+(`streammoe.model.bound` fills them in). Passing arrays one by one would take longer than an event.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import namedtuple
+from collections.abc import Sequence
+from typing import Any
+
+from streammoe.kernels import drift, features, portfolio, soundness
+from streammoe.kernels.by_address import flags as no_flags_at
+from streammoe.kernels.by_address import floats, numbers, whole_numbers
+from streammoe.kernels.compile import atomic, inline, part
+from streammoe.kernels.loop import Noise, named, refresh_of, residual_of
+from streammoe.kernels.shared import (
+    REFRESH_BELOW,
+    RESIDUAL_EVERY,
+    average_weight,
+    blend,
+    finish_step,
+    mix,
+    record_variances,
+    route,
+    step_gate,
+    step_size,
+    topped_up,
+    variance_weight,
+)
+from streammoe.kernels.single_expert import LARGEST_STEP, refresh_of_single
+from streammoe.kernels.state import LearningOptions, MMState, SingleExpert
+from streammoe.types import FloatArray
+
+
+def _indexes(names: Sequence[str]) -> Any:
+    """Return the place of each name as an attribute, which numba folds to a constant."""
+    kind: Any = namedtuple("Indexes", names)  # type: ignore[misc]  # noqa: PYI024 - the names are data
+    return kind(*range(len(names)))
+
+
+UNUSUAL, UNSOUND, LOOK, DRIFT = 1, 2, 4, 8
+"""Why it returns: the next row needs more than this, and has changed nothing; numbers are not finite any more, and the
+state is to be thrown away; something is due after the last row; its block of losses shows a drift."""
+FLAGS = 16
+AVERAGE, LATEST, LEARNS, STAYS = range(4)
+"""Kinds of members: two that the mixture's step scores, a single expert that learns, and a mixture that stays."""
+
+_SIZES = ("F", "T", "M", "Q", "K", "N", "p_w", "p_v", "m", "n_columns", "n_numeric", "n_coded", "n_places", "n_timed")
+_MORE_SIZES = (
+    "n_block",
+    "n_residual",
+    "n_recent",
+    "n_losses",
+    "n_counts",
+    "n_lags",
+    "n_sources",
+    "n_noted",
+    "n_experts",
+)
+_SWITCHES = (
+    "screens",
+    "learns",
+    "weighs",
+    "holds",
+    "doubts",
+    "is_metric",
+    "has_own_gate",
+    "has_near",
+    "has_portfolio",
+    "has_means",
+)
+_NUMBERS = (
+    "degree",
+    "gate_degree",
+    "n_series",
+    "lag_size",
+    "until",
+    "look_at",
+    "judge_every",
+    "n_compared",
+    "most_recent",
+)
+_ENCODER = (
+    *("kinds", "scales", "blocks", "filled", "target_scales", "target_blocks", "target_filled"),
+    *("numeric", "low", "high", "first", "seen", "target_low", "target_high", "target_first", "target_seen", "doubted"),
+    *("coded", "places", "timed", "fill", "center", "scale", "target_center", "target_scale", "lowest", "highest"),
+)
+_MIXTURE = tuple(f"mixture_{name}" for name in MMState._fields)
+_REST = (
+    *(
+        "shape",
+        "rules",
+        "schedule",
+        "options",
+        "flags",
+        "member_options",
+        "member_flags",
+        "steps",
+        "members",
+        "residual",
+    ),
+    *("weights", "surprise", "mean_weights", "mean_surprise", "mean_squares", "mean_count", "mean_weight", "outliers"),
+    *("losses_block", "loss_counts", "usual", "sums", "closed", "lag_past", "lag_fields", "noted", "noted_used"),
+    *("recent_X", "recent_Y", "recent_weights", "recent_losses", "recent_used"),
+)
+_SCRATCH = (
+    *(
+        "raw",
+        "held",
+        "near",
+        "R",
+        "W",
+        "near_R",
+        "Z",
+        "ranged",
+        "verdict",
+        "unknown",
+        "weight",
+        "losses",
+        "said",
+        "loss",
+    ),
+    *("served", "shares", "tau", "trusted", "means", "push", "noise", "gain", "gate_gain", "member_shares", "logs"),
+)
+FIELDS = (*_SIZES, *_MORE_SIZES, *_SWITCHES, *_NUMBERS, *_ENCODER, *_MIXTURE, *_REST, *_SCRATCH)
+"""Names of the entries of `sizes`."""
+AT = {name: i for i, name in enumerate(FIELDS)}
+A = _indexes(FIELDS)
+
+RULES = (
+    "range_factor",
+    "limit",
+    "margin",
+    "input_pace",
+    "target_pace",
+    "far",
+    "disbelief",
+    "most_gained",
+    "least_variation",
+    "calibration",
+    "tolerance",
+    "threshold",
+)
+"""Names of the entries of the array `rules`."""
+RULE = _indexes(RULES)
+MEMBER_FIELDS = ("kind", "K", "p", "terms", "seen", "near", "gate", "gain", *SingleExpert._fields)
+"""Names of the columns of the array `members`, which has a row for each."""
+B = _indexes(MEMBER_FIELDS)
+N_MEMBER = len(MEMBER_FIELDS)
+
+_screen, _clip = inline(features.screen_rows.py_func), inline(features.clip_rows.py_func)  # type: ignore[attr-defined]
+_expand, _hold = inline(features.expand_rows.py_func), inline(features.hold_predictions.py_func)  # type: ignore[attr-defined]
+_combine, _combine_means = part(portfolio.combine.py_func), part(portfolio.combine_means.py_func)  # type: ignore[attr-defined]
+_hold_against_usual = part(drift.hold_against_usual.py_func)  # type: ignore[attr-defined]
+_is_sound, _is_expert_sound = soundness.is_sound, soundness.is_expert_sound
+_is_error, _are_small = features.is_error, soundness.are_small
+
+
+@inline
+def _options(x: FloatArray, flags: Any) -> LearningOptions:
+    return LearningOptions(
+        x[0],
+        (x[1], x[2]),
+        (x[3], x[4]),
+        flags[0] != 0,
+        flags[1],
+        flags[2] != 0,
+        x[5],
+        flags[3] != 0,
+        x[6],
+        x[7],
+        flags[4],
+        flags[5],
+        x[8],
+        x[9],
+    )
+
+
+def options_as_numbers(given: LearningOptions) -> tuple[list[float], list[int]]:
+    """Return the options of steps as the kernel reads them: those that are numbers, and flags and counts."""
+    values = given._asdict()
+    flags = ("adaptive", "averaging", "forgetting", "recent_variances", "origin", "top_k")
+    counts = [int(values.pop(name)) for name in flags]
+    found: list[float] = []
+    for value in values.values():
+        found += value if isinstance(value, tuple) else [value]
+    return found, counts
+
+
+@inline
+def _step(schedule: FloatArray, n: int) -> float:
+    """Return γ of the n-th event: the larger of two schedules, of which one has begun again."""
+    first = min(schedule[0] * math.pow(n + schedule[1], -schedule[2]), LARGEST_STEP)
+    again = min(schedule[3] * math.pow(n + schedule[6] + schedule[4], -schedule[5]), LARGEST_STEP)
+    step: float = max(first, again)
+    return step
+
+
+@inline
+def _vary(S: Any, T: int, n_recent: int, least: float) -> bool:
+    """Whether each two of the latest targets show that the latest ones do not vary little."""
+    used, n = whole_numbers(S[A.recent_used], (2,)), S[A.n_compared]
+    if used[0] < n:
+        return False
+    Y, end = floats(S[A.recent_Y], (n_recent, T)), used[1]
+    total = 0.0
+    for i in range(end - n, end, 2):
+        total += (Y[i, 0] - Y[i + 1, 0]) ** 2
+    return bool(total > least)
+
+
+@inline
+def _test(S: Any, rules: FloatArray, loss: FloatArray) -> int:
+    """Take a loss into its block, and test one that is full; return `DRIFT` or 0."""
+    counts, sums = whole_numbers(S[A.loss_counts], (S[A.n_counts],)), floats(S[A.sums], (2,))
+    closed = floats(S[A.closed], (1, 3))
+    n_closed = _hold_against_usual(
+        loss, floats(S[A.losses_block], (S[A.n_losses],)), counts, floats(S[A.usual], (4,)), closed
+    )
+    if n_closed == 0 or counts[1] <= rules[RULE.calibration]:
+        return 0
+    return DRIFT if drift.exceeds(sums, closed[0, 0], rules[RULE.tolerance], rules[RULE.threshold]) else 0
+
+
+@inline
+def _keep(S: Any, F: int, T: int, size: int, held: FloatArray, target: FloatArray, loss: float, weight: float) -> None:
+    """Keep a row among the latest events, which move to the beginning where they have reached the end."""
+    used = whole_numbers(S[A.recent_used], (2,))
+    X, Y = floats(S[A.recent_X], (size, F)), floats(S[A.recent_Y], (size, T))
+    weights, losses = floats(S[A.recent_weights], (size,)), floats(S[A.recent_losses], (size,))
+    end = used[1]
+    if end == size:
+        end = used[0]
+        for e in range(end):
+            old = size - end + e
+            weights[e], losses[e] = weights[old], losses[old]
+            for j in range(F):
+                X[e, j] = X[old, j]
+            for q in range(T):
+                Y[e, q] = Y[old, q]
+    for j in range(F):
+        X[end, j] = held[0, j]
+    for q in range(T):
+        Y[end, q] = target[0, q]
+    weights[end], losses[end] = weight, loss
+    used[0], used[1] = min(used[0] + 1, S[A.most_recent]), end + 1
+
+
+@inline
+def _note(S: Any, F: int, T: int, row: FloatArray, target: FloatArray, weight: float) -> None:
+    """Note what was learned, so that it can be learned again; there is room for it."""
+    used = whole_numbers(S[A.noted_used], (2,))
+    noted = floats(S[A.noted], (used[1], F + T + 1))[used[0]]
+    for j in range(F):
+        noted[j] = row[0, j]
+    for q in range(T):
+        noted[F + q] = target[0, q]
+    noted[F + T] = weight
+    used[0] += 1
+
+
+@inline
+def _remember(S: Any, row: FloatArray, target: FloatArray) -> None:
+    """Let an event be the last one in the memory of lags, whose fields are those of inputs, or −1 − q for target q."""
+    size, n = S[A.lag_size], S[A.n_sources]
+    past, fields = floats(S[A.lag_past], (size, n)), whole_numbers(S[A.lag_fields], (n,))
+    for s in range(n):
+        for e in range(size - 1):
+            past[e, s] = past[e + 1, s]
+        field = fields[s]
+        if field >= row.shape[1]:
+            past[size - 1, s] = math.nan
+        elif field >= 0:
+            past[size - 1, s] = row[0, field]
+        else:
+            past[size - 1, s] = target[0, -1 - field]
+
+
+@inline
+def _fill_lags(S: Any, row: FloatArray) -> None:
+    """Fill in the lags of a row, unless it has some of its own; infinite ones are known to be missing."""
+    n_lags, size = S[A.n_lags], S[A.lag_size]
+    past = floats(S[A.lag_past], (size, S[A.n_sources]))
+    has_own = False
+    for j in range(n_lags):
+        has_own = has_own or not math.isnan(row[0, j])
+    for j in range(n_lags):
+        if not has_own:
+            row[0, j] = past[size - 1 - j % size, j // size]
+        elif row[0, j] == math.inf:
+            row[0, j] = math.nan
+
+
+@inline
+def _is_unusual(S: Any, rules: FloatArray, count: int, row: FloatArray, target: FloatArray) -> bool:
+    """Whether Python has to see to a single event; if not, and it is to be learned, it has moved the ranges."""
+    F, T, n_block = S[A.F], S[A.T], S[A.n_block]
+    for j in range(F):
+        if math.isinf(row[0, j]):
+            return True
+    if S[A.learns] == 0:
+        return False
+    used, ranged = whole_numbers(S[A.noted_used], (2,)), floats(S[A.ranged], (1, T))
+    if count >= S[A.until] or used[0] == used[1]:
+        return True
+    for q in range(T):
+        if not math.isfinite(target[0, q]):
+            return True
+        ranged[0, q] = target[0, q] if S[A.is_metric] != 0 else 0.0
+    rejected: int = _screen(
+        row,
+        ranged,
+        whole_numbers(S[A.kinds], (F,)),
+        floats(S[A.scales], (F,)),
+        floats(S[A.blocks], (F, n_block)),
+        whole_numbers(S[A.filled], (F,)),
+        floats(S[A.target_scales], (T,)),
+        floats(S[A.target_blocks], (T, n_block)),
+        whole_numbers(S[A.target_filled], (T,)),
+        rules[RULE.range_factor],
+        rules[RULE.limit],
+        whole_numbers(S[A.verdict], (1,)),
+    )
+    return rejected != 0
+
+
+@inline
+def _hold_inputs(
+    S: Any, rules: FloatArray, row: FloatArray, target: FloatArray, held: FloatArray, learns: bool
+) -> None:
+    """Write a row as it is held to what was seen; one that is only predicted is bounded, and moves nothing."""
+    F = S[A.F]
+    near, numeric = floats(S[A.near], (1, F)), whole_numbers(S[A.numeric], (S[A.n_numeric], 2))
+    lowest, highest = floats(S[A.lowest], (F,)), floats(S[A.highest], (F,))
+    for j in range(F):
+        x = row[0, j]
+        if not (learns or math.isnan(x)):
+            row[0, j] = min(max(x, lowest[j]), highest[j])
+        held[0, j] = near[0, j] = row[0, j]
+    if S[A.holds] != 0:
+        low, high, first = floats(S[A.low], (F,)), floats(S[A.high], (F,)), floats(S[A.first], (F,))
+        seen = whole_numbers(S[A.seen], (F,))
+        pace, series_pace = rules[RULE.input_pace], rules[RULE.target_pace]
+        margin, n_series = rules[RULE.margin], S[A.n_series]
+        _clip(row, target, numeric, low, high, first, seen, margin, pace, n_series, series_pace, held, near)
+
+
+@inline
+def _expand_row(S: Any, row: FloatArray, degree: int, out: FloatArray) -> None:
+    """Write the features of a row."""
+    C = S[A.n_columns]
+    numeric, places = whole_numbers(S[A.numeric], (S[A.n_numeric], 2)), S[A.n_places]
+    coded, timed = whole_numbers(S[A.coded], (S[A.n_coded],)), whole_numbers(S[A.timed], (S[A.n_timed], 2))
+    fill, center, scale = floats(S[A.fill], (C,)), floats(S[A.center], (C,)), floats(S[A.scale], (C,))
+    out[:] = 0.0
+    at = whole_numbers(S[A.places], (S[A.n_coded], places))
+    _expand(row, numeric, coded, at, timed, fill, center, scale, degree, out)
+
+
+@inline
+def _expand_all(S: Any, held: FloatArray) -> bool:
+    """Write the features of a row; return whether members that see inputs as they are have others."""
+    F, near = S[A.F], floats(S[A.near], (1, S[A.F]))
+    _expand_row(S, held, S[A.degree], floats(S[A.R], (1, S[A.p_v])))
+    if S[A.has_own_gate] != 0:
+        _expand_row(S, held, S[A.gate_degree], floats(S[A.W], (1, S[A.p_w])))
+    if S[A.has_near] == 0:
+        return False
+    is_beyond = False
+    for j in range(F):
+        is_beyond = is_beyond or (held[0, j] != near[0, j] and not math.isnan(near[0, j]))
+    if is_beyond:
+        _expand_row(S, near, S[A.degree], floats(S[A.near_R], (1, S[A.p_v])))
+    return is_beyond
+
+
+@inline
+def _weigh(S: Any, rules: FloatArray, count: int, weight: float, target: FloatArray) -> float:
+    """Return how much an event counts: relative to those before, and hardly if its target is taken for an error."""
+    T, mean = S[A.T], floats(S[A.mean_weight], (1,))
+    if S[A.weighs] != 0:
+        mean[0] = weight if count == 1 else mean[0] + (weight - mean[0]) / count
+        weight /= mean[0]
+    if S[A.doubts] == 0:
+        return weight
+    low, high, doubted = floats(S[A.target_low], (T,)), floats(S[A.target_high], (T,)), floats(S[A.doubted], (T,))
+    is_doubtful = False
+    for q in range(T):
+        is_doubtful = is_doubtful or _is_error(
+            target[0, q], q, low, high, whole_numbers(S[A.target_seen], (T,)), doubted
+        )
+    return rules[RULE.disbelief] * weight if is_doubtful else weight
+
+
+@inline
+def _serve(S: Any, counts: FloatArray, Y: FloatArray, loss: FloatArray, served: FloatArray) -> None:
+    """Write what all members predict together, in the targets' own units; weights move if the row counts."""
+    m, M, T = S[A.m], S[A.M], S[A.T]
+    losses, said = floats(S[A.losses], (m, 1)), floats(S[A.said], (m, 1, M))
+    if S[A.has_portfolio] == 0:
+        loss[0] = losses[0, 0]
+        for q in range(M):
+            served[0, q] = said[0, 0, q]
+    else:
+        weights, surprise = floats(S[A.weights], (m,)), floats(S[A.surprise], (1,))
+        shares, logs = floats(S[A.member_shares], (1, m)), floats(S[A.logs], (2, m))
+        _combine(weights, surprise, counts, losses, said, loss, served, shares, logs)
+    if S[A.has_means] != 0:
+        weights, surprise = floats(S[A.mean_weights], (1 + m,)), floats(S[A.mean_surprise], (1,))
+        squares, number = floats(S[A.mean_squares], (T,)), whole_numbers(S[A.mean_count], (1,))
+        logs = floats(S[A.logs], (2, 1 + m))
+        _combine_means(weights, surprise, squares, number, counts, said, Y, served, logs)
+    center, scale = floats(S[A.target_center], (T,)), floats(S[A.target_scale], (T,))
+    for q in range(M):
+        e = q if S[A.is_metric] != 0 else 0
+        served[0, q] = served[0, q] * scale[e] + center[e]
+
+
+@inline
+def _hold_served(S: Any, rules: FloatArray, served: FloatArray, target: FloatArray) -> None:
+    """Hold a prediction to the targets seen; a target moves their bounds."""
+    T = S[A.T]
+    low, high, first = floats(S[A.target_low], (T,)), floats(S[A.target_high], (T,)), floats(S[A.target_first], (T,))
+    seen, doubted = whole_numbers(S[A.target_seen], (T,)), floats(S[A.doubted], (T,))
+    none, margin, pace = no_flags_at(S[A.unknown], (0,)), rules[RULE.margin], rules[RULE.target_pace]
+    _hold(served, target, low, high, first, seen, doubted, margin, pace, none)
+
+
+@inline
+def _diagonal(K: int, Q: int) -> tuple[int, ...]:
+    return (K, Q)
+
+
+@inline
+def _full(K: int, Q: int) -> tuple[int, ...]:
+    return (K, Q, Q)
+
+
+def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: int = 2) -> Any:
+    """Make `learn` of a family, to be kept under this name in `module`.
+
+    Args:
+        noise: of the mixture's experts.
+        single: of single experts; their steps may differ.
+        module: of the family.
+        n_numbers: how many numbers the noise has.
+        n_dim: how many dimensions the variances of a mixture have.
+    """
+    evaluate, trust, log_constant = noise.evaluate, noise.trust, noise.log_constant
+    step_experts, step_single = noise.step_experts, single.step_experts
+    refresh, track_residual = refresh_of(noise.top_up), residual_of(noise.residual_of_expert)
+    refresh_single = refresh_of_single(single.top_up)
+    variances_shape = _full if n_dim == 3 else _diagonal
+    shape_at = numbers(n_numbers)
+    scratch_rows = noise.scratch_rows
+
+    @inline
+    def step(
+        kind: int,
+        expert: Any,
+        options: Any,
+        keep: float,
+        fresh: float,
+        amount: float,
+        tau: FloatArray,
+        trusted: FloatArray,
+        means: FloatArray,
+        x: FloatArray,
+        z: FloatArray,
+        gain: FloatArray,
+        push: FloatArray,
+    ) -> None:
+        if kind == LEARNS:
+            step_single(expert, options, keep, fresh, amount, tau, trusted, means, x, z, gain, push)
+        else:
+            step_experts(expert, options, keep, fresh, amount, tau, trusted, means, x, z, gain, push)
+
+    @inline
+    def step_alike(
+        kind: int,  # noqa: ARG001 - as `step`
+        expert: Any,
+        options: Any,
+        keep: float,
+        fresh: float,
+        amount: float,
+        tau: FloatArray,
+        trusted: FloatArray,
+        means: FloatArray,
+        x: FloatArray,
+        z: FloatArray,
+        gain: FloatArray,
+        push: FloatArray,
+    ) -> None:
+        step_experts(expert, options, keep, fresh, amount, tau, trusted, means, x, z, gain, push)
+
+    if step_single is step_experts:
+        step = step_alike
+
+    @inline
+    def trace(
+        out: FloatArray, at: int, k0: int, n: int, weight: float, shares: FloatArray, means: FloatArray, variances: Any
+    ) -> None:
+        """Write what each expert of a member says, the k0-th and those after it of all n."""
+        M, Q = means.shape[1], variances.shape[1]
+        for k in range(shares.shape[0]):
+            out[at + k0 + k] = weight * shares[k]
+            for j in range(M):
+                out[at + n + (k0 + k) * M + j] = means[k, j]
+            first = at + n * (1 + M) + (k0 + k) * Q
+            record_variances(variances, k, out[first : first + Q])
+
+    @inline
+    def expert_of(S: Any, j: int) -> SingleExpert:
+        """Return the experts of a member; of one that does not learn, most of it is of no use."""
+        members, N, Q = whole_numbers(S[A.members], (S[A.m], N_MEMBER)), S[A.N], S[A.Q]
+        K, p = members[j, B.K], members[j, B.p]
+        return SingleExpert(
+            whole_numbers(members[j, B.n], (1,)),
+            floats(members[j, B.decay], (1,)),
+            floats(members[j, B.prior_weight], (1,)),
+            floats(members[j, B.experts], (K, N, p)),
+            floats(members[j, B.variances], variances_shape(K, Q)),
+            floats(members[j, B.masses], (K,)),
+            floats(members[j, B.expert_grams], (K, p, p)),
+            floats(members[j, B.expert_inverses], (K, p, p)),
+            floats(members[j, B.prior_expert_gram], (p,)),
+            floats(members[j, B.prior_experts], (N, p)),
+            floats(members[j, B.prior_variances], (Q,)),
+        )
+
+    @inline
+    def are_sound(S: Any, state: MMState) -> bool:
+        """Whether all that has learned is finite."""
+        if not _is_sound(state):
+            return False
+        members = whole_numbers(S[A.members], (S[A.m], N_MEMBER))
+        for j in range(LATEST + 1, S[A.m]):
+            if members[j, B.kind] == LEARNS and not _is_expert_sound(expert_of(S, j)):
+                return False
+        return True
+
+    @inline
+    def evaluate_member(
+        S: Any, j: int, shape: Any, constant: float, expert: SingleExpert, x: FloatArray, z: FloatArray
+    ) -> float:
+        """Write what a member says of a row, and return its loss."""
+        members, M = whole_numbers(S[A.members], (S[A.m], N_MEMBER)), S[A.M]
+        K, p_w, E = members[j, B.K], S[A.p_w], S[A.n_experts]
+        r, w = floats(S[A.R], (S[A.p_v],)), floats(S[A.W], (p_w,))
+        if members[j, B.terms] != 0:
+            terms = whole_numbers(members[j, B.terms], (x.shape[0], 2))
+            for e in range(x.shape[0]):
+                x[e] = r[terms[e, 0]] * r[terms[e, 1]]
+        shares, tau, means = floats(S[A.shares], (K,)), floats(S[A.tau], (K,)), floats(S[A.means], (K, M))
+        room, gate = floats(S[A.noise], (scratch_rows(M), max(E, M))), floats(members[j, B.gate], (K - 1, p_w))
+        loss: float = evaluate(
+            shape, constant, room, gate, expert.experts, expert.variances, w, x, z, shares, means, tau
+        )
+        mix(shares, means, floats(S[A.said], (S[A.m], M))[j])
+        floats(S[A.losses], (S[A.m],))[j] = loss
+        return loss
+
+    @inline
+    def learn_member(
+        S: Any,
+        j: int,
+        shape: Any,
+        state: MMState,
+        expert: SingleExpert,
+        count: int,
+        weight: float,
+        x: FloatArray,
+        z: FloatArray,
+    ) -> None:
+        """Let a member learn the row that it has evaluated; the mixture learns as its latest parameters do."""
+        members, M, E = whole_numbers(S[A.members], (S[A.m], N_MEMBER)), S[A.M], S[A.n_experts]
+        kind, K = members[j, B.kind], members[j, B.K]
+        shares, tau = floats(S[A.shares], (K,)), floats(S[A.tau], (K,))
+        trusted, means = floats(S[A.trusted], (K,)), floats(S[A.means], (K, M))
+        room, push = floats(S[A.noise], (scratch_rows(M), max(E, M))), floats(S[A.push], (max(E, M),))
+        gain, w = floats(S[A.gain], (x.shape[0],)), floats(S[A.W], (S[A.p_w],))
+        options = _options(floats(S[A.options], (10,)), whole_numbers(S[A.flags], (6,)))
+        chosen = _options(floats(S[A.member_options], (10,)), whole_numbers(S[A.member_flags], (6,)))
+        gamma = max(min(1.0 / (expert.n[0] + 1.0), LARGEST_STEP), floats(S[A.steps], (S[A.m],))[j])
+        if kind == LATEST:
+            gamma, chosen = step_size(state, options, _step(floats(S[A.schedule], (7,)), count)), options
+            route(tau, options.top_k)
+        is_outlier = trust(shape, tau, room, trusted, M)
+        keep = 1.0 - gamma
+        decay = expert.decay[0] * keep
+        fresh = gamma * weight
+        amount = fresh / decay
+        if kind == LATEST:
+            whole_numbers(S[A.outliers], (1,))[0] += is_outlier
+            if count % RESIDUAL_EVERY == 1:
+                residual = floats(S[A.residual], (S[A.n_residual],))
+                track_residual(state, residual, options, weight, shares, tau, trusted, means, w, x, z)
+            step_gate(state, options, amount, shares, tau, push, w, floats(S[A.gate_gain], (S[A.p_w],)))
+        step(kind, expert, chosen, keep, fresh, amount, tau, trusted, means, x, z, gain, push)
+        finish_step(expert, gamma, decay)
+        if kind != LATEST:
+            if decay < REFRESH_BELOW:
+                refresh_single(expert, topped_up(expert, chosen, gamma))
+            return
+        if decay < REFRESH_BELOW:
+            refresh(state, topped_up(state, options, gamma))
+        share = average_weight(state, options, gamma)
+        blend(state.average_gate, state.gate, share)
+        blend(state.average_experts, state.experts, share)
+        blend(state.average_variances, state.variances, variance_weight(options, share, gamma))
+
+    @inline
+    def go_through_members(
+        S: Any,
+        rules: FloatArray,
+        state: MMState,
+        count: int,
+        weight: float,
+        target: FloatArray,
+        is_beyond: bool,
+        learns: bool,
+        out: FloatArray,
+    ) -> bool:
+        """Let each member predict a row and, if it is to be learned, learn it; return whether all numbers are small."""
+        m, M, T, K, E = S[A.m], S[A.M], S[A.T], S[A.K], S[A.n_experts]
+        members, z = whole_numbers(S[A.members], (m, N_MEMBER)), floats(S[A.Z], (T,))
+        center, scale = floats(S[A.target_center], (T,)), floats(S[A.target_scale], (T,))
+        losses, said, weights = floats(S[A.losses], (m, 1)), floats(S[A.said], (m, M)), floats(S[A.weights], (m,))
+        shape, constant, width = shape_at(S[A.shape]), log_constant(shape_at(S[A.shape]), M), out.shape[0]
+        has_portfolio, at, trace_at = S[A.has_portfolio] != 0, 0, 2 + M + S[A.F]
+        for q in range(T):
+            z[q] = (target[0, q] - center[q]) / scale[q]
+        for j in range(m if has_portfolio or learns else 1):
+            sees_near = is_beyond and members[j, B.near] != 0
+            x = floats(S[A.near_R] if sees_near else members[j, B.seen], (members[j, B.p],))
+            expert = expert_of(S, j)
+            loss = evaluate_member(S, j, shape, constant, expert, x, z)
+            if S[A.learns] != 0 and not _are_small(z, losses[j], said[j]):
+                return False
+            if width > trace_at and (has_portfolio or j == 0):
+                shares, means = floats(S[A.shares], (members[j, B.K],)), floats(S[A.means], (members[j, B.K], M))
+                trace(out, trace_at, at, E, weights[j] if has_portfolio else 1.0, shares, means, expert.variances)
+                if j == 0:
+                    for k in range(K):
+                        out[width - K + k] = shares[k]
+            at += members[j, B.K]
+            if learns and members[j, B.kind] == STAYS:
+                most, gained = rules[RULE.most_gained], weight * (losses[0, 0] - loss)
+                floats(members[j, B.gain], (1,))[0] += min(max(gained, -most), most)
+            elif learns and members[j, B.kind] != AVERAGE:
+                learn_member(S, j, shape, state, expert, count, weight, x, z)
+        return True
+
+    @inline
+    def run(S: Any, X0: int, Y0: int, w0: int, out0: int, n: int, width: int) -> int:
+        F, T, M, Q, K, N, p_w, p_v = S[A.F], S[A.T], S[A.M], S[A.Q], S[A.K], S[A.N], S[A.p_w], S[A.p_v]
+        state = MMState(
+            whole_numbers(S[A.mixture_n], (1,)),
+            whole_numbers(S[A.mixture_n_average], (1,)),
+            floats(S[A.mixture_decay], (1,)),
+            floats(S[A.mixture_prior_weight], (1,)),
+            floats(S[A.mixture_gate], (K - 1, p_w)),
+            floats(S[A.mixture_gate_gram], (p_w, p_w)),
+            floats(S[A.mixture_gate_inverse], (p_w, p_w)),
+            floats(S[A.mixture_experts], (K, N, p_v)),
+            floats(S[A.mixture_variances], variances_shape(K, Q)),
+            floats(S[A.mixture_masses], (K,)),
+            floats(S[A.mixture_expert_grams], (K, p_v, p_v)),
+            floats(S[A.mixture_expert_inverses], (K, p_v, p_v)),
+            floats(S[A.mixture_average_gate], (K - 1, p_w)),
+            floats(S[A.mixture_average_experts], (K, N, p_v)),
+            floats(S[A.mixture_average_variances], variances_shape(K, Q)),
+            floats(S[A.mixture_prior_gate_gram], (p_w,)),
+            floats(S[A.mixture_prior_expert_gram], (p_v,)),
+            floats(S[A.mixture_prior_experts], (N, p_v)),
+            floats(S[A.mixture_prior_variances], (Q,)),
+        )
+        rules, row, held = floats(S[A.rules], (len(RULES),)), floats(S[A.raw], (1, F)), floats(S[A.held], (1, F))
+        Z, unknown, loss = floats(S[A.Z], (1, T)), floats(S[A.unknown], (1, T)), floats(S[A.loss], (1,))
+        counts, none, served = floats(S[A.weight], (1,)), floats(S[A.weight], (0,)), floats(S[A.served], (1, M))
+        every, n_recent, learning = S[A.judge_every], S[A.n_recent], S[A.learns] != 0
+        for i in range(n):
+            given, target = floats(X0 + 8 * i * F, (1, F)), floats(Y0 + 8 * i * T, (1, T))
+            out, weight = floats(out0 + 8 * i * width, (width,)), floats(w0 + 8 * i, (1,))[0]
+            learns, count = learning and not math.isnan(target[0, 0]), state.n[0] + 1
+            moving = target if learns else unknown
+            for j in range(F):
+                row[0, j] = given[0, j]
+            if S[A.n_lags] > 0:
+                _fill_lags(S, row)
+            if S[A.screens] != 0 and _is_unusual(S, rules, count, row, target):
+                return FLAGS * i + UNUSUAL
+            varies = True
+            if learns and every > 0 and count % every == 0:
+                varies = _vary(S, T, n_recent, rules[RULE.least_variation])
+            _hold_inputs(S, rules, row, moving, held, learns)
+            is_beyond = _expand_all(S, held)
+            if learns:
+                counts[0] = _weigh(S, rules, count, weight, target)
+            if not go_through_members(S, rules, state, count, counts[0], target, is_beyond, learns, out):
+                return FLAGS * i + UNSOUND
+            # Before the event is noted, which will be learned again if another one has to be undone.
+            if learning and i == n - 1 and not are_sound(S, state):
+                return FLAGS * i + UNSOUND
+            _serve(S, counts if learns else none, Z if learns else unknown, loss, served)
+            flags = 0
+            if learns:
+                if S[A.n_losses] > 0:
+                    flags = _test(S, rules, loss)
+                if n_recent > 0:
+                    _keep(S, F, T, n_recent, held, target, loss[0], counts[0])
+                if S[A.noted_used] != 0:
+                    _note(S, F, T, row, target, weight)
+                if S[A.n_lags] > 0:
+                    _remember(S, row, target)
+                if not varies or state.n[0] == S[A.look_at]:
+                    flags |= LOOK
+            if S[A.is_metric] != 0 and S[A.holds] != 0:
+                _hold_served(S, rules, served, moving)
+            out[0] = loss[0]
+            for q in range(M):
+                out[1 + q] = served[0, q]
+            if width > 1 + M:
+                out[1 + M] = counts[0]
+                for j in range(F):
+                    out[2 + M + j] = held[0, j]
+            if flags != 0:
+                if i < n - 1 and not are_sound(S, state):
+                    return FLAGS * i + UNSOUND
+                return FLAGS * (i + 1) + flags
+        return FLAGS * n
+
+    def learn(sizes: Any, rows: FloatArray, targets: FloatArray, weights: FloatArray, out: FloatArray) -> int:
+        """Learn rows in order, up to the first that needs more than this; those without target are only predicted.
+
+        Args:
+            sizes: the model, see `FIELDS`.
+            rows: (n, F) raw fields, NaN where missing.
+            targets: (n, T) targets or class indexes, NaN where there is none.
+            weights: (n,) how much each row counts, above 0.
+            out: (n, 1 + M), written: the loss and the prediction, before the row is learned; with more columns, the
+                weight with which it counted and the F fields as they were held; with even more, what each expert said.
+
+        Returns:
+            `FLAGS` times the number of rows done, plus why it ends.
+        """
+        return run(
+            sizes,
+            rows.ctypes.data,
+            targets.ctypes.data,
+            weights.ctypes.data,
+            out.ctypes.data,
+            rows.shape[0],
+            out.shape[1],
+        )
+
+    return atomic(named(learn, module))

@@ -1,0 +1,452 @@
+"""A model whose warm-up is over, bound to the kernel that learns its events (`streammoe.kernels.event`).
+
+What the kernel has to know is bound once: as long as a model learns, its arrays change in place and are not replaced.
+Before each call it is checked that this still holds.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from streammoe.columns.encoder import INPUT_PACE, MARGIN, TARGET_PACE
+from streammoe.engine import drift
+from streammoe.engine.members.average import Average
+from streammoe.engine.members.contract import Member
+from streammoe.engine.members.latest import Latest
+from streammoe.engine.members.one_expert import OneExpert
+from streammoe.engine.members.refitted import MOST_AT_ONCE, Refitted
+from streammoe.engine.mixture import Scores, no_trace
+from streammoe.engine.recent import CAPACITY, PAIRED, least_variation
+from streammoe.kernels.by_address import address_of
+from streammoe.kernels.event import (
+    AT,
+    AVERAGE,
+    FIELDS,
+    FLAGS,
+    LATEST,
+    LEARNS,
+    MEMBER_FIELDS,
+    RULES,
+    STAYS,
+    options_as_numbers,
+)
+from streammoe.kernels.features import FAR
+from streammoe.kernels.state import MMState, SingleExpert, Trace
+from streammoe.model.context import DISBELIEF, Context
+from streammoe.model.undo import Notes
+from streammoe.replacements import REPLACEMENTS
+from streammoe.schedules import Constant, Restarted, Steps
+from streammoe.types import AnyArray, FloatArray
+
+Row: TypeAlias = Sequence[float]
+"""A raw row."""
+ROWS_AT_ONCE, WORK_AT_ONCE = 2048, 1e7
+"""Most rows, and most multiply-adds in Gram matrices, of a call: others wait for its end, some milliseconds."""
+_ONE, _SHOWN, _MANY = range(3)
+"""Ways to call the kernel: it learns single events, which it screens; it predicts one; it learns rows."""
+WAYS = {_ONE: ("screens", "learns", "weighs"), _SHOWN: ("screens",), _MANY: ("learns",)}
+"""Switches that are on in each of them."""
+OF_DETECTOR = ("losses_block", "loss_counts", "usual", "sums")
+
+
+class Bound:
+    """A model, bound to its kernel.
+
+    Attributes:
+        n_experts: of all members.
+        rows_at_once: how many rows one call learns, which no other thread interrupts.
+        may_learn: whether there is room for the latest events, where they are kept.
+        next_refit: count of events at which the mixture is fitted again after a drift.
+        row: (1, F) the row that was learned last, with its lags.
+        closed: (1, 3) what the drift test says of the block of losses that was closed last.
+    """
+
+    def __init__(self, context: Context, phase: Any) -> None:
+        encoder, recent, state = context.encoder, context.recent, phase.leader.state
+        F, T, M = len(encoder.fields), encoder.n_outputs, context.targets.n_outputs
+        self._context, self._phase = context, phase
+        self._seen: object = None
+        """`REPLACEMENTS.latest` when all that was bound was last found to be what the model uses."""
+        self._owners = owners(context, phase)
+        keeps = phase.keeps_recent(context)
+        room = recent.room(F, T) if keeps and recent is not None else {}
+        self.may_learn = bool(room) if keeps else recent is None or recent.is_empty
+        module, shape = context.family.compiled(state.experts)
+        # A function, at which River ends its search for the memory of a model: kernels belong to the process.
+        self._kernel: Callable[[], Any] = lambda: module.learn
+        work = sum(len(gram) * gram.shape[1] ** 2 for gram in _grams(phase))
+        self.rows_at_once = max(1, min(ROWS_AT_ONCE, int(WORK_AT_ONCE / work)))
+        members: tuple[Member, ...] = (Average(), Latest()) if phase.portfolio is None else phase.portfolio.members
+        given = [member.parameters(state).experts.shape for member in members]
+        self.n_fields, self.n_targets, self._is_number = F, T, context.targets.is_number
+        self._M, self._K, self._Q = M, len(state.masses), state.variances.shape[1]
+        self.n_experts = self._K if phase.portfolio is None else sum(K for K, _, _ in given)
+        scratch = _scratch(context, len(members), max(self.n_experts, 2 * self._K), max(p for _, _, p in given))
+        table, steps = self._members(members, state, scratch)
+        numbers = _sizes(context, phase, members) | {"n_experts": self.n_experts}
+        numbers["judge_every"] = phase.JUDGE_EVERY if keeps and phase.judges(context) else 0
+        numbers["n_recent"] = len(room["losses"]) if room else 0
+        self.closed = np.empty((1, 3))
+        self._arrays = {
+            **_encoder_arrays(context),
+            **_learned_arrays(phase),
+            **{f"recent_{name}": array for name, array in room.items()},
+            **scratch,
+            "shape": np.array(shape, dtype=np.float64),
+            "rules": _rules(context, phase),
+            "members": table,
+            "steps": steps,
+            "mean_weight": context.mean_weight,
+            "outliers": context.outliers,
+            "closed": self.closed,
+            "schedule": np.zeros(7),
+        }
+        self._arrays["options"], self._arrays["flags"] = _options(phase.leader.options)
+        own = next((member.options for member in members if isinstance(member, OneExpert)), phase.leader.options)
+        self._arrays["member_options"], self._arrays["member_flags"] = _options(own)
+        if context.detector is not None:
+            self._arrays |= dict(zip(OF_DETECTOR, context.detector.arrays_of_losses, strict=True))
+        if context.lags is not None:
+            inputs = [context.encoder.columns.index.get(name) for name in context.lags.lags.inputs]
+            fields = [*(-1 - q for q in range(T)), *(F if field is None else field for field in inputs)]
+            self._arrays["lag_fields"] = np.array(fields, dtype=np.int64)
+            self._arrays["lag_past"] = context.lags.memory(len(fields))
+        self.row = self._arrays["raw"]
+        found = np.zeros(len(FIELDS), dtype=np.int64)
+        for name, value in numbers.items():
+            found[AT[name]] = int(value)
+        for name in AT.keys() & self._arrays.keys():
+            found[AT[name]] = address_of(self._arrays[name])
+        self._sizes = [found.copy() for _ in range(3)]
+        for way, names in WAYS.items():
+            for name in names:
+                self._sizes[way][AT[name]] = 1
+        for way in (_ONE, _SHOWN):
+            self._sizes[way][AT["n_lags"]] = len(encoder.lagged)
+        raw = bytearray(8 * (F + T))
+        cells = np.frombuffer(raw)
+        self._pack, self._raw = struct.Struct(f"{F + T}d").pack_into, raw
+        self._pack_row = struct.Struct(f"{F}d").pack_into
+        self._weight, self._out = np.ones(1), np.empty((1, 2 + M + F))
+        rows, targets = cells[:F].reshape(1, F), cells[F:].reshape(1, T)
+        self._learning = (self._sizes[_ONE], rows, targets, self._weight, self._out)
+        self._free: list[Any] = []
+        """Room for predictions, which several threads may want at once."""
+        self.refresh()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """A copy of the model has arrays of its own, to which nothing is bound."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+    def _members(
+        self, members: Sequence[Member], state: MMState, scratch: Mapping[str, AnyArray]
+    ) -> tuple[AnyArray, FloatArray]:
+        """Return the table of the members, and their step sizes."""
+        table, steps = np.zeros((len(members), len(MEMBER_FIELDS)), dtype=np.int64), np.zeros(len(members))
+        self._alive: list[AnyArray] = []
+        for at, member in enumerate(members):
+            theta = member.parameters(state)
+            K, _, p = theta.experts.shape
+            kind = _kind(member)
+            arrays: dict[str, AnyArray] = {"gate": theta.gate}
+            if kind == LATEST:
+                arrays |= {name: getattr(state, name) for name in SingleExpert._fields}
+            elif isinstance(member, OneExpert):
+                arrays |= member.expert._asdict()
+                steps[at] = member.step
+            elif isinstance(member, Refitted):
+                arrays["gain"] = member.gain
+            arrays |= {"experts": theta.experts, "variances": theta.variances, "seen": scratch["R"]}
+            if member.terms is not None:
+                arrays |= {"seen": np.empty(p), "terms": member.terms}
+            values = {"kind": kind, "K": K, "p": p, "near": not member.is_held}
+            values |= {name: address_of(array) for name, array in arrays.items()}
+            for name, value in values.items():
+                table[at, MEMBER_FIELDS.index(name)] = int(value)
+            self._alive += arrays.values()
+        return table, steps
+
+    def is_of(self, context: Context, phase: Any) -> bool:
+        """Return whether all that was bound is still what the model uses.
+
+        Nothing that a kernel uses is changed: threads that predict may ask while another one learns.
+        """
+        latest = REPLACEMENTS.latest
+        if phase is not self._phase or context is not self._context:
+            return False
+        if latest is self._seen:
+            return True
+        current = owners(context, phase)
+        if len(current) != len(self._owners) or not all(map(operator.is_, current, self._owners)):
+            return False
+        self._seen = latest
+        return True
+
+    def refresh(self) -> None:
+        """Find out anew how large steps are, and when a fit after a drift is due."""
+        context, phase = self._context, self._phase
+        steps, options, arrays = context.steps, phase.leader.options, self._arrays
+        self.next_refit = phase.next_refit(context)
+        arrays["schedule"][:] = _schedule(steps)
+        if steps.origin:
+            options = options._replace(origin=steps.origin)
+        arrays["options"][:], arrays["flags"][:] = options_as_numbers(options)
+        for sizes in self._sizes:
+            sizes[AT["look_at"]] = self.next_refit
+
+    def note_in(self, notes: Notes, until: int) -> None:
+        """Let the kernel note single events, and leave those from a count on to Python."""
+        one = self._sizes[_ONE]
+        one[AT["until"]], self._notes = until, notes
+        one[AT["noted"]], one[AT["noted_used"]] = address_of(notes.rows), address_of(notes.used)
+
+    def predict(self, row: Row) -> float | FloatArray | None:
+        """Return the prediction of a raw row in the targets' own units, a number or (1, M); None if that takes more.
+
+        Raises:
+            struct.error: a value is no number.
+        """
+        try:
+            room = self._free.pop()
+        except IndexError:
+            room = self._room()
+        raw, arguments, out, said = room
+        self._pack_row(raw, 0, *row)
+        if self._kernel()(*arguments) % FLAGS:
+            return None
+        found: float | FloatArray = said[1] if self._is_number else out[:, 1:].copy()
+        self._free.append(room)
+        return found
+
+    def _room(self) -> Any:
+        raw, out = bytearray(8 * self.n_fields), np.empty((1, 1 + self._M))
+        rows, unknown = np.frombuffer(raw).reshape(1, self.n_fields), np.full((1, self.n_targets), np.nan)
+        return raw, (self._sizes[_SHOWN], rows, unknown, np.ones(1), out), out, out.data[0:1].cast("B").cast("d")
+
+    def learn_one(self, row: Row, target: Row, weight: float) -> int:
+        """Learn a raw row with its target; return why that was not all, or 0.
+
+        Raises:
+            struct.error: a value is no number.
+        """
+        self._pack(self._raw, 0, *row, *target)
+        self._weight[0] = weight
+        found: int = self._kernel()(*self._learning)
+        return found % FLAGS
+
+    def grow(self) -> None:
+        """Add the single event that was learned last to the rows of further fits, if there are to be any."""
+        portfolio = self._phase.portfolio
+        if portfolio is not None and portfolio.growing is not None:
+            M = self._M
+            portfolio.growing.add(self._out[:, 2 + M :], self._learning[2], self._out[:, 1 + M])
+
+    def scores(self, out: FloatArray, *, traced: bool) -> tuple[Scores, FloatArray, FloatArray]:
+        """Return what the kernel has written of rows: scores, inputs as held, and the weights that rows had."""
+        M, F, E, n = self._M, self.n_fields, self.n_experts, len(out)
+        at = 2 + M + F
+        held, counted = out[:, 2 + M : at], out[:, 1 + M]
+        if not traced:
+            return Scores(out[:, 0], out[:, 1 : 1 + M], no_trace()), held, counted
+        parts = np.split(out, [at + E, at + E * (1 + M), at + E * (1 + M + self._Q)], axis=1)
+        means, variances = parts[1].reshape(n, E, M), parts[2].reshape(n, E, self._Q)
+        trace = Trace(parts[0][:, at:], means, variances)
+        return Scores(out[:, 0], out[:, 1 : 1 + M], trace, gate=parts[3]), held, counted
+
+    def learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> tuple[int, FloatArray]:
+        """Learn rows up to the first after which something is due; return what `event.learn` returns, and its `out`."""
+        width = 2 + self._M + self.n_fields
+        if traced:
+            width += self.n_experts * (1 + self._M + self._Q) + self._K
+        out = np.empty((len(X), width))
+        return self._kernel()(self._sizes[_MANY], X, Y, weights, out), out
+
+
+def owners(context: Context, phase: Any) -> tuple[object, ...]:
+    """Return all objects on whose staying the same the addresses depend."""
+    encoder, portfolio, recent = context.encoder, phase.portfolio, context.recent
+    own = (
+        context.options,
+        context.detector,
+        encoder,
+        encoder.plan,
+        encoder.scaler,
+        encoder.scales,
+        encoder.target_scales,
+        encoder.bounds,
+        encoder.target_bounds,
+        encoder.doubts,
+        context.mean_weight,
+        context.outliers,
+        phase.leader,
+        portfolio,
+        None if recent is None else recent.storage,
+        context.lags and context.lags.storage,
+    )
+    if portfolio is None:
+        return own
+    means = portfolio.means
+    return (*own, portfolio.members, portfolio.weights, portfolio.surprise, means, means and means.weights)
+
+
+def _sizes(context: Context, phase: Any, members: Sequence[Member]) -> dict[str, int]:
+    """Return the sizes and switches that the kernel knows."""
+    encoder, portfolio, lags, state = context.encoder, phase.portfolio, context.lags, phase.leader.state
+    plan, (K, N, p_v) = encoder.plan, state.experts.shape
+    block, counts, _, _ = (None,) * 4 if context.detector is None else context.detector.arrays_of_losses
+    return {
+        "F": len(encoder.fields),
+        "T": encoder.n_outputs,
+        "M": context.targets.n_outputs,
+        "Q": state.variances.shape[1],
+        "K": K,
+        "N": N,
+        "p_w": encoder.gate_width,
+        "p_v": p_v,
+        "m": len(members),
+        "n_columns": len(encoder.feature_names),
+        "n_numeric": len(plan.numeric),
+        "n_coded": len(plan.coded),
+        "n_places": plan.places.shape[1],
+        "n_timed": len(plan.timed),
+        "n_block": encoder.scales.blocks.shape[1],
+        "n_residual": len(phase.leader.residual),
+        "n_losses": 0 if block is None else len(block),
+        "n_counts": 0 if counts is None else len(counts),
+        "lag_size": 0 if lags is None else lags.lags.size,
+        "n_sources": 0 if lags is None else encoder.n_outputs + len(lags.lags.inputs),
+        "holds": encoder.holds,
+        "doubts": context.doubts_targets and encoder.holds,
+        "is_metric": context.family.is_metric,
+        "has_own_gate": encoder.gate_degree != encoder.degree,
+        "has_near": any(not member.is_held for member in members),
+        "has_portfolio": portfolio is not None,
+        "has_means": portfolio is not None and portfolio.means is not None,
+        "degree": encoder.degree,
+        "gate_degree": encoder.gate_degree,
+        "n_series": encoder.n_lags_of_targets,
+        "n_compared": PAIRED,
+        "most_recent": CAPACITY,
+    }
+
+
+def _rules(context: Context, phase: Any) -> FloatArray:
+    """Return the numbers by which the kernel judges values, targets and losses."""
+    encoder = context.encoder
+    rules = {
+        "range_factor": encoder.range_factor,
+        "limit": encoder.limit,
+        "margin": MARGIN,
+        "input_pace": INPUT_PACE,
+        "target_pace": TARGET_PACE,
+        "far": FAR,
+        "disbelief": DISBELIEF,
+        "most_gained": MOST_AT_ONCE,
+        "least_variation": least_variation(phase.JUDGE_EVERY, encoder.scaler.target_scale),
+        "calibration": drift.CALIBRATION,
+        "tolerance": drift.TOLERANCE,
+        "threshold": drift.THRESHOLD,
+    }
+    return np.array([rules[name] for name in RULES])
+
+
+def _encoder_arrays(context: Context) -> dict[str, AnyArray]:
+    """Return the arrays by which values become features."""
+    encoder = context.encoder
+    return {
+        **encoder.scales._asdict(),
+        **{f"target_{name}": array for name, array in encoder.target_scales._asdict().items()},
+        **encoder.bounds._asdict(),
+        **{f"target_{name}": array for name, array in encoder.target_bounds._asdict().items()},
+        **encoder.plan._asdict(),
+        **encoder.scaler._asdict(),
+        "kinds": encoder.columns.judged,
+        "doubted": encoder.doubts,
+    }
+
+
+def _learned_arrays(phase: Any) -> dict[str, AnyArray]:
+    """Return the arrays of the mixture, and of the trust in members."""
+    portfolio = phase.portfolio
+    arrays = {f"mixture_{name}": array for name, array in phase.leader.state._asdict().items()}
+    arrays["residual"] = phase.leader.residual
+    if portfolio is not None:
+        arrays |= {"weights": portfolio.weights, "surprise": portfolio.surprise}
+        if portfolio.means is not None:
+            arrays |= {f"mean_{name}": array for name, array in portfolio.means.named().items()}
+    return arrays
+
+
+def _scratch(context: Context, m: int, n_experts: int, widest: int) -> dict[str, AnyArray]:
+    """Return room for one row of m members with so many experts, of at most so many features."""
+    encoder, M = context.encoder, context.targets.n_outputs
+    F, T, R = len(encoder.fields), encoder.n_outputs, np.zeros((1, encoder.expert_width))
+    return {
+        "raw": np.empty((1, F)),
+        "held": np.empty((1, F)),
+        "near": np.empty((1, F)),
+        "R": R,
+        "near_R": np.zeros_like(R),
+        "W": R if encoder.gate_degree == encoder.degree else np.zeros((1, encoder.gate_width)),
+        "Z": np.empty((1, T)),
+        "ranged": np.empty((1, T)),
+        "verdict": np.zeros(1, dtype=np.int64),
+        "unknown": np.full((1, T), np.nan),
+        "weight": np.ones(1),
+        "losses": np.empty((m, 1)),
+        "said": np.empty((m, 1, M)),
+        "loss": np.empty(1),
+        "served": np.empty((1, M)),
+        "shares": np.empty(n_experts),
+        "tau": np.empty(n_experts),
+        "trusted": np.empty(n_experts),
+        "means": np.empty((n_experts, M)),
+        "push": np.empty(max(n_experts, M)),
+        "noise": np.empty((M + 2, max(n_experts, M))),  # more than any noise asks for
+        "gain": np.empty(widest),
+        "gate_gain": np.empty(encoder.gate_width),
+        "member_shares": np.empty((1, m)),
+        "logs": np.empty((2, 1 + m)),
+    }
+
+
+def _grams(phase: Any) -> list[FloatArray]:
+    """Return the Gram matrices of all that learns, (K, p, p) each."""
+    state, portfolio = phase.leader.state, phase.portfolio
+    members = () if portfolio is None else portfolio.members
+    own = [member.expert.expert_grams for member in members if isinstance(member, OneExpert)]
+    return [state.gate_gram[None], state.expert_grams, *own]
+
+
+def _kind(member: Member) -> int:
+    if isinstance(member, OneExpert):
+        return LEARNS
+    if isinstance(member, Refitted):
+        return STAYS
+    return AVERAGE if isinstance(member, Average) else LATEST
+
+
+def _options(given: Any) -> tuple[FloatArray, AnyArray]:
+    numbers, flags = options_as_numbers(given)
+    return np.array(numbers), np.array(flags, dtype=np.int64)
+
+
+def _schedule(steps: Steps) -> list[float]:
+    """Return the numbers of step sizes as the kernel takes them."""
+    if isinstance(steps, Restarted):
+        first, again, shift = steps.base, steps.again, steps.seen - steps.at
+        return [*_numbers(first), *_numbers(again), float(shift)]
+    return [*_numbers(steps), 0.0, 0.0, 0.0, 0.0]
+
+
+def _numbers(schedule: Any) -> tuple[float, float, float]:
+    if isinstance(schedule, Constant):
+        return schedule.gamma, 0.0, 0.0
+    return schedule.gamma0, schedule.offset, schedule.alpha
