@@ -35,7 +35,7 @@ MARGIN = 0.1
 INPUT_PACE = 1e-4
 """How far an event whose input is outside of its range widens that, likewise: slower than a mixture learns there."""
 TARGET_PACE = 0.1
-"""The same of targets: predictions must follow a shift at once."""
+"""How far an event whose target is outside of its range widens that: predictions must follow a shift at once."""
 NO_TARGETS = np.empty((0, 1))
 NO_LAG = math.inf
 """A lag that is known to be missing, where NaN is one that is yet to be filled in."""

@@ -456,53 +456,13 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
     """
     evaluate, trust, log_constant = noise.evaluate, noise.trust, noise.log_constant
     step_experts, step_single = noise.step_experts, single.step_experts
+    differs = step_single is not step_experts
+    """Where it is False, numba leaves the branch out."""
     refresh, track_residual = refresh_of(noise.top_up), residual_of(noise.residual_of_expert)
     refresh_single = refresh_of_single(single.top_up)
     variances_shape = _full if n_dim == 3 else _diagonal
     shape_at = numbers(n_numbers)
     scratch_rows = noise.scratch_rows
-
-    @inline
-    def step(
-        kind: int,
-        expert: Any,
-        options: Any,
-        keep: float,
-        fresh: float,
-        amount: float,
-        tau: FloatArray,
-        trusted: FloatArray,
-        means: FloatArray,
-        x: FloatArray,
-        z: FloatArray,
-        gain: FloatArray,
-        push: FloatArray,
-    ) -> None:
-        if kind == LEARNS:
-            step_single(expert, options, keep, fresh, amount, tau, trusted, means, x, z, gain, push)
-        else:
-            step_experts(expert, options, keep, fresh, amount, tau, trusted, means, x, z, gain, push)
-
-    @inline
-    def step_alike(
-        kind: int,  # noqa: ARG001 - as `step`
-        expert: Any,
-        options: Any,
-        keep: float,
-        fresh: float,
-        amount: float,
-        tau: FloatArray,
-        trusted: FloatArray,
-        means: FloatArray,
-        x: FloatArray,
-        z: FloatArray,
-        gain: FloatArray,
-        push: FloatArray,
-    ) -> None:
-        step_experts(expert, options, keep, fresh, amount, tau, trusted, means, x, z, gain, push)
-
-    if step_single is step_experts:
-        step = step_alike
 
     @inline
     def trace(
@@ -604,7 +564,10 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                 residual = floats(S[A.residual], (S[A.n_residual],))
                 track_residual(state, residual, options, weight, shares, tau, trusted, means, w, x, z)
             step_gate(state, options, amount, shares, tau, push, w, floats(S[A.gate_gain], (S[A.p_w],)))
-        step(kind, expert, chosen, keep, fresh, amount, tau, trusted, means, x, z, gain, push)
+        if differs and kind == LEARNS:
+            step_single(expert, chosen, keep, fresh, amount, tau, trusted, means, x, z, gain, push)
+        else:
+            step_experts(expert, chosen, keep, fresh, amount, tau, trusted, means, x, z, gain, push)
         finish_step(expert, gamma, decay)
         if kind != LATEST:
             if decay < REFRESH_BELOW:
