@@ -157,6 +157,7 @@ FAULTS = {
         Fault("starved-not-per-expert", "starved = shares < STARVED_BELOW / K", "starved = shares < STARVED_BELOW"),
     ],
     "drift": [
+        Fault("steps-never-restart", "step: float = max(first, again)", "step: float = first"),
         Fault("drift-test-not-reset", "self._sums[:] = 0.0, 0.0, 0.0", "self._sums[:] = 0.0, 0.0, self._sums"),
         Fault(
             "drift-restart-shifted",
@@ -165,6 +166,7 @@ FAULTS = {
         ),
     ],
     "single events": [
+        Fault("doubtful-targets-count", "rules[RULE.disbelief] * weight if is_doubtful else weight", "weight"),
         Fault("arrays-that-were-replaced", "or not all(map(operator.is_, current, self._owners))", ""),
         Fault("replaced-but-not-noticed", "REPLACEMENTS.latest = object()", "pass"),
         Fault("single-events-out-of-the-sample", "context.reservoir.add_one(bound.row, target, weight)", "pass"),
@@ -175,10 +177,7 @@ FAULTS = {
         Fault("predicted-in-place-of-learned", "if not math.isfinite(target[0, q]):", "if math.isinf(target[0, q]):"),
         Fault("lags-of-single-events-turned", "past[size - 1 - j % size,", "past[j % size,"),
         Fault("held-inputs-for-all-members", "sees_near = is_beyond and", "sees_near = m == 0 and"),
-        Fault("doubtful-targets-count", "rules[RULE.disbelief] * weight if is_doubtful else weight", "weight"),
-        Fault("steps-never-restart", "step: float = max(first, again)", "step: float = first"),
         Fault("unsound-member-goes-on", "== LEARNS and not _is_expert_sound(", "== STAYS and not _is_expert_sound("),
-        Fault("refit-after-drift-left-out", "or state.n[0] == S[A.look_at]", ""),
         Fault("outliers-not-counted", "[0] += is_outlier", "[0] += 0"),
     ],
     "compiling": [
@@ -214,6 +213,7 @@ FAULTS = {
         Fault("quick-remembers", "return LONG_STEP", "return 0.01"),
     ],
     "refits": [
+        Fault("refit-after-drift-left-out", "or state.n[0] == S[A.look_at]", ""),
         Fault("refitted-never-leaves", "self._idle + 1 if self.gain[0] < LEAST_GAIN and weight < ALONE else 0", "0"),
         Fault("only-member-leaves", " and weight < ALONE else 0", " else 0"),
         Fault("constant-in-hindsight", "before, latest = Y[:n], Y[n:]", "before, latest = Y[n:], Y[n:]"),

@@ -91,6 +91,13 @@ def test_an_event_that_would_poison_the_model_changes_nothing():
     assert model.state_digest() == before
 
 
+def test_a_target_that_is_taken_for_an_error_hardly_counts():
+    model, events, _ = settled_model()
+    before = model.learner.state.experts.copy()
+    model.learn_one(events[400], 300.0)
+    np.testing.assert_allclose(model.learner.state.experts, before, rtol=1e-6, atol=1e-6)
+
+
 def test_parameters_in_the_order_of_fortran_are_learned():
     model, events, targets = settled_model()
     of, averaged = model.parameters(), model.parameters(averaged=True)
