@@ -62,7 +62,6 @@ _MORE_SIZES = (
     "n_counts",
     "n_lags",
     "n_sources",
-    "n_noted",
     "n_experts",
 )
 _SWITCHES = (
@@ -141,7 +140,6 @@ RULES = (
     "margin",
     "input_pace",
     "target_pace",
-    "far",
     "disbelief",
     "most_gained",
     "least_variation",

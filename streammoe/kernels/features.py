@@ -247,14 +247,6 @@ def _held(x: float, j: int, low: FloatArray, high: FloatArray, margin: float) ->
 
 
 @inline
-def is_beyond(x: float, j: int, low: FloatArray, high: FloatArray, seen: IntArray, margin: float) -> bool:
-    """Whether a number is so far beyond the settled bounds of its column that it is held."""
-    reach = margin * (high[j] - low[j])
-    found: bool = seen[j] > SETTLED and (x < low[j] - reach or x > high[j] + reach)
-    return found
-
-
-@inline
 def _widen(x: float, j: int, low: FloatArray, high: FloatArray, first: FloatArray, seen: IntArray, pace: float) -> None:
     """Let a learned value move the bounds of its column: to itself until they have settled, then by the pace."""
     if math.isnan(x):

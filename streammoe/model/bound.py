@@ -35,7 +35,6 @@ from streammoe.kernels.event import (
     STAYS,
     options_as_numbers,
 )
-from streammoe.kernels.features import FAR
 from streammoe.kernels.state import MMState, SingleExpert, Trace
 from streammoe.model.context import DISBELIEF, Context
 from streammoe.model.undo import Notes
@@ -219,11 +218,10 @@ class Bound:
             room = self._room()
         raw, arguments, out, said = room
         self._pack_row(raw, 0, *row)
-        if self._kernel()(*arguments) % FLAGS:
-            return None
+        flags = self._kernel()(*arguments) % FLAGS
         found: float | FloatArray = said[1] if self._is_number else out[:, 1:].copy()
         self._free.append(room)
-        return found
+        return None if flags else found
 
     def _room(self) -> Any:
         raw, out = bytearray(8 * self.n_fields), np.empty((1, 1 + self._M))
@@ -346,7 +344,6 @@ def _rules(context: Context, phase: Any) -> FloatArray:
         "margin": MARGIN,
         "input_pace": INPUT_PACE,
         "target_pace": TARGET_PACE,
-        "far": FAR,
         "disbelief": DISBELIEF,
         "most_gained": MOST_AT_ONCE,
         "least_variation": least_variation(phase.JUDGE_EVERY, encoder.scaler.target_scale),

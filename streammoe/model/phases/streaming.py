@@ -318,7 +318,9 @@ class Streaming(Noticed, Phase):
         if n == bound.next_refit:
             self.refit(context)
         scale = context.encoder.scaler.target_scale
-        if n % JUDGE_EVERY == 0 and recent is not None and recent.is_narrow(JUDGE_EVERY, scale):
+        if n % JUDGE_EVERY or recent is None or not self.judges(context):
+            return
+        if recent.is_narrow(JUDGE_EVERY, scale):
             self._judge(context)
 
     def next_refit(self, context: Context) -> int:
