@@ -14,10 +14,11 @@ import numpy as np
 
 from streammoe.checked import array_of, require
 from streammoe.engine import mixture, trust
+from streammoe.engine.bound_mixture import BoundMixture, one_expert
 from streammoe.engine.members.contract import Predictor, features_of
 from streammoe.engine.members.curved import MOST_FEATURES, linear
 from streammoe.engine.members.floor import INTERCEPT
-from streammoe.engine.mixture import Scores, learn
+from streammoe.engine.mixture import Scores
 from streammoe.engine.portfolio import combined_scores
 from streammoe.engine.state import MMState, copy_state, is_finite, restored_state, state_arrays, widen, with_class
 from streammoe.experts import Family
@@ -50,6 +51,7 @@ class Companion:
         self.state = state
         self.terms = terms
         self._family = family
+        self._bound: BoundMixture | None = None
 
     @classmethod
     def beginning(cls, name: str, family: Family, n_outputs: int, p_v: int, terms: IntArray | None) -> Companion:
@@ -80,28 +82,11 @@ class Companion:
         Raises:
             UnsoundError: a number is NaN or infinite; discard it.
         """
-        family, schedule = self._family, self._schedule
-        options = mixture.learning_options(
-            bound="tight" if family.is_metric else "adaptive",
-            n_experts=1,
-            n_rows=family.n_rows(n_outputs),
-            prior_strength=STRENGTH,
-            averaging=family.warmup_averaging,
-            schedule=schedule,
-        )
-        return learn(
-            family,
-            self.state,
-            mixture.new_residual(family, self.state, n_outputs),
-            options,
-            schedule,
-            np.empty((len(R), 0)),
-            R if self.terms is None else features_of(R, self.terms),
-            Y,
-            weights=weights,
-            n_outputs=n_outputs,
-            traced=traced,
-        )
+        bound = self._bound
+        if bound is None or bound.candidate.state is not self.state:
+            bound = self._bound = one_expert(self._family, self.state, self._schedule, STRENGTH, n_outputs)
+        seen = R if self.terms is None else features_of(R, self.terms)
+        return bound.learn(np.empty((len(R), 0)), seen, Y, weights, traced=traced)
 
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
         """Adapt to new features, of which `n_features` are not padding. Of new ones there are no products."""

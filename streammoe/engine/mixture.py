@@ -1,19 +1,17 @@
-"""Start, learn and score the state of a mixture: the incremental stochastic MM scheme ([MM] Algorithms 1 and 2)."""
+"""Start and score the state of a mixture: the incremental stochastic MM scheme ([MM] Algorithms 1 and 2)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine.interruption import LONG, interruptible, uncancellable
-from streammoe.engine.state import UnsoundError, state_at, unsound_parts
+from streammoe.engine.state import state_at
 from streammoe.errors import ConfigError
 from streammoe.experts import Family, Parameters
-from streammoe.kernels.loop import UNSOUND
 from streammoe.kernels.state import LearningOptions, MMState, Trace
-from streammoe.schedules import Schedule, Steps
+from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
 
 BOUNDS = ("sharp", "adaptive", "tight", "paper")
@@ -182,59 +180,6 @@ def new_residual(family: Family, state: MMState, n_outputs: int) -> FloatArray:
     K, _, p_v = state.experts.shape
     p_w = state.gate_gram.shape[0]
     return np.zeros(p_w * p_w + (K - 1) * p_w + K * family.residual_size(n_outputs, p_v) + 2)
-
-
-def learn(
-    family: Family,
-    state: MMState,
-    residual: FloatArray,
-    options: LearningOptions,
-    steps: Steps,
-    W: FloatArray,
-    R: FloatArray,
-    Y: FloatArray,
-    *,
-    weights: FloatArray | None = None,
-    n_outputs: int,
-    traced: bool = False,
-) -> Scores:
-    """Predict, score and learn rows in order, changing `state` and `residual` in place.
-
-    Args:
-        W: (n, p_w) gate features.
-        R: (n, p_v) expert features.
-        weights: (n,) above 0; by default 1.
-        n_outputs: Q, or the number of classes.
-        traced: whether to record each expert's part.
-
-    Raises:
-        UnsoundError: a number is NaN or infinite, or a prediction is all but infinite; discard `state` and `residual`.
-    """
-    n_learned = int(np.count_nonzero(~np.isnan(Y[:, 0])))
-    if steps.origin:
-        options = options._replace(origin=steps.origin)
-    gammas = steps.steps(int(state.n[0]) + 1, n_learned)
-    counts = np.ones(len(W)) if weights is None else weights
-    K, n_rows, p_v = state.experts.shape
-    n, p_w = W.shape
-    losses = np.empty(n)
-    predictions = np.empty((n, n_outputs))
-    trace = _trace(state.experts, state.variances, n, n_outputs) if traced else no_trace()
-    work = n * (p_w**2 + K * p_v**2 + K * p_v * n_rows)
-    arguments = (state, residual, options, gammas, counts, W, R, Y, losses, predictions, trace)
-    if stepped(work, family.learn_rows, *arguments) == UNSOUND:
-        raise UnsoundError(unsound_parts(state) or ["prediction"])
-    return Scores(losses, predictions, trace)
-
-
-def stepped(work: float, kernel: Callable[..., int], *arguments: Any) -> int:
-    """Call a kernel that learns rows with so many multiply-adds; Ctrl-C interrupts a long call."""
-    if work < LONG:
-        return kernel(*arguments)
-    # On Ctrl-C the caller restores a copy of the state, so the abandoned call may continue to write to this one.
-    with uncancellable():
-        found: int = interruptible(work, kernel, *arguments)
-    return found
 
 
 def served_parameters(state: MMState) -> Parameters:

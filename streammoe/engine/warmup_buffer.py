@@ -10,8 +10,9 @@ import numpy as np
 
 from streammoe.checked import array_of, require
 from streammoe.columns.scaling import Scaler
+from streammoe.engine.bound_mixture import BoundMixture, one_expert
 from streammoe.engine.companions import Companions
-from streammoe.engine.mixture import Scores, concatenated, learn, learning_options, new_residual, random_start
+from streammoe.engine.mixture import Scores, concatenated, random_start
 from streammoe.engine.state import MMState, copy_state, restored_state, state_arrays, widen, with_class
 from streammoe.experts import Family
 from streammoe.types import AnyArray, FloatArray, IntArray
@@ -69,6 +70,7 @@ class WarmUpBuffer:
         self.n_scaling = 0
         self.scaler: Scaler | None = None
         self.companions = companions
+        self._bound: BoundMixture | None = None
         self.recursive: MMState = recursive or random_start(
             family, n_experts=1, p_w=p_v, p_v=p_v, n_outputs=n_outputs, prior_strength=PRIOR_STRENGTH, seed=0
         )
@@ -122,28 +124,11 @@ class WarmUpBuffer:
         self.X[new], self.Y[new], self.weights[new] = X[kept], Y[kept], weights[kept]
         self.count += n_kept
         family = self.family
-        options = learning_options(
-            bound="tight" if family.is_metric else "adaptive",
-            n_experts=1,
-            n_rows=family.n_rows(self.n_outputs),
-            prior_strength=PRIOR_STRENGTH,
-            averaging=family.warmup_averaging,
-            schedule=family.warmup_schedule,
-        )
-        targets = self._scaled(Y)
-        own = learn(
-            family,
-            self.recursive,
-            new_residual(family, self.recursive, self.n_outputs),
-            options,
-            family.warmup_schedule,
-            R,
-            R,
-            targets,
-            weights=weights,
-            n_outputs=self.n_outputs,
-            traced=traced,
-        )
+        targets, bound = self._scaled(Y), self._bound
+        if bound is None or bound.candidate.state is not self.recursive:
+            bound = one_expert(family, self.recursive, family.warmup_schedule, PRIOR_STRENGTH, self.n_outputs)
+            self._bound = bound
+        own = bound.learn(R, R, targets, weights, traced=traced)
         if self.companions is None:
             return own
         return self.companions.learn(own, R, targets, weights, n_outputs=self.n_outputs, traced=traced)

@@ -25,7 +25,7 @@ from streammoe.kernels.batch import (
     softmax_gradient,
     softmax_rows,
 )
-from streammoe.kernels.state import LearningOptions, MMState, Prior, SingleExpert
+from streammoe.kernels.state import LearningOptions, MMState, Prior
 from streammoe.schedules import Power
 from streammoe.types import FloatArray
 
@@ -46,12 +46,6 @@ class Categorical(Family):
     events_per_parameter = 18
     is_metric = False
     is_exact = False
-
-    def learn_rows(self, state: MMState, *others: Any) -> int:
-        return int(categorical.learn_rows((), state, *others))
-
-    def learn_single(self, state: SingleExpert, *others: Any) -> int:
-        return int(categorical.learn_single((), state, *others))
 
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
         categorical.score_rows((), gate, experts, *others)

@@ -12,7 +12,7 @@ import numpy as np
 
 from streammoe.distributions import ExpertNoise, Gaussian
 from streammoe.experts.on_sums import Sums
-from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior, SingleExpert
+from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
 
@@ -65,14 +65,6 @@ class Family(ABC):
 
     def __reduce__(self) -> tuple[type[Family], tuple[Any, ...]]:
         return type(self), ()
-
-    @abstractmethod
-    def learn_rows(self, state: MMState, *others: Any) -> int:
-        """Call the hot loop that `streammoe.kernels.loop` makes of the family's noise, without its first argument."""
-
-    @abstractmethod
-    def learn_single(self, state: SingleExpert, *others: Any) -> int:
-        """Call the loop of a single expert that `streammoe.kernels.single_expert` makes, without its first argument."""
 
     @abstractmethod
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:

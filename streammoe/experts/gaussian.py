@@ -19,7 +19,7 @@ from streammoe.experts.on_sums import Sums
 from streammoe.kernels import gaussian
 from streammoe.kernels.batch import collect_errors, collect_gram, fit_linear, fit_variances
 from streammoe.kernels.linalg import VANISHED, invert_spd
-from streammoe.kernels.state import LearningOptions, MMState, Prior, SingleExpert
+from streammoe.kernels.state import LearningOptions, Prior
 from streammoe.schedules import Power
 from streammoe.types import FloatArray
 
@@ -50,16 +50,6 @@ class Gaussian(Family):
         if n_outputs not in self._shapes:
             self._shapes[n_outputs] = self.noise.shape(n_outputs)
         return self._shapes[n_outputs]
-
-    def learn_rows(self, state: MMState, *others: Any) -> int:
-        # Called for each event; a shape that is looked up costs as little as one that is bound.
-        shape = self._shapes.get(state.experts.shape[1])
-        found: int = self.kernels.learn_rows(self._shape(state.experts) if shape is None else shape, state, *others)
-        return found
-
-    def learn_single(self, state: SingleExpert, *others: Any) -> int:
-        found: int = self.kernels.learn_single(self._shape(state.experts), state, *others)
-        return found
 
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
         self.kernels.score_rows(self._shape(experts), gate, experts, *others)

@@ -16,9 +16,8 @@ import numpy as np
 from streammoe.kernels.compile import allocating, hook, inline, jit
 from streammoe.kernels.event import event
 from streammoe.kernels.linalg import VANISHED, dot
-from streammoe.kernels.loop import Noise, Shape, loop
+from streammoe.kernels.noise import Noise, Shape, scoring
 from streammoe.kernels.portfolio import MOST
-from streammoe.kernels.single_expert import single_expert
 from streammoe.kernels.softmax import adaptive_weight, residual_of_softmax, softmax, step_softmax
 from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray
@@ -56,7 +55,7 @@ def evaluate(
     probabilities: FloatArray,
     tau: FloatArray,
 ) -> float:
-    """As `streammoe.kernels.loop.Noise` asks, with e_k(m|x) for means."""
+    """As `streammoe.kernels.noise.Noise` asks, with e_k(m|x) for means."""
     K, M = probabilities.shape
     for k in range(K - 1):
         shares[k] = dot(gate[k], w)
@@ -144,7 +143,7 @@ def step_experts(
     gain: FloatArray,
     push: FloatArray,
 ) -> None:
-    """As `streammoe.kernels.loop.Noise` asks."""
+    """As `streammoe.kernels.noise.Noise` asks."""
     K, M = probabilities.shape
     label = int(y[0])
     for k in range(K):
@@ -221,7 +220,7 @@ def residual_of_expert(
     square: float,
     share: float,
 ) -> tuple[int, float]:
-    """As `streammoe.kernels.loop.Noise` asks; the blocks are R, linear part, mass."""
+    """As `streammoe.kernels.noise.Noise` asks; the blocks are R, linear part, mass."""
     label = int(y[0])
     amount = event_weight * tau[k]
     for m in range(1, probabilities.shape[1]):
@@ -254,8 +253,7 @@ CATEGORICAL = Noise(
     top_up,
     residual_of_expert,
 )
-learn_rows, score_rows = loop(CATEGORICAL, __name__)
-learn_single = single_expert(CATEGORICAL._replace(step_experts=step_alone), __name__)
+score_rows = scoring(CATEGORICAL, __name__)
 learn = event(CATEGORICAL, CATEGORICAL._replace(step_experts=step_alone), __name__, 0)
 
 

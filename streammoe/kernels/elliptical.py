@@ -14,7 +14,7 @@ import numpy as np
 
 from streammoe.kernels.compile import hook, inline, jit
 from streammoe.kernels.linear import Spread, linear_noise, shares_and_means
-from streammoe.kernels.loop import Kernel, Noise, Shape, named
+from streammoe.kernels.noise import Kernel, Noise, Shape, named
 from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray
 

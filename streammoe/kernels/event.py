@@ -20,7 +20,7 @@ from streammoe.kernels import drift, features, portfolio, soundness
 from streammoe.kernels.by_address import flags as no_flags_at
 from streammoe.kernels.by_address import floats, numbers, whole_numbers
 from streammoe.kernels.compile import atomic, inline, part
-from streammoe.kernels.loop import Noise, named, refresh_of, residual_of
+from streammoe.kernels.noise import Noise, named, refresh_of, residual_of
 from streammoe.kernels.shared import (
     REFRESH_BELOW,
     RESIDUAL_EVERY,
@@ -29,13 +29,13 @@ from streammoe.kernels.shared import (
     finish_step,
     mix,
     record_variances,
+    refresh_gate,
     route,
     step_gate,
     step_size,
     topped_up,
     variance_weight,
 )
-from streammoe.kernels.single_expert import LARGEST_STEP, refresh_of_single
 from streammoe.kernels.state import LearningOptions, MMState, SingleExpert
 from streammoe.types import FloatArray
 
@@ -50,6 +50,8 @@ UNUSUAL, UNSOUND, LOOK, DRIFT = 1, 2, 4, 8
 """Why it returns: the next row needs more than this, and has changed nothing; numbers are not finite any more, and the
 state is to be thrown away; something is due after the last row; its block of losses shows a drift."""
 FLAGS = 16
+LARGEST_STEP = 1.0 - 1e-12
+"""A step of 1 would forget everything before it, and the recursions divide by 1 − γ."""
 AVERAGE, LATEST, LEARNS, STAYS = range(4)
 """Kinds of members: two that the mixture's step scores, a single expert that learns, and a mixture that stays."""
 
@@ -65,6 +67,7 @@ _MORE_SIZES = (
     "n_experts",
 )
 _SWITCHES = (
+    "has_features",
     "screens",
     "learns",
     "weighs",
@@ -457,7 +460,6 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
     differs = step_single is not step_experts
     """Where it is False, numba leaves the branch out."""
     refresh, track_residual = refresh_of(noise.top_up), residual_of(noise.residual_of_expert)
-    refresh_single = refresh_of_single(single.top_up)
     variances_shape = _full if n_dim == 3 else _diagonal
     shape_at = numbers(n_numbers)
     scratch_rows = noise.scratch_rows
@@ -567,12 +569,13 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
         else:
             step_experts(expert, chosen, keep, fresh, amount, tau, trusted, means, x, z, gain, push)
         finish_step(expert, gamma, decay)
-        if kind != LATEST:
-            if decay < REFRESH_BELOW:
-                refresh_single(expert, topped_up(expert, chosen, gamma))
-            return
         if decay < REFRESH_BELOW:
-            refresh(state, topped_up(state, options, gamma))
+            prior_weight = topped_up(expert, chosen, gamma)
+            if kind == LATEST:
+                refresh_gate(state, prior_weight - state.prior_weight[0])
+            refresh(expert, prior_weight)
+        if kind != LATEST:
+            return
         share = average_weight(state, options, gamma)
         blend(state.average_gate, state.gate, share)
         blend(state.average_experts, state.experts, share)
@@ -662,8 +665,10 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
             varies = True
             if learns and every > 0 and count % every == 0:
                 varies = _vary(S, T, n_recent, rules[RULE.least_variation])
-            _hold_inputs(S, rules, row, moving, held, learns)
-            is_beyond = _expand_all(S, held)
+            is_beyond = False
+            if S[A.has_features] == 0:
+                _hold_inputs(S, rules, row, moving, held, learns)
+                is_beyond = _expand_all(S, held)
             if learns:
                 counts[0] = _weigh(S, rules, count, weight, target)
             if not go_through_members(S, rules, state, count, counts[0], target, is_beyond, learns, out):
@@ -704,7 +709,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
 
         Args:
             sizes: the model, see `FIELDS`.
-            rows: (n, F) raw fields, NaN where missing.
+            rows: (n, F) raw fields, NaN where missing; or features, where it `has_features`.
             targets: (n, T) targets or class indexes, NaN where there is none.
             weights: (n,) how much each row counts, above 0.
             out: (n, 1 + M), written: the loss and the prediction, before the row is learned; with more columns, the

@@ -13,8 +13,7 @@ from streammoe.kernels.compile import inline
 from streammoe.kernels.elliptical import elliptical, irls_weight_rows
 from streammoe.kernels.event import event
 from streammoe.kernels.linear import LOG_2PI
-from streammoe.kernels.loop import Shape, loop
-from streammoe.kernels.single_expert import single_expert
+from streammoe.kernels.noise import Shape, scoring
 
 
 @inline
@@ -44,7 +43,6 @@ def log_constant(shape: Shape, Q: int) -> float:
 
 
 NOISE = elliptical(energy, irls_weight, log_constant, is_outlier)
-learn_rows, score_rows = loop(NOISE, __name__)
-learn_single = single_expert(NOISE, __name__)
+score_rows = scoring(NOISE, __name__)
 learn = event(NOISE, NOISE, __name__, 2)
 trusted_rows = irls_weight_rows(irls_weight, __name__)

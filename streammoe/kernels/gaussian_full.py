@@ -15,8 +15,7 @@ from streammoe.kernels.elliptical import NEGLIGIBLE
 from streammoe.kernels.event import event
 from streammoe.kernels.gaussian import energy, irls_weight, is_outlier, log_constant
 from streammoe.kernels.linear import Spread, linear_noise, shares_and_means
-from streammoe.kernels.loop import Shape, loop
-from streammoe.kernels.single_expert import single_expert
+from streammoe.kernels.noise import Shape, scoring
 from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray
 
@@ -78,7 +77,7 @@ def evaluate(
     means: FloatArray,
     tau: FloatArray,
 ) -> float:
-    """As `streammoe.kernels.loop.Noise` asks."""
+    """As `streammoe.kernels.noise.Noise` asks."""
     K, Q = means.shape
     log_gate = shares_and_means(gate, experts, w, r, shares, means, tau)
     if math.isnan(y[0]):
@@ -104,7 +103,7 @@ def evaluate(
 
 @hook
 def trust(shape: Shape, tau: FloatArray, scratch: FloatArray, trusted: FloatArray, Q: int) -> bool:
-    """As `streammoe.kernels.loop.Noise` asks."""
+    """As `streammoe.kernels.noise.Noise` asks."""
     beyond = 0.0
     for k in range(tau.shape[0]):
         square = scratch[Q + 1, k]
@@ -184,8 +183,7 @@ def _residual(
 
 
 NOISE = linear_noise(log_constant, scratch_rows, evaluate, trust, Spread(_step, _top_up, _residual))
-learn_rows, score_rows = loop(NOISE, __name__)
-learn_single = single_expert(NOISE, __name__)
+score_rows = scoring(NOISE, __name__)
 learn = event(NOISE, NOISE, __name__, 2, n_dim=3)
 
 

@@ -12,8 +12,7 @@ import math
 from streammoe.kernels.compile import inline
 from streammoe.kernels.elliptical import elliptical, irls_weight_rows
 from streammoe.kernels.event import event
-from streammoe.kernels.loop import Shape, loop
-from streammoe.kernels.single_expert import single_expert
+from streammoe.kernels.noise import Shape, scoring
 
 TIP = 0.1
 """δ, half the width of the tip in units of b. The density at 0 is 5 % lower than Laplace's, outside 0.2 % higher."""
@@ -43,7 +42,6 @@ def log_constant(shape: Shape, Q: int) -> float:  # noqa: ARG001 - same
 
 
 NOISE = elliptical(energy, irls_weight, log_constant)
-learn_rows, score_rows = loop(NOISE, __name__)
-learn_single = single_expert(NOISE, __name__)
+score_rows = scoring(NOISE, __name__)
 learn = event(NOISE, NOISE, __name__, 0)
 trusted_rows = irls_weight_rows(irls_weight, __name__)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from streammoe.kernels.compile import hook, inline
 from streammoe.kernels.linalg import VANISHED, add_outer, dot, symmetric_product
-from streammoe.kernels.loop import Kernel, Noise
+from streammoe.kernels.noise import Kernel, Noise
 from streammoe.kernels.softmax import multiply_gram, residual_of_gram, softmax
 from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray

@@ -44,25 +44,6 @@ def is_sound(state: MMState) -> bool:
 
 
 @part
-def is_sound_after(state: MMState, Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bool:
-    """Whether the state is finite, and losses and predictions of the rows are small enough to be averaged.
-
-    Args:
-        state: after the rows.
-        Y: (n, Q) their targets; a row of NaN has no loss.
-        losses: (n,), or several times n, one pass over the rows after the other.
-        predictions: (n, Q) or (n, M), or as many times n.
-    """
-    return _are_sound(Y, losses, predictions) and is_sound(state)
-
-
-@part
-def is_expert_sound_after(state: SingleExpert, Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bool:
-    """Like `is_sound_after`, for a single expert."""
-    return _are_sound(Y, losses, predictions) and is_expert_sound(state)
-
-
-@part
 def is_expert_sound(state: SingleExpert) -> bool:
     """Whether every number of a single expert is finite."""
     return (
@@ -74,18 +55,6 @@ def is_expert_sound(state: SingleExpert) -> bool:
         and _have_finite_diagonals(state.expert_grams)
         and _have_finite_diagonals(state.expert_inverses)
     )
-
-
-@part
-def _are_sound(Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bool:
-    n = Y.shape[0]
-    for i in range(losses.shape[0]):
-        if not (abs(losses[i]) <= LARGEST_LOSS or math.isnan(Y[i % n, 0])):
-            return False
-    for prediction in predictions.flat:  # noqa: SIM110 - numba does not support generators
-        if not abs(prediction) <= LARGEST_PREDICTION:
-            return False
-    return True
 
 
 @part

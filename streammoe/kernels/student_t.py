@@ -11,8 +11,7 @@ import math
 from streammoe.kernels.compile import inline
 from streammoe.kernels.elliptical import elliptical, irls_weight_rows
 from streammoe.kernels.event import event
-from streammoe.kernels.loop import Shape, loop
-from streammoe.kernels.single_expert import single_expert
+from streammoe.kernels.noise import Shape, scoring
 
 
 @inline
@@ -35,7 +34,6 @@ def log_constant(shape: Shape, Q: int) -> float:
 
 
 NOISE = elliptical(energy, irls_weight, log_constant)
-learn_rows, score_rows = loop(NOISE, __name__)
-learn_single = single_expert(NOISE, __name__)
+score_rows = scoring(NOISE, __name__)
 learn = event(NOISE, NOISE, __name__, 1)
 trusted_rows = irls_weight_rows(irls_weight, __name__)

@@ -15,6 +15,15 @@ import numpy as np
 
 from streammoe.columns.encoder import INPUT_PACE, MARGIN, TARGET_PACE
 from streammoe.engine import drift
+from streammoe.engine.bound_mixture import (
+    options_arrays,
+    rows_at_once,
+    schedule_numbers,
+    scratch_of,
+    table_of,
+    trace_of,
+    write_member,
+)
 from streammoe.engine.members.average import Average
 from streammoe.engine.members.contract import Member
 from streammoe.engine.members.latest import Latest
@@ -26,7 +35,6 @@ from streammoe.kernels.by_address import address_of
 from streammoe.kernels.event import (
     AT,
     AVERAGE,
-    FIELDS,
     FLAGS,
     LATEST,
     LEARNS,
@@ -35,17 +43,14 @@ from streammoe.kernels.event import (
     STAYS,
     options_as_numbers,
 )
-from streammoe.kernels.state import MMState, SingleExpert, Trace
+from streammoe.kernels.state import MMState, SingleExpert
 from streammoe.model.context import DISBELIEF, Context
 from streammoe.model.undo import Notes
 from streammoe.replacements import REPLACEMENTS
-from streammoe.schedules import Constant, Restarted, Steps
 from streammoe.types import AnyArray, FloatArray
 
 Row: TypeAlias = Sequence[float]
 """A raw row."""
-ROWS_AT_ONCE, WORK_AT_ONCE = 2048, 1e7
-"""Most rows, and most multiply-adds in Gram matrices, of a call: others wait for its end, some milliseconds."""
 _ONE, _SHOWN, _MANY = range(3)
 """Ways to call the kernel: it learns single events, which it screens; it predicts one; it learns rows."""
 WAYS = {_ONE: ("screens", "learns", "weighs"), _SHOWN: ("screens",), _MANY: ("learns",)}
@@ -79,15 +84,16 @@ class Bound:
         # A function, at which River ends its search for the memory of a model: kernels belong to the process.
         self._kernel: Callable[[], Any] = lambda: module.learn
         work = sum(len(gram) * gram.shape[1] ** 2 for gram in _grams(phase))
-        self.rows_at_once = max(1, min(ROWS_AT_ONCE, int(WORK_AT_ONCE / work)))
+        self.rows_at_once = rows_at_once(work)
         members: tuple[Member, ...] = (Average(), Latest()) if phase.portfolio is None else phase.portfolio.members
         given = [member.parameters(state).experts.shape for member in members]
         self.n_fields, self.n_targets, self._is_number = F, T, context.targets.is_number
         self._M, self._K, self._Q = M, len(state.masses), state.variances.shape[1]
         self.n_experts = self._K if phase.portfolio is None else sum(K for K, _, _ in given)
-        scratch = _scratch(context, len(members), max(self.n_experts, 2 * self._K), max(p for _, _, p in given))
-        table, steps = self._members(members, state, scratch)
         numbers = _sizes(context, phase, members) | {"n_experts": self.n_experts}
+        room_for_experts, widest = max(self.n_experts, 2 * self._K), max(p for _, _, p in given)
+        scratch = scratch_of(numbers, n_experts=room_for_experts, widest=widest) | _rows(numbers)
+        table, steps = self._members(members, state, scratch)
         numbers["judge_every"] = phase.JUDGE_EVERY if keeps and phase.judges(context) else 0
         numbers["n_recent"] = len(room["losses"]) if room else 0
         self.closed = np.empty((1, 3))
@@ -105,9 +111,9 @@ class Bound:
             "closed": self.closed,
             "schedule": np.zeros(7),
         }
-        self._arrays["options"], self._arrays["flags"] = _options(phase.leader.options)
         own = next((member.options for member in members if isinstance(member, OneExpert)), phase.leader.options)
-        self._arrays["member_options"], self._arrays["member_flags"] = _options(own)
+        self._arrays |= options_arrays(phase.leader.options)
+        self._arrays |= {f"member_{name}": array for name, array in options_arrays(own).items()}
         if context.detector is not None:
             self._arrays |= dict(zip(OF_DETECTOR, context.detector.arrays_of_losses, strict=True))
         if context.lags is not None:
@@ -116,11 +122,7 @@ class Bound:
             self._arrays["lag_fields"] = np.array(fields, dtype=np.int64)
             self._arrays["lag_past"] = context.lags.memory(len(fields))
         self.row = self._arrays["raw"]
-        found = np.zeros(len(FIELDS), dtype=np.int64)
-        for name, value in numbers.items():
-            found[AT[name]] = int(value)
-        for name in AT.keys() & self._arrays.keys():
-            found[AT[name]] = address_of(self._arrays[name])
+        found = table_of(numbers, self._arrays)
         self._sizes = [found.copy() for _ in range(3)]
         for way, names in WAYS.items():
             for name in names:
@@ -165,10 +167,7 @@ class Bound:
             arrays |= {"experts": theta.experts, "variances": theta.variances, "seen": scratch["R"]}
             if member.terms is not None:
                 arrays |= {"seen": np.empty(p), "terms": member.terms}
-            values = {"kind": kind, "K": K, "p": p, "near": not member.is_held}
-            values |= {name: address_of(array) for name, array in arrays.items()}
-            for name, value in values.items():
-                table[at, MEMBER_FIELDS.index(name)] = int(value)
+            write_member(table[at], {"kind": kind, "K": K, "p": p, "near": not member.is_held}, arrays)
             self._alive += arrays.values()
         return table, steps
 
@@ -193,7 +192,7 @@ class Bound:
         context, phase = self._context, self._phase
         steps, options, arrays = context.steps, phase.leader.options, self._arrays
         self.next_refit = phase.next_refit(context)
-        arrays["schedule"][:] = _schedule(steps)
+        arrays["schedule"][:] = schedule_numbers(steps)
         if steps.origin:
             options = options._replace(origin=steps.origin)
         arrays["options"][:], arrays["flags"][:] = options_as_numbers(options)
@@ -248,15 +247,13 @@ class Bound:
 
     def scores(self, out: FloatArray, *, traced: bool) -> tuple[Scores, FloatArray, FloatArray]:
         """Return what the kernel has written of rows: scores, inputs as held, and the weights that rows had."""
-        M, F, E, n = self._M, self.n_fields, self.n_experts, len(out)
+        M, F, E = self._M, self.n_fields, self.n_experts
         at = 2 + M + F
         held, counted = out[:, 2 + M : at], out[:, 1 + M]
         if not traced:
             return Scores(out[:, 0], out[:, 1 : 1 + M], no_trace()), held, counted
-        parts = np.split(out, [at + E, at + E * (1 + M), at + E * (1 + M + self._Q)], axis=1)
-        means, variances = parts[1].reshape(n, E, M), parts[2].reshape(n, E, self._Q)
-        trace = Trace(parts[0][:, at:], means, variances)
-        return Scores(out[:, 0], out[:, 1 : 1 + M], trace, gate=parts[3]), held, counted
+        trace = trace_of(out[:, at:], E, M, self._Q)
+        return Scores(out[:, 0], out[:, 1 : 1 + M], trace, gate=out[:, out.shape[1] - self._K :]), held, counted
 
     def learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> tuple[int, FloatArray]:
         """Learn rows up to the first after which something is due; return what `event.learn` returns, and its `out`."""
@@ -381,36 +378,20 @@ def _learned_arrays(phase: Any) -> dict[str, AnyArray]:
     return arrays
 
 
-def _scratch(context: Context, m: int, n_experts: int, widest: int) -> dict[str, AnyArray]:
-    """Return room for one row of m members with so many experts, of at most so many features."""
-    encoder, M = context.encoder, context.targets.n_outputs
-    F, T, R = len(encoder.fields), encoder.n_outputs, np.zeros((1, encoder.expert_width))
+def _rows(numbers: Mapping[str, int]) -> dict[str, AnyArray]:
+    """Return room for a row as it was given, as it is held, and as features."""
+    F, R = numbers["F"], np.zeros((1, numbers["p_v"]))
     return {
         "raw": np.empty((1, F)),
         "held": np.empty((1, F)),
         "near": np.empty((1, F)),
         "R": R,
         "near_R": np.zeros_like(R),
-        "W": R if encoder.gate_degree == encoder.degree else np.zeros((1, encoder.gate_width)),
-        "Z": np.empty((1, T)),
-        "ranged": np.empty((1, T)),
+        "W": np.zeros((1, numbers["p_w"])) if numbers["has_own_gate"] else R,
+        "ranged": np.empty((1, numbers["T"])),
         "verdict": np.zeros(1, dtype=np.int64),
-        "unknown": np.full((1, T), np.nan),
-        "weight": np.ones(1),
-        "losses": np.empty((m, 1)),
-        "said": np.empty((m, 1, M)),
-        "loss": np.empty(1),
-        "served": np.empty((1, M)),
-        "shares": np.empty(n_experts),
-        "tau": np.empty(n_experts),
-        "trusted": np.empty(n_experts),
-        "means": np.empty((n_experts, M)),
-        "push": np.empty(max(n_experts, M)),
-        "noise": np.empty((M + 2, max(n_experts, M))),  # more than any noise asks for
-        "gain": np.empty(widest),
-        "gate_gain": np.empty(encoder.gate_width),
-        "member_shares": np.empty((1, m)),
-        "logs": np.empty((2, 1 + m)),
+        "member_shares": np.empty((1, numbers["m"])),
+        "logs": np.empty((2, 1 + numbers["m"])),
     }
 
 
@@ -428,22 +409,3 @@ def _kind(member: Member) -> int:
     if isinstance(member, Refitted):
         return STAYS
     return AVERAGE if isinstance(member, Average) else LATEST
-
-
-def _options(given: Any) -> tuple[FloatArray, AnyArray]:
-    numbers, flags = options_as_numbers(given)
-    return np.array(numbers), np.array(flags, dtype=np.int64)
-
-
-def _schedule(steps: Steps) -> list[float]:
-    """Return the numbers of step sizes as the kernel takes them."""
-    if isinstance(steps, Restarted):
-        first, again, shift = steps.base, steps.again, steps.seen - steps.at
-        return [*_numbers(first), *_numbers(again), float(shift)]
-    return [*_numbers(steps), 0.0, 0.0, 0.0, 0.0]
-
-
-def _numbers(schedule: Any) -> tuple[float, float, float]:
-    if isinstance(schedule, Constant):
-        return schedule.gamma, 0.0, 0.0
-    return schedule.gamma0, schedule.offset, schedule.alpha

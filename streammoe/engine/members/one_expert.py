@@ -11,11 +11,11 @@ import numpy as np
 
 from streammoe.checked import require
 from streammoe.engine import mixture
+from streammoe.engine.bound_mixture import BoundMixture
 from streammoe.engine.members.contract import Member
-from streammoe.engine.mixture import Scores
+from streammoe.engine.mixture import Candidate, Scores
 from streammoe.engine.state import (
     MMState,
-    UnsoundError,
     copy_state,
     is_finite,
     restored_state,
@@ -25,7 +25,6 @@ from streammoe.engine.state import (
 )
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.linalg import invert_spd
-from streammoe.kernels.loop import UNSOUND
 from streammoe.kernels.state import Prior, SingleExpert
 from streammoe.schedules import Constant
 from streammoe.types import AnyArray, FloatArray, IntArray
@@ -91,14 +90,9 @@ class OneExpert(Member):
         Raises:
             UnsoundError: a number is NaN or infinite; discard the member.
         """
-        n, p = R.shape
-        losses, predictions = np.empty(n), np.empty((n, n_outputs))
-        none = np.empty((0, 1, self.expert.variances.shape[1]))
-        arguments = (self.expert, self.options, self.step, weights, R, Y, losses, predictions, none)
-        work = n * p * (self.expert.expert_grams.shape[-1] + self.expert.experts.shape[1])
-        if mixture.stepped(work, self._family.learn_single, *arguments) == UNSOUND:
-            raise UnsoundError([self.name])
-        return Scores(losses, predictions, mixture.no_trace())
+        candidate = Candidate(self.state, np.empty(0), self.options)
+        bound = BoundMixture(self._family, candidate, Constant(self.step), n_outputs, least_step=self.step)
+        return bound.learn(np.empty((len(R), 0)), R, Y, weights)
 
     def count_only(self) -> None:
         self.state.n[0] += 1

@@ -14,6 +14,7 @@ from streammoe.checked import array_of
 from streammoe.columns.encoder import Encoder
 from streammoe.columns.scaling import Scaler, restored_scaler, wider_scaler
 from streammoe.engine import mixture
+from streammoe.engine.bound_mixture import BoundMixture
 from streammoe.engine.mixture import Candidate
 from streammoe.engine.state import MMState, UnsoundError, copy_array, copy_state, state_arrays
 from streammoe.kernels.state import Trace
@@ -66,6 +67,7 @@ class ProvisionalMixture:
         self.totals = totals
         self.errors = errors
         self._spare: MMState | None = None
+        self._bound: BoundMixture | None = None
 
     @classmethod
     def after(cls, before: ProvisionalMixture | None, candidate: Candidate, scaler: Scaler) -> ProvisionalMixture:
@@ -106,28 +108,19 @@ class ProvisionalMixture:
             UnsoundError: some of them leave the mixture with NaN or infinity; it is as it was before, or must be
                 discarded if there was a single row.
         """
-        state, residual, options = self.candidate
+        state, _, options = self.candidate
         encoder = context.encoder.scaled(self.scaler)
         W, R = encoder.design(encoder.hold(X)[0])
         n_outputs = context.targets.n_outputs
         targets = (Y - self.scaler.target_center) / self.scaler.target_scale
         # The one expert may continue where the mixture cannot, so the events are not rejected. An unsound single row
         # ends the mixture, so there is nothing to restore.
-        before = copy_state(state, self._spare) if len(X) > 1 else None
+        before, bound = copy_state(state, self._spare) if len(X) > 1 else None, self._bound
+        if bound is None or bound.candidate is not self.candidate:
+            bound = BoundMixture(context.family, self.candidate, context.options.schedule, n_outputs)
+            self._bound = bound
         try:
-            own = mixture.learn(
-                context.family,
-                state,
-                residual,
-                options,
-                context.options.schedule,
-                W,
-                R,
-                targets,
-                weights=weights,
-                n_outputs=n_outputs,
-                traced=traced,
-            )
+            own = bound.learn(W, R, targets, weights, traced=traced)
             with np.errstate(over="ignore"):  # the sums are checked instead
                 runs = [in_units(own, self.scaler), one]
                 totals = _running_totals(self.totals, np.stack([run.losses for run in runs]), weights)

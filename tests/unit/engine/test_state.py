@@ -5,6 +5,8 @@ import pytest
 
 from streammoe import schedules
 from streammoe.engine import mixture
+from streammoe.engine.bound_mixture import BoundMixture
+from streammoe.engine.mixture import Candidate
 from streammoe.engine.state import is_finite, widen
 from tests.unit.cases import Case, draw, options, random_state, same_bits
 
@@ -19,7 +21,8 @@ def learn(case, state, R, Y, *, schedule=STEADY, residual=None):
     if residual is None:
         residual = mixture.new_residual(case.family, state, case.n_outputs)
     chosen = options(case, len(state.experts), 0.3, schedule=schedule)
-    return mixture.learn(case.family, state, residual, chosen, schedule, R, R, Y, n_outputs=case.n_outputs)
+    bound = BoundMixture(case.family, Candidate(state, residual, chosen), schedule, case.n_outputs)
+    return bound.learn(R, R, Y, np.ones(len(R)))
 
 
 def learned(case):

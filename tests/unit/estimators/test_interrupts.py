@@ -2,14 +2,13 @@
 
 import os
 import signal
-import threading
+from types import SimpleNamespace
 
 import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch
 from streammoe.engine.em import Em
 from streammoe.experts.gaussian import Gaussian
-from streammoe.model.bound import Bound
 from streammoe.options import Auto, WarmUp
 from tests.unit.estimators.models import NAMES, STREAMS, pairs
 
@@ -71,52 +70,35 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was(kind, n_experts, way, mon
     assert model.state_digest() == whole.state_digest()
 
 
-def test_a_long_array_is_not_waited_for_in_the_warm_up(monkeypatch):
-    learned = 100
+@pytest.mark.parametrize("learned", [130, 240], ids=["warm-up", "settled"])
+def test_an_array_is_interrupted_between_two_calls_of_the_kernel(learned, monkeypatch):
+    calls, compiled = [], Gaussian.compiled
+    is_pressed = False
+
+    def with_ctrl_c(family, experts):
+        module, shape = compiled(family, experts)
+
+        def learn(*arguments):
+            nonlocal is_pressed
+            found = module.learn(*arguments)
+            if is_pressed:
+                is_pressed = False
+                calls.append(len(arguments[1]))
+                os.kill(os.getpid(), signal.SIGINT)
+            return found
+
+        return SimpleNamespace(learn=learn), shape
+
+    monkeypatch.setattr("streammoe.engine.bound_mixture.ROWS_AT_ONCE", 50)
+    monkeypatch.setattr(Gaussian, "compiled", with_ctrl_c)
     model, whole = MoERegressor(**SMALL), MoERegressor(**SMALL)
     for each in (model, whole):
         each.learn_array(X[:learned], Y[:learned])
-        each.learner.undo.forget()  # else these would be learned again, with the interrupt
-    digest, release = model.state_digest(), threading.Event()
-
-    def learn_and_interrupt(family, *arguments, learn_rows=Gaussian.learn_rows):
-        learn_rows(family, *arguments)
-        os.kill(os.getpid(), signal.SIGINT)
-        return release.wait(60.0)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("streammoe.engine.interruption.LONG", 0.0)
-        patch.setattr("streammoe.engine.mixture.LONG", 0.0)
-        patch.setattr(Gaussian, "learn_rows", learn_and_interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            model.learn_array(X[:90], Y[:90])
-    release.set()
+    digest, is_pressed = model.state_digest(), True
+    with pytest.raises(KeyboardInterrupt):
+        model.learn_array(X[:60], Y[:60])
+    assert calls == [50]
     assert (model.n, model.state_digest()) == (learned, digest)
     for each in (model, whole):
-        each.learn_array(X[:90], Y[:90])
-    assert model.state_digest() == whole.state_digest()
-
-
-def test_an_array_is_interrupted_between_two_calls_of_the_kernel(monkeypatch):
-    model, whole = MoERegressor(**SMALL), MoERegressor(**SMALL)
-    for each in (model, whole):
-        each.learn_array(X, Y)
-    digest, calls, learn = model.state_digest(), [], Bound.learn
-
-    def learn_and_interrupt(*arguments, **more):
-        calls.append(len(arguments[1]))
-        found = learn(*arguments, **more)
-        os.kill(os.getpid(), signal.SIGINT)
-        return found
-
-    with monkeypatch.context() as patch:
-        patch.setattr("streammoe.model.bound.ROWS_AT_ONCE", 50)
-        patch.setattr(Bound, "learn", learn_and_interrupt)
-        model.learner.phase._bound = None
-        with pytest.raises(KeyboardInterrupt):
-            model.learn_array(X[:90], Y[:90])
-    assert calls[:1] == [50]
-    assert (model.n, model.state_digest()) == (240, digest)
-    for each in (model, whole):
-        each.learn_array(X[:90], Y[:90])
+        each.learn_array(X[:60], Y[:60])
     assert model.state_digest() == whole.state_digest()

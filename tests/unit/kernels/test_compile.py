@@ -148,7 +148,7 @@ for name, module in sorted(sys.modules.items()):
 def test_models_compile_each_kernel_for_one_kind_of_arguments_and_none_that_they_do_not_need():
     done = subprocess.run([sys.executable, "-c", FIRST_START], capture_output=True, text=True, check=True)
     found = {name: int(count) for name, count in map(str.split, done.stdout.splitlines())}
-    needed = {f"{family}.{kernel}" for family in ("gaussian", "categorical") for kernel in ("learn_rows", "score_rows")}
+    needed = {f"{family}.{kernel}" for family in ("gaussian", "categorical") for kernel in ("learn", "score_rows")}
     assert found.keys() > {*needed, "batch._fit_by_one_matrix", "features.screen_rows"}
     assert not found.keys() & {"batch._fit_by_conjugate_gradients", "batch.softmax_sums"}
     assert {name: count for name, count in found.items() if count > 1} == {}
@@ -159,7 +159,7 @@ from streammoe.daemon.model import compile_kernels
 from streammoe.kernels import batch, categorical, gaussian, gaussian_full, laplace, quantiles, student_t
 compile_kernels()
 families = (categorical, gaussian, gaussian_full, laplace, student_t)
-names = ("learn_rows", "score_rows")
+names = ("learn", "score_rows")
 kernels = [getattr(family, name) for family in families for name in names]
 kernels += [batch._fit_by_conjugate_gradients, quantiles.mixture_ends]
 print(*(len(kernel.signatures) for kernel in kernels))

@@ -1,0 +1,218 @@
+"""A mixture, or one expert, bound to the kernel that learns rows of features (`streammoe.kernels.event`).
+
+What the kernel has to know is bound once: as long as a state learns, its arrays change in place and are not replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from streammoe.engine.mixture import Candidate, Scores, learning_options, new_residual, no_trace
+from streammoe.engine.state import UnsoundError, unsound_parts
+from streammoe.experts import Family
+from streammoe.kernels.by_address import address_of
+from streammoe.kernels.event import (
+    AT,
+    AVERAGE,
+    FIELDS,
+    LATEST,
+    LEARNS,
+    MEMBER_FIELDS,
+    UNSOUND,
+    options_as_numbers,
+)
+from streammoe.kernels.state import LearningOptions, MMState, SingleExpert, Trace
+from streammoe.schedules import Constant, Restarted, Schedule, Steps
+from streammoe.types import AnyArray, FloatArray
+
+ROWS_AT_ONCE, WORK_AT_ONCE = 2048, 1e7
+"""Most rows, and most multiply-adds in Gram matrices, of a call: others wait for its end, some milliseconds."""
+
+
+class BoundMixture:
+    """A mixture that learns rows of features one after the other.
+
+    Args:
+        family: family of the experts.
+        candidate: the mixture, with everything that its steps need.
+        steps: their sizes.
+        n_outputs: Q, or the number of classes.
+        least_step: for one expert without a gate, whose steps are 1/n, but never less: serve the latest parameters, and
+            leave out average and residual. By default the average serves.
+
+    Attributes:
+        candidate: as given; whoever replaces it binds it anew.
+    """
+
+    def __init__(
+        self, family: Family, candidate: Candidate, steps: Steps, n_outputs: int, *, least_step: float | None = None
+    ) -> None:
+        self.candidate = candidate
+        state, residual, options = candidate
+        (K, N, p_v), p_w = state.experts.shape, state.gate.shape[1]
+        T, Q = family.n_targets(n_outputs), state.variances.shape[1]
+        self._K, self._M, self._Q = K, n_outputs, Q
+        module, shape = family.compiled(state.experts)
+        # A function, at which River ends its search for the memory of a model: kernels belong to the process.
+        self._kernel: Any = lambda: module.learn
+        self._rows_at_once = rows_at_once(K * p_v**2 + p_w**2)
+        kinds = (AVERAGE, LATEST) if least_step is None else (LEARNS,)
+        numbers = {
+            "F": p_v + p_w,
+            "T": T,
+            "M": n_outputs,
+            "Q": Q,
+            "K": K,
+            "N": N,
+            "p_w": p_w,
+            "p_v": p_v,
+            "m": len(kinds),
+        }
+        scratch = scratch_of(numbers, n_experts=K, widest=p_v)
+        row = np.empty(numbers["F"])
+        scratch |= {"raw": row, "held": row, "R": row[:p_v], "W": row[p_v:]}
+        average = {"gate": state.average_gate, "experts": state.average_experts, "variances": state.average_variances}
+        latest = {name: getattr(state, name) for name in SingleExpert._fields}
+        members = np.zeros((len(kinds), len(MEMBER_FIELDS)), dtype=np.int64)
+        for at, kind in enumerate(kinds):
+            arrays = average if kind == AVERAGE else {"gate": state.gate, **latest}
+            write_member(members[at], {"kind": kind, "K": K, "p": p_v}, {**arrays, "seen": row[:p_v]})
+        if steps.origin:
+            options = options._replace(origin=steps.origin)
+        own = options_arrays(options)
+        self._arrays = {
+            **scratch,
+            **{f"mixture_{name}": array for name, array in state._asdict().items()},
+            **own,
+            **{f"member_{name}": array for name, array in own.items()},
+            "shape": np.array(shape, dtype=np.float64),
+            "schedule": np.array(schedule_numbers(steps)),
+            "steps": np.full(len(kinds), 0.0 if least_step is None else least_step),
+            "members": members,
+            "residual": residual,
+            "outliers": np.zeros(1, dtype=np.int64),
+            "target_center": np.zeros(T),
+            "target_scale": np.ones(T),
+        }
+        numbers |= {"n_residual": len(residual), "n_experts": K, "has_features": 1, "learns": 1}
+        self._sizes = table_of(numbers | {"is_metric": family.is_metric}, self._arrays)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """A copy of the state has arrays of its own, to which nothing is bound."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+    def learn(
+        self, W: FloatArray, R: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False
+    ) -> Scores:
+        """Predict, score and learn rows in order, changing state and residual in place.
+
+        Args:
+            W: (n, p_w) gate features.
+            R: (n, p_v) expert features.
+            Y: (n, Q) targets, NaN where a row is only to be predicted.
+            weights: (n,) above 0.
+            traced: whether to record each expert's part.
+
+        Raises:
+            UnsoundError: a number is NaN or infinite, or a prediction is all but infinite; discard the candidate.
+        """
+        n, K, M, Q = len(R), self._K, self._M, self._Q
+        rows = np.concatenate([R, W], axis=1) if W.shape[1] else R
+        rows, Y, weights = (np.require(array, np.float64, ["C", "W"]) for array in (rows, Y, weights))
+        at = 2 + M + rows.shape[1]
+        out = np.empty((n, at + K * (1 + M + Q) + K if traced else 1 + M))
+        for start in range(0, n, self._rows_at_once):
+            piece = slice(start, start + self._rows_at_once)
+            if self._kernel()(self._sizes, rows[piece], Y[piece], weights[piece], out[piece]) & UNSOUND:
+                raise UnsoundError(unsound_parts(self.candidate.state) or ["prediction"])
+        return Scores(out[:, 0], out[:, 1 : 1 + M], trace_of(out[:, at:], K, M, Q) if traced else no_trace())
+
+
+def one_expert(
+    family: Family, state: MMState, schedule: Schedule, prior_strength: float, n_outputs: int
+) -> BoundMixture:
+    """Bind the state of the one expert of a warm-up, or of a companion."""
+    options = learning_options(
+        bound="tight" if family.is_metric else "adaptive",
+        n_experts=1,
+        n_rows=family.n_rows(n_outputs),
+        prior_strength=prior_strength,
+        averaging=family.warmup_averaging,
+        schedule=schedule,
+    )
+    return BoundMixture(family, Candidate(state, new_residual(family, state, n_outputs), options), schedule, n_outputs)
+
+
+def rows_at_once(work: float) -> int:
+    """Return how many rows one call learns, given the multiply-adds of one in Gram matrices."""
+    return max(1, min(ROWS_AT_ONCE, int(WORK_AT_ONCE / work)))
+
+
+def trace_of(written: FloatArray, n_experts: int, M: int, Q: int) -> Trace:
+    """Return what each expert said of rows, from what the kernel has written of them."""
+    n, E = len(written), n_experts
+    shares, means, variances = np.split(written[:, : E * (1 + M + Q)], [E, E * (1 + M)], axis=1)
+    return Trace(shares, means.reshape(n, E, M), variances.reshape(n, E, Q))
+
+
+def table_of(numbers: Mapping[str, int], arrays: Mapping[str, AnyArray]) -> AnyArray:
+    """Return the table of sizes that the kernel reads, see `kernels.event.FIELDS`; the caller keeps arrays alive."""
+    found = np.zeros(len(FIELDS), dtype=np.int64)
+    for name, value in numbers.items():
+        found[AT[name]] = int(value)
+    for name in AT.keys() & arrays.keys():
+        found[AT[name]] = address_of(arrays[name])
+    return found
+
+
+def write_member(row: AnyArray, numbers: Mapping[str, int], arrays: Mapping[str, AnyArray]) -> None:
+    """Write the row of a member, see `kernels.event.MEMBER_FIELDS`; the caller keeps arrays alive."""
+    for name, value in {**numbers, **{name: address_of(array) for name, array in arrays.items()}}.items():
+        row[MEMBER_FIELDS.index(name)] = int(value)
+
+
+def scratch_of(numbers: Mapping[str, int], *, n_experts: int, widest: int) -> dict[str, AnyArray]:
+    """Return room for one row of members with so many experts, of at most so many features."""
+    T, M, m, p_w = numbers["T"], numbers["M"], numbers["m"], numbers["p_w"]
+    return {
+        "Z": np.empty((1, T)),
+        "unknown": np.full((1, T), np.nan),
+        "weight": np.ones(1),
+        "losses": np.empty((m, 1)),
+        "said": np.empty((m, 1, M)),
+        "loss": np.empty(1),
+        "served": np.empty((1, M)),
+        "shares": np.empty(n_experts),
+        "tau": np.empty(n_experts),
+        "trusted": np.empty(n_experts),
+        "means": np.empty((n_experts, M)),
+        "push": np.empty(max(n_experts, M)),
+        "noise": np.empty((M + 2, max(n_experts, M))),  # more than any noise asks for
+        "gain": np.empty(widest),
+        "gate_gain": np.empty(p_w),
+    }
+
+
+def options_arrays(given: LearningOptions) -> dict[str, AnyArray]:
+    """Return the options of steps as the kernel reads them."""
+    numbers, flags = options_as_numbers(given)
+    return {"options": np.array(numbers), "flags": np.array(flags, dtype=np.int64)}
+
+
+def schedule_numbers(steps: Steps) -> list[float]:
+    """Return the numbers of step sizes as the kernel takes them."""
+    if isinstance(steps, Restarted):
+        first, again, shift = steps.base, steps.again, steps.seen - steps.at
+        return [*_numbers(first), *_numbers(again), float(shift)]
+    return [*_numbers(steps), 0.0, 0.0, 0.0, 0.0]
+
+
+def _numbers(schedule: Any) -> tuple[float, float, float]:
+    if isinstance(schedule, Constant):
+        return schedule.gamma, 0.0, 0.0
+    return schedule.gamma0, schedule.offset, schedule.alpha
