@@ -13,11 +13,12 @@ from streammoe.columns.values import type_in_words
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.model.checks import event_weights
+from streammoe.model.learn_rows import Outcome, learn_run, learn_wider_run
 from streammoe.model.learner import SETTLED_AT, Learner
 from streammoe.model.tables import Events, Table, ordered_rows
 from streammoe.model.undo import poison_error
 from streammoe.text import shown
-from streammoe.types import AnyArray, BoolArray, FloatArray
+from streammoe.types import AnyArray, FloatArray, IntArray
 
 
 def learn_array(
@@ -51,50 +52,46 @@ def learn_array(
     return losses
 
 
+class _Refused(Exception):  # noqa: N818 - it is not an error of its own: who catches it raises that of the row
+    """A row that cannot be learned; not an `InvalidEvent`, so that `Undo.call` takes back the rows before it."""
+
+    def __init__(self, row: int, error: InvalidEvent) -> None:
+        self.row = row
+        self.error = error
+
+
 def _learn_weighted(learner: Learner, table: Table, y: Any, weights: FloatArray) -> FloatArray:
     """Learn the rows of a table except those of weight 0."""
-    n = len(table.rows)
+    targets = learner.targets.check_array(y, len(table.rows))
     if weights.all():
-        return _learn_all(learner, table, y, weights)
+        return _learn_all(learner, table, targets, weights, np.arange(len(weights)))
     # Like `learn_one`, validate events of weight 0, but do not learn them.
-    _read_targets(learner, learner.targets.check_array(y, n), n)
+    _, _, rejected = learner.targets.read(targets, len(weights))
+    if rejected:
+        row = min(rejected)
+        raise _at_row(row, rejected[row])
     used = np.flatnonzero(weights)
-    losses = np.full(n, np.nan)
+    losses = np.full(len(weights), np.nan)
     if used.size:
-        try:
-            losses[used] = _learn_all(learner, table.select(used), _select(y, used), weights[used])
-        except InvalidEvent as error:
-            error.row = None if error.row is None else int(used[error.row])
-            raise
+        losses[used] = _learn_all(learner, table.select(used), _select(targets, used), weights[used], used)
     return losses
 
 
-def _read_targets(learner: Learner, targets: Any, n: int) -> tuple[FloatArray, BoolArray]:
-    """Convert the targets of n rows to numbers, and return which of them are new labels.
+def _learn_all(learner: Learner, table: Table, targets: Any, weights: FloatArray, numbers: IntArray) -> FloatArray:
+    """Learn rows of weights above 0, or none; raise the error of the first that cannot be learned.
 
-    Raises:
-        InvalidEvent: a target is invalid; the error names the first such row.
+    Args:
+        numbers: (n,) the number of each row in errors.
     """
-    Y, novel, rejected = learner.targets.read(targets, n)
-    if rejected:
-        row, error = min(rejected.items())
-        raise InvalidEvent(f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row)
-    return Y, novel
-
-
-def _learn_all(learner: Learner, table: Table, y: Any, weights: FloatArray) -> FloatArray:
-    """Learn rows of weights above 0, or none; raise the error of the first that would make a parameter non-finite."""
 
     def learn(piece: slice) -> FloatArray:
-        # A single number cannot be sliced; its shape is rejected later.
-        targets = y[piece] if getattr(y, "ndim", hasattr(y, "__getitem__")) else y
         part = table.part(piece)
-        return learner.undo.call(learner, len(part.rows), _learn_rows, part, targets, weights[piece])
+        return learner.undo.call(learner, len(part.rows), _learn_part, part, targets[piece], weights[piece])
 
-    if len(starts := _starts(learner, table)) > 1:
-        return _learn_pieces(learner, table, y, weights, starts)
     try:
         return learn(slice(None))
+    except _Refused as refused:
+        raise _at_row(int(numbers[refused.row]), refused.error) from None
     except UnsoundError as error:
         before, cause = learner.snapshot(), error
     start, stop = 0, len(table.rows)
@@ -103,6 +100,8 @@ def _learn_all(learner: Learner, table: Table, y: Any, weights: FloatArray) -> F
             middle = (start + stop) // 2
             try:
                 learn(slice(start, middle))
+            except _Refused as refused:
+                raise _at_row(int(numbers[start + refused.row]), refused.error) from None
             except UnsoundError as error:
                 stop, cause = middle, error
             else:
@@ -110,79 +109,48 @@ def _learn_all(learner: Learner, table: Table, y: Any, weights: FloatArray) -> F
     finally:
         learner.undo.forget()
         learner.restore(before)
-    raise poison_error(cause, start)
+    raise poison_error(cause, int(numbers[start]))
 
 
-def _starts(learner: Learner, table: Table) -> list[int]:
-    """Return the rows at which a table is cut so that it equals a loop: the first, and those where columns join."""
-    known = set(learner.encoder.fields)
-    firsts = {table.first_value(name) for name in table.names if name not in known}
-    return sorted({0, *firsts} - {len(table.rows)} if len(table.rows) else {0})
-
-
-def _learn_pieces(learner: Learner, table: Table, y: Any, weights: FloatArray, starts: Sequence[int]) -> FloatArray:
-    """Learn a table piece by piece, or nothing of it."""
-    before = learner.snapshot()
-    losses = []
-    try:
-        learner.targets.check_array(y, len(table.rows))
-        for start, stop in pairwise([*starts, len(table.rows)]):
-            piece = slice(start, stop)
-            losses.append(_learn_all(learner, table.part(piece), y[piece], weights[piece]))
-    except BaseException as error:
-        learner.undo.forget()
-        learner.restore(before)
-        if isinstance(error, InvalidEvent) and error.row is not None:
-            at = start + error.row
-            msg = str(error).replace(f"row {error.row}", f"row {at}", 1)
-            raise InvalidEvent(msg, reason=error.reason, feature=error.feature, row=at) from None
-        raise
-    return np.concatenate(losses)
-
-
-def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> FloatArray:
-    """Learn rows of weights above 0."""
-    n = len(table.rows)
-    raw_targets = learner.targets.check_array(y, n)
-    targets, novel = _read_targets(learner, raw_targets, n)
-    if not n:
-        return np.empty(0)
-    encoder = learner.encoder
-    known = set(encoder.fields)
+def _learn_part(learner: Learner, table: Table, targets: Any, weights: FloatArray) -> FloatArray:
+    """Learn rows of weights above 0, up to the first that cannot be learned; columns join at their first value."""
+    encoder, n = learner.encoder, len(table.rows)
     encoder.stated |= frozenset(table.stated)
-    # Others have no value in these rows.
-    unseen = sorted((name for name in table.names if name not in known and not table.first_value(name)), key=str)
-    fields = [*encoder.fields, *unseen]
-    rows, texts = ordered_rows(table, fields, encoder)
-    events = Events(rows, {name: texts[name] for name in fields if name in texts}, targets, weights)
-    # The levels of the first event are added together with its fields.
-    arrivals = encoder.columns.arrivals(events.part(slice(0, 1)).texts)
-    kinds = tuple(table.kinds.get(name) or encoder.columns.given.kind(name) or "number" for name in unseen)
-    additions = Additions(tuple(unseen), arrivals[0][1] if arrivals else (), kinds)
-    try:
-        if novel.any():
-            learner.targets.check_room(raw_targets, novel)
-        learner.take(rows, targets, additions)
-        learner.report(additions)
-    except InvalidEvent as error:
-        raise InvalidEvent(
-            f"row {error.row}: {error}", reason=error.reason, feature=error.feature, row=error.row
-        ) from None
+    known = set(encoder.fields)
+    firsts = {name: table.first_value(name) for name in table.names if name not in known}
     losses = np.empty(n)
-    start = 0
-    while start < n:
-        # A new label enlarges the state at its own event, as in a loop over `learn_one`.
-        if novel[start]:
-            learner.add_levels(events.part(slice(start, start + 1)).texts)
-            learner.admit(raw_targets[start])
-            targets[start:], novel[start:], _ = learner.targets.read(raw_targets[start:], n - start)
-        ahead = np.flatnonzero(novel[start:])
-        piece = slice(start, start + int(ahead[0]) if ahead.size else n)
-        losses[piece] = learner.learn_events(events.part(piece)).losses
-        start = piece.stop
+    for start, stop in pairwise([*sorted({0, *firsts.values()} - {n}), n]):
+        joining = sorted((name for name, first in firsts.items() if first == start < n), key=str)
+        fields, rows = [*encoder.fields, *joining], table.part(slice(start, stop))
+        X, texts = ordered_rows(rows, fields, encoder)
+        texts = {name: texts[name] for name in fields if name in texts}
+        events = Events(X, texts, targets[start:stop], weights[start:stop])
+        at = start
+        if joining:
+            kinds = tuple(table.kinds.get(name) or encoder.columns.given.kind(name) or "number" for name in joining)
+            additions = Additions(tuple(joining), kinds=kinds)
+            losses[at] = _accepted(learn_wider_run(learner, additions, events.part(slice(0, 1)), traced=False), at)[0]
+            learner.report(additions)
+            at += 1
+        if at < stop:
+            rest = events.part(slice(at - start, None))
+            losses[at:stop] = _accepted(learn_run(learner, rest, traced=False), at)
     return losses
 
 
-def _select(y: Any, used: AnyArray) -> Any:
+def _accepted(outcome: Outcome, start: int) -> FloatArray:
+    """Return the losses of rows from number `start` on, of which none may have been rejected."""
+    if outcome.rejected:
+        row = min(outcome.rejected)
+        raise _Refused(start + row, outcome.rejected[row])
+    return outcome.losses
+
+
+def _at_row(row: int, error: InvalidEvent) -> InvalidEvent:
+    """Return the error of a row with its number."""
+    return InvalidEvent(f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row)
+
+
+def _select(targets: Any, used: IntArray) -> Any:
     """Return the targets of the selected rows; in a list, labels keep their types."""
-    return y[used] if isinstance(y, np.ndarray) else [y[at] for at in used]
+    return targets[used] if isinstance(targets, np.ndarray) else [targets[at] for at in used]

@@ -114,7 +114,7 @@ def learn_wider(
     before = learner.context.lags and learner.context.lags.copy()
     try:
         return _with_lags(
-            learner, before, event.X, learner.undo.call(learner, 1, _learn_wider, additions, event, traced)
+            learner, before, event.X, learner.undo.call(learner, 1, learn_wider_run, additions, event, traced)
         )
     except UnsoundError as error:
         target, _, _ = learner.targets.read(event.targets, 1)
@@ -135,7 +135,7 @@ def _learn_apart(learner: Learner, events: Events, first: int, *, traced: bool) 
     """Learn rows from number `first` on, and return outcomes of runs; each row that is rejected is a run of its own."""
     n = len(events.X)
     try:
-        return [(first, learner.undo.call(learner, n, _learn_run, events, traced))]
+        return [(first, learner.undo.call(learner, n, learn_run, events, traced))]
     except UnsoundError as error:
         if n == 1:
             target, _, _ = learner.targets.read(events.targets, 1)
@@ -147,7 +147,7 @@ def _learn_apart(learner: Learner, events: Events, first: int, *, traced: bool) 
     return pieces
 
 
-def _learn_run(learner: Learner, events: Events, traced: bool) -> Outcome:
+def learn_run(learner: Learner, events: Events, traced: bool) -> Outcome:
     """Learn rows unless one of them would make a parameter non-finite; a new label begins a run."""
     pieces: list[tuple[int, Outcome]] = []
     n, counts = len(events.X), events.weights
@@ -192,28 +192,27 @@ def _learn_new_label(learner: Learner, event: Events, *, traced: bool) -> Outcom
 
 def _learn_screened(learner: Learner, events: Events, rejected: dict[int, InvalidEvent], *, traced: bool) -> Outcome:
     """Learn rows whose targets were converted to numbers; skip those in `rejected`."""
-    X, Y = events.X, events.targets
-    encoder = learner.encoder
-    asked = np.ones(len(X), np.bool_)
-    asked[list(rejected)] = False
-    verdicts = np.full(len(X), -1, dtype=np.int64)
-    ranged = learner.context.ranged(Y)
-    verdicts[asked] = encoder.screen(X, ranged) if asked.all() else encoder.screen(X[asked], ranged[asked])
-    used = asked & (verdicts < 0)
-    for at in np.flatnonzero(verdicts >= 0):
-        rejected[int(at)] = encoder.out_of_range(X[at], Y[at], int(verdicts[at]))
-    if not used.any():
-        return _none_used(learner, Y, rejected)
-    if used.all():
+    X, Y, encoder = events.X, events.targets, learner.encoder
+    numbers, ranged = np.arange(len(X)), learner.context.ranged(Y)
+    if rejected:
+        numbers = np.delete(numbers, list(rejected))
+    verdicts = encoder.screen(X[numbers], ranged[numbers]) if rejected else encoder.screen(X, ranged)
+    used = numbers[verdicts < 0]
+    if len(used) == len(X) > 0:
         return _used(Y, learner.learn_events(events, traced=traced))
-    scores = learner.learn_events(events.select(np.flatnonzero(used)), traced=traced)
-    losses = np.full(len(X), np.nan)
+    for at, verdict in zip(numbers.tolist(), verdicts.tolist(), strict=True):
+        if verdict >= 0:
+            rejected[at] = encoder.out_of_range(X[at], Y[at], verdict)
+    if not len(used):
+        return _none_used(learner, Y, rejected)
+    scores = learner.learn_events(events.select(used), traced=traced)
+    learned, losses = np.zeros(len(X), np.bool_), np.full(len(X), np.nan)
     predictions = np.full((len(X), scores.predictions.shape[1]), np.nan)
-    losses[used], predictions[used] = scores.losses, scores.predictions
-    return Outcome(rejected, used & ~np.isnan(Y[:, 0]), Y, losses, predictions, scores.trace, scores.gates)
+    learned[used], losses[used], predictions[used] = ~np.isnan(Y[used, 0]), scores.losses, scores.predictions
+    return Outcome(rejected, learned, Y, losses, predictions, scores.trace, scores.gates)
 
 
-def _learn_wider(learner: Learner, additions: Additions, event: Events, traced: bool) -> Outcome:
+def learn_wider_run(learner: Learner, additions: Additions, event: Events, traced: bool) -> Outcome:
     """Learn one event that brings new fields, unless it would make a parameter non-finite."""
     encoder = learner.encoder
     X, texts, targets, weights = event
@@ -221,7 +220,7 @@ def _learn_wider(learner: Learner, additions: Additions, event: Events, traced: 
     Y, novel, rejected = learner.targets.read(targets, 1)
     if rejected or weights[0] == 0.0 or np.isnan(Y[0, 0]):
         known = {name: column for name, column in texts.items() if name not in names}
-        return _learn_run(learner, event._replace(X=X[:, : len(encoder.fields)], texts=known), traced)
+        return learn_run(learner, event._replace(X=X[:, : len(encoder.fields)], texts=known), traced)
     arrivals = encoder.columns.arrivals({name: texts[name] for name in (*encoder.fields, *names) if name in texts})
     try:
         learner.take(X, Y, additions._replace(levels=arrivals[0][1] if arrivals else ()))

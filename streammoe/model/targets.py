@@ -113,10 +113,6 @@ class Targets(ABC):
 
     # -- Outputs that come with events -----------------------------------------------------------------------------
 
-    def check_room(self, targets: Any, novel: BoolArray) -> None:
-        """Raise `InvalidEvent` with its ``row`` unless every new label can be added; there must be some."""
-        raise NotImplementedError
-
     def add(self, label: Any) -> int:
         """Add a new label and return its index."""
         raise NotImplementedError
@@ -382,15 +378,6 @@ class ClassTarget(Targets):
         """Return equal probabilities of all labels that were given."""
         M = self.n_outputs
         return np.full((n, M), 1.0 / M) if M else np.empty((n, 0))
-
-    def check_room(self, targets: Any, novel: BoolArray) -> None:
-        new: set[Label] = set()
-        for at in np.flatnonzero(novel):
-            new.add(targets[at])
-            if len(self.names) + len(new) > self.max_classes:
-                error = self._no_room(targets[at])
-                error.row = int(at)
-                raise error
 
     def add(self, label: Any) -> int:
         index = self.n_outputs

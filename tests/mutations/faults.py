@@ -297,7 +297,7 @@ FAULTS = {
     ],
     "estimators": [
         Fault("weight-zero-learned", "Y[counts[start:] == 0.0] = np.nan", "Y[counts[start:] < 0.0] = np.nan"),
-        Fault("out-of-range-learned", "used = asked & (verdicts < 0)", "used = asked.copy()"),
+        Fault("out-of-range-learned", "used = numbers[verdicts < 0]", "used = numbers"),
     ],
     "poison": [
         Fault("undo-without-replay", "for function, arguments in since:", "for function, arguments in since[1:]:"),
@@ -306,7 +306,7 @@ FAULTS = {
             "other.detector = self.detector and self.detector.copy()",
             "other.detector = self.detector",
         ),
-        Fault("nan-prediction-sound", "if not abs(prediction) <= LARGEST", "if abs(prediction) > LARGEST"),
+        Fault("nan-prediction-sound", "if not abs(prediction[q]) <= LARGEST", "if abs(prediction[q]) > LARGEST"),
     ],
     "distributions": [
         Fault("upper-tail-not-mirrored", "if probability > 0.5:", "if probability > 2.0:"),
