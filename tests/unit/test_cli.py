@@ -102,23 +102,6 @@ def test_what_run_says_of_files_is_said_before_and_nothing_is_written(call, conf
     assert call("check-config", config, code=3).stderr == call("run", config, "--log-level", "error", code=3).stderr
 
 
-def test_files_where_folders_must_be_and_folders_for_files_are_errors_and_missing_folders_are_made(
-    call, config, tmp_path
-):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder").mkdir()
-    as_rows = "predictions.kind=file"
-    flags = ["checkpoint.dir=file", "dead_letters.path=file/in/here", "predictions.path=folder", as_rows]
-    done = call("check-config", config, *(word for flag in flags for word in ("--set", flag)), code=2)
-    named = {line.removeprefix("error: ").partition(":")[0] for line in done.stderr.splitlines()}
-    assert named == {"checkpoint.dir", "dead_letters.path", "predictions.path"}
-    flags = ["checkpoint.dir=new/state", "dead_letters.path=new/too/dead.jsonl", "predictions.path=new/p/rows", as_rows]
-    for command in ("check-config", "run"):
-        assert not (tmp_path / "new").exists()
-        call(command, config, *(word for flag in flags for word in ("--set", flag)))
-    assert (tmp_path / "new/p/rows").is_file()
-
-
 # --- exit codes and logs --------------------------------------------------------------------------------------------
 
 FORGED = "a.csv\n2026-01-01 00:00:00,000 INFO all is well\r\x1b[2J\x1b]0;title\x07\u202egnp.exe\x85\u2028end"
@@ -187,18 +170,6 @@ QUIET = ["--n-experts", 2, "--log-level", "error"]
 Y = ["many.csv", "--target", "y", "--ignore", "z", *QUIET]
 
 
-@pytest.mark.slow
-def test_evaluate_prints_a_table_or_json_and_writes_what_it_is_asked_for(call, data):
-    """What is in them is in test_evaluation."""
-    asked = ["evaluate", *Y, "--warmup", 100]
-    done = call(*asked, "--against", "river:LinearRegression")
-    assert "300 of 301 events learned; 1 (0.3%) rejected" in done.stdout
-    assert (done.stderr, [path.name for path in data.iterdir()]) == ("", ["many.csv"])
-    found = json.loads(call(*asked, "--plot", "o.png", "--json").stdout)
-    assert {path.name for path in data.iterdir()} == {"many.csv", "o.png"}
-    assert (found["metric"], found["events"], found["learned"], found["rejected"]) == ("rmse", 301, 300, 1)
-
-
 def test_fit_prints_a_table_or_json_and_writes_what_it_is_asked_for(call, data):
     done = call("fit", *Y, "--rounds", 3)
     for said in ("300 rows", "log-loss", "RMSE", "objective", "shares", "wrong_type"):
@@ -215,16 +186,6 @@ def test_fit_prints_a_table_or_json_and_writes_what_it_is_asked_for(call, data):
     lines = [line.split(",") for line in (data / "t.csv").read_text().splitlines()]
     assert lines[0] == ["start", "number", "objective", "change", "gradient", "seconds"]
     assert (len(lines), float(lines[-1][2])) == (6, found["objective"])
-
-
-def test_a_file_that_is_mostly_rejected_has_no_results_unless_that_is_allowed(call, tmp_path):
-    (tmp_path / "half.csv").write_text("\n".join(["a,y", *(f"{i},{i % 3}" for i in range(40)), *["x,1"] * 41]))
-    for command, file in (("fit --out", "m.model"), ("evaluate --plot", "o.png")):
-        asked = [*command.split(), file, "half.csv", "--target", "y", "--n-experts", 1]
-        assert call(*asked, code=5).stdout == ""
-        assert not (tmp_path / file).exists()
-        call(*asked, "--set", "dead_letters.max_ratio=0.6")
-        assert (tmp_path / file).exists()
 
 
 def test_what_was_rejected_and_what_vanished_stands_at_the_end_of_a_run_and_in_a_table(call, tmp_path):
@@ -274,38 +235,7 @@ def test_where_no_configuration_is_given_advice_to_set_something_says_how(call, 
     assert "--set source.delimiter=VALUE" in call("evaluate", "semi.csv", "--target", "y", code=3).stderr
 
 
-def test_all_secrets_and_certificates_that_cannot_be_read_are_named_before_anything_is_opened(call, config):
-    flags = ["metrics.enabled=true", "metrics.username=me", "metrics.password={file='none'}"]
-    flags += ["metrics.tls_certfile=none.pem", "metrics.tls_keyfile=none.key"]
-    for command in ("check-config", "run"):
-        said = call(command, config, *(word for flag in flags for word in ("--set", flag)), code=2).stderr
-        for name in ("metrics.password", "metrics.tls_certfile", "metrics.tls_keyfile"):
-            assert f"{name}: " in said
-
-
 # --- dead letters --------------------------------------------------------------------------------------------------
-
-
-def test_dead_letters_are_counted_and_written(call, config, tmp_path):
-    config.write_text(config.read_text() + "model = { n_experts = 1, warmup = 10 }\n")
-    lines = [f"{i % 7},{i % 5},{i}" for i in range(50)]
-    (tmp_path / "data.csv").write_text("\n".join(["a,b,y", *lines, "1e9,1,2", "x\x1b[31m,1,2", "1e9,2,2"]) + "\n")
-    call("run", config, "--log-level", "error")
-    letters = ["dead-letters", config]
-    assert [line.split() for line in call(*letters).stdout.splitlines()] == [
-        ["reason", "stage", "letters"],
-        ["out_of_range", "validate", "2"],
-        ["wrong_type", "decode", "1"],
-        ["all", "3"],
-    ]
-    found = json.loads(call(*letters, "--json", "--reason", "wrong_type").stdout)
-    assert (found["letters"], found["counts"][0]["stage"]) == (1, "decode")
-    done = call(*letters, "--reason", "out_of_range", "--out", "again.csv")
-    assert done.stdout.endswith("\n2 record(s) written to again.csv\n")
-    table = dict(line.split(maxsplit=1) for line in call("inspect", "state").stdout.splitlines())
-    assert not [value for value in table.values() if re.search(r'[{}\[\]"]', value)], "it is for people"
-    assert (table["n"], table["warming_up"], table["outputs"]) == ("50", "no", "-")
-    assert table["model"].startswith("MoERegressor, ")
 
 
 # --- text of others ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from river import dummy, linear_model, multiclass, preprocessing, tree
 from streammoe.assembly import open_daemon
 from streammoe.commands.evaluate import peers, report
 from streammoe.commands.evaluate.options import tables_from
-from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, Output, check_outputs, write_figure
+from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, write_figure
 from streammoe.commands.evaluate.run import Row, evaluate
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
@@ -190,12 +190,3 @@ def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected()
     assert [text.get_text() for text in scores.get_legend().get_texts()] == [*found.curves]
     for line, curve in zip(scores.get_lines(), found.curves.values(), strict=True):
         assert np.mean(line.get_ydata() ** 2) == pytest.approx(curve.mean(), rel=0.05)
-
-
-def test_without_matplotlib_pictures_are_rejected_before_a_long_run(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    tables = tables_from("data.csv", ["y"], classify=False, format=None, given={})
-    settings_of_file = settings_from(tables, "the test")
-    with pytest.raises(ConfigError):
-        check_outputs(Output("--plot", tmp_path / "x.png", needs_matplotlib=True), settings=settings_of_file)
-    check_outputs(Output("--plot", None, needs_matplotlib=True), settings=settings_of_file)

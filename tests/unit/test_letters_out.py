@@ -124,23 +124,6 @@ def test_json_of_several_lines_becomes_one_line():
     assert [json.loads(line) for line in lines] == [{"a": 1, "y": 2}, {"a": 2, "y": 3}]
 
 
-def test_records_of_different_forms_are_written_one_after_the_other():
-    keep(letter(0), letter(0, path="more.csv", columns=("y", "a")))
-    refused = call("--out again.csv", code=2)
-    assert "path data.csv, offset 0" in refused.stderr
-    assert "path more.csv, offset 0" in refused.stderr
-    assert not Path("again.csv").exists()
-    call("--place more.csv --out again.csv")
-    assert Path("again.csv").read_text() == "y,a\n1,2\n"
-
-
-def test_a_file_of_another_form_or_without_a_record_is_not_written():
-    keep(letter(0))
-    call("--out again.jsonl", code=2)
-    call("--out a.csv --reason poison", code=3)
-    assert {path.name for path in Path().iterdir()} == {"config.toml", "state"}
-
-
 def test_what_waited_in_vain_is_kept_and_counts_once_and_half_an_event_is_not_written(caplog):
     flags = ["labels.key=id", "schema.ignore=['id']", "labels.max_pending=100", "labels.keep_expired=true"]
     features = [{"id": i, **event} for i, event in enumerate(events())]

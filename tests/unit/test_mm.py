@@ -4,15 +4,11 @@ One long file, as the module is.
 """
 
 import copy
-import doctest
 import math
 import pickle
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.mm import IncrementalMM
@@ -20,66 +16,12 @@ from streammoe.options import Exponential
 from streammoe.schedules import Constant, Power
 from tests.pairs import pairwise_cases
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "mm.md"
-
-
-def _examples():
-    """Return the functions and constants of the page's worked examples."""
-    wanted = re.compile(r"def (softmax\(|\w+_statistics|\w+_maximize)|[A-Z]+(, [A-Z]+)? = |import numpy")
-    found = {}
-    for example in doctest.DocTestParser().get_examples(DOCUMENT.read_text(encoding="utf-8")):
-        if wanted.match(example.source):
-            exec(example.source, found)
-    return found
-
-
-PAGE = _examples()
-
-
-class Softmax:
-    """A model that is no mixture: a sample of three classes, and the penalised logistic loss of each event."""
-
-    functions = PAGE["softmax_statistics"], PAGE["softmax_maximize"]
-    start = np.zeros((2, 3))
-
-    def __init__(self, n):
-        rng = np.random.default_rng(1)
-        self.X = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
-        self.y = (self.logits([1.0, 2.0, -1.0, -1.0, -1.0, 2.0]) + rng.gumbel(size=(n, 3))).argmax(axis=1)
-
-    def logits(self, theta):
-        return np.column_stack([np.zeros(len(self.X)), self.X @ np.reshape(theta, (2, 3)).T])
-
-    def losses(self, theta):
-        C = theta.reshape(2, 3)
-        logits = self.logits(theta)
-        penalty = PAGE["PENALTY"] / 2.0 * np.trace(C.T @ PAGE["A"] @ C)
-        return np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(self.y)), self.y] + penalty
-
-
-def least(sample):
-    """The minimum of the mean loss, by a general-purpose optimiser."""
-    start = np.full(sample.start.size, 0.1)
-    return minimize(lambda theta: sample.losses(theta).mean(), start, method="BFGS", options={"gtol": 1e-9}).x
-
 
 def learn(model, X, y=None, weights=None):
     """Learn events one after the other."""
     targets = [None] * len(X) if y is None else y
     for x, target, weight in zip(X, targets, np.ones(len(X)) if weights is None else weights, strict=True):
         model.learn_one(x, target, weight)
-
-
-@pytest.mark.slow
-def test_streams_end_where_the_loss_is_smallest():
-    """Within a tenth of what an estimate of so many numbers from so many events costs on average anyway."""
-    many = Softmax(2000)
-    model = IncrementalMM(*many.functions, initial_parameters=many.start, min_events=50, averaging="decay")
-    for _ in range(5):
-        learn(model, many.X, many.y)
-    excess = np.mean(many.losses(model.parameters().ravel()) - many.losses(least(many)))
-    assert 0.0 <= excess < 0.5e-4
-    assert model.convergence_residual < 0.1
 
 
 # --- the formula ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from streammoe.errors import InvalidEvent
 from streammoe.notation import CommaText, Notation, Notations
 from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.pipeline.decoders.values import LocalTime, first_kind, label, number, seconds
-from streammoe.settings.sections import Schema
 from tests.batches import batch_of
 
 N = 120
@@ -84,19 +83,6 @@ def test_the_advice_for_a_unit_agrees_with_the_units_that_are_set():
     ]:
         with pytest.raises(InvalidEvent, match=advice):
             number("a", text, text=True, notation=Notation(units=tuple(units.items())))
-
-
-def test_units_that_differ_by_a_prefix_cannot_have_the_same_factor():
-    for units in ({"W": 1, "kW": 1000}, {"W": 2, "km": 2}, {"m": 1, "min": 1}, {"kB": 1, "KB": 1}, {"m²": 1, "cm²": 1}):
-        assert Schema(target="y", units=units).units == units
-    with pytest.raises(ValueError, match="with W = 2, kW is 2000"):
-        Schema(target="y", units={"W": 2, "°C": 1, "kW": 2})
-
-
-def test_a_factor_may_make_a_number_too_large():
-    with pytest.raises(InvalidEvent) as rejected:
-        number("a", "1e99x", text=True, notation=UNITS)
-    assert rejected.value.reason == "out_of_range"
 
 
 def test_what_is_missing_is_said_by_column_and_a_label_is_missing_only_if_settings_say_so():
@@ -278,35 +264,6 @@ def test_advice_that_is_followed_word_by_word_works(twin):
         flags += advice(done.stderr)
     assert sum("schema.units" in flag for flag in flags) == 3
     assert evaluated("odd.csv", *flags)["state_digest"] == twin
-
-
-@pytest.mark.parametrize("format", ["csv", "jsonl"])
-@pytest.mark.parametrize("marker", ["NIL", "not measured"])
-def test_a_text_among_numbers_is_rejected_with_what_makes_it_a_missing_value(format, marker):
-    write(f"odd.{format}", [{**row, "price": marker if i % 3 else row["price"]} for i, row in enumerate(PLAIN)])
-    write("twin.jsonl", [{**row, "price": None if i % 3 else row["price"]} for i, row in enumerate(PLAIN)])
-    failed = CliRunner().invoke(main, ["evaluate", f"odd.{format}", "--target", "y", "--set", "schema.weight=w"])
-    found = evaluated(f"odd.{format}", *advice(failed.stderr))
-    assert found["state_digest"] == evaluated("twin.jsonl")["state_digest"]
-
-
-def test_dates_in_another_format_are_categories_with_a_warning_that_says_what_reads_them():
-    for form in ["%d/%m/%Y", "%b %d, %Y", "%d-%b-%y", "%Y.%m.%d"]:
-        write("dates.csv", [{**row, "when": f"{row['when']:{form}}"} for row in ROWS])
-        write("plain.csv", [{**row, "when": f"{row['when']:%Y-%m-%d}"} for row in ROWS])
-        call = ["evaluate", "dates.csv", "--target", "y", "--n-experts", "1"]
-        flags = advice(CliRunner().invoke(main, call).stderr)
-        assert "looks like" not in CliRunner().invoke(main, [*call, *flags]).stderr
-        assert evaluated("dates.csv", *flags)["state_digest"] == evaluated("plain.csv")["state_digest"]
-
-
-def test_a_date_that_is_not_in_the_format_of_its_column_is_rejected_with_the_one_that_it_has():
-    for form in ["%m/%d/%Y", "%m/%d/%y %H:%M", "%m-%d-%Y"]:
-        written = datetime(2024, 12, 31, tzinfo=UTC).strftime(form)
-        with pytest.raises(InvalidEvent) as rejected:
-            seconds("d", written, text=True, notation=Notation(time=f"%d{form[2]}%m{form[5:]}"))
-        [found] = re.findall(r'schema.timestamps.d = "(.+?)"', str(rejected.value))
-        assert seconds("d", written, text=True, notation=Notation(time=found)) == 1735603200.0
 
 
 def test_local_times_are_read_alike_as_text_and_as_typed_columns():

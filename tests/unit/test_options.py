@@ -16,15 +16,13 @@ from streammoe import (
     MoEClassifier,
     MoEMultiTargetRegressor,
     MoERegressor,
-    PageHinkley,
-    StudentT,
     WarmUp,
     load,
 )
 from streammoe.commands.evaluate import command as evaluate
 from streammoe.commands.fit import command as fit
 from streammoe.options import CHOICES, MODELS, FeatureOptions
-from streammoe.schedules import Constant, Power
+from streammoe.schedules import Power
 from streammoe.settings import MODELS as SECTIONS
 from streammoe.settings import Schema
 
@@ -99,24 +97,6 @@ def test_words_and_numbers_are_short_for_options():
     assert MoEClassifier(averaging="exponential", drift="page_hinkley").options.averaging == Exponential(0.01)
 
 
-def test_a_classifier_has_room_for_the_classes_that_are_listed():
-    labels = tuple(f"label {i}" for i in range(150))
-    with pytest.raises(ConfigError, match="max_classes"):
-        MoEClassifier(classes=labels, max_classes=149)
-    assert MoEClassifier(classes=labels, max_classes=150).options.max_classes == 150
-    assert MoEClassifier(classes=labels).options.classes == labels  # the default is for labels that are discovered
-
-
-def test_a_model_is_restored_with_its_objects(tmp_path):
-    given = {"averaging": None, "drift": PageHinkley(90), "schedule": Constant(0.1), "expert": StudentT(5.0)}
-    for more in ({"warmup": WarmUp(0, restarts=2)}, {"warmup": 0}, {"n_experts": Auto(3), "expert": "laplace"}):
-        model = MoERegressor(**given | more)
-        model.save(tmp_path / "model")
-        restored = load(tmp_path / "model")
-        assert restored.options == model.options
-        assert restored._get_params() == model._get_params() == model.clone()._get_params()
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -133,20 +113,6 @@ def test_what_a_constructor_accepts_can_be_saved_and_loaded(arguments, tmp_path)
     model.save(tmp_path / "model")
     restored = load(tmp_path / "model")
     assert (restored.options, restored.state_digest()) == (model.options, model.state_digest())
-
-
-@pytest.mark.parametrize("classes", [np.array([0, 1, 2]), [np.int64(0), 1, 2], np.array(["a", "b"])], ids=repr)
-def test_classes_may_come_from_numpy(classes, tmp_path):
-    MoEClassifier(classes=classes).save(tmp_path / "model")
-    assert list(load(tmp_path / "model").class_labels) == list(classes)
-
-
-def test_what_may_rise_cannot_fall():
-    model = MoERegressor(max_levels=30)
-    with pytest.raises(ConfigError):
-        model.change("max_levels", 10)
-    model.change("max_levels", np.int64(40))
-    assert (model.max_levels, model.options.max_levels) == (40, 40)
 
 
 def test_columns_are_bounded():

@@ -193,23 +193,6 @@ def test_refining_does_not_bring_back_what_models_have_forgotten() -> None:
     assert errors[1] == errors[0] < 1.3
 
 
-def test_refining_takes_few_rows_for_few_whatever_stands_beside_them() -> None:
-    large, small = fitted(2, n=20_000), [fitted(seed, n=300) for seed in (25, 26, 27)]
-    again = fitted(1)
-    X, y = stream(4000, 99)
-    for given in ([large, *small], [again, copy.deepcopy(again), again, again]):
-        losses = [-np.mean(reduce(given, refine=refine).log_likelihood_array(X, y)) for refine in (False, True)]
-        assert losses[1] == pytest.approx(losses[0], abs=1e-3)
-
-
-@pytest.mark.parametrize(("reservoir", "first"), [(12, 112), (30, 208)])
-def test_refining_does_not_take_what_a_few_rows_gain_by_chance(reservoir: int, first: int) -> None:
-    workers = [fitted(seed, reservoir=reservoir) for seed in range(first, first + 4)]
-    X, y = stream(4000, 99)
-    losses = [-np.mean(reduce(workers, refine=refine).log_likelihood_array(X, y)) for refine in (False, True)]
-    assert losses[1] == pytest.approx(losses[0], abs=2e-3)
-
-
 def test_models_that_go_on_from_one_result_keep_as_many_different_events(workers: Sequence[MoERegressor]) -> None:
     """As workers do that go on from what they have become together, again and again."""
     models = list(workers)

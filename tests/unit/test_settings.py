@@ -244,11 +244,6 @@ def test_rules_of_several_settings(config: Path) -> None:
         assert not re.search("hunter2|2_?000_?002", str(problems(config, *flags.split()))), "a secret is shown"
 
 
-@pytest.mark.parametrize("flags", ["schema.ignore=['id']", "schema.features=['id','a'] schema.categorical=['id']"])
-def test_the_key_of_labels_may_be_ignored_or_a_feature_that_is_named(config: Path, flags: str) -> None:
-    assert read(config, "labels.key=id", *flags.split()).labels.key == "id"
-
-
 def test_secrets_and_logins_in_addresses_are_masked(config: Path) -> None:
     for address in ("http://me:77/77@host/path", "me:77@host:9092,other:9092", "[me:7@7@host]", "me:@77@host"):
         (found,) = problems(config, f"metrics.port={address}")

@@ -5,7 +5,6 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.ports import Unreadable
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.formats.events import events_of, json_lines
@@ -137,25 +136,3 @@ def test_events_of_a_topic_repeat_what_their_record_has_and_a_path_suits_every_f
     csv = values_of(format="csv", columns=["a", "y"], timestamp_field="t")
     block = csv.block(columns(record(b'1,"2\n"\n\n3,4\n', timestamp=5000), record(b"5,6")))
     assert (block.block, block.numbers) == (b'5.0,1,"2\n"\n5.0,3,4\n,5,6\n', [0, 1, -1])
-
-
-def test_what_is_decoded_of_an_event_in_an_envelope_is_what_is_decoded_of_it_alone(write):
-    """Including numbers that are too large, and what only the exact path of the decoder can judge."""
-    odd = [
-        b'{"a":1e400,"y":1}',
-        b'{"a":"1","y":1}',
-        b'{"a":0.1,"y":12345678901234567890}',
-        b'{"a":1,"y":2,"z":[[[]]]}',
-        A,
-    ]
-    (plain,) = read(write("a.jsonl", b"\n".join(odd)))
-    (held,) = read(write("b.jsonl", b"\n".join(ENVELOPE % each for each in odd)), record="payload.after")
-    roles = FieldRoles(("a",), ("y",))
-    one, two = (decoder("jsonl").decode(batch, roles) for batch in (plain, held))
-    assert (one.rejected, one.X.tolist(), one.Y.tolist()) == (two.rejected, two.X.tolist(), two.Y.tolist())
-    assert len(one.rejected) == 2
-
-
-def test_an_error_leaves_nothing_of_its_record():
-    found = events_of([b'[{"p":%b},{"p":1}]' % A], ("p",))
-    assert (len(found.values), list(found.rejected)) == (1, [0])

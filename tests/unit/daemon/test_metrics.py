@@ -11,7 +11,6 @@ from prometheus_client import Counter, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from streammoe.daemon.health import Health
 from streammoe.daemon.metrics import AT_THE_START, CATALOGUE, CONDITIONS, OUTCOMES, Metrics
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.options import WarmUp
@@ -201,36 +200,6 @@ def test_outputs_and_classes_have_scores_of_their_own():
         assert value["prequential_accuracy", average] == scores.means()["accuracy"][average]
         assert value["baseline_accuracy", average] == scores.means()["baseline_accuracy"][average]
         assert value["prequential_log_loss", average] == scores.log_loss.means()[average]
-
-
-def test_the_age_of_the_checkpoint_grows_until_the_next_one(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("streammoe.daemon.metrics.time.monotonic", lambda: now[0])
-    metrics = Metrics()
-    ages = []
-    for time, taken_at in ((130.0, None), (130.0, 129.0), (131.5, None)):
-        now[0] = time
-        if taken_at is not None:  # what was learned while it was written would be lost, too
-            metrics.health.saved_at = taken_at
-        ages.append(samples(metrics)["checkpoint_age_seconds",])
-    assert ages == [30.0, 1.0, 2.5]
-
-
-def test_what_must_be_true_while_the_loop_waits_is_asked_for_at_each_scrape():
-    health, lag, connected = Health(60.0), 3, True
-    metrics = Metrics(health)
-    metrics.follow(lambda: status({0: 7}, {0: lag})._replace(connected=connected))
-    value = samples(metrics)
-    assert (value["source_connected",], value["consumer_lag", "0", "t"]) == (1, 3)
-    with health.waits["predictions"].call():
-        connected, lag = False, 4
-        value = samples(metrics)
-        assert value["source_connected",] == value["sink_waiting_seconds", "dead_letters"] == 0
-        assert value["consumer_lag", "0", "t"] == 4
-        assert (
-            0 < value["sink_waiting_seconds", "predictions"] < samples(metrics)["sink_waiting_seconds", "predictions"]
-        )
-    assert samples(metrics)["sink_waiting_seconds", "predictions"] == 0
 
 
 def test_before_counters_are_restored_only_what_is_true_without_them_is_there():

@@ -87,20 +87,6 @@ def test_while_a_disk_is_full_learning_does_not_wait_between_attempts():
     assert wait.seconds == 0
 
 
-def test_all_waits_are_added_up_the_present_one_included():
-    wait, answered = SinkWait(), threading.Event()
-    found = outputs(wait, flush=lambda: answered.wait(0.05))
-    found.flush()
-    first = wait.total
-    assert first >= 0.05
-    thread = started(found.flush)
-    wait_until(lambda: wait.total > first + 0.02, "it is seen while it lasts")
-    thread.join()
-    second = wait.total
-    assert second >= first + 0.05
-    assert wait.total == second
-
-
 def test_a_wait_goes_on_between_attempts_and_over_a_new_sink_until_one_succeeds():
     wait, error = SinkWait(), RetriableSinkError("no answer")
     for _ in range(2):

@@ -3,18 +3,9 @@
 import numpy as np
 import pytest
 
-from streammoe import ConfigError, InvalidEvent, MoEClassifier
+from streammoe import InvalidEvent, MoEClassifier
 from streammoe.options import WarmUp
 from tests.unit.estimators.models import QUICK, classes, dicts, same
-
-
-def test_two_opposite_experts_are_separated():
-    X, y = classes(3000)
-    model = MoEClassifier(2, warmup=WarmUp(300, restarts=2))
-    losses = model.learn_array(X, y)
-    one = MoEClassifier(1, warmup=WarmUp(300, restarts=1)).learn_array(X, y)
-    assert losses[-1000:].mean() < one[-1000:].mean() - 0.25
-    assert np.mean(model.predict_array(X[-1000:]) == y[-1000:]) > 0.75
 
 
 @pytest.mark.parametrize(
@@ -55,17 +46,3 @@ def test_fixed_classes_are_there_from_the_beginning_and_no_other_is_learned():
         model.learn_array(np.ones((3, 1)), ["a", "e", "b"], feature_names=["x"])
     assert (rejected.value.reason, rejected.value.row) == ("unknown_class", 1)
     assert (model.class_labels, model.state_digest()) == (["b", "a", "c"], digest)
-
-
-def test_more_classes_may_be_allowed_later():
-    model = MoEClassifier(**QUICK, max_classes=2)
-    model.learn_array(np.ones((2, 1)), ["a", "b"])
-    with pytest.raises(InvalidEvent):
-        model.learn_one({"x0": 1.0}, "c")
-    with pytest.raises(ConfigError):
-        model.change("max_classes", 0)
-    with pytest.raises(ConfigError):
-        model.change("degree", 2)
-    model.change("max_classes", 3)
-    model.learn_one({"x0": 1.0}, "c")
-    assert (model.class_labels, model.max_classes, model.degree) == (["a", "b", "c"], 3, 1)

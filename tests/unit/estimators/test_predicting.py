@@ -108,12 +108,6 @@ def test_before_it_learns_a_model_says_that_it_knows_nothing():
         outputs.predict_distribution_one(event)
 
 
-def test_shares_and_responsibilities_wait_for_the_mixture():
-    model = trained(n=20, n_experts=3)
-    assert np.isnan(model.gate_one({"a": 1.0})).all()
-    assert model.experts() == []
-
-
 def test_a_column_left_out_is_missing_an_unknown_one_ignored_and_a_far_value_answered():
     model = trained()
     X, _ = STREAMS[MoERegressor](5, seed=9)

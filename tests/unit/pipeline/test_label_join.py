@@ -190,21 +190,6 @@ def test_predictions_have_a_row_when_features_come_and_one_when_their_label_does
     assert np.isfinite(rows.losses[5:]).tolist() == [False, True, True, True]
 
 
-def test_what_is_learned_is_what_complete_events_in_the_order_of_their_labels_teach():
-    features, labels = [], []
-    for i in range(90):
-        held = streams.event("outputs", i)
-        labels.append({"id": i, "y": held.pop("y"), "z": held.pop("z")})
-        features.append({"id": i, **held})
-    labels = [labels[i] for i in np.random.default_rng(0).permutation(90)]
-    apart, whole = (streams.pipeline("outputs", schema={"ignore": ("id",)}) for _ in range(2))
-    settled(joining(schema=apart.schema), apart, batch_of([*features, *labels]))
-    streams.run(whole, [features[label["id"]] | label for label in labels])
-    assert apart.model.n == 90
-    assert apart.model.state_digest() == whole.model.state_digest()
-    assert apart.scores.to_json() == whole.scores.to_json()
-
-
 # --- lags -----------------------------------------------------------------------------------------------------------
 
 

@@ -87,20 +87,6 @@ def test_the_rival_predicts_what_it_would_alone_and_learning_is_what_it_would_be
         assert line.scores.log_loss.means()["running"] == pytest.approx(np.mean([row["loss"] for row in known]))
 
 
-@pytest.mark.parametrize("kind", TARGETS)
-def test_who_predicts_does_not_depend_on_cuts(kind, writer, tmp_path):
-    events, rival = events_of(kind), rival_of(kind)
-    texts = []
-    for sizes in ((), (1,), (13, 2)):
-        line = pipeline(kind, predictions=writer(f"{len(texts)}.jsonl"))
-        line.rival, line.may_have_rival = GlobalRival(3, rival, Contest()), True
-        run(line, events, "jsonl", sizes)
-        line.predictions.sink.flush()
-        texts.append((tmp_path / f"{len(texts)}.jsonl").read_bytes())
-    assert texts[0] == texts[1] == texts[2]
-    assert {row["global_version"] for row in lines(tmp_path / "0.jsonl")} == {0, 3}
-
-
 def test_the_guard_sees_the_losses_of_the_own_model():
     alone, line = pipeline("regressor"), pipeline("regressor")
     line.rival, line.may_have_rival = GlobalRival(3, rival_of("regressor"), Contest(always=True)), True

@@ -4,7 +4,6 @@ import copy
 import json
 import os
 import signal
-import sys
 
 import dask
 import numpy as np
@@ -21,7 +20,7 @@ from streammoe.commands import main
 from streammoe.commands.evaluate.options import files_of, settings_of
 from streammoe.commands.fit.run import fit_source
 from streammoe.distributions import Gaussian
-from streammoe.errors import ConfigError, InvalidEvent, SourceError, TooManyBadRecords
+from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.options import WarmUp
 from streammoe.scaleout import distributed
 from streammoe.scaleout.files import fit_files
@@ -148,15 +147,6 @@ def test_a_dask_frame_is_read_by_its_partitions(client):
     assert ours.objective == pytest.approx(theirs.objective, abs=1e-9)
 
 
-def test_it_starts_from_a_sample_of_more_rows(client, monkeypatch):
-    monkeypatch.setattr(distributed, "SAMPLE_ROWS", 450)
-    rows = frame()[["a", "b", "y"]]
-    done = distributed.fit(MoERegressor(2, **BRIEF), cut(rows, 300), target="y", client=client)
-    assert done.converged
-    assert done.trace[0].objective < done.objective
-    assert done.objective > whole_fit(MoERegressor(2, **BRIEF), rows.assign(w=1.0), "y").objective - 0.05
-
-
 def test_a_lost_workers_rows_are_computed_again(client):
     rows = frame()[["a", "c", "b", "y"]]
     given = {"target": "y", "client": client, "rounds": 4, "tolerance": 0.0}
@@ -233,12 +223,6 @@ def test_a_file_with_other_columns_is_named(client, folder):
         fit_files(settings("0.csv"), files_of([str(folder)]), plan=Plan(), scheduler=client.scheduler.address)
 
 
-def test_too_many_rejected_records_end_it(client, folder):
-    (folder / "4.csv").write_text("a,c,b,d,y\n" + 2_000 * "oops,u,1,2,3\n")
-    with pytest.raises(TooManyBadRecords, match="5 files: nothing was fitted"):
-        fit_files(settings("0.csv"), files_of([str(folder)]), plan=Plan(), scheduler=client.scheduler.address)
-
-
 def test_the_command_line_fits_a_folder(client, folder, tmp_path):
     out = tmp_path / "model"
     given = f"fit --scheduler {client.scheduler.address} --target y --n-experts 2 --rounds 2 --json".split()
@@ -249,15 +233,3 @@ def test_the_command_line_fits_a_folder(client, folder, tmp_path):
 
 
 # --- what it needs --------------------------------------------------------------------------------------------------
-
-
-def test_without_dask_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "dask", None)
-    with pytest.raises(ConfigError, match=r"dask\[distributed\].*pip install"), distributed.connected(1):
-        pass
-
-
-@pytest.mark.parametrize("given", [{"workers": 0}, {"workers": 1, "scheduler": "tcp://127.0.0.1:1"}])
-def test_arguments_of_a_cluster(given):
-    with pytest.raises(ConfigError, match="workers"), distributed.connected(**given):
-        pass

@@ -208,16 +208,6 @@ def test_another_schema_or_an_older_version_is_a_warning_and_the_last_good_one_s
     assert {row["global_version"] for row in rows()} == {0, 5}
 
 
-@pytest.mark.usefixtures("here")
-def test_columns_of_other_kinds_are_found_once_there_are_any():
-    publish(1, of_another_schema())
-    played = Play(*GLOBAL, "global.serve=global", script={9: lambda: publish(2, fitted(ROWS))})
-    assert played.problems() == {"mismatch": 1}
-    served = [row["global_version"] for row in rows()]
-    assert served == sorted(served, key=lambda version: {1: 0, 0: 1, 2: 2}[version])
-    assert 0 < served.count(1) < 40 < served.count(0) < 300 < served.count(2)
-
-
 def test_a_folder_that_does_not_answer_holds_up_nothing(monkeypatch):
     asked = threading.Event()
 

@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from streammoe.commands import main
-from streammoe.persistence import CheckpointStore, FolderLock, store
+from streammoe.persistence import CheckpointStore, store
 from streammoe.scaleout import watcher
 from streammoe.scaleout.global_model import read_newest
 from tests.unit.scaleout.shards import Daemon, Largest, learned
@@ -52,12 +52,6 @@ def test_a_shard_with_a_problem_is_named(reduce):
 AGAIN = "run the command again, or use --watch"
 
 
-def test_without_any_shard_that_counts_it_fails(reduce):
-    words = reduce("absent", "missing", "--out", "out", code=4)
-    assert "no shard has a checkpoint that counts: absent (absent: there is no checkpoint" in words
-    assert AGAIN in words
-
-
 def test_without_watch_it_promises_no_next_round(reduce, monkeypatch):
     reduce("north/state", "absent", "--out", "out")
     assert "the newest checkpoint of shard absent does not count; once" in reduce.log
@@ -71,9 +65,3 @@ def test_without_watch_it_promises_no_next_round(reduce, monkeypatch):
 
 def _full(path, *pieces):
     raise OSError(errno.ENOSPC, "no space left")
-
-
-def test_only_one_process_writes_to_a_folder(reduce, tmp_path):
-    with FolderLock(tmp_path / "out"):
-        assert "in use by process" in reduce(*BOTH, code=4)
-    reduce(*BOTH)

@@ -242,13 +242,6 @@ def test_a_shard_of_another_schema_or_other_settings_is_left_out(world, caplog, 
     assert words in caplog.text
 
 
-def test_of_two_that_differ_the_first_counts(world):
-    world.daemons["south"].model = learned(2, degree=2)
-    world.daemons["south"].save()
-    world.round()
-    assert world.contained() == {"north": (1, 30)}
-
-
 def test_what_is_not_about_the_mixture_may_differ(world):
     world.daemons["north"].model = learned(1, n_experts=3, seed=7, range_factor=1e7)
     world.daemons["north"].save()

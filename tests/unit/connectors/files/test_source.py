@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from streammoe.errors import SourceError
 from streammoe_connectors.files.listing import expand, matches_pattern
 from streammoe_connectors.files.source import FileSource
-from streammoe_connectors.formats.records import record_ends
 from streammoe_connectors.stdin import StdinSource
 from tests.unit.connectors.reading import append, drain, read, records, source, through_json, warnings
 
@@ -193,11 +192,6 @@ def test_the_rest_of_a_record_that_is_too_long_is_no_record_and_takes_no_line_wi
     # Although it seems to open a quote: that is only where the beginning was cut off.
     batches = read(write("b.csv", b'x\n"' + b"x" * 5998 + b'""' + b"x" * 7000 + b'"\n1\n2\n'), **sizes)
     assert [len(record) for record in records(batches)] == [6000, 1, 1]
-
-
-def test_a_record_as_long_as_the_limit_is_whole_before_the_next_one_comes():
-    assert record_ends(b"1234567\n", 8, quoted=False, at_eof=False).tolist() == [8]
-    assert record_ends(b"1\n1234567\n", 8, quoted=False, at_eof=False).tolist() == [2, 10]
 
 
 def test_a_record_may_be_longer_than_a_block_and_blank_lines_are_counted(write, tmp_path):

@@ -122,11 +122,6 @@ def begun(made, **numbers):
     return {name: held["partitions"] for name, held in made.position()["topics"].items()}
 
 
-def test_the_names_of_topics_match_as_a_whole_and_none_of_kafkas_own_does():
-    reads = ReadingSettings(group="g", **MATCHING).reads
-    assert [name for name in ("a.0", "ba.1", "a", "__a.3", "a.") if reads(name)] == ["a.0", "a."]
-
-
 @pytest.mark.parametrize(("before", "at"), [(PATTERN, 0), (None, 10), (".*", 10)])
 def test_after_a_restart_what_has_come_is_new_and_what_the_settings_add_begins_as_they_say(before, at):
     position = HELD | {"pattern": before, "topics": {"a.x": topic(None, p0=5)}}
@@ -149,9 +144,3 @@ def test_a_topic_that_matched_and_is_deleted_is_missed(gone, policy, caplog):
         assert "a.y" in caplog.text
         if gone == "before the start":
             assert begun(made, x=0) == {"a.x": {"0": 5}}
-
-
-def test_a_pattern_that_no_topic_matches_is_an_error():
-    made = assignment(topics=None, topics_pattern="[a-s]|t.")
-    with pytest.raises(SourceError):
-        [made.see({}) for _ in range(4)]

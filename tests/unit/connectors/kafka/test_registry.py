@@ -221,16 +221,6 @@ def client(files, name="client", password="hunter2"):
     return {"cafile": files["ca"], **own}
 
 
-def test_a_registry_that_wants_a_certificate_gets_it_and_turns_others_away(registries, authority, files):
-    registry = encrypted(registries, authority, clients=True)
-    address = f"https://{registry.address}"
-    for given in ({"cafile": files["ca"]}, client(files, "stranger")):
-        assert failure(values_at(address, **given)).retriable
-    assert registry.asked == []
-    assert is_read(values_at(address, **client(files), token="t"))
-    assert registry.logins == ["Bearer t"]
-
-
 def test_a_registry_that_is_not_trusted_gets_no_login_until_another_certificate_is_in_the_file(
     registries, authority, files, tmp_path
 ):

@@ -45,7 +45,9 @@ def expired(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 @pytest.mark.parametrize("name", ["kafka-python", "librdkafka"])
-def test_a_certificate_that_has_expired_is_named(expired, name):
+def test_a_certificate_that_has_expired_is_named(expired, name, monkeypatch):
+    monkeypatch.setattr("streammoe_connectors.kafka.kafka_python.producer._ANSWER_MS", 500)
+    monkeypatch.setattr("streammoe_connectors.kafka.librdkafka.producer._ANSWER_SECONDS", 0.5)
     address, authority = expired
     client = load_client(name)
     options = client_options(

@@ -128,21 +128,6 @@ def test_secrets_of_a_registry_reach_the_process_that_reads_and_are_shown_nowher
         assert {name: getattr(sent.schema_registry, name).read(name) for name in secrets} == secrets
 
 
-@pytest.mark.parametrize("client", ["kafka-python", "librdkafka"])
-def test_each_client_that_is_made_reads_the_password_again_from_its_file(client, tmp_path):
-    file = tmp_path / "password"
-    name = "sasl.password" if client == "librdkafka" else "sasl_plain_password"
-    connection = Connection(**LOGIN, sasl_plain_password={"file": str(file)}, client=client)
-    for password in ("hunter 2 ", "changed"):
-        file.write_text(password)
-        assert own(connection)[name] == password
-    file.unlink()
-    with pytest.raises(ConfigError, match="sasl_plain_password"):
-        own(connection)
-    with pytest.raises(ConfigError, match="ssl_cafile"):
-        client_options(Connection(**TOKENS, ssl_cafile=str(file)))
-
-
 # --- what is sound, and what is not -----------------------------------------------------------------------------------
 
 

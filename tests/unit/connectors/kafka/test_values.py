@@ -11,7 +11,6 @@ from streammoe.notation import Notations, tidied
 from streammoe.pipeline.decoders import FieldRoles, decoder
 from tests.unit.connectors.kafka_records import batch_of, columns, numbers, only, outcomes, record, values_of
 
-WANTED = FieldRoles(("x",), ("y",))
 WITH_TEXTS = FieldRoles(("x", "key", "city"), ("y",), categorical=frozenset({"key", "city"}))
 GOOD = b'{"x":1,"y":2}'
 
@@ -84,15 +83,6 @@ def test_keys_and_headers_that_are_no_text_reject_nothing_and_stay_different():
     assert only(values, GOOD, headers=[("b", None)]) == {"x": 1, "y": 2}
     csv = values_of(format="csv", columns=["x", "y"], key_field="who")
     assert csv.block(columns(record(b"1,2", key=b"\xe4,"))).block == b'"\\xe4,",1,2\n'
-
-
-def test_fields_make_no_bad_json_good_and_no_good_json_bad():
-    values = values_of(key_field="k")
-    for value in (b"{}", b" \r\n\t{ }\n", b'{"k":"own"}', b'{"a":{"k":1}}'):
-        assert only(values, value, key=b"key") == {"k": "key"} | json.loads(value)
-    for value in (b"", b"{", b"}", b'{"a":'):
-        with pytest.raises(ValueError):
-            json.loads(values.block(columns(record(value, key=b"key"))).block)
 
 
 @settings(max_examples=50)

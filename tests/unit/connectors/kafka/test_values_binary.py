@@ -170,13 +170,6 @@ def test_what_was_written_is_read_to_the_last_bit(form, rows):
             assert read == "not_finite"
 
 
-def test_infinite_numbers_are_rejected_and_not_missing(form):
-    values, encode = form
-    given = [{"int64": 3}, {"int64": 3, "double": math.nan}, {"int64": 3, "y": math.inf}, {"int64": 3, "y": -math.inf}]
-    found = numbers(values(), [record(encode(**fields)) for fields in given], "int64")
-    assert found == [[3], [3], "not_finite", "not_finite"]  # a field that is not read does not matter
-
-
 def test_bytes_become_text_with_escapes_for_what_is_none(form):
     values, encode = form
     assert only(values(), encode(bytes="ü".encode()))["bytes"] == "ü"

@@ -188,13 +188,3 @@ def test_schemas_that_cannot_be_used_are_rejected_and_requested_once(registry):
             assert refusal(values, framed(5, b"\0")) == (0, "malformed"), what
         assert registry.asked.count(f"/schemas/ids/5{SERIALIZED}") == 1, what
         registry.asked.clear()
-
-
-def test_two_files_of_one_name_cannot_be_used_and_one_that_is_referred_to_twice_can(registry):
-    shop(registry)
-    twice = [("geo/point.proto", "geo/point"), ("geo/unit.proto", "unit")]
-    put(registry, 7, SHOP, *twice)
-    assert only(values_at(registry), framed(7, order(**FULL))) == READ
-    put(registry, 7, SHOP, *twice, ("geo/unit.proto", "other"))
-    put(registry, 4, FILE(package="other"), subject="other")
-    assert refusal(values_at(registry), framed(7, b"\0")) == (0, "malformed")
