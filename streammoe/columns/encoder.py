@@ -235,19 +235,25 @@ class Encoder(Noticed):
             raise columns.given.explained(error) from None
         return np.array([found])
 
-    def plain_row(self, event: Mapping[Any, object]) -> tuple[Any, ...] | None:
+    def plain_row(self, event: Mapping[Any, object]) -> Sequence[Any] | None:
         """Return the values of an event in the order of the fields, if it has a value of each and nothing else.
 
-        None as well if some fields are not numbers, or there is just one. The values may be of any type; if all are
-        floats without infinities, they are what `row` returns.
+        Levels that have a column are their codes, and lags are missing. None as well if there are other levels, some
+        fields are times, or there is just one. Values may be of any type; if all are floats without infinities, they
+        are what `row` returns.
         """
-        values_of = self.columns.values
-        if values_of is None or type(event) is not dict or len(event) != len(self.fields):
+        columns = self.columns
+        if columns.values is None or type(event) is not dict or len(event) != len(columns.own_kinds):
             return None
         try:
-            return values_of(event)
-        except KeyError:
+            row: Sequence[Any] = columns.values(event)
+            if columns.lagged or columns.float_codes:
+                row = [*columns.no_lags, *row]
+                for at, codes in columns.float_codes.items():
+                    row[at] = codes[row[at]]
+        except (KeyError, TypeError):  # TypeError: what is not hashable is no level
             return None
+        return row
 
     # -- Raw rows to features --------------------------------------------------------------------------------------
 

@@ -155,11 +155,16 @@ class Columns:
             places=places,
             timed=np.array(timed, dtype=np.int64).reshape(-1, 2),
         )
-        are_numbers = len(self.fields) > 1 and len(numeric) == len(self.fields) and not self.lagged
         self.values: Callable[[Mapping[Any, object]], tuple[object, ...]] | None = (
-            operator.itemgetter(*self.fields) if are_numbers else None
+            operator.itemgetter(*self.own_kinds) if len(self.own_kinds) > 1 and not timed else None
         )
-        """Returns the values of all fields of an event in order, where all are numbers that events hold."""
+        """Returns the values of all fields that events hold, in order; None if there is just one, or some are times."""
+        self.no_lags = (math.nan,) * len(self.lagged)
+        self.float_codes = {
+            self.index[name]: {text: float(code) for text, code in levels.items()}
+            for name, levels in self.levels.items()
+        }
+        """Codes of the levels by the place of their field in raw rows."""
 
     def kind_of(self, name: Any, value: object = None) -> ColumnKind | None:
         """Return what a field holds, or what this first value makes it hold; None if nothing decides yet."""

@@ -124,6 +124,8 @@ class Learner:
             return
         if additions or new_label is not None or not self._learn_usual(row[0].tolist(), target[0].tolist(), weight):
             self._learn_at_length(row, target, additions, weight, new_label)
+        elif context.encoder.levels:
+            context.encoder.notice_unplaced(row, target)
         if self.n == SETTLED_AT:
             self.warn_of_columns()
 
@@ -188,8 +190,6 @@ class Learner:
         """Do the part of learning an event that the kernel has left."""
         context = self.context
         try:
-            if context.encoder.levels:
-                context.encoder.notice_unplaced(bound.row, np.array([target]))
             if context.reservoir is not None:
                 context.reservoir.add_one(bound.row, target, weight)
             if found or (phase.portfolio is not None and phase.portfolio.growing is not None):
