@@ -122,7 +122,7 @@ def reduce_with_details(
     order = sorted(range(len(models)), key=lambda m: (counts[m], *reduction.signature(models[m].learner)))
     learners, parts = [models[m].learner for m in order], counts[order]
     K = _n_experts(learners, parts) if n_experts is None else n_experts
-    most = sum(len(learner.masses) for learner in learners)
+    most = sum(learner.n_experts for learner in learners)
     if most < K:
         raise ConfigError(f"n_experts: got {K}; the models have only {most} experts together")
     first = models[order[0]]
@@ -171,7 +171,7 @@ def _n_experts(learners: Sequence[Learner], weights: FloatArray) -> int:
     """Return the number of experts by which most events were learned; of two, the larger one."""
     counts: dict[int, float] = {}
     for learner, weight in zip(learners, weights, strict=True):
-        K = len(learner.masses)
+        K = learner.n_experts
         counts[K] = counts.get(K, 0.0) + float(weight)
     return max(counts, key=lambda K: (counts[K], K))
 

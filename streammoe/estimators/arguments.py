@@ -16,6 +16,7 @@ import numpy as np
 
 from streammoe.distributions import ExpertNoise
 from streammoe.estimators.base import MixtureOfExperts
+from streammoe.model import predicting
 from streammoe.options import (
     MODELS,
     AnyClass,
@@ -75,7 +76,7 @@ class RegressorArguments(MixtureOfExperts):
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
         """Predict each row of X (n, P) by the regression function, shape (n,), or (n, Q) for several outputs."""
-        predictions: FloatArray = self.learner.predict(self._table(X, feature_names))
+        predictions: FloatArray = predicting.predict(self.learner, self._table(X, feature_names))
         return predictions
 
 

@@ -17,7 +17,7 @@ from streammoe.errors import ConfigError
 from streammoe.estimators.frames import beside, table_by_names, table_of, targets_by_names
 from streammoe.estimators.inspected import Inspected
 from streammoe.fields import Change
-from streammoe.model import checkpoint, learn_rows
+from streammoe.model import checkpoint, learn_rows, predicting
 from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
 from streammoe.model.learner import Learner
@@ -139,7 +139,7 @@ class MixtureOfExperts(Inspected):
     ) -> FloatArray:
         """Return log s(y|x) of each row, (n,), in the target's own units; nothing is learned."""
         y, _ = targets_by_names(self.learner.targets, y)
-        return self.learner.log_likelihood(self._table(X, feature_names), y)
+        return predicting.log_likelihood(self.learner, self._table(X, feature_names), y)
 
     def _table(self, X: AnyArray, feature_names: Sequence[Any] | None) -> Table:
         """Convert an array to predict from."""

@@ -11,6 +11,7 @@ from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import ClassifierArguments, named_after_class
 from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.experts import families
+from streammoe.model import predicting
 from streammoe.model.parameters import experts_in
 from streammoe.model.targets import ClassTarget, Label, likeliest
 from streammoe.options import ClassifierOptions, FeatureOptions, WarmUp, documented
@@ -78,7 +79,7 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
 
     def predict_proba_one(self, x: Mapping[Any, Any], **kwargs: Any) -> dict[Label, float]:
         """Predict the probability of each label at `x`; empty before a label is known."""
-        probabilities: dict[Label, float] = self.learner.predict_one(x)
+        probabilities: dict[Label, float] = predicting.predict_one(self.learner, x)
         return probabilities
 
     def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> Label | None:
@@ -90,7 +91,7 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
 
     def predict_proba_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
         """Predict the probability of each of `class_labels` for each row of X (n, P), shape (n, M)."""
-        probabilities: FloatArray = self.learner.predict(self._table(X, feature_names))
+        probabilities: FloatArray = predicting.predict(self.learner, self._table(X, feature_names))
         return probabilities
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> AnyArray:
@@ -99,8 +100,10 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
 
     def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """Predict the probability of each label for each row of a frame, with the frame's index."""
-        return frame_like(X, self.learner.predict(table_of(self.learner.encoder, X)), self.output_names)
+        return frame_like(X, predicting.predict(self.learner, table_of(self.learner.encoder, X)), self.output_names)
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """Predict the likeliest label for each row of a frame, with the frame's index."""
-        return series_like(X, likeliest(self.output_names, self.learner.predict(table_of(self.learner.encoder, X))))
+        return series_like(
+            X, likeliest(self.output_names, predicting.predict(self.learner, table_of(self.learner.encoder, X)))
+        )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 from river import base
 
 from streammoe.columns.kinds import ColumnKind
 from streammoe.distributions import ExpertNoise
+from streammoe.engine import mixture
+from streammoe.engine.diagnostics import diagnose
 from streammoe.engine.drift import Drift
 from streammoe.engine.members.average import Average
 from streammoe.engine.members.curved import Curved
@@ -16,8 +20,11 @@ from streammoe.engine.members.latest import Latest
 from streammoe.engine.members.one_expert import OneExpert
 from streammoe.engine.members.refitted import Refitted
 from streammoe.engine.portfolio import SINGLE
+from streammoe.kernels.shared import limited_step
+from streammoe.model import predicting
 from streammoe.model.learner import Learner
 from streammoe.model.parameters import parameters_of
+from streammoe.model.phases.streaming import Streaming
 from streammoe.options import Options
 from streammoe.types import FloatArray
 
@@ -50,7 +57,9 @@ class Inspected(base.Estimator):
         more events.
         The weights add up to 1. During warm-up there is no portfolio yet.
         """
-        return self.learner.member_weights
+        phase = self.learner.phase
+        portfolio = phase.portfolio if isinstance(phase, Streaming) else None
+        return {} if portfolio is None else portfolio.named_weights
 
     @property
     def is_classifier(self) -> bool:
@@ -139,21 +148,35 @@ class Inspected(base.Estimator):
     @property
     def last_drift(self) -> Drift | None:
         """The latest drift, with losses in the target's own units; None if there was none."""
-        return self.learner.last_drift
+        detector = self.learner.context.detector
+        found = None if detector is None else detector.last
+        if found is None:
+            return None
+        shift = sum(map(math.log, self.learner.encoder.scaler.target_scale.tolist()))
+        return found._replace(before=found.before + shift, after=found.after + shift)
 
     @property
     def step_size(self) -> float:
         """Step size γ of the next event."""
-        return self.learner.step_size
+        context, state = self.learner.context, self.learner.state
+        gamma = context.steps(self.n + 1)
+        if state is None:
+            return gamma
+        span = context.learning_options(len(state.masses)).span
+        return limited_step(gamma, state.masses, self.n + 1, span, context.steps.origin)
 
     @property
     def masses(self) -> FloatArray:
         """Return each expert's share of events, (K,): m_k / Σ m; NaN during warm-up."""
-        return self.learner.masses
+        state = self.learner.state
+        if state is None:
+            return np.full(self.learner.n_experts, np.nan)
+        shares: FloatArray = state.masses / state.masses.sum()
+        return shares
 
     def gate_one(self, x: Mapping[Any, Any]) -> FloatArray:
         """Return the gate's probabilities g_k(x), (K,); NaN during warm-up, where provisional experts come and go."""
-        return self.learner.gate(x)
+        return predicting.gate_one(self.learner, x)
 
     def experts(self) -> list[dict[str, Any]]:
         """Return diagnostics of each expert; empty during warm-up.
@@ -163,12 +186,29 @@ class Inspected(base.Estimator):
             own units; ``nearest``, the most similar expert, or None, and ``divergence`` from it in nats per event, or
             None; ``condition``: "alive", "starved" or "duplicate" (docs/experts.md).
         """
-        return self.learner.experts()
+        learner = self.learner
+        leader = learner.phase.leader
+        if leader is None:
+            return []
+        found = diagnose(learner.context.family, leader.state, leader.options)
+        scale = float(np.sum(np.log(learner.encoder.scaler.target_scale)))
+        alone = len(found.shares) == 1
+        return [
+            {
+                "share": float(found.shares[k]),
+                "loss": float(found.losses[k]) + scale,
+                "nearest": None if alone else int(found.nearest[k]),
+                "divergence": None if alone else float(found.divergences[k]),
+                "condition": "starved" if found.starved[k] else "duplicate" if found.duplicate[k] else "alive",
+            }
+            for k in range(len(found.shares))
+        ]
 
     @property
     def convergence_residual(self) -> float:
         """Return ‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted: near 0 at a stationary point; NaN during warm-up."""
-        return self.learner.convergence_residual
+        leader = self.learner.phase.leader
+        return math.nan if leader is None else mixture.convergence_residual(leader.residual)
 
     def is_finite(self) -> bool:
         """Return whether every number in the state is finite; anything else is a bug."""

@@ -13,6 +13,7 @@ from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import RegressorArguments, named_after_class
 from streammoe.estimators.frames import beside, check_frame, frame_like, table_of, targets_by_names
 from streammoe.experts import family_of
+from streammoe.model import predicting
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import experts_in
 from streammoe.model.targets import VectorTarget
@@ -88,7 +89,7 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
 
     def predict_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
         """Predict each output at `x` by the regression function ([MM] eq. 14); empty before anything was learned."""
-        predictions: dict[Any, float] = self.learner.predict_one(x)
+        predictions: dict[Any, float] = predicting.predict_one(self.learner, x)
         return predictions
 
     def predict_distribution_one(self, x: Mapping[Any, Any]) -> MultivariateMixture:
@@ -105,7 +106,7 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         """
         if not self.learner.targets.is_fixed:
             raise ConfigError("predict_distribution_one: the outputs are not known yet; learn an event first")
-        distribution: MultivariateMixture = self.learner.distribution(x)
+        distribution: MultivariateMixture = predicting.distribution_one(self.learner, x)
         return distribution
 
     # -- Many at once ----------------------------------------------------------------------------------------------
@@ -124,4 +125,4 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
 
     def predict_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """Predict each row of a frame by the regression function: one column per output, with the frame's index."""
-        return frame_like(X, self.learner.predict(table_of(self.learner.encoder, X)), self.output_names)
+        return frame_like(X, predicting.predict(self.learner, table_of(self.learner.encoder, X)), self.output_names)

@@ -11,6 +11,7 @@ from streammoe.distributions import Mixture
 from streammoe.estimators.arguments import RegressorArguments, named_after_class
 from streammoe.estimators.frames import series_like, table_of
 from streammoe.experts import family_of
+from streammoe.model import predicting
 from streammoe.model.targets import ScalarTarget
 from streammoe.options import (
     FeatureOptions,
@@ -75,7 +76,7 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         Members of a portfolio count by how small their errors were, so that the mean of the predicted distribution, in
         which they count by their likelihood, may be another one.
         """
-        prediction: float = self.learner.predict_one(x)
+        prediction: float = predicting.predict_one(self.learner, x)
         return prediction
 
     def predict_distribution_one(self, x: Mapping[Any, Any]) -> Mixture:
@@ -87,11 +88,11 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
 
         Components have the noise `expert`: they are normal, Student-t or Laplace distributions, for instance.
         """
-        distribution: Mixture = self.learner.distribution(x)
+        distribution: Mixture = predicting.distribution_one(self.learner, x)
         return distribution
 
     # -- Many at once ----------------------------------------------------------------------------------------------
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """Predict each row of a frame by the regression function, with the frame's index."""
-        return series_like(X, self.learner.predict(table_of(self.learner.encoder, X)))
+        return series_like(X, predicting.predict(self.learner, table_of(self.learner.encoder, X)))

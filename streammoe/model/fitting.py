@@ -22,6 +22,7 @@ from streammoe.model.context import Context
 from streammoe.model.learner import Learner
 from streammoe.model.phases.streaming import Streaming
 from streammoe.model.phases.warmup import Empty, Gathering, empty_buffer
+from streammoe.model.predicting import score
 from streammoe.types import BoolArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
@@ -99,7 +100,7 @@ def fit_gathered(
     context.reported = set()
     learner.start(state)
     warn_of_want(context, np.asarray(np.isnan(X).all(axis=0)), len(X), len(state.masses))
-    scores, _ = learner.score(X, Y)
+    scores, _ = score(learner, X, Y)
     return Fitted(descent, weights, Y, scores.losses, scores.predictions)
 
 

@@ -15,6 +15,7 @@ from streammoe.errors import InvalidEvent
 from streammoe.kernels.state import Trace
 from streammoe.model.lags import LagMemory
 from streammoe.model.learner import Learner
+from streammoe.model.predicting import score
 from streammoe.model.tables import Events, Table, raw_rows
 from streammoe.model.undo import poison_error
 from streammoe.types import BoolArray, FloatArray
@@ -101,7 +102,7 @@ def score_rows(learner: Learner, table: Table, targets: Any, *, traced: bool) ->
     unknown[list(rejected)] = True
     Y[unknown] = np.nan
     learned = ~np.isnan(Y[:, 0])
-    scores, _ = learner.score(learner.context.with_last(raw_rows(table, learner.encoder)), Y, traced=traced)
+    scores, _ = score(learner, learner.context.with_last(raw_rows(table, learner.encoder)), Y, traced=traced)
     losses = np.where(unknown, np.inf, np.where(learned, scores.losses, np.nan))
     return Outcome({}, learned, Y, losses, scores.predictions, scores.trace, scores.gates)
 
@@ -180,7 +181,7 @@ def _learn_new_label(learner: Learner, event: Events, *, traced: bool) -> Outcom
     """Make room for the new label of one screened row, and learn it."""
     # The label was unknown when the prediction was made, so it had no probability.
     table = Table(event.X, learner.encoder.fields, event.texts)
-    before, _ = learner.score(raw_rows(table, learner.encoder), None)
+    before, _ = score(learner, raw_rows(table, learner.encoder), None)
     learner.add_levels(event.texts)
     learner.admit(event.targets[0])
     target, _, _ = learner.targets.read(event.targets, 1)

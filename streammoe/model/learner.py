@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,22 +13,18 @@ from streammoe.columns.encoder import FLOATS, Encoder
 from streammoe.columns.kinds import ColumnKind, described, not_found
 from streammoe.columns.layout import NO_ADDITIONS, Additions, Layout
 from streammoe.columns.values import check_name, not_a_mapping
-from streammoe.engine import mixture, portfolio
-from streammoe.engine.diagnostics import diagnose
-from streammoe.engine.drift import Drift
+from streammoe.engine import mixture
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.kernels.event import UNSOUND, UNUSUAL
-from streammoe.kernels.shared import limited_step
 from streammoe.model.bound import Bound, Row
 from streammoe.model.checks import event_weight, names_in
 from streammoe.model.context import Context
-from streammoe.model.phases.contract import Phase, Served
-from streammoe.model.phases.provisional import in_units
+from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.streaming import Streaming
 from streammoe.model.phases.warmup import Empty
-from streammoe.model.tables import Events, Table, Texts, raw_rows
+from streammoe.model.tables import Events, Texts
 from streammoe.model.targets import Targets
 from streammoe.model.undo import Notes, Undo, poison_error
 from streammoe.options import ClassifierOptions, FeatureOptions, Options
@@ -96,6 +91,16 @@ class Learner:
     def targets(self) -> Targets:
         """Format of the targets."""
         return self.context.targets
+
+    @property
+    def state(self) -> MMState | None:
+        """The state of the mixture that serves; None before there is one."""
+        return None if self.phase.leader is None else self.phase.leader.state
+
+    @property
+    def n_experts(self) -> int:
+        """Number of experts of that mixture; the most that there may be before there is one."""
+        return self.context.options.most_experts if self.state is None else len(self.state.masses)
 
     # -- Learning one event --------------------------------------------------------------------------------------------
 
@@ -346,182 +351,11 @@ class Learner:
     def _widen(self, layout: Layout) -> None:
         self.phase.widen(self.context, self.context.moves(layout))
 
-    # -- Predicting ----------------------------------------------------------------------------------------------------
-
-    def _row(self, x: Mapping[Any, Any]) -> FloatArray:
-        """Encode an event that is to be predicted."""
-        return self.context.with_last(self.encoder.row(x))
-
-    def _rows(self, table: Table) -> FloatArray:
-        """Encode rows that are to be predicted; all have the same lags."""
-        return self.context.with_last(raw_rows(table, self.encoder))
-
-    def score(self, X: FloatArray, Y: FloatArray | None, *, traced: bool = False) -> tuple[mixture.Scores, FloatArray]:
-        """Score raw rows, and return their responsibilities, or without targets the gate's probabilities."""
-        context = self.context
-        targets = context.targets
-        served = self.phase.served(context)
-        if not served.members:
-            losses = np.full(len(X), np.nan)
-            return mixture.Scores(losses, targets.blank(len(X)), mixture.no_trace()), np.empty((len(X), 0))
-        scores, responsibilities = self._scored(served, X, Y, traced=traced)
-        if served.point is not None:
-            near, _ = self._scored(served.point, X, None)
-            scores = scores._replace(predictions=near.predictions)
-        return self._with_held(scores), responsibilities
-
-    def _scored(
-        self, served: Served, X: FloatArray, Y: FloatArray | None, *, traced: bool = False
-    ) -> tuple[mixture.Scores, FloatArray]:
-        """Score raw rows by what predicts, in the targets' own units."""
-        context = self.context
-        members, trust, encoder, means, _ = served
-        # Prediction never raises on range: values too large for their powers are clipped.
-        X = encoder.bounded(X)
-        W, R, unheld = encoder.designs(*encoder.hold(X))
-        scaler = encoder.scaler
-        Z = None if Y is None else (Y - scaler.target_center) / scaler.target_scale
-        scores, responsibilities = portfolio.score(
-            context.family,
-            members,
-            trust,
-            W,
-            R,
-            Z,
-            unheld=unheld,
-            n_outputs=context.targets.n_outputs,
-            means=means,
-            traced=traced,
-        )
-        return in_units(scores, scaler), responsibilities
-
-    def _with_held(self, scores: mixture.Scores) -> mixture.Scores:
-        """Hold predictions, in the targets' own units, to the targets seen; a density is what it is."""
-        if self.context.family.is_metric:
-            self.encoder.hold_predictions(scores.predictions)
-        return scores
-
-    def predict_one(self, x: Mapping[Any, Any]) -> Any:
-        """Predict one event, in the form of the targets."""
-        context, phase = self.context, self.phase
-        if isinstance(phase, Streaming):
-            row = context.encoder.plain_row(x)
-            if row is None or set(map(type, row)) != FLOATS:
-                row = context.encoder.row(x)[0].tolist()
-            found = phase.bound(context).predict(row)
-            if found is not None:
-                return found if isinstance(found, float) else context.targets.one(found)
-        scores, _ = self.score(self._row(x), None)
-        return context.targets.one(scores.predictions)
-
-    def distribution(self, x: Mapping[Any, Any]) -> Any:
-        """Return the distribution of the targets of an event, which are numbers."""
-        context = self.context
-        scores, _ = self.score(self._row(x), None, traced=True)
-        served = self.phase.served(context)
-        variances = [member.theta.variances for member in served.members]
-        within = np.concatenate(variances) if variances else None
-        return context.targets.distribution(scores.trace, within, served.encoder.scaler.target_scale)
-
-    def predict(self, table: Table) -> Any:
-        """Predict the rows of a table, in the form of the targets."""
-        scores, _ = self.score(self._rows(table), None)
-        return self.targets.many(scores.predictions)
-
-    def log_likelihood(self, table: Table, y: Any) -> FloatArray:
-        """Return log s(y|x) of each row of a table."""
-        n, targets = len(table.rows), self.targets
-        Y, novel, rejected = targets.read(targets.check_array(y, n), n)
-        if rejected:
-            raise rejected[min(rejected)]
-        Y[novel] = np.nan
-        scores, _ = self.score(self._rows(table), Y)
-        # A class that the model has never encountered has no probability.
-        return np.where(novel, -np.inf, -scores.losses)
-
-    def gate(self, x: Mapping[Any, Any]) -> FloatArray:
-        """Return the gate's probabilities (K,); NaN before there is a mixture."""
-        _, shares = self.score(self._row(x), None)
-        return self._of_mixture(shares)
-
-    def _of_mixture(self, values: FloatArray) -> FloatArray:
-        return self._no_masses() if self.phase.leader is None else values[0]
-
-    def _no_masses(self) -> FloatArray:
-        return np.full(self.context.options.most_experts, np.nan)
-
-    # -- Looking inside ------------------------------------------------------------------------------------------------
-
-    @property
-    def step_size(self) -> float:
-        """Step size γ of the next event."""
-        steps, state = self.context.steps, self.state
-        gamma = steps(self.n + 1)
-        if state is None:
-            return gamma
-        span = self.context.learning_options(len(state.masses)).span
-        return limited_step(gamma, state.masses, self.n + 1, span, steps.origin)
-
-    @property
-    def state(self) -> MMState | None:
-        """The state of the mixture that serves; None before there is one."""
-        return None if self.phase.leader is None else self.phase.leader.state
-
-    @property
-    def masses(self) -> FloatArray:
-        """Each expert's share of events, (K,): m_k / Σ m; NaN before there is a mixture."""
-        state = self.state
-        if state is None:
-            return self._no_masses()
-        shares: FloatArray = state.masses / state.masses.sum()
-        return shares
-
-    @property
-    def member_weights(self) -> dict[str, float]:
-        """The weight of each member of the portfolio, by its name; empty if there is none."""
-        members = self.phase.portfolio if isinstance(self.phase, Streaming) else None
-        return {} if members is None else members.named_weights
-
-    @property
-    def convergence_residual(self) -> float:
-        """‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted; NaN before there is a mixture."""
-        leader = self.phase.leader
-        return float("nan") if leader is None else mixture.convergence_residual(leader.residual)
-
-    @property
-    def last_drift(self) -> Drift | None:
-        """The latest drift, if any, with losses in the target's own units."""
-        detector = self.context.detector
-        found = None if detector is None else detector.last
-        if found is None:
-            return None
-        shift = sum(map(math.log, self.encoder.scaler.target_scale.tolist()))
-        return found._replace(before=found.before + shift, after=found.after + shift)
-
     def reservoir_rows(self) -> ReservoirRows:
         """Return the sample of the events learned so far; without the option `reservoir` it has no rows."""
         fields, reservoir = self.encoder.fields, self.context.reservoir
         sample = (Reservoir(0, 0) if reservoir is None else reservoir).rows(len(fields))
         return ReservoirRows(list(fields), *sample)
-
-    def experts(self) -> list[dict[str, Any]]:
-        """Return diagnostics of each expert; empty before there is a mixture."""
-        leader = self.phase.leader
-        if leader is None:
-            return []
-        found = diagnose(self.context.family, leader.state, leader.options)
-        scale = float(np.sum(np.log(self.encoder.scaler.target_scale)))
-        alone = len(found.shares) == 1
-        return [
-            {
-                "share": float(found.shares[k]),
-                "loss": float(found.losses[k]) + scale,
-                "nearest": None if alone else int(found.nearest[k]),
-                "divergence": None if alone else float(found.divergences[k]),
-                "condition": "starved" if found.starved[k] else "duplicate" if found.duplicate[k] else "alive",
-            }
-            for k in range(len(found.shares))
-        ]
 
     # -- External changes ----------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from streammoe.experts import Parameters
 from streammoe.model import fitting
 from streammoe.model.common_rows import events_of, reservoir_events
 from streammoe.model.learner import Learner
+from streammoe.model.predicting import score
 from streammoe.types import FloatArray
 
 ROUNDS = 40
@@ -73,7 +74,7 @@ def have_forgotten(learners: Sequence[Learner], new: Learner) -> bool:
         if not len(X):
             continue
         theirs = events_of(new, learner)
-        apart = learner.score(X, Y)[0].losses - new.score(theirs.X, theirs.Y)[0].losses
+        apart = score(learner, X, Y)[0].losses - score(new, theirs.X, theirs.Y)[0].losses
         if np.average(apart, weights=weights) > MOST_LOSS * n_free / learner.n:
             return True
     return False
@@ -89,4 +90,4 @@ def _objective(em: Em, theta: Parameters) -> float:
 def _n_free(new: Learner) -> int:
     encoder = new.encoder
     sizes = new.targets.n_outputs, encoder.n_gate_features, encoder.n_expert_features
-    return n_parameters(new.context.family, len(new.masses), *sizes)
+    return n_parameters(new.context.family, new.n_experts, *sizes)

@@ -31,6 +31,7 @@ from streammoe.model.learner import Learner
 from streammoe.model.phases.contract import Phase, Served
 from streammoe.model.phases.streaming import Streaming
 from streammoe.model.phases.warmup import Empty, Rows, joined_rows
+from streammoe.model.predicting import score
 from streammoe.scaleout import partitioned
 from streammoe.scaleout.partitioned import PartitionedEm, Parts
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
@@ -259,7 +260,7 @@ def score_sums(learner: Learner, rows: Rows) -> Sums:
     """Return Σ w, Σ w · loss in the target's own units, and Σ w · squared error, or of correct labels, of a part."""
     X, Y, weights = rows
     X = np.pad(X, [(0, 0), (0, len(learner.encoder.fields) - X.shape[1])], constant_values=np.nan)
-    scores, _ = learner.score(X, Y)
+    scores, _ = score(learner, X, Y)
     if learner.context.family.is_metric:
         each = ((Y - scores.predictions) ** 2).mean(axis=1)
     else:

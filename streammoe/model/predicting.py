@@ -1,0 +1,119 @@
+"""What a model predicts, by one event and by many; nothing is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from streammoe.columns.encoder import FLOATS
+from streammoe.engine import mixture, portfolio
+from streammoe.model.learner import Learner
+from streammoe.model.phases.contract import Served
+from streammoe.model.phases.provisional import in_units
+from streammoe.model.phases.streaming import Streaming
+from streammoe.model.tables import Table, raw_rows
+from streammoe.types import FloatArray
+
+
+def score(
+    learner: Learner, X: FloatArray, Y: FloatArray | None, *, traced: bool = False
+) -> tuple[mixture.Scores, FloatArray]:
+    """Score raw rows, and return their responsibilities, or without targets the gate's probabilities."""
+    context = learner.context
+    served = learner.phase.served(context)
+    if not served.members:
+        losses = np.full(len(X), np.nan)
+        return mixture.Scores(losses, context.targets.blank(len(X)), mixture.no_trace()), np.empty((len(X), 0))
+    scores, responsibilities = _scored(learner, served, X, Y, traced=traced)
+    if served.point is not None:
+        near, _ = _scored(learner, served.point, X, None)
+        scores = scores._replace(predictions=near.predictions)
+    if context.family.is_metric:
+        # A prediction is held to the targets seen; a density is what it is.
+        context.encoder.hold_predictions(scores.predictions)
+    return scores, responsibilities
+
+
+def _scored(
+    learner: Learner, served: Served, X: FloatArray, Y: FloatArray | None, *, traced: bool = False
+) -> tuple[mixture.Scores, FloatArray]:
+    """Score raw rows by what predicts, in the targets' own units."""
+    context = learner.context
+    members, trust, encoder, means, _ = served
+    # Prediction never raises on range: values too large for their powers are clipped.
+    X = encoder.bounded(X)
+    W, R, unheld = encoder.designs(*encoder.hold(X))
+    scaler = encoder.scaler
+    Z = None if Y is None else (Y - scaler.target_center) / scaler.target_scale
+    scores, responsibilities = portfolio.score(
+        context.family,
+        members,
+        trust,
+        W,
+        R,
+        Z,
+        unheld=unheld,
+        n_outputs=context.targets.n_outputs,
+        means=means,
+        traced=traced,
+    )
+    return in_units(scores, scaler), responsibilities
+
+
+def predict_one(learner: Learner, x: Mapping[Any, Any]) -> Any:
+    """Predict one event, in the form of the targets."""
+    context, phase = learner.context, learner.phase
+    if isinstance(phase, Streaming):
+        row = context.encoder.plain_row(x)
+        if row is None or set(map(type, row)) != FLOATS:
+            row = context.encoder.row(x)[0].tolist()
+        found = phase.bound(context).predict(row)
+        if found is not None:
+            return found if isinstance(found, float) else context.targets.one(found)
+    scores, _ = score(learner, _row(learner, x), None)
+    return context.targets.one(scores.predictions)
+
+
+def distribution_one(learner: Learner, x: Mapping[Any, Any]) -> Any:
+    """Return the distribution of the targets of an event, which are numbers."""
+    scores, _ = score(learner, _row(learner, x), None, traced=True)
+    served = learner.phase.served(learner.context)
+    variances = [member.theta.variances for member in served.members]
+    within = np.concatenate(variances) if variances else None
+    return learner.targets.distribution(scores.trace, within, served.encoder.scaler.target_scale)
+
+
+def gate_one(learner: Learner, x: Mapping[Any, Any]) -> FloatArray:
+    """Return the gate's probabilities (K,); NaN before there is a mixture."""
+    _, shares = score(learner, _row(learner, x), None)
+    return np.full(learner.n_experts, np.nan) if learner.state is None else shares[0]
+
+
+def predict(learner: Learner, table: Table) -> Any:
+    """Predict the rows of a table, in the form of the targets."""
+    scores, _ = score(learner, _rows(learner, table), None)
+    return learner.targets.many(scores.predictions)
+
+
+def log_likelihood(learner: Learner, table: Table, y: Any) -> FloatArray:
+    """Return log s(y|x) of each row of a table."""
+    n, targets = len(table.rows), learner.targets
+    Y, novel, rejected = targets.read(targets.check_array(y, n), n)
+    if rejected:
+        raise rejected[min(rejected)]
+    Y[novel] = np.nan
+    scores, _ = score(learner, _rows(learner, table), Y)
+    # A class that the model has never encountered has no probability.
+    return np.where(novel, -np.inf, -scores.losses)
+
+
+def _row(learner: Learner, x: Mapping[Any, Any]) -> FloatArray:
+    """Encode an event that is to be predicted."""
+    return learner.context.with_last(learner.encoder.row(x))
+
+
+def _rows(learner: Learner, table: Table) -> FloatArray:
+    """Encode rows that are to be predicted; all have the same lags."""
+    return learner.context.with_last(raw_rows(table, learner.encoder))
