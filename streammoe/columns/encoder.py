@@ -182,15 +182,10 @@ class Encoder(Noticed):
         columns = self.columns.extended(Additions(names, kinds=() if kinds is None else tuple(kinds)))
         self.use(replace(columns, awaited=tuple(awaited)))
 
-    def additions(self, event: Mapping[Any, object]) -> Additions:
-        """Return the fields and levels of `event` that learning it would add; see `Columns`."""
-        return self.columns.additions(event)
-
-    def append_levels(self, levels: Iterable[tuple[Any, str]]) -> None:
+    def append_levels(self, levels: Sequence[tuple[Any, str]]) -> None:
         """Add a column for each new level, (field, text), of known fields, in this order; see `Columns.arrivals`."""
-        new = tuple(levels)
-        self.use(self.columns.extended(Additions(levels=new)))
-        self._notice_mixed(new)
+        self.use(self.columns.extended(Additions(levels=tuple(levels))))
+        self._notice_mixed(levels)
 
     def row(self, event: Mapping[Any, object], additions: Additions = NO_ADDITIONS) -> FloatArray:
         """Encode one event as a raw row (1, F), or (1, F + new fields) with the codes that new levels will get.

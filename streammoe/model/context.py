@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.bounds import MAX_BUFFER_BYTES, MAX_STATE_BYTES, buffer_bytes, model_bytes
 from streammoe.columns.encoder import Encoder
 from streammoe.columns.fitting import codes_in, fit_scaler, plausible_inputs, plausible_targets
 from streammoe.columns.kinds import ColumnKind, GivenKinds
-from streammoe.columns.layout import Additions, Layout, padded
+from streammoe.columns.layout import Layout
 from streammoe.columns.scaling import Scaler, come_from_a_running_scaler
 from streammoe.engine import em, mixture, warmup
 from streammoe.engine.cost import Shape
@@ -22,7 +21,7 @@ from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job
 from streammoe.engine.members.curved import MOST_FEATURES, Curved, terms_of
 from streammoe.engine.mixture import Candidate
-from streammoe.engine.portfolio import SINGLE, Portfolio
+from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.recent import RecentEvents
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState
@@ -373,52 +372,6 @@ class Context(Noticed):
     def ranged(self, targets: FloatArray) -> FloatArray:
         """Return targets for range checks: class indexes are exempt, but NaN still means "no target"."""
         return targets if self.family.is_metric else 0.0 * targets
-
-    def state_bytes(self, gate_features: int, expert_features: int) -> int:
-        """Return the size of the largest state that a model of so many features has, in a warm-up or after it.
-
-        Buffered rows are not counted, nor what there is only for a while: the mixture of a fit until it takes over. The
-        one expert of a warm-up has a gate of its own features.
-        """
-        options, p_w, p_v = self.options, padded(gate_features), padded(expert_features)
-        n_rows, is_portfolio = self.family.n_rows(self.targets.most_outputs), options.has_portfolio
-        curved = model_bytes(1, n_rows, 0, MOST_FEATURES) if options.has_curved else 0
-        K = options.most_experts
-
-        def learning(n_alone: int) -> int:
-            return model_bytes(K + n_alone, n_rows, p_w, p_v)
-
-        if options.warmup.size == 0:  # no members on trial begin then
-            return learning(is_portfolio) + curved
-        streaming = learning(is_portfolio * (1 + len(SINGLE)))
-        warm_up = model_bytes(1, n_rows, p_v, p_v)
-        if is_portfolio:
-            warm_up += model_bytes(1, n_rows, 0, p_v)
-        if self.has_provisional:
-            warm_up += learning(0)
-        return max(streaming, warm_up) + curved
-
-    def excess(self, additions: Additions) -> str | None:
-        """Return an error message if the model would become too large with these fields and levels."""
-        options = self.options
-        K, (p_w, p_v) = options.most_experts, self.encoder.widths_with(additions)
-        size = self.state_bytes(p_w, p_v)
-        if size > MAX_STATE_BYTES:
-            return (
-                f"a model of {K:,} experts with {p_v:,} features, and {p_w:,} of the gate, would take "
-                f"{size / 2**30:,.1f} GiB, and {MAX_STATE_BYTES >> 30} GiB is the most: give fewer features or levels "
-                "(max_levels), or lower degree, gate_degree or n_experts"
-            )
-        buffers = {"warmup": options.warmup.size or 0, "reservoir": options.reservoir}
-        for name, rows in buffers.items():
-            size = buffer_bytes(rows, p_w, p_v)
-            if size > MAX_BUFFER_BYTES:
-                return (
-                    f"{rows:,} events with {p_v:,} features would take {size / 2**30:,.1f} GiB, and "
-                    f"{MAX_BUFFER_BYTES >> 30} GiB is the most: lower {name}, degree or gate_degree, or give fewer "
-                    "features"
-                )
-        return None
 
 
 def _leaving_out(

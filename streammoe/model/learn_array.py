@@ -14,7 +14,7 @@ from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.model.checks import event_weights
 from streammoe.model.learn_rows import Outcome, learn_run, learn_wider_run
-from streammoe.model.learner import SETTLED_AT, Learner
+from streammoe.model.learner import SETTLED_AT, Learner, warn_of_columns
 from streammoe.model.tables import Events, Table, ordered_rows
 from streammoe.model.undo import poison_error
 from streammoe.text import shown
@@ -48,7 +48,7 @@ def learn_array(
     weights, before = event_weights(weights, n), learner.n
     losses = _learn_weighted(learner, table, y, weights)
     if before < SETTLED_AT <= learner.n:
-        learner.warn_of_columns()
+        warn_of_columns(learner.context)
     return losses
 
 

@@ -16,6 +16,7 @@ from streammoe.kernels.state import Trace
 from streammoe.model.lags import LagMemory
 from streammoe.model.learner import Learner
 from streammoe.model.predicting import score
+from streammoe.model.size import excess
 from streammoe.model.tables import Events, Table, raw_rows
 from streammoe.model.undo import poison_error
 from streammoe.types import BoolArray, FloatArray
@@ -60,7 +61,7 @@ def introduce(
     target, _, rejected = learner.targets.read(targets, 1)
     if rejected:
         raise rejected[0]
-    if problem := learner.context.excess(Additions(tuple(names), kinds=() if kinds is None else tuple(kinds))):
+    if problem := excess(learner.context, Additions(tuple(names), kinds=() if kinds is None else tuple(kinds))):
         raise InvalidEvent(problem, reason="too_many_columns")
     trial = learner.context.new_encoder(names, kinds)
     trial.take(trial.columns.with_lags(row), target)

@@ -24,6 +24,7 @@ from streammoe.model.context import Context
 from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.streaming import Streaming
 from streammoe.model.phases.warmup import Empty
+from streammoe.model.size import excess
 from streammoe.model.tables import Events, Texts
 from streammoe.model.targets import Targets
 from streammoe.model.undo import Notes, Undo, poison_error
@@ -123,7 +124,7 @@ class Learner:
             if not hasattr(x, "items"):
                 raise not_a_mapping(x)
             x = dict(x.items())  # a row of a frame
-        additions = context.encoder.additions(x)
+        additions = context.encoder.columns.additions(x)
         row = context.encoder.row(x, additions)
         if weight == 0.0:
             return
@@ -132,7 +133,7 @@ class Learner:
         elif context.encoder.levels:
             context.encoder.notice_unplaced(row, target)
         if self.n == SETTLED_AT:
-            self.warn_of_columns()
+            warn_of_columns(self.context)
 
     def _learn_plain(self, x: Mapping[Any, Any], y: Any) -> bool:
         """Learn an event of weight 1 that has nothing but floats, if it is usual; return whether it was learned."""
@@ -211,26 +212,6 @@ class Learner:
         for row, target, weight in notes.events():
             self.take(row, target)
             self.learn(row, target, weight)
-
-    def warn_of_columns(self) -> None:
-        """Warn once of numbers that came as text, and of names in the arguments that no event had a value of."""
-        context, encoder = self.context, self.context.encoder
-        if NOT_FOUND in context.reported:
-            return
-        for name in encoder.numbers_as_text:
-            LOGGER.warning(
-                "%s: came as text, which makes it a column of categories, but each value so far is a number, such as "
-                "%s; if it is one, convert it with float() and start over; if it is a code, name it in categorical",
-                name,
-                shown(next(iter(encoder.levels[name]))),
-            )
-        columns = [*encoder.own_fields, *encoder.columns.awaited]
-        named = encoder.columns.given._asdict()
-        named["lags.inputs"] = named.pop("lagged")
-        unseen = {name: set(given) - set(columns) for name, given in named.items()}
-        if any(unseen.values()):
-            context.reported.add(NOT_FOUND)
-            LOGGER.warning("%s", not_found({name: names for name, names in unseen.items() if names}, columns))
 
     def _learn_event(
         self, row: FloatArray, target: FloatArray, additions: Additions, weight: float, new_label: Any
@@ -311,7 +292,7 @@ class Learner:
         if not additions:
             context.encoder.take(rows, ranged)
             return
-        if problem := context.excess(additions):
+        if problem := excess(context, additions):
             raise InvalidEvent(problem, reason="too_many_columns", row=0)
         layout = context.encoder.layout
         context.encoder.take(rows, ranged, additions)
@@ -342,7 +323,7 @@ class Learner:
 
     def _append(self, levels: Sequence[tuple[Any, str]]) -> None:
         if levels:
-            if problem := self.context.excess(Additions((), tuple(levels))):
+            if problem := excess(self.context, Additions((), tuple(levels))):
                 raise ConfigError(problem)
             layout = self.context.encoder.layout
             self.context.encoder.append_levels(levels)
@@ -387,7 +368,7 @@ class Learner:
         names = names_in(names, "set_columns")
         for name in names:
             check_name(name, place="set_columns")
-        if problem := self.context.excess(Additions(tuple(names), kinds=() if kinds is None else tuple(kinds))):
+        if problem := excess(self.context, Additions(tuple(names), kinds=() if kinds is None else tuple(kinds))):
             raise ConfigError(problem)
         encoder.set_columns(names, kinds, awaited)
         self.undo.forget()
@@ -423,3 +404,24 @@ class Learner:
     def restore(self, snapshot: Snapshot) -> None:
         """Restore a snapshot, which must not be used afterwards."""
         self.context, self.phase = snapshot
+
+
+def warn_of_columns(context: Context) -> None:
+    """Warn once of numbers that came as text, and of names in the arguments that no event had a value of."""
+    encoder = context.encoder
+    if NOT_FOUND in context.reported:
+        return
+    for name in encoder.numbers_as_text:
+        LOGGER.warning(
+            "%s: came as text, which makes it a column of categories, but each value so far is a number, such as "
+            "%s; if it is one, convert it with float() and start over; if it is a code, name it in categorical",
+            name,
+            shown(next(iter(encoder.levels[name]))),
+        )
+    columns = [*encoder.own_fields, *encoder.columns.awaited]
+    named = encoder.columns.given._asdict()
+    named["lags.inputs"] = named.pop("lagged")
+    unseen = {name: set(given) - set(columns) for name, given in named.items()}
+    if any(unseen.values()):
+        context.reported.add(NOT_FOUND)
+        LOGGER.warning("%s", not_found({name: names for name, names in unseen.items() if names}, columns))

@@ -29,7 +29,7 @@ def encoder(columns=(), *, categorical=(), timestamps=(), **given):
 
 def take(into, event, target=0.0):
     """What learning does with an event before it reaches the kernels."""
-    additions = into.additions(event)
+    additions = into.columns.additions(event)
     row = into.row(event, additions)
     into.take(row, np.array([[target]]), additions)
     return row[0]

@@ -1,0 +1,57 @@
+"""How large a model may become."""
+
+from __future__ import annotations
+
+from streammoe.bounds import MAX_BUFFER_BYTES, MAX_STATE_BYTES, buffer_bytes, model_bytes
+from streammoe.columns.layout import Additions, padded
+from streammoe.engine.members.curved import MOST_FEATURES
+from streammoe.engine.portfolio import SINGLE
+from streammoe.model.context import Context
+
+
+def excess(context: Context, additions: Additions) -> str | None:
+    """Return an error message if the model would become too large with these fields and levels."""
+    options = context.options
+    K, (p_w, p_v) = options.most_experts, context.encoder.widths_with(additions)
+    size = _state_bytes(context, p_w, p_v)
+    if size > MAX_STATE_BYTES:
+        return (
+            f"a model of {K:,} experts with {p_v:,} features, and {p_w:,} of the gate, would take "
+            f"{size / 2**30:,.1f} GiB, and {MAX_STATE_BYTES >> 30} GiB is the most: give fewer features or levels "
+            "(max_levels), or lower degree, gate_degree or n_experts"
+        )
+    buffers = {"warmup": options.warmup.size or 0, "reservoir": options.reservoir}
+    for name, rows in buffers.items():
+        size = buffer_bytes(rows, p_w, p_v)
+        if size > MAX_BUFFER_BYTES:
+            return (
+                f"{rows:,} events with {p_v:,} features would take {size / 2**30:,.1f} GiB, and "
+                f"{MAX_BUFFER_BYTES >> 30} GiB is the most: lower {name}, degree or gate_degree, or give fewer "
+                "features"
+            )
+    return None
+
+
+def _state_bytes(context: Context, gate_features: int, expert_features: int) -> int:
+    """Return the size of the largest state that a model of so many features has, in a warm-up or after it.
+
+    Buffered rows are not counted, nor what there is only for a while: the mixture of a fit until it takes over. The
+    one expert of a warm-up has a gate of its own features.
+    """
+    options, p_w, p_v = context.options, padded(gate_features), padded(expert_features)
+    n_rows, is_portfolio = context.family.n_rows(context.targets.most_outputs), options.has_portfolio
+    curved = model_bytes(1, n_rows, 0, MOST_FEATURES) if options.has_curved else 0
+    K = options.most_experts
+
+    def learning(n_alone: int) -> int:
+        return model_bytes(K + n_alone, n_rows, p_w, p_v)
+
+    if options.warmup.size == 0:  # no members on trial begin then
+        return learning(is_portfolio) + curved
+    streaming = learning(is_portfolio * (1 + len(SINGLE)))
+    warm_up = model_bytes(1, n_rows, p_v, p_v)
+    if is_portfolio:
+        warm_up += model_bytes(1, n_rows, 0, p_v)
+    if context.has_provisional:
+        warm_up += learning(0)
+    return max(streaming, warm_up) + curved
