@@ -11,8 +11,8 @@ PYTEST_ARGS ?=
 WORKERS ?= auto
 # Of the fast tests and the slow ones, both at once: make test HALVES=1 runs one after the other.
 HALVES ?= 2
-# One more than there are cores for tests that wait for brokers, disks and each other.
-WAITING = $(if $(filter auto,$(WORKERS)),$$(($$(getconf _NPROCESSORS_ONLN) + 1)),$(WORKERS))
+# Two more than there are cores for tests that wait for brokers, disks and each other.
+WAITING = $(if $(filter auto,$(WORKERS)),$$(($$(getconf _NPROCESSORS_ONLN) + 2)),$(WORKERS))
 # By file, because its tests share expensive fixtures; in folder order, so that the longest waits start first.
 BY_FILE = --dist loadfile --no-loadscope-reorder
 DEMO_ARGS ?=

@@ -62,7 +62,7 @@ class StdinSource(Source):
             name="stdin",
             format=settings.format,
             start=0,
-            location={"stdin": datetime.now(UTC).isoformat()},
+            location={"stdin": datetime.now(UTC).isoformat()},  # noqa: TID251 - a name
         )
         self._skipped = 0
 

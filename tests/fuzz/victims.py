@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import logging
 import shutil
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,22 +13,11 @@ from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, SourceError, StreammoeError
 from streammoe.persistence import CheckpointStore, read_checkpoint
+from tests.unit.estimators.damages import quiet
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(120, 3))
 Y = np.where(X[:, 0] > 0, X[:, 1], -X[:, 2])
-
-
-@contextlib.contextmanager
-def quiet():
-    """Numbers that overflow are no finding, and neither is a line in the log."""
-    logging.disable()
-    try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore", RuntimeWarning)
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 class Victim:

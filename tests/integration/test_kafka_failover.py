@@ -24,7 +24,7 @@ from tests.kafka_lab.cluster import GROUPS, TRANSACTIONS, Cluster
 from tests.kafka_lab.lab import Daemon, Producer, wait_until
 from tests.kafka_lab.topics import Topics
 
-SHORT = ("events", GROUPS, TRANSACTIONS)
+SHORT = ("events", TRANSACTIONS)
 LONG = ("events", "predictions", GROUPS, TRANSACTIONS) * int(os.environ.get("STREAMMOE_ROUNDS", "3"))
 """The topics whose leader is killed, in this order."""
 DIFFERENT, TIMES = 10_000, 50
@@ -114,7 +114,6 @@ def test_learning_and_transactional_predictions_outlive_any_one_node(cluster, to
     assert undisturbed.finish()["state_digest"] == daemon.metadata["state_digest"]
 
 
-@pytest.mark.both_clients
 def test_a_partition_without_a_leader_is_named_and_holds_up_no_other_and_is_read_once_when_it_has_one(cluster, topics):
     topic = f"alone-{uuid.uuid4().hex[:8]}"
     alone = {"assignments": {0: [1], 1: [2]}, "configs": {"min.insync.replicas": "1"}}

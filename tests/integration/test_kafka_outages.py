@@ -5,7 +5,6 @@ kills, each with another seed.
 """
 
 import json
-import logging
 import os
 import random
 import signal
@@ -29,7 +28,6 @@ from streammoe_connectors.kafka.background import in_background
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.integration.kafka_clients import (
     numbers,
-    opened,
     polled_until,
     records_of,
     rows,
@@ -129,7 +127,7 @@ def test_labels_on_one_partition_that_is_still_filled_end_as_without_kills(morta
 @pytest.mark.process
 @pytest.mark.parametrize("seed", ROUNDS)
 def test_a_backlog_of_partitions_ends_so_too_and_each_prediction_is_seen_once(mortal_topics, tmp_path, seed):
-    chance, n = random.Random(seed), 4_000
+    chance, n = random.Random(seed), 2_000
     topic = mortal_topics.create(partitions=2)
     for partition in (0, 1):
         lines = objects(*events(n // 2, 2 * seed + partition))
@@ -225,7 +223,7 @@ def test_source_and_sinks_wait_for_a_broker_that_is_not_there_yet_and_outlive_on
             found += records_of(batch)
         polled_until(source, lambda: not source.status().connected, "it is noticed")
         before = source.status().counters.get("reconnected")
-        for _ in range(50):
+        for _ in range(15):
             assert source.poll(0.1) is None
             assert not source.status().connected, "there is no broker"
         assert source.status().counters.get("reconnected") == before
@@ -382,30 +380,6 @@ def test_a_transaction_that_is_open_for_too_long_ends_it(mortal_topics, transact
     assert setup.seen() == []
 
 
-def test_a_login_opens_the_way_and_a_wrong_one_does_not_and_passwords_are_seen_nowhere(
-    mortal_topics, mortals, caplog, tmp_path
-):
-    name, password = mortal_topics.create(), tmp_path / "password"
-    mortal_topics.fill(name, [b"a"])
-    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"}
-    settings = settings_of(mortals[1], name, sasl_plain_password={"file": str(password)}, **login)
-    password.write_text("hunter2\n")
-    with opened(settings) as source:
-        assert take(source, 1)[0] == [b"a"]
-        child = Path(f"/proc/{source._process.pid}")
-        assert b"hunter2" not in child.joinpath("cmdline").read_bytes() + child.joinpath("environ").read_bytes()
-    password.write_text("hunter3\n")
-    source = KafkaSource(settings)
-    try:
-        source.seek(None)
-        with caplog.at_level(logging.DEBUG):
-            wait_until(lambda: source.prepare(0.2) or "WARNING" in caplog.text, "it is reported")
-        assert not source.status().ready
-    finally:
-        source.close()
-    assert "hunter" not in caplog.text + repr(settings) + repr(source.status())
-
-
 @pytest.mark.both_clients
 def test_a_login_that_is_rejected_while_running_is_named_and_read_again(mortals, mortal_topics, caplog, tmp_path):
     broker, address = mortals
@@ -441,13 +415,12 @@ def test_a_login_that_is_rejected_while_running_is_named_and_read_again(mortals,
         sink.flush()
         take(source, 20)
         polled_until(source, lambda: source.status().connected and not source.status().refused, "all is well")
+        assert sorted(set(versions(mortal_topics.read(name)))) == list(range(30))
     finally:
         sink.close()
         source.close()
         broker.properties[module] = before
-        broker.kill9()
-        broker.start()
-    assert sorted(set(versions(mortal_topics.read(name)))) == list(range(30))
+        broker.kill9()  # the next test starts it with them
     warnings = [record for record in caplog.records if record.name == "streammoe.kafka"]
     assert [record.levelname for record in warnings] == ["WARNING"] * 2
     assert "hunter" not in caplog.text

@@ -132,32 +132,6 @@ def test_offsets_that_a_transaction_holds_are_waited_for(topics, client):
         consumer.close()
 
 
-@pytest.mark.both_clients
-def test_a_copy_of_a_checkpoint_folder_is_refused_beside_its_original(topics):
-    name = topics.create()
-    topics.fill(name, ["a"])
-    settings = settings_of(topics.address, name, owner_seconds=3)
-    with opened(settings) as original:
-        position = take(original, 1)[1].end
-        original.commit(position, 7)
-        with opened(settings, position) as twin, pytest.raises(SourceError, match="copy"):  # noqa: PT012 - after some polls
-            twin.commit(position, 7)
-            while True:
-                assert twin.poll(30.0) is None
-        topics.fill(name, ["b"])
-        original.commit(take(original, 1)[1].end, 8)
-        wait_until(lambda: original.poll(0.1) is None, "it goes on")
-
-
-def test_a_mark_from_a_clock_that_is_ahead_holds_as_long_as_any_other(topics, group_of):
-    name = topics.create()
-    settings = settings_of(topics.address, name, owner_seconds=2)
-    group_of(name, settings.group).write(0, "somebody", time.time() + 3_600)
-    began = time.monotonic()
-    with opened(settings):
-        assert 2 <= time.monotonic() - began < 600
-
-
 def test_a_child_that_is_killed_ends_the_daemon(topics):
     with opened(settings_of(topics.address, topics.create())) as source:
         os.kill(source._process.pid, signal.SIGKILL)

@@ -8,33 +8,10 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from scripts import kafka_broker
-from tests.kafka_lab.broker import Broker, BrokerError, SharedBroker
 from tests.kafka_lab.lab import wait_until
 
-
-@pytest.fixture
-def programs(tmp_path, monkeypatch):
-    """Puts programs of the test's own on PATH, and no others but a shell's; Maven is among them."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-    def write(name, script):
-        path = folder / name
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-
-    write("mvn", f'for a; do case $a in *File=*) echo {tmp_path} > "${{a#*=}}";; esac; done')
-    return write
-
-
 ROOT = Path(__file__).parents[2]
-JAVA = "echo 'openjdk version \"17.0.1\" 2025-04-15' >&2"
 
 
 def test_a_process_with_the_settings_of_the_folder_is_ours_and_no_other_that_has_its_pid(tmp_path):
@@ -48,15 +25,6 @@ def test_a_process_with_the_settings_of_the_folder_is_ours_and_no_other_that_has
         process.kill()
         process.wait()
     assert kafka_broker.running(tmp_path) is None
-
-
-def test_a_broker_that_ends_leaves_no_process_and_its_last_words(programs, tmp_path):
-    programs("java", f"{JAVA}; [ $1 = -version ] || echo 'out of luck' >&2; exit 3")
-    one = Broker(tmp_path / "data")
-    for start in (one.start, lambda: SharedBroker(tmp_path / "shared")):
-        with pytest.raises(BrokerError, match="out of luck"):
-            start()
-    assert one.pid is None
 
 
 def test_make_kafka_up_installs_the_extra_and_no_tool_of_development(tmp_path):

@@ -94,13 +94,6 @@ def test_columns_are_what_the_schema_says(here):
         assert (describe_checkpoint(f"state-{i}")["features"], summary.learned) == (features, learned), flags
 
 
-def test_averages_over_times_are_warned_of(here, caplog):
-    times, average = "schema.timestamps=['a']", "model.serve=polyak"
-    for n_warnings, flags in ((0, [times]), (0, [times, average, "model.averaging=none"]), (1, [times, average])):
-        with opened(*flags):
-            assert [record.levelname for record in caplog.records].count("WARNING") == n_warnings
-
-
 # --- opening and closing --------------------------------------------------------------------------------------------
 
 
@@ -205,8 +198,3 @@ def test_labels_that_come_later_are_learned_and_their_limits_may_change(later):
     Path("data-2.jsonl").write_text('{"id": "new", "a": 1, "b": 2}\n{"id": "k199", "y": 1}\n')
     last = run(*LATER, *limits)
     assert (last.events, last.learned, last.pending, last.expired) == (201, 181, 14, 6)
-
-
-def test_records_with_a_key_must_be_json(here):
-    with pytest.raises(SourceError):
-        run("labels.key=id")

@@ -157,21 +157,6 @@ def test_values_of_other_types_are_learned_as_the_numbers_that_they_are():
     assert other.state_digest() == model.state_digest()
 
 
-def test_labels_of_any_type_are_learned_as_in_an_array():
-    events, labels = stream(MoEClassifier)
-    many = [np.int64, bool, float, np.str_, str]
-    named = [many[i % 5](y) if i % 3 == 0 else y for i, y in enumerate(labels)]
-    one, array = (MoEClassifier(2, warmup=WARMUP) for _ in range(2))
-    names = ["x0", "x1", "x2", "x3"]
-    for x, y in zip(events, named, strict=True):
-        row = [float(x.get(name, 0.0)) for name in names]
-        one.learn_one(dict(zip(names, row, strict=True)), y)
-        array.learn_array(np.array([row]), [y], feature_names=names)
-    with pytest.raises(InvalidEvent, match="must be a string, a finite number or a boolean"):
-        one.learn_one(events[0], Decimal(1))  # equal to a label that is known
-    assert one.state_digest() == array.state_digest()
-
-
 @pytest.mark.parametrize("where", ["detector.declare", "reservoir.add_one", "undo.notes"])
 def test_an_interrupted_event_is_not_learned(where, monkeypatch):
     for name, value in {"BLOCK": 8, "CALIBRATION": 3, "TOLERANCE": 0.1, "THRESHOLD": 1.0}.items():

@@ -108,10 +108,12 @@ class Ownership:
             )
 
     def _mark(self, owner: str) -> OffsetMetadata:
-        return OffsetMetadata(owner, round(time.time(), 3), self._checkpoint_generation)
+        at = time.time()  # noqa: TID251 - as other machines see it
+        return OffsetMetadata(owner, round(at, 3), self._checkpoint_generation)
 
     def _is_free(self, partition: TopicPartition, mark: OffsetMetadata | None) -> bool:
-        now, age = time.monotonic(), time.time() - mark.committed_at if mark is not None else 0.0
+        now = time.monotonic()
+        age = 0.0 if mark is None else time.time() - mark.committed_at  # noqa: TID251 - of another machine
         before, since = self._seen.get(partition, (mark, now))
         has_changed = before != mark
         self._seen[partition] = mark, now if has_changed else since

@@ -133,7 +133,7 @@ class TransactionalProducer(TopicProducer):
         self._last_commit = (own, generation)
 
     def _send_offsets(self, producer: Producer, position: Position, owner: str, generation: int) -> None:
-        metadata = OffsetMetadata(owner, time.time(), generation).encode()
+        metadata = OffsetMetadata(owner, time.time(), generation).encode()  # noqa: TID251 - as other machines see it
         producer.send_offsets(offsets_of(position), metadata)
 
     def close(self) -> None:

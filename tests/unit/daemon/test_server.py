@@ -22,6 +22,7 @@ from streammoe.daemon.access import HostNames
 from streammoe.daemon.health import Health
 from streammoe.daemon.server import MAX_HEAD_BYTES, MetricsServer
 from streammoe.settings import Metrics
+from tests.kafka_lab.lab import wait_until
 
 PASSWORD = "correct horse: battery"
 TOKEN = "f00dfeed"
@@ -113,13 +114,6 @@ def basic(user, password):
 
 def descriptors():
     return len(list(Path("/dev/fd").iterdir()))
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # --- metrics and probes ---------------------------------------------------------------------------------------------
@@ -325,7 +319,7 @@ def test_clients_that_vanish_leave_nothing_behind(serve, certificate, trusting, 
         connection.close()
     for _ in range(2 * module.MAX_CONNECTIONS):
         assert ask(server, context=trusting if is_encrypted else None)[0] == 200
-    wait_until(lambda: descriptors() <= used)
+    wait_until(lambda: descriptors() <= used, "all are closed")
     assert len(server._connections) <= module.MAX_CONNECTIONS
     assert caplog.records == []
 
@@ -345,7 +339,7 @@ def test_clients_that_are_slow_are_cut_off(serve, monkeypatch, certificate, regi
     def read_nothing(connection):
         connection.sendall(b"GET /metrics HTTP/1.1\r\n" + HOST + b"\r\n")
         received = len(connection.recv(1))
-        wait_until(lambda: all(stream.closed() for stream in plain._connections))
+        wait_until(lambda: all(stream.closed() for stream in plain._connections), "it is cut off")
         while block := connection.recv(1 << 20):
             received += len(block)
         assert received < 20_000_000

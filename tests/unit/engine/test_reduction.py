@@ -47,16 +47,6 @@ def test_the_divergence_falls_with_each_round(R: FloatArray) -> None:
     assert found.divergences[-1] < 0.9 * found.divergences[0]
 
 
-def test_equal_experts_of_all_models_are_found_whatever_their_order(R: FloatArray) -> None:
-    models = [(GATE, [UP, DOWN]), (GATE[::-1], [DOWN, UP]), (GATE, [UP, DOWN])]
-    found = reduce(Normal(local(R, models), R, is_full=False), R, 2, 0)
-    rising = int(found.experts.coefficients[:, 0, 1].argmax())
-    np.testing.assert_allclose(found.experts.coefficients[rising, 0], UP, atol=1e-8)
-    np.testing.assert_allclose(found.experts.coefficients[1 - rising, 0], DOWN, atol=1e-8)
-    np.testing.assert_allclose(found.gate[rising] - found.gate[1 - rising], GATE[0] - GATE[1], atol=1e-8)
-    assert found.divergences[-1] == pytest.approx(0.0, abs=1e-8)
-
-
 def test_an_expert_of_some_models_has_their_part_of_its_share(R: FloatArray) -> None:
     three = np.array([[0.0, 4.0, 0.0], [0.0, 0.0, 0.0], [-1.0, 0.0, 3.0]])
     models = [(three, [UP, DOWN, FLAT]), (GATE, [UP, DOWN]), (three, [UP, DOWN, FLAT])]

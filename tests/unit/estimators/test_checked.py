@@ -25,11 +25,15 @@ def test_what_was_not_changed_is_restored(tmp_path):
         assert again.chosen_n_experts == model.chosen_n_experts
 
 
-@pytest.mark.parametrize("make", [*(make for make, _ in DAMAGES.values()), outputs])
-def test_a_model_that_lacks_any_of_its_arrays_is_rejected(make, tmp_path):
-    model = make()
-    names = model.arrays().keys() - {"warmup.errors"}  # not every mixture of a warm-up has those
-    assert [name for name in names if is_accepted(tmp_path, model, lambda arrays, name=name: arrays.pop(name))] == []
+def test_a_model_that_lacks_any_array_that_there_may_be_is_rejected(tmp_path):
+    tried = {"warmup.errors"}  # not every mixture of a warm-up has those
+    for make in [*(make for make, _ in DAMAGES.values()), outputs]:
+        model = make()
+        names = model.arrays().keys() - tried
+        tried |= names
+        assert [
+            name for name in names if is_accepted(tmp_path, model, lambda arrays, name=name: arrays.pop(name))
+        ] == []
 
 
 @pytest.mark.parametrize("of", DAMAGES)
@@ -43,7 +47,7 @@ def test_descriptions_of_no_model_are_rejected(tmp_path):
 
 
 def levels(arrays):
-    fields = count = 8_000  # a table of 64 million places, from a megabyte
+    fields = count = 4_000  # a table of 16 million places, from half a megabyte
     names = ["c", *(f"f{i}" for i in range(fields))]
     arrays["encoder.columns"], arrays["encoder.kinds"] = text(names), text(["categorical"] * len(names))
     arrays["encoder.plan"] = text(
@@ -52,7 +56,7 @@ def levels(arrays):
 
 
 def targets(arrays):
-    names = [f"y{i}" for i in range(10_000)]  # of which a covariance would take 800 MB
+    names = [f"y{i}" for i in range(5_000)]  # of which a covariance would take 200 MB
     arrays["encoder.targets"] = text(names)
     for name in ("target_center", "target_scale", "target_largest"):
         arrays[f"encoder.{name}"] = np.ones(len(names))
@@ -63,14 +67,14 @@ def targets(arrays):
 @pytest.mark.parametrize("change", [pytest.param(levels, marks=pytest.mark.slow), targets])  # thousands of columns
 def test_a_short_file_asks_for_no_more_memory_than_its_size(change, tmp_path):
     if change is levels:
-        names = ("c", *(f"f{i}" for i in range(8_000)))
-        model = MoERegressor(**SHORT, categorical=names, max_levels=8_000)
+        names = ("c", *(f"f{i}" for i in range(4_000)))
+        model = MoERegressor(**SHORT, categorical=names, max_levels=4_000)
     else:
         model = outputs()
     tracemalloc.start()
     try:
         with pytest.raises(CheckpointError):
             restored(tmp_path, model, change)
-        assert tracemalloc.get_traced_memory()[1] < 200_000_000
+        assert tracemalloc.get_traced_memory()[1] < 60_000_000
     finally:
         tracemalloc.stop()

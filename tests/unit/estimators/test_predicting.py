@@ -116,16 +116,3 @@ def test_a_column_left_out_is_missing_an_unknown_one_ignored_and_a_far_value_ans
     for value in (1e49, -1e51, 1e300):
         assert math.isfinite(model.predict_one({"a": value}))
         assert np.isfinite(model.predict_array(np.array([[value, 0.0, 0.0]]))).all()
-
-
-def test_an_interval_of_90_percent_holds_87_to_93_percent():
-    kind, arguments = FAMILIES["gaussian_full"]
-    (X, y), n = STREAMS[kind](4000), 3000
-    model = kind(2, **arguments)
-    model.learn_array(X[:n], y[:n], feature_names=NAMES)
-    inside = []
-    for x, target in zip(dicts(X[n:]), y[n:], strict=True):
-        found = model.predict_distribution_one(x).interval(0.9)
-        low, high = np.transpose(list(found.values())) if isinstance(found, dict) else found
-        inside.append((low < target) & (target < high))
-    assert np.mean(inside, axis=0) == pytest.approx(0.9, abs=0.03)

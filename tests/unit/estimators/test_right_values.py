@@ -76,19 +76,19 @@ def test_a_column_that_hardly_varied_does_no_harm_where_it_jumps(kind, n_experts
 
 
 @pytest.mark.parametrize("is_curved", [False, True])
-def test_one_wrong_label_after_thousands_changes_hardly_any_label(is_curved):
+def test_one_wrong_label_after_many_changes_hardly_any_label(is_curved):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(4_000, 3))
+    X = rng.normal(size=(2_500, 3))
     if is_curved:
         y, sure = (X[:, 0] ** 2 + X[:, 1] ** 2 > 1.4).astype(int), np.array([[3.0, 2.0, 1.0]])
     else:
         y = (rng.random(len(X)) < 1.0 / (1.0 + np.exp(-6.0 * X @ [1.0, -1.0, 0.5]))).astype(int)
         sure = np.array([[3.0, -3.0, 1.0]])
-    T, right = X[-1_500:], y[-1_500:]
+    T, right = X[-1_000:], y[-1_000:]
     accuracies = []
     for label in (1, 0):
         model = MoEClassifier(4, warmup=400)
-        model.learn_array(X[:-1_500], y[:-1_500])
+        model.learn_array(X[:-1_000], y[:-1_000])
         model.learn_array(sure, np.array([label]))
         accuracies.append(np.mean(model.predict_array(T) == right))
     assert accuracies[1] >= accuracies[0] - 0.01

@@ -9,8 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from streammoe import load
-from streammoe.errors import SourceError
-from tests.unit.daemons import enter, run, store
+from tests.unit.daemons import enter, run
 
 ROWS = 200
 CONFIG = """
@@ -112,15 +111,3 @@ def test_metadata_that_say_nothing_readable_are_none():
         table = pa.Table.from_pandas(frame(), preserve_index=False).replace_schema_metadata({"pandas": text})
         parquet.write_table(table, f"{i}.parquet")
     assert run().learned == 5 * ROWS
-
-
-def test_columns_of_types_without_readable_values_are_named_at_once_before_anything_is_learned():
-    odd = frame().assign(tags=[["x"]] * ROWS, parts=[{"u": 1}] * ROWS, raw=[b"x"] * ROWS)
-    odd.to_parquet("1.parquet")
-    for flags in ((), ("schema.features=['a', 'raw', 'tags', 'parts']",)):
-        with pytest.raises(SourceError) as rejected:
-            run(*flags)
-        assert all(f"'{name}'" in str(rejected.value) for name in ("parts", "raw", "tags"))
-        assert not store().generations()
-    assert run("schema.ignore=['tags', 'parts', 'raw']").learned == ROWS
-    assert run("schema.features=['a', 'b']", fresh=True).learned == ROWS

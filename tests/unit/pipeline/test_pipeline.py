@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from streammoe.errors import SourceError
-from streammoe_connectors.formats.records import empty_batch
 from tests.batches import batch_of
 from tests.unit.pipeline.streams import event, pipeline, run
 
@@ -73,15 +72,6 @@ def test_listed_features_are_used_and_no_others_and_ignored_fields_may_hold_anyt
         assert line.model.fields == columns
 
 
-def test_a_csv_without_the_target_is_an_error_whether_or_not_records_follow():
-    line = pipeline("regressor")
-    for header in (batch_of([{"a": 1, "b": 2}], "csv"), empty_batch("a.csv", {}, 0, "csv", ("a", "b"))):
-        with pytest.raises(SourceError):
-            line.process(header)
-    assert line.model.feature_names == []
-    assert not line.process(empty_batch("a.csv", {}, 2, "csv", ("a", "y"))).letters
-
-
 def test_a_classifier_takes_the_classes_that_it_was_given_or_so_many():
     labels = ["v", "y", "x", "z", "y", "w"]
     events = [{**event("classifier", i), "label": label} for i, label in enumerate(labels)]
@@ -135,23 +125,3 @@ def test_unknown_names_fill_neither_memory_nor_log(caplog):
     assert len(caplog.records) == 50
     assert max(map(len, caplog.messages)) < 600
     assert len(line.columns._unknown) < 1000
-
-
-@pytest.mark.parametrize("format", ["csv", "jsonl", "arrow"])
-def test_names_in_the_settings_that_no_record_has_are_warned_of_once(caplog, format):
-    schema = {"ignore": ("ID",), "weight": "wt", "categorical": frozenset({"c", "colour"}), "timestamps": frozenset()}
-    events = [good(i, c="x", id=i, color="red") for i in range(130)]
-    line = pipeline("regressor", categorical=("c",), timestamps=(), schema=schema)
-    run(line, events[:60], format, [20])
-    assert len(caplog.records) == (format != "jsonl")
-    run(line, events[60:], format, [20])
-    (message,) = caplog.messages
-    for name in ("schema.ignore names 'ID'", "'id'", "'wt'", "'colour' (did you mean 'color'?)"):
-        assert name in message
-    caplog.clear()
-    run(
-        pipeline("regressor", categorical=("c",), timestamps=(), schema={**schema, "ignore": ("id",), "weight": "c"}),
-        [{**each, "colour": 1} if i == 99 else each for i, each in enumerate(events)],
-        "jsonl",
-    )
-    assert not [message for message in caplog.messages if "schema." in message and "late_columns" not in message]

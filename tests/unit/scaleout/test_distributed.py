@@ -104,8 +104,9 @@ def test_others_cannot_talk_to_the_processes(client):
 @pytest.mark.parametrize(("given", "target"), KINDS.values(), ids=KINDS)
 def test_a_fit_of_partitions_is_that_of_all_rows(client, given, target):
     rows = data_of(given, frame()).drop(columns=[] if isinstance(target, list) else "z")
-    theirs = whole_fit(given.clone(), rows, target, tolerance=1e-9)
-    ours = distributed.fit(given.clone(), cut(rows, *PARTS), target=target, weight="w", client=client, tolerance=1e-9)
+    brief = {"rounds": 6, "tolerance": 0.0}
+    theirs = whole_fit(given.clone(), rows, target, **brief)
+    ours = distributed.fit(given.clone(), cut(rows, *PARTS), target=target, weight="w", client=client, **brief)
     assert (ours.n, ours.model.n, ours.reason) == (theirs.n, theirs.model.n, theirs.reason)
     assert ours.objective == pytest.approx(theirs.objective, abs=1e-6)
     assert ours.log_loss == pytest.approx(theirs.log_loss, abs=1e-3)

@@ -3,16 +3,14 @@
 import numpy as np
 import pytest
 
-from streammoe.engine import batch
 from streammoe.engine.em import statistics_at
 from streammoe.engine.gradient import gradient
 from streammoe.engine.methods import METHODS, point_at
 from streammoe.scaleout import partitioned
 from streammoe.scaleout.partitioned import PartitionedEm, Parts, added_in_turn
-from tests.unit.cases import CASES, Case, problem, random_theta
+from tests.unit.cases import CASES, problem, random_theta
 
 n, p, K = 640, 4, 3
-WIDE = Case("categorical", 5)
 BOUNDS = ["tight", "adaptive", "sharp"]
 with_bounds = pytest.mark.parametrize(("case", "bound"), list(zip(CASES, BOUNDS * 3, strict=True)), ids=str)
 
@@ -71,13 +69,3 @@ def test_the_statistics_are_those_of_the_whole(case, bound):
         em, theta = problem(case, n, p, K, bound=bound), random_theta(case, K, p)
         ours = partitioned.statistics(in_parts(em, uneven(n, 16)), theta.copied())
         same(ours, statistics_at(em, theta.copied()))
-
-
-def test_more_parameters_than_newton_steps_take_have_steps_that_gain():
-    em = problem(WIDE, n, 90, K)
-    theta = random_theta(WIDE, K, 90)
-    descent, _ = partitioned.fit(in_parts(em, [n // 2, n // 2]), theta, rounds=3, tolerance=0.0)
-    theirs, _ = batch.fit(em, [theta], "em", rounds=3, tolerance=0.0)
-    gains = np.diff([each.objective for each in descent.trace])
-    assert (gains > 0.0).all()
-    assert descent.objective == pytest.approx(theirs.objective, abs=1e-9)
