@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.kafka_clients import Transactions, chosen
+from tests.integration.kafka_clients import Fork, Transactions, chosen
 from tests.kafka_lab.broker import Broker, SharedBroker, Unavailable, free_port
 from tests.kafka_lab.lab import Daemon
 from tests.kafka_lab.topics import Topics
@@ -134,7 +134,8 @@ def transactions():
 
 @pytest.fixture(autouse=True)
 def no_daemon_outlives_its_test(monkeypatch):
-    """Also not one that fails."""
+    """Also not one that fails. Daemons are forked."""
+    monkeypatch.setattr(Daemon, "launch", Fork)
     started, start = [], Daemon.start
 
     def remembered(daemon, *settings):

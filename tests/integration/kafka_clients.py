@@ -1,6 +1,10 @@
 """Kafka sources and sinks for tests: settings of a broker, reading to an end, and what belongs to a transaction."""
 
+import contextlib
 import json
+import os
+import signal
+import sys
 import time
 import uuid
 from contextlib import contextmanager
@@ -14,6 +18,7 @@ from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.kafka_lab.lab import PATIENCE, wait_until
+from tests.process.workspace import FORKS, ROOT
 
 
 class chosen:  # noqa: N801 - the client of the test that runs
@@ -90,6 +95,57 @@ def read(settings, position=None):
                 found += records_of(batch)
                 position = batch.end
     return found, position
+
+
+# --- daemons ----------------------------------------------------------------------------------------------------------
+
+
+class Fork:
+    """A command in a fork of a process that has imported everything, which takes a new one seconds."""
+
+    def __init__(self, words, log):
+        self.stdout, output = FORKS.Pipe(duplex=False)
+        self._process = FORKS.Process(target=run_forked, args=(words, log.name, output))
+        with contextlib.chdir(ROOT):  # where the server finds this module
+            self._process.start()
+        output.close()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self):
+        return self._process.exitcode
+
+    def poll(self):
+        return self._process.exitcode
+
+    def send_signal(self, number):
+        if self._process.exitcode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def communicate(self, timeout=PATIENCE):
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise TimeoutError(f"waited {timeout:g} s for its end")
+        with os.fdopen(os.dup(self.stdout.fileno()), "rb") as stream:
+            printed = stream.read()
+        self.stdout.close()
+        return printed, None
+
+
+def run_forked(words, log, output):
+    """Run a command in the process that was forked."""
+    os.setsid()
+    with open(log, "ab") as stream:  # noqa: PTH123 - its descriptor is what counts
+        os.dup2(stream.fileno(), 2)
+    os.dup2(output.fileno(), 1)
+    output.close()
+    from streammoe.__main__ import main
+
+    sys.argv[1:] = words
+    main()
 
 
 # --- writing --------------------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 from streammoe.persistence import read_checkpoint
 
@@ -29,6 +29,12 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = PATI
         time.sleep(every)
 
 
+def run_streammoe(words: list[str], log: BinaryIO) -> Any:
+    """Start a command in its own session, with its log appended to `log` and its standard output in a pipe."""
+    command = [sys.executable, "-m", "streammoe", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+
+
 class Daemon:
     """A daemon process in its own folder that learns `y` from a topic.
 
@@ -41,11 +47,13 @@ class Daemon:
 
     defaults: ClassVar[Mapping[str, object]] = {}
     """Settings of all daemons unless given to one of them."""
+    launch: ClassVar[Callable[[list[str], BinaryIO], Any]] = staticmethod(run_streammoe)
+    """What starts their processes; what it returns has what is used here of `subprocess.Popen`."""
 
     def __init__(self, folder: Path, address: str, topic: str, settings: Mapping[str, object] | None = None) -> None:
         folder.mkdir()
         self.folder, self.state, self.log = folder, folder / "state", folder / "log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Any = None
         chosen: dict[str, object] = {
             "source.kind": "kafka",
             "source.bootstrap_servers": address,
@@ -63,19 +71,18 @@ class Daemon:
         lines = [f"{name} = {json.dumps(value)}\n" for name, value in chosen.items()]
         self.config.write_text("".join(lines), encoding="utf-8")
 
-    def start(self, *settings: str) -> subprocess.Popen[bytes]:
+    def start(self, *settings: str) -> Any:
         """Start it in its own session, with its log appended to `log` and its standard output in a pipe."""
+        flags = [part for setting in settings for part in ("--set", setting)]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command(settings), stdout=subprocess.PIPE, stderr=log, start_new_session=True
-            )
+            self.process = self.launch(["run", str(self.config), "--summary", "json", *flags], log)
         return self.process
 
     def finish(self, *settings: str) -> dict[str, Any]:
         """Run it up to the current end of the topic; return its summary."""
         return self.end(self.start("source.until=end", *settings))
 
-    def end(self, process: subprocess.Popen[bytes], code: int = 0) -> dict[str, Any]:
+    def end(self, process: Any, code: int = 0) -> dict[str, Any]:
         """Wait until it ends with this exit code, else raise RuntimeError; return its summary."""
         output = process.communicate(timeout=PATIENCE)[0]
         if process.returncode != code:
@@ -85,7 +92,7 @@ class Daemon:
 
     def kill(self) -> None:
         """Kill it, if it still runs."""
-        if self.process is not None and self.process.stdout is not None and not self.process.stdout.closed:
+        if self.process is not None and not self.process.stdout.closed:
             self.process.send_signal(signal.SIGKILL)
             self.process.communicate()
 
@@ -123,10 +130,6 @@ class Daemon:
             return self.events > more_than
 
         wait_until(there, f"more than {more_than} events")
-
-    def _command(self, settings: Iterable[str]) -> list[str]:
-        flags = [part for setting in settings for part in ("--set", setting)]
-        return [sys.executable, "-m", "streammoe", "run", str(self.config), "--summary", "json", *flags]
 
 
 class Producer:
