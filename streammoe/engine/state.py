@@ -1,8 +1,10 @@
-"""Operations on states of any family: creation, copies, named arrays, more columns, more classes."""
+"""States of any family: what their arrays are, creation, copies, checkpoints, more columns, more classes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +31,44 @@ __all__ = [
     "widen",
     "with_class",
 ]
+
+
+class Declared(NamedTuple):
+    """What holds for an array of a state: how large it is, what it may hold in a checkpoint, and how it grows."""
+
+    axes: str
+    """Its sizes: K experts, L = K − 1 rows of a gate, N rows of coefficients, w and v features of gate and experts, V
+    variances, 1; ``*`` is what `Family.variances_of` returns."""
+    new: float = 0.0
+    """What new features and classes have, but for the diagonals of matrices and the coefficients of a class."""
+    least: float = -math.inf
+    most: float = math.inf
+    is_count: bool = False
+
+
+_COUNT = Declared("1", least=0.0, most=LARGEST_COUNT, is_count=True)
+STATE = {
+    "n": _COUNT,
+    "n_average": _COUNT,
+    "decay": Declared("1", least=0.0, most=1.0),
+    "prior_weight": Declared("1", least=0.0, most=MAX_PRIOR_STRENGTH),
+    "gate": Declared("Lw"),
+    "gate_gram": Declared("ww"),
+    "gate_inverse": Declared("ww"),
+    "experts": Declared("KNv"),
+    "variances": Declared("*"),
+    "masses": Declared("K", least=0.0),
+    "expert_grams": Declared("Kvv"),
+    "expert_inverses": Declared("Kvv"),
+    "average_gate": Declared("Lw"),
+    "average_experts": Declared("KNv"),
+    "average_variances": Declared("*"),
+    "prior_gate_gram": Declared("w", new=1.0),
+    "prior_expert_gram": Declared("v", new=1.0),
+    "prior_experts": Declared("Nv"),
+    "prior_variances": Declared("V", least=0.0),
+}
+"""The arrays of a state; what they mean is said in `MMState`."""
 
 
 def state_at(
@@ -119,51 +159,29 @@ def restored_state(
     n_outputs: int,
     p_w: int,
     p_v: int,
+    saved: Collection[str] = MMState._fields,
 ) -> MMState:
     """Restore a state from the arrays that `state_arrays` returned, for a model of these sizes, padding included.
+
+    Args:
+        saved: names of the arrays that were saved; averages among the others are what they are averages of, and the
+            rest is 0.
 
     Raises:
         CheckpointError: an array is missing, has another shape, or holds invalid values.
     """
-    K, N, V = n_experts, family.n_rows(n_outputs), family.n_variances(n_outputs)
-    variances = _variances_shape(family, K, n_outputs)
-    shapes: dict[str, tuple[int, ...]] = {
-        "n": (1,),
-        "n_average": (1,),
-        "decay": (1,),
-        "prior_weight": (1,),
-        "gate": (K - 1, p_w),
-        "gate_gram": (p_w, p_w),
-        "gate_inverse": (p_w, p_w),
-        "experts": (K, N, p_v),
-        "variances": variances,
-        "masses": (K,),
-        "expert_grams": (K, p_v, p_v),
-        "expert_inverses": (K, p_v, p_v),
-        "average_gate": (K - 1, p_w),
-        "average_experts": (K, N, p_v),
-        "average_variances": variances,
-        "prior_gate_gram": (p_w,),
-        "prior_expert_gram": (p_v,),
-        "prior_experts": (N, p_v),
-        "prior_variances": (V,),
-    }
-    counts = {"n", "n_average"}
-    most = {"decay": 1.0, "prior_weight": MAX_PRIOR_STRENGTH}
-    least = {"decay", "prior_weight", "masses", "prior_variances", *counts}
-    found = {
-        name: np.ascontiguousarray(
-            array_of(
-                arrays,
-                f"{prefix}.{name}",
-                "int64" if name in counts else "float64",
-                shape,
-                least=0.0 if name in least else -np.inf,
-                most=LARGEST_COUNT if name in counts else most.get(name, np.inf),
-            )
-        )
-        for name, shape in shapes.items()
-    }
+    variances = _variances_shape(family, n_experts, n_outputs)
+    sizes = {"1": 1, "K": n_experts, "L": n_experts - 1, "N": family.n_rows(n_outputs), "w": p_w, "v": p_v}
+    sizes["V"] = family.n_variances(n_outputs)
+    found = {}
+    for name, declared in STATE.items():
+        kind = "int64" if declared.is_count else "float64"
+        shape = variances if declared.axes == "*" else tuple(sizes[axis] for axis in declared.axes)
+        if name in saved:
+            array = array_of(arrays, f"{prefix}.{name}", kind, shape, least=declared.least, most=declared.most)
+            found[name] = np.ascontiguousarray(array)
+        else:
+            found[name] = found.get(name.removeprefix("average_"), np.zeros(shape, dtype=kind))
     state = MMState(**found)
     require(state.decay[0] > 0.0, f"array {prefix}.decay is 0; it is a product of numbers above 0")
     require(state.masses.sum() > 0.0, f"array {prefix}.masses is all 0; some expert answers for each event")
@@ -200,53 +218,49 @@ def is_finite(state: MMState) -> bool:
     return all(bool(np.isfinite(array).all()) for array in state)
 
 
-def moved(old: FloatArray, at: IntArray, p: int) -> FloatArray:
-    """Return an array whose last axis has length p, with the entries before at these indexes and 0 at the others."""
-    wide = np.zeros((*old.shape[:-1], p))
-    wide[..., at] = old[..., : len(at)]
+def moved(old: AnyArray, at: IntArray, size: int, axis: int = -1, new: float = 0.0) -> AnyArray:
+    """Return an array of which an axis has another size, with the entries before at these indexes and `new` elsewhere.
+
+    Rows may end in padding; only as many entries as have a new index are copied.
+    """
+    place = [slice(None)] * old.ndim
+    wide = np.full((*old.shape[:axis], size, *old.shape[axis:][1:]), new)
+    first, place[axis] = place.copy(), at  # type: ignore[call-overload]  # an index of arrays and slices
+    first[axis] = slice(len(at))
+    wide[tuple(place)] = old[tuple(first)]
     return wide
+
+
+def _grown(state: MMState, moves: Mapping[str, tuple[IntArray, int]], diagonals: Mapping[str, float]) -> MMState:
+    """Return a state of which axes of `STATE` have other sizes, with a new average.
+
+    Args:
+        moves: of each of these axes the new indexes of its entries, and its size.
+        diagonals: what new features have on the diagonals of matrices.
+    """
+    found = state._asdict()
+    for name, declared in STATE.items():
+        for axis, letter in enumerate(declared.axes):
+            if letter in moves:
+                found[name] = moved(found[name], *moves[letter], axis, declared.new)
+        if name in diagonals:
+            at, size = moves[declared.axes[-1]]
+            new = np.setdiff1d(np.arange(size), at)
+            found[name][..., new, new] = diagonals[name]
+    return restart_average(MMState(**found))
 
 
 def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v: int) -> MMState:
     """Return the state with more features: old ones move to `gate_at` and `expert_at`, new ones start at the prior.
 
-    Rows may end in padding; only as many features as have a new index are copied. A new feature has been 0 in every
-    event so far. Its coefficients are 0 and it is uncorrelated, and averages restart; its own entry in each Gram matrix
-    is the prior's, or that of one event if there is no prior.
+    A new feature has been 0 in every event so far. Its coefficients are 0 and it is uncorrelated, and averages restart;
+    its own entry in each Gram matrix is the prior's, or that of one event if there is no prior.
     """
-    K = len(state.experts)
-    decay = float(state.decay[0])
     weight = max(float(state.prior_weight[0]), 1.0 / (1.0 + float(state.n[0])))
-    new_gate = np.setdiff1d(np.arange(p_w), gate_at)
-    new_expert = np.setdiff1d(np.arange(p_v), expert_at)
-
-    def matrix(old: AnyArray, at: IntArray, new: IntArray, p: int, entry: float) -> AnyArray:
-        wide = np.zeros((p, p))
-        wide[np.ix_(at, at)] = old[: len(at), : len(at)]
-        wide[new, new] = entry
-        return wide
-
-    def ones_at(old: AnyArray, at: IntArray, p: int) -> AnyArray:
-        wide = np.ones(p)
-        wide[at] = old[: len(at)]
-        return wide
-
-    gram = weight / decay
-    share = gram / K
-    widened = state._replace(
-        gate=moved(state.gate, gate_at, p_w),
-        experts=moved(state.experts, expert_at, p_v),
-        prior_gate_gram=ones_at(state.prior_gate_gram, gate_at, p_w),
-        prior_expert_gram=ones_at(state.prior_expert_gram, expert_at, p_v),
-        prior_experts=moved(state.prior_experts, expert_at, p_v),
-        gate_gram=matrix(state.gate_gram, gate_at, new_gate, p_w, gram),
-        gate_inverse=matrix(state.gate_inverse, gate_at, new_gate, p_w, 1.0 / gram),
-        expert_grams=np.stack([matrix(old, expert_at, new_expert, p_v, share) for old in state.expert_grams]),
-        expert_inverses=np.stack(
-            [matrix(old, expert_at, new_expert, p_v, 1.0 / share) for old in state.expert_inverses]
-        ),
-    )
-    return restart_average(widened)
+    gram = weight / float(state.decay[0])
+    share = gram / len(state.experts)
+    diagonals = {"gate_gram": gram, "gate_inverse": 1.0 / gram, "expert_grams": share, "expert_inverses": 1.0 / share}
+    return _grown(state, {"w": (gate_at, p_w), "v": (expert_at, p_v)}, diagonals)
 
 
 def restart_average(state: MMState) -> MMState:
@@ -265,13 +279,10 @@ def with_class(state: MMState, rng: np.random.Generator, n_features: int, gamma:
     So its odds start at γ to 1 against the first class. The slopes of the first `n_features`, which are not padding,
     are random, and smaller the more has been learned: experts that know nothing yet can differ.
     """
-    K, _, p = state.experts.shape
-    fresh = np.zeros((K, 1, p))
+    K, N, _ = state.experts.shape
+    grown = _grown(state, {"N": (np.arange(N), N + 1)}, {})
+    fresh = grown.experts[:, N]
     if K > 1:
-        fresh[:, 0, :n_features] = gamma * rng.normal(size=(K, n_features))
-    fresh[:, :, 0] += np.log(gamma)
-    grown = state._replace(
-        experts=np.concatenate([state.experts, fresh], axis=1),
-        prior_experts=np.concatenate([state.prior_experts, np.zeros((1, p))]),
-    )
+        fresh[:, :n_features] = gamma * rng.normal(size=(K, n_features))
+    fresh[:, 0] += np.log(gamma)
     return restart_average(grown)

@@ -174,16 +174,8 @@ def restored_expert(given: Mapping[str, AnyArray], place: str, family: Family, *
     Raises:
         CheckpointError: an array is missing, has another shape, or holds invalid values.
     """
-    arrays = {**given, **{f"{place}.{name}": array for name, array in _without_gate(given, place).items()}}
-    return restored_state(arrays, place, family, n_experts=1, n_outputs=n_outputs, p_w=0, p_v=p_v)
-
-
-def _without_gate(arrays: Mapping[str, AnyArray], place: str) -> dict[str, AnyArray]:
-    """Return placeholders for the parts of a state that a single expert lacks."""
-    parts = {name: np.empty((0, 0)) for name in ("gate", "gate_gram", "gate_inverse", "average_gate")}
-    own = {f"average_{name}": arrays.get(f"{place}.{name}") for name in ("experts", "variances")}
-    found = {name: array for name, array in own.items() if array is not None}
-    return {**parts, **found, "n_average": np.zeros(1, dtype=np.int64), "prior_gate_gram": np.empty(0)}
+    sizes = {"n_experts": 1, "n_outputs": n_outputs, "p_w": 0, "p_v": p_v}
+    return restored_state(given, place, family, **sizes, saved=SingleExpert._fields)
 
 
 def merged(mixture_state: MMState) -> MMState:
