@@ -132,7 +132,7 @@ def play(pick):
 
 
 randoms = st.randoms(use_true_random=False)
-few, many = (settings(max_examples=count, suppress_health_check=list(HealthCheck)) for count in (10, 2_000))
+few, many = (settings(max_examples=count, suppress_health_check=list(HealthCheck)) for count in (6, 2_000))
 
 
 @pytest.mark.slow

@@ -120,7 +120,8 @@ def test_a_partition_without_a_leader_is_named_and_holds_up_no_other_and_is_read
     topics.admin.create_topics({topic: alone}, wait_for_metadata=True)
     for partition in (0, 1):
         topics.fill(topic, numbers(*range(5)), partition=partition)
-    settings, gone = settings_of(cluster.address, topic, stall_seconds=3), TopicPartition(topic, 1)
+    settings = settings_of(cluster.address, topic, stall_seconds=3, discover_seconds=1)
+    gone = TopicPartition(topic, 1)
     with opened(settings) as source:
         end = take(source, 10)[1].end
         for partition in (0, 1):

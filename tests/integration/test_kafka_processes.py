@@ -113,7 +113,9 @@ def test_marks_of_either_client_are_read_by_the_other(topics, client):
 
 
 @pytest.mark.both_clients
-def test_offsets_that_a_transaction_holds_are_waited_for(topics, client):
+def test_offsets_that_a_transaction_holds_are_waited_for(topics, client, monkeypatch):
+    monkeypatch.setattr("streammoe_connectors.kafka.kafka_python.consumer.REQUEST_TIMEOUT_MS", 1_500)
+    monkeypatch.setattr("streammoe_connectors.kafka.librdkafka.consumer._REQUEST_TIMEOUT", 1.5)
     name, group = topics.create(), f"group-{uuid.uuid4().hex[:8]}"
     producer = KafkaProducer(bootstrap_servers=topics.address, transactional_id=group)
     options = client_options(Connection(bootstrap_servers=topics.address))
@@ -181,7 +183,8 @@ def test_signals_to_the_whole_group_end_it_in_good_order_or_not_at_all(topics, g
 
 
 def test_a_child_that_hangs_holds_nothing_up_and_is_reported(topics, caplog, monkeypatch):
-    monkeypatch.setattr(kafka_source, "_HANG_SECONDS", 5.0)
+    monkeypatch.setattr(kafka_source, "_HANG_SECONDS", 3.0)
+    monkeypatch.setattr("streammoe_connectors.kafka.process._CLOSE_TIMEOUT_SECONDS", 1.0)
     name = topics.create()
     with opened(settings_of(topics.address, name)) as source:
         polled_until(source, lambda: source.status().connected, "it is connected")

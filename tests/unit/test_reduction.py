@@ -130,7 +130,7 @@ def test_outputs_in_another_order_are_reconciled() -> None:
     for names in (("u", "v"), ("v", "u")):
         model = MoEMultiTargetRegressor(n_experts=2, expert=Gaussian("full"), warmup=WARMUP, reservoir=400)
         model.set_targets(names)
-        for _ in range(600):
+        for _ in range(300):
             x = rng.normal(size=2)
             values = {"u": abs(x[0]) + 0.1 * rng.normal(), "v": 100.0 - 50.0 * x[1] + rng.normal()}
             model.learn_one({"a": x[0], "b": x[1]}, {name: values[name] for name in names})
@@ -196,7 +196,7 @@ def test_refining_does_not_bring_back_what_models_have_forgotten() -> None:
 def test_models_that_go_on_from_one_result_keep_as_many_different_events(workers: Sequence[MoERegressor]) -> None:
     """As workers do that go on from what they have become together, again and again."""
     models = list(workers)
-    for at in range(12):
+    for at in range(6):
         result = reduce(models)
         models = [copy.deepcopy(result) for _ in models]
         for m, model in enumerate(models):
