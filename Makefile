@@ -13,7 +13,7 @@ WORKERS ?= auto
 HALVES ?= 2
 # Two more than there are cores for tests that wait for brokers, disks and each other.
 WAITING = $(if $(filter auto,$(WORKERS)),$$(($$(getconf _NPROCESSORS_ONLN) + 2)),$(WORKERS))
-# By file, because its tests share expensive fixtures; in folder order, so that the longest waits start first.
+# By file, because its tests share expensive fixtures; in the order of tests/conftest.py: the longest start first.
 BY_FILE = --dist loadfile --no-loadscope-reorder
 DEMO_ARGS ?=
 # make bench BENCH_ARGS="--only events --out results.jsonl".

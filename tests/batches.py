@@ -13,13 +13,13 @@ import numpy as np
 
 from streammoe.ports import Batch, Locations
 
-FORMATS = ("csv", "jsonl", "arrow", "parquet")
-"""``arrow`` is a table as it is, ``parquet`` one that has been through a file."""
 Event = Mapping[str, Any]
 
 
 def batch_of(events: Sequence[Event | bytes], format: str, first: int = 0) -> Batch:
     """Return events as a source would read them from a file of this format, the first one from row `first`.
+
+    "arrow" is a table as it is, "parquet" one that has been through a file.
 
     An event that lacks a value of the others has an empty cell, a null, or no such key. In csv and jsonl, bytes in
     place of an event are written as they are, for invalid records.

@@ -22,6 +22,9 @@ MARK_OF_WHOLE_FILE = re.compile(
 )
 
 
+LONGEST = {"test_kafka_outages", "test_kafka_source", "test_kafka_failover", "test_distributed"}
+
+
 class OnlyWhatCanBeSelected:
     """Leaves files out from which the markers that are asked for select nothing, which saves their imports.
 
@@ -41,6 +44,11 @@ class OnlyWhatCanBeSelected:
         if self.leaves_slow_out:
             return True if any(map(MARK_OF_WHOLE_FILE.search, sources)) else None
         return None if any(self.marker in source for source in sources) else True
+
+
+def pytest_collection_modifyitems(items):
+    """Start the files that take longest first, so that no process is left alone with one of them."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 
 def pytest_configure(config):

@@ -183,7 +183,7 @@ def test_signals_to_the_whole_group_end_it_in_good_order_or_not_at_all(topics, g
 
 
 def test_a_child_that_hangs_holds_nothing_up_and_is_reported(topics, caplog, monkeypatch):
-    monkeypatch.setattr(kafka_source, "_HANG_SECONDS", 3.0)
+    monkeypatch.setattr(kafka_source, "_HANG_SECONDS", 5.0)
     monkeypatch.setattr("streammoe_connectors.kafka.process._CLOSE_TIMEOUT_SECONDS", 1.0)
     name = topics.create()
     with opened(settings_of(topics.address, name)) as source:

@@ -20,9 +20,5 @@ def rows_from(first=0, n=2, **others):
     return Predictions(**given | others)
 
 
-def names_in(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
 def lines(path):
     return [json.loads(line) for line in path.read_bytes().splitlines()]
