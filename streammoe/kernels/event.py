@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from streammoe.kernels import drift, features, portfolio, soundness
 from streammoe.kernels.by_address import flags as no_flags_at
 from streammoe.kernels.by_address import floats, numbers, whole_numbers
 from streammoe.kernels.compile import atomic, inline, part
-from streammoe.kernels.noise import Noise, named, refresh_of, residual_of
+from streammoe.kernels.noise import Kernel, Noise, named, refresh_of, residual_of
 from streammoe.kernels.shared import (
     REFRESH_BELOW,
     RESIDUAL_EVERY,
@@ -445,37 +446,50 @@ def _full(K: int, Q: int) -> tuple[int, ...]:
     return (K, Q, Q)
 
 
-def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: int = 2) -> Any:
-    """Make `learn` of a family, to be kept under this name in `module`.
+@inline
+def _trace(
+    out: FloatArray, at: int, k0: int, n: int, weight: float, shares: FloatArray, means: FloatArray, variances: Any
+) -> None:
+    """Write what each expert of a member says, the k0-th and those after it of all n."""
+    M, Q = means.shape[1], variances.shape[1]
+    for k in range(shares.shape[0]):
+        out[at + k0 + k] = weight * shares[k]
+        for j in range(M):
+            out[at + n + (k0 + k) * M + j] = means[k, j]
+        first = at + n * (1 + M) + (k0 + k) * Q
+        record_variances(variances, k, out[first : first + Q])
 
-    Args:
-        noise: of the mixture's experts.
-        single: of single experts; their steps may differ.
-        module: of the family.
-        n_numbers: how many numbers the noise has.
-        n_dim: how many dimensions the variances of a mixture have.
-    """
-    evaluate, trust, log_constant = noise.evaluate, noise.trust, noise.log_constant
-    step_experts, step_single = noise.step_experts, single.step_experts
-    differs = step_single is not step_experts
-    """Where it is False, numba leaves the branch out."""
-    refresh, track_residual = refresh_of(noise.top_up), residual_of(noise.residual_of_expert)
+
+@cache
+def _views(n_dim: int) -> tuple[Kernel, Kernel, Kernel]:
+    """Make what finds the mixture, and the experts of a member, and whether all are sound; `n_dim` as in `event`."""
     variances_shape = _full if n_dim == 3 else _diagonal
-    shape_at = numbers(n_numbers)
-    scratch_rows = noise.scratch_rows
 
     @inline
-    def trace(
-        out: FloatArray, at: int, k0: int, n: int, weight: float, shares: FloatArray, means: FloatArray, variances: Any
-    ) -> None:
-        """Write what each expert of a member says, the k0-th and those after it of all n."""
-        M, Q = means.shape[1], variances.shape[1]
-        for k in range(shares.shape[0]):
-            out[at + k0 + k] = weight * shares[k]
-            for j in range(M):
-                out[at + n + (k0 + k) * M + j] = means[k, j]
-            first = at + n * (1 + M) + (k0 + k) * Q
-            record_variances(variances, k, out[first : first + Q])
+    def state_of(S: Any) -> MMState:
+        """Return the mixture."""
+        Q, K, N, p_w, p_v = S[A.Q], S[A.K], S[A.N], S[A.p_w], S[A.p_v]
+        return MMState(
+            whole_numbers(S[A.mixture_n], (1,)),
+            whole_numbers(S[A.mixture_n_average], (1,)),
+            floats(S[A.mixture_decay], (1,)),
+            floats(S[A.mixture_prior_weight], (1,)),
+            floats(S[A.mixture_gate], (K - 1, p_w)),
+            floats(S[A.mixture_gate_gram], (p_w, p_w)),
+            floats(S[A.mixture_gate_inverse], (p_w, p_w)),
+            floats(S[A.mixture_experts], (K, N, p_v)),
+            floats(S[A.mixture_variances], variances_shape(K, Q)),
+            floats(S[A.mixture_masses], (K,)),
+            floats(S[A.mixture_expert_grams], (K, p_v, p_v)),
+            floats(S[A.mixture_expert_inverses], (K, p_v, p_v)),
+            floats(S[A.mixture_average_gate], (K - 1, p_w)),
+            floats(S[A.mixture_average_experts], (K, N, p_v)),
+            floats(S[A.mixture_average_variances], variances_shape(K, Q)),
+            floats(S[A.mixture_prior_gate_gram], (p_w,)),
+            floats(S[A.mixture_prior_expert_gram], (p_v,)),
+            floats(S[A.mixture_prior_experts], (N, p_v)),
+            floats(S[A.mixture_prior_variances], (Q,)),
+        )
 
     @inline
     def expert_of(S: Any, j: int) -> SingleExpert:
@@ -507,6 +521,13 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                 return False
         return True
 
+    return state_of, expert_of, are_sound
+
+
+def _evaluation(noise: Noise) -> Kernel:
+    """Make what evaluates a row by a member."""
+    evaluate, scratch_rows = noise.evaluate, noise.scratch_rows
+
     @inline
     def evaluate_member(
         S: Any, j: int, shape: Any, constant: float, expert: SingleExpert, x: FloatArray, z: FloatArray
@@ -527,6 +548,17 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
         mix(shares, means, floats(S[A.said], (S[A.m], M))[j])
         floats(S[A.losses], (S[A.m],))[j] = loss
         return loss
+
+    return evaluate_member
+
+
+def _learning(noise: Noise, single: Noise) -> Kernel:
+    """Make what lets a member learn a row."""
+    trust, scratch_rows = noise.trust, noise.scratch_rows
+    step_experts, step_single = noise.step_experts, single.step_experts
+    differs = step_single is not step_experts
+    """Where it is False, numba leaves the branch out."""
+    refresh, track_residual = refresh_of(noise.top_up), residual_of(noise.residual_of_expert)
 
     @inline
     def learn_member(
@@ -581,6 +613,14 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
         blend(state.average_experts, state.experts, share)
         blend(state.average_variances, state.variances, variance_weight(options, share, gamma))
 
+    return learn_member
+
+
+def _passage(noise: Noise, single: Noise, n_numbers: int, expert_of: Kernel) -> Kernel:
+    """Make what takes a row through all members."""
+    log_constant, shape_at = noise.log_constant, numbers(n_numbers)
+    evaluate_member, learn_member = _evaluation(noise), _learning(noise, single)
+
     @inline
     def go_through_members(
         S: Any,
@@ -611,7 +651,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                 return False
             if width > trace_at and (has_portfolio or j == 0):
                 shares, means = floats(S[A.shares], (members[j, B.K],)), floats(S[A.means], (members[j, B.K], M))
-                trace(out, trace_at, at, E, weights[j] if has_portfolio else 1.0, shares, means, expert.variances)
+                _trace(out, trace_at, at, E, weights[j] if has_portfolio else 1.0, shares, means, expert.variances)
                 if j == 0:
                     for k in range(K):
                         out[width - K + k] = shares[k]
@@ -623,30 +663,26 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                 learn_member(S, j, shape, state, expert, count, weight, x, z)
         return True
 
+    return go_through_members
+
+
+def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: int = 2) -> Any:
+    """Make `learn` of a family, to be kept under this name in `module`.
+
+    Args:
+        noise: of the mixture's experts.
+        single: of single experts; their steps may differ.
+        module: of the family.
+        n_numbers: how many numbers the noise has.
+        n_dim: how many dimensions the variances of a mixture have.
+    """
+    state_of, expert_of, are_sound = _views(n_dim)
+    go_through_members = _passage(noise, single, n_numbers, expert_of)
+
     @inline
     def run(S: Any, X0: int, Y0: int, w0: int, out0: int, n: int, width: int) -> int:
-        F, T, M, Q, K, N, p_w, p_v = S[A.F], S[A.T], S[A.M], S[A.Q], S[A.K], S[A.N], S[A.p_w], S[A.p_v]
-        state = MMState(
-            whole_numbers(S[A.mixture_n], (1,)),
-            whole_numbers(S[A.mixture_n_average], (1,)),
-            floats(S[A.mixture_decay], (1,)),
-            floats(S[A.mixture_prior_weight], (1,)),
-            floats(S[A.mixture_gate], (K - 1, p_w)),
-            floats(S[A.mixture_gate_gram], (p_w, p_w)),
-            floats(S[A.mixture_gate_inverse], (p_w, p_w)),
-            floats(S[A.mixture_experts], (K, N, p_v)),
-            floats(S[A.mixture_variances], variances_shape(K, Q)),
-            floats(S[A.mixture_masses], (K,)),
-            floats(S[A.mixture_expert_grams], (K, p_v, p_v)),
-            floats(S[A.mixture_expert_inverses], (K, p_v, p_v)),
-            floats(S[A.mixture_average_gate], (K - 1, p_w)),
-            floats(S[A.mixture_average_experts], (K, N, p_v)),
-            floats(S[A.mixture_average_variances], variances_shape(K, Q)),
-            floats(S[A.mixture_prior_gate_gram], (p_w,)),
-            floats(S[A.mixture_prior_expert_gram], (p_v,)),
-            floats(S[A.mixture_prior_experts], (N, p_v)),
-            floats(S[A.mixture_prior_variances], (Q,)),
-        )
+        F, T, M = S[A.F], S[A.T], S[A.M]
+        state = state_of(S)
         rules, row, held = floats(S[A.rules], (len(RULES),)), floats(S[A.raw], (1, F)), floats(S[A.held], (1, F))
         Z, unknown, loss = floats(S[A.Z], (1, T)), floats(S[A.unknown], (1, T)), floats(S[A.loss], (1,))
         counts, none, served = floats(S[A.weight], (1,)), floats(S[A.weight], (0,)), floats(S[A.served], (1, M))
