@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import countOf
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,6 @@ MIXED = (
     "meant, or in numeric and start over"
 )
 UNASKED = np.empty(0, dtype=np.bool_)
-FLOATS = {float}
-"""The types of the values of nearly all events."""
 
 
 class Encoder(Noticed):
@@ -195,7 +194,7 @@ class Encoder(Noticed):
         Raises:
             InvalidEvent: a value is of the wrong type or not finite, or a name is neither a string nor an integer.
         """
-        if not additions and (values := self.plain_row(event)) is not None and set(map(type, values)) == FLOATS:
+        if not additions and (values := self.plain_row(event)) is not None:
             # NaN and infinities make the sum NaN or infinite.
             total = sum(values)
             if total - total == 0.0:
@@ -230,12 +229,11 @@ class Encoder(Noticed):
             raise columns.given.explained(error) from None
         return np.array([found])
 
-    def plain_row(self, event: Mapping[Any, object]) -> Sequence[Any] | None:
-        """Return the values of an event in the order of the fields, if it has a value of each and nothing else.
+    def plain_row(self, event: Mapping[Any, object]) -> Sequence[float] | None:
+        """Return the values of an event in the order of the fields, if it has a float for each and nothing else.
 
         Levels that have a column are their codes, and lags are missing. None as well if there are other levels, some
-        fields are times, or there is just one. Values may be of any type; if all are floats without infinities, they
-        are what `row` returns.
+        fields are times, or there is just one. Without infinities it is what `row` returns.
         """
         columns = self.columns
         if columns.values is None or type(event) is not dict or len(event) != len(columns.own_kinds):
@@ -248,7 +246,7 @@ class Encoder(Noticed):
                     row[at] = codes[row[at]]
         except (KeyError, TypeError):  # TypeError: what is not hashable is no level
             return None
-        return row
+        return row if countOf(map(type, row), float) == len(row) else None
 
     # -- Raw rows to features --------------------------------------------------------------------------------------
 

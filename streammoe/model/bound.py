@@ -65,6 +65,11 @@ class Bound:
         n_experts: of all members.
         rows_at_once: how many rows one call learns, which no other thread interrupts.
         may_learn: whether there is room for the latest events, where they are kept.
+        leaves_more: whether single events are kept elsewhere as well, which Python does.
+        learn_one: learns a raw row with its target and weight, and returns why that was not all, or 0. Raises
+            `struct.error` if a value is no number.
+        predict: returns the prediction of a raw row in the targets' own units, a number or (1, M), or None if that
+            takes more. Raises likewise.
         next_refit: count of events at which the mixture is fitted again after a drift.
         row: (1, F) the row that was learned last, with its lags.
         closed: (1, 3) what the drift test says of the block of losses that was closed last.
@@ -81,13 +86,15 @@ class Bound:
         room = recent.room(F, T) if keeps and recent is not None else {}
         self.may_learn = bool(room) if keeps else recent is None or recent.is_empty
         module, shape = context.family.compiled(state.experts)
-        # A function, at which River ends its search for the memory of a model: kernels belong to the process.
-        self._kernel: Callable[[], Any] = lambda: module.learn
+        self.leaves_more = context.reservoir is not None or bool(phase.portfolio and phase.portfolio.growing)
+        # Functions, at which River ends its search for the memory of a model: kernels belong to the process.
+        kernel = module.learn
+        self._kernel: Callable[[], Any] = lambda: kernel
         work = sum(len(gram) * gram.shape[1] ** 2 for gram in _grams(phase))
         self.rows_at_once = rows_at_once(work)
         members: tuple[Member, ...] = (Average(), Latest()) if phase.portfolio is None else phase.portfolio.members
         given = [member.parameters(state).experts.shape for member in members]
-        self.n_fields, self.n_targets, self._is_number = F, T, context.targets.is_number
+        self.n_fields, self.n_targets = F, T
         self._M, self._K, self._Q = M, len(state.masses), state.variances.shape[1]
         self.n_experts = self._K if phase.portfolio is None else sum(K for K, _, _ in given)
         numbers = _sizes(context, phase, members) | {"n_experts": self.n_experts}
@@ -129,15 +136,13 @@ class Bound:
                 self._sizes[way][AT[name]] = 1
         for way in (_ONE, _SHOWN):
             self._sizes[way][AT["n_lags"]] = len(encoder.lagged)
-        raw = bytearray(8 * (F + T))
+        raw = bytearray(8 * (F + T + 1))
         cells = np.frombuffer(raw)
-        self._pack, self._raw = struct.Struct(f"{F + T}d").pack_into, raw
-        self._pack_row = struct.Struct(f"{F}d").pack_into
-        self._weight, self._out = np.ones(1), np.empty((1, 2 + M + F))
-        rows, targets = cells[:F].reshape(1, F), cells[F:].reshape(1, T)
-        self._learning = (self._sizes[_ONE], rows, targets, self._weight, self._out)
-        self._free: list[Any] = []
-        """Room for predictions, which several threads may want at once."""
+        self._out = np.empty((1, 2 + M + F))
+        one = (cells[:F].reshape(1, F), cells[F:-1].reshape(1, T), cells[-1:], self._out)
+        self._target = one[1]
+        self.learn_one = _learning(kernel, raw, (self._sizes[_ONE], *one))
+        self.predict = _predicting(kernel, self._room, F, is_number=context.targets.is_number)
         self.refresh()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
@@ -205,45 +210,17 @@ class Bound:
         one[AT["until"]], self._notes = until, notes
         one[AT["noted"]], one[AT["noted_used"]] = address_of(notes.rows), address_of(notes.used)
 
-    def predict(self, row: Row) -> float | FloatArray | None:
-        """Return the prediction of a raw row in the targets' own units, a number or (1, M); None if that takes more.
-
-        Raises:
-            struct.error: a value is no number.
-        """
-        try:
-            room = self._free.pop()
-        except IndexError:
-            room = self._room()
-        raw, arguments, out, said = room
-        self._pack_row(raw, 0, *row)
-        flags = self._kernel()(*arguments) % FLAGS
-        found: float | FloatArray = said[1] if self._is_number else out[:, 1:].copy()
-        self._free.append(room)
-        return None if flags else found
-
     def _room(self) -> Any:
         raw, out = bytearray(8 * self.n_fields), np.empty((1, 1 + self._M))
         rows, unknown = np.frombuffer(raw).reshape(1, self.n_fields), np.full((1, self.n_targets), np.nan)
         return raw, (self._sizes[_SHOWN], rows, unknown, np.ones(1), out), out, out.data[0:1].cast("B").cast("d")
-
-    def learn_one(self, row: Row, target: Row, weight: float) -> int:
-        """Learn a raw row with its target; return why that was not all, or 0.
-
-        Raises:
-            struct.error: a value is no number.
-        """
-        self._pack(self._raw, 0, *row, *target)
-        self._weight[0] = weight
-        found: int = self._kernel()(*self._learning)
-        return found % FLAGS
 
     def grow(self) -> None:
         """Add the single event that was learned last to the rows of further fits, if there are to be any."""
         portfolio = self._phase.portfolio
         if portfolio is not None and portfolio.growing is not None:
             M = self._M
-            portfolio.growing.add(self._out[:, 2 + M :], self._learning[2], self._out[:, 1 + M])
+            portfolio.growing.add(self._out[:, 2 + M :], self._target, self._out[:, 1 + M])
 
     def scores(self, out: FloatArray, *, traced: bool) -> tuple[Scores, FloatArray, FloatArray]:
         """Return what the kernel has written of rows: scores, inputs as held, and the weights that rows had."""
@@ -264,6 +241,41 @@ class Bound:
         return self._kernel()(self._sizes[_MANY], X, Y, weights, out), out
 
 
+def _learning(kernel: Any, raw: bytearray, arguments: Sequence[Any]) -> Callable[[Row, Row, float], int]:
+    """Make `Bound.learn_one`; the kernel finds in `raw` what is written there."""
+    pack = struct.Struct(f"{len(raw) // 8}d").pack_into
+
+    def learn_one(row: Row, target: Row, weight: float) -> int:
+        pack(raw, 0, *row, *target, weight)
+        found: int = kernel(*arguments)
+        return found % FLAGS
+
+    return learn_one
+
+
+def _predicting(
+    kernel: Any, new_room: Callable[[], Any], n_fields: int, *, is_number: bool
+) -> Callable[[Row], float | FloatArray | None]:
+    """Make `Bound.predict`."""
+    pack = struct.Struct(f"{n_fields}d").pack_into
+    free: list[Any] = []
+    """Room for predictions, which several threads may want at once."""
+
+    def predict(row: Row) -> float | FloatArray | None:
+        try:
+            room = free.pop()
+        except IndexError:
+            room = new_room()
+        raw, arguments, out, said = room
+        pack(raw, 0, *row)
+        flags = kernel(*arguments) % FLAGS
+        found: float | FloatArray = said[1] if is_number else out[:, 1:].copy()
+        free.append(room)
+        return None if flags else found
+
+    return predict
+
+
 def owners(context: Context, phase: Any) -> tuple[object, ...]:
     """Return all objects on whose staying the same the addresses depend."""
     encoder, portfolio, recent = context.encoder, phase.portfolio, context.recent
@@ -280,6 +292,7 @@ def owners(context: Context, phase: Any) -> tuple[object, ...]:
         encoder.doubts,
         context.mean_weight,
         context.outliers,
+        context.reservoir,
         phase.leader,
         portfolio,
         None if recent is None else recent.storage,
@@ -288,7 +301,8 @@ def owners(context: Context, phase: Any) -> tuple[object, ...]:
     if portfolio is None:
         return own
     means = portfolio.means
-    return (*own, portfolio.members, portfolio.weights, portfolio.surprise, means, means and means.weights)
+    weights = portfolio.weights, portfolio.surprise, means, means and means.weights
+    return (*own, portfolio.growing, portfolio.members, *weights)
 
 
 def _sizes(context: Context, phase: Any, members: Sequence[Member]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.columns.encoder import FLOATS, Encoder
+from streammoe.columns.encoder import Encoder
 from streammoe.columns.kinds import ColumnKind, described, not_found
 from streammoe.columns.layout import NO_ADDITIONS, Additions, Layout
 from streammoe.columns.values import check_name, not_a_mapping
@@ -111,9 +111,12 @@ class Learner:
         Raises:
             InvalidEvent: a value is invalid or would make a parameter non-finite; nothing was changed.
         """
-        if type(w) is float and w == 1.0 and self._learn_plain(x, y):
-            return
         context = self.context
+        if type(w) is float and w == 1.0:
+            row_read, targets = context.encoder.plain_row(x), context.targets
+            target_read = (y,) if targets.is_number and type(y) is float else targets.plain(y)
+            if row_read is not None and target_read is not None and self._learn_usual(row_read, target_read, 1.0):
+                return
         target, new_label = context.targets.read_one(y)
         if not context.targets.is_fixed:
             with self.outputs(sorted(y, key=str)):
@@ -135,13 +138,6 @@ class Learner:
         if self.n == SETTLED_AT:
             warn_of_columns(self.context)
 
-    def _learn_plain(self, x: Mapping[Any, Any], y: Any) -> bool:
-        """Learn an event of weight 1 that has nothing but floats, if it is usual; return whether it was learned."""
-        row, target = self.context.encoder.plain_row(x), self.context.targets.plain(y)
-        if row is None or target is None or set(map(type, row)) != FLOATS:
-            return False
-        return self._learn_usual(row, target, 1.0)
-
     def _learn_at_length(
         self, row: FloatArray, target: FloatArray, additions: Additions, weight: float, new_label: Any
     ) -> None:
@@ -157,21 +153,22 @@ class Learner:
 
     def _learn_usual(self, row: Row, target: Row, weight: float) -> bool:
         """Learn an event, unless it needs more than the usual; return whether it was learned."""
-        phase, context = self.phase, self.context
-        if not isinstance(phase, Streaming):
-            return False
+        bound = self._noting
         try:
-            bound = phase.bound_to_learn(context)
-            if bound is not self._noting and not self._note_in(bound, phase):
+            if bound is None or not bound.is_of(self.context, self.phase):
+                bound = self._note()
+            if bound is None:
                 return False
             found = bound.learn_one(row, target, weight)
-            if found & UNUSUAL and not self._notes.n_free and self._note_in(bound, phase):
-                found = bound.learn_one(row, target, weight)
-            if found & UNUSUAL:
+            if found & UNUSUAL and not self._notes.n_free:
+                bound = self._note()
+                found = UNUSUAL if bound is None else bound.learn_one(row, target, weight)
+            if bound is None or found & UNUSUAL:
                 return False
             if found & UNSOUND:
                 raise UnsoundError(["state"])
-            self._complete(bound, phase, target, weight, found)
+            if found or bound.leaves_more:
+                self._complete(bound, target, weight, found)
         except UnsoundError:
             self.undo.take_back(self)
             return False
@@ -180,29 +177,31 @@ class Learner:
             raise
         return True
 
-    def _note_in(self, bound: Bound, phase: Streaming) -> bool:
-        """Let the kernel note single events, to learn them again; return False if something is due after this one."""
-        due = phase.next_due(self.context)
+    def _note(self) -> Bound | None:
+        """Let a kernel note single events that it learns; return it, or None if the next one needs more than that."""
+        phase = self.phase
+        if not isinstance(phase, Streaming):
+            return None
+        bound, due = phase.bound_to_learn(self.context), phase.next_due(self.context)
         if phase.n + 1 >= due:
-            return False
+            return None
         self._notes = self.undo.notes(self, Learner._learn_noted, bound.n_fields, bound.n_targets)
         bound.refresh()
         # Below this count columns may have to be warned of.
         bound.note_in(self._notes, due if phase.n >= SETTLED_AT else min(due, SETTLED_AT))
         self._noting = bound
-        return True
+        return bound
 
-    def _complete(self, bound: Bound, phase: Streaming, target: Row, weight: float, found: int) -> None:
+    def _complete(self, bound: Bound, target: Row, weight: float, found: int) -> None:
         """Do the part of learning an event that the kernel has left."""
-        context = self.context
+        context, phase = self.context, self.phase
         try:
             if context.reservoir is not None:
                 context.reservoir.add_one(bound.row, target, weight)
-            if found or (phase.portfolio is not None and phase.portfolio.growing is not None):
-                bound.grow()
-                if found:
-                    phase.react(context, found, bound)
-                    self._noting = None
+            bound.grow()
+            if found and isinstance(phase, Streaming):
+                phase.react(context, found, bound)
+                self._noting = None
         except BaseException:
             self._notes.drop_last()
             raise

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.columns.encoder import FLOATS
 from streammoe.engine import mixture, portfolio
 from streammoe.model.learner import Learner
 from streammoe.model.phases.contract import Served
@@ -67,7 +66,7 @@ def predict_one(learner: Learner, x: Mapping[Any, Any]) -> Any:
     context, phase = learner.context, learner.phase
     if isinstance(phase, Streaming):
         row = context.encoder.plain_row(x)
-        if row is None or set(map(type, row)) != FLOATS:
+        if row is None:
             row = context.encoder.row(x)[0].tolist()
         found = phase.bound(context).predict(row)
         if found is not None:

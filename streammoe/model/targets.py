@@ -75,7 +75,7 @@ class Targets(ABC):
         """
 
     def plain(self, y: Any) -> tuple[float, ...] | None:
-        """Return the target of an event as floats where that takes no time, or None; they may be infinite or NaN."""
+        """Return the target of an event, if it is no float, as floats where that takes no time, or None."""
         return None
 
     @abstractmethod
@@ -164,9 +164,6 @@ class ScalarTarget(Targets):
     def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
         # The first test succeeds for nearly every value.
         return np.array([[y if type(y) is float and y - y == 0.0 else _number(y, "target")]]), None
-
-    def plain(self, y: Any) -> tuple[float, ...] | None:
-        return (y,) if type(y) is float else None
 
     def one(self, predictions: FloatArray) -> float:
         return float(predictions[0, 0])

@@ -172,7 +172,7 @@ FAULTS = {
         Fault("single-events-out-of-the-sample", "context.reservoir.add_one(bound.row, target, weight)", "pass"),
         Fault("single-events-never-due", "due if phase.n >= SETTLED_AT else", "due + 1 if phase.n >= SETTLED_AT else"),
         Fault("interrupted-event-learned-again", "self._notes.drop_last()", "pass"),
-        Fault("row-of-any-types", "and set(map(type, values)) == FLOATS", ""),
+        Fault("row-of-any-types", "return row if countOf(map(type, row), float) == len(row) else None", "return row"),
         Fault("infinite-row", "if total - total == 0.0:", "if values:"),
         Fault("predicted-in-place-of-learned", "if not math.isfinite(target[0, q]):", "if math.isinf(target[0, q]):"),
         Fault("lags-of-single-events-turned", "past[size - 1 - j % size,", "past[j % size,"),
