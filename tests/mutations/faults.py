@@ -327,7 +327,7 @@ FAULTS = {
         Fault("digest-not-verified", "sound = _pack(arrays, text) == data", "sound = bool(_pack(arrays, text))"),
         Fault("bytes-after-the-end", "_pack(arrays, text) == data", "data.startswith(_pack(arrays, text))"),
         Fault("newer-format-read", "if number != FORMAT:", "if number < FORMAT:"),
-        Fault("prior-weight-at-most-1", 'least=0.0, most=MAX_PRIOR_STRENGTH)', 'least=0.0, most=1.0)'),
+        Fault("prior-weight-at-most-1", "least=0.0, most=MAX_PRIOR_STRENGTH)", "least=0.0, most=1.0)"),
         Fault("retention-one-too-many", "[-self.keep :]", "[-self.keep - 1 :]"),
         Fault("damaged-push-out-sound", "if generation not in self._unsound]", "]"),
         Fault(
