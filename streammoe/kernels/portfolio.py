@@ -97,11 +97,10 @@ def combine(
     """
     m = weights.shape[0]
     logs, costs = scratch[0], scratch[1]
-    for j in range(m):
-        logs[j] = math.log(weights[j])
     for i in range(served_losses.shape[0]):
         for j in range(m):
             shares[i, j] = weights[j]
+            logs[j] = math.log(weights[j])
         for q in range(served_predictions.shape[1]):
             total = 0.0
             for j in range(m):
@@ -124,8 +123,6 @@ def combine(
             logs[j] *= DISCOUNT
             costs[j] = losses[j, i]
         _update(logs, costs, counts[i], surprise, weights)
-        for j in range(m):
-            logs[j] = math.log(weights[j])
 
 
 @jit
