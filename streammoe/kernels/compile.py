@@ -270,7 +270,7 @@ class _KernelLibrary(JITCodeLibrary):
         tuning = llvm.create_pipeline_tuning_options(speed_level=3)
         # Copies of loops that are vectorised already take a fifth of the time, and save none for ten features.
         tuning.loop_unrolling = False
-        tuning.loop_vectorization, tuning.slp_vectorization = True, False
+        tuning.loop_vectorization, tuning.slp_vectorization = True, True
         builder = llvm.create_pass_builder(codegen._tm, tuning)  # noqa: SLF001 - same
         passes = builder.getModulePassManager()
         passes.add_refprune_pass()

@@ -567,6 +567,8 @@ def _learning(noise: Noise, single: Noise) -> Kernel:
         shape: Any,
         state: MMState,
         expert: SingleExpert,
+        options: LearningOptions,
+        own: LearningOptions,
         count: int,
         weight: float,
         x: FloatArray,
@@ -579,12 +581,11 @@ def _learning(noise: Noise, single: Noise) -> Kernel:
         trusted, means = floats(S[A.trusted], (K,)), floats(S[A.means], (K, M))
         room, push = floats(S[A.noise], (scratch_rows(M), max(E, M))), floats(S[A.push], (max(E, M),))
         gain, w = floats(S[A.gain], (x.shape[0],)), floats(S[A.W], (S[A.p_w],))
-        options = _options(floats(S[A.options], (10,)), whole_numbers(S[A.flags], (6,)))
-        chosen = _options(floats(S[A.member_options], (10,)), whole_numbers(S[A.member_flags], (6,)))
-        gamma = max(min(1.0 / (expert.n[0] + 1.0), LARGEST_STEP), floats(S[A.steps], (S[A.m],))[j])
         if kind == LATEST:
             gamma, chosen = step_size(state, options, _step(floats(S[A.schedule], (7,)), count)), options
             route(tau, options.top_k)
+        else:
+            gamma, chosen = max(min(1.0 / (expert.n[0] + 1.0), LARGEST_STEP), floats(S[A.steps], (S[A.m],))[j]), own
         is_outlier = trust(shape, tau, room, trusted, M)
         keep = 1.0 - gamma
         decay = expert.decay[0] * keep
@@ -625,7 +626,11 @@ def _passage(noise: Noise, single: Noise, n_numbers: int, expert_of: Kernel) -> 
     def go_through_members(
         S: Any,
         rules: FloatArray,
+        shape: Any,
+        constant: float,
         state: MMState,
+        options: LearningOptions,
+        own: LearningOptions,
         count: int,
         weight: float,
         target: FloatArray,
@@ -638,8 +643,7 @@ def _passage(noise: Noise, single: Noise, n_numbers: int, expert_of: Kernel) -> 
         members, z = whole_numbers(S[A.members], (m, N_MEMBER)), floats(S[A.Z], (T,))
         center, scale = floats(S[A.target_center], (T,)), floats(S[A.target_scale], (T,))
         losses, said, weights = floats(S[A.losses], (m, 1)), floats(S[A.said], (m, M)), floats(S[A.weights], (m,))
-        shape, constant, width = shape_at(S[A.shape]), log_constant(shape_at(S[A.shape]), M), out.shape[0]
-        has_portfolio, at, trace_at = S[A.has_portfolio] != 0, 0, 2 + M + S[A.F]
+        width, has_portfolio, at, trace_at = out.shape[0], S[A.has_portfolio] != 0, 0, 2 + M + S[A.F]
         for q in range(T):
             z[q] = (target[0, q] - center[q]) / scale[q]
         for j in range(m if has_portfolio or learns else 1):
@@ -660,7 +664,7 @@ def _passage(noise: Noise, single: Noise, n_numbers: int, expert_of: Kernel) -> 
                 most, gained = rules[RULE.most_gained], weight * (losses[0, 0] - loss)
                 floats(members[j, B.gain], (1,))[0] += min(max(gained, -most), most)
             elif learns and members[j, B.kind] != AVERAGE:
-                learn_member(S, j, shape, state, expert, count, weight, x, z)
+                learn_member(S, j, shape, state, expert, options, own, count, weight, x, z)
         return True
 
     return go_through_members
@@ -687,6 +691,10 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
         Z, unknown, loss = floats(S[A.Z], (1, T)), floats(S[A.unknown], (1, T)), floats(S[A.loss], (1,))
         counts, none, served = floats(S[A.weight], (1,)), floats(S[A.weight], (0,)), floats(S[A.served], (1, M))
         every, n_recent, learning = S[A.judge_every], S[A.n_recent], S[A.learns] != 0
+        shape = shape_at(S[A.shape])
+        constant = log_constant(shape, M)
+        options = _options(floats(S[A.options], (10,)), whole_numbers(S[A.flags], (6,)))
+        own = _options(floats(S[A.member_options], (10,)), whole_numbers(S[A.member_flags], (6,)))
         for i in range(n):
             given, target = floats(X0 + 8 * i * F, (1, F)), floats(Y0 + 8 * i * T, (1, T))
             out, weight = floats(out0 + 8 * i * width, (width,)), floats(w0 + 8 * i, (1,))[0]
@@ -707,7 +715,9 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                 is_beyond = _expand_all(S, held)
             if learns:
                 counts[0] = _weigh(S, rules, count, weight, target)
-            if not go_through_members(S, rules, state, count, counts[0], target, is_beyond, learns, out):
+            if not go_through_members(
+                S, rules, shape, constant, state, options, own, count, counts[0], target, is_beyond, learns, out
+            ):
                 return FLAGS * i + UNSOUND
             # Before the event is noted, which will be learned again if another one has to be undone.
             if learning and i == n - 1 and not are_sound(S, state):
