@@ -82,7 +82,7 @@ def elliptical(energy: Kernel, irls_weight: Kernel, log_constant: Kernel, is_out
         total = 0.0
         for k in range(K):
             # A division by the root of the determinant costs a third of a logarithm above.
-            tau[k] = math.exp(tau[k] - largest) / math.sqrt(scratch[1, k])
+            tau[k] = (math.exp(tau[k] - largest) if K > 1 else 1.0) / math.sqrt(scratch[1, k])
             total += tau[k]
         inverse = 1.0 / total
         for k in range(K):

@@ -43,8 +43,9 @@ def symmetric_product(matrix: FloatArray, vector: FloatArray, out: FloatArray) -
     blocked = p - p % 4
     # Four rows a sweep: `out` is then loaded and stored a quarter as often, which is what limits small matrices.
     if blocked == 0:
+        v0 = vector[0]
         for i in range(p):
-            out[i] = 0.0
+            out[i] = 0.0 + v0 * matrix[0, i]
     else:
         v0, v1, v2, v3 = vector[0], vector[1], vector[2], vector[3]
         for i in range(p):
@@ -53,7 +54,7 @@ def symmetric_product(matrix: FloatArray, vector: FloatArray, out: FloatArray) -
         v0, v1, v2, v3 = vector[j], vector[j + 1], vector[j + 2], vector[j + 3]
         for i in range(p):
             out[i] += v0 * matrix[j, i] + v1 * matrix[j + 1, i] + v2 * matrix[j + 2, i] + v3 * matrix[j + 3, i]
-    for j in range(blocked, p):
+    for j in range(max(blocked, 1), p):
         v0 = vector[j]
         for i in range(p):
             out[i] += v0 * matrix[j, i]
