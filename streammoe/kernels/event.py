@@ -470,25 +470,25 @@ def _views(n_dim: int) -> tuple[Kernel, Kernel, Kernel]:
         """Return the mixture."""
         Q, K, N, p_w, p_v = S[A.Q], S[A.K], S[A.N], S[A.p_w], S[A.p_v]
         return MMState(
-            whole_numbers(S[A.mixture_n], (1,)),
-            whole_numbers(S[A.mixture_n_average], (1,)),
-            floats(S[A.mixture_decay], (1,)),
-            floats(S[A.mixture_prior_weight], (1,)),
-            floats(S[A.mixture_gate], (K - 1, p_w)),
-            floats(S[A.mixture_gate_gram], (p_w, p_w)),
-            floats(S[A.mixture_gate_inverse], (p_w, p_w)),
-            floats(S[A.mixture_experts], (K, N, p_v)),
-            floats(S[A.mixture_variances], variances_shape(K, Q)),
-            floats(S[A.mixture_masses], (K,)),
-            floats(S[A.mixture_expert_grams], (K, p_v, p_v)),
-            floats(S[A.mixture_expert_inverses], (K, p_v, p_v)),
-            floats(S[A.mixture_average_gate], (K - 1, p_w)),
-            floats(S[A.mixture_average_experts], (K, N, p_v)),
-            floats(S[A.mixture_average_variances], variances_shape(K, Q)),
-            floats(S[A.mixture_prior_gate_gram], (p_w,)),
-            floats(S[A.mixture_prior_expert_gram], (p_v,)),
-            floats(S[A.mixture_prior_experts], (N, p_v)),
-            floats(S[A.mixture_prior_variances], (Q,)),
+            n=whole_numbers(S[A.mixture_n], (1,)),
+            n_average=whole_numbers(S[A.mixture_n_average], (1,)),
+            decay=floats(S[A.mixture_decay], (1,)),
+            prior_weight=floats(S[A.mixture_prior_weight], (1,)),
+            gate=floats(S[A.mixture_gate], (K - 1, p_w)),
+            gate_gram=floats(S[A.mixture_gate_gram], (p_w, p_w)),
+            gate_inverse=floats(S[A.mixture_gate_inverse], (p_w, p_w)),
+            experts=floats(S[A.mixture_experts], (K, N, p_v)),
+            variances=floats(S[A.mixture_variances], variances_shape(K, Q)),
+            masses=floats(S[A.mixture_masses], (K,)),
+            expert_grams=floats(S[A.mixture_expert_grams], (K, p_v, p_v)),
+            expert_inverses=floats(S[A.mixture_expert_inverses], (K, p_v, p_v)),
+            average_gate=floats(S[A.mixture_average_gate], (K - 1, p_w)),
+            average_experts=floats(S[A.mixture_average_experts], (K, N, p_v)),
+            average_variances=floats(S[A.mixture_average_variances], variances_shape(K, Q)),
+            prior_gate_gram=floats(S[A.mixture_prior_gate_gram], (p_w,)),
+            prior_expert_gram=floats(S[A.mixture_prior_expert_gram], (p_v,)),
+            prior_experts=floats(S[A.mixture_prior_experts], (N, p_v)),
+            prior_variances=floats(S[A.mixture_prior_variances], (Q,)),
         )
 
     @inline
@@ -497,17 +497,17 @@ def _views(n_dim: int) -> tuple[Kernel, Kernel, Kernel]:
         members, N, Q = whole_numbers(S[A.members], (S[A.m], N_MEMBER)), S[A.N], S[A.Q]
         K, p = members[j, B.K], members[j, B.p]
         return SingleExpert(
-            whole_numbers(members[j, B.n], (1,)),
-            floats(members[j, B.decay], (1,)),
-            floats(members[j, B.prior_weight], (1,)),
-            floats(members[j, B.experts], (K, N, p)),
-            floats(members[j, B.variances], variances_shape(K, Q)),
-            floats(members[j, B.masses], (K,)),
-            floats(members[j, B.expert_grams], (K, p, p)),
-            floats(members[j, B.expert_inverses], (K, p, p)),
-            floats(members[j, B.prior_expert_gram], (p,)),
-            floats(members[j, B.prior_experts], (N, p)),
-            floats(members[j, B.prior_variances], (Q,)),
+            n=whole_numbers(members[j, B.n], (1,)),
+            decay=floats(members[j, B.decay], (1,)),
+            prior_weight=floats(members[j, B.prior_weight], (1,)),
+            experts=floats(members[j, B.experts], (K, N, p)),
+            variances=floats(members[j, B.variances], variances_shape(K, Q)),
+            masses=floats(members[j, B.masses], (K,)),
+            expert_grams=floats(members[j, B.expert_grams], (K, p, p)),
+            expert_inverses=floats(members[j, B.expert_inverses], (K, p, p)),
+            prior_expert_gram=floats(members[j, B.prior_expert_gram], (p,)),
+            prior_experts=floats(members[j, B.prior_experts], (N, p)),
+            prior_variances=floats(members[j, B.prior_variances], (Q,)),
         )
 
     @inline
@@ -617,9 +617,8 @@ def _learning(noise: Noise, single: Noise) -> Kernel:
     return learn_member
 
 
-def _passage(noise: Noise, single: Noise, n_numbers: int, expert_of: Kernel) -> Kernel:
+def _passage(noise: Noise, single: Noise, expert_of: Kernel) -> Kernel:
     """Make what takes a row through all members."""
-    log_constant, shape_at = noise.log_constant, numbers(n_numbers)
     evaluate_member, learn_member = _evaluation(noise), _learning(noise, single)
 
     @inline
@@ -681,7 +680,8 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
         n_dim: how many dimensions the variances of a mixture have.
     """
     state_of, expert_of, are_sound = _views(n_dim)
-    go_through_members = _passage(noise, single, n_numbers, expert_of)
+    go_through_members = _passage(noise, single, expert_of)
+    log_constant, shape_at = noise.log_constant, numbers(n_numbers)
 
     @inline
     def run(S: Any, X0: int, Y0: int, w0: int, out0: int, n: int, width: int) -> int:
