@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from streammoe.distributions import StudentT as Tails
+from streammoe.experts import families
 from tests.oracle.agreement import FAMILIES, HOSTILE, STEPS, Case, estimator, run
 from tests.oracle.literal import StudentT
 from tests.pairs import pairwise, pairwise_cases
@@ -40,6 +41,10 @@ def case_of(*, family, bound, steps, K, inputs, degrees, weighted, per_coefficie
         top_k=top_k if K > 1 else None,
         **FAMILIES[family],
     )
+
+
+def test_every_family_has_a_literal_algorithm():
+    assert {Case(1, 1, "tight", HOSTILE, **given).family for given in FAMILIES.values()} == families().keys()
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from streammoe import schedules
 from streammoe.engine import mixture
 from streammoe.engine.bound_mixture import BoundMixture
 from streammoe.engine.mixture import Candidate
-from streammoe.engine.state import is_finite, widen
+from streammoe.engine.state import STATE, MMState, is_finite, is_sound, widen
 from tests.unit.cases import Case, draw, options, random_state, same_bits
 
 STEADY = schedules.Power(0.6, gamma0=0.5, offset=20)
@@ -52,6 +52,19 @@ def test_old_entries_keep_their_places_and_new_ones_begin_at_the_prior(case):
     weight = max(float(state.prior_weight[0]), 1.0 / (1.0 + state.n[0]))
     assert wide.decay[0] * wide.gate_gram[3, 3] == pytest.approx(weight)
     assert wide.decay[0] * wide.expert_grams[1, 2, 2] == pytest.approx(weight / K)
+
+
+def test_every_array_that_steps_change_is_declared_and_checked():
+    state = random_state(Case("gaussian", 1), K, P)
+    assert tuple(STATE) == MMState._fields
+    assert is_sound(state)
+    # A prior is what it was; how much it weighs is not.
+    still = {name for name in STATE if name.startswith("prior_")} - {"prior_weight"}
+    changed = [name for name, declared in STATE.items() if not declared.is_count and name not in still]
+    for name in changed:
+        array = getattr(state, name).copy()
+        array.flat[-1] = np.nan
+        assert not is_sound(state._replace(**{name: array})), name
 
 
 @pytest.mark.parametrize("case", [Case("gaussian", 1), Case("categorical", 3)], ids=str)
