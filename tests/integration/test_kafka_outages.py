@@ -268,14 +268,19 @@ def value(instance, name):
     return sum(sample.value for sample in families[f"streammoe_{name}"].samples)
 
 
-def kill_amid_writes(broker, instances):
+def kill_amid_writes(broker, daemons, instances):
     """Kill a broker when all these daemons have rows that it will not acknowledge.
 
-    At any one moment there may be none, during a checkpoint or because no events come. So it is stopped first, and
-    resumed unless all of them wait for it.
+    The processes that read for them go on while they are stopped, so that each has something to write when it is
+    resumed, and the broker is not; that is resumed, too, unless all of them wait for it.
     """
     for _ in range(20):
+        for daemon in daemons:
+            os.kill(daemon.process.pid, signal.SIGSTOP)
+        time.sleep(0.5)
         os.kill(broker.pid, signal.SIGSTOP)
+        for daemon in daemons:
+            os.kill(daemon.process.pid, signal.SIGCONT)
         try:
             wait_until(
                 lambda: all(value(each, "sink_waiting_seconds") > 1.0 for each in instances),
@@ -313,11 +318,12 @@ def test_whatever_a_daemon_waits_for_in_an_outage_metrics_and_readiness_say_so(
         )
         instances[kind] = f"127.0.0.1:{port}"
         daemons[kind].start()
-    sinks = [instances[kind] for kind in ("written", "transactional")]
+    writing = "written", "transactional"
+    sinks = [instances[kind] for kind in writing]
     for daemon in daemons.values():
         daemon.wait_for_events(200)
     wait_until(lambda: all(value(each, "source_connected") for each in instances.values()), "all are connected")
-    kill_amid_writes(mortal, sinks)
+    kill_amid_writes(mortal, [daemons[kind] for kind in writing], sinks)
     wait_until(lambda: not any(value(each, "source_connected") for each in instances.values()), "it is noticed")
     wait_until(lambda: daemons["transactional"].said.count("going back") == 1, "the transactional sink is replaced")
     wait_until(lambda: all(b"[predictions] has not" in reason(each) for each in sinks), "they are not ready")

@@ -202,6 +202,6 @@ def test_a_child_that_hangs_holds_nothing_up_and_is_reported(topics, caplog, mon
         os.kill(child, signal.SIGCONT)
         topics.fill(name, ["a"])
         assert take(source, 1)[0] == [b"a"]
-        assert source.status().connected
+        polled_until(source, lambda: source.status().connected, "it is connected again")
         os.kill(child, signal.SIGSTOP)
     assert not alive(child)
