@@ -127,11 +127,11 @@ class GrowingRows:
         """Add learned rows, unless no fit will need them."""
         if self.is_last or not len(X):
             return
-        end = self.count + len(X)
-        if end > len(self._arrays["weights"]) or X.shape[1] != self._arrays["X"].shape[1]:
+        arrays, end = self._arrays, self.count + len(X)
+        if end > len(arrays["weights"]) or X.shape[1] != arrays["X"].shape[1]:
             self._reserve(end, X.shape[1], Y.shape[1])
-        for name, new in zip(self._arrays, (X, Y, weights), strict=True):
-            self._arrays[name][self.count : end] = new
+        rows = slice(self.count, end)
+        arrays["X"][rows], arrays["Y"][rows], arrays["weights"][rows] = X, Y, weights
         self.count = end
 
     def _reserve(self, rows: int, width: int, n_targets: int) -> None:

@@ -138,9 +138,10 @@ class Bound:
             self._sizes[way][AT["n_lags"]] = len(encoder.lagged)
         raw = bytearray(8 * (F + T + 1))
         cells = np.frombuffer(raw)
-        self._out = np.empty((1, 2 + M + F))
-        one = (cells[:F].reshape(1, F), cells[F:-1].reshape(1, T), cells[-1:], self._out)
-        self._target = one[1]
+        out = np.empty((1, 2 + M + F))
+        one = (cells[:F].reshape(1, F), cells[F:-1].reshape(1, T), cells[-1:], out)
+        self._learned = out[:, 2 + M :], one[1], out[:, 1 + M]
+        """The single event that was learned last: its inputs as held, its targets, and its weight."""
         self.learn_one = _learning(kernel, raw, (self._sizes[_ONE], *one))
         self.predict = _predicting(kernel, self._room, F, is_number=context.targets.is_number)
         self.refresh()
@@ -219,8 +220,7 @@ class Bound:
         """Add the single event that was learned last to the rows of further fits, if there are to be any."""
         portfolio = self._phase.portfolio
         if portfolio is not None and portfolio.growing is not None:
-            M = self._M
-            portfolio.growing.add(self._out[:, 2 + M :], self._target, self._out[:, 1 + M])
+            portfolio.growing.add(*self._learned)
 
     def scores(self, out: FloatArray, *, traced: bool) -> tuple[Scores, FloatArray, FloatArray]:
         """Return what the kernel has written of rows: scores, inputs as held, and the weights that rows had."""
