@@ -87,14 +87,16 @@ def array_of(
         raise CheckpointError(f"array {name} is missing")
     fits = len(shape) == array.ndim and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
     if array.dtype.name != dtype or not fits:
-        wanted = ", ".join("any" if axis is None else str(axis) for axis in shape)
+        have, wanted = (
+            ", ".join("any" if axis is None else str(axis) for axis in given) for given in (array.shape, shape)
+        )
         raise CheckpointError(
-            f"array {name} is {array.dtype.name} of shape {array.shape}; here it must be {dtype} of shape ({wanted})"
+            f"array {name} is {array.dtype.name} of shape ({have}); here it must be {dtype} of shape ({wanted})"
         )
     if finite and dtype == "float64" and not np.isfinite(array).all():
         raise CheckpointError(f"array {name} holds NaN or infinity; every entry must be finite")
     if dtype != "bool" and ((array < least) | (array > most)).any():
-        raise CheckpointError(f"array {name} holds values outside {least:g} to {most:g}")
+        raise CheckpointError(f"array {name} holds values outside {least:.16g} to {most:.16g}")
     return array
 
 

@@ -1,6 +1,8 @@
 """Brokers for tests: one that all processes of a session share, and one of each file to be killed."""
 
+import gc
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -130,6 +132,18 @@ def transactions():
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture(autouse=True)
+def no_later_test_collects_garbage():
+    """kafka-python leaves sockets to the garbage collector, whose warning would fail the test that happens to run then.
+
+    That sockets of ours are closed is tested in `tests/process/test_resources.py`.
+    """
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)
