@@ -1,4 +1,4 @@
-"""What an event costs by the number of events that one call learns, in a model whose fits are over."""
+"""Measure the cost of an event by the number of events that one call learns, in a model whose fits are over."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class BoundMixture:
             leave out average and residual. By default the average serves.
 
     Attributes:
-        candidate: as given; whoever replaces it binds it anew.
+        candidate: the mixture; another one, or another state, has to be bound again.
     """
 
     def __init__(

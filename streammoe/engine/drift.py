@@ -63,7 +63,7 @@ class DriftDetector:
 
     @property
     def arrays_of_losses(self) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
-        """What kernels change in place: the losses of the open block, counts, what is usual, sums of the test."""
+        """Arrays that kernels change in place: losses of the open block, counts, usual losses, sums of the test."""
         return self._block, self._counts, self._usual, self._sums
 
     def declare(self, drift: Drift) -> Drift:

@@ -34,13 +34,13 @@ __all__ = [
 
 
 class Declared(NamedTuple):
-    """What holds for an array of a state: how large it is, what it may hold in a checkpoint, and how it grows."""
+    """Declaration of an array of a state: its axes, how it grows, and what it may hold in a checkpoint."""
 
     axes: str
     """Its sizes: K experts, L = K − 1 rows of a gate, N rows of coefficients, w and v features of gate and experts, V
     variances, 1; ``*`` is what `Family.variances_of` returns."""
     new: float = 0.0
-    """What new features and classes have, but for the diagonals of matrices and the coefficients of a class."""
+    """Entries of new features and classes, except on the diagonals of matrices and for the coefficients of a class."""
     least: float = -math.inf
     most: float = math.inf
     is_count: bool = False
@@ -232,7 +232,7 @@ def moved(old: AnyArray, at: IntArray, size: int, axis: int = -1, new: float = 0
 
 
 def _grown(state: MMState, moves: Mapping[str, tuple[IntArray, int]], diagonals: Mapping[str, float]) -> MMState:
-    """Return a state of which axes of `STATE` have other sizes, with a new average.
+    """Return a state of which axes of `STATE` have other sizes; its average does not apply any more.
 
     Args:
         moves: of each of these axes the new indexes of its entries, and its size.
@@ -247,7 +247,7 @@ def _grown(state: MMState, moves: Mapping[str, tuple[IntArray, int]], diagonals:
             at, size = moves[declared.axes[-1]]
             new = np.setdiff1d(np.arange(size), at)
             found[name][..., new, new] = diagonals[name]
-    return restart_average(MMState(**found))
+    return MMState(**found)
 
 
 def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v: int) -> MMState:
@@ -260,7 +260,7 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
     gram = weight / float(state.decay[0])
     share = gram / len(state.experts)
     diagonals = {"gate_gram": gram, "gate_inverse": 1.0 / gram, "expert_grams": share, "expert_inverses": 1.0 / share}
-    return _grown(state, {"w": (gate_at, p_w), "v": (expert_at, p_v)}, diagonals)
+    return restart_average(_grown(state, {"w": (gate_at, p_w), "v": (expert_at, p_v)}, diagonals))
 
 
 def restart_average(state: MMState) -> MMState:
