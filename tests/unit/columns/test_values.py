@@ -1,4 +1,4 @@
-"""Values of events as numbers, categories and times, beyond the tables of docs/bad-input.md."""
+"""Values of events as numbers, categories and times, beyond the tables of tests/unit/bad_input.md."""
 
 import time
 from datetime import UTC, date, datetime, timedelta, timezone

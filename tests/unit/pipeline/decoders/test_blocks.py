@@ -1,7 +1,7 @@
 """What is special to blocks of each format.
 
 That their values equal the exact path's is a property (tests/property), and what one broken record becomes is in the
-tables of docs/bad-input.md.
+tables of tests/unit/bad_input.md.
 """
 
 import math
