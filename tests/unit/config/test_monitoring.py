@@ -41,7 +41,11 @@ def test_dashboard_and_alerts_ask_only_for_what_is_in_the_catalogue_and_the_dash
     assert CATALOGUE.keys() == set().union(*map(named, SHOWN))
     of_process = set(re.findall(r"\bprocess_\w+", " ".join(SHOWN)))
     assert of_process
-    assert of_process <= set(re.findall(r"^\| `(process_\w+)` \|", DOCUMENT.read_text(), re.MULTILINE))
+    assert of_process <= set(re.findall(r"`(process_\w+)`", DOCUMENT.read_text()))
+
+
+def test_the_document_says_how_to_read_each_metric_that_an_alert_asks_for():
+    assert set().union(*(named(rule["expr"]) for rule in RULES)) <= named(DOCUMENT.read_text())
 
 
 def test_alerts_say_how_urgent_they_are_and_ask_for_the_job_that_is_scraped():
