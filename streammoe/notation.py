@@ -270,19 +270,6 @@ def is_format(form: object) -> bool:
 # -- Settings ----------------------------------------------------------------------------------------------------------
 
 
-class CommaText(str):
-    """A cell of csv whose decimal mark is a comma, so that no number contains a point."""
-
-    __slots__ = ()
-
-    def with_point(self) -> str:
-        """Return the text with comma and point swapped; one with a point becomes an invalid number."""
-        return self.translate(SWAPPED)
-
-    def __repr__(self) -> str:
-        return repr(str(self))
-
-
 SWAPPED = str.maketrans(",.", ".,")
 """Swaps comma and point."""
 DAY = 86_400
@@ -322,10 +309,10 @@ def missing_advice(name: str, marker: str | float) -> str:
 
 
 class Notation(NamedTuple):
-    """How the values of a column are written; the decimal mark is one of their format, csv."""
+    """How the values of a column are written."""
 
     missing: frozenset[str] = MISSING
-    """Texts that stand for a missing value; NaN is missing if its text is one."""
+    """Texts that stand for a missing value; NaN is missing if its text is one, and None if an empty text is."""
     codes: frozenset[float] = frozenset()
     """Numbers that do."""
     thousands: str = ""
@@ -335,18 +322,20 @@ class Notation(NamedTuple):
     """One of `TICKS`, or a format for `strptime`."""
     zone: str = ""
     """The time zone of times that name none; UTC if empty."""
+    decimal: str = ""
+    """The decimal mark where everything is a text, as in csv; empty where numbers have a type of their own."""
 
-    def numeral(self, value: str, text: bool) -> tuple[str, float] | None:
+    def numeral(self, value: str) -> tuple[str, float] | None:
         """Return a text as one that `float` reads, and the factor of its units; None if it is no number.
 
-        >>> Notation(thousands=",", units=(("$", 1.0), ("M", 1e6))).numeral("-$1,012.5 M", text=False)
+        >>> Notation(thousands=",", units=(("$", 1.0), ("M", 1e6))).numeral("-$1,012.5 M")
         ('-1012.5', 1000000.0)
-        >>> [Notation(units=(("-", -1.0),)).numeral(text, text=True) for text in ("280.69-", "-280.69", "--5")]
+        >>> [Notation(units=(("-", -1.0),), decimal=".").numeral(text) for text in ("280.69-", "-280.69", "--5")]
         [('280.69', -1.0), ('-280.69', 1.0), None]
         """
-        if value.__class__ is str and text and NUMBER.fullmatch(value):
+        if self.decimal == "." and NUMBER.fullmatch(value):
             return value, 1.0
-        if not text and not self.units and not self.thousands:
+        if not (self.decimal or self.units or self.thousands):
             return None
         plain, factor = tidied(value), 1.0
         if self.units and not NUMBER.fullmatch(plain):
@@ -359,18 +348,22 @@ class Notation(NamedTuple):
             factor = factors.get(before, 1.0) * factors.get(after, 1.0)
         if self.thousands and (grouped := _grouped(self.thousands).match(plain)):
             plain = grouped[0].replace(self.thousands, "") + plain[grouped.end() :]
-        if isinstance(value, CommaText):
-            plain = plain.translate(SWAPPED)
+        plain = self.with_point(plain)
         return (plain, factor) if NUMBER.fullmatch(plain) else None
+
+    def with_point(self, text: str) -> str:
+        """Return a text with comma and point swapped if the decimal mark is a comma; a point then makes no number."""
+        return text.translate(SWAPPED) if self.decimal == "," else text
 
     def is_missing(self, value: object) -> bool:
         """Return whether a value that is no number in text stands for a missing one."""
+        if value is None:
+            return "" in self.missing
         if isinstance(value, str):
             return tidied(value) in self.missing
         if isinstance(value, float) and math.isnan(value):
             return "NaN" in self.missing
-        is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-        return value is None or (is_number and value in self.codes)
+        return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and value in self.codes
 
     def utc(self, seconds: int) -> int:
         """Convert a local time, in seconds from 1970 on, to UTC.
@@ -416,6 +409,8 @@ def _offset(zone: str, seconds: int) -> int:
 VERBATIM = Notation(missing=frozenset({""}))
 """The notation of labels and keys, of which only an empty text is missing."""
 USUAL = Notation()
+PYTHON = Notation(missing=frozenset())
+"""The notation of events in Python, whose texts are only texts."""
 EVERY = "*"
 """Stands for all columns in `Notations.missing`."""
 
@@ -431,6 +426,7 @@ class Notations:
         units: factors of the texts before and after numbers.
         times: formats of times, by column.
         zone: the time zone of times that name none.
+        decimal: the decimal mark where everything is a text.
     """
 
     missing: Mapping[str, tuple[str | float, ...]] = field(default_factory=dict)
@@ -438,6 +434,7 @@ class Notations:
     units: Mapping[str, float] = field(default_factory=dict)
     times: Mapping[str, str] = field(default_factory=dict)
     zone: str = ""
+    decimal: str = ""
 
     def of(self, name: str) -> Notation:
         """Return the notation of a column of features, a target that is a number or a weight."""
@@ -463,4 +460,5 @@ class Notations:
             tuple(self.units.items()),
             self.times.get(name, ISO),
             self.zone,
+            self.decimal,
         )

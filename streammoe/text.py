@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Literal, TypeVar
 
 Item = TypeVar("Item")
@@ -82,6 +83,8 @@ def shown(value: object) -> str:
             return "a whole number of thousands of digits"
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         text = str(value)  # the `repr` of NumPy's scalars names their type
+    elif isinstance(value, Decimal):
+        text = str(value)
     elif isinstance(value, bool):
         text = "true" if value else "false"
     else:

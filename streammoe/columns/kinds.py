@@ -1,73 +1,15 @@
-"""Kinds of columns: numbers, truth values, categories or times, by the first value unless a setting says otherwise.
-
-One value decides, so that nothing depends on how a stream is cut; what is decided is part of the model. In records of
-files and topics, where a text could be a number, it is never a category: such a column is one of numbers, and the
-record is accepted or rejected as a number is. In Python, where numbers have types of their own, any text is a category.
-"""
+"""Kinds of columns: numbers, truth values, categories or times, by the first value unless a setting says otherwise."""
 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Collection, Mapping
-from datetime import date
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from streammoe.errors import InvalidEvent
-from streammoe.notation import BOOLEANS, MISSING, MISSPELLED, NOT_FINITE, NUMBER, remedy_of, tidied
 from streammoe.text import listed, shown, some_of
 
 ColumnKind = Literal["number", "boolean", "category", "time"]
-_TIME = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])|\d{4}-\d\d-\d\d(?:[Tt ]\d\d.*)?", re.ASCII)
-
-
-def kind_of(value: object, *, text: bool = False) -> ColumnKind | None:
-    """Return what a column holds whose first value is this one; None if a value is missing or an empty text.
-
-    A value of any other type makes it a column of numbers, as which the value is rejected.
-
-    Args:
-        value: the value; not NaN.
-        text: whether the format writes everything as text, as csv does. In others a text is never a truth value.
-
-    >>> [kind_of(value, text=True) for value in ("3.5", "TRUE", "2026-01-31", "red", "")]
-    ['number', 'boolean', 'time', 'category', None]
-    >>> kind_of(True), kind_of(7), kind_of("red"), kind_of(date(2026, 1, 31)), kind_of(None), kind_of("true")
-    ('boolean', 'number', 'category', 'time', None, 'category')
-    >>> kind_of("12"), kind_of("1,5"), kind_of("NA"), kind_of("21 °C"), kind_of(b"red")  # to be rejected
-    ('number', 'number', 'number', 'number', 'number')
-    """
-    if isinstance(value, bool | np.bool_):
-        return "boolean"
-    if isinstance(value, date | np.datetime64):
-        return "time"
-    if not isinstance(value, str):
-        return None if value is None else "number"
-    plain = tidied(str(value))
-    if not plain or plain.isspace():
-        return None
-    without_value = NOT_FINITE.fullmatch(plain) or plain in MISSING or plain.lower() in MISSPELLED
-    if NUMBER.fullmatch(plain) or without_value or remedy_of(plain):
-        return "number"
-    if text and plain.lower() in BOOLEANS:
-        return "boolean"
-    return "time" if _TIME.fullmatch(plain) else "category"
-
-
-def kind_in_python(value: object) -> ColumnKind | None:
-    """Return what a column holds whose first value is this one in Python, where a text is a category whatever it says.
-
-    Only a time in full, as ISO 8601 has it, is a time.
-
-    >>> [kind_in_python(value) for value in ("0", "10115", "NA", "1,5", "true", "2026-01-31", " ", 7)]
-    ['category', 'category', 'category', 'category', 'category', 'time', None, 'number']
-    """
-    if not isinstance(value, str):
-        return kind_of(value)
-    plain = str(value).strip()
-    return ("time" if _TIME.fullmatch(plain) else "category") if plain else None
 
 
 class GivenKinds(NamedTuple):

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from streammoe.checked import as_json, list_of, names_of, require
-from streammoe.columns.kinds import ColumnKind, GivenKinds, kind_in_python
-from streammoe.columns.values import check_name, is_missing, level
+from streammoe.columns.kinds import ColumnKind, GivenKinds
+from streammoe.columns.values import check_name, is_missing, kind_of, level
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.kernels.features import CATEGORICAL, EARLIEST, LATEST, NUMERIC, TIMESTAMP
 from streammoe.text import shown
@@ -168,7 +168,7 @@ class Columns:
 
     def kind_of(self, name: Any, value: object = None) -> ColumnKind | None:
         """Return what a field holds, or what this first value makes it hold; None if nothing decides yet."""
-        return self.kinds.get(name) or self.given.kind(name) or kind_in_python(value)
+        return self.kinds.get(name) or self.given.kind(name) or kind_of(value)
 
     def check_not_lagged(self, names: Iterable[Any]) -> None:
         """Raise `InvalidEvent` if a new field has the name of a lag."""

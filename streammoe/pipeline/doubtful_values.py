@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from streammoe.columns.kinds import ColumnKind
+from streammoe.columns.values import time_advice
 from streammoe.errors import InvalidEvent
-from streammoe.notation import ISO, NUMBER, CommaText, formats_besides_seconds, formats_of, in_thousands
+from streammoe.notation import ISO, NUMBER, SWAPPED, formats_besides_seconds, formats_of, in_thousands
 from streammoe.pipeline.decoders import Values, decoder
-from streammoe.pipeline.decoders.values import time_advice
 from streammoe.pipeline.schema import Schema
 from streammoe.ports import Batch
 from streammoe.text import shown, some_of
@@ -74,7 +74,7 @@ def _warn_of_dates(batch: Batch, kinds: Mapping[str, ColumnKind], values: Values
 
 def _warn_of_seconds(batch: Batch, name: str, value: object, schema: Schema) -> None:
     """Warn of a column of times without a format whose first value is a number that hardly counts seconds."""
-    text = str(value.with_point() if isinstance(value, CommaText) else value)
+    text = str(value).translate(SWAPPED) if batch.decimal == "," else str(value)
     if schema.notations.of(name).time != ISO or not NUMBER.fullmatch(text):
         return
     if (forms := formats_besides_seconds(float(text))) is not None:
@@ -109,10 +109,9 @@ def _warn_of_thousands(
     batch: Batch, names: Iterable[str], held: Mapping[str, Sequence[object]], schema: Schema
 ) -> None:
     """Warn of columns of numbers whose points may separate thousands."""
-    if schema.notations.thousands:
+    if schema.notations.thousands or batch.decimal == ",":
         return
-    texts = {name: [str(each) for each in held[name] if not isinstance(each, CommaText)] for name in names}
-    found = {name: example for name, each in sorted(texts.items()) if (example := in_thousands(each))}
+    found = {name: example for name in sorted(names) if (example := in_thousands(map(str, held[name])))}
     if found:
         LOGGER.warning(
             "%s: all numbers with a point in %s have three decimals, such as %s, and the others have up to three "

@@ -8,14 +8,12 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
-import numpy as np
-
 from streammoe.columns.kinds import ColumnKind, described, not_found
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.model.learn_rows import introduce
 from streammoe.notation import EVERY
-from streammoe.pipeline.decoders import FieldRoles, decoder, to_row
+from streammoe.pipeline.decoders import FieldRoles, decoder, event_of
 from streammoe.pipeline.doubtful_values import EXAMINED, warn_of_values
 from streammoe.pipeline.schema import Schema
 from streammoe.ports import INDEX_NAMES, Batch
@@ -58,7 +56,7 @@ class FeatureColumns:
     def roles(self, kinds: Mapping[str, ColumnKind], batch: Batch | None = None) -> FieldRoles:
         """Return what to read from records with these features, in order, and from a batch for new columns."""
         schema = self._schema
-        return FieldRoles(
+        roles = FieldRoles(
             tuple(kinds),
             () if self._model.is_classifier else schema.targets,
             schema.targets[0] if self._model.is_classifier else None,
@@ -68,8 +66,8 @@ class FeatureColumns:
             schema.numeric,
             schema.lagged,
             schema.notations,
-            frozenset() if batch is None else batch.categorical,
         )
+        return roles if batch is None else roles.in_batch(batch)
 
     def left_out(self, batch: Batch) -> set[str]:
         """Return the index of a data frame, which is no feature unless a setting names it or the model has learned it.
@@ -113,7 +111,7 @@ class FeatureColumns:
         """
         others = self._schema.others | self.left_out(batch)
         self._require_types(batch, others)
-        decoder(batch.format).decode(batch.tail(len(batch)), self.roles({}))
+        decoder(batch.format).require_targets(batch, self.roles({}))
         columns = batch.columns if self._schema.features is None else None
         if columns is not None and (problem := self._describe_excess(set(filter(None, columns)) - others)):
             raise SourceError(f"{batch.origin} has {problem}")
@@ -133,7 +131,7 @@ class FeatureColumns:
             self._model.set_columns(sorted(features))
             self.warn_of_values(batch, 0, given)
             return batch
-        decode, text = decoder(batch.format), batch.format == "csv"
+        decode = decoder(batch.format)
         for i in range(len(batch)):
             stage = "decode"
             try:
@@ -143,17 +141,15 @@ class FeatureColumns:
                     raise InvalidEvent(f"the record has {problem}", reason="too_many_columns")
                 roles = self.roles({}, batch)
                 kinds = {
-                    name: kind
-                    for name in columns
-                    if (kind := roles.first_kind(name, values.get(name), text=text)) is not None
+                    name: kind for name in columns if (kind := roles.first_kind(name, values.get(name))) is not None
                 }
-                row = to_row(values, self.roles(kinds), text=text)
+                event = event_of(values, self.roles(kinds, batch))
                 stage = "validate"
                 introduce(
                     self._model.learner,
                     list(kinds),
-                    np.array([row.x]),
-                    [row.label] if self._model.is_classifier else np.array([row.y]),
+                    event.X,
+                    event.Y if event.labels is None else event.labels,
                     kinds=list(kinds.values()),
                     awaited=[name for name in columns if name not in kinds],
                 )

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from itertools import pairwise
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -19,11 +20,11 @@ import msgspec
 import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, is_count, require
+from streammoe.columns.values import MAX_TEXT_LENGTH, category
 from streammoe.engine.interruption import FitCancelled, uncancellable
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.notation import VERBATIM
 from streammoe.pipeline.decoders.jsonl import is_for_parser, object_of
-from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, TooLarge, label
 from streammoe.pipeline.pipeline import BatchResult, Pipeline, joined_results
 from streammoe.pipeline.schema import Schema
 from streammoe.ports import EXPIRED, Batch, DeadLetter, Headers, Location, Unreadable, enveloped
@@ -351,7 +352,7 @@ class LabelJoin:
         except msgspec.MsgspecError:  # the exact path accepts it or gives the reason
             value = object_of(b'{"":%s}' % raw)[""]
         try:
-            key = label(self._key, value, text=False, notation=VERBATIM)
+            key = category(value, self._key, VERBATIM)
         except InvalidEvent as error:
             return _Half(fields, is_label, None, (error.reason, str(error)))
         if key is None:
@@ -498,8 +499,10 @@ def _fields(record: bytes) -> dict[str, msgspec.Raw]:
         except msgspec.MsgspecError:
             pass  # it holds values that only the exact path accepts, such as NaN
     values = object_of(record.rstrip(b"\r\n"))
-    literals = {name: value if isinstance(value, TooLarge) else json.dumps(value) for name, value in values.items()}
-    return {name: msgspec.Raw(literal.encode()) for name, literal in literals.items()}
+    return {
+        name: msgspec.Raw((str(value) if isinstance(value, Decimal) else json.dumps(value, default=str)).encode())
+        for name, value in values.items()
+    }
 
 
 def _encode_record(values: Mapping[str, msgspec.Raw]) -> bytes:

@@ -14,7 +14,7 @@ import numpy as np
 from streammoe.columns.kinds import described
 from streammoe.engine.interruption import FitCancelled
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
-from streammoe.pipeline.decoders import DecodedBatch, Values, decoder, require_targets, to_row
+from streammoe.pipeline.decoders import DecodedBatch, Values, decoder, event_of
 from streammoe.pipeline.feature_columns import FeatureColumns
 from streammoe.pipeline.presence import Presence
 from streammoe.pipeline.schema import Schema
@@ -132,7 +132,7 @@ class Pipeline:
             return ledger.to_result()
         if not len(batch):
             if batch.columns is not None:
-                require_targets(batch.origin, batch.columns, self.columns.roles({}))
+                decoder(batch.format).require_targets(batch, self.columns.roles({}))
             return ledger.to_result()
         if self.columns.is_pretrained:
             self.columns.compare(batch)
@@ -221,15 +221,11 @@ class Pipeline:
         if self.schema.features is None:
             names = names[: self.schema.max_columns - len(self.model.fields)]
         fields = [*self.model.fields, *names]
-        decode, text = decoder(batch.format), batch.format == "csv"
         # Decoding has found a kind for each of them.
         roles = self.columns.roles({}, batch)
-        kinds = {name: kind for name in names if (kind := roles.first_kind(name, values[name], text=text))}
-        row = to_row(decode.names(batch, i), self.columns.roles({**self.model.column_kinds, **kinds}), text=text)
-        texts: dict[int, list[str | None]] = {j: [level] for j, level in row.texts.items()}
-        labels = [row.label] if self.model.is_classifier else None
-        weights = np.array([row.weight])
-        decoded = DecodedBatch(np.array([i]), np.array([row.x]), texts, np.array([row.y]), labels, weights, [])
+        kinds = {name: kind for name in names if (kind := roles.first_kind(name, values[name]))}
+        roles = self.columns.roles({**self.model.column_kinds, **kinds}, batch)
+        decoded = event_of(decoder(batch.format).names(batch, i), roles)._replace(rows=np.array([i]))
         learn = partial(self.model.learn_wider, names, kinds=[kinds[name] for name in names])
         learned = self._teach(learn, batch, decoded, ledger, fields)
         if learned.outcome.learned[0]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streammoe.errors import InvalidEvent
 from streammoe.notation import Notations
-from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, decoder, to_row
+from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, decoder, event_of
 from streammoe.ports import DECIMALS, DELIMITERS, Batch, Locations
 
 HEADER = ("a", "t", "b", "y")
@@ -90,9 +90,9 @@ def batch_of(records, format, header=HEADER):
     return Batch(b"".join(records), ends, format, columns, "here", Locations({}, {"offset": np.arange(len(ends))}), {})
 
 
-def new_roles(new, wanted, text):
+def new_roles(new, wanted):
     """The roles of new columns, whose first value decides what settings leave open."""
-    found = {name: wanted.first_kind(name, value, text=text) for name, value in new.items()}
+    found = {name: wanted.first_kind(name, value) for name, value in new.items()}
     of = {kind: frozenset(name for name in new if found[name] == kind) for kind in ("category", "time")}
     fields = tuple(sorted(name for name in new if found[name] is not None))
     return wanted._replace(fields=fields, categorical=of["category"], timestamps=of["time"])
@@ -100,25 +100,23 @@ def new_roles(new, wanted, text):
 
 def exactly(batch, wanted, ignore=None):
     """What the exact path makes of each record."""
-    text = batch.format == "csv"
+    wanted = wanted.in_batch(batch)
     known = None if ignore is None else {slot.name for slot in wanted.slots} | ignore
     decode, rows, events, rejected, first_new = decoder(batch.format), [], [], [], None
     for i in range(len(batch)):
         try:
             values = decode.names(batch, i)
-            event = to_row(values, wanted, text=text)
+            event = event_of(values, wanted)
             new = {} if known is None else {name: value for name, value in values.items() if name not in known}
-            own = new_roles(new, wanted, text)._replace(targets=(), label=None, weight=None)
-            row = to_row(new, own, text=text)
-            missing = [row.texts[j] is None if j in row.texts else math.isnan(x) for j, x in enumerate(row.x)]
+            own = new_roles(new, wanted)._replace(targets=(), label=None, weight=None)
+            row = event_of(new, own)
+            missing = [row.texts[j][0] is None if j in row.texts else math.isnan(x) for j, x in enumerate(row.X[0])]
             new = {name: new[name] for name, is_missing in zip(own.fields, missing, strict=True) if not is_missing}
         except InvalidEvent as error:
             rejected.append((i, error.reason, str(wanted.explained(error))))
         else:
             # What is not learned lets no model grow.
-            idle = (
-                any(map(math.isnan, event.y)) or event.weight == 0.0 or (wanted.label is not None and not event.label)
-            )
+            idle = np.isnan(event.Y).any() or event.weights[0] == 0.0 or event.labels == [None]
             if new and not idle:
                 first_new = (i, new)
                 break
@@ -127,11 +125,11 @@ def exactly(batch, wanted, ignore=None):
     P, Q = len(wanted.fields), len(wanted.targets)
     return DecodedBatch(
         np.array(rows, np.int64),
-        np.array([event.x for event in events]).reshape(len(events), P),
-        {j: [event.texts[j] for event in events] for j in range(P) if wanted.fields[j] in wanted.categorical},
-        np.array([event.y for event in events]).reshape(len(events), Q),
-        None if wanted.label is None else [event.label for event in events],
-        np.array([event.weight for event in events]),
+        np.array([event.X for event in events]).reshape(len(events), P),
+        {j: [event.texts[j][0] for event in events] for j in range(P) if wanted.fields[j] in wanted.categorical},
+        np.array([event.Y for event in events]).reshape(len(events), Q),
+        None if wanted.label is None else [event.labels[0] for event in events],
+        np.array([event.weights[0] for event in events]),
         rejected,
         first_new,
     )

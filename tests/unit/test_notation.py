@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from streammoe.columns.values import LocalTime, category, kind_of, number, seconds
 from streammoe.commands import main
 from streammoe.errors import InvalidEvent
-from streammoe.notation import CommaText, Notation, Notations
+from streammoe.notation import Notation, Notations
 from streammoe.pipeline.decoders import FieldRoles, decoder
-from streammoe.pipeline.decoders.values import LocalTime, first_kind, label, number, seconds
 from tests.batches import batch_of
 
 N = 120
@@ -32,20 +32,22 @@ def here(tmp_path, monkeypatch):
 
 # --- one value ------------------------------------------------------------------------------------------------------
 
-GROUPED = Notation(thousands=",")
-BLANKS = Notation(thousands=" ")
-POINTS = Notation(thousands=".")
-UNITS = Notation(thousands=",", units=(("%", 0.01), ("$", 1.0), ("°C", 1.0), ("M", 1e6), ("m", 1.0), ("x", 1e300)))
-BRACKETS = Notation(thousands=",", units=(("(", -1.0), (")", 1.0)))
+GROUPED = Notation(thousands=",", decimal=".")
+BLANKS = Notation(thousands=" ", decimal=".")
+POINTS = Notation(thousands=".", decimal=",")
+UNITS = Notation(
+    decimal=".", thousands=",", units=(("%", 0.01), ("$", 1.0), ("°C", 1.0), ("M", 1e6), ("m", 1.0), ("x", 1e300))
+)
+BRACKETS = Notation(decimal=".", thousands=",", units=(("(", -1.0), (")", 1.0)))
 READ = [
     *((GROUPED, text, value) for text, value in (("1,400.0", 1400.0), ("-1,234,567.5e1", -12345675.0), ("5", 5.0))),
     *((GROUPED, text, None) for text in ("1,40", "0,400", "1,4000", ",400", "1,400,", "1.5,400", "1,,400", "1 400")),
     (GROUPED, "12,34,567", 1234567.0),
     *((BLANKS, text, 1234.5) for text in ("1 234.5", "1\u00a0234.5", "1\u202f234.5", " 1\u2009234.5 ")),
-    (BLANKS, CommaText("-1 234,5"), -1234.5),
-    (POINTS, CommaText("1.234,5"), 1234.5),
-    (POINTS, CommaText("1.5"), None),
-    (Notation(thousands="'"), "1\u2019234", 1234.0),
+    (BLANKS._replace(decimal=","), "-1 234,5", -1234.5),
+    (POINTS, "1.234,5", 1234.5),
+    (POINTS, "1.5", None),
+    (Notation(thousands="'", decimal="."), "1\u2019234", 1234.0),
     *((UNITS, text, -5.0) for text in ("$-5", "-$5", "- $ 5", "\u22125 $", "-5 °C", "-5m", "$-5m")),
     *((UNITS, text, 0.05) for text in ("5%", "5 %", "5\u00a0%", "+5%")),
     *(
@@ -57,21 +59,21 @@ READ = [
         for text, value in (("M 5", 5e6), ("$1,012.33", 1012.33), ("2.31M", 2.31e6), ("$2.5 M", 2.5e6), ("7", 7))
     ),
     *((BRACKETS, text, value) for text, value in (("(1,234)", -1234.0), ("( 5 )", -5.0), ("5", 5.0))),
-    (Notation(), "\u00a05", 5.0),
+    (Notation(decimal="."), "\u00a05", 5.0),
 ]
 
 
 def test_a_number_is_read_as_its_notation_says_or_not_at_all():
     for notation, text, value in READ:
         if not text:
-            assert math.isnan(number("a", text, text=True, notation=notation))
+            assert math.isnan(number(text, "a", notation=notation))
         elif value is None:
             with pytest.raises(InvalidEvent) as rejected:
-                number("a", text, text=True, notation=notation)
+                number(text, "a", notation=notation)
             assert (rejected.value.reason, rejected.value.feature) == ("wrong_type", "a")
         else:
-            assert number("a", text, text=True, notation=notation) == pytest.approx(value, rel=1e-15)
-            assert first_kind(text, text=True, notation=notation) == "number"
+            assert number(text, "a", notation=notation) == pytest.approx(value, rel=1e-15)
+            assert kind_of(text, notation) == "number"
 
 
 def test_the_advice_for_a_unit_agrees_with_the_units_that_are_set():
@@ -82,25 +84,25 @@ def test_the_advice_for_a_unit_agrees_with_the_units_that_are_set():
         ({"°C": 1.0}, "5 kW", r"units.kW = 1\b(?!0)"),
     ]:
         with pytest.raises(InvalidEvent, match=advice):
-            number("a", text, text=True, notation=Notation(units=tuple(units.items())))
+            number(text, "a", notation=Notation(units=tuple(units.items())))
 
 
 def test_what_is_missing_is_said_by_column_and_a_label_is_missing_only_if_settings_say_so():
-    said = Notations(missing={"*": ("off",), "co": (-200,), "country": ()})
+    said = Notations(missing={"*": ("off",), "co": (-200,), "country": ()}, decimal=".")
     for value in ("NA", "off", "", None, math.nan, " None "):
-        assert math.isnan(number("a", value, text=False, notation=said.of("a")))
-        assert label("a", value, text=False, notation=said.of("a")) is None
+        assert math.isnan(number(value, "a", notation=said.of("a")))
+        assert category(value, "a", said.of("a")) is None
     for value in (-200, -200.0, "-200", "-2e2"):
-        assert math.isnan(number("co", value, text=True, notation=said.of("co")))
-        assert number("a", value, text=True, notation=said.of("a")) == -200.0
-        assert first_kind(value, text=True, notation=said.of("co")) is None
-    assert label("co", -200.0, text=False, notation=said.of("co")) is None
-    assert [label("country", text, text=True, notation=said.of("country")) for text in ("NA", "off", "")] == [
+        assert math.isnan(number(value, "co", notation=said.of("co")))
+        assert number(value, "a", notation=said.of("a")) == -200.0
+        assert kind_of(value, said.of("co")) is None
+    assert category(-200.0, "co", said.of("co")) is None
+    assert [category(text, "country", said.of("country")) for text in ("NA", "off", "")] == [
         "NA",
         "off",
         None,
     ]
-    assert [label("y", text, text=True, notation=said.of_label("y")) for text in ("NA", "None", "off")] == [
+    assert [category(text, "y", said.of_label("y")) for text in ("NA", "None", "off")] == [
         "NA",
         "None",
         None,
@@ -143,13 +145,13 @@ def test_a_time_is_read_as_its_notation_says_or_not_at_all():
     for notation, value, moment in TIMES:
         if moment is None:
             with pytest.raises(InvalidEvent) as rejected:
-                seconds("t", value, text=True, notation=notation)
+                seconds(value, "t", notation._replace(decimal="."))
             assert rejected.value.reason == "wrong_type"
         else:
-            assert seconds("t", value, text=True, notation=notation) == moment
+            assert seconds(value, "t", notation._replace(decimal=".")) == moment
     present = Notations(missing={"*": ()}, times={"t": "%d.%m.%Y"})
     with pytest.raises(InvalidEvent) as rejected:
-        seconds("t", math.nan, text=False, notation=present.of("t"))
+        seconds(math.nan, "t", present.of("t"))
     assert rejected.value.reason == "not_finite"
 
 

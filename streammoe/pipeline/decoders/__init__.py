@@ -1,8 +1,8 @@
 """Decoders from the records of a batch to arrays.
 
-Each format has two paths. The fast one takes what a compiled parser accepts unambiguously; all else goes record by
-record through the exact one (`to_row`), which alone decides what is rejected and why. Both give the same floats and
-texts, so what is learned does not depend on the other records of a batch.
+A format gives columns of what a compiled parser accepts unambiguously, and any record by itself. Columns are read by
+the same rules as single values (`streammoe.columns.values`), and what might be rejected is read record by record, which
+alone decides whether it is and why; so what is learned does not depend on the other records of a batch.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from functools import cache
 
 from streammoe.errors import ConfigError
-from streammoe.pipeline.decoders.rows import DecodedBatch, Decoder, FieldRoles, Row, Values, require_targets, to_row
+from streammoe.pipeline.decoders.decoder import Decoder
+from streammoe.pipeline.decoders.rows import DecodedBatch, FieldRoles, Values, event_of
 
-__all__ = ["DecodedBatch", "Decoder", "FieldRoles", "Row", "Values", "decoder", "require_targets", "to_row"]
+__all__ = ["DecodedBatch", "Decoder", "FieldRoles", "Values", "decoder", "event_of"]
 
 
 @cache

@@ -5,29 +5,17 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from statistics import mode
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import compute, csv
+from pyarrow import csv
 
 from streammoe.errors import InvalidEvent, SourceError
-from streammoe.notation import BOOLEANS, CommaText, Notation
-from streammoe.pipeline.decoders.arrow import floats_of, texts_of, times_of, valid_of
-from streammoe.pipeline.decoders.rows import (
-    DecodedBatch,
-    FieldRoles,
-    Sheet,
-    Slot,
-    Values,
-    growing_runs,
-    is_utf8,
-    malformed,
-    readable,
-    require_targets,
-    text_of,
-)
+from streammoe.pipeline.decoders.decoder import Columns, Decoder, Wanted
+from streammoe.pipeline.decoders.records import is_utf8, malformed, readable, text_of
+from streammoe.pipeline.decoders.rows import FieldRoles, Values
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.text import shown
 from streammoe.types import AnyArray, IntArray
@@ -38,21 +26,23 @@ _FIELD = {
     )
     for delimiter in DELIMITERS
 }
-_SAMPLED = 4  # records that determine which columns hold booleans,
-_SAMPLED_MOST = 32  # or more while a column has been empty
-_FEW = 256  # a run of so few records is decoded one by one rather than halved again
-_TRUE, _FALSE = ([form(text) for form in (str.lower, str.title, str.upper)] for text in sorted(BOOLEANS, reverse=True))
+_SAMPLED = 5  # records of which most have as many values as the others
 
 
-class CsvDecoder:
+class CsvDecoder(Decoder):
     """A decoder for csv records; the batch holds the column names."""
+
+    def header(self, batch: Batch) -> tuple[str, ...]:
+        if batch.columns is None:
+            raise SourceError(f"{batch.origin} gives csv records without column names; its first line must be a header")
+        return batch.columns
 
     def names(self, batch: Batch, i: int) -> Values:
         record = text_of(readable(batch, i))
         if record.startswith("\ufeff"):
             raise malformed(record, "must not begin with a byte order mark, which may only begin a stream")
         fields = _fields(record, batch.delimiter)
-        columns = _columns(batch)
+        columns = self.header(batch)
         if len(fields) == 1 < len(columns):
             mark = shown(batch.delimiter)
             raise malformed(
@@ -61,141 +51,75 @@ class CsvDecoder:
         for j, field in enumerate(fields):
             if field and not field.isspace() and (j >= len(columns) or not columns[j]):
                 raise malformed(record, _surplus(batch, columns, j, field))
-        values = [*(map(CommaText, fields) if batch.decimal == "," else fields), *[""] * (len(columns) - len(fields))]
+        values = [*fields, *[""] * (len(columns) - len(fields))]
         return {name: value for name, value in zip(columns, values, strict=False) if name}
 
-    def names_beyond(self, batch: Batch, known: Collection[str], most: int) -> set[str]:
-        return set(sorted(set(_columns(batch)) - set(known) - {""})[:most])
-
-    def unsupported(self, batch: Batch) -> dict[str, str]:
-        return {}
-
-    def decode(
-        self,
-        batch: Batch,
-        roles: FieldRoles,
-        ignore: Collection[str] | None = None,
-        awaited: Collection[str] = (),
-    ) -> DecodedBatch:
-        header = _columns(batch)
-        require_targets(batch.origin, header, roles, lambda: _guess(batch, roles))
-        sheet = Sheet(len(batch), roles)
-        new = tuple(sheet.candidates(filter(None, header), ignore, awaited))
-        halves = not (roles.notations.units or roles.notations.thousands)
-        runs = list(growing_runs(len(batch)))[::-1] if new else [(0, len(batch))] * bool(len(batch))
-        while runs and sheet.new is None:
-            start, stop = runs.pop()
-            if self._fill(sheet, batch, start, stop, new):
-                continue
-            if stop - start > _FEW and halves:
-                # Halving keeps the rare bad record from slowing down thousands of good ones; units are in all of them.
-                middle = (start + stop) // 2
-                runs += [(middle, stop), (start, middle)]
-                continue
-            for i in range(start, stop):
-                try:
-                    values = self.names(batch, i)
-                    sheet.put(i, values, text=True)
-                    if new_values := sheet.check_new(i, {name: values[name] for name in new}, text=True):
-                        sheet.new = (i, new_values)
-                        break
-                except InvalidEvent as error:
-                    sheet.reject(i, error)
-        return sheet.finish()
-
-    def _fill(self, sheet: Sheet, batch: Batch, start: int, stop: int, new: tuple[str, ...]) -> bool:
-        """Decode records `start` to `stop` by Arrow's parser; return false if the exact path must decide."""
+    def columns(self, batch: Batch, start: int, stop: int, wanted: Wanted) -> Columns | None:
+        """Return columns of texts, which Arrow's parser finds, but for records of another width than most."""
         base = int(batch.ends[start - 1]) if start else 0
         ends = batch.ends[start:stop] - base
-        block = batch.block[base : base + int(ends[-1])] if ends.size else b""
-        width = self._width(batch, start)
-        header = (*_columns(batch), *[""] * width)[:width]
+        block, header = batch.block[base : base + int(ends[-1])], self.header(batch)
+        width = self._width(batch, start, stop)
+        if width == 1 < len(header) or not _plain(block, ends, batch.delimiter):
+            return None
+        names = dict(enumerate((*header, *[""] * width)[:width]))
+        taken = {slot.name for slot in wanted.slots}
         # Arrow gets numbers as column names, since names in the header may be special, and some columns have none.
-        where = {name: str(j) for j, name in enumerate(header) if name}
-        new = tuple(name for name in new if name in where)
-        numbers = [slot for slot in sheet.slots if slot.kind == "number" and slot.name in where]
-        booleans = self._booleans(batch, start, stop, numbers)
-        # Arrow knows one set for all columns. Those of texts are looked at later.
-        missing = frozenset.intersection(*(slot.notation.missing for slot in numbers)) if numbers else frozenset[str]()
-        types = {where[name]: pa.string() for name in new}
-        for name, kind, _ in sheet.slots:
-            if name in where:
-                number = pa.bool_() if name in booleans else pa.float64()
-                expected = number if kind == "number" else pa.string()
-                if types.setdefault(where[name], expected) != expected:
-                    return False  # one column with two roles
-        if not types or width == 1 < len(_columns(batch)) or not _plain(block, ends, batch.delimiter):
-            return False
-        nameless = [str(j) for j, name in enumerate(header) if not name]
-        types |= dict.fromkeys(nameless, pa.string())
-        # Numbers first, since records rejected below must have no earlier reason. Hardly any block holds a text that
-        # stands for a missing one, and to look for all of them takes time.
-        for nulls in ([""], sorted(missing)):
-            table = _parsed(batch, block, len(header), types, nulls)
-            if table is not None and len(table) == stop - start and _take_numbers(sheet, start, table, where):
-                break
-        else:
-            return False
-        if any(compute.any(compute.not_equal(table[j], "")).as_py() for j in nameless):
-            return False
-        for j, (name, kind, notation) in enumerate(sheet.slots):
-            if kind == "text" and name in where:
-                texts, doubtful = texts_of(table[where[name]].combine_chunks(), notation)
-                if doubtful.any():
-                    return False
-                sheet.texts[j][start:stop] = texts
-            elif kind == "time" and name in where:
-                column = table[where[name]].combine_chunks()
-                seconds = times_of(column, notation)
-                if seconds is None:
-                    column = _without(column, notation)
-                    seconds = times_of(column, notation)
-                if seconds is None:
-                    cells = column.to_pylist()
-                    if batch.decimal == ",":
-                        cells = [None if cell is None else CommaText(cell) for cell in cells]
-                    sheet.put_column(j, range(start, stop), cells, text=True)
-                else:
-                    sheet.numbers[start:stop, j] = seconds
-        sheet.check_rows(start, stop)
-        holds = np.zeros(stop - start, np.bool_)
-        for name in new:
-            holds |= valid_of(_without(table[where[name]].combine_chunks(), sheet.roles.notations.of(name)))
+        kept = {str(j): pa.string() for j, name in names.items() if not name or name in taken or wanted.is_new(name)}
+        if not kept:
+            return None
+        others: list[int] = []
 
-        def read(i: int) -> Values:
-            values = self.names(batch, i)
-            return {name: values[name] for name in new}
+        def leave_out(row: csv.InvalidRow) -> str:
+            others.append(row.number - 1)
+            return "skip"
 
-        sheet.first_new(start, holds, read, text=True)
-        return True
-
-    def _width(self, batch: Batch, i: int) -> int:
-        """Return how many values the i-th record has, or as many as there are columns if it cannot be read."""
         try:
-            return len(_fields(text_of(batch.record(i)), batch.delimiter))
+            table = csv.read_csv(
+                pa.BufferReader(block),
+                csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=[*map(str, names)]),
+                csv.ParseOptions(
+                    delimiter=batch.delimiter,
+                    newlines_in_values=b'"' in block,
+                    invalid_row_handler=leave_out,
+                ),
+                csv.ConvertOptions(
+                    check_utf8=False,
+                    column_types=kept,
+                    include_columns=[*kept],
+                    null_values=[""],
+                    strings_can_be_null=True,
+                ),
+            ).combine_chunks()
+        except pa.ArrowException:  # also after an interrupt, which Arrow passes on to Python before it raises
+            return None
+        rows = np.delete(np.arange(start, stop), others)
+        if len(table) != len(rows):
+            return None
+        for j in kept:
+            if not names[int(j)] and table[j].null_count < len(table):  # surplus values
+                nothing = table[j].is_null()
+                rows, table = rows[nothing.to_numpy()], table.filter(nothing)
+        found = {names[int(j)]: table[j].combine_chunks() for j in kept}
+        return rows, found
+
+    def guess(self, batch: Batch, roles: FieldRoles) -> str:
+        """Say which line of the opening looks like the header, and how to begin there; nothing if none does."""
+        targets = {*roles.targets, *filter(None, [roles.label])}
+        for n, line in enumerate(batch.opening.decode(errors="replace").split("\n")):
+            for mark in (batch.delimiter, *DELIMITERS):
+                if n and targets <= {cell.strip(' \t\r"') for cell in line.split(mark)}:
+                    also = "" if mark == batch.delimiter else f" and source.delimiter to {json.dumps(mark)}"
+                    return f"; line {n + 1} looks like the header: set source.skip_lines to {n}{also}"
+        return ""
+
+    def _width(self, batch: Batch, start: int, stop: int) -> int:
+        """Return how many values most of the first records have; as many as there are columns if one is unreadable."""
+        try:
+            texts = [text_of(batch.record(i)) for i in range(start, min(start + _SAMPLED, stop))]
+            return mode(len(_fields(text, batch.delimiter)) for text in texts)
         except InvalidEvent:
-            return len(_columns(batch))
-
-    def _booleans(self, batch: Batch, start: int, stop: int, slots: Collection[Slot]) -> set[str]:
-        """Return those of the columns that hold only booleans in the first records."""
-        cells: dict[str, set[str]] = {slot.name: set() for slot in slots}
-        for i in range(start, min(start + _SAMPLED_MOST, stop)):
-            if i >= start + _SAMPLED and all(cells.values()):
-                break
-            try:
-                values = self.names(batch, i)
-            except InvalidEvent:
-                break
-            for slot in slots:
-                if not slot.notation.is_missing(values[slot.name]):
-                    cells[slot.name].add(str(values[slot.name]).lower())
-        return {name for name, seen in cells.items() if seen and seen <= BOOLEANS.keys()}
-
-
-def _columns(batch: Batch) -> tuple[str, ...]:
-    if batch.columns is None:
-        raise SourceError(f"{batch.origin} gives csv records without column names; its first line must be a header")
-    return batch.columns
+            return len(self.header(batch))
 
 
 def _surplus(batch: Batch, columns: Sequence[str], j: int, field: str) -> str:
@@ -209,17 +133,6 @@ def _surplus(batch: Batch, columns: Sequence[str], j: int, field: str) -> str:
         f"holds {shown(field)} in column {j + 1}, which has no name in the header; name it there, or leave the header "
         "out by source.skip_lines and name every column by source.header"
     )
-
-
-def _guess(batch: Batch, roles: FieldRoles) -> str:
-    """Say which line of the opening looks like the header, and how to begin there; nothing if none does."""
-    targets = {*roles.targets, *(name for name in (roles.label,) if name is not None)}
-    for n, line in enumerate(batch.opening.decode(errors="replace").split("\n")):
-        for mark in (batch.delimiter, *DELIMITERS):
-            if n and targets <= {cell.strip(' \t\r"') for cell in line.split(mark)}:
-                also = "" if mark == batch.delimiter else f" and source.delimiter to {json.dumps(mark)}"
-                return f"; line {n + 1} looks like the header: set source.skip_lines to {n}{also}"
-    return ""
 
 
 def _fields(record: str, delimiter: str) -> list[str]:
@@ -262,50 +175,6 @@ def _plain(block: bytes, ends: IntArray, delimiter: str) -> bool:
     if not block.endswith(b"\n"):
         lines = np.append(lines, len(block))
     return np.array_equal(lines, ends)
-
-
-def _parsed(batch: Batch, block: bytes, width: int, types: Mapping[str, Any], nulls: list[str]) -> Any:
-    """Return the columns with these types that Arrow finds in a block of so many; None if it finds anything else."""
-    try:
-        return csv.read_csv(
-            pa.BufferReader(block),
-            read_options=csv.ReadOptions(
-                use_threads=False,
-                block_size=len(block) + 1,
-                column_names=[str(j) for j in range(width)],
-            ),
-            parse_options=csv.ParseOptions(delimiter=batch.delimiter, newlines_in_values=b'"' in block),
-            convert_options=csv.ConvertOptions(
-                check_utf8=False,
-                column_types=types,
-                include_columns=sorted(types),
-                null_values=nulls,
-                strings_can_be_null=False,
-                true_values=_TRUE,
-                false_values=_FALSE,
-                decimal_point=batch.decimal,
-            ),
-        )
-    except pa.ArrowException:  # also after an interrupt, which Arrow passes on to Python before it raises
-        return None
-
-
-def _take_numbers(sheet: Sheet, start: int, table: Any, where: Mapping[str, str]) -> bool:
-    """Store the numbers of a table from record `start` on; return whether all of them are finite or missing."""
-    for j, (name, kind, _) in enumerate(sheet.slots):
-        if kind == "number" and name in where:
-            column = table[where[name]]
-            values = floats_of(column.cast(pa.float64()).combine_chunks())
-            sheet.numbers[start : start + len(table), j] = values
-            if len(values) - np.count_nonzero(np.isfinite(values)) != column.null_count:
-                return False
-    return True
-
-
-def _without(texts: Any, notation: Notation) -> Any:
-    """Return a column of texts with null for those that stand for a missing value."""
-    missing = compute.is_in(texts, pa.array(sorted(notation.missing), pa.string()))
-    return compute.if_else(missing, pa.scalar(None, pa.string()), texts)
 
 
 def _among(octets: AnyArray, accepted: bytes) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
+from decimal import Decimal
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, Literal
@@ -14,30 +15,20 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from streammoe.columns.kinds import ColumnKind
+from streammoe.columns.values import MAX_TEXT_LENGTH
 from streammoe.errors import InvalidEvent
-from streammoe.notation import Notation
-from streammoe.pipeline.decoders.arrow import times_of
-from streammoe.pipeline.decoders.rows import (
-    DecodedBatch,
-    FieldRoles,
-    Sheet,
-    Slot,
-    Values,
-    is_utf8,
-    malformed,
-    readable,
-    text_of,
-)
-from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, Kind, TooLarge
+from streammoe.pipeline.decoders.decoder import Columns, Decoder, Wanted
+from streammoe.pipeline.decoders.records import is_utf8, malformed, readable, text_of
+from streammoe.pipeline.decoders.rows import Slot, Values
 from streammoe.ports import Batch
 from streammoe.text import ONE_A_LINE
-from streammoe.types import FloatArray
 
 _DEPTH = 100  # a fixed limit, well below the interpreter's, so that rejection does not depend on the caller's stack
 _BETWEEN_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[^"\[\]{}]+', re.DOTALL)
 
 
-class JsonlDecoder:
+class JsonlDecoder(Decoder):
     """A decoder for objects of numbers, booleans, texts and nulls; unwanted fields may hold anything."""
 
     def names(self, batch: Batch, i: int) -> Values:
@@ -66,47 +57,34 @@ class JsonlDecoder:
                 read = _reader((), frozenset(known) | found, frozenset())
         return found
 
-    def unsupported(self, batch: Batch) -> dict[str, str]:
-        return {}
-
-    def decode(
-        self,
-        batch: Batch,
-        roles: FieldRoles,
-        ignore: Collection[str] | None = None,
-        awaited: Collection[str] = (),
-    ) -> DecodedBatch:
-        sheet = Sheet(len(batch), roles)
-        known = None if ignore is None else frozenset(ignore).union(slot.name for slot in sheet.slots)
-        nulls = frozenset(awaited) if known is None else frozenset[str]()
-        read = _reader(sheet.slots, known, nulls)
+    def columns(self, batch: Batch, start: int, stop: int, wanted: Wanted) -> Columns:
+        """Return the values of records that a compiled parser takes."""
+        nulls = wanted.awaited if wanted.known is None else frozenset[str]()
+        read = _reader(wanted.slots, wanted.known, nulls)
         ascii_only = batch.block.isascii()
-        rows: list[Sequence[Any]] = []
-        taken: list[int] = []
+        ends = [int(batch.ends[start - 1]) if start else 0, *batch.ends[start:stop].tolist()]
+        rows: list[int] = []
+        taken: list[tuple[Any, ...]] = []
         # One record at a time: a parser of whole blocks would accept two objects on a line, or one across two lines.
-        for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
-            record = batch.block[start:stop]
+        for i, (begin, end) in enumerate(pairwise(ends), start):
+            record = batch.block[begin:end]
             if is_for_parser(record, ascii_only=ascii_only):
                 try:
-                    rows.append(read(record))
-                    taken.append(i)
-                    continue
+                    taken.append(read(record))
+                    rows.append(i)
                 except msgspec.MsgspecError:
-                    pass  # the exact path accepts it or gives the reason
-            try:
-                values = self.names(batch, i)
-                sheet.put(i, values, text=False)
-                if new := {name: values[name] for name in sheet.candidates(values, ignore, awaited)}:
-                    if new_values := sheet.check_new(i, new, text=False):
-                        sheet.new = (i, new_values)
-                        break
-                    if known is not None and not new.keys() <= nulls and len(nulls) < _MOST_NULLS:
-                        nulls = nulls.union(new)
-                        read = _reader(sheet.slots, known, nulls)
-            except InvalidEvent as error:
-                sheet.reject(i, error)
-        _take(sheet, range(len(rows)) if len(rows) == len(batch) else taken, rows)
-        return sheet.finish()
+                    if wanted.known is not None and len(nulls) < _MOST_NULLS:
+                        nulls = nulls.union(self._nulls(batch, i) - wanted.known)
+                        read = _reader(wanted.slots, wanted.known, nulls)
+        columns = zip(wanted.slots, zip(*taken, strict=True), strict=True) if taken else ()
+        return np.array(rows, np.int64), {slot.name: _column(slot, values) for slot, values in columns}
+
+    def _nulls(self, batch: Batch, i: int) -> set[str]:
+        """Return the names under which a record holds nothing."""
+        try:
+            return {name for name, value in self.names(batch, i).items() if value is None or value == ""}
+        except InvalidEvent:
+            return set()
 
 
 def object_of(record: bytes) -> Values:
@@ -133,36 +111,23 @@ def is_for_parser(record: bytes, *, ascii_only: bool = False) -> bool:
     return _brackets(record) <= _DEPTH and (ascii_only or is_utf8(record))
 
 
-def _take(sheet: Sheet, records: Sequence[int], rows: list[Sequence[Any]]) -> None:
-    """Store the values that the fast path found in these records."""
-    at = slice(0, len(rows)) if isinstance(records, range) else records
-    if all(slot.kind == "number" for slot in sheet.slots):
-        sheet.numbers[at] = np.array(rows, np.float64).reshape(len(rows), len(sheet.slots))
-    else:
-        for j, (slot, column) in enumerate(zip(sheet.slots, zip(*rows, strict=True), strict=False)):
-            seconds = _times(column, slot.notation) if slot.kind == "time" else None
-            if slot.kind == "number":
-                sheet.numbers[at, j] = np.array(column, np.float64)
-            elif seconds is not None:
-                sheet.numbers[at, j] = seconds
-            else:
-                sheet.put_column(j, records, column, text=False)
-    sheet.check_rows(0, len(sheet.numbers))
+def _column(slot: Slot, values: tuple[Any, ...]) -> Any:
+    """Return values as `read_column` takes them."""
+    if slot.kind == "number":
+        return np.array(values, np.float64)
+    try:
+        return pa.array(values, pa.string())
+    except (pa.ArrowException, UnicodeEncodeError):  # some are no texts, or hold half a surrogate pair
+        return values
 
 
-def _times(column: Sequence[Any], notation: Notation) -> FloatArray | None:
-    if any(value is not None and value.__class__ is not str for value in column):
-        return None
-    return times_of(pa.array(column, pa.string()), notation)
+def _integer(literal: str) -> int | Decimal:
+    return int(literal) if math.isfinite(float(literal)) else Decimal(literal)
 
 
-def _integer(literal: str) -> object:
-    return int(literal) if math.isfinite(float(literal)) else TooLarge(literal)
-
-
-def _float(literal: str) -> object:
+def _float(literal: str) -> float | Decimal:
     value = float(literal)
-    return value if math.isfinite(value) else TooLarge(literal)
+    return value if math.isfinite(value) else Decimal(literal)
 
 
 _JSON = json.JSONDecoder(parse_int=_integer, parse_float=_float)
@@ -180,10 +145,10 @@ def _depth(record: str) -> int:
     return max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
 
 
-_TYPES: dict[Kind, Any] = {
+_TYPES: Mapping[ColumnKind, Any] = {
     "number": float | bool | None,
     "time": float | str | None,
-    "text": Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)] | int | float | bool | None,
+    "category": Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)] | int | float | bool | None,
 }
 _NOTHING: Any = Literal[""] | None
 _MOST_NULLS = 64  # unknown names that have only been null; each new one compiles another parser

@@ -1,31 +1,22 @@
-"""The common part of all decoders: values to read from records, one by one or in columns, and their checks."""
+"""The values to read from records, and the events that they make."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from streammoe.columns.kinds import ColumnKind, GivenKinds
-from streammoe.errors import InvalidEvent, SourceError
+from streammoe.columns.values import IF_CATEGORY, OR_CATEGORY, OR_IGNORE, READERS, kind_of
+from streammoe.errors import InvalidEvent
 from streammoe.model.checks import LARGEST_WEIGHT
-from streammoe.notation import NUMBER, USUAL, Notation, Notations
-from streammoe.pipeline.decoders.values import (
-    IF_CATEGORY,
-    OR_CATEGORY,
-    OR_IGNORE,
-    READ_AS,
-    READERS,
-    Kind,
-    first_kind,
-    label,
-)
-from streammoe.ports import DELIMITERS, Batch
-from streammoe.text import shown, some_of
-from streammoe.types import BoolArray, FloatArray, IntArray
+from streammoe.notation import USUAL, Notation, Notations
+from streammoe.pipeline.decoders.columns import read_column
+from streammoe.ports import Batch
+from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
 Values = dict[str, object]
 """One record, raw, by name."""
@@ -35,7 +26,7 @@ class Slot(NamedTuple):
     """A value to read from each record."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     notation: Notation = USUAL
 
 
@@ -63,14 +54,19 @@ class FieldRoles(NamedTuple):
     typed: frozenset[str] = frozenset()
     """Names of columns that are categories by their type, unless a setting says otherwise; see `Batch.categorical`."""
 
-    def kind(self, field: str) -> Kind:
-        """Return how to read a feature."""
-        return "text" if field in self.categorical else "time" if field in self.timestamps else "number"
+    def in_batch(self, batch: Batch) -> FieldRoles:
+        """Return the roles in the format of a batch, with what the types of its columns say."""
+        decimal = batch.decimal if batch.format == "csv" else ""
+        return self._replace(notations=replace(self.notations, decimal=decimal), typed=batch.categorical)
 
-    def first_kind(self, field: str, value: object, *, text: bool) -> ColumnKind | None:
+    def kind(self, field: str) -> ColumnKind:
+        """Return how to read a feature."""
+        return "category" if field in self.categorical else "time" if field in self.timestamps else "number"
+
+    def first_kind(self, field: str, value: object) -> ColumnKind | None:
         """Return what a late column holds whose first value is this one; None if that is missing."""
         by_type: ColumnKind | None = "category" if field in self.typed else None
-        return self.given_kinds.kind(field) or by_type or first_kind(value, text, self.notations.of(field))
+        return self.given_kinds.kind(field) or by_type or kind_of(value, self.notations.of(field))
 
     @property
     def given_kinds(self) -> GivenKinds:
@@ -94,7 +90,7 @@ class FieldRoles(NamedTuple):
         return (
             *(Slot(name, self.kind(name), self.notations.of(name)) for name in self.fields),
             *(Slot(name, "number", self.notations.of(name)) for name in self.targets),
-            *(Slot(name, "text", self.notations.of_label(name)) for name in (self.label,) if name is not None),
+            *(Slot(name, "category", self.notations.of_label(name)) for name in (self.label,) if name is not None),
             *(Slot(name, "number", self.notations.of(name)) for name in (self.weight,) if name is not None),
         )
 
@@ -132,196 +128,94 @@ class DecodedBatch(NamedTuple):
     Decoding has stopped before that record."""
 
 
-class Decoder(Protocol):
-    """A decoder for one format, without state that could affect a result."""
-
-    def names(self, batch: Batch, i: int) -> Values:
-        """Return the i-th record as names and raw values; raise `InvalidEvent` if the record is ``malformed``."""
-        ...
-
-    def names_beyond(self, batch: Batch, known: Collection[str], most: int) -> set[str]:
-        """Return names of fields that are not known, in all readable records; at most about so many."""
-        ...
-
-    def unsupported(self, batch: Batch) -> Mapping[str, str]:
-        """Return the columns of types of which no value can be read, with the types; none if values have the types."""
-        ...
-
-    def decode(
-        self,
-        batch: Batch,
-        roles: FieldRoles,
-        ignore: Collection[str] | None = None,
-        awaited: Collection[str] = (),
-    ) -> DecodedBatch:
-        """Decode the records of `batch`.
-
-        Args:
-            batch: the records.
-            roles: the values to read.
-            ignore: given if columns may come late: the names that never become columns. Decoding then stops before the
-                first good record with a non-null value under a name that neither has a role nor is listed here, so that
-                the caller can widen its model and continue with ``batch.tail``. Records without target or with weight
-                0 do not stop it, since they add no columns. A record whose new values cannot be read as
-                ``roles.first_kind`` says is rejected.
-            awaited: if `ignore` is not given: the only names that may become columns.
-
-        Raises:
-            SourceError: the header lacks a target.
-        """
-        ...
-
-
-class Row(NamedTuple):
-    """A single event."""
-
-    x: list[float]
-    texts: dict[int, str | None]
-    y: list[float]
-    label: str | None
-    weight: float
-
-
-def to_row(values: Mapping[str, object], roles: FieldRoles, *, text: bool = False) -> Row:
-    """Read an event from a record, on the exact path of all formats; the parts are those of `DecodedBatch`.
-
-    Args:
-        values: the raw record; names without a role are ignored.
-        roles: the values to read.
-        text: whether the format writes numbers as text.
-
-    Raises:
-        InvalidEvent: a value is not of its kind, some but not all targets are missing, or a weight is out of range.
-
-    >>> to_row({"x": 2, "y": None, "c": True}, FieldRoles(("x", "z", "c"), ("y",), categorical=frozenset("c")))
-    Row(x=[2.0, nan, nan], texts={2: 'true'}, y=[nan], label=None, weight=1.0)
-    """
-    slots = roles.slots
-    numbers, texts = _read(values, slots, text)
-    _check(roles, numbers)
-    P, Q = len(roles.fields), len(roles.targets)
-    weight = 1.0 if roles.weight is None or math.isnan(numbers[-1]) else numbers[-1]
-    features = {j: value for j, value in texts.items() if j < P}
-    return Row(numbers[:P], features, numbers[P : P + Q], texts.get(P + Q), weight)
-
-
 class Sheet:
-    """The events of a batch while the fast and the exact path of a decoder fill it."""
+    """The events of a batch while columns and single records fill it."""
 
     def __init__(self, n: int, roles: FieldRoles) -> None:
         self.roles = roles
         self.slots = roles.slots
-        self.numbers: FloatArray = np.full((n, len(self.slots)), np.nan)
+        self.new: tuple[int, Values] | None = None
+        """See `DecodedBatch.first_new`."""
+        self._numbers: FloatArray = np.full((n, len(self.slots)), np.nan)
         """One column per slot, NaN in those of texts."""
-        self.texts: dict[int, list[str | None]] = {
-            j: [None] * n for j, slot in enumerate(self.slots) if slot.kind == "text"
+        self._texts: dict[int, AnyArray] = {
+            j: np.full(n, None, np.object_) for j, slot in enumerate(self.slots) if slot.kind == "category"
         }
         self._rejected: dict[int, Rejected] = {}
 
-    def put(self, i: int, values: Mapping[str, object], *, text: bool) -> None:
-        """Store record `i`, read on the exact path; raise `InvalidEvent` if it is not a valid event."""
-        numbers, texts = _read(values, self.slots, text)
-        self.numbers[i] = numbers
-        for j, value in texts.items():
-            self.texts[j][i] = value
-        _check(self.roles, numbers)
+    def fill(self, rows: IntArray, columns: Mapping[str, Any]) -> BoolArray:
+        """Store the columns of some records, and return which of these have to be read one by one."""
+        odd = np.zeros(len(rows), np.bool_)
+        # A slice, where it can be one, is many times faster.
+        at = slice(rows[0], rows[-1] + 1) if len(rows) and rows[-1] - rows[0] + 1 == len(rows) else rows
+        for j, (name, kind, notation) in enumerate(self.slots):
+            if name in columns:
+                values, doubtful = read_column(columns[name], kind, notation)
+                (self._texts[j] if kind == "category" else self._numbers[:, j])[at] = values
+                odd |= doubtful
+        return odd | self._are_invalid()[at]
 
-    def put_column(self, j: int, records: Iterable[int], values: Iterable[Any], *, text: bool) -> None:
-        """Store the values of slot `j`, a time or a text, in these records, one by one."""
-        name, kind, notation = self.slots[j]
-        numbers, texts = self.numbers[:, j], self.texts.get(j)
-        for i, value in zip(records, values, strict=True):
-            try:
-                if texts is None:
-                    numbers[i] = READERS[kind](name, value, text, notation)
-                else:
-                    texts[i] = label(name, value, text, notation)
-            except InvalidEvent as error:
-                self.reject(i, error)
+    def put(self, i: int, values: Mapping[str, object]) -> None:
+        """Store record `i`.
+
+        Raises:
+            InvalidEvent: a value is not of its kind, some but not all targets are missing, or a weight is out of range.
+        """
+        for j, (name, kind, notation) in enumerate(self.slots):
+            found: Any = READERS[kind](values.get(name), name, notation=notation)
+            (self._texts[j] if kind == "category" else self._numbers[:, j])[i] = found
+        if problem := _problem(self.roles, self._numbers[i].tolist()):
+            raise problem
 
     def reject(self, i: int, error: InvalidEvent) -> None:
-        """Reject record `i`; the first of several reasons counts."""
-        self._rejected.setdefault(i, Rejected(i, error.reason, str(self.roles.explained(error))))
+        """Reject record `i`."""
+        self._rejected[i] = Rejected(i, error.reason, str(self.roles.explained(error)))
 
-    def check_rows(self, start: int, stop: int) -> None:
-        """Take the codes out of records from `start` to `stop`, of the fast path, and reject invalid combinations."""
-        for j, slot in enumerate(self.slots):
-            if slot.notation.codes and slot.kind != "text":
-                column = self.numbers[start:stop, j]
-                column[np.isin(column, list(slot.notation.codes))] = math.nan
-        for i in start + np.flatnonzero(_is_invalid(self.roles, self.numbers[start:stop])):
-            try:
-                _check(self.roles, self.numbers[i].tolist())
-            except InvalidEvent as error:
-                self.reject(int(i), error)
-
-    def candidates(self, names: Iterable[str], ignore: Collection[str] | None, awaited: Collection[str]) -> list[str]:
-        """Return those of the names that may become columns, see `Decoder.decode`, in order."""
-        if ignore is None and not awaited:
-            return []
-        slots = {slot.name for slot in self.slots}
-        return sorted(
-            name for name in names if name not in slots and (name in awaited if ignore is None else name not in ignore)
-        )
-
-    def check_new(self, i: int, values: Mapping[str, object], *, text: bool) -> Values:
-        """Return the new values of a stored record without missing ones; none if the record will not be learned.
+    def check_new(self, i: int, values: Mapping[str, object]) -> None:
+        """Take values of a stored record under new names as `new`, unless all are missing or it will not be learned.
 
         Raises:
             InvalidEvent: one cannot be read as a feature.
         """
-        new_values: Values = {}
+        new: Values = {}
         for name in sorted(values):
-            kind = self.roles.first_kind(name, values[name], text=text)
-            if kind is None:
-                continue
-            taken = READERS[READ_AS[kind]](name, values[name], text, self.roles.notations.of(name))
-            if taken is not None and taken == taken:  # noqa: PLR0124 - false for NaN, that is, missing
-                new_values[name] = values[name]
-        return new_values if new_values and self._is_learned(i) else {}
+            if kind := self.roles.first_kind(name, values[name]):
+                found = READERS[kind](values[name], name, notation=self.roles.notations.of(name))
+                if found is not None and found == found:  # noqa: PLR0124 - false for NaN, that is, missing
+                    new[name] = values[name]
+        if new and self._is_learned(i):
+            self.new = (i, new)
 
     def _is_learned(self, i: int) -> bool:
         """Whether record `i` has its targets and a weight above 0."""
-        roles, numbers = self.roles, self.numbers[i]
-        P, Q = len(roles.fields), len(roles.targets)
+        P, Q = len(self.roles.fields), len(self.roles.targets)
+        numbers = self._numbers[i]
         without = (
             np.isnan(numbers[P : P + Q]).any()
-            or (roles.label is not None and self.texts[P + Q][i] is None)
-            or (roles.weight is not None and numbers[-1] == 0.0)
+            or (self.roles.label is not None and self._texts[P + Q][i] is None)
+            or (self.roles.weight is not None and numbers[-1] == 0.0)
         )
         return not without
 
-    def first_new(self, start: int, holds: BoolArray, read: Callable[[int], Values], *, text: bool) -> bool:
-        """Find the first record from `start` on that adds columns; return whether there is one.
-
-        Args:
-            start: the index of the first record in `holds`.
-            holds: which records have values under new names.
-            read: returns these values of a record.
-            text: see `to_row`.
-        """
-        for i in (start + np.flatnonzero(holds)).tolist():
-            if i not in self._rejected:
-                try:
-                    values = self.check_new(i, read(i), text=text)
-                except InvalidEvent as error:
-                    self.reject(i, error)
-                else:
-                    if values:
-                        self.new = (i, values)
-                        return True
-        return False
-
-    new: tuple[int, Values] | None = None
-    """See `DecodedBatch.first_new`."""
+    def _are_invalid(self) -> BoolArray:
+        """Return which records have a `_problem`."""
+        P, Q = len(self.roles.fields), len(self.roles.targets)
+        invalid = np.zeros(len(self._numbers), np.bool_)
+        if Q > 1:
+            missing = np.isnan(self._numbers[:, P : P + Q])
+            invalid |= missing.any(axis=1) & ~missing.all(axis=1)
+        if self.roles.weight is not None:
+            invalid |= (self._numbers[:, -1] < 0.0) | (self._numbers[:, -1] > LARGEST_WEIGHT)
+        return invalid
 
     def finish(self) -> DecodedBatch:
         """Return the events that were not rejected, up to the first one with new columns."""
-        n = len(self.numbers) if self.new is None else self.new[0]
+        n = len(self._numbers) if self.new is None else self.new[0]
         rejected = [self._rejected[i] for i in sorted(self._rejected) if i < n]
         rows = np.delete(np.arange(n), [record.index for record in rejected])
-        good = self.numbers[rows] if rejected else self.numbers[:n]
-        texts = {j: [values[i] for i in rows.tolist()] if rejected else values[:n] for j, values in self.texts.items()}
+        kept = rows if rejected else slice(n)
+        good = self._numbers[kept]
+        texts: dict[int, list[str | None]] = {j: column[kept].tolist() for j, column in self._texts.items()}
         P, Q = len(self.roles.fields), len(self.roles.targets)
         weights = np.ones(len(rows))
         if self.roles.weight is not None:
@@ -339,104 +233,25 @@ class Sheet:
         )
 
 
-def growing_runs(n: int) -> Iterator[tuple[int, int]]:
-    """Divide n records into runs of doubling length, so that little is read in vain if decoding stops early.
+def event_of(values: Mapping[str, object], roles: FieldRoles) -> DecodedBatch:
+    """Return the event that a single record holds, see `Sheet.put`; names without a role are ignored.
 
-    >>> list(growing_runs(300))
-    [(0, 64), (64, 192), (192, 300)]
+    >>> event_of({"x": 2, "y": None, "c": True}, FieldRoles(("x", "z", "c"), ("y",), categorical=frozenset("c")))[1:5]
+    (array([[ 2., nan, nan]]), {2: ['true']}, array([[nan]]), None)
     """
-    start, length = 0, 64
-    while start < n:
-        yield start, min(start + length, n)
-        start, length = start + length, 2 * length
+    sheet = Sheet(1, roles)
+    sheet.put(0, values)
+    return sheet.finish()
 
 
-def require_targets(
-    origin: str, header: Sequence[str], roles: FieldRoles, guess: Callable[[], str] = lambda: ""
-) -> None:
-    """Raise `SourceError` if a header lacks a target, with advice; a guess, if there is one, says where it might be."""
-    named = [*filter(None, header)]
-    for target in (*roles.targets, *(name for name in (roles.label,) if name is not None)):
-        if target not in header:
-            raise SourceError(
-                f"{origin} has no column {target!r}, which is the target in the settings; its columns are "
-                f"{some_of(named)}{guess() or _hint(named)}"
-            )
-
-
-def _hint(header: Sequence[str]) -> str:
-    """Suggest a setting for a header that looks like a record, or like csv with another delimiter."""
-    if len(header) == 1 and (delimiters := [mark for mark in DELIMITERS if mark in header[0]]):
-        return f"; it looks like csv with another delimiter: set source.delimiter to {json.dumps(delimiters[0])}"
-    numbers = [name for name in header if NUMBER.fullmatch(name.replace(",", "."))]
-    if len(numbers) == len(header) or not all(map(str.isdecimal, numbers)):  # years, such as 2024, may be columns
-        return '; it looks like a record, not a header: name the columns by source.header, such as ["a", "b", "y"]'
-    return ""
-
-
-def is_utf8(data: bytes) -> bool:
-    """Whether `data` is well-formed UTF-8."""
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def readable(batch: Batch, i: int) -> bytes:
-    """Return the i-th record of `batch`; raise `InvalidEvent` if the source could not decode it."""
-    if i in batch.unreadable:
-        reason, detail, _ = batch.unreadable[i]
-        raise InvalidEvent(detail, reason=reason)
-    return batch.record(i)
-
-
-_NOT_UTF8 = 'must be UTF-8, and byte {} is not; name the encoding of files by source.encoding, such as "latin-1"'
-
-
-def text_of(record: bytes) -> str:
-    """Decode a record as UTF-8; raise `InvalidEvent` if it is not."""
-    try:
-        return record.decode()
-    except UnicodeDecodeError as error:
-        raise malformed(record, _NOT_UTF8.format(error.start)) from None
-
-
-def malformed(record: str | bytes, rule: str) -> InvalidEvent:
-    """Return the error for a record that cannot be parsed."""
-    return InvalidEvent(f"record {shown(record)} {rule}", reason="malformed")
-
-
-def _read(values: Mapping[str, object], slots: Sequence[Slot], text: bool) -> tuple[list[float], dict[int, str | None]]:
-    """Read a number for each slot, NaN in those of texts, and these texts."""
-    numbers, texts = [math.nan] * len(slots), {}
-    for j, (name, kind, notation) in enumerate(slots):
-        value = values.get(name)
-        if kind == "text":
-            texts[j] = label(name, value, text, notation)
-        elif value is not None:
-            numbers[j] = READERS[kind](name, value, text, notation)  # type: ignore[assignment]  # texts apart
-    return numbers, texts
-
-
-def _is_invalid(roles: FieldRoles, numbers: FloatArray) -> BoolArray:
-    """Return which rows `_check` rejects."""
-    P, Q = len(roles.fields), len(roles.targets)
-    invalid = np.zeros(len(numbers), np.bool_)
-    if Q > 1:
-        missing = np.isnan(numbers[:, P : P + Q])
-        invalid |= missing.any(axis=1) & ~missing.all(axis=1)
-    if roles.weight is not None:
-        invalid |= (numbers[:, -1] < 0.0) | (numbers[:, -1] > LARGEST_WEIGHT)
-    return invalid
-
-
-def _check(roles: FieldRoles, numbers: Sequence[float]) -> None:
+def _problem(roles: FieldRoles, numbers: Sequence[float]) -> InvalidEvent | None:
+    """Return what is wrong with the values of a record together."""
     P, Q = len(roles.fields), len(roles.targets)
     missing = [name for name, value in zip(roles.targets, numbers[P : P + Q], strict=True) if math.isnan(value)]
     if 0 < len(missing) < Q:
         message = f"target {missing[0]!r} is missing; an event must have all of its {Q} targets, or none of them"
-        raise InvalidEvent(message, reason="partial_target", feature=missing[0])
+        return InvalidEvent(message, reason="partial_target", feature=missing[0])
     if roles.weight is not None and not (math.isnan(numbers[-1]) or 0.0 <= numbers[-1] <= LARGEST_WEIGHT):
         message = f"weight {roles.weight!r} is {numbers[-1]!r}; it must lie between 0 and {LARGEST_WEIGHT:g}"
-        raise InvalidEvent(message, reason="out_of_range", feature=roles.weight)
+        return InvalidEvent(message, reason="out_of_range", feature=roles.weight)
+    return None

@@ -1,0 +1,301 @@
+"""Columns of a batch as numbers, times and categories; each value as `streammoe.columns.values` reads it alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute, types
+
+from streammoe.columns.kinds import ColumnKind
+from streammoe.columns.values import READERS, SECOND_PARTS, TIME, LocalTime
+from streammoe.errors import InvalidEvent
+from streammoe.notation import DAY, ISO, NUMBER, Notation
+from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
+
+_FIRST = 32
+
+
+class Unsupported:
+    """A value of a type that is no number, time or text."""
+
+    def __init__(self, dtype: object) -> None:
+        self._dtype = dtype
+
+    def __repr__(self) -> str:
+        return f"a value of type {self._dtype}"
+
+
+def read_column(column: Any, kind: ColumnKind, notation: Notation) -> tuple[AnyArray, BoolArray]:
+    """Read a column, and return which of its values have to be read alone, since they may be rejected.
+
+    Args:
+        column: of Arrow, of any type; or an array of floats, NaN where missing; or a tuple of values.
+        kind: what it holds.
+        notation: how that is written.
+    """
+    if isinstance(column, np.ndarray):
+        return _without_codes(column, notation), np.zeros(len(column), np.bool_)
+    if isinstance(column, tuple):
+        return _each(column, kind, notation)
+    if types.is_dictionary(column.type) and kind != "category":
+        column = column.dictionary_decode()
+    dtype, valid = column.type, valid_of(column)
+    is_numeric = types.is_integer(dtype) or types.is_floating(dtype) or types.is_decimal(dtype)
+    if kind == "category":
+        return _distinct(column, kind, notation) if is_scalar(dtype) else (np.full(len(column), None), valid)
+    if _is_text(dtype):
+        if kind == "time":
+            found = _times_in(column, notation)
+            found = _times_in(_without(column, notation), notation) if found is None else found
+            if found is not None:
+                return found, np.zeros(len(column), np.bool_)
+        return _numbers_in(column, notation) if kind == "number" else _distinct(column, kind, notation)
+    if kind == "time" and (types.is_timestamp(dtype) or types.is_date(dtype)):
+        return _typed_times(column, notation), np.zeros(len(column), np.bool_)
+    if is_numeric and kind == "time" and notation.time != ISO:
+        return _distinct(column, kind, notation)
+    if is_numeric or (types.is_boolean(dtype) and kind == "number"):
+        column = column.cast(pa.string()) if types.is_decimal(dtype) else column  # rounds only once
+        values = _floats(column.cast(pa.float64(), safe=False))
+        return _without_codes(values, notation), _not_finite(values, valid, notation)
+    return np.full(len(column), math.nan), valid
+
+
+def to_python(column: Any) -> list[object]:
+    """Convert values of a type that can be read to those that are read alone."""
+    dtype = column.type
+    if types.is_dictionary(dtype):
+        return to_python(column.dictionary_decode())
+    if types.is_timestamp(dtype) or types.is_date(dtype):
+        # Python's own times have neither nanoseconds nor all time zones.
+        ticks, unit = _ticks(column)
+        times = ticks.view(f"datetime64[{unit}]")
+        moments = map(LocalTime, times) if _is_local(dtype) else times
+        return [moment if valid else None for moment, valid in zip(moments, valid_of(column), strict=True)]
+    if _is_text(dtype):
+        try:
+            return list(column.to_pylist())
+        except UnicodeDecodeError:  # the file declares text that is not UTF-8
+            raw = column.cast(pa.large_binary() if types.is_large_string(dtype) else pa.binary()).to_pylist()
+            return [None if value is None else value.decode(errors="surrogateescape") for value in raw]
+    return list(column.to_pylist())
+
+
+def has_value(column: Any, notation: Notation) -> BoolArray:
+    """Return which values of a column of any kind may not be missing."""
+    return valid_of(_without(column, notation) if _is_text(column.type) else column)
+
+
+def valid_of(column: Any) -> BoolArray:
+    """Return which values of a column are not null."""
+    return _in_memory(column.is_valid().cast(pa.uint8())).view(np.bool_)
+
+
+def is_scalar(dtype: Any) -> bool:
+    """Return whether values of this type can be read as categories."""
+    if types.is_dictionary(dtype):
+        return is_scalar(dtype.value_type)
+    is_number = types.is_integer(dtype) or types.is_floating(dtype) or types.is_decimal(dtype)
+    return bool(is_number or _is_text(dtype) or types.is_boolean(dtype))
+
+
+def is_readable(dtype: Any) -> bool:
+    """Return whether values of this type can be read at all."""
+    if types.is_dictionary(dtype):
+        return is_readable(dtype.value_type)
+    return bool(is_scalar(dtype) or types.is_timestamp(dtype) or types.is_date(dtype) or types.is_null(dtype))
+
+
+# -- Value by value ----------------------------------------------------------------------------------------------------
+
+
+def _each(values: Iterable[object], kind: ColumnKind, notation: Notation) -> tuple[AnyArray, BoolArray]:
+    """Read values one by one."""
+    found: list[float | str | None] = []
+    rejected = []
+    nothing, read = None if kind == "category" else math.nan, READERS[kind]
+    for value in values:
+        try:
+            found.append(nothing if value is None else read(value, "", notation=notation))
+            rejected.append(False)
+        except InvalidEvent:
+            found.append(nothing)
+            rejected.append(True)
+    dtype = np.object_ if kind == "category" else np.float64
+    return np.array(found, dtype), np.array(rejected, np.bool_)
+
+
+def _distinct(column: Any, kind: ColumnKind, notation: Notation) -> tuple[AnyArray, BoolArray]:
+    """Read each distinct value of a column."""
+    if not types.is_dictionary(column.type):
+        # Arrow cannot encode half floats as dictionaries.
+        column = (column.cast(pa.float32()) if types.is_float16(column.type) else column).dictionary_encode()
+    found, rejected = _each(to_python(column.dictionary), kind, notation)
+    return _spread(column, found, None if kind == "category" else math.nan), _spread(column, rejected, False)
+
+
+def _spread(column: Any, each: AnyArray, nothing: object) -> AnyArray:
+    """Return what there is for each distinct value for all values of a column, and for null."""
+    codes = np.where(valid_of(column.indices), _in_memory(column.indices), len(each))
+    return np.concatenate([each, np.array([nothing], each.dtype)])[codes]
+
+
+# -- Numbers -----------------------------------------------------------------------------------------------------------
+
+
+def _numbers_in(column: Any, notation: Notation) -> tuple[FloatArray, BoolArray]:
+    """Read texts as numbers: at once if they only need conversion, else those that do, and the others one by one."""
+    if not notation.decimal:
+        return _distinct(column, "number", notation)
+    for drop_missing in (False, True):
+        texts = _without(column, notation) if drop_missing else column
+        pointed = _with_points(texts, notation)
+        try:
+            pointed[:_FIRST].cast(pa.float64())  # an error takes long where no value is a number
+            values = _floats(pointed.cast(pa.float64()))
+        except pa.ArrowInvalid:
+            continue
+        if np.isfinite(values).sum() == len(values) - texts.null_count:
+            return _without_codes(values, notation), np.zeros(len(values), np.bool_)
+    encoded = column.dictionary_encode()
+    texts = _with_points(compute.ascii_trim(encoded.dictionary, " \t"), notation)
+    is_number = compute.match_substring_regex(texts, f"^{NUMBER.pattern}$")
+    values = _floats(compute.if_else(is_number, texts, pa.scalar(None, texts.type)).cast(pa.float64()))
+    values, rejected = _without_codes(values, notation), np.zeros(len(values), np.bool_)
+    if (others := ~np.isfinite(values)).any():
+        values = values.copy()
+        alone = encoded.dictionary.filter(pa.array(others)).to_pylist()
+        values[others], rejected[others] = _each(alone, "number", notation)
+    return _spread(encoded, values, math.nan), _spread(encoded, rejected, False)
+
+
+def _with_points(texts: Any, notation: Notation) -> Any:
+    """Return texts with a point as decimal mark; one that has another point becomes none of a number."""
+    if notation.decimal == ".":
+        return texts
+    return compute.replace_substring(compute.replace_substring(texts, ".", "?"), ",", ".")
+
+
+def _without_codes(values: FloatArray, notation: Notation) -> FloatArray:
+    """Return numbers with NaN for those that stand for missing ones."""
+    return np.where(np.isin(values, list(notation.codes)), math.nan, values) if notation.codes else values
+
+
+def _not_finite(values: FloatArray, valid: BoolArray, notation: Notation) -> BoolArray:
+    """Return which values of a typed column are neither finite nor missing."""
+    return np.isinf(values) if "NaN" in notation.missing else ~np.isfinite(values) & valid
+
+
+def _floats(column: Any) -> FloatArray:
+    """Convert a column of 64-bit floats to an array, with NaN for null; it may be read-only."""
+    values = _in_memory(column)
+    return np.where(valid_of(column), values, math.nan) if column.null_count else values
+
+
+def _in_memory(column: Any) -> AnyArray:
+    """View the numbers in a column's buffer as a read-only array; they are arbitrary for null.
+
+    Arrow's own conversion imports pandas, which takes a quarter of a second in the first batch, and memory.
+    """
+    return np.from_dlpack(
+        pa.Array.from_buffers(column.type, len(column), [None, column.buffers()[1]], offset=column.offset)
+    )
+
+
+# -- Times -------------------------------------------------------------------------------------------------------------
+
+
+def _times_in(column: Any, notation: Notation) -> FloatArray | None:
+    """Convert times in ISO 8601 to seconds since 1970; return ``None`` unless all are valid and have one layout."""
+    if notation.time != ISO:
+        return None
+    seconds = np.full(len(column), math.nan)
+    valid = valid_of(column)
+    column = column.drop_null().cast(pa.large_string())
+    n = len(column)
+    if not n:
+        return seconds
+    _, ends, block = column.buffers()
+    ends = np.frombuffer(ends, np.int64)[column.offset : column.offset + n + 1]
+    first = np.frombuffer(block, np.uint8)[ends[0] : ends[1]]
+    match = TIME.fullmatch(first.tobytes().decode(errors="replace"))
+    if match is None or (np.diff(ends) != len(first)).any():
+        return None
+    characters = np.frombuffer(block, np.uint8)[ends[0] : ends[-1]].reshape(n, len(first))
+    digits = characters - np.uint8(ord("0"))  # wraps around for characters that precede the digits
+    is_digit = digits[0] <= 9
+    if (characters[:, ~is_digit] != first[~is_digit]).any() or (digits[:, is_digit] > 9).any():
+        return None
+
+    def part(group: int) -> IntArray:
+        number = np.zeros(n, np.int64)
+        for position in range(*match.span(group)):  # empty for a missing part
+            number = 10 * number + digits[:, position]
+        return number
+
+    year, month, day, hour, minute, second, fraction = map(part, range(1, 8))
+    hours, minutes = part(10), part(11)
+    if not match[3]:
+        day += 1
+    months = 12 * (year - 1970) + month - 1
+    month_start, month_end = (
+        ticks.view("datetime64[M]").astype("datetime64[D]").astype(np.int64) for ticks in (months, months + 1)
+    )
+    for value, least, most in (
+        (year, 1, 9999),
+        (month, 1, 12),
+        (day, 1, month_end - month_start),
+        *((hour, 0, 23), (minute, 0, 59), (second, 0, 59), (hours, 0, 23), (minutes, 0, 59)),
+    ):
+        if ((value < least) | (value > most)).any():
+            return None
+    offset = (hours * 3600 + minutes * 60) * (-1 if match[9] == "-" else 1)
+    whole = (month_start + day - 1) * DAY + hour * 3600 + minute * 60 + second - offset
+    if not (match[8] or match[9]):
+        whole = _in_utc(whole, notation)
+    begin, end = match.span(7)
+    seconds[valid] = whole.astype(np.float64) + fraction * 10 ** (9 - (end - begin)) / 1e9
+    return seconds
+
+
+def _in_utc(seconds: IntArray, notation: Notation) -> IntArray:
+    """Convert local times as `Notation.utc` does."""
+    return np.fromiter(map(notation.utc, seconds.tolist()), np.int64, len(seconds)) if notation.zone else seconds
+
+
+def _typed_times(column: Any, notation: Notation) -> FloatArray:
+    """Convert a column of times or dates to seconds since 1970."""
+    ticks, unit = _ticks(column)
+    whole, parts = np.divmod(ticks, SECOND_PARTS[unit])
+    whole = whole * DAY if unit == "D" else whole
+    whole = _in_utc(whole, notation) if _is_local(column.type) else whole
+    values = whole.astype(np.float64) + (parts * (SECOND_PARTS["ns"] // SECOND_PARTS[unit])) / 1e9
+    values[~valid_of(column)] = math.nan
+    return values
+
+
+def _ticks(column: Any) -> tuple[AnyArray, str]:
+    """Convert times to counts of a unit since 1970, arbitrary for null, and return the unit."""
+    if types.is_date32(column.type):
+        return _in_memory(column.cast(pa.int32())).astype(np.int64), "D"
+    unit = "ms" if types.is_date64(column.type) else column.type.unit
+    return _in_memory(column.cast(pa.int64())), unit
+
+
+def _without(texts: Any, notation: Notation) -> Any:
+    """Return a column of texts with null for those that stand for a missing value."""
+    missing = compute.is_in(texts, pa.array(sorted(notation.missing), texts.type))
+    return compute.if_else(missing, pa.scalar(None, texts.type), texts)
+
+
+def _is_local(dtype: Any) -> bool:
+    """Return whether times of this type name no time zone."""
+    return bool(types.is_date(dtype) or dtype.tz is None)
+
+
+def _is_text(dtype: Any) -> bool:
+    return bool(types.is_string(dtype) or types.is_large_string(dtype))
