@@ -49,7 +49,7 @@ NUMBERS = float | int | Decimal | np.floating | np.integer | np.bool_
 """Types of numbers and truth values; a timedelta64 is an integer, too, and none of them."""
 TIME = re.compile(
     r"(\d{4})-(\d\d)(?:-(\d\d)"
-    r"(?:[Tt ]([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:[.,](\d{1,9}))?)?"
+    r"(?:[Tt ]([01]\d|2[0-3])(?::([0-5]\d)(?::([0-5]\d)(?:[.,](\d{1,9}))?)?)?"
     r" ?(?:([Zz])|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?)?)?",
     re.ASCII,
 )

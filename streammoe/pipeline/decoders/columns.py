@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyarrow import compute, types
 
 from streammoe.columns.kinds import ColumnKind
-from streammoe.columns.values import READERS, SECOND_PARTS, TIME, LocalTime
+from streammoe.columns.values import READERS, SECOND_PARTS, LocalTime
 from streammoe.errors import InvalidEvent
-from streammoe.notation import DAY, ISO, NUMBER, Notation
+from streammoe.notation import DAY, ISO, Notation
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
 _FIRST = 32
@@ -48,12 +48,11 @@ def read_column(column: Any, kind: ColumnKind, notation: Notation) -> tuple[AnyA
     if kind == "category":
         return _distinct(column, kind, notation) if is_scalar(dtype) else (np.full(len(column), None), valid)
     if _is_text(dtype):
-        if kind == "time":
-            found = _times_in(column, notation)
-            found = _times_in(_without(column, notation), notation) if found is None else found
+        for texts in _attempts(column, notation):
+            found = _times_in(texts, notation) if kind == "time" else _numbers_in(texts, notation)
             if found is not None:
                 return found, np.zeros(len(column), np.bool_)
-        return _numbers_in(column, notation) if kind == "number" else _distinct(column, kind, notation)
+        return _distinct(column, kind, notation)
     if kind == "time" and (types.is_timestamp(dtype) or types.is_date(dtype)):
         return _typed_times(column, notation), np.zeros(len(column), np.bool_)
     if is_numeric and kind == "time" and notation.time != ISO:
@@ -144,40 +143,33 @@ def _spread(column: Any, each: AnyArray, nothing: object) -> AnyArray:
     return np.concatenate([each, np.array([nothing], each.dtype)])[codes]
 
 
+def _attempts(texts: Any, notation: Notation) -> Iterator[Any]:
+    """Yield texts as they are, and without those that stand for a missing value, nor blanks around cells of csv."""
+    yield texts
+    yield _without(compute.ascii_trim(texts, " \t") if notation.decimal else texts, notation)
+
+
+def _cast(texts: Any, dtype: Any) -> Any:
+    """Convert texts to another type; None if one of them cannot be."""
+    try:
+        texts[:_FIRST].cast(dtype)  # an error takes long where all of them are such
+        return texts.cast(dtype)
+    except pa.ArrowInvalid:
+        return None
+
+
 # -- Numbers -----------------------------------------------------------------------------------------------------------
 
 
-def _numbers_in(column: Any, notation: Notation) -> tuple[FloatArray, BoolArray]:
-    """Read texts as numbers: at once if they only need conversion, else those that do, and the others one by one."""
-    if not notation.decimal:
-        return _distinct(column, "number", notation)
-    for drop_missing in (False, True):
-        texts = _without(column, notation) if drop_missing else column
-        pointed = _with_points(texts, notation)
-        try:
-            pointed[:_FIRST].cast(pa.float64())  # an error takes long where no value is a number
-            values = _floats(pointed.cast(pa.float64()))
-        except pa.ArrowInvalid:
-            continue
-        if np.isfinite(values).sum() == len(values) - texts.null_count:
-            return _without_codes(values, notation), np.zeros(len(values), np.bool_)
-    encoded = column.dictionary_encode()
-    texts = _with_points(compute.ascii_trim(encoded.dictionary, " \t"), notation)
-    is_number = compute.match_substring_regex(texts, f"^{NUMBER.pattern}$")
-    values = _floats(compute.if_else(is_number, texts, pa.scalar(None, texts.type)).cast(pa.float64()))
-    values, rejected = _without_codes(values, notation), np.zeros(len(values), np.bool_)
-    if (others := ~np.isfinite(values)).any():
-        values = values.copy()
-        alone = encoded.dictionary.filter(pa.array(others)).to_pylist()
-        values[others], rejected[others] = _each(alone, "number", notation)
-    return _spread(encoded, values, math.nan), _spread(encoded, rejected, False)
-
-
-def _with_points(texts: Any, notation: Notation) -> Any:
-    """Return texts with a point as decimal mark; one that has another point becomes none of a number."""
-    if notation.decimal == ".":
-        return texts
-    return compute.replace_substring(compute.replace_substring(texts, ".", "?"), ",", ".")
+def _numbers_in(texts: Any, notation: Notation) -> FloatArray | None:
+    """Convert texts to numbers where everything is a text; None if Arrow does not take all of them for finite ones."""
+    if notation.decimal == ",":  # a point then makes no number
+        texts = compute.replace_substring(compute.replace_substring(texts, ".", "?"), ",", ".")
+    if not notation.decimal or (cast := _cast(texts, pa.float64())) is None:
+        return None
+    values = _floats(cast)
+    is_sound = np.isfinite(values).sum() == len(values) - texts.null_count
+    return _without_codes(values, notation) if is_sound else None
 
 
 def _without_codes(values: FloatArray, notation: Notation) -> FloatArray:
@@ -210,56 +202,11 @@ def _in_memory(column: Any) -> AnyArray:
 
 
 def _times_in(column: Any, notation: Notation) -> FloatArray | None:
-    """Convert times in ISO 8601 to seconds since 1970; return ``None`` unless all are valid and have one layout."""
-    if notation.time != ISO:
-        return None
-    seconds = np.full(len(column), math.nan)
-    valid = valid_of(column)
-    column = column.drop_null().cast(pa.large_string())
-    n = len(column)
-    if not n:
-        return seconds
-    _, ends, block = column.buffers()
-    ends = np.frombuffer(ends, np.int64)[column.offset : column.offset + n + 1]
-    first = np.frombuffer(block, np.uint8)[ends[0] : ends[1]]
-    match = TIME.fullmatch(first.tobytes().decode(errors="replace"))
-    if match is None or (np.diff(ends) != len(first)).any():
-        return None
-    characters = np.frombuffer(block, np.uint8)[ends[0] : ends[-1]].reshape(n, len(first))
-    digits = characters - np.uint8(ord("0"))  # wraps around for characters that precede the digits
-    is_digit = digits[0] <= 9
-    if (characters[:, ~is_digit] != first[~is_digit]).any() or (digits[:, is_digit] > 9).any():
-        return None
-
-    def part(group: int) -> IntArray:
-        number = np.zeros(n, np.int64)
-        for position in range(*match.span(group)):  # empty for a missing part
-            number = 10 * number + digits[:, position]
-        return number
-
-    year, month, day, hour, minute, second, fraction = map(part, range(1, 8))
-    hours, minutes = part(10), part(11)
-    if not match[3]:
-        day += 1
-    months = 12 * (year - 1970) + month - 1
-    month_start, month_end = (
-        ticks.view("datetime64[M]").astype("datetime64[D]").astype(np.int64) for ticks in (months, months + 1)
-    )
-    for value, least, most in (
-        (year, 1, 9999),
-        (month, 1, 12),
-        (day, 1, month_end - month_start),
-        *((hour, 0, 23), (minute, 0, 59), (second, 0, 59), (hours, 0, 23), (minutes, 0, 59)),
-    ):
-        if ((value < least) | (value > most)).any():
-            return None
-    offset = (hours * 3600 + minutes * 60) * (-1 if match[9] == "-" else 1)
-    whole = (month_start + day - 1) * DAY + hour * 3600 + minute * 60 + second - offset
-    if not (match[8] or match[9]):
-        whole = _in_utc(whole, notation)
-    begin, end = match.span(7)
-    seconds[valid] = whole.astype(np.float64) + fraction * 10 ** (9 - (end - begin)) / 1e9
-    return seconds
+    """Convert texts to seconds since 1970 if Arrow takes all of them for times, with an offset from UTC or without."""
+    for zone in (None, "UTC") if notation.time == ISO else ():
+        if (times := _cast(column, pa.timestamp("ns", zone))) is not None:
+            return _typed_times(times, notation)
+    return None
 
 
 def _in_utc(seconds: IntArray, notation: Notation) -> IntArray:
