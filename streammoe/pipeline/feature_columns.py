@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
@@ -13,7 +12,7 @@ from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.model.learn_rows import introduce
 from streammoe.notation import EVERY
-from streammoe.pipeline.decoders import FieldRoles, decoder, event_of
+from streammoe.pipeline.decoders import FieldRoles, NewNames, decoder, event_of
 from streammoe.pipeline.doubtful_values import EXAMINED, warn_of_values
 from streammoe.pipeline.schema import Schema
 from streammoe.ports import INDEX_NAMES, Batch
@@ -44,14 +43,16 @@ class FeatureColumns:
         self._seen = {*model.fields, *model.awaited} if model.n else set[str]()
         """Those of these names that they, or records of earlier runs, had so far."""
 
-    def takes_late(self) -> bool:
-        """Whether late columns still join."""
-        return self._schema.late_columns and len(self._model.fields) < self._schema.max_columns
-
-    def awaited(self) -> frozenset[str]:
-        """Return the columns that join with their first value."""
-        is_full = self._schema.features is None and len(self._model.fields) >= self._schema.max_columns
-        return frozenset() if is_full else frozenset(self._model.awaited)
+    def new_names(self, batch: Batch) -> NewNames:
+        """Return which fields of a batch that are no features yet matter."""
+        schema, model = self._schema, self._model
+        others = schema.others | self.left_out(batch)
+        is_full = schema.features is None and len(model.fields) >= schema.max_columns
+        if schema.late_columns and not is_full:
+            return NewNames(frozenset(others), late=True)
+        notices = schema.features is None and len(self._unknown) < MAX_WARNED_FIELDS and model.fields
+        known = frozenset({*others, *model.awaited, *self._unknown}) if notices else None
+        return NewNames(known, awaited=frozenset(() if is_full else model.awaited))
 
     def roles(self, kinds: Mapping[str, ColumnKind], batch: Batch | None = None) -> FieldRoles:
         """Return what to read from records with these features, in order, and from a batch for new columns."""
@@ -176,18 +177,14 @@ class FeatureColumns:
         others = () if self._model.n else (*self.roles({}).targets, *filter(None, [self._schema.weight]))
         warn_of_values(batch, i, kinds, others, self._schema)
 
-    def warn_of_unknown(self, batch: Batch) -> None:
-        """Warn once of each field that is ignored."""
-        if self._schema.features is not None or len(self._unknown) >= MAX_WARNED_FIELDS or not self._model.fields:
-            return
-        known = {*self._model.fields, *self._model.awaited, *self._schema.others, *self._unknown, *self.left_out(batch)}
-        unknown = sorted(decoder(batch.format).names_beyond(batch, known, MAX_WARNED_FIELDS - len(self._unknown)))
-        if unknown:
-            self._unknown.update(unknown)
+    def warn_of_unknown(self, origin: str, names: Collection[str]) -> None:
+        """Warn of fields that are ignored, and not noticed before."""
+        if names:
+            self._unknown.update(names)
             LOGGER.warning(
                 "%s: ignoring %s, which the first good record did not have; set schema.late_columns = true to add them",
-                batch.origin,
-                some_of(unknown),
+                origin,
+                some_of(sorted(names)),
             )
 
     def warn_of_not_found(self, batch: Batch) -> None:
@@ -203,8 +200,8 @@ class FeatureColumns:
             "missing": schema.notations.missing.keys() - {EVERY},
         }
         every = set[str]().union(*named.values()) - self._seen
-        names: Collection[str] = ()
-        if batch.format == "jsonl":
+        names: Collection[str] = decode.header(batch) or ()
+        if not names:
             for i in range(len(batch) if every else 0):
                 with suppress(InvalidEvent):
                     names = decode.names(batch, i).keys()
@@ -214,8 +211,7 @@ class FeatureColumns:
                 if not self._unsettled:
                     break
         else:
-            names = decode.names_beyond(batch, (), sys.maxsize)
-            self._seen |= every & names
+            self._seen |= every.intersection(names)
             self._unsettled = 0
         found = {_SETTINGS.get(name, f"schema.{name}"): set(each) - self._seen for name, each in named.items()}
         unseen = {name: each for name, each in found.items() if each}

@@ -152,10 +152,11 @@ class Pipeline:
         """Learn a batch of records, changing only the model and the ledger."""
         columns, learned = self.columns, list[_LearnedRows]()
         rest = batch if self.model.fields else self.columns.find(batch, ledger.reject)
+        unknown = set[str]()
         while True:
-            ignored = self.schema.others | columns.left_out(rest) if columns.takes_late() else None
-            roles = columns.roles(self.model.column_kinds, rest)
-            decoded = decoder(batch.format).decode(rest, roles, ignored, columns.awaited())
+            names = columns.new_names(rest)
+            decoded = decoder(batch.format).decode(rest, columns.roles(self.model.column_kinds, rest), names)
+            unknown |= decoded.unknown
             for i, reason, detail in decoded.rejected:
                 ledger.reject(len(batch) - len(rest) + i, "decode", reason, detail)
             if len(decoded.rows):
@@ -166,14 +167,13 @@ class Pipeline:
             at, values = decoded.first_new
             learned.append(self._learn_wider(rest, at, values, ledger))
             rest = rest.tail(at + 1)
-            if ignored is not None and not columns.takes_late():
+            if names.late and not columns.new_names(rest).late:
                 LOGGER.warning(
                     "%s: there are now %d columns, as many as schema.max_columns allows; later ones are ignored",
                     batch.origin,
                     len(self.model.fields),
                 )
-        if ignored is None:
-            columns.warn_of_unknown(batch)
+        columns.warn_of_unknown(batch.origin, unknown)
         columns.warn_of_not_found(batch)
         return learned
 

@@ -11,9 +11,9 @@ from functools import cache
 
 from streammoe.errors import ConfigError
 from streammoe.pipeline.decoders.decoder import Decoder
-from streammoe.pipeline.decoders.rows import DecodedBatch, FieldRoles, Values, event_of
+from streammoe.pipeline.decoders.rows import DecodedBatch, FieldRoles, NewNames, Values, event_of
 
-__all__ = ["DecodedBatch", "Decoder", "FieldRoles", "Values", "decoder", "event_of"]
+__all__ = ["DecodedBatch", "Decoder", "FieldRoles", "NewNames", "Values", "decoder", "event_of"]
 
 
 @cache

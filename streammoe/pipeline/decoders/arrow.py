@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyarrow import types
 
 from streammoe.pipeline.decoders.columns import Unsupported, is_readable, to_python, valid_of
-from streammoe.pipeline.decoders.decoder import Columns, Decoder, Wanted
-from streammoe.pipeline.decoders.rows import Values
+from streammoe.pipeline.decoders.decoder import Decoder, Found
+from streammoe.pipeline.decoders.rows import NewNames, Slot, Values
 from streammoe.ports import Batch
 from streammoe.types import IntArray
 
@@ -39,9 +39,9 @@ class ArrowDecoder(Decoder):
         }
         return lambda at: {name: values[at] for name, values in columns.items()}
 
-    def columns(self, batch: Batch, start: int, stop: int, wanted: Wanted) -> Columns:
+    def find(self, batch: Batch, start: int, stop: int, slots: tuple[Slot, ...], names: NewNames) -> Found:
         columns = {name: column.slice(start, stop - start) for name, column in _columns(batch).items()}
-        return np.arange(start, stop), columns
+        return Found(np.arange(start, stop), columns)
 
 
 def _columns(batch: Batch) -> dict[str, Any]:

@@ -13,9 +13,8 @@ import pyarrow as pa
 from pyarrow import csv
 
 from streammoe.errors import InvalidEvent, SourceError
-from streammoe.pipeline.decoders.decoder import Columns, Decoder, Wanted
-from streammoe.pipeline.decoders.records import is_utf8, malformed, readable, text_of
-from streammoe.pipeline.decoders.rows import FieldRoles, Values
+from streammoe.pipeline.decoders.decoder import Decoder, Found, is_utf8, malformed, readable, text_of
+from streammoe.pipeline.decoders.rows import FieldRoles, NewNames, Slot, Values
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.text import shown
 from streammoe.types import AnyArray, IntArray
@@ -54,7 +53,7 @@ class CsvDecoder(Decoder):
         values = [*fields, *[""] * (len(columns) - len(fields))]
         return {name: value for name, value in zip(columns, values, strict=False) if name}
 
-    def columns(self, batch: Batch, start: int, stop: int, wanted: Wanted) -> Columns | None:
+    def find(self, batch: Batch, start: int, stop: int, slots: tuple[Slot, ...], names: NewNames) -> Found | None:
         """Return columns of texts, which Arrow's parser finds, but for records of another width than most."""
         base = int(batch.ends[start - 1]) if start else 0
         ends = batch.ends[start:stop] - base
@@ -62,10 +61,10 @@ class CsvDecoder(Decoder):
         width = self._width(batch, start, stop)
         if width == 1 < len(header) or not _plain(block, ends, batch.delimiter):
             return None
-        names = dict(enumerate((*header, *[""] * width)[:width]))
-        taken = {slot.name for slot in wanted.slots}
+        header = (*header, *[""] * width)[:width]
+        taken = {slot.name for slot in slots}
         # Arrow gets numbers as column names, since names in the header may be special, and some columns have none.
-        kept = {str(j): pa.string() for j, name in names.items() if not name or name in taken or wanted.is_new(name)}
+        kept = {str(j): pa.string() for j, name in enumerate(header) if not name or name in taken or names.has(name)}
         if not kept:
             return None
         others: list[int] = []
@@ -77,7 +76,7 @@ class CsvDecoder(Decoder):
         try:
             table = csv.read_csv(
                 pa.BufferReader(block),
-                csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=[*map(str, names)]),
+                csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=[*map(str, range(width))]),
                 csv.ParseOptions(
                     delimiter=batch.delimiter,
                     newlines_in_values=b'"' in block,
@@ -97,11 +96,10 @@ class CsvDecoder(Decoder):
         if len(table) != len(rows):
             return None
         for j in kept:
-            if not names[int(j)] and table[j].null_count < len(table):  # surplus values
+            if not header[int(j)] and table[j].null_count < len(table):  # surplus values
                 nothing = table[j].is_null()
                 rows, table = rows[nothing.to_numpy()], table.filter(nothing)
-        found = {names[int(j)]: table[j].combine_chunks() for j in kept}
-        return rows, found
+        return Found(rows, {header[int(j)]: table[j].combine_chunks() for j in kept})
 
     def guess(self, batch: Batch, roles: FieldRoles) -> str:
         """Say which line of the opening looks like the header, and how to begin there; nothing if none does."""

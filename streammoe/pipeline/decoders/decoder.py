@@ -12,30 +12,24 @@ import numpy as np
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.notation import NUMBER
 from streammoe.pipeline.decoders.columns import has_value
-from streammoe.pipeline.decoders.rows import DecodedBatch, FieldRoles, Sheet, Slot, Values
+from streammoe.pipeline.decoders.rows import DecodedBatch, FieldRoles, NewNames, Sheet, Slot, Values
 from streammoe.ports import DELIMITERS, Batch
-from streammoe.text import some_of
+from streammoe.text import shown, some_of
 from streammoe.types import IntArray
 
+NO_OTHERS = NewNames()
 _FEW = 256  # a run of so few records is decoded one by one rather than halved again
-Columns = tuple[IntArray, Mapping[str, Any]]
-"""Indexes of records, and their values by name, as `read_column` takes them."""
 
 
-class Wanted(NamedTuple):
-    """The values to take from records."""
+class Found(NamedTuple):
+    """What several records hold, but for those to be read alone."""
 
-    slots: tuple[Slot, ...]
-    known: frozenset[str] | None
-    """If given, all names but these are new;"""
-    awaited: frozenset[str]
-    """or else only these."""
-
-    def is_new(self, name: str) -> bool:
-        """Return whether values under a name are those of a new column."""
-        if self.known is not None:
-            return name not in self.known
-        return name in self.awaited and all(name != slot.name for slot in self.slots)
+    rows: IntArray
+    """Indexes of the records."""
+    columns: Mapping[str, Any]
+    """Their values by name, as `read_column` takes them; those under new names, too, if records are typed or csv."""
+    unknown: Collection[str] = ()
+    """Names that are not known, also of records to be read alone."""
 
 
 class Decoder(ABC):
@@ -50,15 +44,8 @@ class Decoder(ABC):
         """Return the i-th record as names and raw values; raise `InvalidEvent` if the record is ``malformed``."""
 
     @abstractmethod
-    def columns(self, batch: Batch, start: int, stop: int, wanted: Wanted) -> Columns | None:
-        """Return what records from `start` to `stop` hold in the wanted columns, but for records to be read alone.
-
-        None if nothing can be told of so many at once.
-        """
-
-    def names_beyond(self, batch: Batch, known: Collection[str], most: int) -> set[str]:
-        """Return names of fields that are not known, in all readable records; at most about so many."""
-        return set(sorted(set(self.header(batch) or ()) - set(known) - {""})[:most])
+    def find(self, batch: Batch, start: int, stop: int, slots: tuple[Slot, ...], names: NewNames) -> Found | None:
+        """Return what records from `start` to `stop` hold; None if nothing can be told of so many at once."""
 
     def unsupported(self, batch: Batch) -> Mapping[str, str]:
         """Return the columns of types of which no value can be read, with the types; none if values have the types."""
@@ -83,62 +70,51 @@ class Decoder(ABC):
                     f"{some_of(named)}{self.guess(batch, roles) or _hint(named)}"
                 )
 
-    def decode(
-        self,
-        batch: Batch,
-        roles: FieldRoles,
-        ignore: Collection[str] | None = None,
-        awaited: Collection[str] = (),
-    ) -> DecodedBatch:
+    def decode(self, batch: Batch, roles: FieldRoles, names: NewNames = NO_OTHERS) -> DecodedBatch:
         """Decode the records of `batch`.
 
-        Args:
-            batch: the records.
-            roles: the values to read.
-            ignore: given if columns may come late: the names that never become columns. Decoding then stops before the
-                first good record with a non-null value under a name that neither has a role nor is listed here, so that
-                the caller can widen its model and continue with ``batch.tail``. Records without target or with weight
-                0 do not stop it, since they add no columns. A record whose new values cannot be read as
-                ``roles.first_kind`` says is rejected.
-            awaited: if `ignore` is not given: the only names that may become columns.
+        Decoding stops before the first good record with a value for a new column, so that the caller can widen its
+        model and continue with ``batch.tail``. Records without target or with weight 0 do not stop it, since they add
+        no columns. A record whose new values cannot be read as ``roles.first_kind`` says is rejected.
 
         Raises:
             SourceError: the header lacks a target.
         """
         self.require_targets(batch, roles)
-        sheet = Sheet(len(batch), roles.in_batch(batch))
-        names = {slot.name for slot in sheet.slots}
-        known = None if ignore is None else frozenset(ignore).union(names)
-        wanted = Wanted(sheet.slots, known, frozenset(awaited))
-        header = self.header(batch)
-        new = [] if header is None else [name for name in header if name and wanted.is_new(name)]
-        grows = (ignore is not None or awaited) if header is None else new
+        sheet, header = Sheet(len(batch), roles.in_batch(batch)), self.header(batch)
+        taken = frozenset(slot.name for slot in sheet.slots)
+        known = None if names.known is None else names.known | taken
+        names = names._replace(known=known, awaited=names.awaited - taken)
+        new = [] if header is None else [name for name in header if name and names.has(name)]
+        if header is not None and known is not None and not names.late:
+            sheet.unknown = {*header} - {*known, *names.awaited, ""}
+        grows = (names.late or names.awaited) if header is None else new
         runs = list(growing_runs(len(batch)))[::-1] if grows else [(0, len(batch))] * bool(len(batch))
         while runs and sheet.new is None:
             start, stop = runs.pop()
-            found = self.columns(batch, start, stop, wanted)
+            found = self.find(batch, start, stop, sheet.slots, names)
             if found is None and stop - start > _FEW:
                 # Halving keeps a rare record with a stray quote from slowing down thousands of others.
                 runs += [((start + stop) // 2, stop), (start, (start + stop) // 2)]
                 continue
             odd = np.ones(stop - start, np.bool_)
             if found is not None:
-                rows, columns = found
-                odd[rows - start] = sheet.fill(rows, columns)
-                for name in columns.keys() & new:
-                    odd[rows - start] |= has_value(columns[name], roles.notations.of(name))
-            self._read_alone(batch, start + np.flatnonzero(odd), sheet, wanted)
+                sheet.unknown.update(found.unknown)
+                odd[found.rows - start] = sheet.fill(found.rows, found.columns)
+                for name in found.columns.keys() & new:
+                    odd[found.rows - start] |= has_value(found.columns[name], roles.notations.of(name))
+            rows = start + np.flatnonzero(odd)
+            self._read_alone(rows, self.reader(batch, rows, taken.union(new)), sheet, names)
         return sheet.finish()
 
-    def _read_alone(self, batch: Batch, rows: IntArray, sheet: Sheet, wanted: Wanted) -> None:
+    def _read_alone(self, rows: IntArray, read: Callable[[int], Values], sheet: Sheet, names: NewNames) -> None:
         """Read records one by one, until one of them adds columns."""
-        names = {slot.name for slot in wanted.slots}.union(filter(wanted.is_new, self.header(batch) or ()))
-        read = self.reader(batch, rows, names)
+        taken = {slot.name for slot in sheet.slots}
         for at, i in enumerate(rows.tolist()):
             try:
                 values = read(at)
                 sheet.put(i, values)
-                sheet.check_new(i, {name: values[name] for name in values if wanted.is_new(name)})
+                sheet.check_new(i, {name: values[name] for name in values if name not in taken and names.has(name)})
             except InvalidEvent as error:
                 sheet.reject(i, error)
             if sheet.new is not None:
@@ -165,3 +141,39 @@ def _hint(header: Sequence[str]) -> str:
     if len(numbers) == len(header) or not all(map(str.isdecimal, numbers)):  # years, such as 2024, may be columns
         return '; it looks like a record, not a header: name the columns by source.header, such as ["a", "b", "y"]'
     return ""
+
+
+# -- Records as texts --------------------------------------------------------------------------------------------------
+
+
+def is_utf8(data: bytes) -> bool:
+    """Whether `data` is well-formed UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def readable(batch: Batch, i: int) -> bytes:
+    """Return the i-th record of `batch`; raise `InvalidEvent` if the source could not decode it."""
+    if i in batch.unreadable:
+        reason, detail, _ = batch.unreadable[i]
+        raise InvalidEvent(detail, reason=reason)
+    return batch.record(i)
+
+
+_NOT_UTF8 = 'must be UTF-8, and byte {} is not; name the encoding of files by source.encoding, such as "latin-1"'
+
+
+def text_of(record: bytes) -> str:
+    """Decode a record as UTF-8; raise `InvalidEvent` if it is not."""
+    try:
+        return record.decode()
+    except UnicodeDecodeError as error:
+        raise malformed(record, _NOT_UTF8.format(error.start)) from None
+
+
+def malformed(record: str | bytes, rule: str) -> InvalidEvent:
+    """Return the error for a record that cannot be parsed."""
+    return InvalidEvent(f"record {shown(record)} {rule}", reason="malformed")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -18,9 +19,8 @@ import pyarrow as pa
 from streammoe.columns.kinds import ColumnKind
 from streammoe.columns.values import MAX_TEXT_LENGTH
 from streammoe.errors import InvalidEvent
-from streammoe.pipeline.decoders.decoder import Columns, Decoder, Wanted
-from streammoe.pipeline.decoders.records import is_utf8, malformed, readable, text_of
-from streammoe.pipeline.decoders.rows import Slot, Values
+from streammoe.pipeline.decoders.decoder import Decoder, Found, is_utf8, malformed, readable, text_of
+from streammoe.pipeline.decoders.rows import NewNames, Slot, Values
 from streammoe.ports import Batch
 from streammoe.text import ONE_A_LINE
 
@@ -34,33 +34,14 @@ class JsonlDecoder(Decoder):
     def names(self, batch: Batch, i: int) -> Values:
         return object_of(readable(batch, i))
 
-    def names_beyond(self, batch: Batch, known: Collection[str], most: int) -> set[str]:
-        found: set[str] = set()
-        ascii_only = batch.block.isascii()
-        read = _reader((), frozenset(known), frozenset())
-        for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
-            record = batch.block[start:stop]
-            if is_for_parser(record, ascii_only=ascii_only):
-                try:
-                    read(record)
-                    continue
-                except msgspec.MsgspecError:
-                    pass  # it has a name more, or is for the exact path
-            try:
-                new = self.names(batch, i).keys() - known - found
-            except InvalidEvent:
-                continue  # already rejected
-            if new:
-                found |= set(sorted(new)[: most - len(found)])
-                if len(found) >= most:
-                    break
-                read = _reader((), frozenset(known) | found, frozenset())
-        return found
+    def find(self, batch: Batch, start: int, stop: int, slots: tuple[Slot, ...], names: NewNames) -> Found:
+        """Return the values of records that a compiled parser takes: without new values, or names that are not known.
 
-    def columns(self, batch: Batch, start: int, stop: int, wanted: Wanted) -> Columns:
-        """Return the values of records that a compiled parser takes."""
-        nulls = wanted.awaited if wanted.known is None else frozenset[str]()
-        read = _reader(wanted.slots, wanted.known, nulls)
+        Such a name becomes known with its first record, or if there may be late columns, one of which records may have
+        null.
+        """
+        known, nulls, unknown = names.known, frozenset[str]() if names.late else names.awaited, set[str]()
+        read = _reader(slots, known, nulls)
         ascii_only = batch.block.isascii()
         ends = [int(batch.ends[start - 1]) if start else 0, *batch.ends[start:stop].tolist()]
         rows: list[int] = []
@@ -72,19 +53,20 @@ class JsonlDecoder(Decoder):
                 try:
                     taken.append(read(record))
                     rows.append(i)
+                    continue
                 except msgspec.MsgspecError:
-                    if wanted.known is not None and len(nulls) < _MOST_NULLS:
-                        nulls = nulls.union(self._nulls(batch, i) - wanted.known)
-                        read = _reader(wanted.slots, wanted.known, nulls)
-        columns = zip(wanted.slots, zip(*taken, strict=True), strict=True) if taken else ()
-        return np.array(rows, np.int64), {slot.name: _column(slot, values) for slot, values in columns}
-
-    def _nulls(self, batch: Batch, i: int) -> set[str]:
-        """Return the names under which a record holds nothing."""
-        try:
-            return {name for name, value in self.names(batch, i).items() if value is None or value == ""}
-        except InvalidEvent:
-            return set()
+                    pass  # it has a name more, or has to be read alone
+            if known is not None and len(nulls) + len(unknown) < _MOST_NAMES:
+                with suppress(InvalidEvent):
+                    values = self.names(batch, i)
+                    more = values.keys() - known - nulls
+                    if names.late:
+                        nulls = nulls.union(name for name in more if values[name] is None or values[name] == "")
+                    else:
+                        known, unknown = known | more, unknown | more
+                    read = _reader(slots, known, nulls)
+        columns = zip(slots, zip(*taken, strict=True), strict=True) if taken else ()
+        return Found(np.array(rows, np.int64), {slot.name: _column(slot, each) for slot, each in columns}, unknown)
 
 
 def object_of(record: bytes) -> Values:
@@ -151,7 +133,7 @@ _TYPES: Mapping[ColumnKind, Any] = {
     "category": Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)] | int | float | bool | None,
 }
 _NOTHING: Any = Literal[""] | None
-_MOST_NULLS = 64  # unknown names that have only been null; each new one compiles another parser
+_MOST_NAMES = 64  # that are not known; each new one compiles another parser
 
 
 @lru_cache(maxsize=64)

@@ -95,6 +95,21 @@ class FieldRoles(NamedTuple):
         )
 
 
+class NewNames(NamedTuple):
+    """Which fields without a role matter."""
+
+    known: frozenset[str] | None = None
+    """Names that do not; if given, every other one is that of a new column, if these may come late, or noticed."""
+    late: bool = False
+    """Whether columns may come late."""
+    awaited: frozenset[str] = frozenset()
+    """If they may not: the only names of new columns."""
+
+    def has(self, name: str) -> bool:
+        """Return whether values under a name, which has no role, are those of a new column."""
+        return name in self.awaited if not self.late else self.known is None or name not in self.known
+
+
 class Rejected(NamedTuple):
     """A record that is not a valid event."""
 
@@ -124,8 +139,10 @@ class DecodedBatch(NamedTuple):
     rejected: list[Rejected]
     """In the order of the records."""
     first_new: tuple[int, Values] | None = None
-    """With late columns: the index of the first good record with values for new columns, and these values, raw.
-    Decoding has stopped before that record."""
+    """The index of the first good record with values for new columns, and these values, raw; decoding has stopped
+    before that record."""
+    unknown: frozenset[str] = frozenset()
+    """Names that are not known, if those matter and are none of new columns; of very many just some."""
 
 
 class Sheet:
@@ -136,6 +153,7 @@ class Sheet:
         self.slots = roles.slots
         self.new: tuple[int, Values] | None = None
         """See `DecodedBatch.first_new`."""
+        self.unknown: set[str] = set()
         self._numbers: FloatArray = np.full((n, len(self.slots)), np.nan)
         """One column per slot, NaN in those of texts."""
         self._texts: dict[int, AnyArray] = {
@@ -230,6 +248,7 @@ class Sheet:
             weights,
             rejected,
             self.new,
+            frozenset(self.unknown),
         )
 
 

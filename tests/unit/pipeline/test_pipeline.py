@@ -122,6 +122,7 @@ def test_unknown_names_fill_neither_memory_nor_log(caplog):
     changing = [good(i, **{f"n{i}": 1, f"m{i}": 1}) for i in range(300)]
     line = pipeline("regressor", schema=NO_NAMES)
     run(line, [good(0), *changing, good(1, **{f"k{i}": 1 for i in range(9_999)})], "jsonl", [1])
-    assert len(caplog.records) == 50
-    assert max(map(len, caplog.messages)) < 600
+    said = [message for message in caplog.messages if "ignoring" in message]
+    assert len(said) == 50
+    assert max(map(len, said)) < 600
     assert len(line.columns._unknown) < 1000

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streammoe.pipeline.decoders import FieldRoles, decoder
+from streammoe.pipeline.decoders import FieldRoles, NewNames, decoder
 from streammoe.ports import Batch
 
 
@@ -31,7 +31,8 @@ def arrow_batch(**columns):
 
 
 def decode(batch, columns=("a", "b"), targets=("y",), ignore=None, **wanted):
-    return decoder(batch.format).decode(batch, FieldRoles(columns, targets, **wanted), ignore)
+    names = NewNames() if ignore is None else NewNames(frozenset(ignore), late=True)
+    return decoder(batch.format).decode(batch, FieldRoles(columns, targets, **wanted), names)
 
 
 @pytest.mark.parametrize("n", [0, 500])
