@@ -167,6 +167,8 @@ def number(value: object, name: object, advice: str = NO_VALUE, notation: Notati
     Raises:
         InvalidEvent: it is something else.
     """
+    if type(value) is float and value - value == 0.0:
+        return math.nan if value in notation.codes else value
     if isinstance(value, str):
         numeral = notation.numeral(value)
         if numeral is None:

@@ -179,12 +179,13 @@ class FeatureColumns:
 
     def warn_of_unknown(self, origin: str, names: Collection[str]) -> None:
         """Warn of fields that are ignored, and not noticed before."""
+        names = sorted(names)[: MAX_WARNED_FIELDS - len(self._unknown)]
         if names:
             self._unknown.update(names)
             LOGGER.warning(
                 "%s: ignoring %s, which the first good record did not have; set schema.late_columns = true to add them",
                 origin,
-                some_of(sorted(names)),
+                some_of(names),
             )
 
     def warn_of_not_found(self, batch: Batch) -> None:

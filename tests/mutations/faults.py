@@ -432,7 +432,7 @@ FAULTS = {
         Fault("json-huge-float", "return value if math.isfinite(value) else Decimal(literal)", "return value"),
         Fault(
             "json-fast-not-utf8",
-            "_brackets(record) <= _DEPTH and (ascii_only or is_utf8(record))",
+            "_brackets(record) <= _DEPTH and is_utf8(record)",
             "_brackets(record) <= _DEPTH",
         ),
         Fault(

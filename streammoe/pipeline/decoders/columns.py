@@ -33,13 +33,11 @@ def read_column(column: Any, kind: ColumnKind, notation: Notation) -> tuple[AnyA
     """Read a column, and return which of its values have to be read alone, since they may be rejected.
 
     Args:
-        column: of Arrow, of any type; or an array of floats, NaN where missing; or a tuple of values.
+        column: of Arrow, of any type; or a list of values of several types.
         kind: what it holds.
         notation: how that is written.
     """
-    if isinstance(column, np.ndarray):
-        return _without_codes(column, notation), np.zeros(len(column), np.bool_)
-    if isinstance(column, tuple):
+    if isinstance(column, list):
         return _each(column, kind, notation)
     if types.is_dictionary(column.type) and kind != "category":
         column = column.dictionary_decode()

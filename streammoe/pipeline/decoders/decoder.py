@@ -86,8 +86,7 @@ class Decoder(ABC):
         known = None if names.known is None else names.known | taken
         names = names._replace(known=known, awaited=names.awaited - taken)
         new = [] if header is None else [name for name in header if name and names.has(name)]
-        if header is not None and known is not None and not names.late:
-            sheet.unknown = {*header} - {*known, *names.awaited, ""}
+        sheet.unknown = names.unknown(header or ())
         grows = (names.late or names.awaited) if header is None else new
         runs = list(growing_runs(len(batch)))[::-1] if grows else [(0, len(batch))] * bool(len(batch))
         while runs and sheet.new is None:
@@ -113,6 +112,7 @@ class Decoder(ABC):
         for at, i in enumerate(rows.tolist()):
             try:
                 values = read(at)
+                sheet.unknown |= names.unknown(values)
                 sheet.put(i, values)
                 sheet.check_new(i, {name: values[name] for name in values if name not in taken and names.has(name)})
             except InvalidEvent as error:

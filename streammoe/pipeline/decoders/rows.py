@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -109,6 +109,10 @@ class NewNames(NamedTuple):
         """Return whether values under a name, which has no role, are those of a new column."""
         return name in self.awaited if not self.late else self.known is None or name not in self.known
 
+    def unknown(self, names: Iterable[str]) -> set[str]:
+        """Return those of some names that are to be noticed."""
+        return set() if self.late or self.known is None else set(names) - self.known - self.awaited - {""}
+
 
 class Rejected(NamedTuple):
     """A record that is not a valid event."""
@@ -142,7 +146,7 @@ class DecodedBatch(NamedTuple):
     """The index of the first good record with values for new columns, and these values, raw; decoding has stopped
     before that record."""
     unknown: frozenset[str] = frozenset()
-    """Names that are not known, if those matter and are none of new columns; of very many just some."""
+    """Names that are noticed."""
 
 
 class Sheet:
