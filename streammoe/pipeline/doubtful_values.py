@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from streammoe.columns.kinds import ColumnKind
 from streammoe.columns.values import time_advice
 from streammoe.errors import InvalidEvent
-from streammoe.notation import ISO, NUMBER, SWAPPED, formats_besides_seconds, formats_of, in_thousands
-from streammoe.pipeline.decoders import Values, decoder
+from streammoe.notation import ISO, NUMBER, formats_besides_seconds, formats_of, in_thousands
+from streammoe.pipeline.decoders import decoder
 from streammoe.pipeline.schema import Schema
 from streammoe.ports import Batch
-from streammoe.text import shown, some_of
+from streammoe.text import shown
 
 LOGGER = logging.getLogger("streammoe.pipeline")
 EXAMINED = 100
@@ -41,82 +41,42 @@ def warn_of_values(
             for name in held.keys() & values.keys():
                 if not schema.notations.of(name).is_missing(values[name]):
                     held[name].append(values[name])
-    _warn_of_dates(batch, kinds, {name: each[0] for name, each in held.items() if each}, schema)
-    if batch.format == "csv":
-        _warn_of_codes(batch, kinds, held, schema)
-        _warn_of_thousands(batch, [*others, *(name for name in kinds if kinds[name] == "number")], held, schema)
+    for name, found in held.items():
+        for doubt in _doubts(batch, name, kinds.get(name), found, schema) if found else ():
+            LOGGER.warning("%s: column %s %s", batch.origin, shown(name), doubt)
 
 
-def _warn_of_dates(batch: Batch, kinds: Mapping[str, ColumnKind], values: Values, schema: Schema) -> None:
-    """Warn of columns of categories or numbers by their first values, and of seconds, which may hold dates."""
-    others: dict[ColumnKind, tuple[str, Collection[str], str]] = {
-        "category": ("categories", schema.categorical, "categorical"),
-        "number": ("numbers", schema.numeric, "numeric"),
-    }
-    for name, kind in kinds.items():
-        value = values.get(name)
-        if kind == "time":
-            _warn_of_seconds(batch, name, value, schema)
-        if kind not in others or name in others[kind][1] or not isinstance(value, str | int):
-            continue
-        if forms := formats_of(str(value)):
-            LOGGER.warning(
-                "%s: column %s is one of %s by its first value, %s, and looks like one of dates: to read "
-                "it as times, %s; else list it in schema.%s",
-                batch.origin,
-                shown(name),
-                others[kind][0],
-                shown(value),
-                time_advice(name, forms),
-                others[kind][2],
-            )
-
-
-def _warn_of_seconds(batch: Batch, name: str, value: object, schema: Schema) -> None:
-    """Warn of a column of times without a format whose first value is a number that hardly counts seconds."""
-    text = str(value).translate(SWAPPED) if batch.decimal == "," else str(value)
-    if schema.notations.of(name).time != ISO or not NUMBER.fullmatch(text):
-        return
-    if (forms := formats_besides_seconds(float(text))) is not None:
-        convert = "convert it (a spreadsheet's days are (days - 25569) * 86400 seconds), or where it counts them "
-        LOGGER.warning(
-            "%s: column %s is one of times and holds %s, which is read as seconds since 1970 and hardly counts "
-            "them: %s%s",
-            batch.origin,
-            shown(name),
-            shown(value),
-            "" if forms else convert,
-            time_advice(name, [*forms, "s"]),
+def _doubts(
+    batch: Batch, name: str, kind: ColumnKind | None, values: Sequence[object], schema: Schema
+) -> Iterator[str]:
+    """Yield what may be wrong with the reading of a column, None of a kind if it is no feature but holds numbers."""
+    first, notation = values[0], schema.notations.of(name)._replace(decimal=batch.decimal)
+    texts = list(map(notation.with_point, map(str, values)))
+    given = schema.given_kinds.kind(name)
+    listed = {"category": ("categories", "categorical"), "number": ("numbers", "numeric")}
+    if kind in listed and given != kind and isinstance(first, str | int) and (forms := formats_of(str(first))):
+        words, setting = listed[kind]
+        yield (
+            f"is one of {words} by its first value, {shown(first)}, and looks like one of dates: to read it as times, "
+            f"{time_advice(name, forms)}; else list it in schema.{setting}"
         )
-
-
-def _warn_of_codes(
-    batch: Batch, kinds: Mapping[str, ColumnKind], held: Mapping[str, Sequence[object]], schema: Schema
-) -> None:
-    """Warn of columns of numbers by their first values that hold some with leading zeros."""
-    for name in sorted(name for name, kind in kinds.items() if kind == "number" and not schema.given_kinds.kind(name)):
-        if code := next((each for each in held[name] if _CODE.fullmatch(str(each))), None):
-            LOGGER.warning(
-                "%s: column %s is one of numbers by its first value and holds %s, whose leading zeros are "
-                "lost: for codes list it in schema.categorical, else in schema.numeric",
-                batch.origin,
-                shown(name),
-                shown(code),
-            )
-
-
-def _warn_of_thousands(
-    batch: Batch, names: Iterable[str], held: Mapping[str, Sequence[object]], schema: Schema
-) -> None:
-    """Warn of columns of numbers whose points may separate thousands."""
-    if schema.notations.thousands or batch.decimal == ",":
+    besides = formats_besides_seconds(float(texts[0])) if NUMBER.fullmatch(texts[0]) else None
+    if kind == "time" and notation.time == ISO and besides is not None:
+        convert = "convert it (a spreadsheet's days are (days - 25569) * 86400 seconds), or where it counts them "
+        yield (
+            f"is one of times and holds {shown(first)}, which is read as seconds since 1970 and hardly counts them: "
+            f"{'' if besides else convert}{time_advice(name, [*besides, 's'])}"
+        )
+    if batch.format != "csv":
         return
-    found = {name: example for name in sorted(names) if (example := in_thousands(map(str, held[name])))}
-    if found:
-        LOGGER.warning(
-            "%s: all numbers with a point in %s have three decimals, such as %s, and the others have up to three "
-            'digits; if it separates thousands, set source.decimal = "," and schema.thousands = "."',
-            batch.origin,
-            some_of(found),
-            shown(next(iter(found.values()))),
+    if kind == "number" and not given and (code := next(filter(_CODE.fullmatch, map(str, values)), None)):
+        yield (
+            f"is one of numbers by its first value and holds {shown(code)}, whose leading zeros are lost: for codes "
+            "list it in schema.categorical, else in schema.numeric"
+        )
+    is_number = kind in {None, "number"} and batch.decimal == "." and not notation.thousands
+    if is_number and (example := in_thousands(texts)):
+        yield (
+            f"has three decimals in all numbers with a point, such as {shown(example)}, and up to three digits in the "
+            'others; if it separates thousands, set source.decimal = "," and schema.thousands = "."'
         )

@@ -92,6 +92,7 @@ def test_a_value_has_one_kind_and_what_is_meant_as_a_number_is_one():
     for kind, values in FOUND.items():
         for value in values:
             assert kind_of(value, Notation()) == kind, value
+    assert kind_of("  ") is None
     for decimal in ("", ".", ","):
         notation = Notation(decimal=decimal)
         for value in [*TO_BE_REJECTED, "1.5"]:
