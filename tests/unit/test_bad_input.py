@@ -1,12 +1,16 @@
 """Every example in the tables of bad_input.md, fed to the way that it speaks of."""
 
+import io
 import json
 import re
 import tempfile
 from collections import Counter
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 
+import fastavro
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -101,13 +105,13 @@ def from_stdin(content, format):
         yield from read(StdinSource(settings, descriptor=file.fileno()))
 
 
-def from_kafka(values, format):
+def from_kafka(values, format, **settings):
     """What `KafkaSource` gives for records with these values."""
-    decoded = values_of(format=format, **({"columns": list(COLUMNS)} if format == "csv" else {}))
+    decoded = values_of(format=format, **({"columns": list(COLUMNS)} if format == "csv" else settings))
     found = decoded.block(columns(*(record(value) for value in values)))
     locations = [{"offset": i} for i in range(len(found.ends))]
     given = {"unreadable": found.rejected, "skipped": found.skipped}
-    yield Batch(found.block, found.ends, format, decoded.columns, "topic", locations, {}, **given)
+    yield Batch(found.block, found.ends, decoded.format, decoded.columns, "topic", locations, {}, **given)
 
 
 def from_parquet(path, events):
@@ -118,6 +122,28 @@ def from_parquet(path, events):
         columns = {name: pa.array([value], large.get(name)) for name, value in event.items()}
         parquet.write_table(pa.table(columns), file)
         yield from read(FileSource(FileSource.Settings(kind="file", path=str(file))))
+
+
+LARGE = {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 0}
+AVRO = {float: "double", int: "long", bool: "boolean", str: "string", type(None): "null", Decimal: LARGE}
+
+
+def avro_type(value):
+    """The type of Avro for a value."""
+    if isinstance(value, list):
+        return {"type": "array", "items": avro_type(value[0])}
+    return {"type": "map", "values": "long"} if isinstance(value, dict) else AVRO[type(value)]
+
+
+def from_avro(path, events):
+    """One schema for each event, with fields of the types of its values."""
+    for i, event in enumerate(events):
+        held = {name: Decimal(value) if value == 2**63 else value for name, value in event.items()}
+        fields = [{"name": name, "type": avro_type(value)} for name, value in held.items()]
+        schema, written = {"type": "record", "name": "R", "fields": fields}, io.BytesIO()
+        (path / f"{i}.avsc").write_text(json.dumps(schema))
+        fastavro.schemaless_writer(written, fastavro.parse_schema(schema), held)
+        yield from from_kafka([written.getvalue()], "avro", schema_file=str(path / f"{i}.avsc"))
 
 
 def csv_of(*records):
@@ -153,14 +179,16 @@ FIELDS = {"number": "a", "category": "c", "time": "t", "weight": "w", "class": "
 
 
 def values():
-    """The rows of the tables, by kind of value and way."""
+    """The rows of the tables, by kind of value and way; frames are read like dicts, and Avro like Parquet."""
     found = {}
     for table in tables("Values"):
         what, *ways = table[0]
+        also = {"River": ["frame"] * (what in {"number", "category", "time"}), "Parquet": ["Avro"]}
         for example, *cells in table[1:]:
             for way, cell in zip(ways, cells, strict=True):
-                if cell != "–":
-                    found.setdefault((FIELDS[what], way), []).append((example, cell))
+                for each in (way, *also.get(way, ())):
+                    if cell != "–":
+                        found.setdefault((FIELDS[what], each), []).append((example, cell))
     return found
 
 
@@ -183,10 +211,10 @@ def fed(field, example, way, kind, folder):
         return run(from_file(folder / "a.jsonl", jsonl_of(SOUND[0]) + middle + jsonl_of(SOUND[1])), kind)
     if example != ABSENT:
         event[field] = json.loads(raw, parse_int=any_number_of_digits)
-    if way == "River":
-        return in_river([SOUND[0], event, SOUND[1]])
+    if way in {"River", "frame"}:
+        return in_river([SOUND[0], event, SOUND[1]], framed=way == "frame")
     event.setdefault("y", None)  # a file must have the target's column
-    return run(from_parquet(folder, [SOUND[0], event, SOUND[1]]), kind)
+    return run((from_avro if way == "Avro" else from_parquet)(folder, [SOUND[0], event, SOUND[1]]), kind)
 
 
 def any_number_of_digits(text):
@@ -194,7 +222,7 @@ def any_number_of_digits(text):
     return int(text[:4000]) * 10 ** max(len(text) - 4000, 0)
 
 
-def in_river(events, kind="regressor"):
+def in_river(events, kind="regressor", *, framed=False):
     """Return what `run` does."""
     model, outcomes, reasons = pipeline(kind).model, Counter(), Counter()
     model.set_columns(["a", "c", "t"])
@@ -202,7 +230,10 @@ def in_river(events, kind="regressor"):
         n = model.n
         try:
             x, y = {name: event[name] for name in "act" if name in event}, event["y"]
-            model.learn_one(x, str(y) if kind == "classifier" else y, w=event.get("w", 1.0))
+            if framed:
+                model.learn_many(pd.DataFrame([x], columns=["a", "c", "t"], dtype=object), pd.Series([y]))
+            else:
+                model.learn_one(x, str(y) if kind == "classifier" else y, w=event.get("w", 1.0))
             outcomes["learned" if model.n > n else "predicted_only"] += 1
         except InvalidEvent as error:
             outcomes["rejected"] += 1
