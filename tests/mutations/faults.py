@@ -431,11 +431,6 @@ FAULTS = {
         ),
         Fault("json-huge-float", "return value if math.isfinite(value) else Decimal(literal)", "return value"),
         Fault(
-            "json-fast-not-utf8",
-            "_brackets(record) <= _DEPTH and is_utf8(record)",
-            "_brackets(record) <= _DEPTH",
-        ),
-        Fault(
             "whole-float-label",
             "str(int(value)) if value == int(value) else repr",
             "repr(value) if value == int(value) else repr",
@@ -452,6 +447,11 @@ FAULTS = {
         ),
     ],
     "label join": [
+        Fault(
+            "half-not-utf8",
+            "_brackets(record) <= _DEPTH and is_utf8(record)",
+            "_brackets(record) <= _DEPTH",
+        ),
         Fault("label-expires-one-early", "self._seen - oldest.number > events", "self._seen - oldest.number >= events"),
         Fault("label-expiry-in-milliseconds", "> 1e3 * seconds", "> seconds"),
         Fault(

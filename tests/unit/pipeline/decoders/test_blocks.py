@@ -59,10 +59,10 @@ def test_events_that_are_not_learned_bring_no_column_but_are_rejected_for_one_th
     assert [(bad.index, bad.reason) for bad in decoded.rejected] == [(3, "wrong_type")]
 
 
-@pytest.mark.parametrize("others", [[], [b"bad\n"], [b'1,"two\nlines",3\n', b"bad\n"]])
-def test_two_quotes_in_a_quoted_cell_are_one(others):
-    decoded = decode(csv_batch(b'1,"say ""hi""",3\n', *others), categorical=frozenset("b"))
-    assert decoded.texts[1][0] == 'say "hi"'
+def test_two_quotes_in_a_quoted_cell_are_one():
+    batch = csv_batch(b'1,"say ""hi""",3\n')
+    assert decode(batch, categorical=frozenset("b")).texts == {1: ['say "hi"']}
+    assert decoder("csv").names(batch, 0)["b"] == 'say "hi"'
 
 
 @pytest.mark.parametrize("record", [b'1,"x" ,3\n', b'1,"x" y,3\n'])
