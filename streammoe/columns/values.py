@@ -378,7 +378,7 @@ def _invalid_in_python(name: object, value: object, kind: ColumnKind, reason: st
         advice = "give text, a truth value or a number, and leave the key out where it is missing"
     elif reason == "wrong_type":
         problem = f"is {type_in_words(value)}, not a number"
-        advice = (conversion_of(value) if isinstance(value, str) else "") or advice
+        advice = (_conversion_of(value) if isinstance(value, str) else "") or advice
     else:
         problem = "does not fit into a 64-bit float" if reason == "out_of_range" else "is not a finite number"
     subject = "the value" if value is None else shown(value)
@@ -426,27 +426,18 @@ def _advice(name: str, value: str, notation: Notation) -> str:
     return f" (set {' and '.join(steps)}{OR_CATEGORY if remedy.units else ''})"
 
 
-def conversion_of(text: str) -> str:
+def _conversion_of(text: str) -> str:
     """Return how to convert a text that was meant as a number; nothing if it was not.
 
-    >>> [conversion_of(text) for text in ("12.5", "1'234.5", "0,5", "red")]  # doctest: +NORMALIZE_WHITESPACE
-    ['convert it with float()', 'remove the separators of thousands and convert it with float()',
-     'write the decimal mark as a point and convert it with float()', '']
-    >>> conversion_of("$1,012.33")
-    'remove the unit, remove the separators of thousands and convert it with float()'
+    >>> [_conversion_of(text) for text in ("12.5", "red")]
+    ['convert it with float()', '']
+    >>> _conversion_of("$1,012.33")
+    'take out units and separators of thousands, with a point as decimal mark, and convert it with float()'
     """
     if NUMBER.fullmatch(tidied(text)):
         return "convert it with float()"
-    remedy = remedy_of(text)
-    if remedy is None:
-        return ""
-    steps = ["remove the unit"] if remedy.units else []
-    if remedy.thousands == "," and remedy.comma:
-        steps.append("remove the comma if it separates thousands, write a point if it is the decimal mark")
-    else:
-        steps += ["remove the separators of thousands"] if remedy.thousands else []
-        steps += ["write the decimal mark as a point"] if remedy.comma else []
-    return f"{', '.join(steps)} and convert it with float()" if steps else ""
+    cleaned = "take out units and separators of thousands, with a point as decimal mark, and convert it with float()"
+    return cleaned if remedy_of(text) else ""
 
 
 def not_a_mapping(event: object) -> InvalidEvent:

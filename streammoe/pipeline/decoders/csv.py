@@ -17,7 +17,7 @@ from streammoe.pipeline.decoders.decoder import Decoder, Found, is_utf8, malform
 from streammoe.pipeline.decoders.rows import FieldRoles, NewNames, Slot, Values
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.text import shown
-from streammoe.types import AnyArray, IntArray
+from streammoe.types import AnyArray, BoolArray, IntArray
 
 _FIELD = {
     delimiter: re.compile(
@@ -59,8 +59,12 @@ class CsvDecoder(Decoder):
         ends = batch.ends[start:stop] - base
         block, header = batch.block[base : base + int(ends[-1])], self.header(batch)
         width = self._width(batch, start, stop)
-        if width == 1 < len(header) or not _plain(block, ends, batch.delimiter):
+        if width == 1 < len(header):
             return None
+        rows = np.arange(start, stop)
+        if not _plain(block, ends, batch.delimiter):
+            is_simple, block = _simple(block, ends)
+            rows = rows[is_simple]
         header = (*header, *[""] * width)[:width]
         taken = {slot.name for slot in slots}
         # Arrow gets numbers as column names, since names in the header may be special, and some columns have none.
@@ -92,7 +96,7 @@ class CsvDecoder(Decoder):
             ).combine_chunks()
         except pa.ArrowException:  # also after an interrupt, which Arrow passes on to Python before it raises
             return None
-        rows = np.delete(np.arange(start, stop), others)
+        rows = np.delete(rows, others)
         if len(table) != len(rows):
             return None
         for j in kept:
@@ -173,6 +177,18 @@ def _plain(block: bytes, ends: IntArray, delimiter: str) -> bool:
     if not block.endswith(b"\n"):
         lines = np.append(lines, len(block))
     return np.array_equal(lines, ends)
+
+
+def _simple(block: bytes, ends: IntArray) -> tuple[BoolArray, bytes]:
+    """Return which records are ASCII without quotes and line ends within, and the block of those."""
+    octets = np.frombuffer(block, np.uint8)
+    is_odd = octets == ord("\n")
+    is_odd[ends - 1] = False
+    is_odd |= (octets == ord('"')) | (octets >= 0x80)
+    is_odd[:-1] |= (octets[:-1] == ord("\r")) & (octets[1:] != ord("\n"))
+    kept = np.ones(len(ends), np.bool_)
+    kept[np.searchsorted(ends, np.flatnonzero(is_odd), "right")] = False
+    return kept, octets[np.repeat(kept, np.diff(ends, prepend=0))].tobytes()
 
 
 def _among(octets: AnyArray, accepted: bytes) -> bool:

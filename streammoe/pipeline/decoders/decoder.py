@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from streammoe.text import shown, some_of
 from streammoe.types import IntArray
 
 NO_OTHERS = NewNames()
-_FEW = 256  # a run of so few records is decoded one by one rather than halved again
+_RUN = 512  # records that are decoded together, since those behind the first one with a new column are in vain
 
 
 class Found(NamedTuple):
@@ -87,23 +87,19 @@ class Decoder(ABC):
         names = names._replace(known=known, awaited=names.awaited - taken)
         new = [] if header is None else [name for name in header if name and names.has(name)]
         sheet.unknown = names.unknown(header or ())
-        grows = (names.late or names.awaited) if header is None else new
-        runs = list(growing_runs(len(batch)))[::-1] if grows else [(0, len(batch))] * bool(len(batch))
-        while runs and sheet.new is None:
-            start, stop = runs.pop()
-            found = self.find(batch, start, stop, sheet.slots, names)
-            if found is None and stop - start > _FEW:
-                # Halving keeps a rare record with a stray quote from slowing down thousands of others.
-                runs += [((start + stop) // 2, stop), (start, (start + stop) // 2)]
-                continue
+        step = _RUN if new or (header is None and (names.late or names.awaited)) else max(len(batch), 1)
+        for start in range(0, len(batch), step):
+            stop = min(start + step, len(batch))
             odd = np.ones(stop - start, np.bool_)
-            if found is not None:
+            if (found := self.find(batch, start, stop, sheet.slots, names)) is not None:
                 sheet.unknown.update(found.unknown)
                 odd[found.rows - start] = sheet.fill(found.rows, found.columns)
                 for name in found.columns.keys() & new:
                     odd[found.rows - start] |= has_value(found.columns[name], roles.notations.of(name))
             rows = start + np.flatnonzero(odd)
             self._read_alone(rows, self.reader(batch, rows, taken.union(new)), sheet, names)
+            if sheet.new is not None:
+                break
         return sheet.finish()
 
     def _read_alone(self, rows: IntArray, read: Callable[[int], Values], sheet: Sheet, names: NewNames) -> None:
@@ -119,18 +115,6 @@ class Decoder(ABC):
                 sheet.reject(i, error)
             if sheet.new is not None:
                 return
-
-
-def growing_runs(n: int) -> Iterator[tuple[int, int]]:
-    """Divide n records into runs of doubling length, so that little is read in vain if decoding stops early.
-
-    >>> list(growing_runs(300))
-    [(0, 64), (64, 192), (192, 300)]
-    """
-    start, length = 0, 64
-    while start < n:
-        yield start, min(start + length, n)
-        start, length = start + length, 2 * length
 
 
 def _hint(header: Sequence[str]) -> str:
