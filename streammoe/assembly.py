@@ -24,7 +24,7 @@ from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.overlapped import OverlappedPredictions, has_other_core
 from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan, plan_restart
-from streammoe.pipeline.sink_wait import Outcome
+from streammoe.pipeline.sink_wait import Answer
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
@@ -173,7 +173,7 @@ def _recovered(sink: PredictionSink, position: Position | None, health: Health) 
     """Ask the sink which checkpoint's predictions were committed, however long that takes."""
     wait, recovered = health.waits["predictions"], None
     while recovered is None:
-        with wait.call(Outcome.UNANSWERED):
+        with wait.call(Answer.UNANSWERED):
             recovered = sink.recover(POLL_SECONDS, position)
         health.beat()
     with wait.call():  # it has ended

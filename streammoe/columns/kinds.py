@@ -37,6 +37,7 @@ class GivenKinds(NamedTuple):
             f"{error}; only numbers have lags, so take a column of anything else out of lags.inputs",
             reason=error.reason,
             feature=error.feature,
+            row=error.row,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -112,35 +112,45 @@ def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
     errors: list[InvalidEvent] = []
     for j, name in enumerate(names):
         values = _values(X[name])
-        kind = encoder.columns.kind_of(name, next((value for value in values if not is_missing(value)), None))
+        kind = _kind(encoder, name, values, is_stated=name in stated)
         if kind is None:  # there is no value
             continue
-        if name in stated and kind != "category" and encoder.columns.given.kind(name) is None:
-            if name in encoder.columns.index:
-                msg = (
-                    f"{name!s}: its type is category, but the model has a column of {kind}s; convert it, or start over"
-                )
-                raise InvalidEvent(msg, reason="wrong_type", feature=name)
-            kind = "category"
         kinds[name] = kind
         if kind == "category":
             values = X[name].tolist()  # whole numbers as such, however large
             texts[name] = [None] * len(X)
-        column: Any = texts[name] if kind == "category" else rows[:, j]
-        if kind != "category" and isinstance(values, np.ndarray) and not np.isinf(values).any():
-            column[:] = values
-            continue
-        read = level if kind == "category" else seconds if kind == "time" else quantity
         try:
-            for i, value in enumerate(values):
-                if not is_missing(value):
-                    column[i] = read(value, name)
+            _read(texts[name] if kind == "category" else rows[:, j], values, kind, name)
         except InvalidEvent as error:
-            error = encoder.columns.given.explained(error)
-            errors.append(InvalidEvent(f"row {i}: {error}", reason=error.reason, feature=name, row=i))
+            errors.append(encoder.columns.given.explained(error))
     if errors:
         raise min(errors, key=lambda error: error.row or 0)
     return Table(rows, names, texts, kinds, stated)
+
+
+def _kind(encoder: Encoder, name: Any, values: Iterable[Any], *, is_stated: bool) -> ColumnKind | None:
+    """Return what a column holds; None if it has no value."""
+    kind = encoder.columns.kind_of(name, next((value for value in values if not is_missing(value)), None))
+    if kind in {None, "category"} or not is_stated or encoder.columns.given.kind(name) is not None:
+        return kind
+    if name in encoder.columns.index:
+        msg = f"{name!s}: its type is category, but the model has a column of {kind}s; convert it, or start over"
+        raise InvalidEvent(msg, reason="wrong_type", feature=name)
+    return "category"
+
+
+def _read(column: Any, values: AnyArray | list[Any], kind: ColumnKind, name: Any) -> None:
+    """Read the values of a column into a list or an array, up to the first one that is rejected."""
+    if kind != "category" and isinstance(values, np.ndarray) and not np.isinf(values).any():
+        column[:] = values
+        return
+    read = level if kind == "category" else seconds if kind == "time" else quantity
+    for i, value in enumerate(values):
+        try:
+            if not is_missing(value):
+                column[i] = read(value, name)
+        except InvalidEvent as error:
+            raise InvalidEvent(f"row {i}: {error}", reason=error.reason, feature=name, row=i) from None
 
 
 def _absent(encoder: Encoder, names: Sequence[Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from streammoe.errors import RetriableCheckpointError
 
 
-class Outcome(Enum):
+class Answer(Enum):
     """What a call that returns says of the sink."""
 
     ANSWERED = auto()
@@ -53,7 +53,7 @@ class SinkWait:
             return (0.0 if since is None else time.monotonic() - since), self._ended
 
     @contextmanager
-    def call(self, outcome: Outcome = Outcome.ANSWERED) -> Iterator[None]:
+    def call(self, outcome: Answer = Answer.ANSWERED) -> Iterator[None]:
         """Measure a call that has this outcome unless it fails."""
         started = time.monotonic()
         with self._lock:
@@ -63,15 +63,15 @@ class SinkWait:
         except RetriableCheckpointError:  # learning goes on, see `RetryPolicy`
             raise
         except BaseException:  # another sink takes its place, or the daemon ends
-            outcome = Outcome.UNANSWERED
+            outcome = Answer.UNANSWERED
             raise
         finally:
             with self._lock:
                 self._called_at = None
                 since = started if self._unanswered_since is None else self._unanswered_since
-                if outcome is Outcome.UNANSWERED:
+                if outcome is Answer.UNANSWERED:
                     self._unanswered_since = since
-                elif outcome is Outcome.ANSWERED:
+                elif outcome is Answer.ANSWERED:
                     self._unanswered_since = None
                 if self._unanswered_since is None:
                     self._ended += time.monotonic() - since

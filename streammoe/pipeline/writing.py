@@ -13,7 +13,7 @@ import numpy as np
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.state import Trace
 from streammoe.pipeline.intervals import mixture_intervals
-from streammoe.pipeline.sink_wait import Outcome, SinkWait
+from streammoe.pipeline.sink_wait import Answer, SinkWait
 from streammoe.ports import Location, Predictions, PredictionSink
 from streammoe.types import FloatArray, IntArray
 
@@ -83,7 +83,7 @@ class PredictionWriter:
                 }
             elif self.interval > 0.0:
                 said["intervals"] = partial(mixture_intervals, *each.trace, self.interval, model.noise)
-            with self.wait.call(Outcome.UNKNOWN):
+            with self.wait.call(Answer.UNKNOWN):
                 self.sink.write(
                     Predictions(
                         locations=each.locations,

@@ -34,7 +34,7 @@ _LENIENT = json.JSONDecoder(parse_constant=_literal, parse_float=_literal, parse
 """Also takes NaN and infinities, for which the decoder of events rejects those that hold them, and no others."""
 
 
-class Events(NamedTuple):
+class FoundEvents(NamedTuple):
     """The n events of some records, in order."""
 
     values: list[bytes]
@@ -65,7 +65,7 @@ def events_of(
     *,
     lines: Callable[[bytes], list[bytes]] | None = None,
     rejected: Mapping[int, Unreadable] = MappingProxyType({}),
-) -> Events:
+) -> FoundEvents:
     """Return the events of records.
 
     Args:
@@ -75,7 +75,7 @@ def events_of(
         lines: divides a record into lines, which count like records.
         rejected: records that are none already, by index; they stay as they are.
     """
-    events = Events([], [], [], {}, 0)
+    events = FoundEvents([], [], [], {}, 0)
     skipped = 0
     for i, value in enumerate(values):
         pieces = [value] if i in rejected or lines is None else lines(value)

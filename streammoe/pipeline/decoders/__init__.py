@@ -7,24 +7,19 @@ alone decides whether it is and why; so what is learned does not depend on the o
 
 from __future__ import annotations
 
-from functools import cache
-
 from streammoe.errors import ConfigError
+from streammoe.pipeline.decoders.arrow import ArrowDecoder
+from streammoe.pipeline.decoders.csv import CsvDecoder
 from streammoe.pipeline.decoders.decoder import Decoder
+from streammoe.pipeline.decoders.jsonl import JsonlDecoder
 from streammoe.pipeline.decoders.rows import DecodedBatch, FieldRoles, NewNames, Values, event_of
 
 __all__ = ["DecodedBatch", "Decoder", "FieldRoles", "NewNames", "Values", "decoder", "event_of"]
+_DECODERS = {"csv": CsvDecoder(), "jsonl": JsonlDecoder(), "arrow": ArrowDecoder()}
 
 
-@cache
 def decoder(format: str) -> Decoder:
     """Return the decoder for `format`; raise `ConfigError` if there is none."""
-    # Imported on demand: all of them import Arrow.
-    from streammoe.pipeline.decoders.arrow import ArrowDecoder
-    from streammoe.pipeline.decoders.csv import CsvDecoder
-    from streammoe.pipeline.decoders.jsonl import JsonlDecoder
-
-    decoders: dict[str, type[Decoder]] = {"csv": CsvDecoder, "jsonl": JsonlDecoder, "arrow": ArrowDecoder}
-    if format not in decoders:
-        raise ConfigError(f"there is no decoder for format {format!r}; choose one of {', '.join(decoders)}")
-    return decoders[format]()
+    if format not in _DECODERS:
+        raise ConfigError(f"there is no decoder for format {format!r}; choose one of {', '.join(_DECODERS)}")
+    return _DECODERS[format]

@@ -7,7 +7,7 @@ import pytest
 
 from streammoe.daemon import health as module
 from streammoe.daemon.health import Health, WaitReporter
-from streammoe.pipeline.sink_wait import Outcome
+from streammoe.pipeline.sink_wait import Answer
 from tests.kafka_lab.lab import wait_until
 
 
@@ -29,14 +29,14 @@ def test_a_wait_and_its_end_are_logged_once_each_over_all_attempts(caplog):
     with WaitReporter(health, 0.005):
         for _ in range(2):
             before = len(caplog.records)
-            attempt(Outcome.UNANSWERED)
+            attempt(Answer.UNANSWERED)
             wait_until(lambda before=before: len(caplog.records) > before, "it is logged")
             for _ in range(3):
-                attempt(Outcome.UNANSWERED)
+                attempt(Answer.UNANSWERED)
             lasted = wait.seconds
             wait_until(lambda lasted=lasted: wait.seconds > lasted + 0.1, "some more looks")
             assert len(caplog.records) == before + 1
-            attempt(Outcome.ANSWERED)
+            attempt(Answer.ANSWERED)
             wait_until(lambda before=before: len(caplog.records) == before + 2, "its end is logged")
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 4
