@@ -79,26 +79,11 @@ def test_rare_bad_records_are_found_among_many():
     assert decoded.X[:, 0].tolist() == decoded.rows.tolist()
 
 
-def test_times_in_texts_beyond_the_tables_of_the_documents():
-    texts = {
-        "1969-12-31T23:59:59.75": -0.25,
-        "2024-05-01t12:30z": 1714566600.0,
-        "2024-05-01 14:30:00.000000000 +0200": 1714566600.0,
-        "2024-05-01T10:00:00,5-02:30": 1714566600.5,
-        "9999-12-31T23:59:59.999999999Z": 253402300799 + 0.999999999,
-    }
-    wrong = ["2024-5-1", "2024-05-01T24:00", "2024-05-01T10:00:60", "2024-05-01Z", " 2024-05-01"]
-    records = [f'{{"t": "{text}"}}\n'.encode() for text in [*texts, *wrong]]
-    decoded = decode(jsonl_batch(*records), ("t",), (), timestamps=frozenset("t"))
-    assert decoded.X[:, 0].tolist() == list(texts.values())
-    assert [bad.reason for bad in decoded.rejected] == ["wrong_type"] * len(wrong)
-
-
 # --- Arrow ----------------------------------------------------------------------------------------------------------
 
 
 def test_columns_of_every_type_of_number_and_time_are_read():
-    """Both paths read times by the same function, so no comparison of the two shows a wrong unit."""
+    """Both ways read times by the same function, so no comparison of the two shows a wrong unit."""
     for values, kind in (
         ([2**64 - 1, None, 0], pa.uint64()),
         ([0.5, None, -1.5], pa.float16()),
