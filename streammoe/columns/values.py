@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -138,9 +138,8 @@ def kind_of(value: object, notation: Notation = PYTHON) -> ColumnKind | None:
         if numeral := notation.numeral(value):
             return None if float(numeral[0]) in notation.codes else "number"
         without_value = NOT_FINITE.fullmatch(plain) or plain in MISSING or plain.lower() in MISSPELLED
-        if without_value or any(
-            NUMBER.fullmatch(each) or remedy_of(each) for each in (plain, notation.with_point(plain))
-        ):
+        forms = (plain, notation.with_point(plain))
+        if without_value or any(map(NUMBER.fullmatch, forms)) or any(map(remedy_of, forms)):
             return "number"
         if notation.decimal and plain.lower() in BOOLEANS:
             return "boolean"
@@ -176,8 +175,7 @@ def number(value: object, name: object, advice: str = NO_VALUE, notation: Notati
                 return math.nan
             if notation.decimal and (truth := BOOLEANS.get(value.lower())) is not None:
                 return truth
-            is_special = notation is not PYTHON and NOT_FINITE.fullmatch(value)
-            raise _invalid(name, value, "number", "not_finite" if is_special else "wrong_type", notation, advice)
+            raise _invalid(name, value, "number", "wrong_type", notation, advice)
         read, factor = float(numeral[0]), numeral[1]
         if math.isinf(read * factor):
             raise _invalid(name, value, "number", "out_of_range", notation, advice)
@@ -227,8 +225,7 @@ def seconds(value: object, name: object, notation: Notation = PYTHON) -> float:
         raise _invalid(name, value, "time", "wrong_type", notation)
     match = TIME.fullmatch(value.strip(" \t") if notation.decimal else value)
     if match is None:
-        is_special = notation is not PYTHON and NOT_FINITE.fullmatch(value)
-        raise _invalid(name, value, "time", "not_finite" if is_special else "wrong_type", notation)
+        raise _invalid(name, value, "time", "wrong_type", notation)
     year, month, day, hour, minute, second, fraction, utc, sign, hours, minutes = match.groups()
     try:
         days = date(int(year), int(month), int(day or 1)).toordinal() - _EPOCH
@@ -297,15 +294,12 @@ READERS: Mapping[ColumnKind, Callable[..., float | str | None]] = {
 def _from_date(value: date, name: object, notation: Notation) -> float:
     if value != value:  # noqa: PLR0124 - pandas' NaT is a datetime
         raise _invalid(name, math.nan, "number", "not_finite", notation, NO_VALUE)
-    whole, parts, offset = (value.toordinal() - _EPOCH) * DAY, 0, None
-    if isinstance(value, datetime):
-        whole += value.hour * 3600 + value.minute * 60 + value.second
-        parts = value.microsecond * 1000 + getattr(value, "nanosecond", 0)  # of pandas
-        offset = value.utcoffset()
-    if offset is None:
-        return _joined(notation.utc(whole), parts)
-    past, beyond = divmod(parts - offset.microseconds * 1000, SECOND_PARTS["ns"])
-    return _joined(whole - offset.days * DAY - offset.seconds + past, beyond)
+    moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)  # noqa: DTZ001
+    offset = moment.utcoffset()
+    since = moment.replace(tzinfo=None) - datetime(1970, 1, 1) - (offset or timedelta())  # noqa: DTZ001
+    whole = since.days * DAY + since.seconds
+    nanoseconds = since.microseconds * 1000 + getattr(value, "nanosecond", 0)  # pandas has them apart
+    return _joined(notation.utc(whole) if offset is None else whole, nanoseconds)
 
 
 def _from_moment(value: np.datetime64 | LocalTime, name: object, notation: Notation) -> float:
@@ -353,6 +347,8 @@ def _invalid(
     """Return the error for a value that breaks the rule of a kind, with what to do about it."""
     if notation is PYTHON:
         return _invalid_in_python(name, value, kind, reason, advice)
+    if kind != "category" and reason == "wrong_type" and isinstance(value, str) and NOT_FINITE.fullmatch(value):
+        reason = "not_finite"
     rule = _RULES[kind, reason]
     if kind == "time" and "%" in notation.time and reason == "wrong_type":
         rule = f"must be a time in the format {notation.time!r} of schema.timestamps, or absent"

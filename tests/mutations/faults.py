@@ -252,7 +252,7 @@ FAULTS = {
         Fault("powers-in-other-order", "len(fill) + d * N + r]", "len(fill) + r * (degree - 1) + d]"),
         Fault("missing-is-zero", "value = fill[c] if math.isnan(x) else x", "value = 0.0 if math.isnan(x) else x"),
         Fault("week-begins-on-thursday", "_turn(seconds + MONDAY, WEEK)", "_turn(seconds, WEEK)"),
-        Fault("naive-time-is-local", "offset = value.utcoffset()", "offset = value.astimezone().utcoffset()"),
+        Fault("naive-time-is-local", "offset = moment.utcoffset()", "offset = moment.astimezone().utcoffset()"),
         Fault("late-column-moves-powers", "[later.n_features(d + 1) + r for d", "[self.n_features(d + 1) + r for d"),
         Fault("levels-one-too-few", "len(known) > self.max_levels", "len(known) >= self.max_levels"),
         Fault("scale-from-clipped-only", "np.maximum(deviations, LEAST_SCALE * plain)", "deviations"),

@@ -18,7 +18,7 @@ from streammoe.text import shown, some_of
 from streammoe.types import IntArray
 
 NO_OTHERS = NewNames()
-_RUN = 512  # records that are decoded together, since those behind the first one with a new column are in vain
+_RUN = 2048  # records that are decoded together, since those behind the first one with a new column are in vain
 
 
 class Found(NamedTuple):
