@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from streammoe.pipeline.decoders.columns import Unsupported, is_readable, to_python, valid_of
+from streammoe.pipeline.decoders.columns import Unsupported, is_readable, taken, to_python, valid_of
 from streammoe.pipeline.decoders.decoder import Decoder, Found
 from streammoe.pipeline.decoders.rows import NewNames, Slot, Values
 from streammoe.ports import Batch
@@ -31,7 +31,7 @@ class ArrowDecoder(Decoder):
 
     def reader(self, batch: Batch, rows: IntArray, names: Collection[str]) -> Callable[[int], Values]:
         columns = {
-            name: to_python(column.take(pa.array(rows)))
+            name: to_python(taken(column, rows))
             if is_readable(column.type)
             else [Unsupported(column.type) if valid else None for valid in valid_of(column)[rows]]
             for name, column in _columns(batch).items()

@@ -33,10 +33,12 @@ def read_column(column: Any, kind: ColumnKind, notation: Notation) -> tuple[AnyA
     """Read a column, and return which of its values have to be read alone, since they may be rejected.
 
     Args:
-        column: of Arrow, of any type; or a list of values of several types.
+        column: of Arrow, of any type; or an array of floats, NaN where missing; or a list of values of several types.
         kind: what it holds.
         notation: how that is written.
     """
+    if isinstance(column, np.ndarray):
+        return _without_codes(column, notation), np.zeros(len(column), np.bool_)
     if isinstance(column, list):
         return _each(column, kind, notation)
     if types.is_dictionary(column.type) and kind != "category":
@@ -90,6 +92,18 @@ def has_value(column: Any, notation: Notation) -> BoolArray:
 def valid_of(column: Any) -> BoolArray:
     """Return which values of a column are not null."""
     return _in_memory(column.is_valid().cast(pa.uint8())).view(np.bool_)
+
+
+def texts_of(values: Iterable[object]) -> Any:
+    """Return texts, and None, as a column, and raise `TypeError` for anything else; `pa.array` imports pandas."""
+    builder = pa.lib.StringBuilder()
+    builder.append_values(values)
+    return builder.finish()
+
+
+def taken(column: Any, rows: IntArray) -> Any:
+    """Return the values of these rows."""
+    return column.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))]))
 
 
 def is_scalar(dtype: Any) -> bool:
@@ -233,8 +247,8 @@ def _ticks(column: Any) -> tuple[AnyArray, str]:
 
 def _without(texts: Any, notation: Notation) -> Any:
     """Return a column of texts with null for those that stand for a missing value."""
-    missing = compute.is_in(texts, pa.array(sorted(notation.missing), texts.type))
-    return compute.if_else(missing, pa.scalar(None, texts.type), texts)
+    missing = compute.is_in(texts, texts_of(sorted(notation.missing)).cast(texts.type))
+    return compute.if_else(missing, pa.nulls(1, texts.type)[0], texts)
 
 
 def _is_local(dtype: Any) -> bool:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from streammoe.errors import InvalidEvent, SourceError
+from streammoe.pipeline.decoders.columns import taken, valid_of
 from streammoe.pipeline.decoders.decoder import Decoder, Found, is_utf8, malformed, readable, text_of
 from streammoe.pipeline.decoders.rows import FieldRoles, NewNames, Slot, Values
 from streammoe.ports import DELIMITERS, Batch
@@ -66,9 +67,9 @@ class CsvDecoder(Decoder):
             is_simple, block = _simple(block, ends)
             rows = rows[is_simple]
         header = (*header, *[""] * width)[:width]
-        taken = {slot.name for slot in slots}
+        own = {slot.name for slot in slots}
         # Arrow gets numbers as column names, since names in the header may be special, and some columns have none.
-        kept = {str(j): pa.string() for j, name in enumerate(header) if not name or name in taken or names.has(name)}
+        kept = {str(j): pa.string() for j, name in enumerate(header) if not name or name in own or names.has(name)}
         if not kept:
             return None
         others: list[int] = []
@@ -100,9 +101,9 @@ class CsvDecoder(Decoder):
         if len(table) != len(rows):
             return None
         for j in kept:
-            if not header[int(j)] and table[j].null_count < len(table):  # surplus values
-                nothing = table[j].is_null()
-                rows, table = rows[nothing.to_numpy()], table.filter(nothing)
+            if not header[int(j)] and table[j].null_count < len(table):
+                without = np.flatnonzero(~valid_of(table[j].combine_chunks()))
+                rows, table = rows[without], taken(table, without)  # those with surplus values are read alone
         return Found(rows, {header[int(j)]: table[j].combine_chunks() for j in kept})
 
     def guess(self, batch: Batch, roles: FieldRoles) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from streammoe.columns.kinds import ColumnKind
+from streammoe.pipeline.decoders.columns import texts_of
 from streammoe.pipeline.decoders.decoder import Decoder, Found, is_utf8, malformed, readable, text_of
 from streammoe.pipeline.decoders.rows import NewNames, Slot, Values
 from streammoe.ports import Batch
@@ -22,6 +22,7 @@ from streammoe.text import ONE_A_LINE
 _DEPTH = 100  # a fixed limit, well below the interpreter's, so that rejection does not depend on the caller's stack
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
 _NOTHING = (None, "")
+_NUMBERS = {float, int, bool, type(None)}
 _BETWEEN_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[^"\[\]{}]+', re.DOTALL)
 
 
@@ -82,8 +83,10 @@ def is_for_parser(record: bytes) -> bool:
 def _column(kind: ColumnKind, values: list[object]) -> Any:
     """Return values as `read_column` takes them."""
     try:
-        return pa.array(values, pa.float64() if kind == "number" else pa.string())
-    except (pa.ArrowException, OverflowError):  # of several types, or too large
+        if kind != "number":
+            return texts_of(values)
+        return np.array(values, np.float64) if _NUMBERS.issuperset(map(type, values)) else values
+    except (TypeError, OverflowError):  # they are of several types, or one is too large
         return values
 
 

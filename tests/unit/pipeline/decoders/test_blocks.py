@@ -5,6 +5,8 @@ tables of tests/unit/bad_input.md.
 """
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
@@ -77,6 +79,17 @@ def test_rare_bad_records_are_found_among_many():
     decoded = decode(csv_batch(*records))
     assert [(bad.index, bad.reason) for bad in decoded.rejected] == [(700, "wrong_type"), (2999, "malformed")]
     assert decoded.X[:, 0].tolist() == decoded.rows.tolist()
+
+
+@pytest.mark.process
+def test_text_is_decoded_without_pandas_which_takes_a_quarter_of_a_second():
+    program = (
+        "import sys; from tests.unit.pipeline.decoders.test_blocks import *; "
+        "decode(csv_batch(b'1,NA,3\\n', b'x,2,3\\n')); decode(jsonl_batch(b'{\"a\":\"NA\",\"b\":1}\\n')); "
+        "print('pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
 
 
 # --- Arrow ----------------------------------------------------------------------------------------------------------
