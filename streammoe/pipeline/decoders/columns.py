@@ -60,7 +60,8 @@ def read_column(column: Any, kind: ColumnKind, notation: Notation) -> tuple[AnyA
     if is_numeric or (types.is_boolean(dtype) and kind == "number"):
         column = column.cast(pa.string()) if types.is_decimal(dtype) else column  # rounds only once
         values = _floats(column.cast(pa.float64(), safe=False))
-        return _without_codes(values, notation), _not_finite(values, valid, notation)
+        doubtful = np.isinf(values) if "NaN" in notation.missing else ~np.isfinite(values) & valid
+        return _without_codes(values, notation), doubtful
     return np.full(len(column), math.nan), valid
 
 
@@ -145,14 +146,9 @@ def _distinct(column: Any, kind: ColumnKind, notation: Notation) -> tuple[AnyArr
     if not types.is_dictionary(column.type):
         # Arrow cannot encode half floats as dictionaries.
         column = (column.cast(pa.float32()) if types.is_float16(column.type) else column).dictionary_encode()
-    found, rejected = _each(to_python(column.dictionary), kind, notation)
-    return _spread(column, found, None if kind == "category" else math.nan), _spread(column, rejected, False)
-
-
-def _spread(column: Any, each: AnyArray, nothing: object) -> AnyArray:
-    """Return what there is for each distinct value for all values of a column, and for null."""
-    codes = np.where(valid_of(column.indices), _in_memory(column.indices), len(each))
-    return np.concatenate([each, np.array([nothing], each.dtype)])[codes]
+    found, rejected = _each([*to_python(column.dictionary), None], kind, notation)
+    codes = np.where(valid_of(column.indices), _in_memory(column.indices), len(column.dictionary))
+    return found[codes], rejected[codes]
 
 
 def _attempts(texts: Any, notation: Notation) -> Iterator[Any]:
@@ -187,11 +183,6 @@ def _numbers_in(texts: Any, notation: Notation) -> FloatArray | None:
 def _without_codes(values: FloatArray, notation: Notation) -> FloatArray:
     """Return numbers with NaN for those that stand for missing ones."""
     return np.where(np.isin(values, list(notation.codes)), math.nan, values) if notation.codes else values
-
-
-def _not_finite(values: FloatArray, valid: BoolArray, notation: Notation) -> BoolArray:
-    """Return which values of a typed column are neither finite nor missing."""
-    return np.isinf(values) if "NaN" in notation.missing else ~np.isfinite(values) & valid
 
 
 def _floats(column: Any) -> FloatArray:
