@@ -32,16 +32,16 @@ import pandas as pd
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
 from streammoe.distributions import Gaussian
-from streammoe.options import Auto, Lags, WarmUp
+from streammoe.options import Auto, Lags
 
 N = 640
-WARM = WarmUp(120, restarts=1)
+WARM = 120
 REGRESSOR: dict[str, dict[str, Any]] = {
     "defaults": {},
     "one expert": {"n_experts": 1},
     "eight experts": {"n_experts": 8},
     "no warm-up": {"warmup": 0, "standardize": False},
-    "long warm-up": {"warmup": WarmUp(400, restarts=1)},
+    "long warm-up": {"warmup": 400},
     "auto": {"n_experts": Auto(3)},
     "student_t": {"expert": "student_t"},
     "laplace": {"expert": "laplace"},
@@ -54,7 +54,6 @@ REGRESSOR: dict[str, dict[str, Any]] = {
     "average alone": {"serve": "polyak"},
     "curved on": {"curved": "on"},
     "curved off": {"curved": "off"},
-    "no refits": {"refits": False},
     "not held": {"hold": False},
     "drift off": {"drift": "off"},
     "top 1": {"top_k": 1},

@@ -17,7 +17,6 @@ import numpy as np
 from benchmarks import tasks
 from benchmarks.report import machine, table
 from streammoe import MoERegressor
-from streammoe.options import WarmUp
 
 TURNS = 2
 
@@ -43,7 +42,7 @@ def going_on(model: MoERegressor, top_k: int | None) -> MoERegressor:
 def compared(task: Task, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return for each `TOP_K` the seconds over those of the first, and the error."""
     stream = tasks.full_gate(n=task.n, seed=seed, k=task.n_experts, d=task.d)
-    model = MoERegressor(task.n_experts, warmup=WarmUp(task.warmup, restarts=2), seed=seed)
+    model = MoERegressor(task.n_experts, warmup=task.warmup, seed=seed)
     model.learn_array(stream.X[: task.warmup], stream.y[: task.warmup])
     X, y, truth = stream.X[task.warmup :], stream.y[task.warmup :], stream.truth[task.warmup :]
     seconds = np.full(len(TOP_K), np.inf)

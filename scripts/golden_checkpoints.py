@@ -71,14 +71,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def tables(family: str, phase: str) -> dict[str, Any]:
     """Return the settings of one golden file."""
     given = FAMILIES[family]
-    # The defaults when the files were written.
-    old = {"bound": "adaptive" if family == "classifier" else "tight", "prior_strength": 0.1}
     warmup = WARMUP if phase == "learned" else 10 * EVENTS
     return {
         "source": {"kind": "file", "path": "events.jsonl", **given.get("source", {})},
         "schema": {"features": ["a", "b"], **given["schema"]},
         "labels": given.get("labels", {}),
-        "model": {"n_experts": 2, "warmup": {"size": warmup, "restarts": 1}, **old, **given.get("model", {})},
+        "model": {"n_experts": 2, "warmup": warmup, **given.get("model", {})},
         "metrics": {"enabled": False},
     }
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         TooManyBadRecords,
     )
     from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
-    from streammoe.options import Auto, Decay, Exponential, Lags, PageHinkley, Polyak, WarmUp
+    from streammoe.options import Auto, Decay, Exponential, Lags, PageHinkley, Polyak
     from streammoe.reduction import reduce
 
     __version__: str
@@ -40,7 +40,6 @@ __all__ = [
     "StreammoeError",
     "StudentT",
     "TooManyBadRecords",
-    "WarmUp",
     "batch",
     "load",
     "mm",
@@ -52,7 +51,7 @@ _HOMES = {
     "distributions": {"Gaussian", "Laplace", "StudentT"},
     "errors": {"CheckpointError", "ConfigError", "InvalidEvent", "SourceError", "StreammoeError", "TooManyBadRecords"},
     "estimators": {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"},
-    "options": {"Auto", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak", "WarmUp"},
+    "options": {"Auto", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak"},
     "reduction": {"reduce"},
 }
 """The modules of these names; all others are modules themselves."""

@@ -29,6 +29,7 @@ from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import MixtureOfExperts, problem_of
 from streammoe.model import fitting
 from streammoe.model.checks import is_amount, is_one_of, is_whole
+from streammoe.model.gathering import gathering
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
@@ -178,7 +179,7 @@ def fit(
     plan = Plan(method, start, rounds, tolerance, step, on_round)
     plan.check(model)
     trial = copy.deepcopy(model)
-    with fitting.gathering(trial.learner):
+    with gathering(trial.learner):
         _gather(trial, X, y, w, feature_names)
         done = fit_gathered(trial, plan)
     vars(model).update(vars(trial))

@@ -245,8 +245,8 @@ class Choice(NamedTuple):
         """Return the table for which a plain word or number is short, to be changed in part.
 
         >>> from streammoe.options import CHOICES
-        >>> CHOICES["warmup"].opened(200), CHOICES["expert"].opened("student_t"), CHOICES["drift"].opened("off")
-        ({'size': 200}, {'kind': 'student_t'}, {})
+        >>> CHOICES["lags"].opened(2), CHOICES["expert"].opened("student_t"), CHOICES["drift"].opened("off")
+        ({'size': 2}, {'kind': 'student_t'}, {})
         """
         if isinstance(value, str) and value in self.kinds:
             return {"kind": value}

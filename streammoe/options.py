@@ -97,16 +97,6 @@ class PageHinkley:
     )
 
 
-@part
-class WarmUp:
-    """The first events, gathered for a batch fit from several starts."""
-
-    size: int | None = option(
-        None, "Events; by default they grow with the number of parameters, 0 starts at once.", ge=0, le=10_000_000
-    )
-    restarts: int = option(5, "Number of starts of the fit, of which the best wins.", ge=1, le=1_000)
-
-
 def _names(value: object) -> object:
     if value is None:
         return ()
@@ -139,7 +129,6 @@ CHOICES: Mapping[str, Choice] = {
     "expert": Choice(noises()),
     "averaging": Choice({"polyak": Polyak, "decay": Decay, "exponential": Exponential}, none="none"),
     "drift": Choice({"page_hinkley": PageHinkley}, none="off"),
-    "warmup": Choice({"": WarmUp}, number=lambda size: read_object(WarmUp, {"size": size}), defaults_to_none=True),
     "schedule": Choice(SCHEDULES, defaults_to_none=True),
     "lags": Choice({"": Lags}, none="off", number=lambda size: read_object(Lags, {"size": size}) if size else None),
 }
@@ -238,9 +227,9 @@ class Options(Section):
     )
     standardize: bool = option(
         True,
-        "Scale features and target by their mean and deviation during warm-up.",
-        more="These are then frozen. Labels are not scaled. With `warmup` 0 there is nothing to take them from, and "
-        "nothing is scaled.",
+        "Scale features and target by their mean and deviation.",
+        more="These are frozen by the first fit to 400 events or more. Labels are not scaled. With `warmup` 0 there is "
+        "nothing to take them from, and nothing is scaled.",
     )
     range_factor: float = option(
         1e6,
@@ -255,13 +244,13 @@ class Options(Section):
     )
     averaging: Averaging | None = option(
         Polyak(),
-        'Parameters that predict: mean since warm-up; "decay", "exponential": forgetting; "none": raw.',
+        'Parameters that predict: mean since the last fit; "decay", "exponential": forgetting; "none": raw.',
         more="`Polyak()`; `Decay()`: recent iterates count more; `Exponential(rate=0.01)`: the latest counts `rate`, "
         "or more at first; `None`: the raw iterate.",
     )
     serve: Serve = option(
         "portfolio",
-        'Who predicts: average, latest parameters and one expert together; "polyak": the average alone.',
+        'Who predicts: mixture and single experts together; "polyak": the average of the mixture alone.',
         more="They are weighted by how well each has predicted recently, so that predictions follow a stream that "
         'drifts and lose nothing where it does not. With "polyak" the parameters of `averaging` predict alone.',
     )
@@ -270,15 +259,8 @@ class Options(Section):
         "One more member that sees squares and products of held inputs: while it helps, always, or never.",
         more="For regions that no gate with flat edges can tell apart. It has the products of up to ten inputs, the "
         'squares of up to sixty, and none of more. With "auto" it takes part where there are several experts, '
-        "`standardize` and `hold`, leaves when its weight has been negligible for a thousand events, and comes back "
+        "`standardize` and `hold`, rests when its weight has been negligible for a thousand events, and comes back "
         "where the average is no longer trusted.",
-    )
-    refits: bool = option(
-        True,
-        "Fit the mixture again to the first 2, 4, 8 and 16 times the events of the warm-up.",
-        more="What is found predicts along with the other members of the portfolio while it helps. The fits are spread "
-        "over the events that follow, and the events are part of each checkpoint meanwhile. Models that cost much are "
-        "fitted to fewer events, or not at all.",
     )
     drift: PageHinkley | None = option(
         PageHinkley(),
@@ -286,11 +268,13 @@ class Options(Section):
         more="`PageHinkley(restart=200)`: after a drift, steps are those after so many events; the fewer, the larger. "
         "`None`: nothing is tested.",
     )
-    warmup: WarmUp = option(
-        WarmUp(),
-        "Events buffered for the first fit; by default it grows with the number of parameters.",
-        more="Then they are at least 400; with 0 a model starts at once, from random experts. `WarmUp(size, "
-        "restarts=5)` says from how many starts they are fitted, too.",
+    warmup: int | None = option(
+        None,
+        "Events before the first fit of the mixture; by default 100, or 4 for each feature; 0: there are no fits.",
+        more="The mixture is fitted again whenever events have doubled. Until the first fit it has one expert. With 0 "
+        "it starts at once, from random experts.",
+        ge=0,
+        le=10_000_000,
         sample=400,
         warm_up_only=True,
     )
@@ -323,8 +307,8 @@ class Options(Section):
 
     @field_validator("warmup")
     @classmethod
-    def _is_long_enough(cls, warmup: WarmUp, info: ValidationInfo) -> WarmUp:
-        starts_at_once = warmup.size == 0
+    def _is_long_enough(cls, warmup: int | None, info: ValidationInfo) -> int | None:
+        starts_at_once = warmup == 0
         needing = ["prior_strength = 0.0"] if info.data.get("prior_strength") == 0.0 else []
         needing += ["n_experts = 'auto'"] if isinstance(info.data.get("n_experts"), Auto) else []
         if starts_at_once and needing:
@@ -346,11 +330,6 @@ class Options(Section):
         if self.curved == "auto":
             return self.has_portfolio and self.standardize and self.hold and self.most_experts > 1
         return self.has_portfolio and self.curved == "on"
-
-    @property
-    def has_refits(self) -> bool:
-        """Whether the mixture is fitted again to more events than those of the warm-up."""
-        return self.refits and self.has_portfolio and self.most_experts > 1
 
     @property
     def is_choosing(self) -> bool:

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 
 from streammoe.checked import array_of
-from streammoe.columns.arrays import joined
+from streammoe.columns.arrays import joined, part
 from streammoe.columns.kinds import ColumnKind, GivenKinds
 from streammoe.columns.layout import NO_ADDITIONS, UNPLACED, Additions, Columns, padded
 from streammoe.columns.ranges import Bounds, Scales
-from streammoe.columns.scaling import Scaler, identity_scaler, restored_scaler, wider_scaler
+from streammoe.columns.scaling import identity_scaler, restored_scaler, wider_scaler
 from streammoe.columns.values import check_name, is_missing, level, not_a_mapping, quantity, seconds
 from streammoe.errors import InvalidEvent
 from streammoe.kernels.features import PATIENCE, SETTLED, clip_rows, expand_rows, hold_predictions, screen_rows
 from streammoe.notation import NUMBER
 from streammoe.replacements import Noticed
 from streammoe.text import shown
-from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
+from streammoe.types import AnyArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.columns")
 ABSOLUTE_LIMIT = 1e50
@@ -127,18 +127,23 @@ class Encoder(Noticed):
         other.doubts = self.doubts.copy()
         return other  # all else is never changed, only replaced
 
-    def scaled(self, scaler: Scaler) -> Encoder:
-        """Return an encoder with another scaler, for `design` and `hold` only: it shares everything that grows.
-
-        Numbers are held to within `FURTHEST` of the center, since no range is known yet.
-        """
-        other = copy.copy(self)
-        other.scaler, other.bounds = scaler, Bounds.blank(len(self.fields))
+    def hold_loosely(self) -> None:
+        """Hold numbers to within `FURTHEST` deviations of their center, since no range is known yet."""
+        if not self.holds:
+            return
+        self.bounds = Bounds.blank(len(self.fields))
         fields, columns = self.plan.numeric.T
-        center, reach = scaler.center[columns], FURTHEST * scaler.scale[columns]
-        other.bounds.low[fields], other.bounds.high[fields] = center - reach, center + reach
-        other.bounds.seen[fields] = np.where((scaler.scale[columns] != 1.0) | (center != 0.0), 1 + SETTLED, 0)
-        return other
+        center, scale = self.scaler.center[columns], self.scaler.scale[columns]
+        self.bounds.low[fields], self.bounds.high[fields] = center - FURTHEST * scale, center + FURTHEST * scale
+        self.bounds.seen[fields] = np.where((scale != 1.0) | (center != 0.0), 1 + SETTLED, 0)
+
+    def take_scales(self, other: Encoder) -> None:
+        """Take over scales and bounds of an encoder of these fields, or of the first ones."""
+        F = len(other.fields)
+        self.scaler = wider_scaler(other.scaler, len(self.feature_names))
+        later = part(self.bounds, np.arange(F, len(self.fields)))
+        self.bounds, self.target_bounds = joined(other.bounds, later), joined(other.target_bounds)
+        self.doubts = other.doubts.copy()
 
     def with_first(self, n_entries: int) -> Encoder:
         """Return the encoder as it was when it had so many fields and levels, unscaled."""
@@ -150,13 +155,6 @@ class Encoder(Noticed):
     def change(self, range_factor: float, max_levels: int) -> None:
         """Apply settings that may change over a checkpoint."""
         self.range_factor, self.columns = range_factor, replace(self.columns, max_levels=max_levels)
-
-    @property
-    def held_features(self) -> IntArray:
-        """Indexes of the features that are numbers of degree 1 of a field that has settled, and so is held."""
-        fields, columns = self.plan.numeric.T
-        held: IntArray = 1 + columns[self.bounds.seen[fields] > SETTLED]
-        return held
 
     def widths_with(self, additions: Additions) -> tuple[int, int]:
         """Return p_w and p_v, the numbers of gate and expert features, with `additions` added."""
@@ -321,15 +319,6 @@ class Encoder(Noticed):
             targets = NO_TARGETS if Y is None else Y
             hold_predictions(predictions, targets, *self.target_bounds, self.doubts, MARGIN, TARGET_PACE, UNASKED)
 
-    def target_errors(self, Y: FloatArray) -> BoolArray:
-        """Return which of the rows to be learned, (n,), have a target that is taken for an error, being far out."""
-        errors = np.zeros(len(Y), dtype=np.bool_)
-        # Bounds only widen, so what they are after the rows before it matters for a target that is far out now.
-        if self.holds and self.target_bounds.are_far(Y, -1).any():
-            moved, doubts = joined(self.target_bounds), self.doubts.copy()
-            hold_predictions(np.zeros(Y.shape), Y, *moved, doubts, MARGIN, TARGET_PACE, errors)
-        return errors
-
     def design(self, X: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Compute gate features W and expert features R of raw rows X (n, F), each padded with zeros to its width."""
         R = self._expand(X, self.degree, self.expert_width)
@@ -378,28 +367,37 @@ class Encoder(Noticed):
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays; names and levels are JSON."""
-        arrays = {
+        return {
             **self.columns.arrays(),
             **self.scales.arrays("encoder.largest"),
             **self.target_scales.arrays("encoder.target_largest"),
-            **{f"encoder.{name}": array for name, array in self.scaler._asdict().items()},
+            **self.coordinates("encoder"),
         }
+
+    def coordinates(self, prefix: str) -> dict[str, AnyArray]:
+        """Return what inputs and targets are scaled and held by, as arrays named ``prefix.name``."""
+        arrays: dict[str, AnyArray] = {f"{prefix}.{name}": array for name, array in self.scaler._asdict().items()}
         if self.holds:
-            arrays |= self.bounds.arrays("encoder.bounds") | self.target_bounds.arrays("encoder.target_bounds")
-            arrays["encoder.doubts"] = self.doubts
+            arrays |= self.bounds.arrays(f"{prefix}.bounds") | self.target_bounds.arrays(f"{prefix}.target_bounds")
+            arrays[f"{prefix}.doubts"] = self.doubts
         return arrays
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
         """Restore a new encoder from what `arrays` returned; raise `CheckpointError` if it is not of these settings."""
         self.use(self.columns.restored(arrays))
         F, Q = len(self.fields), self.n_outputs
-        self.scaler = restored_scaler(arrays, "encoder", len(self.feature_names), Q)
         self.scales = Scales.restored(arrays, "encoder.largest", F)
         self.target_scales = Scales.restored(arrays, "encoder.target_largest", Q)
+        self.restore_coordinates(arrays, "encoder")
+
+    def restore_coordinates(self, arrays: Mapping[str, AnyArray], prefix: str) -> None:
+        """Restore what `coordinates` returned; raise `CheckpointError` if it is not of these columns."""
+        F, Q = len(self.fields), self.n_outputs
+        self.scaler = restored_scaler(arrays, prefix, len(self.feature_names), Q)
         if self.holds:
-            self.bounds = Bounds.restored(arrays, "encoder.bounds", F)
-            self.target_bounds = Bounds.restored(arrays, "encoder.target_bounds", Q)
-            self.doubts = array_of(arrays, "encoder.doubts", "float64", (Q,), least=0.0, most=PATIENCE + 1.0).copy()
+            self.bounds = Bounds.restored(arrays, f"{prefix}.bounds", F)
+            self.target_bounds = Bounds.restored(arrays, f"{prefix}.target_bounds", Q)
+            self.doubts = array_of(arrays, f"{prefix}.doubts", "float64", (Q,), least=0.0, most=PATIENCE + 1.0).copy()
 
 
 def _are_numbers(levels: Iterable[str]) -> bool:

@@ -18,6 +18,9 @@ from streammoe.types import AnyArray, BoolArray, FloatArray
 LEAST_SCALE = 1e-3
 """Smallest scale of a column, in units of its standard deviation with outliers."""
 
+LARGEST_SCALE = 1e300
+"""The scale of a column that does not count: squares of what is left of its numbers vanish, and it can be saved."""
+
 
 class Scaler(NamedTuple):
     """Centers and scales, frozen at the end of warm-up and part of the state; the identity until then."""
@@ -52,7 +55,8 @@ def without_inputs(scaler: Scaler, Y: FloatArray) -> Scaler:
     equal = Y.min(axis=0) == Y.max(axis=0)
     deviations = scaler.target_scale * (n + 1) / max(n - 1, 1)
     return scaler._replace(
-        scale=np.full_like(scaler.scale, np.inf), target_scale=np.where(equal & (sizes > VANISHED), sizes, deviations)
+        scale=np.full_like(scaler.scale, LARGEST_SCALE),
+        target_scale=np.where(equal & (sizes > VANISHED), sizes, deviations),
     )
 
 

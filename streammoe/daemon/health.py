@@ -26,8 +26,8 @@ class Health:
     last durable checkpoint. An idle source is healthy: the loop iterates whether or not records arrive.
 
     Args:
-        patience: seconds that one iteration of the loop may take. It must cover the longest one, such as the fit that
-            ends the warm-up of a wide model.
+        patience: seconds that one iteration of the loop may take. It must cover the longest one, such as a fit
+            of a wide model.
         sink_patience: seconds that a sink may keep the daemon waiting until it is not ready any more.
     """
 

@@ -54,15 +54,14 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_model_features": Metric(Gauge, "Features of the experts, intercept and powers included"),
     "streammoe_model_classes": Metric(Gauge, "Classes that a classifier has seen"),
     "streammoe_model_events": Metric(Gauge, "Events that the model has learned, warm-up included"),
-    "streammoe_warming_up": Metric(Gauge, "1 while events go to the warm-up buffer, else 0"),
+    "streammoe_warming_up": Metric(Gauge, "1 until the mixture is first fitted, else 0"),
     "streammoe_step_size": Metric(Gauge, "Step size of the next event"),
     "streammoe_outliers_total": Metric(
         Counter, "Events beyond the tails of Gaussian experts, which counted less, since the first start"
     ),
     "streammoe_member_weight": Metric(
         Gauge,
-        "Weight of a member in the next prediction: average, latest, one_expert, refitted, steady, quick, floor or "
-        "curved",
+        "Weight of a member in the next prediction: average, fitted, latest, quick, recent, steady, floor or curved",
         ("member",),
     ),
     "streammoe_drifts_total": Metric(Counter, "Concept drifts detected since the first start"),

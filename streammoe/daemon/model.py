@@ -16,7 +16,7 @@ from streammoe.experts import families, family_of
 from streammoe.experts.elliptical import Elliptical
 from streammoe.kernels.batch import WIDE, fit_softmax
 from streammoe.kernels.compile import compile_seconds
-from streammoe.options import Lags, RegressorOptions, WarmUp
+from streammoe.options import Lags, RegressorOptions
 from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.pipeline.intervals import mixture_intervals
 from streammoe.pipeline.schema import Schema
@@ -41,7 +41,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
     before = compile_seconds()
     logger = logging.getLogger("streammoe.estimators")
     was_disabled, logger.disabled = logger.disabled, True  # messages about these models would confuse users
-    arguments: dict[str, Any] = {"warmup": WarmUp(48, restarts=2), "standardize": True}
+    arguments: dict[str, Any] = {"warmup": 48, "standardize": True}
     kinds: dict[str, tuple[Callable[..., MixtureOfExperts], dict[str, Any], Any]] = {
         "regressor": (MoERegressor, {}, y),
         **{name: (MoERegressor, {"expert": name}, y) for name in HEAVY_TAILED},

@@ -14,8 +14,8 @@ from streammoe.engine.gradient import gradient, squared_norm
 from streammoe.engine.interruption import FitCancelled, interruptible, is_cancelled, uncancellable
 from streammoe.engine.jobs import run_job
 from streammoe.engine.methods import M_STEPS, METHODS, point_at
+from streammoe.engine.search import CandidateFit, as_streamed, chosen
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
-from streammoe.engine.warmup import CandidateFit, as_streamed, chosen
 from streammoe.experts import Parameters
 from streammoe.types import IntArray
 
@@ -88,7 +88,7 @@ def fit(
         rounds: most rounds from each start.
         tolerance: a round that changes an event's penalized log-likelihood by less is the last one.
         step: step size of the gradient methods, instead of their line search.
-        folds: (n,) folds of the rows by which to choose among the results, as a warm-up does; None chooses the
+        folds: (n,) folds of the rows by which to choose among the results; None chooses the
             likeliest whose experts all have enough rows.
         on_round: called after each round.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.engine.mixture import Candidate, Scores, learning_options, new_residual, no_trace
+from streammoe.engine.mixture import Candidate, Scores, no_trace
 from streammoe.engine.state import UnsoundError, unsound_parts
 from streammoe.experts import Family
 from streammoe.kernels.by_address import address_of
@@ -24,8 +24,8 @@ from streammoe.kernels.event import (
     UNSOUND,
     options_as_numbers,
 )
-from streammoe.kernels.state import LearningOptions, MMState, SingleExpert, Trace
-from streammoe.schedules import Constant, Restarted, Schedule, Steps
+from streammoe.kernels.state import LearningOptions, SingleExpert, Trace
+from streammoe.schedules import Constant, Restarted, Steps
 from streammoe.types import AnyArray, FloatArray
 
 ROWS_AT_ONCE, WORK_AT_ONCE = 2048, 1e7
@@ -87,7 +87,8 @@ class BoundMixture:
             **scratch,
             **{f"mixture_{name}": array for name, array in state._asdict().items()},
             **own,
-            **{f"member_{name}": array for name, array in own.items()},
+            "member_options": np.tile(own["options"], (len(kinds), 1)),
+            "member_flags": own["flags"],
             "shape": np.array(shape, dtype=np.float64),
             "schedule": np.array(schedule_numbers(steps)),
             "steps": np.full(len(kinds), 0.0 if least_step is None else least_step),
@@ -131,21 +132,6 @@ class BoundMixture:
             if self._kernel()(self._sizes, rows[piece], Y[piece], weights[piece], out[piece]) & UNSOUND:
                 raise UnsoundError(unsound_parts(self.candidate.state) or ["prediction"])
         return Scores(out[:, 0], out[:, 1 : 1 + M], trace_of(out[:, at:], K, M, Q) if traced else no_trace())
-
-
-def one_expert(
-    family: Family, state: MMState, schedule: Schedule, prior_strength: float, n_outputs: int
-) -> BoundMixture:
-    """Bind the state of the one expert of a warm-up, or of a companion."""
-    options = learning_options(
-        bound="tight" if family.is_metric else "adaptive",
-        n_experts=1,
-        n_rows=family.n_rows(n_outputs),
-        prior_strength=prior_strength,
-        averaging=family.warmup_averaging,
-        schedule=schedule,
-    )
-    return BoundMixture(family, Candidate(state, new_residual(family, state, n_outputs), options), schedule, n_outputs)
 
 
 def rows_at_once(work: float) -> int:

@@ -1,4 +1,4 @@
-"""Selection of the number of experts: the fit of the warm-up's rows that costs least, by a Bayesian criterion."""
+"""Selection of the number of experts: the fit that costs least, by a Bayesian criterion."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cheapest(
 
     Args:
         family: family of the experts.
-        buffer: rows of the warm-up.
+        buffer: the rows.
         fit: called once for each number of experts, from 1 up.
         max_experts: largest number of experts.
         n_outputs: Q, or the number of classes.

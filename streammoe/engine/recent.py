@@ -1,4 +1,4 @@
-"""The latest learned events as rows, and parameters from before, for the fit of a mixture after a drift."""
+"""The one store of rows: the latest learned events, to which the mixture is fitted, and parameters from before."""
 
 from __future__ import annotations
 
@@ -10,15 +10,23 @@ import numpy as np
 
 from streammoe.checked import array_of, require
 from streammoe.engine.drift import Drift
-from streammoe.engine.members.refitted import restored_parameters
+from streammoe.engine.state import checked_variances
 from streammoe.experts import Family, Parameters
 from streammoe.replacements import Noticed
 from streammoe.types import AnyArray, FloatArray
 
-CAPACITY = 512
-"""Largest number of events kept."""
+LEAST_CAPACITY, MOST_ROWS = 1600, 6400
+"""Number of events kept, at least and at most, for a fit to determine most mixtures."""
+ROWS_PER_FEATURE = 10
+"""Number of events kept for each feature, at least."""
+ROUND_LIMIT = 1e8
+"""Most multiply-adds of one round of a fit to all of them, unless that is fewer than these."""
+MOST_BYTES = 1 << 23
+"""Most bytes of rows, unless more are asked for; they are part of each checkpoint."""
+LARGEST_CAPACITY = 1 << 24
+"""More rows than can be asked for."""
 NARROW = 0.25
-"""Spread of targets, over that of the warm-up, below which they may be in another unit."""
+"""Spread of targets, over that of the rows that set the scales, below which they may be in another unit."""
 ROUNDING = 1e-9
 """What variances of the same targets may differ by, depending on how they are added up."""
 PAIRED = 64
@@ -38,16 +46,26 @@ def least_variation(n: int, target_scale: FloatArray) -> float:
     return 2.0 * n * float(_limits(target_scale)[0])
 
 
-class RecentEvents(Noticed):
-    """Rows of learned events in order, NaN where missing, with targets, weights and the losses of what served.
+def capacity_for(n_features: int, row_bytes: int, row_work: float, asked: int = 0) -> int:
+    """Return how many events are kept of a model of so many features; `asked`: at least so many.
 
-    Numbers are held to what was seen before each event, as the mixture learned them.
+    >>> capacity_for(11, 104, 1573.0), capacity_for(301, 2424, 1e6), capacity_for(785, 6296, 1e7)
+    (6400, 3010, 1332)
+    """
+    wanted = max(min(int(ROUND_LIMIT / row_work), MOST_ROWS), LEAST_CAPACITY, ROWS_PER_FEATURE * n_features)
+    return max(min(wanted, MOST_BYTES // row_bytes), asked)
+
+
+class RecentEvents(Noticed):
+    """Raw rows of learned events in order, NaN where missing, with targets, weights and the losses of what served.
 
     Attributes:
+        capacity: how many rows are kept.
         earlier: parameters that predicted at earlier event counts, at most two of them, the latest last.
     """
 
     def __init__(self) -> None:
+        self.capacity = 0
         self._arrays = {
             "X": np.empty((0, 0)),
             "Y": np.empty((0, 0)),
@@ -81,25 +99,24 @@ class RecentEvents(Noticed):
         self.earlier = tuple(each for each in self.earlier if each[0] > until)
 
     def add(self, X: FloatArray, Y: FloatArray, weights: FloatArray, losses: FloatArray) -> None:
-        """Add learned rows, and drop the oldest beyond `CAPACITY`."""
-        new = {name: array[-CAPACITY:] for name, array in zip(self._arrays, (X, Y, weights, losses), strict=True)}
+        """Add learned rows, and drop the oldest beyond `capacity`."""
+        new = {name: array[-self.capacity :] for name, array in zip(self._arrays, (X, Y, weights, losses), strict=True)}
         n, width = len(new["losses"]), X.shape[1]
-        if n == CAPACITY:  # they replace all others
+        if n == self.capacity:  # they replace all others
             self._used[:] = 0
         fits = self._end + n <= len(self._arrays["losses"]) and width == self._arrays["X"].shape[1]
         if not fits:
-            self._move(width, Y.shape[1])
+            self._move(width, Y.shape[1], self._in_use())
         for name, array in new.items():
             self._arrays[name][self._end : self._end + n] = array
-        self._used[:] = min(self.count + n, CAPACITY), self._end + n
+        self._used[:] = min(self.count + n, self.capacity), self._end + n
 
-    def prepare(self, width: int, n_targets: int, *, needed: bool) -> None:
-        """Make room for rows of so many fields and targets, to which a kernel adds; or drop all if none are needed."""
-        if not needed:
-            if not self.is_empty:
-                self.clear()
-        elif not self._has_shape(width, n_targets):
-            self._move(width, n_targets)
+    def prepare(self, width: int, n_targets: int, capacity: int) -> None:
+        """Make room for so many rows of so many fields and targets, to which a kernel adds."""
+        if capacity != self.capacity or not self._has_shape(width, n_targets):
+            self.keep_last(capacity)
+            before, self.capacity = self._in_use(), capacity
+            self._move(width, n_targets, before)
 
     @property
     def storage(self) -> object:
@@ -109,8 +126,7 @@ class RecentEvents(Noticed):
     def room(self, width: int, n_targets: int) -> dict[str, AnyArray]:
         """Return where a kernel may add rows, of as many fields and targets, like `add`; empty if they do not fit.
 
-        Besides the arrays of rows, "used" has the number of rows in use, at most `CAPACITY`, and where they end. Where
-        that is the end of the arrays, call `make_room`.
+        Besides the arrays of rows, "used" has the number of rows in use, at most `capacity`, and where they end.
         """
         return {**self._arrays, "used": self._used} if self._has_shape(width, n_targets) else {}
 
@@ -120,14 +136,14 @@ class RecentEvents(Noticed):
         return not self.count and not self.earlier
 
     def _has_shape(self, width: int, n_targets: int) -> bool:
-        return (self._arrays["X"].shape, self._arrays["Y"].shape[1]) == ((2 * CAPACITY, width), n_targets)
+        return (self._arrays["X"].shape, self._arrays["Y"].shape[1]) == ((2 * self.capacity, width), n_targets)
 
-    def _move(self, width: int, n_targets: int) -> None:
-        """Move the rows to the beginning of arrays with room for as many again, and for late columns."""
-        before = self._in_use()
+    def _move(self, width: int, n_targets: int, before: Mapping[str, FloatArray]) -> None:
+        """Move these rows to the beginning of arrays with room for as many again, and for late columns."""
         if not self._has_shape(width, n_targets):
             shapes = {"X": (width,), "Y": (n_targets,), "weights": (), "losses": ()}
-            self._arrays = {name: np.full((2 * CAPACITY, *shape), np.nan) for name, shape in shapes.items()}
+            self._arrays = {name: np.empty((2 * self.capacity, *shape)) for name, shape in shapes.items()}
+            self._arrays["X"][: len(before["X"])] = np.nan
         for name, old in before.items():
             self._arrays[name][(slice(self.count), *map(slice, old.shape[1:]))] = old
         self._used[1] = self.count
@@ -155,7 +171,7 @@ class RecentEvents(Noticed):
 
         Args:
             n: number of rows.
-            target_scale: (Q,) the unit of the losses, and the spread of targets during the warm-up.
+            target_scale: (Q,) the unit of the losses, and the spread of targets when scales were taken.
 
         Returns:
             None if there are fewer rows, if their targets do not vary little, or if half of them have the same one.
@@ -172,34 +188,32 @@ class RecentEvents(Noticed):
         costs = 0.5 * (np.log(2.0 * math.pi * variances) + (latest - before.mean(axis=0)) ** 2 / variances)
         return float(np.median(used["losses"][-n:])), float(costs.sum(axis=1).mean())
 
-    def clear(self) -> None:
-        """Drop everything."""
-        blank = RecentEvents()
-        self._arrays, self._used, self.earlier = blank._arrays, blank._used, ()
-
-    def rows(self, n_fields: int) -> tuple[FloatArray, FloatArray]:
-        """Return copies of X, with so many columns, and Y."""
-        X, Y, _, _ = self._in_use().values()
-        wide = np.full((self.count, n_fields), np.nan)
+    def rows(self, n_fields: int, n: int | None = None) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return copies of X, with so many columns, Y and weights of the last n rows, by default of all."""
+        first = 0 if n is None else max(self.count - n, 0)
+        X, Y, weights, _ = (array[first:] for array in self._in_use().values())
+        wide = np.full((len(X), n_fields), np.nan)
         wide[:, : X.shape[1]] = X
-        return wide, Y.copy()
+        return wide, Y.copy(), weights.copy()
 
-    def since_change(self, drift: Drift, n: int, n_fields: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return X, Y and weights of the rows since the change that led to a drift; `n` events are learned by now.
+    def since_change(self, drift: Drift, n: int, n_fields: int, most: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return X, Y and weights of the rows since the change that led to a drift, at most the last `most` rows.
 
-        It began where the sum of losses above the middle of those before and after is the least.
+        `n` events are learned by now. The change was where the sum of losses above the middle of those before and after
+        is the least.
         """
-        X, Y = self.rows(n_fields)
-        weights, losses = self._in_use()["weights"], self._in_use()["losses"]
-        by_then = losses[: max(self.count - (n - drift.n), 0)]
+        X, Y, weights = self.rows(n_fields, most)
+        losses = self._in_use()["losses"][-len(X) :] if len(X) else np.empty(0)
+        by_then = losses[: max(len(X) - (n - drift.n), 0)]
         reach = drift.after - drift.before
         above = np.clip(by_then - 0.5 * (drift.before + drift.after), -reach, reach)
         first = int(np.concatenate([[0.0], np.cumsum(above)]).argmin())
-        return X[first:], Y[first:], weights[first:].copy()
+        return X[first:], Y[first:], weights[first:]
 
     def copy(self) -> RecentEvents:
         """Return an independent copy."""
         other = RecentEvents()
+        other.capacity = self.capacity
         other._arrays = {name: array.copy() for name, array in self._in_use().items()}
         other._used[:] = self.count
         other.earlier = self.earlier
@@ -211,6 +225,7 @@ class RecentEvents(Noticed):
     def arrays(self) -> dict[str, AnyArray]:
         """Return the whole state as named arrays."""
         found: dict[str, AnyArray] = {f"{PREFIX}{name}": array.copy() for name, array in self._in_use().items()}
+        found[f"{PREFIX}capacity"] = np.array([self.capacity], dtype=np.int64)
         if self.earlier:
             found[COUNTS] = np.array([n for n, _ in self.earlier], dtype=np.int64)
         for at, (_, theta) in enumerate(self.earlier):
@@ -241,14 +256,14 @@ class RecentEvents(Noticed):
         found = cls()
         losses = array_of(arrays, "recent.losses", "float64", (None,))
         m = len(losses)
-        require(m <= CAPACITY, f"array recent.losses holds {m} events; {CAPACITY} is the most")
+        require(m <= n, f"array recent.losses holds {m} events, but the model has learned {n}")
         X = array_of(arrays, "recent.X", "float64", (m, None), finite=False)
         require(X.shape[1] <= n_fields, f"array recent.X has {X.shape[1]} columns; the model has {n_fields} fields")
         require(not np.isinf(X).any(), "array recent.X holds infinities")
         Y = array_of(arrays, "recent.Y", "float64", (m, family.n_targets(n_outputs) if m else None))
         weights = array_of(arrays, "recent.weights", "float64", (m,), least=0.0)
-        if m:
-            found.add(X, Y, weights, losses)
+        found.capacity = int(array_of(arrays, f"{PREFIX}capacity", "int64", (1,), least=m, most=LARGEST_CAPACITY)[0])
+        found.add(X, Y, weights, losses)
         if COUNTS in arrays:
             counts = array_of(arrays, COUNTS, "int64", (None,), least=1, most=n)
             require(0 < len(counts) <= 2, f"array {COUNTS} has {len(counts)} entries; 1 or 2 are possible")
@@ -257,3 +272,19 @@ class RecentEvents(Noticed):
                 sizes = {"most": most_experts, "n_outputs": n_outputs, "p_w": p_w, "p_v": p_v}
                 found.keep(kept_at, restored_parameters(arrays, place, family, **sizes))
         return found
+
+
+def restored_parameters(
+    given: Mapping[str, AnyArray], place: str, family: Family, *, most: int, n_outputs: int, p_w: int, p_v: int
+) -> Parameters:
+    """Restore the parameters of a mixture of at most so many experts, saved under ``place.name``.
+
+    Raises:
+        CheckpointError: an array is missing, has another shape, or holds invalid values.
+    """
+    experts = array_of(given, f"{place}.experts", "float64", (None, family.n_rows(n_outputs), p_v))
+    K = len(experts)
+    require(0 < K <= most, f"array {place}.experts is for {K} experts; 1 to {most} are possible")
+    gate = array_of(given, f"{place}.gate", "float64", (K - 1, p_w))
+    variances = checked_variances(given, f"{place}.variances", family, n_experts=K, n_outputs=n_outputs)
+    return Parameters(*(np.ascontiguousarray(array) for array in (gate, experts, variances)))

@@ -15,8 +15,8 @@ from streammoe.engine.cost import Shape, row_cost_with_matrices
 from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics_at
 from streammoe.engine.jobs import run_job
 from streammoe.engine.mixture import Candidate, score, served_parameters
+from streammoe.engine.search import as_streamed, with_own_prior
 from streammoe.engine.state import MMState, is_sound
-from streammoe.engine.warmup import as_streamed, with_own_prior
 from streammoe.experts import Family, Parameters
 
 ROUNDS = 40

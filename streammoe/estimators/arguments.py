@@ -29,7 +29,6 @@ from streammoe.options import (
     PageHinkley,
     RegressorOptions,
     Serve,
-    WarmUp,
 )
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, FloatArray, as_python
@@ -54,11 +53,10 @@ class RegressorArguments(MixtureOfExperts):
         bound: Bound = "adaptive",
         events_per_coefficient: float = 0.0,
         prior_strength: float = 0.1,
-        warmup: int | WarmUp | None = None,
+        warmup: int | None = None,
         averaging: str | Averaging | None = "polyak",
         serve: Serve = "portfolio",
         curved: Curved = "auto",
-        refits: bool = True,
         drift: str | PageHinkley | None = "page_hinkley",
         seed: int = 0,
         standardize: bool = True,
@@ -97,11 +95,10 @@ class ClassifierArguments(MixtureOfExperts):
         bound: Bound = "adaptive",
         events_per_coefficient: float = 0.0,
         prior_strength: float = 0.04,
-        warmup: int | WarmUp | None = None,
+        warmup: int | None = None,
         averaging: str | Averaging | None = "polyak",
         serve: Serve = "portfolio",
         curved: Curved = "auto",
-        refits: bool = True,
         drift: str | PageHinkley | None = "page_hinkley",
         seed: int = 0,
         standardize: bool = True,

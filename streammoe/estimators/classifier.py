@@ -14,7 +14,7 @@ from streammoe.experts import families
 from streammoe.model import predicting
 from streammoe.model.parameters import experts_in
 from streammoe.model.targets import ClassTarget, Label, likeliest
-from streammoe.options import ClassifierOptions, FeatureOptions, WarmUp, documented
+from streammoe.options import ClassifierOptions, FeatureOptions, documented
 from streammoe.types import AnyArray, FloatArray
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
 
     @classmethod
     def _unit_test_params(cls) -> Any:
-        yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1)}
+        yield {"n_experts": 2, "warmup": 60}
         yield {"n_experts": 3, "warmup": 0}
 
     @property

@@ -14,17 +14,13 @@ from streammoe.distributions import ExpertNoise
 from streammoe.engine import mixture
 from streammoe.engine.diagnostics import diagnose
 from streammoe.engine.drift import Drift
-from streammoe.engine.members.average import Average
-from streammoe.engine.members.curved import Curved
-from streammoe.engine.members.latest import Latest
-from streammoe.engine.members.one_expert import OneExpert
-from streammoe.engine.members.refitted import Refitted
-from streammoe.engine.portfolio import SINGLE
+from streammoe.engine.members import CURVED, KINDS
+from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.kernels.shared import limited_step
 from streammoe.model import predicting
 from streammoe.model.learner import Learner
 from streammoe.model.parameters import parameters_of
-from streammoe.model.phases.streaming import Streaming
+from streammoe.model.streaming import Streaming
 from streammoe.options import Options
 from streammoe.types import FloatArray
 
@@ -42,20 +38,16 @@ class Inspected(base.Estimator):
         options = self.options
         if not options.has_portfolio:
             return ()
-        permanent = (Average.name, Latest.name, OneExpert.name)
-        refitted = (Refitted.name,) * options.has_refits
-        return (*permanent, *refitted, *(kind.name for kind in SINGLE), *(Curved.name,) * options.has_curved)
+        return (*OF_MIXTURE, *(kind.name for kind in KINDS), *(CURVED.name,) * options.has_curved)
 
     @property
     def member_weights(self) -> dict[str, float]:
         """How much each member of the portfolio counts in the next prediction; empty where the average predicts alone.
 
-        ``average`` and ``latest`` are the mixture by the mean of its parameters and by its current ones; ``one_expert``
-        is a single expert that forgets, ``steady`` one that forgets little and sees inputs beyond the range seen before
-        as they are, and ``floor`` one without inputs; while they take part, ``quick`` is one that forgets at once,
-        ``curved`` one that sees squares and products of inputs, and ``refitted`` the mixture as it was fitted again to
-        more events.
-        The weights add up to 1. During warm-up there is no portfolio yet.
+        ``average``, ``fitted`` and ``latest`` are the mixture by the mean of its parameters, by those of its last fit
+        and by its current ones. The others are single experts: ``quick`` learns from about the last 20 events,
+        ``recent`` from 100, ``steady`` from all, with inputs beyond the range seen before as they are; ``floor`` has no
+        inputs, and ``curved`` sees squares and products of inputs, and may rest. The weights add up to 1.
         """
         phase = self.learner.phase
         portfolio = phase.portfolio if isinstance(phase, Streaming) else None
@@ -68,7 +60,7 @@ class Inspected(base.Estimator):
 
     @property
     def n(self) -> int:
-        """Number of events learned, including those in the warm-up buffer."""
+        """Number of events learned."""
         return self.learner.n
 
     @property
@@ -121,8 +113,8 @@ class Inspected(base.Estimator):
 
     @property
     def is_warming_up(self) -> bool:
-        """Whether the warm-up is not over."""
-        return self.learner.phase.leader is None
+        """Whether the mixture was not fitted yet."""
+        return not self.learner.phase.is_fitted
 
     @property
     def chosen_n_experts(self) -> int | None:
@@ -188,7 +180,7 @@ class Inspected(base.Estimator):
         """
         learner = self.learner
         leader = learner.phase.leader
-        if leader is None:
+        if leader is None or not learner.phase.is_fitted:
             return []
         found = diagnose(learner.context.family, leader.state, leader.options)
         scale = float(np.sum(np.log(learner.encoder.scaler.target_scale)))
@@ -208,7 +200,9 @@ class Inspected(base.Estimator):
     def convergence_residual(self) -> float:
         """Return ‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted: near 0 at a stationary point; NaN during warm-up."""
         leader = self.learner.phase.leader
-        return math.nan if leader is None else mixture.convergence_residual(leader.residual)
+        if leader is None or not self.learner.phase.is_fitted:
+            return math.nan
+        return mixture.convergence_residual(leader.residual)
 
     def is_finite(self) -> bool:
         """Return whether every number in the state is finite; anything else is a bug."""

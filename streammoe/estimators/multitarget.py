@@ -20,7 +20,6 @@ from streammoe.model.targets import VectorTarget
 from streammoe.options import (
     FeatureOptions,
     RegressorOptions,
-    WarmUp,
     documented,
 )
 from streammoe.types import AnyArray
@@ -57,9 +56,9 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
 
     @classmethod
     def _unit_test_params(cls) -> Any:
-        yield {"n_experts": 2, "warmup": WarmUp(15, restarts=1)}
+        yield {"n_experts": 2, "warmup": 15}
         yield {"n_experts": 3, "warmup": 0, "expert": Gaussian("full")}
-        yield {"n_experts": 2, "warmup": WarmUp(15, restarts=1), "expert": "student_t"}
+        yield {"n_experts": 2, "warmup": 15, "expert": "student_t"}
 
     def _new_targets(self) -> VectorTarget:
         return VectorTarget(family_of(cast("RegressorOptions", self.options).expert))

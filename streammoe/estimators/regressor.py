@@ -16,7 +16,6 @@ from streammoe.model.targets import ScalarTarget
 from streammoe.options import (
     FeatureOptions,
     RegressorOptions,
-    WarmUp,
     documented,
 )
 
@@ -59,11 +58,11 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
 
     @classmethod
     def _unit_test_params(cls) -> Any:
-        yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1)}
+        yield {"n_experts": 2, "warmup": 60}
         yield {"n_experts": 3, "warmup": 0}
-        yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1), "expert": "student_t"}
+        yield {"n_experts": 2, "warmup": 60, "expert": "student_t"}
         yield {"n_experts": 2, "warmup": 0, "expert": "laplace"}
-        yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1), "lags": 2}
+        yield {"n_experts": 2, "warmup": 60, "lags": 2}
 
     def _new_targets(self) -> ScalarTarget:
         return ScalarTarget(family_of(cast("RegressorOptions", self.options).expert))

@@ -42,7 +42,6 @@ class Categorical(Family):
 
     name = "categorical"
     warmup_schedule = Power(alpha=0.5)
-    warmup_averaging = "decay"
     events_per_parameter = 18
     is_metric = False
     is_exact = False

@@ -42,11 +42,9 @@ class Family(ABC):
 
     name: str
     warmup_schedule: ClassVar[Schedule]
-    """Step sizes of the one-expert fit that predicts during warm-up."""
-    warmup_averaging: ClassVar[str | None]
-    """Averaging of that fit's iterates for its predictions."""
+    """Step sizes of a mixture before its first fit, when it has one expert."""
     events_per_parameter: ClassVar[int]
-    """Default number of events in a warm-up buffer for each parameter."""
+    """Number of rows that determine a parameter well."""
     is_metric: ClassVar[bool] = True
     """Whether distances between targets mean anything, so that K-means on (x, y) is a start."""
     is_exact: bool = True

@@ -30,7 +30,6 @@ class Gaussian(Family):
     name = "gaussian"
     kernels: ModuleType = gaussian
     warmup_schedule = Power(alpha=1.0)
-    warmup_averaging = None
     events_per_parameter = 12
 
     def __init__(self, noise: ExpertNoise | None = None) -> None:

@@ -53,8 +53,9 @@ state is to be thrown away; something is due after the last row; its block of lo
 FLAGS = 16
 LARGEST_STEP = 1.0 - 1e-12
 """A step of 1 would forget everything before it, and the recursions divide by 1 − γ."""
-AVERAGE, LATEST, LEARNS, STAYS = range(4)
-"""Kinds of members: two that the mixture's step scores, a single expert that learns, and a mixture that stays."""
+AVERAGE, STAYS, LATEST, LEARNS = range(4)
+"""Kinds of members: the mixture by its average, and as it was fitted; by its latest parameters, which its step moves;
+and a single expert that learns."""
 
 _SIZES = ("F", "T", "M", "Q", "K", "N", "p_w", "p_v", "m", "n_columns", "n_numeric", "n_coded", "n_places", "n_timed")
 _MORE_SIZES = (
@@ -145,7 +146,6 @@ RULES = (
     "input_pace",
     "target_pace",
     "disbelief",
-    "most_gained",
     "least_variation",
     "calibration",
     "tolerance",
@@ -153,7 +153,7 @@ RULES = (
 )
 """Names of the entries of the array `rules`."""
 RULE = _indexes(RULES)
-MEMBER_FIELDS = ("kind", "K", "p", "terms", "seen", "near", "gate", "gain", *SingleExpert._fields)
+MEMBER_FIELDS = ("kind", "K", "p", "terms", "seen", "near", "gate", *SingleExpert._fields)
 """Names of the columns of the array `members`, which has a row for each."""
 B = _indexes(MEMBER_FIELDS)
 N_MEMBER = len(MEMBER_FIELDS)
@@ -233,7 +233,7 @@ def _test(S: Any, rules: FloatArray, loss: FloatArray) -> int:
 
 
 @inline
-def _keep(S: Any, F: int, T: int, size: int, held: FloatArray, target: FloatArray, loss: float, weight: float) -> None:
+def _keep(S: Any, F: int, T: int, size: int, row: FloatArray, target: FloatArray, loss: float, weight: float) -> None:
     """Keep a row among the latest events, which move to the beginning where they have reached the end."""
     used = whole_numbers(S[A.recent_used], (2,))
     X, Y = floats(S[A.recent_X], (size, F)), floats(S[A.recent_Y], (size, T))
@@ -249,7 +249,7 @@ def _keep(S: Any, F: int, T: int, size: int, held: FloatArray, target: FloatArra
             for q in range(T):
                 Y[e, q] = Y[old, q]
     for j in range(F):
-        X[end, j] = held[0, j]
+        X[end, j] = row[0, j]
     for q in range(T):
         Y[end, q] = target[0, q]
     weights[end], losses[end] = weight, loss
@@ -515,9 +515,8 @@ def _views(n_dim: int) -> tuple[Kernel, Kernel, Kernel]:
         """Whether all that has learned is finite."""
         if not _is_sound(state):
             return False
-        members = whole_numbers(S[A.members], (S[A.m], N_MEMBER))
-        for j in range(LATEST + 1, S[A.m]):
-            if members[j, B.kind] == LEARNS and not _is_expert_sound(expert_of(S, j)):
+        for j in range(LATEST + 1, S[A.m]):  # noqa: SIM110 - numba has no all()
+            if not _is_expert_sound(expert_of(S, j)):
                 return False
         return True
 
@@ -531,8 +530,8 @@ def _evaluation(noise: Noise) -> Kernel:
     @inline
     def evaluate_member(
         S: Any, j: int, shape: Any, constant: float, expert: SingleExpert, x: FloatArray, z: FloatArray
-    ) -> float:
-        """Write what a member says of a row, and return its loss."""
+    ) -> None:
+        """Write what a member says of a row, and its loss."""
         members, M = whole_numbers(S[A.members], (S[A.m], N_MEMBER)), S[A.M]
         K, p_w, E = members[j, B.K], S[A.p_w], S[A.n_experts]
         r, w = floats(S[A.R], (S[A.p_v],)), floats(S[A.W], (p_w,))
@@ -547,7 +546,6 @@ def _evaluation(noise: Noise) -> Kernel:
         )
         mix(shares, means, floats(S[A.said], (S[A.m], M))[j])
         floats(S[A.losses], (S[A.m],))[j] = loss
-        return loss
 
     return evaluate_member
 
@@ -568,7 +566,6 @@ def _learning(noise: Noise, single: Noise) -> Kernel:
         state: MMState,
         expert: SingleExpert,
         options: LearningOptions,
-        own: LearningOptions,
         count: int,
         weight: float,
         x: FloatArray,
@@ -585,7 +582,8 @@ def _learning(noise: Noise, single: Noise) -> Kernel:
             gamma, chosen = step_size(state, options, _step(floats(S[A.schedule], (7,)), count)), options
             route(tau, options.top_k)
         else:
-            gamma, chosen = max(min(1.0 / (expert.n[0] + 1.0), LARGEST_STEP), floats(S[A.steps], (S[A.m],))[j]), own
+            gamma = max(min(1.0 / (expert.n[0] + 1.0), LARGEST_STEP), floats(S[A.steps], (S[A.m],))[j])
+            chosen = _options(floats(S[A.member_options] + 80 * j, (10,)), whole_numbers(S[A.member_flags], (6,)))
         is_outlier = trust(shape, tau, room, trusted, M)
         keep = 1.0 - gamma
         decay = expert.decay[0] * keep
@@ -624,12 +622,10 @@ def _passage(noise: Noise, single: Noise, expert_of: Kernel) -> Kernel:
     @inline
     def go_through_members(
         S: Any,
-        rules: FloatArray,
         shape: Any,
         constant: float,
         state: MMState,
         options: LearningOptions,
-        own: LearningOptions,
         count: int,
         weight: float,
         target: FloatArray,
@@ -649,7 +645,7 @@ def _passage(noise: Noise, single: Noise, expert_of: Kernel) -> Kernel:
             sees_near = is_beyond and members[j, B.near] != 0
             x = floats(S[A.near_R] if sees_near else members[j, B.seen], (members[j, B.p],))
             expert = expert_of(S, j)
-            loss = evaluate_member(S, j, shape, constant, expert, x, z)
+            evaluate_member(S, j, shape, constant, expert, x, z)
             if S[A.learns] != 0 and not _are_small(z, losses[j], said[j]):
                 return False
             if width > trace_at and (has_portfolio or j == 0):
@@ -659,11 +655,8 @@ def _passage(noise: Noise, single: Noise, expert_of: Kernel) -> Kernel:
                     for k in range(K):
                         out[width - K + k] = shares[k]
             at += members[j, B.K]
-            if learns and members[j, B.kind] == STAYS:
-                most, gained = rules[RULE.most_gained], weight * (losses[0, 0] - loss)
-                floats(members[j, B.gain], (1,))[0] += min(max(gained, -most), most)
-            elif learns and members[j, B.kind] != AVERAGE:
-                learn_member(S, j, shape, state, expert, options, own, count, weight, x, z)
+            if learns and members[j, B.kind] >= LATEST:
+                learn_member(S, j, shape, state, expert, options, count, weight, x, z)
         return True
 
     return go_through_members
@@ -694,7 +687,6 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
         shape = shape_at(S[A.shape])
         constant = log_constant(shape, M)
         options = _options(floats(S[A.options], (10,)), whole_numbers(S[A.flags], (6,)))
-        own = _options(floats(S[A.member_options], (10,)), whole_numbers(S[A.member_flags], (6,)))
         for i in range(n):
             given, target = floats(X0 + 8 * i * F, (1, F)), floats(Y0 + 8 * i * T, (1, T))
             out, weight = floats(out0 + 8 * i * width, (width,)), floats(w0 + 8 * i, (1,))[0]
@@ -716,7 +708,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
             if learns:
                 counts[0] = _weigh(S, rules, count, weight, target)
             if not go_through_members(
-                S, rules, shape, constant, state, options, own, count, counts[0], target, is_beyond, learns, out
+                S, shape, constant, state, options, count, counts[0], target, is_beyond, learns, out
             ):
                 return FLAGS * i + UNSOUND
             # Before the event is noted, which will be learned again if another one has to be undone.
@@ -728,7 +720,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                 if S[A.n_losses] > 0:
                     flags = _test(S, rules, loss)
                 if n_recent > 0:
-                    _keep(S, F, T, n_recent, held, target, loss[0], counts[0])
+                    _keep(S, F, T, n_recent, row, target, loss[0], counts[0])
                 if S[A.noted_used] != 0:
                     _note(S, F, T, row, target, weight)
                 if S[A.n_lags] > 0:

@@ -1,4 +1,4 @@
-"""A model whose warm-up is over, bound to the kernel that learns its events (`streammoe.kernels.event`).
+"""A model bound to the kernel that learns its events (`streammoe.kernels.event`).
 
 What the kernel has to know is bound once: as long as a model learns, its arrays change in place and are not replaced.
 Before each call it is checked that this still holds.
@@ -24,13 +24,12 @@ from streammoe.engine.bound_mixture import (
     trace_of,
     write_member,
 )
-from streammoe.engine.members.average import Average
-from streammoe.engine.members.contract import Member
-from streammoe.engine.members.latest import Latest
-from streammoe.engine.members.one_expert import OneExpert
-from streammoe.engine.members.refitted import MOST_AT_ONCE, Refitted
+from streammoe.engine.drift import DriftDetector
+from streammoe.engine.members import Single
 from streammoe.engine.mixture import Scores, no_trace
-from streammoe.engine.recent import CAPACITY, PAIRED, least_variation
+from streammoe.engine.portfolio import OF_MIXTURE
+from streammoe.engine.recent import PAIRED, least_variation
+from streammoe.experts import Parameters
 from streammoe.kernels.by_address import address_of
 from streammoe.kernels.event import (
     AT,
@@ -64,7 +63,7 @@ class Bound:
     Attributes:
         n_experts: of all members.
         rows_at_once: how many rows one call learns, which no other thread interrupts.
-        may_learn: whether there is room for the latest events, where they are kept.
+        may_learn: whether there is room for the latest events.
         leaves_more: whether single events are kept elsewhere as well, which Python does.
         learn_one: learns a raw row with its target and weight, and returns why that was not all, or 0. Raises
             `struct.error` if a value is no number.
@@ -82,26 +81,26 @@ class Bound:
         self._seen: object = None
         """`REPLACEMENTS.latest` when all that was bound was last found to be what the model uses."""
         self._owners = owners(context, phase)
-        keeps = phase.keeps_recent(context)
-        room = recent.room(F, T) if keeps and recent is not None else {}
-        self.may_learn = bool(room) if keeps else recent is None or recent.is_empty
+        room = recent.room(F, T)
+        self.may_learn = bool(room)
         module, shape = context.family.compiled(state.experts)
-        self.leaves_more = context.reservoir is not None or bool(phase.portfolio and phase.portfolio.growing)
+        self.leaves_more = context.reservoir is not None
         # Functions, at which River ends its search for the memory of a model: kernels belong to the process.
         kernel = module.learn
         self._kernel: Callable[[], Any] = lambda: kernel
         work = sum(len(gram) * gram.shape[1] ** 2 for gram in _grams(phase))
         self.rows_at_once = rows_at_once(work)
-        members: tuple[Member, ...] = (Average(), Latest()) if phase.portfolio is None else phase.portfolio.members
-        given = [member.parameters(state).experts.shape for member in members]
+        singles: tuple[Single, ...] = () if phase.portfolio is None else phase.portfolio.singles
+        widths = [state.experts.shape[2], *(single.state.experts.shape[2] for single in singles)]
         self.n_fields, self.n_targets = F, T
         self._M, self._K, self._Q = M, len(state.masses), state.variances.shape[1]
-        self.n_experts = self._K if phase.portfolio is None else sum(K for K, _, _ in given)
-        numbers = _sizes(context, phase, members) | {"n_experts": self.n_experts}
-        room_for_experts, widest = max(self.n_experts, 2 * self._K), max(p for _, _, p in given)
-        scratch = scratch_of(numbers, n_experts=room_for_experts, widest=widest) | _rows(numbers)
-        table, steps = self._members(members, state, scratch)
-        numbers["judge_every"] = phase.JUDGE_EVERY if keeps and phase.judges(context) else 0
+        self.n_experts = self._K if phase.portfolio is None else len(OF_MIXTURE) * self._K + len(singles)
+        numbers = _sizes(context, phase, singles) | {"n_experts": self.n_experts}
+        scratch = scratch_of(
+            numbers, n_experts=max(self.n_experts, len(OF_MIXTURE) * self._K), widest=max(widths)
+        ) | _rows(numbers)
+        table, steps = self._members(singles, state, phase.fitted, scratch)
+        numbers["judge_every"] = phase.JUDGE_EVERY if phase.judges(context) else 0
         numbers["n_recent"] = len(room["losses"]) if room else 0
         self.closed = np.empty((1, 3))
         self._arrays = {
@@ -118,11 +117,16 @@ class Bound:
             "closed": self.closed,
             "schedule": np.zeros(7),
         }
-        own = next((member.options for member in members if isinstance(member, OneExpert)), phase.leader.options)
-        self._arrays |= options_arrays(phase.leader.options)
-        self._arrays |= {f"member_{name}": array for name, array in options_arrays(own).items()}
-        if context.detector is not None:
-            self._arrays |= dict(zip(OF_DETECTOR, context.detector.arrays_of_losses, strict=True))
+        options = phase.leader.options
+        self._arrays |= options_arrays(options)
+        # Those of the mixture stand there for its own members, which do not read them.
+        of_members = [
+            options_as_numbers(each) for each in [options] * len(OF_MIXTURE) + [one.options for one in singles]
+        ]
+        self._arrays["member_options"] = np.array([numbers for numbers, _ in of_members])
+        self._arrays["member_flags"] = np.array(of_members[-1][1], dtype=np.int64)
+        if (detector := _detector(context, phase)) is not None:
+            self._arrays |= dict(zip(OF_DETECTOR, detector.arrays_of_losses, strict=True))
         if context.lags is not None:
             inputs = [context.encoder.columns.index.get(name) for name in context.lags.lags.inputs]
             fields = [*(-1 - q for q in range(T)), *(F if field is None else field for field in inputs)]
@@ -140,8 +144,6 @@ class Bound:
         cells = np.frombuffer(raw)
         out = np.empty((1, 2 + M + F))
         one = (cells[:F].reshape(1, F), cells[F:-1].reshape(1, T), cells[-1:], out)
-        self._learned = out[:, 2 + M :], one[1], out[:, 1 + M]
-        """The single event that was learned last: its inputs as held, its targets, and its weight."""
         self.learn_one = _learning(kernel, raw, (self._sizes[_ONE], *one))
         self.predict = _predicting(kernel, self._room, F, is_number=context.targets.is_number)
         self.refresh()
@@ -153,27 +155,23 @@ class Bound:
         return type(None), ()
 
     def _members(
-        self, members: Sequence[Member], state: MMState, scratch: Mapping[str, AnyArray]
+        self, singles: Sequence[Single], state: MMState, fitted: Parameters, scratch: Mapping[str, AnyArray]
     ) -> tuple[AnyArray, FloatArray]:
         """Return the table of the members, and their step sizes."""
-        table, steps = np.zeros((len(members), len(MEMBER_FIELDS)), dtype=np.int64), np.zeros(len(members))
+        m, K, p_v = len(OF_MIXTURE) + len(singles), len(state.masses), state.experts.shape[2]
+        table, steps = np.zeros((m, len(MEMBER_FIELDS)), dtype=np.int64), np.zeros(m)
+        average = {"gate": state.average_gate, "experts": state.average_experts, "variances": state.average_variances}
+        latest = {"gate": state.gate, **{name: getattr(state, name) for name in SingleExpert._fields}}
         self._alive: list[AnyArray] = []
-        for at, member in enumerate(members):
-            theta = member.parameters(state)
-            K, _, p = theta.experts.shape
-            kind = _kind(member)
-            arrays: dict[str, AnyArray] = {"gate": theta.gate}
-            if kind == LATEST:
-                arrays |= {name: getattr(state, name) for name in SingleExpert._fields}
-            elif isinstance(member, OneExpert):
-                arrays |= member.expert._asdict()
-                steps[at] = member.step
-            elif isinstance(member, Refitted):
-                arrays["gain"] = member.gain
-            arrays |= {"experts": theta.experts, "variances": theta.variances, "seen": scratch["R"]}
-            if member.terms is not None:
-                arrays |= {"seen": np.empty(p), "terms": member.terms}
-            write_member(table[at], {"kind": kind, "K": K, "p": p, "near": not member.is_held}, arrays)
+        for at, (kind, arrays) in enumerate([(AVERAGE, average), (STAYS, fitted._asdict()), (LATEST, latest)]):
+            write_member(table[at], {"kind": kind, "K": K, "p": p_v}, {**arrays, "seen": scratch["R"]})
+        for at, single in enumerate(singles, len(OF_MIXTURE)):
+            p = single.state.experts.shape[2]
+            arrays = {"gate": single.state.gate, "seen": scratch["R"], **single.expert._asdict()}
+            if single.terms is not None:
+                arrays |= {"seen": np.empty(p), "terms": single.terms}
+            write_member(table[at], {"kind": LEARNS, "K": 1, "p": p, "near": not single.kind.is_held}, arrays)
+            steps[at] = single.step
             self._alive += arrays.values()
         return table, steps
 
@@ -196,7 +194,7 @@ class Bound:
     def refresh(self) -> None:
         """Find out anew how large steps are, and when a fit after a drift is due."""
         context, phase = self._context, self._phase
-        steps, options, arrays = context.steps, phase.leader.options, self._arrays
+        steps, options, arrays = phase.steps(context), phase.leader.options, self._arrays
         self.next_refit = phase.next_refit(context)
         arrays["schedule"][:] = schedule_numbers(steps)
         if steps.origin:
@@ -216,21 +214,13 @@ class Bound:
         rows, unknown = np.frombuffer(raw).reshape(1, self.n_fields), np.full((1, self.n_targets), np.nan)
         return raw, (self._sizes[_SHOWN], rows, unknown, np.ones(1), out), out, out.data[0:1].cast("B").cast("d")
 
-    def grow(self) -> None:
-        """Add the single event that was learned last to the rows of further fits, if there are to be any."""
-        portfolio = self._phase.portfolio
-        if portfolio is not None and portfolio.growing is not None:
-            portfolio.growing.add(*self._learned)
-
-    def scores(self, out: FloatArray, *, traced: bool) -> tuple[Scores, FloatArray, FloatArray]:
-        """Return what the kernel has written of rows: scores, inputs as held, and the weights that rows had."""
-        M, F, E = self._M, self.n_fields, self.n_experts
-        at = 2 + M + F
-        held, counted = out[:, 2 + M : at], out[:, 1 + M]
+    def scores(self, out: FloatArray, *, traced: bool) -> Scores:
+        """Return what the kernel has written of rows."""
+        M, E = self._M, self.n_experts
         if not traced:
-            return Scores(out[:, 0], out[:, 1 : 1 + M], no_trace()), held, counted
-        trace = trace_of(out[:, at:], E, M, self._Q)
-        return Scores(out[:, 0], out[:, 1 : 1 + M], trace, gate=out[:, out.shape[1] - self._K :]), held, counted
+            return Scores(out[:, 0], out[:, 1 : 1 + M], no_trace())
+        trace = trace_of(out[:, 2 + M + self.n_fields :], E, M, self._Q)
+        return Scores(out[:, 0], out[:, 1 : 1 + M], trace, gate=out[:, out.shape[1] - self._K :])
 
     def learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> tuple[int, FloatArray]:
         """Learn rows up to the first after which something is due; return what `event.learn` returns, and its `out`."""
@@ -294,22 +284,24 @@ def owners(context: Context, phase: Any) -> tuple[object, ...]:
         context.outliers,
         context.reservoir,
         phase.leader,
+        phase.fitted,
+        phase.is_fitted,
+        phase.is_settled,
         portfolio,
-        None if recent is None else recent.storage,
+        recent.storage,
         context.lags and context.lags.storage,
     )
     if portfolio is None:
         return own
-    means = portfolio.means
-    weights = portfolio.weights, portfolio.surprise, means, means and means.weights
-    return (*own, portfolio.growing, portfolio.members, *weights)
+    return (*own, portfolio.singles, portfolio.trust)
 
 
-def _sizes(context: Context, phase: Any, members: Sequence[Member]) -> dict[str, int]:
+def _sizes(context: Context, phase: Any, singles: Sequence[Single]) -> dict[str, int]:
     """Return the sizes and switches that the kernel knows."""
     encoder, portfolio, lags, state = context.encoder, phase.portfolio, context.lags, phase.leader.state
     plan, (K, N, p_v) = encoder.plan, state.experts.shape
-    block, counts, _, _ = (None,) * 4 if context.detector is None else context.detector.arrays_of_losses
+    detector = _detector(context, phase)
+    block, counts = (None, None) if detector is None else detector.arrays_of_losses[:2]
     return {
         "F": len(encoder.fields),
         "T": encoder.n_outputs,
@@ -319,7 +311,7 @@ def _sizes(context: Context, phase: Any, members: Sequence[Member]) -> dict[str,
         "N": N,
         "p_w": encoder.gate_width,
         "p_v": p_v,
-        "m": len(members),
+        "m": len(OF_MIXTURE) + len(singles),
         "n_columns": len(encoder.feature_names),
         "n_numeric": len(plan.numeric),
         "n_coded": len(plan.coded),
@@ -332,17 +324,17 @@ def _sizes(context: Context, phase: Any, members: Sequence[Member]) -> dict[str,
         "lag_size": 0 if lags is None else lags.lags.size,
         "n_sources": 0 if lags is None else encoder.n_outputs + len(lags.lags.inputs),
         "holds": encoder.holds,
-        "doubts": context.doubts_targets and encoder.holds,
+        "doubts": context.doubts_targets and encoder.holds and phase.is_fitted,
         "is_metric": context.family.is_metric,
         "has_own_gate": encoder.gate_degree != encoder.degree,
-        "has_near": any(not member.is_held for member in members),
+        "has_near": any(not single.kind.is_held for single in singles),
         "has_portfolio": portfolio is not None,
-        "has_means": portfolio is not None and portfolio.means is not None,
+        "has_means": portfolio is not None and portfolio.trust.mean_squares.size > 0,
         "degree": encoder.degree,
         "gate_degree": encoder.gate_degree,
         "n_series": encoder.n_lags_of_targets,
         "n_compared": PAIRED,
-        "most_recent": CAPACITY,
+        "most_recent": context.recent.capacity,
     }
 
 
@@ -356,7 +348,6 @@ def _rules(context: Context, phase: Any) -> FloatArray:
         "input_pace": INPUT_PACE,
         "target_pace": TARGET_PACE,
         "disbelief": DISBELIEF,
-        "most_gained": MOST_AT_ONCE,
         "least_variation": least_variation(phase.JUDGE_EVERY, encoder.scaler.target_scale),
         "calibration": drift.CALIBRATION,
         "tolerance": drift.TOLERANCE,
@@ -386,9 +377,7 @@ def _learned_arrays(phase: Any) -> dict[str, AnyArray]:
     arrays = {f"mixture_{name}": array for name, array in phase.leader.state._asdict().items()}
     arrays["residual"] = phase.leader.residual
     if portfolio is not None:
-        arrays |= {"weights": portfolio.weights, "surprise": portfolio.surprise}
-        if portfolio.means is not None:
-            arrays |= {f"mean_{name}": array for name, array in portfolio.means.named().items()}
+        arrays |= portfolio.trust._asdict()
     return arrays
 
 
@@ -412,14 +401,10 @@ def _rows(numbers: Mapping[str, int]) -> dict[str, AnyArray]:
 def _grams(phase: Any) -> list[FloatArray]:
     """Return the Gram matrices of all that learns, (K, p, p) each."""
     state, portfolio = phase.leader.state, phase.portfolio
-    members = () if portfolio is None else portfolio.members
-    own = [member.expert.expert_grams for member in members if isinstance(member, OneExpert)]
+    own = [] if portfolio is None else [single.expert.expert_grams for single in portfolio.singles]
     return [state.gate_gram[None], state.expert_grams, *own]
 
 
-def _kind(member: Member) -> int:
-    if isinstance(member, OneExpert):
-        return LEARNS
-    if isinstance(member, Refitted):
-        return STAYS
-    return AVERAGE if isinstance(member, Average) else LATEST
+def _detector(context: Context, phase: Any) -> DriftDetector | None:
+    """Return the drift detector, which takes no losses as long as their unit may change."""
+    return context.detector if phase.is_settled else None

@@ -9,22 +9,19 @@ import numpy as np
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.portfolio import PREFIX, Portfolio
-from streammoe.engine.recent import RecentEvents
+from streammoe.engine.recent import RecentEvents, restored_parameters
 from streammoe.engine.reservoir import PREFIX as RESERVOIR
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState, restored_state
-from streammoe.engine.warmup_buffer import WarmUpBuffer
 from streammoe.errors import PoisonedModel
 from streammoe.model import lags
 from streammoe.model.checks import LARGEST_WEIGHT
 from streammoe.model.context import Context
+from streammoe.model.fits import NAME as FIT
+from streammoe.model.fits import Fit
 from streammoe.model.learner import Learner
-from streammoe.model.phases.contract import Phase
-from streammoe.model.phases.provisional import ProvisionalMixture
-from streammoe.model.phases.rescaling import Rescaling, scaler_of
-from streammoe.model.phases.search import Search
-from streammoe.model.phases.streaming import Streaming
-from streammoe.model.phases.warmup import Empty, WarmUp
+from streammoe.model.phase import Phase
+from streammoe.model.streaming import FITTED, PROGRESS, Empty, Streaming
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
@@ -36,7 +33,9 @@ _MODEL_PREFIXES = (
     "encoder.",
     "weights.",
     "state.",
-    "warmup.",
+    FIT,
+    FITTED,
+    "progress.",
     "drift.",
     "recent.",
     RESERVOIR,
@@ -72,7 +71,6 @@ def learning_arrays(learner: Learner) -> dict[str, AnyArray]:
     """Return everything that affects future learning, as named arrays."""
     context = learner.context
     detector = {} if context.detector is None else context.detector.arrays()
-    recent = {} if context.recent is None else context.recent.arrays()
     last = {} if context.lags is None else context.lags.arrays()
     return {
         **context.encoder.arrays(),
@@ -80,7 +78,7 @@ def learning_arrays(learner: Learner) -> dict[str, AnyArray]:
         MEAN_WEIGHT: context.mean_weight,
         **learner.phase.arrays(),
         **detector,
-        **recent,
+        **context.recent.arrays(),
         **last,
     }
 
@@ -103,11 +101,9 @@ def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
         context.lags.restore(arrays, context.family.n_targets(context.targets.n_outputs))
     context.mean_weight = array_of(arrays, MEAN_WEIGHT, "float64", (1,), most=LARGEST_WEIGHT).copy()
     require(context.mean_weight[0] > 0.0, f"array {MEAN_WEIGHT} holds a weight that is not above 0")
-    learner.phase = _phase(context, arrays)
     if context.detector is not None:
         context.detector = DriftDetector.from_arrays(arrays)
-    if context.recent is not None:
-        context.recent = _recent(context, arrays, learner.phase)
+    learner.phase = _phase(context, arrays)
     if context.reservoir is not None:
         context.reservoir = _reservoir(context, arrays, context.reservoir)
     known = learning_arrays(learner).keys() | _reservoir_arrays(context).keys()
@@ -115,23 +111,22 @@ def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
     require(not unknown, f"there are arrays that such a model does not have: {shown(unknown)}")
 
 
-def _recent(context: Context, arrays: Mapping[str, AnyArray], phase: Phase) -> RecentEvents:
+def _recent(context: Context, arrays: Mapping[str, AnyArray], n: int, known_shape: tuple[int, ...]) -> RecentEvents:
     encoder, n_outputs = context.encoder, context.targets.n_outputs
     n_fields = len(encoder.fields)
     recent = RecentEvents.from_arrays(
         arrays,
         context.family,
-        n=phase.n,
+        n=n,
         n_fields=n_fields,
         most_experts=context.options.most_experts,
         n_outputs=n_outputs,
         p_w=encoder.gate_width,
         p_v=encoder.expert_width,
     )
-    known_shape = phase.leader.state.experts.shape if isinstance(phase, Streaming) else None
     fits = all(theta.experts.shape == known_shape for _, theta in recent.earlier)
     require(fits, "arrays recent.earlier are of another number of experts than the model")
-    _check_raw(context, *recent.rows(n_fields), "recent.Y")
+    _check_raw(context, *recent.rows(n_fields)[:2], "recent.Y")
     return recent
 
 
@@ -155,88 +150,44 @@ def _check_raw(context: Context, X: FloatArray, Y: FloatArray, name: str) -> Non
 
 
 def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
-    """Restore the phase that the arrays belong to."""
-    n_outputs = context.targets.n_outputs
+    """Restore the phase that the arrays belong to, and the rows kept."""
+    n_outputs, encoder, options = context.targets.n_outputs, context.encoder, context.options
     has_state = "state.n" in arrays
-    require(n_outputs or not (has_state or "warmup.X" in arrays), "there is a state, but the model has no outputs")
+    require(n_outputs or not has_state, "there is a state, but the model has no outputs")
     context.outliers = array_of(arrays, "diagnostics.outliers", "int64", (1,), least=0.0, most=LARGEST_COUNT).copy()
-    candidate = context.candidate(_state(context, arrays, "state")) if has_state else None
-    size = 0 if candidate is None else len(candidate.residual)
-    residual = array_of(arrays, "diagnostics.residual", "float64", (size,)).copy()
-    if candidate is not None:
-        return Streaming(candidate._replace(residual=residual), _portfolio(context, arrays, candidate.state))
-    return _warm_up(context, arrays) if "warmup.X" in arrays else Empty()
-
-
-def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
-    encoder = context.encoder
-    one = WarmUpBuffer.from_arrays(
-        context.family,
-        arrays,
-        n_outputs=context.targets.n_outputs,
-        n_fields=len(encoder.fields),
-        p_v=encoder.expert_width,
-        has_companions=context.options.has_portfolio,
+    if not has_state:
+        array_of(arrays, "diagnostics.residual", "float64", (0,))
+        context.recent = _recent(context, arrays, 0, ())
+        return Empty()
+    candidate = context.candidate(_state(context, arrays))
+    residual = array_of(arrays, "diagnostics.residual", "float64", (len(candidate.residual),)).copy()
+    state = candidate.state
+    n = int(state.n[0])
+    context.recent = _recent(context, arrays, n, state.experts.shape)
+    portfolio = None
+    if options.has_portfolio:
+        p_v = encoder.expert_width
+        portfolio = Portfolio.from_arrays(context.family, options.bound, arrays, n=n, n_outputs=n_outputs, p_v=p_v)
+    fitted_at, is_settled = array_of(arrays, PROGRESS, "int64", (2,), least=-1, most=n).tolist()
+    require(is_settled in {0, 1}, f"array {PROGRESS} holds {[fitted_at, is_settled]}; the latter is 0 or 1")
+    fit = Fit.from_arrays(arrays, context, n)
+    K, _, p_v = state.experts.shape
+    sizes = {"most": K, "n_outputs": n_outputs, "p_w": encoder.gate_width, "p_v": p_v}
+    fitted = restored_parameters(arrays, FITTED.removesuffix("."), context.family, **sizes)
+    require(len(fitted.experts) == K, f"array {FITTED}experts is not for {K} experts, as the mixture is")
+    return Streaming(
+        candidate._replace(residual=residual), portfolio, fitted_at, is_settled=bool(is_settled), fit=fit, fitted=fitted
     )
-    encoder.columns.check_rows(one.X)
-    if one.n_scaling:
-        one.scaler = scaler_of(context, one.X[: one.n_scaling], one.Y[: one.n_scaling])
-    search = Search.from_arrays(arrays, context, one)
-    n_rejected = int(array_of(arrays, "warmup.rejected", "int64", (1,), least=0.0, most=one.count)[0])
-    cost = 0.0 if search is None else float(array_of(arrays, "warmup.cost", "float64", (1,))[0])
-    replay_began = 0
-    if search is not None and "warmup.replay" in arrays:
-        least, most = search.n, one.count
-        replay_began = int(array_of(arrays, "warmup.replay", "int64", (1,), least=float(least), most=most)[0])
-    provisional = None
-    if "warmup.totals" in arrays:
-        candidate = context.candidate(_state(context, arrays, "warmup.interim"))
-        n = int(candidate.state.n[0])
-        require(n == one.count, f"array warmup.interim.n counts {n} events, but the buffer holds {one.count}")
-        provisional = ProvisionalMixture.from_arrays(arrays, candidate, encoder)
-    rescaling = None
-    if "warmup.rescaling" in arrays:
-        n_scaling, began = array_of(arrays, "warmup.rescaling", "int64", (2,), least=1.0, most=one.count).tolist()
-        require(n_scaling <= began, f"array warmup.rescaling holds {n_scaling} rows, but began with {began}")
-        rescaling = Rescaling(n_scaling, began)
-    return WarmUp(one, provisional, search, n_rejected, cost, replay_began, rescaling=rescaling)
 
 
-def _portfolio(context: Context, arrays: Mapping[str, AnyArray], state: MMState) -> Portfolio | None:
-    options = context.options
-    if not options.has_portfolio:
-        return None
-    portfolio = Portfolio.from_arrays(
-        context.family,
-        options.bound,
-        arrays,
-        n=int(state.n[0]),
-        n_outputs=context.targets.n_outputs,
-        p_w=context.encoder.gate_width,
-        p_v=context.encoder.expert_width,
-        most_experts=options.most_experts,
-        curved=options.curved if options.has_curved else "off",
-        refits=options.has_refits,
-    )
-    if portfolio.growing is not None:
-        encoder = context.encoder
-        width = arrays[f"{PREFIX}growing.X"].shape[1]
-        n_fields = len(encoder.fields)
-        require(width <= n_fields, f"array {PREFIX}growing.X has {width} columns; the model has {n_fields} fields")
-        encoder.columns.check_rows(portfolio.growing.inputs(n_fields))
-    return portfolio
-
-
-def _state(context: Context, arrays: Mapping[str, AnyArray], prefix: str) -> MMState:
+def _state(context: Context, arrays: Mapping[str, AnyArray]) -> MMState:
     options, encoder = context.options, context.encoder
-    K = options.most_experts
-    if options.is_choosing:
-        n_found = len(array_of(arrays, f"{prefix}.masses", "float64", (None,)))
-        require(0 < n_found <= K, f"array {prefix}.masses is for {n_found} experts; 1 to {K} are possible")
-        K = n_found
+    most, K = options.most_experts, len(array_of(arrays, "state.masses", "float64", (None,)))
+    possible = {1, most} if not options.is_choosing else range(1, most + 1)
+    require(K in possible, f"array state.masses is for {K} experts; 1 to {most} are possible")
     return restored_state(
         arrays,
-        prefix,
+        "state",
         context.family,
         n_experts=K,
         n_outputs=context.targets.n_outputs,
@@ -249,6 +200,6 @@ def _may_be_saved(name: str, array: AnyArray) -> bool:
     """Return whether an array may be saved: it is finite, except for missing values in rows of events."""
     if array.dtype.kind != "f":
         return True
-    may_be_missing = {"warmup.X", "recent.X", f"{RESERVOIR}X", f"{lags.PREFIX}past", f"{PREFIX}growing.X"}
+    may_be_missing = {"recent.X", f"{RESERVOIR}X", f"{lags.PREFIX}past"}
     invalid = np.isinf(array) if name in may_be_missing else ~np.isfinite(array)
     return not invalid.any()

@@ -13,16 +13,16 @@ from streammoe.columns.encoder import Encoder
 from streammoe.columns.fitting import codes_in, fit_scaler, plausible_inputs, plausible_targets
 from streammoe.columns.kinds import ColumnKind, GivenKinds
 from streammoe.columns.layout import Layout
-from streammoe.columns.scaling import Scaler, come_from_a_running_scaler
-from streammoe.engine import em, mixture, warmup
-from streammoe.engine.cost import Shape
+from streammoe.columns.scaling import come_from_a_running_scaler
+from streammoe.engine import em, mixture, schedule
+from streammoe.engine.bound_mixture import BoundMixture
+from streammoe.engine.cost import Shape, row_cost_with_matrices
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.interruption import interruptible
-from streammoe.engine.jobs import Job
-from streammoe.engine.members.curved import MOST_FEATURES, Curved, terms_of
+from streammoe.engine.members import MOST_FEATURES, terms_of
 from streammoe.engine.mixture import Candidate
 from streammoe.engine.portfolio import Portfolio
-from streammoe.engine.recent import RecentEvents
+from streammoe.engine.recent import RecentEvents, capacity_for
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState
 from streammoe.kernels.state import LearningOptions
@@ -48,9 +48,9 @@ CODES_SHOW, CODES_END = 64, 200
 DISBELIEF = 1e-9
 """What remains of the weight of an event whose target is taken for an error; a weight of 0 would mark no event."""
 CURVED_FROM = 32
-"""Number of events of a warm-up from which on there is a curved companion."""
+"""Number of events from which on there is a member of products."""
 MANY_VALUES = 8
-"""Number of different values that a column must have had, at least, to be squared in a warm-up."""
+"""Number of different values that a column must have had, at least, to be squared."""
 SCALED = (-1, "scaled")
 """The entry of `Context.reported` that says so."""
 LOGGER = logging.getLogger("streammoe.estimators")
@@ -74,12 +74,11 @@ class Context(Noticed):
         encoder: encoder of events.
         lags: the memory of the last events, if they are features of the next one.
         detector: the drift detector, if there is one.
-        recent: the latest events, if the mixture is to be fitted again after a drift.
+        recent: the latest events, to which the mixture is fitted.
         reservoir: a sample of all events, if there is to be one; nothing that is learned depends on it.
         mean_weight: (1,) running mean of the weights of events, relative to which they count.
-        outliers: (1,) number of events since the warm-up that counted less, since they were far from their expert.
-        warmed_up_at: number of events learned when the warm-up was over, where this process has seen that.
-        is_replay: whether it is that of a replay, which no member joins.
+        outliers: (1,) number of events that counted less, since they were far from their expert.
+        warmed_up_at: number of events learned when the mixture was first fitted, where this process has seen that.
         reported: conditions of experts, and of the inputs, that were logged already; copies of a model share it.
     """
 
@@ -92,14 +91,12 @@ class Context(Noticed):
         self.lags = None if lags is None else LagMemory(lags)
         self.encoder = self.new_encoder()
         self.detector = None if options.drift is None else DriftDetector()
-        refits = options.drift is not None and options.has_portfolio
-        self.recent = RecentEvents() if refits else None
+        self.recent = RecentEvents()
         self.reservoir = Reservoir(options.reservoir, options.seed) if options.reservoir else None
         self.mean_weight = np.ones(1)
         self.outliers = np.zeros(1, dtype=np.int64)
         self.warmed_up_at = 0
         self.reported: set[tuple[int, str]] = set()
-        self.is_replay = False
 
     def copy(self, spare: Context | None = None) -> Context:
         """Return an independent copy; arrays of `spare` may be reused."""
@@ -108,7 +105,7 @@ class Context(Noticed):
         other.encoder = self.encoder.copy()
         other.lags = self.lags and self.lags.copy()
         other.detector = self.detector and self.detector.copy()
-        other.recent = self.recent and self.recent.copy()
+        other.recent = self.recent.copy()
         other.reservoir = self.reservoir and self.reservoir.copy(None if spare is None else spare.reservoir)
         other.mean_weight = self.mean_weight.copy()
         other.outliers = self.outliers.copy()
@@ -131,9 +128,17 @@ class Context(Noticed):
         return Shape(self.options.most_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
 
     @property
-    def has_provisional(self) -> bool:
-        """Whether mixtures are fitted before a warm-up ends: not one expert, nor before their number is selected."""
-        return self.options.most_experts > 1 and not self.options.is_choosing
+    def capacity(self) -> int:
+        """How many of the latest rows are kept."""
+        encoder, asked = self.encoder, self.options.warmup or 0
+        row_bytes = 8 * (len(encoder.fields) + encoder.n_outputs + 2)
+        row_work = row_cost_with_matrices(self.family, self.shape)
+        return capacity_for(encoder.n_expert_features, row_bytes, row_work, asked + asked // 2)
+
+    @property
+    def first_fit(self) -> int:
+        """The event count of the first fit."""
+        return schedule.first_fit(self.encoder.n_expert_features, self.capacity, self.options.warmup)
 
     # -- Mixtures ------------------------------------------------------------------------------------------------------
 
@@ -159,54 +164,47 @@ class Context(Noticed):
         residual = mixture.new_residual(self.family, state, n_outputs)
         return Candidate(state, residual, self.learning_options(len(state.masses)))
 
-    def portfolio(self, state: MMState, *, trusted: bool = False) -> Portfolio | None:
-        """Return the portfolio that begins with a mixture, see `Portfolio.of`; None if its average predicts alone."""
-        options = self.options
-        if not options.has_portfolio:
-            return None
-        return Portfolio.of(self.family, options.bound, state, trusted=trusted)
+    def blank_portfolio(self, X: FloatArray | None, *, is_trusted: bool = False) -> Portfolio:
+        """Return a portfolio of members that have learned nothing; `X` are the rows that set the scales, if known."""
+        family, n_outputs = self.family, self.targets.n_outputs
+        terms = self.curved_terms(X)
+        return Portfolio.blank(
+            family, self.options.bound, n_outputs, self.encoder.expert_width, terms, is_trusted=is_trusted
+        )
 
-    def curved_terms(self) -> IntArray | None:
-        """Return the features of the member of squares and products; None if there is nothing to multiply.
+    def curved_terms(self, X: FloatArray | None) -> IntArray | None:
+        """Return the features of the member of products, given the rows that set the scales, if they are known.
 
-        A late column that has no scale would make products that are enormous.
+        There are none before enough rows; nor of columns of few values, whose squares say little, or that have no scale
+        yet, which would make products that are enormous.
         """
         options, encoder = self.options, self.encoder
-        curved = encoder.held_features
+        if not options.has_curved or encoder.n_expert_features > MOST_FEATURES:
+            return None
+        if X is None:
+            curved = 1 + encoder.plan.numeric[:, 1]
+        elif len(X) >= CURVED_FROM:
+            curved = encoder.columns.varied_features(X, MANY_VALUES)
+        else:
+            return None
         if options.standardize:
             curved = curved[encoder.scaler.scale[curved - 1] != 1.0]
-        return terms_of(encoder.n_expert_features, curved) if options.has_curved else None
+        return terms_of(encoder.n_expert_features, curved)
 
-    def first_curved_terms(self, scaler: Scaler, X: FloatArray) -> IntArray | None:
-        """Return the features of the curved companion in a warm-up, given the rows X that set its scale.
+    def blank_mixture(self) -> MMState:
+        """Return the mixture before its first fit: one expert that has learned nothing."""
+        return self.random_start(1)
 
-        There are none before enough rows; nor of columns of few values, whose squares say little.
-        """
-        options, encoder = self.options, self.encoder
-        if not options.has_curved or len(X) < CURVED_FROM or encoder.n_expert_features > MOST_FEATURES:
-            return None
-        curved = encoder.columns.varied_features(X, MANY_VALUES)
-        return terms_of(encoder.n_expert_features, curved[scaler.scale[curved - 1] != 1.0])
+    def bound_mixture(self, state: MMState, steps: Steps) -> BoundMixture:
+        """Bind a mixture apart from the portfolio to the kernel that learns rows of features."""
+        return BoundMixture(self.family, self.candidate(state), steps, self.targets.n_outputs)
 
-    def curved(self, state: MMState) -> Curved | None:
-        """Return the member of squares and products that begins with a mixture, if there is to be one."""
-        options, terms = self.options, self.curved_terms()
-        if terms is None:
-            return None
-        return Curved.beginning(self.family, options.bound, state, terms, is_asked_for=options.curved == "on")
-
-    def awaits_curved(self, portfolio: Portfolio) -> bool:
-        """Return whether there is to be a member of squares and products, but never was one."""
-        if self.is_replay or not self.options.has_curved:
-            return False
-        return not portfolio.has_curved
-
-    def random_start(self) -> MMState:
-        """Return a state of random experts."""
+    def random_start(self, n_experts: int) -> MMState:
+        """Return a state of so many random experts; of one, that of its prior."""
         options = self.options
         return mixture.random_start(
             self.family,
-            n_experts=1 if options.is_choosing else options.most_experts,
+            n_experts=n_experts,
             p_w=self.encoder.gate_width,
             p_v=self.encoder.expert_width,
             n_outputs=self.targets.n_outputs,
@@ -302,30 +300,6 @@ class Context(Noticed):
             relative[i] = weights[i] / mean
         self.mean_weight[0] = mean
         return relative
-
-    def believed(self, Y: FloatArray, weights: FloatArray) -> FloatArray:
-        """Return the weights of rows to be learned, next to none where a target is taken for an error."""
-        if not self.doubts_targets:
-            return weights
-        errors = self.encoder.target_errors(Y)
-        return np.where(errors, DISBELIEF * weights, weights) if errors.any() else weights
-
-    def fit(self, buffer: em.Buffer, n_experts: int, *, restarts: int, brief: bool = False) -> Job[MMState]:
-        """Fit a mixture to buffered rows.
-
-        Raises:
-            UnsoundError: the fit is not finite.
-        """
-        return warmup.fit(
-            self.family,
-            buffer,
-            n_experts=n_experts,
-            n_outputs=self.targets.n_outputs,
-            restarts=restarts,
-            seed=self.options.seed,
-            options=self.learning_options(n_experts),
-            brief=brief,
-        )
 
     # -- A sample ------------------------------------------------------------------------------------------------------
 

@@ -1,17 +1,16 @@
-"""Batch fits: rows are buffered through the encoder as in a warm-up, then fitted all at once."""
+"""Batch fits: rows are gathered, then fitted all at once."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from streammoe.columns.fitting import fit_bounds
-from streammoe.engine import batch, em, mixture, model_selection, warmup
+from streammoe.engine import batch, em, mixture, model_selection, search
 from streammoe.engine.batch import Descent, Listener
 from streammoe.engine.jobs import Job, run_job
 from streammoe.engine.state import MMState
@@ -19,12 +18,13 @@ from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
 from streammoe.kernels.state import Prior
 from streammoe.model.context import Context
+from streammoe.model.gathering import gathered
 from streammoe.model.learner import Learner
-from streammoe.model.phases.streaming import Streaming
-from streammoe.model.phases.warmup import Empty, Gathering, empty_buffer
 from streammoe.model.predicting import score
 from streammoe.types import BoolArray, FloatArray
 
+RESTARTS = 5
+"""Starts of each kind of a batch fit."""
 LOGGER = logging.getLogger("streammoe.estimators")
 Run: TypeAlias = Callable[..., tuple[Descent, MMState]]
 """`streammoe.engine.batch.fit` with the method and its stopping rules bound."""
@@ -42,22 +42,6 @@ class Fitted(NamedTuple):
     """(n,) −log s(y|x) in the target's own units."""
     predictions: FloatArray
     """(n, Q) the regression function, or (n, M) class probabilities."""
-
-
-@contextmanager
-def gathering(learner: Learner) -> Iterator[None]:
-    """Only buffer rows learned within the block, however many, for `fit_gathered`."""
-    before, context = learner.phase, learner.context
-    learner.phase = Empty(is_gathering=True)
-    if isinstance(before, Streaming):
-        learner.phase = Gathering(empty_buffer(context), before)
-    learner.undo.forget()
-    try:
-        yield
-    finally:
-        if not isinstance(learner.phase, Streaming):
-            learner.phase = before
-        learner.undo.forget()
 
 
 def fit_gathered(
@@ -83,9 +67,9 @@ def fit_gathered(
         UnsoundError: the fit is not finite.
     """
     phase, context = learner.phase, learner.context
-    if not isinstance(phase, Gathering) or not phase.one.count:
+    X, Y, weights = gathered(learner)
+    if not len(X):
         raise ConfigError("fit: got no row with a target and a weight above 0; give at least one")
-    X, Y, weights = phase.one.rows()
     if from_model:
         fit_bounds(context.encoder, X, Y, joining=True)
     else:
@@ -136,9 +120,9 @@ def _refit(context: Context, buffer: em.Buffer, n_experts: int, run: Run) -> Job
     options = context.options
     rng = np.random.default_rng(options.seed)
     steps = context.learning_options(n_experts)
-    problem = yield from warmup.with_own_prior(context.family, buffer, context.targets.n_outputs, steps)
-    searched = warmup.without_outliers(problem)
-    starts = yield from warmup.best_starts(searched, n_experts, options.warmup.restarts, rng)
+    problem = yield from search.with_own_prior(context.family, buffer, context.targets.n_outputs, steps)
+    searched = search.without_outliers(problem)
+    starts = yield from search.best_starts(searched, n_experts, RESTARTS, rng)
     return run(problem, starts.thetas, folds=starts.folds if searched is problem else None)
 
 
@@ -165,7 +149,7 @@ def _choose(context: Context, buffer: em.Buffer, run: Run) -> Job[tuple[Descent,
 def at_the_model(context: Context, leader: mixture.Candidate, buffer: em.Buffer) -> tuple[em.Em, Sequence[Parameters]]:
     """Return EM on rows under the prior of a model, and the one start that it is itself."""
     state, _, options = leader
-    strength = max(context.options.prior_strength, warmup.LEAST_STRENGTH)
+    strength = max(context.options.prior_strength, search.LEAST_STRENGTH)
     problem = em.Em(context.family, buffer, prior_of(state, strength, options.variance_floor), options)
     return problem, [Parameters(state.average_gate, state.average_experts, state.average_variances)]
 

@@ -21,10 +21,9 @@ from streammoe.kernels.event import UNSOUND, UNUSUAL
 from streammoe.model.bound import Bound, Row
 from streammoe.model.checks import event_weight, names_in
 from streammoe.model.context import Context
-from streammoe.model.phases.contract import Phase
-from streammoe.model.phases.streaming import Streaming
-from streammoe.model.phases.warmup import Empty
+from streammoe.model.phase import Phase
 from streammoe.model.size import excess
+from streammoe.model.streaming import Empty, Streaming
 from streammoe.model.tables import Events, Texts
 from streammoe.model.targets import Targets
 from streammoe.model.undo import Notes, Undo, poison_error
@@ -80,7 +79,7 @@ class Learner:
 
     @property
     def n(self) -> int:
-        """Events learned, those in a buffer included."""
+        """Events learned."""
         return self.phase.n
 
     @property
@@ -95,8 +94,9 @@ class Learner:
 
     @property
     def state(self) -> MMState | None:
-        """The state of the mixture that serves; None before there is one."""
-        return None if self.phase.leader is None else self.phase.leader.state
+        """The state of the mixture; None before its first fit."""
+        leader = self.phase.leader
+        return leader.state if leader is not None and self.phase.is_fitted else None
 
     @property
     def n_experts(self) -> int:
@@ -198,7 +198,6 @@ class Learner:
         try:
             if context.reservoir is not None:
                 context.reservoir.add_one(bound.row, target, weight)
-            bound.grow()
             if found and isinstance(phase, Streaming):
                 phase.react(context, found, bound)
                 self._noting = None
@@ -250,9 +249,10 @@ class Learner:
             rows = slice(start, stop)
             runs.append(phase.learn(context, X[rows], Y[rows], weights[rows], traced=traced))
             if stop > 0 and learned[stop - 1] >= before + room:
-                self.phase = phase.on_due(context).begin(context)
-                if phase.leader is None and self.phase.leader is not None:
-                    context.warmed_up_at = self.phase.n
+                was_fitted = phase.is_fitted
+                phase.on_due(context)
+                if phase.is_fitted and not was_fitted:
+                    context.warmed_up_at = phase.n
                 if phase.refits:
                     self.undo.expire()
                 before = int(learned[stop - 1])
@@ -351,11 +351,7 @@ class Learner:
 
     def start(self, state: MMState) -> None:
         """Continue from a state that was fitted or given, which predicts as it is until events speak against it."""
-        context = self.context
-        portfolio, curved = context.portfolio(state, trusted=True), context.curved(state)
-        if portfolio is not None and curved is not None:
-            portfolio.admit(curved, trusted=False)
-        self.phase = Streaming(context.candidate(state), portfolio)
+        self.phase = Streaming.given(self.context, state)
 
     def set_columns(
         self, names: Sequence[Any], kinds: Sequence[ColumnKind] | None = None, awaited: Sequence[Any] = ()

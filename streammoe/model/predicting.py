@@ -9,9 +9,8 @@ import numpy as np
 
 from streammoe.engine import mixture, portfolio
 from streammoe.model.learner import Learner
-from streammoe.model.phases.contract import Served
-from streammoe.model.phases.provisional import in_units
-from streammoe.model.phases.streaming import Streaming
+from streammoe.model.phase import in_units
+from streammoe.model.streaming import Streaming
 from streammoe.model.tables import Table, raw_rows
 from streammoe.types import FloatArray
 
@@ -21,44 +20,29 @@ def score(
 ) -> tuple[mixture.Scores, FloatArray]:
     """Score raw rows, and return their responsibilities, or without targets the gate's probabilities."""
     context = learner.context
-    served = learner.phase.served(context)
+    served, encoder = learner.phase.served(context), context.encoder
     if not served.members:
         losses = np.full(len(X), np.nan)
         return mixture.Scores(losses, context.targets.blank(len(X)), mixture.no_trace()), np.empty((len(X), 0))
-    scores, responsibilities = _scored(learner, served, X, Y, traced=traced)
-    if served.point is not None:
-        near, _ = _scored(learner, served.point, X, None)
-        scores = scores._replace(predictions=near.predictions)
-    if context.family.is_metric:
-        # A prediction is held to the targets seen; a density is what it is.
-        context.encoder.hold_predictions(scores.predictions)
-    return scores, responsibilities
-
-
-def _scored(
-    learner: Learner, served: Served, X: FloatArray, Y: FloatArray | None, *, traced: bool = False
-) -> tuple[mixture.Scores, FloatArray]:
-    """Score raw rows by what predicts, in the targets' own units."""
-    context = learner.context
-    members, trust, encoder, means, _ = served
     # Prediction never raises on range: values too large for their powers are clipped.
     X = encoder.bounded(X)
     W, R, unheld = encoder.designs(*encoder.hold(X))
     scaler = encoder.scaler
-    Z = None if Y is None else (Y - scaler.target_center) / scaler.target_scale
     scores, responsibilities = portfolio.score(
         context.family,
-        members,
-        trust,
+        *served,
         W,
         R,
-        Z,
+        None if Y is None else (Y - scaler.target_center) / scaler.target_scale,
         unheld=unheld,
         n_outputs=context.targets.n_outputs,
-        means=means,
         traced=traced,
     )
-    return in_units(scores, scaler), responsibilities
+    scores = in_units(scores, scaler)
+    if context.family.is_metric:
+        # A prediction is held to the targets seen; a density is what it is.
+        encoder.hold_predictions(scores.predictions)
+    return scores, responsibilities
 
 
 def predict_one(learner: Learner, x: Mapping[Any, Any]) -> Any:
@@ -81,7 +65,7 @@ def distribution_one(learner: Learner, x: Mapping[Any, Any]) -> Any:
     served = learner.phase.served(learner.context)
     variances = [member.theta.variances for member in served.members]
     within = np.concatenate(variances) if variances else None
-    return learner.targets.distribution(scores.trace, within, served.encoder.scaler.target_scale)
+    return learner.targets.distribution(scores.trace, within, learner.encoder.scaler.target_scale)
 
 
 def gate_one(learner: Learner, x: Mapping[Any, Any]) -> FloatArray:

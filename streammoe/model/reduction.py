@@ -12,6 +12,7 @@ from streammoe.columns.fitting import join_ranges
 from streammoe.columns.layout import UNPLACED
 from streammoe.columns.scaling import Scaler, identity_scaler
 from streammoe.engine import mixture
+from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.engine.reduction import (
     Classes,
     GatePrior,
@@ -28,8 +29,8 @@ from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
 from streammoe.model.common_rows import fill_reservoir, outputs_of, translated
 from streammoe.model.learner import Learner
-from streammoe.model.phases.streaming import Streaming
 from streammoe.model.refinement import have_forgotten, refined
+from streammoe.model.streaming import Streaming
 from streammoe.text import some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
 
@@ -54,38 +55,29 @@ def signature(learner: Learner) -> tuple[float, ...]:
 
 
 def mixture_parameters(learner: Learner) -> Parameters | None:
-    """Return the parameters by which a learner's mixture predicts best; None in a warm-up.
+    """Return the parameters by which a learner's mixture predicts best; None before its first fit.
 
-    Of a portfolio these are the average's, the latest or the refitted ones, whichever is trusted most.
+    Of a portfolio these are the average's, those of the last fit or the latest ones, whichever are trusted most.
     """
-    leader = learner.phase.leader
-    if leader is None:
+    phase, state = learner.phase, learner.state
+    if state is None:
         return None
-    phase = learner.phase
-    portfolio = phase.portfolio if isinstance(phase, Streaming) else None
-    if portfolio is None:
-        return mixture.served_parameters(leader.state)
-    if portfolio.best_mixture is not None:
-        return portfolio.best_mixture.theta
-    average, latest = portfolio.weights[:2]
-    state = leader.state
-    return (
-        mixture.served_parameters(state)
-        if average >= latest
-        else Parameters(state.gate, state.experts, state.variances)
-    )
+    if not isinstance(phase, Streaming) or phase.portfolio is None:
+        return mixture.served_parameters(state)
+    trust = phase.portfolio.trust.weights[: len(OF_MIXTURE)]
+    return phase.portfolio.predictors(state, phase.fitted)[int(trust.argmax())].theta
 
 
 def check_alike(learners: Sequence[Learner], names: Sequence[str]) -> None:
     """Check that models can become one.
 
     Raises:
-        ConfigError: a model is in its warm-up, or has other columns, outputs or features than the first.
+        ConfigError: a model's mixture was not fitted yet, or it has other columns, outputs or features than the first.
     """
     problems = []
     first = learners[0]
     for name, learner in zip(names, learners, strict=True):
-        if learner.phase.leader is None:
+        if learner.state is None:
             problems.append(f"{name}: its warm-up is not over ({learner.n:,} events so far); leave it out until then")
             continue
         problems += [f"{name}: {problem}" for problem in _differences(first, learner, names[0])]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from streammoe.bounds import MAX_BUFFER_BYTES, MAX_STATE_BYTES, buffer_bytes, model_bytes
 from streammoe.columns.layout import Additions, padded
-from streammoe.engine.members.curved import MOST_FEATURES
-from streammoe.engine.portfolio import SINGLE
+from streammoe.engine.members import KINDS, MOST_FEATURES
 from streammoe.model.context import Context
 
 
@@ -20,7 +19,7 @@ def excess(context: Context, additions: Additions) -> str | None:
             f"{size / 2**30:,.1f} GiB, and {MAX_STATE_BYTES >> 30} GiB is the most: give fewer features or levels "
             "(max_levels), or lower degree, gate_degree or n_experts"
         )
-    buffers = {"warmup": options.warmup.size or 0, "reservoir": options.reservoir}
+    buffers = {"warmup": options.warmup or 0, "reservoir": options.reservoir}
     for name, rows in buffers.items():
         size = buffer_bytes(rows, p_w, p_v)
         if size > MAX_BUFFER_BYTES:
@@ -33,25 +32,9 @@ def excess(context: Context, additions: Additions) -> str | None:
 
 
 def _state_bytes(context: Context, gate_features: int, expert_features: int) -> int:
-    """Return the size of the largest state that a model of so many features has, in a warm-up or after it.
-
-    Buffered rows are not counted, nor what there is only for a while: the mixture of a fit until it takes over. The
-    one expert of a warm-up has a gate of its own features.
-    """
+    """Return the size of the largest state that a model of so many features has; rows that are kept are not counted."""
     options, p_w, p_v = context.options, padded(gate_features), padded(expert_features)
-    n_rows, is_portfolio = context.family.n_rows(context.targets.most_outputs), options.has_portfolio
+    n_rows = context.family.n_rows(context.targets.most_outputs)
     curved = model_bytes(1, n_rows, 0, MOST_FEATURES) if options.has_curved else 0
-    K = options.most_experts
-
-    def learning(n_alone: int) -> int:
-        return model_bytes(K + n_alone, n_rows, p_w, p_v)
-
-    if options.warmup.size == 0:  # no members on trial begin then
-        return learning(is_portfolio) + curved
-    streaming = learning(is_portfolio * (1 + len(SINGLE)))
-    warm_up = model_bytes(1, n_rows, p_v, p_v)
-    if is_portfolio:
-        warm_up += model_bytes(1, n_rows, 0, p_v)
-    if context.has_provisional:
-        warm_up += learning(0)
-    return max(streaming, warm_up) + curved
+    n_singles = options.has_portfolio * sum(kind.sees == "all" for kind in KINDS)
+    return model_bytes(options.most_experts + n_singles, n_rows, p_w, p_v) + curved

@@ -36,13 +36,13 @@ from streammoe import batch
 from streammoe.batch import Fit, Listener, Plan
 from streammoe.engine.em import Buffer
 from streammoe.engine.interruption import LOOK_SECONDS, FitCancelled, is_cancelled, uncancellable
+from streammoe.engine.search import LONG_ROUNDS, ample_size
 from streammoe.engine.state import UnsoundError
-from streammoe.engine.warmup import LONG_ROUNDS, ample_size
 from streammoe.errors import ConfigError, SourceError, not_installed
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.experts.on_sums import Sums
 from streammoe.model.checks import is_whole
-from streammoe.model.phases.warmup import Rows, joined_rows
+from streammoe.model.gathering import Rows, gathered, gathering, joined_rows
 from streammoe.persistence import format as checkpoint_format
 from streammoe.scaleout import fitting, partitioned
 from streammoe.scaleout.partitioned import Parts, Step
@@ -385,13 +385,13 @@ def _result(future: Future[Any]) -> Any:
 def _read(reader: Reader, state: bytes, part: Any, at: int) -> tuple[bytes, tuple[AnyArray, ...], tuple[Any, ...]]:
     """Read a part into a model; return the model after it, the rows, and the parts of its summary."""
     model = _restored(state)
-    with _taken_down() as records, fitting.collecting(model.learner):
+    with _taken_down() as records, gathering(model.learner):
         try:
             outcome = reader(model, part)
         except Exception as error:
             error.add_note(f"in part {at} of the data")
             raise
-        rows = fitting.collected(model.learner)
+        rows = gathered(model.learner)
     log = [(record.name, record.levelno, record.getMessage()) for record in records]
     present = (~np.isnan(rows.X)).sum(axis=0).astype(np.float64)
     return _bytes_of(model), tuple(rows), (len(rows.X), present, outcome, log)

@@ -7,9 +7,7 @@ of that column, and nothing else.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -20,21 +18,18 @@ from streammoe.columns.encoder import Encoder
 from streammoe.columns.fitting import fit_scaler
 from streammoe.columns.ranges import Bounds, limits_of
 from streammoe.columns.scaling import identity_scaler
-from streammoe.engine import batch, em, mixture, warmup
+from streammoe.engine import batch, em, search
 from streammoe.engine.batch import Descent, Listener
 from streammoe.experts import Parameters
 from streammoe.experts.on_sums import Sums
 from streammoe.kernels.state import LearningOptions, Prior
-from streammoe.model.context import Context, Moves
 from streammoe.model.fitting import at_the_model, from_warmup, prior_of, warn_of_want
+from streammoe.model.gathering import Rows
 from streammoe.model.learner import Learner
-from streammoe.model.phases.contract import Phase, Served
-from streammoe.model.phases.streaming import Streaming
-from streammoe.model.phases.warmup import Empty, Rows, joined_rows
 from streammoe.model.predicting import score
 from streammoe.scaleout import partitioned
 from streammoe.scaleout.partitioned import PartitionedEm, Parts
-from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
+from streammoe.types import BoolArray, FloatArray, IntArray
 
 
 class Frozen(NamedTuple):
@@ -59,92 +54,6 @@ class Start(NamedTuple):
     theta: Parameters
     prior: Prior
     options: LearningOptions
-
-
-class Collecting(Phase):
-    """The phase in which rows are only put aside, to be fitted elsewhere.
-
-    Attributes:
-        before: the phase that serves in the meantime, if there is a mixture.
-    """
-
-    weighs_events = False
-
-    def __init__(self, before: Streaming | None = None, rows: Sequence[Rows] = ()) -> None:
-        self.before = before
-        self._rows = list(rows)
-        if before is not None:
-            self.leader = before.leader
-
-    @property
-    def n(self) -> int:
-        return sum(len(each.X) for each in self._rows) if self.before is None else self.before.n
-
-    def next_due(self, context: Context) -> int:
-        return sys.maxsize
-
-    def on_due(self, context: Context) -> Phase:
-        return self
-
-    def learn(
-        self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
-    ) -> mixture.Scores:
-        """Put the rows aside that have a target; nothing is predicted."""
-        kept = ~np.isnan(Y[:, 0])
-        self._rows.append(Rows(X[kept], Y[kept], weights[kept]))
-        predictions = np.full((len(X), context.targets.n_outputs), np.nan)
-        return mixture.Scores(np.full(len(X), np.nan), predictions, mixture.blank_trace(len(X) if traced else 0))
-
-    def rows(self, context: Context) -> Rows:
-        """Return the rows put aside, with all fields that there are now."""
-        return joined_rows(self._rows, len(context.encoder.fields), context.family.n_targets(context.targets.n_outputs))
-
-    def served(self, context: Context) -> Served:
-        return Served([], np.empty(0), context.encoder) if self.before is None else self.before.served(context)
-
-    def widen(self, context: Context, moves: Moves) -> None:
-        if self.before is not None:
-            self.before.widen(context, moves)
-            self.leader = self.before.leader
-
-    def add_class(self, context: Context, rng: np.random.Generator) -> None:
-        if self.before is not None:
-            self.before.add_class(context, rng)
-            self.leader = self.before.leader
-
-    def arrays(self) -> dict[str, AnyArray]:
-        return {}
-
-    def copy(self, spare: Phase | None = None) -> Collecting:
-        return Collecting(self.before and self.before.copy(), self._rows)
-
-    def is_finite(self) -> bool:
-        return True
-
-
-@contextmanager
-def collecting(learner: Learner) -> Iterator[None]:
-    """Only put rows aside that are learned within the block, for `collected`; afterwards none were learned."""
-    before = learner.phase
-    learner.phase = Collecting(before if isinstance(before, Streaming) else None)
-    learner.undo.forget()
-    try:
-        yield
-    finally:
-        learner.phase = _after(learner)
-        learner.undo.forget()
-
-
-def _after(learner: Learner) -> Phase:
-    """Return the phase that goes on after `collecting`; columns and labels may have been added to it."""
-    phase = learner.phase
-    return phase.before if isinstance(phase, Collecting) and phase.before is not None else Empty()
-
-
-def collected(learner: Learner) -> Rows:
-    """Return the rows that were put aside within `collecting`."""
-    phase = learner.phase
-    return phase.rows(learner.context) if isinstance(phase, Collecting) else joined_rows([], 0, 1)
 
 
 def frozen_columns(learner: Learner, X: FloatArray) -> Frozen:
@@ -214,7 +123,7 @@ def start_of(learner: Learner, sample: Rows, *, from_model: bool, rounds: int, t
     run = partial(batch.fit, method="em", rounds=rounds, tolerance=tolerance)
     descent, state = from_warmup(context, buffer, run)
     options = context.learning_options(len(state.masses))
-    strength = max(context.options.prior_strength, warmup.LEAST_STRENGTH)
+    strength = max(context.options.prior_strength, search.LEAST_STRENGTH)
     return Start(descent.theta, prior_of(state, strength, options.variance_floor), options)
 
 

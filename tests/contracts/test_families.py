@@ -18,7 +18,6 @@ from streammoe.engine.em import Buffer, Em, one_expert_prior
 from streammoe.engine.gradient import gradient, moved
 from streammoe.engine.jobs import run_job
 from streammoe.experts import Family, Parameters, families
-from streammoe.options import WarmUp
 from streammoe.reduction import reduce
 from streammoe.schedules import Power
 
@@ -32,7 +31,7 @@ LABELS = ("c0", "c1", "c2", "c3")
 def brief_fits():
     """Let warm-ups end with few starts and rounds: the contract does not ask how good a fit is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streammoe.engine.warmup.WORK_LIMIT", 0.0)
+        patch.setattr("streammoe.engine.search.WORK_LIMIT", 0.0)
         yield
 
 
@@ -74,7 +73,7 @@ class Sample:
         return np.ascontiguousarray(y.reshape(len(y), -1))
 
     def learned(self, X, y, bound="tight", **more):
-        given = {"warmup": WarmUp(WARM_UP, restarts=1), "standardize": False, **self.arguments, **more}
+        given = {"warmup": WARM_UP, "standardize": False, **self.arguments, **more}
         model = self.kind(3, bound=bound, **given)
         model.learn_array(X, y)
         return model
@@ -188,9 +187,9 @@ def test_one_model_is_reduced_to_itself(sample):
     X, y = sample.events(N, 18)
     model = sample.learned(X, y, serve="polyak")
     reduced = reduce([model], support=X)
-    assert_close({"": sample.predictions(reduced, X)}, {"": sample.predictions(model, X)}, rtol=1e-6)
+    assert_close({"": sample.predictions(reduced, X)}, {"": sample.predictions(model, X)}, rtol=1e-5)
     losses = {"": reduced.log_likelihood_array(X, y)}
-    assert_close(losses, {"": model.log_likelihood_array(X, y)}, rtol=1e-6)
+    assert_close(losses, {"": model.log_likelihood_array(X, y)}, rtol=1e-5)
     assert reduced.n == model.n
     reduced.learn_array(X, y)
     assert reduced.is_finite()

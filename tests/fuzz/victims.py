@@ -76,7 +76,7 @@ class Victim:
 
 def victims(folder):
     """A daemon of each kind."""
-    few = "n_experts = 2, warmup.size = 30, warmup.restarts = 1"
+    few = "n_experts = 2, warmup = 30"
     yield Victim("regressor", folder, f"model = {{ {few} }}")
     yield Victim("warming-up", folder, "model = { n_experts = 2, warmup = 500 }")
     yield Victim("classifier", folder, f'model = {{ kind = "classifier", {few} }}', target="label")

@@ -34,8 +34,7 @@ RATE, MORE = 300, 500
 COMMITTED = {"isolation_level": "read_committed"}
 SETTINGS = {
     "model.n_experts": 2,
-    "model.warmup.size": 100,
-    "model.warmup.restarts": 1,
+    "model.warmup": 100,
     "checkpoint.every_events": 500,
     "checkpoint.every_seconds": 0.5,
 }

@@ -50,7 +50,7 @@ OFTEN = {"checkpoint.every_events": 300, "checkpoint.every_seconds": 0.2, "sourc
 RATE, MOST = 250, 60_000
 """Events a second, and so many that a slow machine does not come to their end."""
 DELAY = 40
-MIXTURE = {"model.n_experts": 2, "model.warmup.size": 100, "model.warmup.restarts": 1}
+MIXTURE = {"model.n_experts": 2, "model.warmup": 100}
 LEAST_SQUARES = {
     "model.n_experts": 1,
     "model.prior_strength": 0.0,

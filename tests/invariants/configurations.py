@@ -9,7 +9,7 @@ from allpairspy import AllPairs
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 from streammoe.distributions import Gaussian
-from streammoe.options import Auto, Lags, WarmUp
+from streammoe.options import Auto, Lags
 
 N, LATE_COLUMN, LATE_LABELS, CHANGE = 260, 57, (25, 118), 170
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -19,11 +19,11 @@ TARGETS = {MoERegressor: ("y0",), MoEMultiTargetRegressor: ("y0", "y1"), MoEClas
 class Configuration(NamedTuple):
     kind: type
     arguments: dict[str, Any]
-    also: frozenset[str] = frozenset()
-    """What else it has to reach."""
+    reaches: frozenset[str] = frozenset()
+    """What has to happen to it amid the stream, or its script would say nothing of that."""
 
     def new(self):
-        given = {**self.arguments, "warmup": WarmUp(self.arguments["warmup"], restarts=1)}
+        given = dict(self.arguments)
         if given["n_experts"] == "auto":
             given["n_experts"] = Auto(3)
         return self.kind(**given)
@@ -36,15 +36,6 @@ class Configuration(NamedTuple):
     def is_fragile(self):
         """Whether values in range would leave no finite model; classes take them, since weights are relative."""
         return self.arguments.get("range_factor") == 0.0 and self.kind is not MoEClassifier
-
-    @property
-    def reaches(self):
-        """What has to happen to it amid the stream, or its script would say nothing of that."""
-        given = self.arguments
-        found = {"interim"} if given["warmup"] == 150 and given["n_experts"] == 2 else set()
-        # Longer steps may follow the change before it is found.
-        is_found = given.get("drift") == "page_hinkley" and given["warmup"] < 150 and given.get("schedule") is None
-        return found | self.also | ({"drift"} if is_found else set())
 
     def __str__(self):
         given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items() if name not in ALWAYS)
@@ -63,7 +54,7 @@ MODELS = {
 OPTIONS = {
     "model": list(MODELS),
     "n_experts": [2, "auto", 1],
-    "warmup": [30, 150, 0],
+    "warmup": [30, None, 0],
     "averaging": ["polyak", "exponential", "decay"],
     "serve": ["portfolio", "polyak"],
     "top_k": [None, 1],
@@ -74,19 +65,14 @@ OPTIONS = {
     "schedule": [None, schedules.Constant(0.05)],
     "lags": [None, 3, Lags(2, ("a", "late"))],
     "curved": ["auto", "on", "off"],
-    "refits": [True, False],
     "hold": [True, False],
 }
 
 
-USUAL = [
-    ("gaussian", 30, {"rescaling", "growing"}),
-    ("gaussian", 150, {"rescaling", "curved", "resting"}),
-    ("several, full", 30, {"rescaling", "growing"}),
-    ("classifier", 30, {"rescaling", "growing", "refitted"}),
-    ("classifier", 150, {"rescaling", "curved", "resting"}),
-]
-"""Models with defaults, their warm-ups, and what happens to them: fits on the way, members that leave and come back."""
+USUAL = [("gaussian", 30), ("gaussian", None), ("several, full", 30), ("classifier", 30), ("classifier", None)]
+"""Models with defaults, and their first fits."""
+HAPPENS = frozenset({"scaling", "fitting", "settled", "curved", "resting"})
+"""What happens to them: new scales, fits with new scales or without, and a member that comes and rests."""
 
 
 def can_be(row):
@@ -102,10 +88,11 @@ def can_be(row):
 def configurations():
     """Models with defaults, any two options together, and models that a single event in range can spoil."""
     found = []
-    for name, warmup, also in USUAL:
+    for name, warmup in USUAL:
         kind, arguments = MODELS[name]
         given = {"n_experts": 2, "warmup": warmup, "drift": "page_hinkley"}
-        found.append(Configuration(kind, {**ALWAYS, **arguments, **given}, frozenset(also)))
+        reaches = HAPPENS | {"drift"} if kind is not MoEClassifier and warmup else HAPPENS
+        found.append(Configuration(kind, {**ALWAYS, **arguments, **given}, reaches))
     for row in AllPairs(list(OPTIONS.values()), filter_func=can_be):
         chosen = dict(zip(OPTIONS, row, strict=True))
         kind, arguments = MODELS[chosen.pop("model")]
@@ -122,7 +109,7 @@ def configurations():
     for name, more in (
         ("gaussian", {"n_experts": 2, "warmup": 40, "drift": "page_hinkley", "lags": 2}),
         ("gaussian", {"n_experts": "auto", "warmup": 40, "drift": "page_hinkley"}),
-        ("several, full", {"n_experts": 2, "warmup": 150}),
+        ("several, full", {"n_experts": 2, "warmup": None}),
         ("classifier", {"n_experts": 2, "warmup": 40}),
     ):
         kind, arguments = MODELS[name]

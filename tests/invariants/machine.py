@@ -74,24 +74,15 @@ def script(at, seed):
                 break
             place = rng.randrange(n)
             odd = rng.choice(BAD[what] if sort == "bad" else IDLE[what]) if sort else None
-            if sort == "bad" and configuration.is_fragile and not is_warming_up(configuration, learned + place):
+            if sort == "bad" and configuration.is_fragile and learned + place >= SCALED:
                 odd = rng.choice([odd, "huge"])
             steps.append(Step(what, n, odd, place))
             learned += n
     return steps
 
 
-SPREAD = 70
-"""Events over which the fit that ends a warm-up may be spread."""
-
-
-SCALED = 4
-"""Events after which inputs say something of a number; before, the mean predicts."""
-
-
-def is_warming_up(configuration, n):
-    """Whether what is huge may be taken: by the one expert of a classifier, or by a mean, which predict at first."""
-    return n < (configuration.arguments["warmup"] + SPREAD if configuration.kind is MoEClassifier else SCALED)
+SCALED = 12
+"""Events after which inputs say something of a number, at the latest; before, the mean predicts."""
 
 
 # --- the twin -------------------------------------------------------------------------------------------------------
@@ -130,16 +121,15 @@ def twin_of(at):
 
 def happening(model):
     """What a stream should reach."""
-    arrays, members = model.arrays(), model.member_weights
-    portfolio = getattr(model.learner.phase, "portfolio", None)
+    phase = model.learner.phase
+    fit, portfolio = getattr(phase, "fit", None), getattr(phase, "portfolio", None)
     said = {
         "drift": model.drifts,
-        "interim": model.is_warming_up and "warmup.totals" in arrays,
-        "rescaling": np.any(arrays.get("warmup.rescaling", 0)),
-        "growing": portfolio is not None and portfolio.growing is not None and portfolio.growing.began,
+        "scaling": fit is not None and not fit.plan.is_fitting,
+        "fitting": fit is not None and fit.plan.is_fitting,
+        "settled": fit is not None and not fit.plan.is_scaling,
         "resting": portfolio is not None and portfolio.resting is not None,
-        "refitted": "refitted" in members,
-        "curved": "curved" in members,
+        "curved": "curved" in model.member_weights,
     }
     return {what for what, happens in said.items() if happens}
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from streammoe.engine.cost import row_cost
 from tests.invariants.configurations import CONFIGURATIONS, USUAL
 from tests.invariants.machine import check, script, twin_of
 
@@ -12,24 +11,24 @@ def small_counts():
     """What is due after thousands of events is due after some dozens."""
     with pytest.MonkeyPatch.context() as patch:
         for place, value in {
-            "model.phases.streaming.FIRST_LOOK": 32,
-            "model.phases.streaming.KEEP_EVERY": 32,
-            "model.phases.provisional.FIRST_FIT": 40,
+            "model.streaming.FIRST_LOOK": 32,
+            "model.streaming.KEEP_EVERY": 32,
             "engine.portfolio.REVIEW_EVERY": 32,
-            # The curved member leaves whatever it is worth, and comes back.
-            "engine.members.curved.NEGLIGIBLE": 1.0,
-            "engine.members.curved.GROWTH": 1,
+            # The member of products rests whatever it is worth, and comes back.
+            "engine.members.NEGLIGIBLE": 1.0,
+            "engine.members.GROWTH": 1,
             "engine.portfolio.TRUSTED": 1.1,
-            "engine.warmup.RARENESS": 0.0,
             "engine.drift.BLOCK": 8,
             "engine.drift.CALIBRATION": 3,
             "engine.drift.TOLERANCE": 0.1,
             "engine.drift.THRESHOLD": 1.0,
+            # Scales stay as they are from the third fit on, and each fit is spread over as many events as it may be.
+            "engine.schedule.SETTLED": 100,
+            "model.fits.RANGED_AT": 100,
+            "model.fits.AT_ONCE": 1e3,
+            "model.fits.PART": 2,
         }.items():
             patch.setattr(f"streammoe.{place}", value)
-        # A fit and a new scale are spread over some dozens of events.
-        patch.setattr("streammoe.engine.warmup.pace", lambda family, shape, n: 30.0 * n * row_cost(family, shape))
-        patch.setattr("streammoe.engine.warmup.relearned_rows", lambda *_: 4)
         yield
     twin_of.cache_clear()
 

@@ -14,7 +14,6 @@ from streammoe.daemon.reload import Reload
 from streammoe.daemon.signals import HangupFlag, StopFlag
 from streammoe.errors import RetriableCheckpointError
 from streammoe.estimators import MoERegressor
-from streammoe.options import WarmUp
 from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
@@ -44,7 +43,7 @@ def _jump(on_jump, every_events=50):
         tables = {
             "source": {"kind": "file", "path": str(folder / "events.jsonl"), "block_bytes": 4096},
             "schema": {"target": "y"},
-            "model": {"n_experts": 2, "warmup": {"size": 100, "restarts": 1}, "schedule": schedule},
+            "model": {"n_experts": 2, "warmup": 100, "schedule": schedule},
             "checkpoint": {"dir": str(folder / "state"), "every_events": every_events, "every_seconds": 1e9},
             "metrics": {"enabled": False},
             "guard": {"on_jump": on_jump},
@@ -133,7 +132,7 @@ def _global(*, damaged=False, back=False, **arguments):
 
     def follow(folder):
         rows = np.random.default_rng(0).normal(size=(60, 3))
-        model = MoERegressor(2, **{"warmup": WarmUp(20, restarts=1), **arguments})
+        model = MoERegressor(2, **{"warmup": 20, **arguments})
         model.learn_array(rows[:, :2], rows[:, 2], feature_names=["a", "b"])
         shared = CheckpointStore(folder / "shared")
         shared.folder.mkdir()

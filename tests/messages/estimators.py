@@ -13,7 +13,7 @@ from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batc
 from streammoe.columns.encoder import Encoder
 from streammoe.columns.kinds import GivenKinds
 from streammoe.distributions import Gaussian, Laplace, StudentT
-from streammoe.options import Auto, Exponential, Lags, PageHinkley, WarmUp
+from streammoe.options import Auto, Exponential, Lags, PageHinkley
 from streammoe.schedules import Constant, Power
 from tests.unit import test_batch, test_distributions
 from tests.unit.estimators.damages import DAMAGES, learned, outputs, quiet, restored
@@ -53,12 +53,7 @@ def far_out(_):
     X = np.random.default_rng(0).normal(size=(300, 2))
     y = X[:, 0].copy()
     y[[3, 50]] = 1e10, -99_999.0
-    MoERegressor(2, warmup=WarmUp(200, restarts=1)).learn_array(X, y)
-
-
-def curved_too_early(_):
-    X = np.random.default_rng(0).normal(size=(1_100, 2))
-    MoERegressor(2, warmup=WarmUp(60, restarts=1), curved="on").learn_array(X, X[:, 0])
+    MoERegressor(2, warmup=200).learn_array(X, y)
 
 
 def from_parameters(change):
@@ -72,7 +67,7 @@ def from_parameters(change):
 
 def poisoned(_):
     """Learn values that are in range, and would leave no finite model."""
-    model = MoERegressor(2, warmup=WarmUp(20, restarts=1), degree=3, range_factor=0.0, prior_strength=0.0)
+    model = MoERegressor(2, warmup=20, degree=3, range_factor=0.0, hold=False, prior_strength=0.0)
     rows = np.random.default_rng(0).normal(size=(30, 2))
     with quiet():
         model.learn_array(rows, rows[:, 0])
@@ -128,7 +123,7 @@ def fitted(*rows, model=None, **given):
 @quiet()
 def worker(**arguments):
     """Return a model whose warm-up is over, to be reduced with others."""
-    model = MoERegressor(**{"n_experts": 2, "warmup": WarmUp(60, restarts=1), **arguments})
+    model = MoERegressor(**{"n_experts": 2, "warmup": 60, **arguments})
     model.learn_array(X_OF_WORKERS, np.abs(X_OF_WORKERS[:, 0]))
     return model
 
@@ -149,15 +144,13 @@ CASES = {
     # Columns
     "a scaler in front": scaled_before,
     "a code for missing values": with_codes,
-    "targets far out in a warm-up": far_out,
-    "squares asked for too early": curved_too_early,
+    "targets far out before a fit": far_out,
     # Arguments
     **dict(constructed()),
     "Auto, fewer than two": lambda _: Auto(1),
     "StudentT without a variance": lambda _: StudentT(2.0),
     "Exponential, a rate of 1": lambda _: Exponential(1.0),
     "PageHinkley, no event": lambda _: PageHinkley(0),
-    "WarmUp, both wrong": lambda _: WarmUp(-1, restarts=2.5),
     "Gaussian, another covariance": lambda _: Gaussian("banded"),
     "Gaussian, a tail too near": lambda _: Gaussian(tail=1.0),
     "a changed argument out of range": lambda _: MoERegressor().change("range_factor", -1.0),
@@ -172,7 +165,6 @@ CASES = {
     "MoERegressor, None": lambda _: MoERegressor(n_experts=None, expert=None),
     "MoEClassifier, more classes than max_classes": lambda _: MoEClassifier(classes=("a", "b", "c"), max_classes=2),
     "Laplace, an argument": lambda _: Laplace(0.5),
-    "WarmUp, an argument twice": lambda _: WarmUp(5, size=3),
     "several bounds": lambda _: MoEClassifier(n_experts=0, warmup=10**9, prior_strength=1e12, max_classes=1),
     "set_columns, there are some": lambda _: learned().set_columns(["a"]),
     "listed columns, too many": lambda _: MoERegressor().set_columns(wide(9000)),

@@ -39,7 +39,7 @@ _WRONG_FLAGS = (
     *("model.schedule={ kind = 'constant', gamma = 1.5 }", "model.schedule={ kind = 'power', beta = 1 }"),
     # Yes and no, and one of a few
     *("metrics.enabled=yes", "model.kind=tree", "model.averaging=all", "model.expert.df=1"),
-    *("model.expert={ kind = 'laplace', df = 3 }", "model.warmup.restarts=0", "source.kind=kafak"),
+    *("model.expert={ kind = 'laplace', df = 3 }", "model.warmup=-1", "source.kind=kafak"),
     *("source.format=xls", "source.header=[1, 2]", "predictions.kind=paper"),
     *("source.encoding=utf-16", "source.encoding=latin-99", 'source.comment="'),
     *("source.skip_lines=-1", "source.record=a..b"),

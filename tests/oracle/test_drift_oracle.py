@@ -7,14 +7,15 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 from streammoe.distributions import Gaussian
-from streammoe.options import Exponential, PageHinkley, WarmUp
+from streammoe.model import fits
+from streammoe.options import Exponential, PageHinkley
 from tests.oracle.drift import Steps
 from tests.oracle.literal import ALGORITHMS
 
 pytestmark = pytest.mark.slow
 
-CHANGE, WARMUP = 900, 100
-BASE = {"n_experts": 2, "warmup": WarmUp(WARMUP, restarts=1), "drift": PageHinkley(50)}
+CHANGE, WARMUP = 1600, 1000
+BASE = {"n_experts": 2, "warmup": WARMUP, "drift": PageHinkley(50)}
 BASE |= {"serve": "polyak", "hold": False}
 SERVED = ("gate", "experts", "variances")
 CASES = [
@@ -34,7 +35,7 @@ CASES = [
 def stream(kind, n):
     rng = np.random.default_rng(5)
     X = rng.normal(size=(n, 2))
-    side = np.where(np.arange(n) < CHANGE, 1.0, -1.0)
+    side = np.where(np.arange(n) < CHANGE, 1.0, -4.0)
     y = side * np.where(X[:, 0] > 0.0, 2.0 * X[:, 1], -X[:, 1]) + 0.1 * rng.normal(size=n)
     if kind is MoEClassifier:
         return X, (y > 0.0).astype(int)
@@ -54,9 +55,10 @@ def weight_of(averaging, rate, gamma, forgets):
 @pytest.mark.parametrize(
     ("kind", "family", "given"), CASES, ids=["default", "limited", "no average", "constant", "several", "classes"]
 )
-def test_steps_iterates_and_the_average_are_those_of_the_reference(kind, family, given):
+def test_steps_iterates_and_the_average_are_those_of_the_reference(kind, family, given, monkeypatch):
+    monkeypatch.setattr(fits, "AT_ONCE", 1e12)  # so that each fit is taken where it begins
     model = kind(**{**BASE, "standardize": False, **given})
-    begin, count = (WARMUP, 300) if model.drift is None else (CHANGE - 50, CHANGE + 400)
+    begin, count = (WARMUP, WARMUP + 200) if model.drift is None else (CHANGE - 50, CHANGE + 400)
     X, y = stream(kind, count)
     model.learn_array(X[:WARMUP], y[:WARMUP])
     parameters = sum(value.size for name, value in model.parameters().items() if name in SERVED)

@@ -1,10 +1,15 @@
 """The served portfolio, held to the formulas: what each member predicts, how they are mixed, and how trust moves."""
 
+import itertools
+
 import numpy as np
 import pytest
 
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
-from streammoe.engine.members.one_expert import STEP, merged
+from streammoe.engine.members import CURVED, KINDS
+from streammoe.engine.portfolio import OF_MIXTURE
+from streammoe.kernels import portfolio
 from tests.oracle.agreement import (
     FAMILIES,
     STEPS,
@@ -18,12 +23,14 @@ from tests.oracle.agreement import (
     start_of,
     stream,
 )
-from tests.oracle.literal import log_softmax, relative_weights
+from tests.oracle.literal import ALGORITHMS, log_softmax, relative_weights
 
 BURN_IN, COUNT = 400, 160
-KEPT, FLOOR = 0.998, 1e-8
-MOST, REMEMBERED = 3.0, 0.95
-CREDENCE, CERTAIN, ADVANTAGE = 0.5, 6.0, 6.0
+KEPT, FLOOR = portfolio.DISCOUNT, portfolio.LEAST_WEIGHT
+MOST, REMEMBERED, ENDLESS = portfolio.MOST, portfolio.REMEMBERED, portfolio.MOST_REMEMBERED
+SURE = 3.0
+"""Nats beyond which a class that is surely wrong counts less for a single expert."""
+CREDENCE, CERTAIN, ADVANTAGE = portfolio.CREDENCE, portfolio.CERTAIN, portfolio.ADVANTAGE
 
 
 class Trust:
@@ -40,25 +47,60 @@ class Trust:
         """Costs are those of an event in nats, times its weight; lead is added to the logarithms of the weights."""
         behind = costs - costs.min()
         logs = KEPT * np.log(self.weights) + lead - np.minimum(behind, MOST + self.surprise)
-        self.surprise = min(REMEMBERED * self.surprise + max(self.weights @ behind - MOST, 0.0), 100.0)
+        self.surprise = min(REMEMBERED * self.surprise + max(self.weights @ behind - MOST, 0.0), ENDLESS)
         trust = np.exp(logs - logs.max())
         floored = np.maximum(trust / trust.sum(), FLOOR)
         self.weights = floored / floored.sum()
 
 
-class LiteralPortfolio:
-    """The mixture's average, its latest iterate, and one expert, by their densities.
+def products(row):
+    """The features of the member of products, by the plain ones."""
+    return np.array([*row, *(a * b for a, b in itertools.combinations_with_replacement(row[1:], 2))])
+
+
+FEATURES = {"all": lambda row: row, "nothing": lambda row: row[:1], "products": products}
+
+
+class Single:
+    """One expert without gate; the first steps are those of a mean.
 
     Args:
-        mixture: the literal algorithm of the mixture.
-        one: that of the one expert.
+        kind: its row of the table of members.
+        state: arrays to begin with, by name.
+        step: its least step.
     """
 
-    def __init__(self, mixture, one):
-        self.mixture, self.one = mixture, one
+    def __init__(self, algorithm, kind, state, bound, step):
+        self.slow = one_expert(algorithm, state, bound=bound, strength=kind.prior_strength)
+        self.features, self.n, self.step = FEATURES[kind.sees], int(state["n"][0]), step
+
+    def log_density(self, row, y):
+        r = self.features(row)
+        return float(np.logaddexp.reduce(self.slow.log_joint(r, r, y, self.slow.theta)))
+
+    def mean(self, row):
+        r, theta = self.features(row), self.slow.theta
+        if "variances" in theta:
+            return theta["experts"][0] @ r
+        return np.exp(log_softmax(self.slow.class_logits(r, theta)[0]))
+
+    def learn(self, row, y, weight):
+        r = self.features(row)
+        self.n += 1
+        # A class that it holds for next to impossible counts less.
+        share = 1.0 if "variances" in self.slow.theta else min(SURE / -self.log_density(row, y), 1.0)
+        self.slow.learn(r, r, y, max(1.0 / self.n, self.step), share * weight)
+
+
+class LiteralPortfolio:
+    """The mixture by its average, as it was fitted and by its latest iterate, and single experts."""
+
+    def __init__(self, mixture, singles):
+        self.mixture, self.singles = mixture, singles
         self.iterates = []
-        self.trust = Trust([1 - 2 * FLOOR, FLOOR, FLOOR])
-        self.trust_in_means = Trust([1 - 3 * FLOOR, FLOOR, FLOOR, FLOOR])
+        others = len(OF_MIXTURE) - 1 + len(singles)
+        self.trust = Trust([1 - others * FLOOR, *[FLOOR] * others])
+        self.trust_in_means = Trust([1 - (1 + others) * FLOOR, *[FLOOR] * (1 + others)])
         self.squares, self.count = None, 0
 
     def thetas(self):
@@ -66,25 +108,26 @@ class LiteralPortfolio:
         average = {name: np.mean([each[name] for each in self.iterates], axis=0) for name in self.iterates[0]}
         if "variances" in average:
             average["variances"] = self.variances
-        return [(self.mixture, average), (self.mixture, latest), (self.one, self.one.theta)]
+        return [average, self.iterates[0] | self.fitted_variances, latest]
 
-    def densities(self, w, r, y):
-        return np.array([np.exp(np.logaddexp.reduce(a.log_joint(w, r, y, theta))) for a, theta in self.thetas()])
+    def log_densities(self, r, y):
+        own = [np.logaddexp.reduce(self.mixture.log_joint(r, r, y, theta)) for theta in self.thetas()]
+        return np.array(own + [single.log_density(r, y) for single in self.singles])
 
-    def means(self, w, r):
+    def means(self, r):
         """Each member's mean, or its probabilities of the classes."""
         found = []
-        for algorithm, theta in self.thetas():
-            shares = np.exp(log_softmax(algorithm.logits(w, theta)))
+        for theta in self.thetas():
+            shares = np.exp(log_softmax(self.mixture.logits(r, theta)))
             if "variances" in theta:
                 found.append(shares @ (theta["experts"] @ r))
             else:
-                found.append(shares @ np.exp([log_softmax(each) for each in algorithm.class_logits(r, theta)]))
-        return np.array(found)
+                found.append(shares @ np.exp([log_softmax(each) for each in self.mixture.class_logits(r, theta)]))
+        return np.array(found + [single.mean(r) for single in self.singles])
 
-    def predicted(self, w, r):
+    def predicted(self, r):
         """The point prediction, or the probabilities of the classes."""
-        means = self.means(w, r)
+        means = self.means(r)
         own = self.trust.weights @ means
         return self.trust_in_means.weights @ np.vstack([own, means]) if self.is_metric else own
 
@@ -92,9 +135,9 @@ class LiteralPortfolio:
     def is_metric(self):
         return "variances" in self.iterates[0]
 
-    def trust_means(self, w, r, y, weight):
+    def trust_means(self, r, y, weight):
         """Trust those more that were near: Bayes' rule with normal densities of one variance and logarithmic tails."""
-        means = self.means(w, r)
+        means = self.means(r)
         candidates = np.vstack([self.trust.weights @ means, means])
         error = (y - self.trust_in_means.weights @ candidates) ** 2
         scale = error if self.squares is None else self.squares
@@ -106,16 +149,15 @@ class LiteralPortfolio:
         before, step = np.zeros_like(scale) if self.squares is None else scale, max(1 / self.count, 1 - KEPT)
         self.squares = before + step * min(weight, 1) * (np.minimum(error, limit * scale) - before)
 
-    def learn(self, w, r, y, gamma, weight):
-        density = self.densities(w, r, y)
-        loss = -np.log(self.trust.weights @ density)
+    def learn(self, r, y, gamma, weight):
+        logs = self.log_densities(r, y)
+        loss = -np.logaddexp.reduce(np.log(self.trust.weights) + logs)
         if self.is_metric:
-            self.trust_means(w, r, y, weight)
-        self.trust.learn(-weight * np.log(density))
-        self.mixture.learn(w, r, y, gamma, weight)
-        # A single expert of classes counts what it holds for next to impossible as 3 nats would be counted.
-        share = 1.0 if self.is_metric else min(MOST / -np.log(density[2]), 1.0)
-        self.one.learn(w, r, y, STEP, share * weight)
+            self.trust_means(r, y, weight)
+        self.trust.learn(-weight * logs)
+        self.mixture.learn(r, r, y, gamma, weight)
+        for single in self.singles:
+            single.learn(r, y, weight)
         self.iterates.append({name: self.mixture.theta[name] for name in self.iterates[0]})
         if "variances" in self.iterates[0]:
             share = max(1 / len(self.iterates), gamma)
@@ -124,12 +166,17 @@ class LiteralPortfolio:
 
 
 def literal(case, start, model):
-    """The literal portfolio at the parameters of a model that has learned nothing; the one expert is the model's."""
-    state = {name.rpartition(".")[2]: each for name, each in model.arrays().items() if ".one_expert." in name}
-    found = LiteralPortfolio(oracle(case, start), one_expert(case.algorithm, state, bound=case.bound))
+    """The literal portfolio at the parameters of a model; its single experts have learned nothing."""
+    singles = []
+    for kind in KINDS:
+        place = f"portfolio.{kind.name}."
+        state = {name.removeprefix(place): each for name, each in model.arrays().items() if name.startswith(place)}
+        singles.append(Single(case.algorithm, kind, state, case.bound, kind.step))
+    found = LiteralPortfolio(oracle(case, start), singles)
     average = {name: start[name] for name in ("gate", "experts", "variances") if name in start}
     found.iterates.append(average)
     found.variances = average.get("variances")
+    found.fitted_variances = {} if found.variances is None else {"variances": found.variances}
     return found
 
 
@@ -150,15 +197,17 @@ def test_predictions_losses_and_weights_are_those_of_the_formulas(family):
     gammas = STEPS[case.steps].steps(BURN_IN + 1, COUNT)
     X, Y = powers(events.X, 1), events.y if case.classes else events.y.reshape(COUNT, case.outputs)
     if not case.classes:  # else the mean of the density, which follows, would keep all of it
-        model.learner.phase.portfolio.means.weights[:] = slow.trust_in_means.weights[:] = 1 / 4
-    largest, weights = np.zeros(3), relative_weights(events.weights, BURN_IN)
+        model.learner.phase.portfolio.trust.mean_weights[:] = slow.trust_in_means.weights[:] = 1 / (
+            1 + len(OF_MIXTURE) + len(KINDS)
+        )
+    largest, weights = np.zeros(len(OF_MIXTURE) + len(KINDS)), relative_weights(events.weights, BURN_IN)
     for i in range(COUNT):
         row = slice(i, i + 1)
         predict = model.predict_proba_array if case.classes else model.predict_array
         prediction = predict(events.X[row], feature_names=names(case)).reshape(-1)
-        np.testing.assert_allclose(prediction, slow.predicted(X[i], X[i]), rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(prediction, slow.predicted(X[i]), rtol=1e-7, atol=1e-9)
         loss = model.learn_array(events.X[row], events.y[row], w=events.weights[row], feature_names=names(case))
-        expected = slow.learn(X[i], X[i], Y[i], gammas[i], weights[i])
+        expected = slow.learn(X[i], Y[i], gammas[i], weights[i])
         np.testing.assert_allclose(loss[0], expected, rtol=1e-7, atol=1e-9)
         np.testing.assert_allclose(list(model.member_weights.values()), slow.trust.weights, rtol=1e-6)
         if not case.classes:
@@ -167,19 +216,47 @@ def test_predictions_losses_and_weights_are_those_of_the_formulas(family):
     assert (largest > 0.4).sum() >= 2, "the stream must make several members matter"
 
 
-@pytest.mark.parametrize("family", ["gaussian 3", "full 3"])
-def test_the_one_expert_begins_with_the_statistics_of_all_experts(family):
-    case = Case(3, 4, "adaptive", next(iter(STEPS)), prior=0.5, **FAMILIES[family])
-    events = stream(case, COUNT)
-    model = estimator(case, start_of(case, events))
-    model.learn_array(events.X, events.y, feature_names=names(case))
-    algorithm = oracle(case, model.parameters())
-    s = algorithm.mm.statistics
-    total = {name: s[name].sum(axis=0, keepdims=True) for name in ("s3", "s4", "s5", "s6")}
-    expected = algorithm.minimize_experts(total)
-    found = merged(model.learner.state)
-    for name in ("experts", "variances"):
-        np.testing.assert_allclose(getattr(found, name), expected[name], rtol=1e-9, atol=1e-9)
+MODELS = {
+    "gaussian": (MoERegressor, {}),
+    "gaussian_full": (MoEMultiTargetRegressor, {"expert": Gaussian("full")}),
+    "student_t": (MoERegressor, {"expert": "student_t"}),
+    "categorical": (MoEClassifier, {"classes": (0, 1, 2)}),
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [(family, CURVED) for family in MODELS] + list(zip(itertools.cycle(MODELS), KINDS, strict=False)),
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_a_single_expert_learns_by_the_formulas(family, kind):
+    """Also after so many events that its steps are the least ones."""
+    made, arguments = MODELS[family]
+    n, P = 200, 3
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(n + 60, P))
+    far = (X**2).sum(axis=1) + X[:, 0] * X[:, 1] + 0.5 * rng.normal(size=len(X))
+    Y = {MoEMultiTargetRegressor: np.column_stack([far, X[:, 0]]), MoERegressor: far[:, None]}.get(made)
+    Y = np.digitize(far, np.quantile(far, [0.3, 0.7]))[:, None] if Y is None else Y
+    model = made(2, **arguments)
+    model.learn_array(X[:n], Y[:n] if made is MoEMultiTargetRegressor else Y[:n, 0])
+    (member,) = (each for each in model.learner.phase.portfolio.singles if each.name == kind.name)
+    encoder = model.learner.encoder
+    R = encoder.design(encoder.hold(X[n:])[0])[1]
+    targets = (Y[n:] - encoder.scaler.target_center) / encoder.scaler.target_scale
+    slow = Single(ALGORITHMS[family], kind, member.state._asdict(), "adaptive", member.step)
+    weights = rng.uniform(0.5, 2.0, size=60)
+    for at, begins in enumerate((n, 5, 100_000)):
+        part = slice(20 * at, 20 * at + 20)
+        member.state.n[0] = slow.n = begins
+        found = member.learn(
+            R[part], targets[part], weights[part], n_outputs=3 if made is MoEClassifier else Y.shape[1]
+        )
+        for i, r in enumerate(R[part]):
+            y = targets[part][i] if made is not MoEClassifier else int(targets[part][i, 0])
+            np.testing.assert_allclose(found.predictions[i], slow.mean(r), rtol=1e-7, atol=1e-9)
+            np.testing.assert_allclose(found.losses[i], -slow.log_density(r, y), rtol=1e-7, atol=1e-9)
+            slow.learn(r, y, weights[part][i])
 
 
 def test_components_of_the_predicted_distribution_are_the_experts_of_all_members():
@@ -189,14 +266,14 @@ def test_components_of_the_predicted_distribution_are_the_experts_of_all_members
     model.learn_array(events.X, events.y, feature_names=names(case))
     x = dict(zip(names(case), events.X[0].tolist(), strict=True))
     found = model.predict_distribution_one(x)
-    assert len(found.shares) == 7
-    trust = list(model.member_weights.values())
-    np.testing.assert_allclose([found.shares[:3].sum(), found.shares[3:6].sum(), found.shares[6]], trust, rtol=1e-9)
+    last = 3 * len(OF_MIXTURE)
+    parts = [slice(at, at + 3) for at in range(0, last, 3)]
+    parts += [slice(at, at + 1) for at in range(last, last + len(KINDS))]
+    trust = np.array(list(model.member_weights.values()))
+    assert len(found.shares) == last + len(KINDS)
+    np.testing.assert_allclose([found.shares[part].sum() for part in parts], trust, rtol=1e-9)
     means = found.shares[:, None] * found.means
-    own = (
-        np.array([means[part].sum(axis=0) for part in (slice(0, 3), slice(3, 6), slice(6, 7))])
-        / np.array(trust)[:, None]
-    )
+    own = np.array([means[part].sum(axis=0) for part in parts]) / trust[:, None]
     near = model.arrays()["portfolio.mean_weights"]
     expected = near[0] * found.mean() + near[1:] @ own
     np.testing.assert_allclose(list(model.predict_one(x).values()), expected, rtol=1e-9)

@@ -120,7 +120,7 @@ class Trigger:
     def put_other_points(self):
         from streammoe import assembly, configuration
         from streammoe.daemon.signals import StopFlag
-        from streammoe.engine import warmup
+        from streammoe.model.fits import Fit
         from streammoe.persistence import CheckpointStore, FolderLock
         from streammoe.pipeline.pipeline import Pipeline
         from streammoe_connectors.files.source import FileSource
@@ -144,7 +144,7 @@ class Trigger:
         self.put(FileSource, "seek", "seeking")
         self.put(FileSource, "poll", "reading")
         self.put(Pipeline, "process", "learning")
-        self.put(warmup, "fit", "fitting", when=lambda: prepared)  # not while compiling
+        self.put(Fit, "advance", "fitting", when=lambda: prepared)  # not while compiling
         self.put(FolderLock, "close", "closing")
 
     def find_spec(self, name, path=None, target=None):

@@ -17,7 +17,7 @@ BAD_ONE_IN = 500
 KILLS = int(os.environ.get("STREAMMOE_KILLS", "60"))
 """For `make test-exhaustive`, which plays so many."""
 ANY = "any instant"
-MODEL = 'n_experts = { kind = "auto", max = 2 }, warmup.size = 400, warmup.restarts = 1'
+MODEL = 'n_experts = { kind = "auto", max = 2 }, warmup = 400'
 EXTRA = """
     checkpoint.every_events = 400
     predictions = { kind = "file", path = "rows.jsonl", gate = true }

@@ -15,7 +15,7 @@ PLACES = [*(f"{name}/state" for name in SHARDS), "--out", "out"]
 
 def learn(here, name, **limit):
     """Let the daemon of a shard read on; return the events that it has learned."""
-    model = "n_experts = 2, warmup.size = 300, warmup.restarts = 2, reservoir = 200"
+    model = "n_experts = 2, warmup = 300, reservoir = 200"
     here.config(f"{name}/events.csv", model=model)
     here.run_here(f"checkpoint.dir={name}/state", f"dead_letters.path={name}/letters.jsonl", **limit)
     return here.inspect(f"{name}/state")["n"]

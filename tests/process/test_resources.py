@@ -220,7 +220,7 @@ def test_sighup_takes_what_may_change_and_rejects_the_rest_as_a_whole(here, whol
         return daemon.metric(f'streammoe_reload_total{{outcome="{outcome}"}}')
 
     def reload(extra, model):
-        here.config("all.jsonl", extra, model=f"n_experts = 2, warmup.size = 300, warmup.restarts = 2, {model}")
+        here.config("all.jsonl", extra, model=f"n_experts = 2, warmup = 300, {model}")
         daemon.send_signal(signal.SIGHUP)
 
     reload(f"{OFTEN}\ncheckpoint.keep = 1", "range_factor = 1e9")

@@ -209,7 +209,7 @@ class Workspace:
     def write(self, name, lines=LINES, header=HEADER):
         (self / name).write_bytes(header + b"".join(lines))
 
-    def config(self, path, extra="", *, model="n_experts = 2, warmup.size = 300, warmup.restarts = 2", target='"y"'):
+    def config(self, path, extra="", *, model="n_experts = 2, warmup = 300", target='"y"'):
         """Settings for events at `path`, with small blocks and a short warm-up."""
         (self / "config.toml").write_text(f"""
             source = {{ kind = "file", path = "{path}", block_bytes = {BATCH} }}

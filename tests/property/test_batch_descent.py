@@ -9,7 +9,7 @@ from streammoe.engine import batch
 from streammoe.engine.em import Buffer
 from streammoe.engine.jobs import run_job
 from streammoe.engine.methods import METHODS
-from streammoe.engine.warmup import with_own_prior
+from streammoe.engine.search import with_own_prior
 from tests.unit.cases import Case, options, random_theta
 
 NUMBERS = st.floats(-1e3, 1e3, width=32)

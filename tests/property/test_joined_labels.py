@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from streammoe.daemon.checkpointer import learned_digest
 from streammoe.estimators import MoERegressor
-from streammoe.options import Lags, WarmUp
+from streammoe.options import Lags
 from streammoe.persistence import decode, encode
 from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import Pipeline
@@ -61,7 +61,7 @@ class Daemonlike:
         self.limits = limits
         self.n_lags = 0 if lags is None else lags.size * (1 + len(lags.inputs))
         self.join = LabelJoin(limits, SCHEMA, self.n_lags)
-        model = MoERegressor(2, warmup=WarmUp(8, restarts=1), numeric=("a",), lags=lags)
+        model = MoERegressor(2, warmup=8, numeric=("a",), lags=lags)
         self.pipeline = Pipeline(model, SCHEMA, PrequentialScores())
         self.outcomes = Counter()
         self.letters = []

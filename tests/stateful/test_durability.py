@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 CONFIG = """
 source = { kind = "file", path = "data-*.csv", block_bytes = 4096 }
 schema = { target = "y", features = ["a", "b"], numeric = ["a"] }
-model = { n_experts = 2, warmup.size = 60, warmup.restarts = 1 }
+model = { n_experts = 2, warmup = 60 }
 checkpoint = { every_events = 100, every_seconds = 1e6, keep = 4 }
 dead_letters.max_ratio = 1.0
 metrics.enabled = false

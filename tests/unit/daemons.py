@@ -22,7 +22,7 @@ def enter_small(folder, monkeypatch, events, warmup):
     config = f"""
         source = {{ kind = "file", path = "data.csv" }}
         schema.target = "y"
-        model = {{ n_experts = 2, warmup.size = {warmup}, warmup.restarts = 1 }}
+        model = {{ n_experts = 2, warmup = {warmup} }}
         metrics.enabled = false
         """
     enter(folder, monkeypatch, config)

@@ -10,7 +10,7 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, load
 from streammoe.distributions import Gaussian
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.options import Auto, WarmUp
+from streammoe.options import Auto
 
 N = 200
 
@@ -27,14 +27,14 @@ def labels(y):
 
 
 def regressor(**more):
-    return MoERegressor(**{"n_experts": 2, "warmup": WarmUp(restarts=1), "prior_strength": 0.5, **more})
+    return MoERegressor(**{"n_experts": 2, "prior_strength": 0.5, **more})
 
 
 X, BOTH = rows()[0], np.column_stack([rows()[1], rows()[0][:, 0] - rows()[1]])
 KINDS = {
     "regressor": (regressor(), BOTH[:, 0]),
-    "several": (MoEMultiTargetRegressor(2, expert=Gaussian("full"), warmup=WarmUp(restarts=1)), BOTH),
-    "classifier": (MoEClassifier(2, warmup=WarmUp(restarts=1)), labels(BOTH[:, 0])),
+    "several": (MoEMultiTargetRegressor(2, expert=Gaussian("full")), BOTH),
+    "classifier": (MoEClassifier(2), labels(BOTH[:, 0])),
 }
 
 
@@ -72,7 +72,7 @@ def test_the_model_predicts_saves_and_streams_on_from_the_rows(given, y, tmp_pat
 def test_it_is_what_a_warm_up_of_the_same_rows_comes_to():
     X, y = rows(400)
     # Members of a portfolio are equally trusted after a warm-up, but not after a fit.
-    streamed = regressor(warmup=WarmUp(400, restarts=1), standardize=True, serve="polyak")
+    streamed = regressor(warmup=400, standardize=True, serve="polyak")
     streamed.learn_array(X, y)
     done = batch.fit(regressor(standardize=True, serve="polyak"), X, y, tolerance=1e-10)
     ours, theirs = done.model.parameters(), streamed.parameters()
@@ -102,7 +102,7 @@ def test_frames_dicts_and_arrays_are_the_same_rows_and_the_seed_is_all_of_the_ch
 def test_weights_are_repetitions():
     X, y = rows(150)
     counts = np.random.default_rng(2).integers(0, 4, size=150)
-    start = regressor(warmup=WarmUp(100, restarts=1))
+    start = regressor(warmup=100)
     start.learn_array(X[:100], y[:100])
     weighted, repeated = copy.deepcopy(start), copy.deepcopy(start)
     ours = batch.fit(weighted, X, y, w=counts.astype(float), start="model", rounds=3, tolerance=0.0)
@@ -115,7 +115,7 @@ def test_weights_are_repetitions():
 
 def test_new_columns_and_labels_join_a_model_that_continues():
     X, y = rows(300)
-    model = MoEClassifier(n_experts=2, warmup=WarmUp(100, restarts=1))
+    model = MoEClassifier(n_experts=2, warmup=100)
     known = labels(y) != "high"
     model.learn_array(X[known][:120], labels(y)[known][:120])
     events = [{"x0": a, "x1": b, "extra": a * b} for a, b in X.tolist()]

@@ -218,7 +218,7 @@ def test_fit_takes_model_and_schema_of_a_configuration_and_flags_over_it(call, d
     ]
     model, schema = found["model"], found["schema"]
     assert (schema["target"], schema["ignore"], model["n_experts"]) == ("z", ["y"], 2)
-    assert (model["kind"], model["warmup"]["size"], model["schedule"]["alpha"]) == ("classifier", 50, 0.7)
+    assert (model["kind"], model["warmup"], model["schedule"]["alpha"]) == ("classifier", 50, 0.7)
 
 
 def test_fit_continues_from_a_saved_model(call, data):

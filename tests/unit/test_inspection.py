@@ -28,7 +28,7 @@ def summary(tmp_path, monkeypatch):
         """
         source = { kind = "file", path = "data-*.csv" }
         schema.target = "y"
-        model = { kind = "classifier", n_experts = 2, warmup.size = 50, warmup.restarts = 1 }
+        model = { kind = "classifier", n_experts = 2, warmup = 50 }
         metrics.enabled = false
         """,
     )

@@ -22,7 +22,7 @@ N, FAR, TEXT = 180, 5, 3
 CONFIG = """
 source = {{ kind = "file", path = "data*.{format}" }}
 schema = {{ target = "y", weight = "w" }}
-model = {{ n_experts = 2, warmup.size = 40, warmup.restarts = 1, range_factor = {factor} }}
+model = {{ n_experts = 2, warmup = 40, range_factor = {factor} }}
 metrics.enabled = false
 """
 LETTERS = Path("state/dead-letters.jsonl")

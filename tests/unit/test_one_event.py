@@ -112,8 +112,8 @@ def test_parameters_in_the_order_of_fortran_are_learned():
 
 REPLACED = ["context", "phase", *(f"context.{name}" for name in ("options", "detector", "encoder", "recent"))]
 REPLACED += [f"context.encoder.{name}" for name in ("plan", "scaler", "scales", "target_scales", "bounds", "doubts")]
-REPLACED += ["context.encoder.target_bounds", "phase.leader", "phase.portfolio", "phase.portfolio.members"]
-REPLACED += ["phase.portfolio.weights", "phase.portfolio.means", "phase.portfolio.means.weights"]
+REPLACED += ["context.encoder.target_bounds", "phase.leader", "phase.portfolio", "phase.portfolio.singles"]
+REPLACED += ["phase.portfolio.trust"]
 
 
 def spoilt(thing):
@@ -161,6 +161,7 @@ def test_values_of_other_types_are_learned_as_the_numbers_that_they_are():
 def test_an_interrupted_event_is_not_learned(where, monkeypatch):
     for name, value in {"BLOCK": 8, "CALIBRATION": 3, "TOLERANCE": 0.1, "THRESHOLD": 1.0}.items():
         monkeypatch.setattr(f"streammoe.engine.drift.{name}", value)  # so that there is a drift
+    monkeypatch.setattr("streammoe.engine.schedule.SETTLED", 100)  # from which on losses are watched
     events, targets = stream(MoERegressor)
     model = MoERegressor(2, warmup=WARMUP, reservoir=20)
     learned(model, events[:320], targets[:320])

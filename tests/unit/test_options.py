@@ -13,7 +13,6 @@ from streammoe import (
     MoEClassifier,
     MoEMultiTargetRegressor,
     MoERegressor,
-    WarmUp,
     load,
 )
 from streammoe.commands.evaluate import command as evaluate
@@ -39,7 +38,7 @@ def test_signatures_and_docstrings_are_those_of_the_options(estimator):
 def test_words_and_numbers_are_short_for_options():
     given = {"n_experts": "auto", "warmup": np.int64(30), "averaging": None, "drift": "off", "schedule": None}
     options = MoERegressor(**given).options
-    assert (options.n_experts, options.warmup, options.averaging) == (Auto(6), WarmUp(30), None)
+    assert (options.n_experts, options.warmup, options.averaging) == (Auto(6), 30, None)
     assert (options.drift, options.schedule, options.expert) == (None, Power(0.6), Gaussian())
     assert MoEClassifier(averaging="exponential", drift="page_hinkley").options.averaging == Exponential(0.01)
 
@@ -49,7 +48,7 @@ def test_words_and_numbers_are_short_for_options():
     [
         {"prior_strength": 1e4},  # in its own steps the prior weighs more than 1
         {"expert": {"kind": "student_t", "df": np.float32(3.3)}, "schedule": Power(np.float32(0.75))},
-        {"warmup": {"size": np.int64(50)}, "averaging": {"rate": np.float64(0.25)}},
+        {"warmup": np.int64(50), "averaging": {"rate": np.float64(0.25)}},
     ],
 )
 def test_what_a_constructor_accepts_can_be_saved_and_loaded(arguments, tmp_path):

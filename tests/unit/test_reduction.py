@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, WarmUp, load, reduce
+from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, reduce
 from streammoe.reduction import reduce_with_details
 from streammoe.types import AnyArray, FloatArray
 
-WARMUP = WarmUp(100, restarts=2)
+WARMUP = 100
 
 
 def stream(n: int, seed: int) -> tuple[FloatArray, FloatArray]:

@@ -30,7 +30,7 @@ def enter(folder, patch):
         """
         source = { kind = "file", path = "data.csv", block_bytes = 4096 }
         schema.target = "y"
-        model = { n_experts = 2, warmup.size = 50, warmup.restarts = 1 }
+        model = { n_experts = 2, warmup = 50 }
         checkpoint = { every_events = 1, keep = 5 }
         predictions = { kind = "file", path = "rows.jsonl" }
         metrics.enabled = false

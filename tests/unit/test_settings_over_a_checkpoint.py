@@ -30,7 +30,7 @@ model.degree=2 model.gate_degree=2 model.bound=paper
 model.events_per_coefficient=0.5
 model.prior_strength=0.2 model.seed=1 model.standardize=false model.range_factor=1e9 model.averaging=none
 model.serve=polyak
-model.curved=off model.refits=false
+model.curved=off
 model.hold=false model.lags=2
 model.drift=off model.warmup=30
 model.classes=["0","1","2"] model.max_classes=200 model.max_levels=200

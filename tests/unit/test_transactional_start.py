@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
-from streammoe import MoERegressor, WarmUp, assembly, configuration
+from streammoe import MoERegressor, assembly, configuration
 from streammoe.commands import main
 from streammoe.daemon.server import MetricsServer
 from streammoe.errors import CheckpointError, RetriableSinkError
@@ -139,7 +139,7 @@ def broker(tmp_path, monkeypatch):
         """
         source = { kind = "steady" }
         schema.target = "y"
-        model = { n_experts = 2, warmup.size = 25, warmup.restarts = 1 }
+        model = { n_experts = 2, warmup = 25 }
         metrics.enabled = false
         checkpoint.every_events = 30
         predictions = { kind = "transactions" }
@@ -189,7 +189,7 @@ def test_a_crash_between_checkpoint_and_transaction_goes_back_one_generation(tor
 def test_a_sink_without_answer_is_replaced_and_learning_goes_on_from_what_is_visible(broker, silent, start):
     given = Path("given.model") if start == "given" else None
     if given:
-        model = MoERegressor(2, warmup=WarmUp(25, restarts=1))
+        model = MoERegressor(2, warmup=25)
         model.learn_many(pd.DataFrame([{"a": i % 3, "b": i % 7} for i in range(40)]), pd.Series(range(40)))
         model.save(given)
     calm = run("checkpoint.dir=calm", from_model=given)

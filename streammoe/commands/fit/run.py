@@ -18,7 +18,7 @@ from streammoe.daemon.resume import load_matching_model
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.estimators import MixtureOfExperts
-from streammoe.model.fitting import gathering
+from streammoe.model.gathering import gathering
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.settings import Settings

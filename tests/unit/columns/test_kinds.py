@@ -14,7 +14,6 @@ from river import datasets, preprocessing
 from streammoe import InvalidEvent, MoEClassifier, MoERegressor, load
 from streammoe.columns.values import kind_of
 from streammoe.notation import Notation
-from streammoe.options import WarmUp
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
@@ -22,7 +21,7 @@ from tests.pairs import pairwise_cases
 from tests.unit.pipeline.streams import batches_of, run
 
 KINDS = {"categorical": ("c", "d"), "timestamps": ("t", "u")}
-QUICK = {"n_experts": 2, "warmup": WarmUp(30, restarts=1)}
+QUICK = {"n_experts": 2, "warmup": 30}
 N = 60
 
 

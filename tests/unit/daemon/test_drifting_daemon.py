@@ -8,7 +8,7 @@ from streammoe.commands.inspect import describe_checkpoint
 from streammoe.daemon.signals import StopFlag
 from tests.unit import daemons
 
-N, CHANGE = 1500, 900
+N, CHANGE = 3600, 3000
 
 
 def samples(running):
@@ -23,7 +23,7 @@ def test_a_drift_shows_in_log_metrics_and_inspect_also_after_a_restart(tmp_path,
         """
         source = { kind = "file", path = "events.csv", block_bytes = 8192 }
         schema.target = "y"
-        model = { n_experts = 2, warmup.size = 100, warmup.restarts = 1, drift = "page_hinkley" }
+        model = { n_experts = 2, warmup = 100, drift = "page_hinkley" }
         metrics.enabled = false
         """,
     )

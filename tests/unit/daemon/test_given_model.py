@@ -8,7 +8,6 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.errors import CheckpointError, ConfigError, SourceError
-from streammoe.options import WarmUp
 from tests.unit import daemons
 from tests.unit.daemons import run, store, write_csv
 
@@ -18,7 +17,7 @@ MODEL = Path("model.safetensors")
 STATE = Path("state")
 X = np.random.default_rng(8).normal(size=(EVENTS, 2)).round(4)
 Y = np.where(X[:, 0] > 0, 2 * X[:, 0], X[:, 1]).round(4)
-COMMON = {"n_experts": 2, "warmup": WarmUp(100, restarts=1), "standardize": True}
+COMMON = {"n_experts": 2, "warmup": 100, "standardize": True}
 
 
 class Killed(BaseException):
@@ -33,7 +32,7 @@ def here(tmp_path, monkeypatch):
         """
         source = { kind = "file", path = "data.csv", block_bytes = 4096 }
         schema = { target = "y", features = ["a", "b"] }
-        model = { n_experts = 2, warmup.size = 100, warmup.restarts = 1 }
+        model = { n_experts = 2, warmup = 100 }
         metrics.enabled = false
         """,
     )

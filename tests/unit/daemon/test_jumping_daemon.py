@@ -45,7 +45,7 @@ def here(tmp_path, monkeypatch):
         guard.on_jump = "stop"
         [model]
         n_experts = 2
-        warmup = {{ size = {WINDOW}, restarts = 1 }}
+        warmup = {WINDOW}
         schedule = {{ kind = "constant", gamma = 0.05 }}
         drift = "off"
         """,

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from streammoe.engine.drift import Drift
-from streammoe.engine.recent import CAPACITY, RecentEvents
+from streammoe.engine.recent import RecentEvents
 from streammoe.experts import Parameters, families
 
+CAPACITY = 300
 N = 3 * CAPACITY
 RNG = np.random.default_rng(0)
 X, Y, WEIGHTS = RNG.normal(size=(N, 2)), RNG.normal(size=(N, 1)), RNG.random(N) + 0.5
@@ -19,13 +20,14 @@ LOSSES = RNG.chisquare(1, size=N) + 3.0 * (np.arange(N) >= CHANGE)
 THETA = Parameters(np.ones((1, 4)), np.ones((2, 1, 4)), np.ones((2, 1)))
 
 
-def restored(arrays):
-    sizes = {"n_fields": 2, "most_experts": 4, "n_outputs": 1, "p_w": 4, "p_v": 4}
+def restored(arrays, n_fields=2):
+    sizes = {"n_fields": n_fields, "most_experts": 4, "n_outputs": 1, "p_w": 4, "p_v": 4}
     return RecentEvents.from_arrays(arrays, families()["gaussian"], n=N, **sizes)
 
 
 def filled(n, pieces=(), losses=LOSSES):
     recent = RecentEvents()
+    recent.prepare(2, 1, CAPACITY)
     for rows in np.split(np.arange(n), pieces):
         recent.add(X[rows], Y[rows], WEIGHTS[rows], losses[rows])
     return recent
@@ -36,9 +38,31 @@ def test_the_change_is_found_among_the_events_before_the_drift(later):
     """Losses after the drift may be low again."""
     losses = np.where(np.arange(N) < N - later, LOSSES, 0.5)
     drift = Drift(N - later, 1.0, 4.0)
-    rows, _, _ = filled(N, losses=losses).since_change(drift, N, 2)
+    rows, _, _ = filled(N, losses=losses).since_change(drift, N, 2, CAPACITY)
     assert abs(len(rows) - (N - CHANGE)) <= 3
     assert (rows == X[N - len(rows) :]).all()
+
+
+@pytest.mark.parametrize("pieces", [range(1, N), (5, 7, 290, 301, 610, 890), (CAPACITY,)], ids=str)
+def test_the_latest_rows_are_kept_however_they_come_and_as_wide_as_columns_are_by_then(pieces):
+    recent = filled(N, pieces)
+    for found, given in zip(recent.rows(2), (X, Y, WEIGHTS), strict=True):
+        assert found.tobytes() == given[-CAPACITY:].tobytes()
+    recent.prepare(3, 1, CAPACITY + 10)
+    for each in (recent, restored(recent.arrays(), n_fields=3)):
+        each.add(np.full((20, 3), 7.0), np.zeros((20, 1)), np.ones(20), np.zeros(20))
+        wide = each.rows(3)[0]
+        np.testing.assert_array_equal(wide[:, 2], [np.nan] * (CAPACITY - 10) + [7.0] * 20)
+        assert wide[: CAPACITY - 10, :2].tobytes() == X[-CAPACITY + 10 :].tobytes()
+
+
+def test_without_rows_all_is_restored_as_wide_as_it_was():
+    recent = RecentEvents()
+    recent.prepare(2, 1, 0)
+    shapes = [
+        {name: array.shape for name, array in each.arrays().items()} for each in (recent, restored(recent.arrays()))
+    ]
+    assert shapes[0] == shapes[1]
 
 
 def kept(*counts):

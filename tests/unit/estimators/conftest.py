@@ -5,5 +5,6 @@ import pytest
 
 @pytest.fixture
 def brief_fits(monkeypatch):
-    """Let warm-ups end with few starts and rounds, where it is not asked how good their fits are."""
-    monkeypatch.setattr("streammoe.engine.warmup.WORK_LIMIT", 0.0)
+    """Let fits have few starts and rounds, where it is not asked how good they are."""
+    monkeypatch.setattr("streammoe.engine.search.WORK_LIMIT", 0.0)
+    monkeypatch.setattr("streammoe.engine.search.STREAM_WORK", 0.0)

@@ -12,14 +12,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
 from streammoe.distributions import Gaussian
-from streammoe.engine import warmup
-from streammoe.engine.cost import row_cost
-from streammoe.options import WarmUp
+from streammoe.model import fits, streaming
 from streammoe.persistence import encode
 
-SHORT = {"n_experts": 2, "warmup": WarmUp(40, restarts=1)}
+SHORT = {"n_experts": 2, "warmup": 40}
 X = np.random.default_rng(0).normal(size=(60, 2))
 
 
@@ -45,7 +43,8 @@ def learned():
 
 @cache
 @quiet()
-def warming():
+def beginning():
+    """Before its first fit, with fields of every kind."""
     model = MoERegressor(**SHORT | {"warmup": 500}, categorical=("c",), timestamps=("t",), max_levels=3)
     for i in range(20):
         model.learn_one({"a": X[i, 0], "c": "rgb"[i % 3], "t": 1e9 + i}, X[i, 1])
@@ -70,63 +69,37 @@ def outputs():
 
 @cache
 @quiet()
-def interim():
-    """In a warm-up that is long enough for a mixture meanwhile."""
-    rows = np.random.default_rng(0).normal(size=(405, 2))
-    model = MoERegressor(2, warmup=WarmUp(600, restarts=1))
-    model.learn_array(rows, np.abs(rows[:, 0]))
-    return model
-
-
-@cache
-@quiet()
 def curved():
     """With a member of squares and products."""
     rows = np.random.default_rng(0).normal(size=(900, 2))
-    model = MoERegressor(2, warmup=WarmUp(400, restarts=1), standardize=True)
+    model = MoERegressor(2, warmup=400)
     model.learn_array(rows, (rows**2).sum(axis=1))
     return model
 
 
 @cache
 @quiet()
-def growing():
-    """Amid a fit to more events, with a member from the fit before."""
-    model = MoERegressor(2, warmup=WarmUp(50, restarts=1), schedule=schedules.Constant(0.05), curved="off")
-    rows = np.random.default_rng(0).normal(size=(205, 2))
-    model.learn_array(rows, np.abs(rows[:, 0]))
-    return model
-
-
-@cache
-@quiet()
-def scaling():
-    """Early in a long warm-up, while its scales are still being taken."""
-    model = MoEClassifier(2, warmup=400, standardize=True)
-    rows = np.random.default_rng(0).normal(size=(40, 3))
-    model.learn_array(rows, np.digitize(rows[:, 0], [-0.5, 0.5]))
-    return model
-
-
-@cache
-@quiet()
 def fitting():
-    """Amid the fit that ends its warm-up, three events after that was full."""
-    model = MoERegressor(2, warmup=WarmUp(60, restarts=1))
-    rows = np.random.default_rng(0).normal(size=(63, 3))
+    """Amid its second fit, three events after that began, to rows without a column and a class that came since."""
+    rng = np.random.default_rng(0)
+    model = MoEClassifier(2, warmup=40, drift=None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warmup, "pace", lambda family, shape, n: 10.0 * n * row_cost(family, shape))
-        model.learn_array(rows, np.abs(rows[:, 0]))
+        patch.setattr(fits, "AT_ONCE", 1.0)
+        for i in range(83):
+            x = dict(zip("abc" if i > 80 else "ab", rng.normal(size=3).tolist(), strict=False))
+            model.learn_one(x, "late" if i > 80 else "up" if x["a"] > 0.0 else "down")
     return model
 
 
 @cache
 @quiet()
 def sampled():
-    """With a sample of its events, and the latest of them in case of a drift."""
+    """With a sample of its events, and parameters of before in case of a drift."""
     model = MoEClassifier(**SHORT, reservoir=25, drift="page_hinkley")
     rows = np.random.default_rng(0).normal(size=(200, 2))
-    model.learn_array(rows, (rows[:, 0] > 0).astype(int))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streaming, "KEEP_EVERY", 100)
+        model.learn_array(rows, (rows[:, 0] > 0).astype(int))
     return model
 
 
@@ -173,13 +146,15 @@ STATE = {
     "range": lambda a: a["encoder.largest"].fill(-1.0),
 }
 
-WARMING = {
-    "out of range": cell("warmup.X", (0, 0), 1e300),
-    "a code beyond": cell("warmup.X", (0, 1), 3.0),
-    "a time beyond": cell("warmup.X", (0, 2), 1e15),
-    "no target": cell("warmup.Y", (0, 0), np.nan),
-    "no weight": cell("warmup.weights", 0, 0.0),
-    "fewer rows": lambda a: a.update({"warmup.X": a["warmup.X"][1:]}),
+BEGINNING = {
+    "out of range": cell("recent.X", (0, 0), 1e300),
+    "a code beyond": cell("recent.X", (0, 1), 3.0),
+    "a time beyond": cell("recent.X", (0, 2), 1e15),
+    "no target": cell("recent.Y", (0, 0), np.nan),
+    "a negative weight": cell("recent.weights", 0, -1.0),
+    "fewer rows": lambda a: a.update({"recent.X": a["recent.X"][1:]}),
+    "room for fewer rows": array("recent.capacity", [19]),
+    "room for too many rows": array("recent.capacity", [2**40]),
     "kinds": lambda a: a.update({"encoder.kinds": text(["numeric"])}),
     "another kind": lambda a: a.update({"encoder.kinds": text(["numeric", "numeric", "timestamp"])}),
     "level of a number": lambda a: a.update({"encoder.plan": text([[0, None], [0, "x"]])}),
@@ -192,74 +167,52 @@ WARMING = {
         for names in (["a"], [[1]], "q")
     },
     "field beyond": lambda a: a.update({"encoder.plan": text([[0, None], [1, None], [2, None], [3, None]])}),
+    **{f"fitted at {claimed}": array("progress.fits", claimed) for claimed in ([-2, 0], [21, 0], [-1, 2])},
 }
 
 PORTFOLIO = {
     "two members": lambda a: a.update({"portfolio.weights": np.full(2, 0.5)}),
     "half of the weight": lambda a: a["portfolio.weights"].__imul__(0.5),
-    "no weight": lambda a: a["portfolio.weights"].__setitem__(slice(None), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]),
+    "no weight": lambda a: a["portfolio.weights"].__setitem__(slice(None), [1.0] + [0.0] * 7),
     "weights NaN": lambda a: a["portfolio.weights"].fill(np.nan),
-    "a gate": lambda a: a.update({"portfolio.one_expert.gate": np.zeros((0, 4))}),
-    "two experts": lambda a: a.update({"portfolio.one_expert.masses": np.ones(2)}),
-    "an expert without variance": lambda a: a["portfolio.one_expert.variances"].fill(0.0),
-    "an expert of other events": lambda a: a["portfolio.one_expert.n"].__iadd__(1),
     "means of two members": lambda a: a.update({"portfolio.mean_weights": np.full(3, 1 / 3)}),
-    "means of less than all": lambda a: a["portfolio.mean_weights"].fill(0.125),
+    "means of less than all": lambda a: a["portfolio.mean_weights"].__imul__(0.9),
     "negative errors of means": lambda a: a["portfolio.mean_squares"].fill(-1.0),
     "means of a negative number": lambda a: a["portfolio.mean_count"].fill(-1),
-    **{
-        f"{name} idle {idle}": array(f"portfolio.{name}_idle", [idle])
-        for name in ("steady", "quick")
-        for idle in (2, -1)
-    },
-    "steady of other events": lambda a: a["portfolio.steady.n"].__iadd__(1),
-    "quick of other events": lambda a: a["portfolio.quick.n"].__iadd__(1),
+    "endless surprise": lambda a: a["portfolio.surprise"].fill(1e3),
+    "fitted with a third expert": lambda a: a.update({"fitted.experts": np.ones((3, 1, 4))}),
+    "fitted without variance": lambda a: a["fitted.variances"].fill(0.0),
+    "a gate": lambda a: a.update({"portfolio.recent.gate": np.zeros((0, 4))}),
+    "two experts": lambda a: a.update({"portfolio.recent.masses": np.ones(2)}),
+    "an expert without variance": lambda a: a["portfolio.floor.variances"].fill(0.0),
+    "an expert of more events": lambda a: a["portfolio.quick.n"].__iadd__(1),
+    "a floor with features": lambda a: a.update({"portfolio.floor.experts": np.ones((1, 1, 3))}),
 }
 CURVED = {
     "a term of no feature": lambda a: a["portfolio.curved_terms"].__setitem__((3, 1), 99),
     "too many terms": lambda a: a.update({"portfolio.curved_terms": np.zeros((129, 2), dtype=np.int64)}),
+    "fewer terms": lambda a: a.update({"portfolio.curved_terms": a["portfolio.curved_terms"][:-1]}),
     "idle for too long": lambda a: a["portfolio.curved_notes"].fill(2),
-    "two members": lambda a: a.update({"portfolio.weights": np.full(2, 1 / 2)}),
-}
-GROWING = {
-    "of a third expert": lambda a: a.update({"portfolio.refitted.experts": np.ones((3, 1, 4))}),
-    "without variance": lambda a: a["portfolio.refitted.variances"].fill(0.0),
-    "idle for too long": lambda a: a["portfolio.refitted_idle"].fill(2),
-    "gain NaN": lambda a: a["portfolio.refitted_gain"].fill(np.nan),
-    "fitted to rows that are not there": lambda a: a["portfolio.growing.counts"].__setitem__(1, 999),
-    "begun in the future": lambda a: a["portfolio.growing.counts"].__setitem__(2, 999),
-    "more rows than events": lambda a: a["state.n"].fill(100),
-    "no first fit": lambda a: a["portfolio.growing.counts"].__setitem__(0, 0),
-    "a start without variance": lambda a: a["portfolio.growing.start.variances"].fill(0.0),
-    "inputs out of range": lambda a: a["portfolio.growing.X"].fill(1e60),
-    "inputs endless": lambda a: a["portfolio.growing.X"].fill(np.inf),
-    "too wide": lambda a: a.update({"portfolio.growing.X": np.zeros((205, 9))}),
-    "targets of fewer rows": lambda a: a.update({"portfolio.growing.Y": np.zeros((5, 1))}),
-    "negative weights": lambda a: a["portfolio.growing.weights"].fill(-1.0),
-}
-INTERIM = {
-    "another count": lambda a: a["warmup.interim.n"].__iadd__(1),
-    "no scale": lambda a: a["warmup.scale"].__imul__(0.0),
-    "totals NaN": lambda a: a["warmup.totals"].fill(np.nan),
-    "negative errors": lambda a: a["warmup.errors"].fill(-1.0),
-}
-SCALING = {
-    **{
-        f"new scale {claimed}": array("warmup.rescaling", claimed) for claimed in ([0, 40], [8, 41], [33, 32], [-1, -1])
-    },
-    **{f"scale of {claimed} events": array("warmup.scaling", [claimed]) for claimed in (-1, 41)},
-    "half of the trust": lambda a: a["warmup.trust"].__imul__(0.5),
-    "trust in fewer": lambda a: a.update({"warmup.trust": a["warmup.trust"][:-1]}),
-    "a companion of other events": lambda a: a["warmup.modest.n"].__iadd__(1),
-    "terms beyond": lambda a: a["warmup.curved_terms"].__iadd__(4),
-    "fewer terms": lambda a: a.update({"warmup.curved_terms": a["warmup.curved_terms"][:-1]}),
 }
 FITTING = {
     **{
-        f"search {claimed}": array("warmup.search", claimed)
-        for claimed in ([0, 3, 1, 0], [64, 3, 1, 0], [60, 4, 1, 0], [60, 2, 1, 0], [60, 3, 2, 0], [60, 3, 1, 2])
+        f"plan {claimed}": array("fit.plan", claimed)
+        for claimed in (
+            [0, 80, 1, 1, 0, 2, 2],
+            [84, 80, 1, 1, 0, 2, 2],
+            [80, 81, 1, 1, 0, 2, 2],
+            [80, 80, 1, 1, 0, 4, 2],
+            [80, 80, 1, 1, 0, 2, 4],
+            [80, 80, 1, 1, 0, 2, 0],
+        )
     },
-    **{f"replay {claimed}": array("warmup.replay", [claimed]) for claimed in (-1, 59, 64)},
+    "scales of all columns": array("fit.encoder.scale", np.ones(3)),
+    "no scale": lambda a: a["fit.encoder.target_scale"].fill(0.0),
+    "a start without experts": lambda a: a.update({"fit.start.experts": np.zeros((0, 1, 3))}),
+    "a start of a third expert": lambda a: a.update({"fit.start.experts": np.ones((3, 1, 3))}),
+    "a start of more features": lambda a: a.update({"fit.start.experts": np.ones((2, 1, 12))}),
+    "a start without gate": lambda a: a.pop("fit.start.gate"),
+    "a start NaN": lambda a: a["fit.start.experts"].fill(np.nan),
 }
 SAMPLED = {
     **{
@@ -277,9 +230,12 @@ SAMPLED = {
     "reservoir: fewer events than rows": array("reservoir.seen", [24]),
     "reservoir: none": lambda a: [a.pop(name) for name in [*a] if name.startswith("reservoir.")],
     "recent: more than are kept": array("recent.losses", np.zeros(10_000)),
+    "recent: parameters of the future": lambda a: a["recent.earlier.n"].fill(201),
+    "recent: parameters of a third expert": lambda a: a.update({"recent.earlier.0.experts": np.ones((3, 1, 3))}),
+    "recent: parameters of no count": array("recent.earlier.n", np.ones(0, np.int64)),
 }
 CLASSES = {
-    **{f"index {value}": cell("warmup.Y", (0, 0), value) for value in (2.0, -1.0, 0.5)},
+    **{f"index {value}": cell("recent.Y", (0, 0), value) for value in (2.0, -1.0, 0.5)},
     **{
         f"labels {labels}": lambda a, labels=labels: a.update({"encoder.classes": text(labels)})
         for labels in (["no"], ["no", "no"], ["no", None], {"no": 1})
@@ -287,14 +243,11 @@ CLASSES = {
 }
 DAMAGES = {
     "state": (learned, STATE),
-    "warm-up": (warming, WARMING),
+    "before the first fit": (beginning, BEGINNING),
     "classes": (classes, CLASSES),
-    "mixture of a warm-up": (interim, INTERIM),
     "portfolio": (learned, PORTFOLIO),
     "curved member": (curved, CURVED),
-    "more fits": (growing, GROWING),
-    "scales": (scaling, SCALING),
-    "fit": (fitting, FITTING),
+    "fit in progress": (fitting, FITTING),
     "events": (sampled, SAMPLED),
 }
 DESCRIPTIONS = [

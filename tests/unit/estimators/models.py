@@ -3,14 +3,13 @@
 import numpy as np
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
-from streammoe.options import WarmUp
 
 ESTIMATORS = [MoERegressor, MoEMultiTargetRegressor, MoEClassifier]
 NAMES = ["a", "b", "c"]
 OUTPUTS = ["down", "flat", "up"]
 LABELS = ["no", "yes", "maybe"]
 WARM = 60
-QUICK = {"n_experts": 2, "warmup": WarmUp(WARM, restarts=1)}
+QUICK = {"n_experts": 2, "warmup": WARM}
 COVARIANCE = np.array([[0.04, 0.03, 0.0], [0.03, 0.09, 0.0], [0.0, 0.0, 0.09]])
 
 

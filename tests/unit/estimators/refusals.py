@@ -12,7 +12,6 @@ import pandas as pd
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.model.learn_rows import introduce
-from streammoe.options import WarmUp
 from tests.unit.estimators.damages import quiet
 
 NAMES = ["a", "b"]
@@ -158,7 +157,7 @@ REFUSALS = {
 def trained(kind, n):
     """A model that has learned so many events: none, some of its warm-up, or more."""
     more = {"max_classes": 4} if kind is MoEClassifier else {}
-    model = kind(2, warmup=WarmUp(20, restarts=1), **more)
+    model = kind(2, warmup=20, **more)
     rng = np.random.default_rng(0)
     with quiet():
         for i in range(n):

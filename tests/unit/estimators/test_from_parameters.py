@@ -24,8 +24,8 @@ MODELS = [
 
 @pytest.mark.parametrize(("kind", "arguments"), MODELS)
 def test_it_continues_the_raw_iterate_within_1e_9(kind, arguments, tmp_path):
-    n, more = 137, 300
-    model = trained(kind, n, **arguments)
+    n, more = 137, 100
+    model = trained(kind, n, **arguments, warmup=130)  # with its next fit at 260 events
     model.save(tmp_path / "model")
     read, clone = load(tmp_path / "model"), model.clone()
     assert clone.n == 0
@@ -49,8 +49,8 @@ def test_the_average_begins_again_unless_it_is_given():
     model = trained(serve="polyak")
     parameters, average = model.parameters(), model.parameters(averaged=True)
     make = functools.partial(MoERegressor.from_parameters, parameters, feature_names=NAMES, serve="polyak", **QUICK)
-    warm_up = (WARM - 14) // 2  # half of its events less the parameters of two experts of three inputs
-    fresh, resumed = make(), make(average=average, n_average=90 + warm_up)
+    fitted = (2 * WARM - 14) // 2  # half of the events of the second fit, less the parameters of two experts
+    fresh, resumed = make(), make(average=average, n_average=150 - 2 * WARM + fitted)
     assert fresh.parameters(averaged=True)["experts"].tobytes() == parameters["experts"].tobytes()
     X, y = numbers(50, seed=6)
     for each in (model, resumed):

@@ -9,12 +9,12 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch
 from streammoe.engine.em import Em
 from streammoe.experts.gaussian import Gaussian
-from streammoe.options import Auto, WarmUp
+from streammoe.options import Auto
 from tests.unit.estimators.models import NAMES, STREAMS, pairs
 
 pytestmark = pytest.mark.usefixtures("brief_fits")
 
-SMALL = {"n_experts": 2, "warmup": WarmUp(200, restarts=1)}
+SMALL = {"n_experts": 2, "warmup": 200}
 X, Y = STREAMS[MoERegressor](240)
 
 
@@ -46,7 +46,7 @@ def interrupting(function, at):
 def test_an_interrupted_fit_leaves_the_model_as_it_was(kind, n_experts, way, monkeypatch):
     rows, targets = STREAMS[kind](240)
     before = 0 if way == "fit" else 199
-    model, whole = (kind(n_experts, warmup=WarmUp(200, restarts=1)) for _ in range(2))
+    model, whole = (kind(n_experts, warmup=200) for _ in range(2))
     for each in (model, whole):
         each.learn_array(rows[:before], targets[:before], feature_names=NAMES)
     digest = model.state_digest()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streammoe import MoERegressor
-from streammoe.options import Auto, WarmUp
+from streammoe.options import Auto
 
 NAMES = ["x0", "x1", "x2"]
 RNG = np.random.default_rng(0)
@@ -20,7 +20,7 @@ Y += 0.1 * RNG.normal(size=7_000)
 
 @cache
 def parameters():
-    model = MoERegressor(2, warmup=WarmUp(300, restarts=1))
+    model = MoERegressor(2, warmup=300)
     model.learn_array(X[:1_000], Y[:1_000])
     return model.parameters()
 
@@ -65,7 +65,7 @@ def test_idle_experts_are_logged_once(caplog):
         assert re.match(text, message)
 
 
-AUTO = {"n_experts": Auto(3), "warmup": WarmUp(400, restarts=2), "drift": None}
+AUTO = {"n_experts": Auto(3), "warmup": 400, "drift": None}
 
 
 def test_the_chosen_mixture_is_that_of_so_many_experts_bit_for_bit(caplog):
@@ -76,7 +76,7 @@ def test_the_chosen_mixture_is_that_of_so_many_experts_bit_for_bit(caplog):
     assert model.chosen_n_experts == len(model.masses) == len(model.experts()) == 2
     said = r"the model has 2 experts; .* 1: [1-9].*, 2: 0\.0, 3: [1-9]"
     assert any(re.search(said, text) for text in caplog.messages)
-    fixed = MoERegressor(2, warmup=WarmUp(400, restarts=2), drift=None)
+    fixed = MoERegressor(2, warmup=400, drift=None)
     fixed.learn_array(X[:1_000], Y[:1_000])
     states = [
         {name: array.tobytes() for name, array in each.arrays().items() if name.startswith("state.")}

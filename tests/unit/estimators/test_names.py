@@ -9,10 +9,9 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
 from streammoe.errors import InvalidEvent
-from streammoe.options import WarmUp
 
 UNSTORABLE = [("a", "b"), 0.5, None, b"a", True, 2**63]
-QUICK = {"n_experts": 2, "warmup": WarmUp(30, restarts=1)}
+QUICK = {"n_experts": 2, "warmup": 30}
 STORABLE = ["", "\ud800", -(2**63)]
 
 

@@ -7,20 +7,20 @@ from river import checks
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 from streammoe.distributions import Gaussian
-from streammoe.options import Exponential, WarmUp
+from streammoe.options import Exponential
 from tests.unit.estimators.models import ESTIMATORS
 
 pytestmark = pytest.mark.usefixtures("brief_fits")
 CHECKED = [
-    MoERegressor(2, warmup=WarmUp(50, restarts=1), standardize=True, degree=2, averaging="decay"),
+    MoERegressor(2, warmup=50, standardize=True, degree=2, averaging="decay"),
     # Over within the first half of River's shortest stream, of 20 events, from which on memory must not grow.
-    MoEMultiTargetRegressor(2, warmup=WarmUp(8, restarts=1), standardize=True, expert=Gaussian("full")),
-    MoEClassifier(2, warmup=WarmUp(50, restarts=1), bound="tight", drift="page_hinkley", averaging="exponential"),
+    MoEMultiTargetRegressor(2, warmup=8, standardize=True, expert=Gaussian("full")),
+    MoEClassifier(2, warmup=50, bound="tight", drift="page_hinkley", averaging="exponential"),
 ]
 OTHERS = [
     *(each for kind in ESTIMATORS for each in (kind(), *(kind(**arguments) for arguments in kind._unit_test_params()))),
     MoEMultiTargetRegressor(1, warmup=0, averaging=None, bound="paper", schedule=schedules.Constant(0.05)),
-    MoERegressor(2, warmup=WarmUp(50, restarts=1), drift="page_hinkley", averaging=Exponential(0.1)),
+    MoERegressor(2, warmup=50, drift="page_hinkley", averaging=Exponential(0.1)),
     MoEClassifier(1, warmup=0, averaging=None, bound="paper", schedule=schedules.Constant(0.05)),
 ]
 

@@ -6,19 +6,24 @@ import logging
 import numpy as np
 import pytest
 
-from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
-from streammoe.engine import warmup
+from streammoe import InvalidEvent, MoEClassifier, MoERegressor, load, schedules
+from streammoe.engine import search
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import PoisonedModel
 from streammoe.kernels.features import BLOCK
-from streammoe.options import WarmUp
 from tests.unit.estimators.models import ESTIMATORS, NAMES, STREAMS, pairs
 
 pytestmark = pytest.mark.usefixtures("brief_fits")
 
 WARM_UP, N = 40, 150
-BRIEF = {"n_experts": 2, "warmup": WarmUp(WARM_UP, restarts=1)}
-WIDE = {"degree": 3, "range_factor": 0.0, "prior_strength": 0.0, "schedule": schedules.Constant(0.999999)}
+BRIEF = {"n_experts": 2, "warmup": WARM_UP}
+WIDE = {
+    "degree": 3,
+    "range_factor": 0.0,
+    "hold": False,
+    "prior_strength": 0.0,
+    "schedule": schedules.Constant(0.999999),
+}
 FRAGILE = {**BRIEF, **WIDE}
 """Nothing is left out that keeps numbers apart: a cube of 9e49 has a square of 5e299."""
 HUGE = 9e49
@@ -42,7 +47,7 @@ def rejection(model, x, y, w=1.0):
 @pytest.fixture
 def pair():
     """Two models that have learned the same, one to poison and its twin."""
-    return tuple(learn(MoERegressor(**FRAGILE), stop=50) for _ in range(2))
+    return tuple(learn(MoERegressor(**FRAGILE), stop=85) for _ in range(2))  # the next fit is at 160
 
 
 def test_what_the_caller_changes_later_is_not_what_is_learned_again(pair):
@@ -102,39 +107,22 @@ def test_from_a_hostile_state_an_event_is_learned_whole_or_rejected_with_the_sta
             assert rejection(model, *EVENTS[estimator][60]) == "poison", name
 
 
-# --- warm-up --------------------------------------------------------------------------------------------------------
+# --- fits -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def failing(monkeypatch):
-    """Let the first fits of a warm-up have nothing finite to say; the buffers of all are returned."""
-    buffers = []
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_fit_of_which_nothing_finite_comes_is_not_taken(estimator, monkeypatch, caplog):
+    def failing(*arguments, **more):
+        yield 1.0
+        raise UnsoundError(["experts"])
 
-    def fail(times):
-        def fit(family, buffer, fit=warmup.fit, **arguments):
-            buffers.append(buffer)
-            if len(buffers) <= times:
-                raise UnsoundError(["experts"])
-            return fit(family, buffer, **arguments)
-
-        monkeypatch.setattr("streammoe.model.context.warmup.fit", fit)
-        return buffers
-
-    return fail
-
-
-@pytest.mark.parametrize(
-    ("estimator", "times", "standardize"),
-    [(MoERegressor, 1, True), (MoEMultiTargetRegressor, 2, False), (MoEClassifier, 2, False)],
-)
-def test_a_warm_up_of_which_nothing_finite_comes_ends_all_the_same(estimator, times, standardize, failing, caplog):
-    buffers = failing(times)
-    model = estimator(**BRIEF, standardize=standardize)
-    with caplog.at_level(logging.WARNING):
-        learn(model, 0, WARM_UP)
-    assert (model.is_warming_up, model.n, len(buffers), len(caplog.records)) == (False, WARM_UP, 2, times)
-    learn(model, WARM_UP)
-    assert (model.is_finite(), model.n) == (True, N)
+    with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "streammoe.estimators"):
+        patch.setattr(search, "fit", failing)
+        model = learn(estimator(**BRIEF), 0, WARM_UP + 1)
+    assert (model.is_warming_up, model.n) == (True, WARM_UP + 1)
+    assert any("did not converge" in message for message in caplog.messages)
+    learn(model, WARM_UP + 1)
+    assert (model.is_warming_up, model.is_finite(), model.n) == (False, True, N)
 
 
 @pytest.mark.parametrize(("estimator", "after"), [(MoERegressor, 20), (MoEClassifier, 60)])
@@ -142,7 +130,7 @@ def test_a_poisoned_model_is_not_saved(estimator, after, tmp_path):
     model, path = learn(estimator(**BRIEF), stop=after), tmp_path / "model.safetensors"
     model.save(path)
     kept = path.read_bytes()
-    state = model.learner.phase.one.recursive if model.is_warming_up else model.learner.state
+    state = model.learner.phase.leader.state
     state.expert_grams[-1, 0, 1] = np.nan  # off the diagonal, where no step looks
     with pytest.raises(PoisonedModel):
         model.save(path)

@@ -5,9 +5,9 @@ A wrong call that were accepted would leave a comment without use, which is an e
 
 from typing import assert_type
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, WarmUp
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 
-assert_type(MoERegressor(3, warmup=WarmUp(60), serve="polyak").predict_one({"a": 1.0}), float)
+assert_type(MoERegressor(3, warmup=60, serve="polyak").predict_one({"a": 1.0}), float)
 MoEMultiTargetRegressor("auto", categorical=("zip",), lags=2)
 MoEClassifier(classes=["a", "b"])
 MoERegressor(n_experts=3.5)  # type: ignore[arg-type]

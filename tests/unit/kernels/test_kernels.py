@@ -34,21 +34,6 @@ def test_the_adaptive_weight_is_the_literal_one():
     assert found.tolist() == [weight_of(row) for row in rows]
 
 
-def test_the_adaptive_weight_falls_without_a_jump_as_one_class_becomes_more_certain():
-    """The value is right even where the series that replaces 0/0 meets the quotient."""
-    apart = np.concatenate([[0.0], np.logspace(-12, -1, 400)])
-    found = np.array([weight_of([0.5 + a / 2, 0.5 - a / 2]) for a in apart])
-    assert np.diff(found).max() <= 1e-9
-    np.testing.assert_allclose(found, 1.0 - apart**2 / 3.0, atol=1e-4)
-    around = [weight_of([0.5 + a / 2, 0.5 - a / 2]) for a in (0.99e-4, 1.01e-4)]
-    assert around[0] == pytest.approx(around[1], abs=1e-9)
-    for M in (2, 5):
-        largest = 1.0 - np.logspace(np.log10(1.0 - 1.0 / M), -15, 300)
-        found = np.array([weight_of([p, *[(1.0 - p) / (M - 1)] * (M - 1)]) for p in largest])
-        assert np.diff(found).max() <= 1e-7
-        assert found[0] == 1.0
-
-
 # --- events that a model holds for next to impossible -----------------------------------------------------------------
 
 NOTHING = Trace(np.empty((0, 0)), np.empty((0, 0, 0)), np.empty((0, 0, 0)))

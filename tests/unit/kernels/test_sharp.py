@@ -7,9 +7,8 @@ from scipy.special import log_softmax
 from streammoe import MoEClassifier, MoERegressor, schedules
 from streammoe.engine.em import Buffer, statistics_at
 from streammoe.engine.jobs import run_job
-from streammoe.engine.warmup import with_own_prior
+from streammoe.engine.search import with_own_prior
 from streammoe.kernels.shared import step_gate
-from streammoe.options import WarmUp
 from tests.unit.cases import Case, options, random_state, random_theta
 
 P = 3
@@ -57,7 +56,7 @@ def test_a_separable_gate_and_far_inputs_stay_finite_and_are_learned(schedule):
     X = rng.normal(size=(1_500, 2))
     X[::97] *= 1e3
     sides = X[:, 0] > 0.0
-    given = {"bound": "sharp", "schedule": schedule, "warmup": WarmUp(200, restarts=1)}
+    given = {"bound": "sharp", "schedule": schedule, "warmup": 200}
     model = MoERegressor(2, **given)
     y = np.where(sides, 3.0, -3.0) + 0.01 * rng.normal(size=len(X))
     model.learn_array(X, y)

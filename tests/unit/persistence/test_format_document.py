@@ -4,16 +4,14 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from streammoe import MoERegressor, assembly
+from streammoe import assembly
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
-from streammoe.engine.cost import row_cost
+from streammoe.engine.members import CURVED, KINDS
 from streammoe.engine.state import MMState
 from streammoe.mm import IncrementalMM
-from streammoe.options import WarmUp
 from streammoe.persistence import CheckpointStore, decode, state_digest
 from streammoe.persistence.store import read_checkpoint
 from streammoe.pipeline.label_join import LabelJoin
@@ -22,7 +20,7 @@ from streammoe.scaleout import watcher
 from streammoe.scaleout.watcher import Watcher
 from streammoe.settings import Labels
 from tests.batches import batch_of
-from tests.unit.estimators.damages import DAMAGES
+from tests.unit.estimators.damages import DAMAGES, outputs
 from tests.unit.scaleout.shards import Daemon, Largest
 
 ROOT = Path(__file__).parents[3]
@@ -40,11 +38,7 @@ def table(title):
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
 
 
-STATES = (
-    *("warmup.recursive.", "warmup.modest.", "warmup.constant.", "warmup.curved.", "warmup.interim."),
-    *("portfolio.one_expert.", "portfolio.steady."),
-    *("portfolio.quick.", "portfolio.floor.", "portfolio.curved."),
-)
+STATES = tuple(f"portfolio.{kind.name}." for kind in (*KINDS, CURVED))
 """Prefixes of the arrays of further states."""
 
 
@@ -55,29 +49,8 @@ def names_in(text):
 
 @pytest.fixture(scope="module")
 def models():
-    """Models in every state that golden files lack."""
-    X = np.random.default_rng(0).normal(size=(205, 2))
-    short = WarmUp(40, restarts=1)
-    changed = {
-        "model.phases.streaming.KEEP_EVERY": 100,  # so that it keeps parameters of earlier
-        "engine.warmup.relearned_rows": lambda *_: 2,  # that it learns again on another scale
-        "engine.warmup.RARENESS": 0.0,
-        "engine.warmup.REPLAY_WORK": 0.0,  # and that it learns what came during a fit
-        "engine.warmup.pace": lambda family, shape, n: 30.0 * n * row_cost(family, shape),
-    }
-    found = [make() for make, _ in DAMAGES.values()]
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in changed.items():
-            patch.setattr(f"streammoe.{name}", value)
-        for n in (17, 205):
-            found.append(MoERegressor(2, warmup=short, standardize=True))
-            found[-1].learn_array(X[:n], X[:n, 0])
-        found.append(MoERegressor(2, warmup=short))
-        for x in X:
-            if "warmup.replay" in found[-1].arrays():
-                break
-            found[-1].learn_one({"a": x[0], "b": x[1]}, x[0])
-    return found
+    """Models in every state."""
+    return [outputs(), *(make() for make, _ in DAMAGES.values())]
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +140,8 @@ def test_every_array_is_there_with_its_type(contents):
         said, kind = patterns[pattern], DTYPES[dtype]
         if name.startswith(STATES):
             assert name.rpartition(".")[2] in MMState._fields
+        elif name.startswith("fit.encoder."):
+            assert any(re.fullmatch(pattern, name.removeprefix("fit.")) for pattern in patterns)
         elif kind == "F64":
             assert "`" not in said, name
             assert "bytes" not in said, name

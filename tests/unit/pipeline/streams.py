@@ -7,7 +7,6 @@ from itertools import accumulate, cycle, islice, pairwise
 from typing import NamedTuple
 
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
-from streammoe.options import WarmUp
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
@@ -53,9 +52,7 @@ def pipeline(kind, *, schema=None, predictions=None, **arguments):
     """Return a pipeline over events of a kind, with all columns meaning what they should."""
     columns = {"categorical": ("c", "d"), "timestamps": ("t",)}
     estimator = {"regressor": MoERegressor, "outputs": MoEMultiTargetRegressor, "classifier": MoEClassifier}[kind]
-    model = estimator(
-        **{"n_experts": 2, "warmup": WarmUp(WARM_UP, restarts=1), "standardize": True, **columns, **arguments}
-    )
+    model = estimator(**{"n_experts": 2, "warmup": WARM_UP, "standardize": True, **columns, **arguments})
     if kind == "outputs":
         model.set_targets(TARGETS[kind])
     meanings = {"weight": "w", **{name: frozenset(names) for name, names in columns.items()}}

@@ -8,7 +8,7 @@ import pytest
 
 from streammoe.assembly import open_daemon
 from streammoe.configuration import settings_from
-from streammoe.engine import warmup
+from streammoe.model import fits
 from tests.unit.pipeline.written_rows import lines
 
 N, WARMUP = 300, 200
@@ -28,7 +28,7 @@ def run(folder, rows, stop, block_bytes=4096, **sections):
     tables = {
         "source": {"kind": "file", "path": str(folder / "rows.jsonl"), "block_bytes": block_bytes},
         "schema": {"target": "y"},
-        "model": {"n_experts": 2, "warmup": {"size": WARMUP, "restarts": 1}},
+        "model": {"n_experts": 2, "warmup": WARMUP},
         "checkpoint": {"dir": str(folder / "state")},
         "dead_letters": {"path": str(folder / "dead.jsonl")},
         "predictions": {"kind": "file", "path": str(folder / "predictions.jsonl")},
@@ -46,15 +46,15 @@ def test_what_a_given_up_fit_belongs_to_is_learned_once_by_the_next_start(tmp_pa
     monkeypatch.setattr("streammoe.assembly.compile_kernels", lambda *_: None)
     whole, predicted = run(tmp_path / "whole", rows, SimpleNamespace(requested=False), **sections)
     stop = SimpleNamespace(requested=False)
-    fit = warmup.fit
+    advance = fits.Fit.advance
 
-    def fit_and_stop(*arguments, **more):
-        stop.requested = bool(len(arguments[1].W) == WARMUP)
-        return fit(*arguments, **more)
+    def advance_and_stop(fit, n):
+        stop.requested = fit.plan.is_fitting
+        return advance(fit, n)
 
     with monkeypatch.context() as patched:
         patched.setattr("streammoe.engine.interruption.GRACE_SECONDS", 0.0)
-        patched.setattr(warmup, "fit", fit_and_stop)
+        patched.setattr(fits.Fit, "advance", advance_and_stop)
         stopped, _ = run(tmp_path / "stopped", rows, stop, **sections)
     assert stop.requested
     assert stopped.model_events < WARMUP

@@ -13,7 +13,7 @@ import pytest
 
 from streammoe.errors import SourceError
 from streammoe.estimators import MoERegressor
-from streammoe.options import Lags, WarmUp
+from streammoe.options import Lags
 from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
@@ -196,7 +196,7 @@ def test_predictions_have_a_row_when_features_come_and_one_when_their_label_does
 @pytest.mark.parametrize(("delay", "size"), [(1, 7), (3, 1), (40, 200)])
 def test_a_late_event_is_learned_with_the_lags_that_its_prediction_saw(delay, size):
     """Labels come after so many more features; the reference holds each event back by itself."""
-    arguments = {"n_experts": 2, "warmup": WarmUp(30, restarts=1), "lags": Lags(2, ("a",)), "numeric": ("a",)}
+    arguments = {"n_experts": 2, "warmup": 30, "lags": Lags(2, ("a",)), "numeric": ("a",)}
     targets = [round(math.sin(i) + math.cos(i * i), 3) for i in range(90)]
     events = [{"a": round(math.cos(3 * i), 3)} for i in range(90)]
     reference, seen, predicted = MoERegressor(**arguments), [], []

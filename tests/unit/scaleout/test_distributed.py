@@ -21,7 +21,6 @@ from streammoe.commands.evaluate.options import files_of, settings_of
 from streammoe.commands.fit.run import fit_source
 from streammoe.distributions import Gaussian
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
-from streammoe.options import WarmUp
 from streammoe.scaleout import distributed
 from streammoe.scaleout.files import fit_files
 
@@ -65,7 +64,7 @@ def cut(rows, *sizes):
 
 PARTS = (200, 0, 350, 1)
 """Sizes of partitions: one of them is empty."""
-BRIEF = {"warmup": WarmUp(restarts=1), "prior_strength": 0.5}
+BRIEF = {"prior_strength": 0.5}
 KINDS = {
     "regressor": (MoERegressor(2, standardize=True, **BRIEF), "y"),
     "several": (MoEMultiTargetRegressor(2, expert=Gaussian("full"), **BRIEF), ["y", "z"]),
@@ -197,7 +196,7 @@ def folder(tmp_path):
 
 
 def settings(path, **more):
-    given = {"n_experts": 2, "warmup": WarmUp(restarts=1)} | more
+    given = {"n_experts": 2} | more
     return settings_of(str(path), ["y"], None, [], classify=False, format=None, given=given)
 
 

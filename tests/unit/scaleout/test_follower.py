@@ -29,7 +29,7 @@ def event(i):
 
 
 ROWS = [event(i) for i in range(EVENTS)]
-MODEL = f"model = {{ n_experts = 2, warmup.size = {WARM_UP}, warmup.restarts = 1 }}"
+MODEL = f"model = {{ n_experts = 2, warmup = {WARM_UP} }}"
 
 
 def enter(folder, monkeypatch, extra=""):

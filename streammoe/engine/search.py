@@ -1,9 +1,8 @@
-"""The fit that ends a warm-up: batch EM on the buffer from several starts, and the statistics for streaming.
+"""Fits of a mixture to rows: from several starts, or from the best so far.
 
 Several kinds of starts are tried, since none wins everywhere: K-means on (x, y), or on x if y is a class, which finds
 experts in different regions; gate first, which finds experts that cross; moments, which need no initial guess; and
-annealing, which separates random experts slowly. Cross-validation selects among the likeliest results. Everything is a
-function of the buffer and the seed.
+annealing, which separates random experts slowly. Everything is a function of the rows, the start and the seed.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 
 from streammoe.columns.outliers import MAX_ERROR_SHARE, winsorised
 from streammoe.engine.cost import Shape, is_without_matrices, row_cost, row_cost_with_matrices
-from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics
+from streammoe.engine.em import PRIOR_ROUNDS, UNDER_ROUNDS, Buffer, Em, one_expert_prior, statistics
 from streammoe.engine.jobs import Job
 from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts, spectral_starts
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
@@ -26,6 +25,9 @@ from streammoe.types import FloatArray, IntArray
 
 GATE_STARTS_PER_RESTART = 4
 SHORT_ROUNDS = 8
+N_GATE_FIRST = 2
+N_STARTS = N_GATE_FIRST + 2
+"""Number of new starts in a stream."""
 LONG_ROUNDS = 200
 STAGES = ((SHORT_ROUNDS, 12), (40, 3))
 """Rounds from each start, and how many starts are kept; where EM is slow, a few rounds do not show which are best."""
@@ -39,113 +41,31 @@ REFIT_ROUNDS = 20
 ROWS_PER_PARAMETER = 6
 """With fewer rows, none can be held out."""
 WORK_LIMIT = 2e10
-"""Maximum multiply-adds of a warm-up; wide models get fewer starts and rounds rather than a stall of minutes."""
+"""Most multiply-adds of the search of a batch fit; wide models get fewer starts and rounds."""
 SMALL_WORK_LIMIT = 8e9
 """The same where rounds build no Gram matrices: under their strong prior such fits settle within a few rounds."""
 LEAST_STRENGTH = 1e-3
 """Minimum prior strength, in pseudo-events, during a search."""
-BRIEF_ROUNDS = 200.0
-BRIEF_PART = 3.0
-"""Limits of a brief fit: the work of `BRIEF_ROUNDS` rounds, and `WORK_LIMIT` divided by `BRIEF_PART`."""
-TYPICAL_ROUNDS = 1500.0
-"""Rounds of a fit, from all starts, where work is no object."""
-FEWEST_ROUNDS = 60.0
-"""Rounds of a fit to rows of which each costs so much that only two starts are tried."""
-MOST_EVENTS = 350.0
-"""Events over which a fit is spread, unless its pace is at a limit; at most half as many as it has rows."""
-FEWEST_EVENTS = 20.0
-CATCH_UP = 1.5e7
-"""Multiply-adds of the steps by which the result learns the events in between; wide models get fewer such events than
-`MOST_EVENTS`, but not fewer than `FEWEST_EVENTS`."""
-REPLAY_WORK = 4e6
-FEWEST_REPLAYED = 3
-"""Multiply-adds of those steps that are done at one event, and the least number of steps."""
-RESCALE_WORK = 2.5e8
-"""Multiply-adds by which the one expert learns buffered events again, on another scale, at one event."""
-LEAST_RELEARNED = 2
-"""Least number of buffered events at an event; with one, it would never have learned all."""
-RARENESS = 16.0
-"""A scale by n events is replaced by one of at least n (1 + `RARENESS` / rows relearned at an event)."""
-ROWS_PER_REFRESH = 3
-"""How many of those events there are, at least, for each time that its Gram matrix is inverted."""
-LEAST_PACE, LARGEST_PACE = 1.2e7, 1e9
-"""Limits of the multiply-adds at each event: 10 and 200 ms, roughly."""
-ROUND_LIMIT = 2.5e7
-"""Multiply-adds of one round over a buffer of default size, unless that has fewer than `LARGEST_LEAST` rows."""
-LEAST_SIZE, LARGEST_LEAST = 400, 800
-"""Least number of rows of a buffer of default size; with more features than the first, as many, up to the second."""
-
-
-def default_size(family: Family, shape: Shape) -> int:
-    """Return the default number of events in a warm-up buffer: a dozen or more for each parameter, at least 400.
-
-    Wide models get fewer: a fit must be short enough for a mixture to serve after some hundreds of events, and a larger
-    buffer would not make up for the events in which a single expert has to do.
-
-    >>> from streammoe.experts import families
-    >>> family = families()["gaussian"]
-    >>> default_size(family, Shape(4, 1, 11, 11)), default_size(family, Shape(4, 1, 301, 301))
-    (972, 400)
-    """
-    affordable = ROUND_LIMIT / row_cost_with_matrices(family, shape)
-    least = min(max(shape.p_v, LEAST_SIZE), LARGEST_LEAST)
-    return int(max(min(ample_size(family, shape), affordable), least))
+LEAST_SAMPLE, SAMPLE_PER_FEATURE = 400, 10
+"""Number of rows from which new starts are tried in a stream, at least, and for each feature."""
+ENOUGH = 2.0
+"""Nats that a round of a stream's fit must gain for another one to follow."""
+STREAM_WORK = 4e8
+"""Multiply-adds of the rounds of a stream's fit; wide models get fewer rounds, and at least `FEWEST_ROUNDS`."""
+FEWEST_ROUNDS = 2
+STREAM_ROUNDS = 40
+"""Most rounds over all rows of a stream's fit."""
+STREAM_ANNEALED_ROUNDS = 20
 
 
 def ample_size(family: Family, shape: Shape) -> int:
     """Return the number of events that determine the parameters of a mixture well: a dozen or more for each."""
-    return max(family.events_per_parameter * n_measured(family, shape), LEAST_SIZE)
-
-
-def pace(family: Family, shape: Shape, n: int) -> float:
-    """Return the multiply-adds of a fit to n rows that are done at each event while it is in progress."""
-    of_round = n * row_cost(family, shape)
-    work = max(min(of_round * TYPICAL_ROUNDS, work_limit(family, shape)), of_round * FEWEST_ROUNDS)
-    events = max(min(MOST_EVENTS, n / 2, CATCH_UP / step_cost(shape)), FEWEST_EVENTS)
-    return float(np.clip(work / events, LEAST_PACE, LARGEST_PACE))
+    return max(family.events_per_parameter * n_measured(family, shape), LEAST_SAMPLE)
 
 
 def work_limit(family: Family, shape: Shape) -> float:
-    """Return the most multiply-adds of a warm-up's fit."""
+    """Return the most multiply-adds of a search."""
     return SMALL_WORK_LIMIT if is_without_matrices(family, shape) else WORK_LIMIT
-
-
-def replayed_rows(shape: Shape) -> int:
-    """Return how many of the events that came during a fit its result learns at each event after it.
-
-    >>> [replayed_rows(Shape(4, 1, 11, 11)), replayed_rows(Shape(2, 9, 785, 785))]
-    [6163, 3]
-    """
-    return max(int(REPLAY_WORK / step_cost(shape)), FEWEST_REPLAYED)
-
-
-def relearned_rows(shape: Shape, others: Sequence[int] = ()) -> int:
-    """Return how many buffered events the one expert of a warm-up learns again at an event when its scale has changed.
-
-    Args:
-        shape: size of the largest mixture.
-        others: numbers of features of further experts that do.
-
-    >>> [relearned_rows(Shape(2, 9, p, p)) for p in (11, 201, 785)], relearned_rows(Shape(2, 9, 785, 785), [785])
-    ([444181, 174, 3], 2)
-    """
-    _, N, _, p_v = shape
-    work = sum(step_cost(Shape(1, N, p, p)) + p**3 / (2 * ROWS_PER_REFRESH) for p in (p_v, *others))
-    return max(int(RESCALE_WORK / work), LEAST_RELEARNED)
-
-
-def is_rescaled(n: int, before: int, at_each: int) -> bool:
-    """Return whether the one expert of a warm-up takes another scale at n events.
-
-    Args:
-        n: number of events.
-        before: number of events whose moments are its scale.
-        at_each: of `relearned_rows`; a model that learns few of them at an event changes its scale less often.
-
-    >>> [is_rescaled(48, 4, 2), is_rescaled(32, 4, 2), is_rescaled(128, 64, 174)]
-    [True, False, True]
-    """
-    return n >= (1.0 + RARENESS / at_each) * before
 
 
 def step_cost(shape: Shape) -> int:
@@ -155,10 +75,10 @@ def step_cost(shape: Shape) -> int:
 
 
 def n_measured(family: Family, shape: Shape) -> int:
-    """Count the parameters that determine the size of a buffer: of a covariance, only the diagonal.
+    """Count the parameters that rows have to determine: of a covariance, only the diagonal.
 
     `streammoe.engine.model_selection.n_parameters` counts free parameters, for the cost of a model. Here covariances
-    would make buffers grow with the square of the outputs, although every row measures all pairs of them at once.
+    would ask for rows with the square of the outputs, although every row measures all pairs of them at once.
     """
     K, N, p_w, p_v = shape
     variances = N if family.n_variances(1) else 0
@@ -168,35 +88,89 @@ def n_measured(family: Family, shape: Shape) -> int:
 def fit(
     family: Family,
     buffer: Buffer,
+    start: Parameters | None,
     *,
     n_experts: int,
     n_outputs: int,
-    restarts: int,
     seed: int,
     options: LearningOptions,
-    brief: bool = False,
+    is_searching: bool,
 ) -> Job[MMState]:
-    """Fit a mixture to these rows: the best of several batch fits, with its statistics.
+    """Fit a mixture to rows of a stream: a few rounds from the best so far, and from new starts.
 
     Args:
         family: of the experts.
         buffer: the rows.
+        start: the best so far; None if there is nothing.
         n_experts: K.
         n_outputs: Q, or the number of classes.
-        restarts: starts of each kind (gate first: four times as many, since each is cheap and chancy).
         seed: seed of the random starts.
         options: bound and prior of the model.
-        brief: whether to run fewer starts and rounds, in a fraction of the time.
+        is_searching: whether to try new starts as well.
+
+    Returns:
+        The likelier result, with its statistics.
 
     Raises:
         UnsoundError: the fit is not finite.
     """
     em = yield from with_own_prior(family, buffer, n_outputs, options)
-    theta = yield from _search(for_search(em), n_experts, restarts, np.random.default_rng(seed), brief=brief)
+    searched = for_search(em)
+    rounds = affordable_rounds(searched, n_experts)
+    starts = [] if start is None else [start.copied()]
+    if is_searching or not starts:
+        starts += yield from _new_start(searched, n_experts, np.random.default_rng(seed))
+    fits = []
+    for theta in starts:
+        score = yield from searched.rounds(theta, rounds, ENOUGH / len(searched.buffer.R))
+        if np.isfinite(score):
+            fits.append(CandidateFit(score, theta))
+    if not fits:
+        raise UnsoundError(["likelihood of every start"])
+    theta = yield from chosen(fits, searched, None)
     state = yield from statistics(as_streamed(em), theta)
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
     return state
+
+
+def affordable_rounds(em: Em, n_experts: int) -> int:
+    """Return how many rounds over all rows a stream's fit may have."""
+    return int(np.clip(STREAM_WORK / em.work(n_experts), FEWEST_ROUNDS, STREAM_ROUNDS))
+
+
+def fit_work(family: Family, shape: Shape, n: int, *, is_searching: bool) -> float:
+    """Return the most multiply-adds that `fit` to n rows takes."""
+    of_row = row_cost(family, shape)
+    rounds = np.clip(STREAM_WORK / (n * of_row), FEWEST_ROUNDS, STREAM_ROUNDS)
+    work: float = n * (PRIOR_ROUNDS * row_cost(family, shape._replace(n_experts=1)) + (rounds + 2) * of_row)
+    work += n * row_cost_with_matrices(family, shape)
+    if is_searching:
+        of_starts = N_STARTS * (UNDER_ROUNDS + SHORT_ROUNDS) + STREAM_ANNEALED_ROUNDS
+        work += of_row * (min(n, sample_size(shape.p_v)) * of_starts + (rounds + 1) * n)
+    return work
+
+
+def sample_size(n_features: int) -> int:
+    """Return the number of rows from which new starts are tried in a stream."""
+    return max(LEAST_SAMPLE, SAMPLE_PER_FEATURE * n_features)
+
+
+def _new_start(em: Em, n_experts: int, rng: np.random.Generator) -> Job[list[Parameters]]:
+    """Return the likeliest of several starts after a few rounds on some of the rows."""
+    n, p_v = em.buffer.R.shape
+    if n_experts == 1:
+        return [(yield from em.fitted_to(np.ones((n, 1))))]
+    kept = np.zeros(n, dtype=np.bool_)
+    kept[rng.permutation(n)[: sample_size(p_v)]] = True
+    some = em if kept.all() else em._replace(buffer=em.buffer.rows(kept))
+    starts = [
+        *(yield from cluster_starts(some, n_experts, 1, rng, range(1))),
+        *(yield from gate_first_starts(some, n_experts, N_GATE_FIRST, rng, range(N_GATE_FIRST))),
+    ]
+    annealed = yield from random_starts(some, n_experts, 1, rng)
+    yield from some.anneal(annealed[0], STREAM_ANNEALED_ROUNDS)
+    return (yield from _likeliest(some, [*annealed, *starts], SHORT_ROUNDS, 1))
 
 
 def with_own_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Job[Em]:
@@ -242,15 +216,8 @@ class Starts(NamedTuple):
     """(n,) folds of the rows to hold out when choosing among the results; None if none can be spared."""
 
 
-def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator, *, brief: bool = False) -> Job[Parameters]:
-    """Run a few rounds from every start and many from the likeliest few; return the result that predicts best."""
-    starts = yield from best_starts(em, n_experts, restarts, rng, brief=brief)
-    ended = yield from _each_run(em, starts.thetas, starts.rounds)
-    return (yield from chosen(ended, em, starts.folds))
-
-
-def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator, *, brief: bool = False) -> Job[Starts]:
-    """Return the likeliest few after a few rounds from every start; `brief` as in `fit`.
+def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> Job[Starts]:
+    """Return the likeliest few after a few rounds from every start, for a batch fit.
 
     Raises:
         UnsoundError: no start has a finite likelihood.
@@ -260,10 +227,8 @@ def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator,
         return Starts([(yield from em.fitted_to(np.ones((n, 1))))], 1 if em.family.is_exact else LONG_ROUNDS, None)
     shape = Shape(n_experts, len(em.prior.experts), em.buffer.W.shape[1], p_v)
     work_of_rounds = work_limit(em.family, shape) / row_cost(em.family, shape)
-    searched = em if brief else _sampled(em, shape, int(work_of_rounds / AMPLE_ROUNDS), rng)
+    searched = _sampled(em, shape, int(work_of_rounds / AMPLE_ROUNDS), rng)
     affordable_rounds = work_of_rounds / len(searched.buffer.R)
-    if brief:
-        affordable_rounds = min(affordable_rounds / BRIEF_PART, BRIEF_ROUNDS)
     starts = yield from _starts(searched, n_experts, restarts, affordable_rounds, rng)
     for rounds, kept in STAGES if affordable_rounds >= AMPLE_ROUNDS else FEW_STAGES:
         starts = yield from _likeliest(searched, starts, rounds, kept)

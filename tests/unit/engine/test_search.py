@@ -1,23 +1,21 @@
-"""Fits of a buffer: the experts that made the data, poor buffers and which fit is taken; and the buffer itself."""
+"""Fits to rows: the experts that made the data, poor rows, which fit is taken, and starts from the best so far."""
 
 import numpy as np
 import pytest
 
-from streammoe.engine import em, mixture, warmup
+from streammoe.engine import batch, em, mixture, search
 from streammoe.engine.jobs import run_job
 from streammoe.engine.state import is_finite
-from streammoe.engine.warmup_buffer import WarmUpBuffer
-from tests.unit.cases import Case, draw, em_of, options, same_bits
+from tests.unit.cases import Case, draw, em_of, options
 
 LINE = Case("gaussian", 1)
 PLANE = Case("gaussian_full", 3)
 
 
-def fit(R, Y, K, *, case=LINE, prior_strength=0.1, restarts=2, bound="tight", weights=None):
-    given = {"n_experts": K, "n_outputs": case.n_outputs, "restarts": restarts, "seed": 0}
-    chosen = options(case, K, prior_strength, bound)
-    buffer = em.Buffer(R, R, Y, np.ones(len(R)) if weights is None else weights)
-    return run_job(warmup.fit(case.family, buffer, **given, options=chosen))
+def fit(R, Y, K, *, case=LINE, prior_strength=0.1, bound="tight", start=None, searches=True):
+    given = {"n_experts": K, "n_outputs": case.n_outputs, "seed": 0, "is_searching": searches}
+    buffer = em.Buffer(R, R, Y, np.ones(len(R)))
+    return run_job(search.fit(case.family, buffer, start, **given, options=options(case, K, prior_strength, bound)))
 
 
 def loss(state, R, Y, case=LINE):
@@ -67,17 +65,25 @@ def four(n, seed):
     return np.column_stack([np.ones(n), X]), y[:, None]
 
 
-def test_of_many_rows_some_are_searched_thoroughly(monkeypatch):
-    R, Y = four(4000, 3)
-    monkeypatch.setattr(warmup, "WORK_LIMIT", 8e8)  # two starts, if all of them are searched
-    assert loss(fit(R, Y, 4, restarts=1), R, Y) < -0.4
+def fit_of_all(R, Y, K, weights):
+    """The likelihood of a batch fit."""
+    buffer = em.Buffer(R, R, Y, weights)
+    problem = run_job(search.with_own_prior(LINE.family, buffer, 1, options(LINE, K)))
+    starts = run_job(search.best_starts(problem, K, 1, np.random.default_rng(0)))
+    return batch.fit(problem, starts.thetas, "em", rounds=40, tolerance=1e-5, folds=starts.folds)[1]
 
 
-def test_of_many_rows_those_that_count_are_searched(monkeypatch):
-    R, Y = four(20_000, 3)
-    monkeypatch.setattr(warmup, "WORK_LIMIT", 4e9)
-    counts = np.random.default_rng(3).random(len(R)) < 0.05
-    assert loss(fit(R, Y, 4, restarts=1, weights=np.where(counts, 1.0, 1e-4)), R, Y) < -0.35
+@pytest.mark.parametrize(
+    ("n", "limit", "share", "least"),
+    [(4_000, 8e8, 1.0, -0.4), (20_000, 4e9, 0.05, -0.35)],
+    ids=["all", "those that count"],
+)
+def test_of_many_rows_some_are_searched_thoroughly(n, limit, share, least, monkeypatch):
+    """Two starts, if all of them were searched; those of next to no weight say nothing."""
+    R, Y = four(n, 3)
+    monkeypatch.setattr(search, "WORK_LIMIT", limit)
+    counts = np.random.default_rng(3).random(n) < share
+    assert loss(fit_of_all(R, Y, 4, np.where(counts, 1.0, 1e-4)), R, Y) < least
 
 
 def mirrored(n, seed=0):
@@ -125,7 +131,7 @@ CLASSES = [Case("categorical", 2), Case("categorical", 5)]
 def test_poor_buffers_give_a_finite_model(case, spoil, K, prior_strength):
     R, Y = spoil(*draw(case, 40, 5, 2))
     R = np.ascontiguousarray(R)
-    state = fit(R, Y, K, case=case, prior_strength=prior_strength, restarts=1, bound="adaptive")
+    state = fit(R, Y, K, case=case, prior_strength=prior_strength, bound="adaptive")
     assert is_finite(state)
     assert (state.masses > 0.0).all()
     diagonals = np.einsum("kqq->kq", state.variances) if state.variances.ndim == 3 else state.variances
@@ -145,7 +151,7 @@ def steps():
 
 def fitted(steps, second, rounds=100):
     theta = run_job(steps.fitted_to(np.column_stack([~second, second]).astype(float)))
-    return warmup.CandidateFit(steps.run(theta, rounds), theta)
+    return search.CandidateFit(steps.run(theta, rounds), theta)
 
 
 @pytest.fixture
@@ -158,36 +164,4 @@ def test_experts_on_fewer_rows_than_coefficients_are_left_out(steps, sides):
     few.theta.gate[0, 0] = 6.0
     assert steps.e_step(few.theta)[1][:, 1].sum() < 6.0
     few = few._replace(score=sides.score + 1.0)
-    assert run_job(warmup.chosen([few, sides], steps, None)) is sides.theta
-
-
-# --- the buffer -------------------------------------------------------------------------------------------------------
-
-P = 3
-
-
-def learn(warm_up, R, Y, weights=None):
-    return warm_up.learn(R[:, 1:], R, Y, np.ones(len(R)) if weights is None else weights, traced=False)
-
-
-def new(case):
-    return WarmUpBuffer(case.family, case.n_outputs, P)
-
-
-@pytest.mark.parametrize("case", [Case("laplace", 1), Case("categorical", 3)], ids=str)
-def test_the_buffer_keeps_rows_with_a_target_and_their_weights(case):
-    """Also where it has to grow, after 64 rows; where the rows were cut leaves no trace."""
-    R, Y = draw(case, 100, P, 2)
-    Y[5] = np.nan
-    weights = np.random.default_rng(0).uniform(0.1, 4.0, 100)
-    warm_up, parts = new(case), new(case)
-    scores = learn(warm_up, R, Y, weights)
-    X, kept, kept_weights = warm_up.rows()
-    assert warm_up.count == 99
-    for found, given in ((X, R[:, 1:]), (kept, Y), (kept_weights, weights)):
-        assert found.tobytes() == np.delete(given, 5, axis=0).tobytes()
-    assert np.isnan(scores.losses).tolist() == [i == 5 for i in range(100)]
-    cut = [learn(parts, R[a:b], Y[a:b], weights[a:b]).losses for a, b in [(0, 1), (1, 64), (64, 65), (65, 100)]]
-    assert np.concatenate(cut).tobytes() == scores.losses.tobytes()
-    arrays = {name: array.copy() for name, array in warm_up.arrays().items()}
-    assert same_bits(arrays.values(), parts.arrays().values())
+    assert run_job(search.chosen([few, sides], steps, None)) is sides.theta

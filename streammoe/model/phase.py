@@ -1,19 +1,21 @@
-"""The protocol of the phases of a model."""
+"""The protocol of what learns the rows of a model: nothing yet, a portfolio, or rows that are only gathered."""
 
 from __future__ import annotations
 
+import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from streammoe.columns.encoder import Encoder
+from streammoe.columns.scaling import Scaler
 from streammoe.engine import mixture
-from streammoe.engine.mean_trust import MeanTrust
-from streammoe.engine.members.contract import Predictor
 from streammoe.engine.mixture import Candidate
+from streammoe.engine.portfolio import Predictor, Trust
 from streammoe.engine.state import MMState
+from streammoe.kernels.state import Trace
 from streammoe.model.context import Context, Moves
 from streammoe.types import AnyArray, FloatArray
 
@@ -22,55 +24,49 @@ Change: TypeAlias = Callable[[MMState], MMState]
 
 
 class Served(NamedTuple):
-    """What predicts, and the encoder for its coordinates."""
+    """What predicts."""
 
     members: Sequence[Predictor]
-    """What each member predicts by; none before anything was learned. The first is the mixture, or the one expert."""
-    weights: FloatArray
-    """(m,) the weight of each."""
-    encoder: Encoder
-    means: MeanTrust | None = None
-    """Weights of their means in the point prediction, if it has any of its own."""
-    point: Served | None = None
-    """What makes the point prediction, if it is something else."""
-
-    @classmethod
-    def alone(cls, state: MMState, encoder: Encoder) -> Served:
-        """Return one mixture, which predicts by its average."""
-        return cls([Predictor(mixture.served_parameters(state))], np.ones(1), encoder)
+    """What each member predicts by, the mixture first; none before anything was learned."""
+    trust: Trust | None
+    """What weighs them; None if there is one alone."""
 
 
 class Phase(ABC):
-    """A phase of a model: it learns and scores rows, and returns the next phase when that is due.
+    """What learns and scores the rows of a model, and says what does so after them.
 
     Rows are validated; they are in the model's own order of fields, with categories as codes.
 
     Attributes:
-        leader: the mixture that serves predictions, if any.
+        leader: the mixture, if there is one.
     """
 
     weighs_events: bool = True
     """Whether events count relative to those before them; a fit of all of them weighs them together."""
     refits: bool = False
-    """Whether the last `on_due` began a fit, which takes too long to be repeated."""
+    """Whether the last `on_due` took too long to be repeated."""
     leader: Candidate | None = None
 
     @property
     @abstractmethod
     def n(self) -> int:
-        """Number of events learned, including those in a buffer."""
+        """Number of events learned."""
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the mixture was fitted or given, so that its parameters mean something."""
+        return False
 
     def begin(self, context: Context) -> Phase:
         """Return the phase that learns the next rows."""
         return self
 
-    @abstractmethod
     def next_due(self, context: Context) -> int:
         """Return the count of learned events at which something is due."""
+        return sys.maxsize
 
-    @abstractmethod
-    def on_due(self, context: Context) -> Phase:
-        """Do what is due at this count, and return the phase after it."""
+    def on_due(self, context: Context) -> None:  # noqa: B027 - most do nothing
+        """Do what is due at this count."""
 
     @abstractmethod
     def learn(
@@ -87,21 +83,19 @@ class Phase(ABC):
             UnsoundError: some of them leave the model with NaN or infinity; it must be discarded.
         """
 
-    @abstractmethod
     def served(self, context: Context) -> Served:
         """Return what predicts."""
+        return Served([], None)
 
-    @abstractmethod
-    def widen(self, context: Context, moves: Moves) -> None:
+    def widen(self, context: Context, moves: Moves) -> None:  # noqa: B027 - same
         """Adapt to new columns of the encoder."""
 
-    @abstractmethod
-    def add_class(self, context: Context, rng: np.random.Generator) -> None:
+    def add_class(self, context: Context, rng: np.random.Generator) -> None:  # noqa: B027 - same
         """Adapt to a label that was just added to the targets."""
 
-    @abstractmethod
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""
+        return {}
 
     @property
     def residual(self) -> FloatArray:
@@ -112,6 +106,22 @@ class Phase(ABC):
     def copy(self, spare: Phase | None = None) -> Phase:
         """Return an independent copy; arrays of `spare` may be reused."""
 
-    @abstractmethod
     def is_finite(self) -> bool:
         """Return whether every number that predictions depend on is finite."""
+        return True
+
+
+def unlearned(context: Context, n: int, *, traced: bool) -> mixture.Scores:
+    """Return the scores of n rows that nothing predicts."""
+    predictions = np.full((n, context.targets.n_outputs), np.nan)
+    return mixture.Scores(np.full(n, np.nan), predictions, mixture.blank_trace(n if traced else 0))
+
+
+def in_units(scores: mixture.Scores, scaler: Scaler) -> mixture.Scores:
+    """Convert scores to the target's own units."""
+    center, scale = scaler.target_center, scaler.target_scale
+    trace = scores.trace
+    if len(trace.shares):
+        trace = Trace(trace.shares, trace.means * scale + center, trace.variances * (scale * scale))
+    losses = scores.losses + sum(map(math.log, scale.tolist()))
+    return scores._replace(losses=losses, predictions=scores.predictions * scale + center, trace=trace)

@@ -1,0 +1,305 @@
+"""The single experts that predict next to the mixture: a row of a table each.
+
+Each learns every event from the first one on, and none leaves; only `curved`, the dearest, may rest. What each is worth
+is measured in docs/learning.md.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Literal, NamedTuple, Self, TypeAlias
+
+import numpy as np
+
+from streammoe.checked import LARGEST_COUNT, array_of, require
+from streammoe.engine.bound_mixture import BoundMixture
+from streammoe.engine.mixture import Candidate, Scores, learning_options
+from streammoe.engine.state import MMState, copy_state, is_finite, restored_state, state_at, widen, with_class
+from streammoe.experts import Family, Parameters
+from streammoe.kernels.state import LearningOptions, SingleExpert
+from streammoe.schedules import Constant, Power, Schedule
+from streammoe.types import AnyArray, FloatArray, IntArray
+
+Sees: TypeAlias = Literal["all", "nothing", "products"]
+MOST_WITH_PRODUCTS = 66
+"""Most features with the products of two inputs; beyond, there are squares alone. Ten inputs have so many."""
+MOST_FEATURES = 128
+"""Most features of squares and products at all."""
+EVENTS_PER_FEATURE = 8
+"""How many events a step of the member of products spans for each feature, at least."""
+ROWS_AT_ONCE = 4096
+"""Number of rows whose features are in memory at once."""
+NEGLIGIBLE = 1e-3
+"""A member of less weight does not matter."""
+PATIENCE = 2
+"""Number of reviews in a row at which the weight of a member is negligible when it rests."""
+GROWTH = 1.25
+"""It comes back at so many times the events at which it began to rest, at the earliest."""
+INTERCEPT = np.zeros((1, 2), dtype=np.int64)
+"""The terms of an expert that has nothing but an intercept."""
+_of_single_expert = attrgetter(*SingleExpert._fields)
+
+
+class Kind(NamedTuple):
+    """One row of the table of members."""
+
+    name: str
+    """Its name in metrics and checkpoints."""
+    step: float
+    """The least size of a step, whose inverse is how many events count; the first steps are those of a mean."""
+    prior_strength: float = 1.0
+    """Weight of its prior in events."""
+    sees: Sees = "all"
+    """The features that it has."""
+    is_held: bool = True
+    """Whether inputs are held to the range seen before."""
+
+
+KINDS = (
+    Kind("quick", 0.05),
+    Kind("recent", 0.01),
+    Kind("steady", 0.0, prior_strength=5.0, is_held=False),
+    Kind("floor", 1e-3, sees="nothing"),
+)
+"""Those that are there from the first event."""
+CURVED = Kind("curved", 0.01, sees="products")
+"""The one that joins as soon as columns have varied, if at all."""
+
+
+class Single:
+    """One expert of the mixture's family, without a gate.
+
+    Attributes:
+        kind: its row of the table.
+        state: its state, of one expert without gate features, of which the average is not used.
+        terms: (P, 2) the factors of each of its features; None if it sees those of the mixture.
+        expert: the part of its state that steps change.
+        options: those of its steps.
+        notes: (2,) of the member of products the number of reviews in a row at which its weight was negligible, and
+            the event count at which it last began to rest, or 0.
+    """
+
+    def __init__(
+        self, kind: Kind, family: Family, bound: str, state: MMState, terms: IntArray | None, notes: IntArray | None
+    ) -> None:
+        self.kind = kind
+        self.terms = terms
+        self.notes = np.zeros(2, dtype=np.int64) if notes is None else notes
+        self._family = family
+        self._bound = bound
+        self._continue_with(state)
+
+    @classmethod
+    def blank(
+        cls, kind: Kind, family: Family, bound: str, n_outputs: int, p_v: int, terms: IntArray | None = None
+    ) -> Single:
+        """Return one that has learned nothing, and predicts like its prior.
+
+        Args:
+            kind: its row of the table.
+            family: family of the experts.
+            bound: the curvature bound of a categorical expert.
+            n_outputs: Q, or the number of classes.
+            p_v: number of features of the mixture's experts, padding included.
+            terms: features of the member of products.
+        """
+        terms = INTERCEPT if kind.sees == "nothing" else terms
+        prior = family.unit_prior(kind.prior_strength, 0, p_v if terms is None else len(terms), n_outputs)
+        state = state_at(
+            gate=np.empty((0, 0)),
+            experts=prior.experts[None],
+            variances=family.variances_of(prior.variances, 1),
+            masses=np.ones(1),
+            gate_gram=np.empty((0, 0)),
+            expert_grams=np.diag(prior.expert_gram)[None],
+            prior=prior,
+            n=0,
+            prior_weight=1.0,
+        )
+        return cls(kind, family, bound, state, terms, None)
+
+    def _continue_with(self, state: MMState) -> None:
+        self._take(state)
+        self.options: LearningOptions = learning_options(
+            bound=self._bound,
+            n_experts=1,
+            n_rows=state.experts.shape[1],
+            prior_strength=self.kind.prior_strength,
+            averaging=None,
+            schedule=self._schedule,
+        )
+
+    def _take(self, state: MMState) -> None:
+        """Take over a state of the same size."""
+        self.state = state
+        self.expert = SingleExpert(*_of_single_expert(state))
+
+    @property
+    def name(self) -> str:
+        """Its name in metrics and checkpoints."""
+        return self.kind.name
+
+    @property
+    def step(self) -> float:
+        """The least size of a step."""
+        if self.kind.sees != "products":
+            return self.kind.step
+        n_features: int = self.state.experts.shape[2]
+        return min(self.kind.step, 1.0 / (EVENTS_PER_FEATURE * n_features))
+
+    @property
+    def _schedule(self) -> Schedule:
+        return Constant(self.step) if self.step else Power(1.0)
+
+    @property
+    def parameters(self) -> Parameters:
+        """The parameters that predict now."""
+        return Parameters(self.state.gate, self.state.experts, self.state.variances)
+
+    def learn(self, R: FloatArray, Y: FloatArray, weights: FloatArray, *, n_outputs: int) -> Scores:
+        """Learn rows outside of the portfolio; return the scores of each, from before it was learned.
+
+        Args:
+            R: (n, p_v) features of the mixture's experts; Y: targets; weights: (n,).
+            n_outputs: Q, or the number of classes.
+
+        Raises:
+            UnsoundError: a number is NaN or infinite; discard the member.
+        """
+        seen = R if self.terms is None else features_of(R, self.terms)
+        candidate = Candidate(self.state, np.empty(0), self.options)
+        bound = BoundMixture(self._family, candidate, self._schedule, n_outputs, least_step=self.step)
+        return bound.learn(np.empty((len(R), 0)), seen, Y, weights)
+
+    def count_only(self) -> None:
+        """Count an event without learning it."""
+        self.state.n[0] += 1
+
+    def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
+        """Adapt to new features, of which `n_features` are not padding.
+
+        The member of products sees new ones as they are: their values have not been scaled, so that products might be
+        enormous.
+        """
+        if self.kind.sees == "nothing":
+            return
+        if self.terms is None:
+            self._continue_with(widen(self.state, np.empty(0, dtype=np.int64), 0, expert_at, p_v))
+            return
+        self.terms = expert_at[self.terms]
+        before = len(self.terms)
+        new = linear(np.setdiff1d(np.arange(n_features), expert_at))[: MOST_FEATURES - before]
+        if len(new):
+            self.terms = np.concatenate([self.terms, new])
+            at = np.arange(before)
+            self._continue_with(widen(self.state, np.empty(0, dtype=np.int64), 0, at, before + len(new)))
+
+    def add_class(self, n_features: int) -> None:
+        """Adapt to a new class; `n_features` is the number of features of the mixture's experts, padding excluded."""
+        gamma = max(self.step, 1.0 / (int(self.state.n[0]) + 1))
+        # A single expert needs no random numbers.
+        self._continue_with(with_class(self.state, np.random.default_rng(0), n_features, gamma))
+
+    # -- Rest ----------------------------------------------------------------------------------------------------------
+
+    def rests(self, weight: float, n: int) -> bool:
+        """Return whether it rests from now on, given its weight at a review after n events, of which it takes note."""
+        idle, left = self.notes.tolist()
+        idle = idle + 1 if weight < NEGLIGIBLE else 0
+        rests: bool = idle >= PATIENCE
+        self.notes = np.array([0, n] if rests else [idle, left], dtype=np.int64)
+        return rests
+
+    def comes_back(self, n: int) -> bool:
+        """Return whether it may come back after n events."""
+        return n >= GROWTH * int(self.notes[1])
+
+    # -- Copies and checkpoints ----------------------------------------------------------------------------------------
+
+    def copy(self, spare: Single | None = None) -> Self:
+        """Return an independent copy; arrays of `spare` may be reused."""
+        other = copy.copy(self)
+        other._take(copy_state(self.state, None if spare is None else spare.state))  # noqa: SLF001 - of the same class
+        return other
+
+    def is_finite(self) -> bool:
+        """Return whether every number is finite."""
+        return is_finite(self.state)
+
+    def arrays(self) -> Mapping[str, AnyArray]:
+        """Return everything that affects future learning, as arrays named ``name.array``."""
+        own = {f"{self.name}.{name}": array for name, array in self.expert._asdict().items()}
+        if self.kind.sees != "products" or self.terms is None:
+            return own
+        return {**own, f"{self.name}_terms": self.terms, f"{self.name}_notes": self.notes}
+
+    @classmethod
+    def restored(
+        cls,
+        kind: Kind,
+        family: Family,
+        bound: str,
+        given: Mapping[str, AnyArray],
+        prefix: str,
+        *,
+        n: int,
+        n_outputs: int,
+        p_v: int,
+    ) -> Single:
+        """Restore a member of a portfolio that has learned n events from what `arrays` returned, with a prefix.
+
+        Raises:
+            CheckpointError: an array is missing, has another shape, or holds invalid values.
+        """
+        place, terms, notes = f"{prefix}{kind.name}", None, None
+        if kind.sees == "nothing":
+            terms = INTERCEPT
+        elif kind.sees == "products":
+            terms = array_of(given, f"{place}_terms", "int64", (None, 2), least=0, most=p_v - 1).copy()
+            possible = 0 < len(terms) <= MOST_FEATURES
+            require(possible, f"array {place}_terms holds {len(terms)} of 1 to {MOST_FEATURES} features")
+            notes = array_of(given, f"{place}_notes", "int64", (2,), least=0, most=LARGEST_COUNT).copy()
+            require(notes[0] < PATIENCE, f"array {place}_notes holds {notes[0]} reviews, but it rests at {PATIENCE}")
+        width = p_v if terms is None else len(terms)
+        sizes = {"n_experts": 1, "n_outputs": n_outputs, "p_w": 0, "p_v": width}
+        state = restored_state(given, place, family, **sizes, saved=SingleExpert._fields)
+        counted = int(state.n[0])
+        require(counted <= n, f"array {place}.n counts {counted} events, but the mixture has learned {n}")
+        return cls(kind, family, bound, state, terms, notes)
+
+
+def features_of(R: FloatArray, terms: IntArray) -> FloatArray:
+    """Return products of two features each, (n, P), of rows (n, p_v)."""
+    first, second = terms.T
+    # Unlike an index, `take` returns rows that are contiguous.
+    products: FloatArray = np.take(R, first, axis=1)
+    products *= np.take(R, second, axis=1)
+    return products
+
+
+def linear(features: IntArray) -> IntArray:
+    """Return the terms that are features as they are: products with the first one, which is 1."""
+    return np.column_stack([np.zeros_like(features), features])
+
+
+def terms_of(n_features: int, curved: IntArray) -> IntArray | None:
+    """Return the terms of an expert that sees all features, and the products of two of some; None if they are too many.
+
+    Args:
+        n_features: number of features.
+        curved: indexes of those that are multiplied.
+
+    >>> terms_of(3, np.array([1, 2])).tolist()
+    [[0, 0], [0, 1], [0, 2], [1, 1], [1, 2], [2, 2]]
+    >>> [terms.shape for p in (10, 11, 63) for terms in [terms_of(1 + p, np.arange(1, 1 + p))]]
+    [(66, 2), (23, 2), (127, 2)]
+    """
+    q = len(curved)
+    products = np.empty((0, 2), dtype=np.int64)
+    if 0 < n_features + q * (q + 1) // 2 <= MOST_WITH_PRODUCTS:
+        products = curved[np.column_stack(np.triu_indices(q))]
+    elif n_features + q <= MOST_FEATURES:
+        products = np.column_stack([curved, curved])
+    return np.concatenate([linear(np.arange(n_features)), products]) if len(products) else None

@@ -1,1 +1,0 @@
-"""The phases of a model: a warm-up, then a mixture that learns by steps."""
