@@ -9,10 +9,11 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from typing import Any, NoReturn, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import click
 
@@ -156,21 +157,40 @@ def setting_options(command: Command) -> Command:
     )(command)
 
 
-def file_options(command: Command) -> Command:
-    """Add the options that describe a file and the model that learns it; `--set` takes all other settings."""
-    from streammoe.options import MODELS  # slow to import, and most commands do not need it
+class FileOptions(NamedTuple):
+    """Options that describe a file and the model that learns it; `--set` takes all settings without an option."""
+
+    targets: tuple[str, ...] = ()
+    classify: bool = False
+    format: str | None = None
+    columns: Mapping[str, str | None] = MappingProxyType({})
+    """Lists of columns by the setting of the schema, with commas between them."""
+    overrides: tuple[str, ...] = ()
+    """Of ``--set``."""
+
+
+def file_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that describe a file; the command gets them as `FileOptions`, named ``options``."""
+    lists = {
+        "features": "Learn from these columns only.",
+        "ignore": "Columns to leave out.",
+        "categorical": "Columns that contain categories.",
+        "timestamps": "Columns that contain times.",
+        "numeric": "Columns of numbers; of others the first value decides.",
+    }
+
+    @functools.wraps(command)
+    def run(
+        *, targets: tuple[str, ...], classify: bool, form: str | None, overrides: tuple[str, ...], **others: Any
+    ) -> None:
+        columns = {name: others.pop(name) for name in lists}
+        command(options=FileOptions(targets, classify, form, columns, overrides), **others)
 
     options = [
+        click.option("--target", "targets", metavar="COLUMN", multiple=True, help="May be repeated."),
         click.option("--classify", is_flag=True, help="The target is a label."),
         click.option("--format", "form", metavar="FORMAT", help="Such as csv; by default from the extension."),
-        click.option("--features", metavar="A,B,…", help="Learn from these columns only."),
-        click.option("--ignore", metavar="A,B,…", help="Columns to leave out."),
-        click.option("--categorical", metavar="A,B,…", help="Columns that contain categories."),
-        click.option("--timestamps", metavar="A,B,…", help="Columns that contain times."),
-        click.option("--numeric", metavar="A,B,…", help="Columns of numbers; of others the first value decides."),
+        *(click.option(f"--{name}", metavar="A,B,…", help=text) for name, text in lists.items()),
+        setting_options,
     ]
-    fields = {name: field for model in MODELS.values() for name, field in model.model_fields.items()}
-    for name, field in fields.items():
-        if name != "kind":  # has an option of its own
-            options.append(click.option(f"--{name.replace('_', '-')}", metavar="VALUE", help=field.description))
-    return functools.reduce(lambda made, option: option(made), reversed(options), command)
+    return functools.reduce(lambda made, option: option(made), reversed(options), run)

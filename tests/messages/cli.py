@@ -136,9 +136,9 @@ _WRONG = {
             for path in ("no-target", "rejected", "unlabelled", "weightless")
         ),
     ),
-    "evaluate data.csv --target": ("a --classify --expert laplace",),
+    "evaluate data.csv --target": ("a --classify --set model.expert=laplace",),
     "evaluate data.csv --target y": (
-        *("--warmup x", "--schedule linear", "--schedule power --set model.schedule.alpha=x"),
+        *("--set model.schedule=linear", "--set model.schedule=power --set model.schedule.alpha=x"),
         *("--against LinearRegression", "--plot out.txt", "--plot missing/out.png", "--set metrics.port=1"),
     ),
     "fit": ("data.csv", "mostly-bad.csv --target y", "data.csv twice.csv --target y", "--workers 2 - --target y"),

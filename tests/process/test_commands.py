@@ -34,7 +34,7 @@ def cpu_ticks(command):
 
 def test_an_interrupted_fit_saves_what_it_has_come_to(here, call):
     here.write("some.csv", LINES[:400])  # whose model is some way from that of all
-    asked = ["--target", "y", "--n-experts", "2"]
+    asked = ["--target", "y", "--set", "model.n_experts=2"]
     call("fit", "some.csv", *asked, "--rounds", 1, "--out", "first.model")
     endless = ["--method", "gradient_descent", "--step", "1e-6", "--tolerance", "0", "--rounds", "1000000"]
     begun = ["--from-model", "first.model", "--out", "m.model", "--json"]  # so that it begins with rounds at once

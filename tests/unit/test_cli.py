@@ -166,7 +166,7 @@ def test_the_level_of_the_log_and_what_the_client_of_kafka_logs_is_for_debugging
 
 # --- evaluate and fit -----------------------------------------------------------------------------------------------
 
-QUIET = ["--n-experts", 2, "--log-level", "error"]
+QUIET = ["--set", "model.n_experts=2", "--log-level", "error"]
 Y = ["many.csv", "--target", "y", "--ignore", "z", *QUIET]
 
 
@@ -202,7 +202,7 @@ def test_what_was_rejected_and_what_vanished_stands_at_the_end_of_a_run_and_in_a
     assert done.stdout.splitlines()[-1] == said
     assert "vanished           b 135\n" in done.stdout
     assert "each of 135 events had 'b', and none has since path gone.csv, offset" in done.stderr
-    table = call("evaluate", "gone.csv", "--target", "y", "--n-experts", 1).stdout
+    table = call("evaluate", "gone.csv", "--target", "y", "--set", "model.n_experts=1").stdout
     assert table.startswith(f"gone.csv: {said}. Each is predicted before it is learned\n")
     assert "b has vanished: each event had it at first, and then 135 in succession came without it" in table
 
@@ -227,7 +227,7 @@ def test_fit_continues_from_a_saved_model(call, data):
     assert second["start"] == "model"
     assert second["objective_at_start"] == pytest.approx(first["objective"], abs=1e-2)
     assert second["objective"] >= second["objective_at_start"]
-    call("fit", *Y, "--from-model", "m.model", "--degree", 2, code=4)
+    call("fit", *Y, "--from-model", "m.model", "--set", "model.degree=2", code=4)
 
 
 def test_where_no_configuration_is_given_advice_to_set_something_says_how(call, tmp_path):

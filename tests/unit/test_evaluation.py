@@ -11,7 +11,6 @@ from river import dummy, linear_model, multiclass, preprocessing, tree
 
 from streammoe.assembly import open_daemon
 from streammoe.commands.evaluate import peers, report
-from streammoe.commands.evaluate.options import tables_from
 from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, write_figure
 from streammoe.commands.evaluate.run import Row, evaluate
 from streammoe.configuration import settings_from
@@ -44,9 +43,10 @@ def write(path, rows, extra=()):
     Path(path).write_text("\n".join(lines) + "\n")
 
 
-def settings(file="d.jsonl", target=("y",), classify=False, overrides=(), **given):
-    given = {"ignore": "z" if target[0] == "y" else "y", "categorical": "c", "n_experts": 2, "warmup": 200} | given
-    tables = tables_from(file, target, classify=classify, format=None, given=given)
+def settings(file="d.jsonl", target=("y",), classify=False, ignore=None, overrides=()):
+    schema = {"ignore": ignore or ["z" if target[0] == "y" else "y"], "categorical": ["c"], "target": list(target)}
+    tables = {"source": {"kind": "file", "path": file}, "schema": schema, "model": {"n_experts": 2}}
+    tables["model"] |= {"kind": "classifier" if classify else "regressor", "warmup": 200}
     return settings_from(tables, "the test", overrides=overrides)
 
 
@@ -116,12 +116,12 @@ def test_several_targets_have_a_learner_each_that_sees_columns_that_come_late():
         row.update({"y2": -row["y"]} | ({"late": row["y"]} if i >= 150 else {}))
     write("d.jsonl", rows)
     late = ["schema.late_columns=true"]
-    found = run("river:LinearRegression", target=("y", "y2"), ignore="z", overrides=late)
+    found = run("river:LinearRegression", target=("y", "y2"), ignore=["z"], overrides=late)
     assert (len(found.rows), found.target) == (3, "y, y2")
     # The second output is the first one's mirror image, and so are its predictions.
-    single = run("river:LinearRegression", ignore="z,y2", overrides=late)
+    single = run("river:LinearRegression", ignore=["z", "y2"], overrides=late)
     assert found.rows[1].score == pytest.approx(single.rows[1].score)
-    without = run("river:LinearRegression", ignore="z,y2,late")
+    without = run("river:LinearRegression", ignore=["z", "y2", "late"])
     assert found.rows[1].last_quarter < 0.5 * without.rows[1].last_quarter
 
 

@@ -225,7 +225,9 @@ def write(name, rows):
 
 def evaluated(*arguments):
     """Evaluate a file, and return what was printed."""
-    fixed = ["--target", "y", "--set", "schema.weight=w", "--n-experts", "1", "--warmup", "30", "--json"]
+    fixed = ["--target", "y", "--json"]
+    for setting in ("schema.weight=w", "model.n_experts=1", "model.warmup=30"):
+        fixed += ["--set", setting]
     done = CliRunner().invoke(main, ["evaluate", *arguments, *fixed])
     assert not done.exit_code, done.output
     return json.loads(done.stdout)

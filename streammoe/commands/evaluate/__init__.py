@@ -6,18 +6,15 @@ A prequential run without configuration or checkpoints: every event is predicted
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from streammoe.console import end_without_result, file_options, logged, progress_bar, setting_options
+from streammoe.console import FileOptions, end_without_result, file_options, logged, progress_bar
 
 
 @click.command("evaluate")
 @click.argument("file")
-@click.option("--target", "targets", metavar="COLUMN", multiple=True, required=True, help="May be repeated.")
 @file_options
-@setting_options
 @click.option(
     "--against",
     multiple=True,
@@ -27,17 +24,7 @@ from streammoe.console import end_without_result, file_options, logged, progress
 @click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.png", help="Plot scores over time.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
-def command(
-    file: str,
-    targets: tuple[str, ...],
-    classify: bool,
-    form: str | None,
-    overrides: tuple[str, ...],
-    against: tuple[str, ...],
-    plot: Path | None,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def command(file: str, options: FileOptions, against: tuple[str, ...], plot: Path | None, as_json: bool) -> None:
     """Predict, then learn each event of a file, or of stdin (-), and print the scores.
 
     No configuration is needed, and nothing is written except to the file given by --plot. All settings of [source],
@@ -51,19 +38,18 @@ def command(
     \b
     Example:
       streammoe evaluate rides.csv --target minutes --ignore id --against river:LinearRegression
-      streammoe evaluate iris.csv --target species --classify --n-experts 2 --warmup 100 --plot scores.png
+      streammoe evaluate iris.csv --target species --classify --set model.n_experts=2 --plot scores.png
     """
+    if not options.targets:
+        raise click.UsageError("Missing option '--target'.")
     from streammoe.commands.evaluate import outputs, report
-    from streammoe.commands.evaluate.options import check_overrides, tables_from
+    from streammoe.commands.evaluate.options import settings_of
     from streammoe.commands.evaluate.run import evaluate as run_evaluation
-    from streammoe.configuration import settings_from
     from streammoe.daemon.signals import StopFlag
 
-    check_overrides(overrides, also=["dead_letters.max_ratio"])
-    tables = tables_from(file, targets, classify=classify, format=form, given=given)
-    if against:
-        tables["source"]["block_bytes"] = 1 << 16  # slow peers, and a bar that moves
-    settings = settings_from(tables, "the command line", overrides=overrides)
+    if against:  # slow peers, and a bar that moves
+        options = options._replace(overrides=("source.block_bytes=65536", *options.overrides))
+    settings = settings_of(file, options, command="evaluate")
     drawn = outputs.Output("--plot", plot, outputs.FIGURE_SUFFIXES, needs_matplotlib=True)
     outputs.check_outputs(drawn, settings=settings)
     with StopFlag() as stop, progress_bar("evaluating") as follow:

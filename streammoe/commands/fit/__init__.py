@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
-from streammoe.console import end_without_result, file_options, logged, progress_bar, setting_options
+from streammoe.console import FileOptions, end_without_result, file_options, logged, progress_bar
 
 METHODS = "em, gradient_em, gradient_descent, mm"
 """Spelled out here because the module that defines them is slow to import."""
@@ -16,7 +15,6 @@ METHODS = "em, gradient_em, gradient_descent, mm"
 
 @click.command("fit")
 @click.argument("data", nargs=-1, required=True)
-@click.option("--target", "targets", metavar="COLUMN", multiple=True, help="May be repeated.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
@@ -45,14 +43,12 @@ METHODS = "em, gradient_em, gradient_descent, mm"
 )
 @click.option("--scheduler", metavar="ADDRESS", help="Fit by the workers of a Dask scheduler, such as tcp://host:8786.")
 @file_options
-@setting_options
 @click.option("--out", type=click.Path(path_type=Path), metavar="MODEL", help="Save the model to this file.")
 @click.option("--trace", type=click.Path(path_type=Path), metavar="TRACE.csv", help="Write a row for each round.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
 def command(
     data: tuple[str, ...],
-    targets: tuple[str, ...],
     config: Path | None,
     method: str,
     rounds: int,
@@ -61,13 +57,10 @@ def command(
     from_model: Path | None,
     workers: int | None,
     scheduler: str | None,
-    classify: bool,
-    form: str | None,
-    overrides: tuple[str, ...],
+    options: FileOptions,
     out: Path | None,
     trace: Path | None,
     as_json: bool,
-    **given: Any,
 ) -> None:
     """Fit a model to all events of DATA, a file or stdin (-), at once, and print the result.
 
@@ -88,36 +81,31 @@ def command(
 
     \b
     Example:
-      streammoe fit rides.csv --target minutes --ignore id --n-experts 8 --out rides.model
+      streammoe fit rides.csv --target minutes --ignore id --set model.n_experts=8 --out rides.model
       streammoe fit rides.csv --config rides.toml --method mm --trace rounds.csv
-      streammoe fit --workers 8 --target minutes --n-experts 8 --out rides.model rides/
+      streammoe fit --workers 8 --target minutes --out rides.model rides/
     """
-    if not targets and config is None:
+    if not options.targets and config is None:
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
+    by_processes = workers is not None or scheduler is not None
+    _check_files(data, by_processes=by_processes, by_plain_em=method == "em" and step is None)
     from streammoe.batch import Plan, Round
+    from streammoe.commands.evaluate import outputs
     from streammoe.commands.evaluate.options import files_of, settings_of
-    from streammoe.commands.evaluate.outputs import Output, as_config_error, check_outputs
     from streammoe.commands.fit import report
     from streammoe.commands.fit.run import fit_source
     from streammoe.configuration import extension
     from streammoe.daemon.signals import StopFlag
 
-    by_processes = workers is not None or scheduler is not None
-    if len(data) > 1 and not by_processes:
-        raise click.UsageError("Several files need --workers, or --scheduler")
-    if by_processes and data == ("-",):
-        raise click.UsageError("'--workers' and '--scheduler' read files, not stdin (-)")
-    if by_processes and (method != "em" or step is not None):
-        raise click.UsageError("'--workers' and '--scheduler' fit by --method em, which has no --step")
-    file = data[0]
-    settings = settings_of(file, targets, config, overrides, classify=classify, format=form, given=given)
+    settings = settings_of(data[0], options, command="fit", config=config)
     files = files_of(data) if by_processes else []
-    check_outputs(
-        Output("--out", out),
-        Output("--trace", trace),
-        settings=settings,
-        inputs=[("--config", config), ("--from-model", from_model), *(("DATA", Path(name)) for name in files)],
-    )
+    inputs = [("--config", config), ("--from-model", from_model), *(("DATA", Path(name)) for name in files)]
+    written = outputs.Output("--out", out), outputs.Output("--trace", trace)
+    outputs.check_outputs(*written, settings=settings, inputs=inputs)
+    if by_processes:
+        fit = partial(extension("fit_files"), files=files, workers=workers, scheduler=scheduler)
+    else:
+        fit = partial(fit_source, source_name="stdin" if data == ("-",) else data[0])
     with StopFlag() as stop, progress_bar("reading") as follow, progress_bar("fitting") as advance:
 
         def on_round(each: Round) -> bool:
@@ -125,17 +113,22 @@ def command(
             return stop.requested
 
         plan = Plan(method, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
-        fit = (
-            partial(extension("fit_files"), files=files, workers=workers, scheduler=scheduler)
-            if by_processes
-            else partial(fit_source, source_name="stdin" if file == "-" else file)
-        )
         result = fit(settings, plan=plan, from_model=from_model, on_batch=follow, stop=stop)
     if result is None:
         end_without_result(stop.exit_code, "before a fit had begun; there is no model, and nothing was written")
     if out is not None:
-        with as_config_error("--out", out):
+        with outputs.as_config_error("--out", out):
             result.fit.model.save(out)
     if trace is not None:
         report.write_trace(result, trace)
     click.echo(report.to_json(result, out) if as_json else report.table(result, out))
+
+
+def _check_files(data: tuple[str, ...], *, by_processes: bool, by_plain_em: bool) -> None:
+    """Check that several processes have something to do, and several files the processes for it."""
+    if len(data) > 1 and not by_processes:
+        raise click.UsageError("Several files need --workers, or --scheduler")
+    if by_processes and data == ("-",):
+        raise click.UsageError("'--workers' and '--scheduler' read files, not stdin (-)")
+    if by_processes and not by_plain_em:
+        raise click.UsageError("'--workers' and '--scheduler' fit by --method em, which has no --step")

@@ -19,6 +19,7 @@ from streammoe.batch import Plan
 from streammoe.commands import main
 from streammoe.commands.evaluate.options import files_of, settings_of
 from streammoe.commands.fit.run import fit_source
+from streammoe.console import FileOptions
 from streammoe.distributions import Gaussian
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.scaleout import distributed
@@ -196,8 +197,8 @@ def folder(tmp_path):
 
 
 def settings(path, **more):
-    given = {"n_experts": 2} | more
-    return settings_of(str(path), ["y"], None, [], classify=False, format=None, given=given)
+    overrides = [f"model.{name}={value}" for name, value in ({"n_experts": 2} | more).items()]
+    return settings_of(str(path), FileOptions(("y",), overrides=tuple(overrides)), command="fit")
 
 
 def test_files_are_read_as_by_one_process(client, folder):
@@ -225,7 +226,7 @@ def test_a_file_with_other_columns_is_named(client, folder):
 
 def test_the_command_line_fits_a_folder(client, folder, tmp_path):
     out = tmp_path / "model"
-    given = f"fit --scheduler {client.scheduler.address} --target y --n-experts 2 --rounds 2 --json".split()
+    given = f"fit --scheduler {client.scheduler.address} --target y --set model.n_experts=2 --rounds 2 --json".split()
     done = CliRunner().invoke(main, [*given, "--out", str(out), str(folder)], catch_exceptions=False)
     found = json.loads(done.stdout)
     assert (found["source"], found["learned"], found["rejected"]) == ("5 files", N - 2, 2)
