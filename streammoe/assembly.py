@@ -83,7 +83,7 @@ def open_daemon(
         store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep, lock=lock)
         store.prepare()
         if health is None:
-            health = health_of(settings)
+            health = Health()
         health.ready, health.unsaved = False, ""
         metrics = Metrics(health)
         server = None
@@ -138,11 +138,6 @@ def _checkpoint(settings: Settings, store: CheckpointStore, from_model: Path | N
         )
     check_checkpoint(settings, latest[1])
     return latest
-
-
-def health_of(settings: Settings) -> Health:
-    """Return the state behind probes and metrics at the start of a daemon."""
-    return Health(settings.metrics.alive_seconds, settings.metrics.sink_wait_seconds)
 
 
 def _prediction_writer(settings: Settings, health: Health) -> PredictionWriter | None:

@@ -7,12 +7,18 @@ import json
 import logging
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from streammoe.console import exit_codes, logging_options, progress_bar, set_up_logging, setting_options
+from streammoe.console import logged, progress_bar, setting_options
 from streammoe.errors import RetriableSinkError, SinkError
 from streammoe.text import printable, share_learned
+
+if TYPE_CHECKING:
+    from streammoe.daemon.loop import Summary
+    from streammoe.daemon.reload import Reload
+    from streammoe.daemon.signals import StopFlag
 
 LOGGER = logging.getLogger("streammoe.daemon")
 
@@ -32,78 +38,73 @@ LOGGER = logging.getLogger("streammoe.daemon")
     is_flag=True,
     help="Resume although transactional predictions of later checkpoints are visible, which are then visible twice.",
 )
-@click.option(
-    "--summary",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Format of the summary printed at the end.",
-)
-@logging_options
+@click.option("--json", "as_json", is_flag=True, help="Print the summary at the end as one JSON object.")
+@logged
 def command(
     config: Path,
     overrides: tuple[str, ...],
     fresh: bool,
     from_model: Path | None,
     repeat_predictions: bool,
-    summary: str,
-    log_level: str,
-    log_format: str,
+    as_json: bool,
 ) -> None:
     """Run the daemon: read events, learn, checkpoint, until the source ends or SIGTERM asks to stop.
 
     \b
     Example:
-      streammoe run config.toml --set checkpoint.dir=state --summary json
+      streammoe run config.toml --set checkpoint.dir=state --json
     """
-    from streammoe.daemon.signals import HangupFlag
+    from streammoe.daemon.signals import HangupFlag, StopFlag
 
-    set_up_logging(log_level, log_format)
-    from streammoe.daemon.signals import StopFlag
-
-    with HangupFlag() as hangup, exit_codes(), StopFlag(armed=False) as stop:
-        from streammoe.assembly import health_of, open_daemon
+    with HangupFlag() as hangup, StopFlag(armed=False) as stop:
         from streammoe.configuration import check_readable_files, load_settings
-        from streammoe.daemon.health import WaitReporter
         from streammoe.daemon.reload import Reload
 
         given = () if from_model is None else [("--from-model", from_model)]
         load = partial(load_settings, config, overrides=overrides, inputs=given)
         reload = Reload(hangup, load(), load, config)
         check_readable_files(reload.settings)
-        health = health_of(reload.settings)
-        again = partial(open_daemon, repeat_predictions=repeat_predictions)
-        opened, result = partial(again, fresh=fresh, from_model=from_model), None
-        with progress_bar("learning") as follow, WaitReporter(health):
-            while result is None:
-                try:
-                    with opened(reload.settings, on_batch=follow, reload=reload, health=health) as running:
-                        stop.armed = True
-                        if running.metrics_url:
-                            LOGGER.info("metrics at %s", running.metrics_url)
-                        # What is loaded by now stays; else the collector would visit it every few thousand predictions.
-                        gc.unfreeze()
-                        gc.collect()
-                        gc.freeze()
-                        result = running.daemon.run(stop)
-                except RetriableSinkError as error:
-                    if stop.requested:
-                        raise SinkError(
-                            f"{error}; nothing was lost: the next start learns again what came after the last "
-                            "checkpoint whose rows are visible"
-                        ) from error
-                    stop.armed = False
-                    LOGGER.warning(
-                        "%s; going back to the last checkpoint whose rows are visible, with a new one", error
-                    )
-                    opened = again  # as the next start after a crash
-        if summary == "json":
-            click.echo(json.dumps(result.flat()))
-        else:
-            for name, value in result.flat().items():
-                click.echo(f"{name:18} {_text(value)}")
-            if result.rejected:
-                click.echo(share_learned(result.learned, result.rejected, result.events - result.skipped))
+        result = _run(reload, stop, fresh=fresh, from_model=from_model, repeat_predictions=repeat_predictions)
+    if as_json:
+        click.echo(json.dumps(result.flat()))
+        return
+    for name, value in result.flat().items():
+        click.echo(f"{name:18} {_text(value)}")
+    if result.rejected:
+        click.echo(share_learned(result.learned, result.rejected, result.events - result.skipped))
+
+
+def _run(reload: Reload, stop: StopFlag, *, fresh: bool, from_model: Path | None, repeat_predictions: bool) -> Summary:
+    """Run the daemon, and again from the last checkpoint where a sink can be recovered by that."""
+    from streammoe.assembly import open_daemon
+    from streammoe.daemon.health import Health, WaitReporter
+
+    health = Health()
+    with progress_bar("learning") as follow, WaitReporter(health):
+        again = partial(
+            open_daemon, on_batch=follow, reload=reload, health=health, repeat_predictions=repeat_predictions
+        )
+        opened = partial(again, fresh=fresh, from_model=from_model)
+        while True:
+            try:
+                with opened(reload.settings) as running:
+                    stop.armed = True
+                    if running.metrics_url:
+                        LOGGER.info("metrics at %s", running.metrics_url)
+                    # What is loaded by now stays; else the collector would visit it every few thousand predictions.
+                    gc.unfreeze()
+                    gc.collect()
+                    gc.freeze()
+                    return running.daemon.run(stop)
+            except RetriableSinkError as error:
+                if stop.requested:
+                    raise SinkError(
+                        f"{error}; nothing was lost: the next start learns again what came after the last checkpoint "
+                        "whose rows are visible"
+                    ) from error
+                stop.armed = False
+                LOGGER.warning("%s; going back to the last checkpoint whose rows are visible, with a new one", error)
+                opened = again  # as the next start after a crash
 
 
 def _text(value: object) -> str:

@@ -13,8 +13,11 @@ from streammoe.pipeline.sink_wait import SinkWait
 LOGGER = logging.getLogger("streammoe.daemon")
 SINKS = ("predictions", "dead_letters")
 """Sections of the settings that describe a sink."""
-REPORT_AFTER_SECONDS = 10.0
-"""How long a wait for a sink lasts before it is logged."""
+ALIVE_SECONDS = 300.0
+"""How long one iteration of the loop may take. It must cover the longest one, such as a fit of a wide model; whoever
+wants to wait longer says so where the probe is set up."""
+SLOW_SECONDS = 10.0
+"""How long a wait for a sink lasts before it is logged and the daemon is not ready any more."""
 _CHECK_SECONDS = 0.5
 """Time between two looks at the waits, to log them."""
 
@@ -26,14 +29,11 @@ class Health:
     last durable checkpoint. An idle source is healthy: the loop iterates whether or not records arrive.
 
     Args:
-        patience: seconds that one iteration of the loop may take. It must cover the longest one, such as a fit
-            of a wide model.
-        sink_patience: seconds that a sink may keep the daemon waiting until it is not ready any more.
+        patience: seconds that one iteration of the loop may take, waits for sinks apart.
     """
 
-    def __init__(self, patience: float, sink_patience: float = 60.0) -> None:
+    def __init__(self, patience: float = ALIVE_SECONDS) -> None:
         self.patience = patience
-        self.sink_patience = sink_patience
         self.ready = False
         """Whether state and position are restored and the source has responded."""
         self.unsaved = ""
@@ -57,8 +57,8 @@ class Health:
 
     @property
     def alive(self) -> bool:
-        """Whether the last iteration of the loop is recent enough."""
-        return self.silent_seconds <= self.patience
+        """Whether the last iteration of the loop is recent enough, or goes on as soon as a sink answers."""
+        return self.silent_seconds <= self.patience or any(wait.seconds for wait in self.waits.values())
 
     @property
     def waiting(self) -> str:
@@ -67,7 +67,7 @@ class Health:
         return ", ".join(
             f"[{section}] has not answered for {seconds:.0f} s{self.rejected(section)}"
             for section, seconds in lasted.items()
-            if seconds > self.sink_patience
+            if seconds > SLOW_SECONDS
         )
 
     def rejected(self, section: str) -> str:
@@ -114,7 +114,7 @@ class WaitReporter:
             LOGGER.warning("[%s] answers again after %.0f s; learning goes on", section, before)
         elif before is not None:
             self._reported[section] = seconds
-        elif seconds >= REPORT_AFTER_SECONDS:
+        elif seconds >= SLOW_SECONDS:
             self._reported[section] = seconds
             rejected = self._health.rejected(section)
             LOGGER.warning(

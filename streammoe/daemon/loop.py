@@ -137,8 +137,6 @@ class Daemon:
         if affects_events:
             self.checkpoints.secure()
         self.checkpoints.apply(settings.checkpoint)
-        self._health.patience = settings.metrics.alive_seconds
-        self._health.sink_patience = settings.metrics.sink_wait_seconds
         self.state.apply(settings)
 
     def _begin(self, stop: StopFlag) -> bool:

@@ -26,6 +26,8 @@ from streammoe.settings import Settings
 from streammoe.text import shown
 
 LOGGER = logging.getLogger("streammoe.global")
+LOOK_SECONDS = 60.0
+"""Time between two looks; a model of all shards changes slowly."""
 FIRST_LOOK_SECONDS = 5.0
 """The longest that a start waits for the first look, which takes longer only where the folder does not answer."""
 _ADVICE = {
@@ -41,13 +43,11 @@ class GlobalReader:
 
     Args:
         folder: of the global model.
-        every: seconds between two looks.
     """
 
-    def __init__(self, folder: Path, every: float) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._store = CheckpointStore(folder)
-        self._every = min(every, threading.TIMEOUT_MAX)
         self._found: SimpleQueue[GlobalModel | Problem | None] = SimpleQueue()
         self._ended, self._looked = threading.Event(), threading.Event()
         self._after = 0
@@ -95,7 +95,7 @@ class GlobalReader:
         while True:
             self.look()
             self._looked.set()
-            if self._ended.wait(self._every):
+            if self._ended.wait(LOOK_SECONDS):
                 return
 
 
@@ -212,5 +212,5 @@ def follower_of(settings: Settings, metrics: Metrics) -> GlobalFollower:
         ConfigError: its folder cannot be one.
     """
     chosen = settings.global_
-    reader = GlobalReader(folder_of(chosen.path, "global.path"), chosen.every)
+    reader = GlobalReader(folder_of(chosen.path, "global.path"))
     return GlobalFollower(empty_model(settings), reader, metrics.live, always=chosen.serve == "global")

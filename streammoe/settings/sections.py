@@ -280,12 +280,6 @@ class Metrics(Section):
     host: Text = "127.0.0.1"
     port: int = Field(9464, ge=0, le=65535)
     """0 takes any free port."""
-    alive_seconds: float = option(
-        300.0, "How long one iteration of the learning loop may take before /healthz fails.", change="reload", gt=0
-    )
-    sink_wait_seconds: float = option(
-        60.0, "How long a sink may keep learning waiting before /readyz fails.", change="reload", gt=0
-    )
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_host_names)] = ()
     """Host names that requests may use, in addition to this machine's loopback names."""
     tls_certfile: Text | None = None
@@ -383,8 +377,6 @@ class Global(Section):
 
     path: str = ""
     """A folder; empty: there is none."""
-    every: float = Field(60.0, gt=0)
-    """Seconds between two looks for a newer version."""
     serve: Literal["global", "better"] = "better"
     """Which model predicts: the global one, or whichever has had the lower loss lately."""
 

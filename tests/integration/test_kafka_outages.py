@@ -301,7 +301,7 @@ def test_whatever_a_daemon_waits_for_in_an_outage_metrics_and_readiness_say_so(
     mortal_topics, mortal, tmp_path, filling
 ):
     topic = mortal_topics.create()
-    to_topic = {"predictions.kind": "kafka", "checkpoint.every_seconds": 1.0, "metrics.sink_wait_seconds": 1.5}
+    to_topic = {"predictions.kind": "kafka", "checkpoint.every_seconds": 1.0}
     kinds = {
         "plain": {"checkpoint.every_seconds": 1.0},
         "written": {**to_topic, "predictions.delivery_timeout_seconds": 1_200.0},

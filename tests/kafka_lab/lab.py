@@ -75,7 +75,7 @@ class Daemon:
         """Start it in its own session, with its log appended to `log` and its standard output in a pipe."""
         flags = [part for setting in settings for part in ("--set", setting)]
         with self.log.open("ab") as log:
-            self.process = self.launch(["run", str(self.config), "--summary", "json", *flags], log)
+            self.process = self.launch(["run", str(self.config), "--json", *flags], log)
         return self.process
 
     def finish(self, *settings: str) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def _global(*, damaged=False, back=False, **arguments):
         shared = CheckpointStore(folder / "shared")
         shared.folder.mkdir()
         save(shared, model, {"state": Contained(7, 60, "0" * 64, None)})
-        reader, pipeline = GlobalReader(shared.folder, 60.0), Pipeline(model, Schema(("y",)), PrequentialScores())
+        reader, pipeline = GlobalReader(shared.folder), Pipeline(model, Schema(("y",)), PrequentialScores())
         follower = GlobalFollower(MoERegressor(2), reader, Metrics().live)
         path = shared.path(1)
         for act in ((path.unlink if back else None), None):

@@ -55,7 +55,7 @@ _WRONG_FLAGS = (
     *("source.path=", "predictions.path=rows.jsonl", "dead_letters.path=data.csv", "dead_letters.path=state/lock"),
     *("metrics.tls_keyfile=key.pem", "metrics.username=me"),
     # A global model
-    *("global.serve=best", "global.every=0.0"),
+    "global.serve=best",
 )
 _WRONG_FILES = {
     "nothing in it": "",

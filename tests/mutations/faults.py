@@ -492,7 +492,7 @@ FAULTS = {
             "since = started if self._unanswered_since is None else self._unanswered_since",
             "since = started",
         ),
-        Fault("age-set-back-with-sink", "reload=reload, health=health) as running", "reload=reload) as running"),
+        Fault("age-set-back-with-sink", "reload=reload, health=health,", "reload=reload,"),
         Fault("unsaved-without-background", "set(self._in_progress + self.unsaved)", "set(self.unsaved)"),
         Fault("connection-as-of-last-poll", "metrics.follow(source.status)", "pass"),
         Fault("metrics-without-password", "return any(hmac.compare_digest(digest, expected)", "return any(expected"),

@@ -17,7 +17,7 @@ COUNTS = ("events", "learned", "predicted_only", "rejected", "skipped", "pending
 def test_a_summary_on_stdout_logs_on_stderr_and_nothing_twice(here):
     here.write("all.csv", [line if i % 50 else b"no\n" for i, line in enumerate(LINES)])
     here.config("all.csv")
-    command = here.start_new("run", "config.toml", "--summary", "json", "--log-format", "json")
+    command = here.start_new("run", "config.toml", "--json", "--log-format", "json")
     summary = command.end()
     assert command.out.count("\n") == 1
     assert {"rmse", "log_loss", "events_per_second", "checkpoint", *COUNTS} <= summary.keys()

@@ -253,7 +253,7 @@ class Workspace:
 
     def run(self, *flags, **options):
         """Start a daemon."""
-        return self.start("run", "config.toml", "--summary", "json", *flags, **options)
+        return self.start("run", "config.toml", "--json", *flags, **options)
 
     def run_paused(self, batches):
         """Start a daemon, and return once it has dealt with so many batches and waits for more."""

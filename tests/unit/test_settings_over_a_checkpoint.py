@@ -37,10 +37,10 @@ model.classes=["0","1","2"] model.max_classes=200 model.max_levels=200
 model.schedule.alpha=0.7 model.schedule.gamma0=0.9 model.schedule.offset=1.0
 checkpoint.dir=other checkpoint.every_events=7 checkpoint.every_seconds=7.0 checkpoint.keep=7
 checkpoint.retry_seconds=7.0
-metrics.host=0.0.0.0 metrics.port=9 metrics.alive_seconds=9.0 metrics.sink_wait_seconds=9.0
+metrics.host=0.0.0.0 metrics.port=9
 metrics.allowed_hosts=["daemon.example"]
 guard.on_jump=stop
-global.path=shared global.every=7.0 global.serve=global
+global.path=shared global.serve=global
 predictions.path=q.jsonl predictions.interval=0.5 predictions.gate=false
 dead_letters.kind=file dead_letters.path=elsewhere.jsonl dead_letters.max_ratio=0.1
 """

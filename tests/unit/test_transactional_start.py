@@ -198,7 +198,7 @@ def test_a_sink_without_answer_is_replaced_and_learning_goes_on_from_what_is_vis
         run()
     flags = {"as it was": [], "fresh": ["--fresh"], "given": ["--from-model", str(given)]}[start]
     broker.seen, broker.generation, broker.silent_before = [], None, dict(silent)
-    done = CliRunner().invoke(main, ["run", "config.toml", "--summary", "json", *flags])
+    done = CliRunner().invoke(main, ["run", "config.toml", "--json", *flags])
     assert done.exit_code == 0, done.output
     assert (broker.seen, broker.silent_before) == (ALL, {})
     assert json.loads(done.stdout)["state_digest"] == calm.state_digest

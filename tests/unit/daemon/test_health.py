@@ -13,7 +13,7 @@ from tests.kafka_lab.lab import wait_until
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr(module, "REPORT_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr(module, "SLOW_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("soon")

@@ -323,7 +323,6 @@ SETTINGS = settings.from_tables(
         "schema": {"target": "y"},
         "checkpoint": {"every_events": 100, "every_seconds": 1e9, "keep": 2, "retry_seconds": 7.0},
         "dead_letters": {"max_ratio": 0.25},
-        "metrics": {"alive_seconds": 5.0, "sink_wait_seconds": 4.0},
         "model": {"range_factor": 1e9},
         "predictions": {"kind": "file", "path": "p.jsonl", "interval": 0.0, "gate": False},
     },
@@ -339,7 +338,6 @@ def test_other_settings_hold_from_the_next_batch_on(build, tmp_path):
     assert ran.store.positions == [400, 500, 600], "nothing is saved for settings that judge nothing"
     held = ran.store.keep, ran.daemon.checkpoints._retries.patience, ran.daemon.state.bad_records.max_ratio
     assert held == (2, 7.0, 0.25)
-    assert (ran.daemon.metrics.health.patience, ran.daemon.metrics.health.sink_patience) == (5.0, 4.0)
     assert ran.daemon.model.range_factor == ran.store.saved[-1]["settings"]["model"]["range_factor"] == 1e9
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert [("interval" in row, "gate" in row) for row in rows] == [(True, True)] * 300 + [(False, False)] * 300

@@ -64,10 +64,10 @@ def reload(path, write):
 
 ACCEPTED = [
     ({"rest": "checkpoint = { every_events = 5, every_seconds = 1.5, keep = 9, retry_seconds = 3.0 }"}, False),
-    ({"rest": "dead_letters.max_ratio = 0.9\nmetrics.alive_seconds = 3.0"}, False),
+    ({"rest": "dead_letters.max_ratio = 0.9"}, False),
     ({"model": ", range_factor = 1e9"}, True),
     ({"labels": ", max_pending = 5, expire_events = 6, expire_seconds = 7.0, keep_expired = true"}, True),
-    ({"rest": "metrics.alive_seconds = 3.0", "predictions": ", interval = 0.5, gate = false"}, True),
+    ({"rest": "checkpoint.keep = 9", "predictions": ", interval = 0.5, gate = false"}, True),
 ]
 """What may change, and whether it says what becomes of an event or what is written of it."""
 

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from streammoe.daemon import health as waiting
 from streammoe.daemon import server as module
 from streammoe.daemon.access import HostNames
 from streammoe.daemon.health import Health
@@ -135,7 +136,7 @@ def test_the_registry_is_served_in_the_format_that_is_asked_for(serve, registry)
     assert [family.name for family in text_string_to_metric_families(gzip.decompress(body).decode())] == ["answer"]
 
 
-def test_it_is_ready_while_it_can_save_and_alive_while_the_loop_turns(serve, health, caplog):
+def test_it_is_ready_while_it_can_save_and_alive_while_the_loop_turns(serve, health, caplog, monkeypatch):
     server = serve(shown=False)
     assert ask(server)[0] == 503, "metrics are not restored yet"
     probes = []
@@ -151,10 +152,11 @@ def test_it_is_ready_while_it_can_save_and_alive_while_the_loop_turns(serve, hea
     health.unsaved = ""
     with health.waits["predictions"].call():
         probe()
-        health.sink_patience = 0.0
+        monkeypatch.setattr(waiting, "SLOW_SECONDS", 0.0)
         probe()
         assert b"[predictions]" in ask(server, "/readyz")[2]
-    health.patience = -1.0
+        health.patience = -1.0
+        assert ask(server, "/healthz")[0] == 200, "it waits for the sink, which may take long"
     probe()
     health.patience = 60.0
     health.beat()

@@ -61,7 +61,7 @@ def here(tmp_path, monkeypatch):
     return enter(tmp_path, monkeypatch)
 
 
-GLOBAL = ["global.path=shared", "global.every=1e6"]
+GLOBAL = ["global.path=shared"]
 
 
 def fitted(rows, **arguments):
@@ -217,7 +217,7 @@ def test_a_folder_that_does_not_answer_holds_up_nothing(monkeypatch):
 
     monkeypatch.setattr(follower, "read_newest", wait)
     monkeypatch.setattr(follower, "FIRST_LOOK_SECONDS", 0.05)
-    reader = GlobalReader(Path("nowhere"), 1e9)
+    reader = GlobalReader(Path("nowhere"))
     reader.start()
     assert asked.wait(10)
     assert list(reader.news()) == []
@@ -230,7 +230,7 @@ def test_whatever_reading_raises_is_a_problem_and_no_more(error, monkeypatch):
         raise error
 
     monkeypatch.setattr(follower, "read_newest", fail)
-    reader = GlobalReader(Path("nowhere"), 1e9)
+    reader = GlobalReader(Path("nowhere"))
     reader.look()
     (found,) = reader.news()
     assert found.reason == "unreadable"
