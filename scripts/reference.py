@@ -34,12 +34,12 @@ DEFAULTS = ROOT / "config" / "default.toml"
 REFERENCE = ROOT / "docs" / "reference"
 SECTIONS: Mapping[str, type[BaseModel]] = {
     "source": FileSettings,
-    "schema": settings.Schema,
+    "schema": settings.SchemaSettings,
     "labels": settings.Labels,
-    "checkpoint": settings.Checkpoint,
-    "metrics": settings.Metrics,
+    "checkpoint": settings.CheckpointSettings,
+    "metrics": settings.MetricsSettings,
     "predictions": settings.PredictionFileSettings,
-    "guard": settings.Guard,
+    "guard": settings.GuardSettings,
     "global": settings.Global,
     "dead_letters": settings.DeadLetterFileSettings,
 }

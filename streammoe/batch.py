@@ -33,7 +33,7 @@ from streammoe.model.gathering import gathering
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
-__all__ = ["METHODS", "STARTS", "Fit", "Listener", "Plan", "Round", "fit", "fit_gathered"]
+__all__ = ["METHODS", "STARTS", "Fit", "FitPlan", "Listener", "Round", "fit", "fit_gathered"]
 
 STARTS = ("warmup", "model")
 ROUNDS = 1_000
@@ -78,7 +78,7 @@ class Fit:
         return max(each.objective for each in self.trace)
 
 
-class Plan(NamedTuple):
+class FitPlan(NamedTuple):
     """How rows are fitted; `fit` says what each of these is."""
 
     method: str = "em"
@@ -176,7 +176,7 @@ def fit(
         ConfigError: an argument is invalid, or the fit is not finite.
         InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
     """
-    plan = Plan(method, start, rounds, tolerance, step, on_round)
+    plan = FitPlan(method, start, rounds, tolerance, step, on_round)
     plan.check(model)
     trial = copy.deepcopy(model)
     with gathering(trial.learner):
@@ -186,7 +186,7 @@ def fit(
     return Fit(**{**vars(done), "model": model})
 
 
-def fit_gathered(model: MixtureOfExperts, plan: Plan) -> Fit:
+def fit_gathered(model: MixtureOfExperts, plan: FitPlan) -> Fit:
     """Fit the rows that a model has learned within `gathering`; discard the model on an error.
 
     Raises:

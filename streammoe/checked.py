@@ -23,10 +23,10 @@ LARGEST_COUNT = 2**53
 """Largest valid count: beyond it floats, such as those of metrics, cannot represent every whole number."""
 
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
-"""A valid count, for `Table`."""
+"""A valid count, for `CheckedTable`."""
 
 
-class Table(BaseModel):
+class CheckedTable(BaseModel):
     """A table of metadata, declared by its entries; others may be there, too."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)

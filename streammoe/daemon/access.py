@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from streammoe.errors import ConfigError
 from streammoe.secrets import Secret, check_readable
-from streammoe.settings import Metrics
+from streammoe.settings import MetricsSettings
 
 LOGGER = logging.getLogger("streammoe.metrics")
 
@@ -28,7 +28,7 @@ class Access:
         ConfigError: the file or variable of a secret cannot be read, or is empty.
     """
 
-    def __init__(self, settings: Metrics) -> None:
+    def __init__(self, settings: MetricsSettings) -> None:
         self._expected: list[bytes] = []
         """Digests of the accepted headers, each of a scheme and its credentials."""
         self.challenges: list[str] = []
@@ -119,7 +119,7 @@ def _plain(name: str) -> str:
     return name.lower().removeprefix("[").removesuffix("]").removesuffix(".")
 
 
-def tls_context(settings: Metrics) -> ssl.SSLContext | None:
+def tls_context(settings: MetricsSettings) -> ssl.SSLContext | None:
     """Return a context for TLS 1.2 or later with the certificate of the settings; ``None`` if there is none.
 
     Raises:
@@ -147,7 +147,7 @@ def _digest(scheme: bytes, credentials: bytes) -> bytes:
     return hashlib.sha256(scheme + b" " + credentials).digest()
 
 
-def _secret(settings: Metrics, name: str) -> str | None:
+def _secret(settings: MetricsSettings, name: str) -> str | None:
     given: Secret | None = getattr(settings, name)
     secret = None if given is None else given.read(f"metrics.{name}")
     if secret == "":

@@ -16,7 +16,7 @@ from streammoe.errors import RetriableCheckpointError
 from streammoe.persistence import Checkpoint, CheckpointStore
 from streammoe.pipeline.predictions import RestartPlan
 from streammoe.ports import Position, Source
-from streammoe.settings import Checkpoint as CheckpointSettings
+from streammoe.settings import CheckpointSettings
 
 LOGGER = logging.getLogger("streammoe.daemon")
 RETRY_CHECK_SECONDS = 0.1

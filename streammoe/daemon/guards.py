@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from streammoe.checked import Count, Table
+from streammoe.checked import CheckedTable, Count
 from streammoe.errors import TooManyBadRecords
 from streammoe.types import BoolArray, FloatArray
 
@@ -54,7 +54,7 @@ class Jump(NamedTuple):
     """Events learned before that window."""
 
 
-class LossState(Table, extra="forbid"):
+class LossState(CheckedTable, extra="forbid"):
     """What a `LossGuard` knows, as a checkpoint holds it."""
 
     history: list[float] = Field(default_factory=list)

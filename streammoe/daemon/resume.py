@@ -15,7 +15,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field, ValidationError
 
-from streammoe.checked import Count, Table, array_of, is_count, require, restoring
+from streammoe.checked import CheckedTable, Count, array_of, is_count, require, restoring
 from streammoe.daemon.guards import BadRecordGuard, JumpGuard, LossGuard, LossState
 from streammoe.daemon.model import empty_model, model_from, n_lags, schema_of
 from streammoe.daemon.state import RunState
@@ -38,21 +38,21 @@ SCHEMA_ARGUMENTS = {"categorical", "timestamps", "numeric"}
 """Arguments of a model that are settings in ``[schema]``."""
 
 
-class Counters(Table):
+class Counters(CheckedTable):
     """How many events and records there were."""
 
     outcomes: dict[str, Count]
     reasons: dict[str, Count]
 
 
-class Guard(Table):
+class SavedGuard(CheckedTable):
     """The usual loss, and generations with the events that their models had learned."""
 
     jumps: LossState
     saved: list[Annotated[list[Count], Field(min_length=2, max_length=2)]]
 
 
-class Bookkeeping(Table):
+class Bookkeeping(CheckedTable):
     """The metadata of a daemon's checkpoint; the content of positions and scores is checked where they are used."""
 
     n: Count
@@ -62,7 +62,7 @@ class Bookkeeping(Table):
     scores: dict[str, Any]
     transactional: bool = False
     predictions: dict[str, Any] = Field(default_factory=dict)
-    guard: Guard | None = None
+    guard: SavedGuard | None = None
 
 
 def load_matching_model(path: Path, like: MixtureOfExperts, settings: Settings) -> MixtureOfExperts:

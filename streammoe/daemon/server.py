@@ -23,7 +23,7 @@ from tornado.web import Application, HTTPError, RequestHandler
 from streammoe.daemon.access import Access, HostNames, tls_context
 from streammoe.daemon.health import Health
 from streammoe.errors import ConfigError
-from streammoe.settings import Metrics
+from streammoe.settings import MetricsSettings
 
 LOGGER = logging.getLogger("streammoe.metrics")
 MAX_HEAD_BYTES = 8192
@@ -51,7 +51,7 @@ class MetricsServer:
         ConfigError: the address cannot be bound, or certificate, key, password or token cannot be used.
     """
 
-    def __init__(self, settings: Metrics, health: Health) -> None:
+    def __init__(self, settings: MetricsSettings, health: Health) -> None:
         host, port = settings.host, settings.port
         self.health = health
         self.access = Access(settings)

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from streammoe import batch
-from streammoe.batch import Fit, Listener, Plan
+from streammoe.batch import Fit, FitPlan, Listener
 from streammoe.engine.em import Buffer
 from streammoe.engine.interruption import LOOK_SECONDS, FitCancelled, is_cancelled, uncancellable
 from streammoe.engine.search import LONG_ROUNDS, ample_size
@@ -203,7 +203,7 @@ def fit(
         parts = client.compute(data.to_delayed()) if is_dask else list(data)  # type: ignore[no-untyped-call]  # same
         several = isinstance(target, Sequence) and not isinstance(target, str)
         reader = _FrameReader(list(target) if several else target, weight)
-        plan = Plan("em", start, rounds, tolerance, on_round=on_round)
+        plan = FitPlan("em", start, rounds, tolerance, on_round=on_round)
         return fit_parts(client, model, parts, reader, plan)
 
 
@@ -212,7 +212,7 @@ def fit_parts(
     model: MixtureOfExperts,
     parts: Sequence[Any],
     reader: Reader,
-    plan: Plan,
+    plan: FitPlan,
     *,
     on_part: Progress | None = None,
     on_read: Callable[[list[Any]], object] | None = None,

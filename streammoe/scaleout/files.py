@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from streammoe.assembly import open_source
-from streammoe.batch import Plan
+from streammoe.batch import FitPlan
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.commands.fit.run import FileFit, check_records, model_to_fit
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
@@ -31,7 +31,7 @@ def fit_files(
     settings: Settings,
     files: Sequence[str],
     *,
-    plan: Plan,
+    plan: FitPlan,
     workers: int | None = None,
     scheduler: str | None = None,
     from_model: Path | None = None,

@@ -48,7 +48,7 @@ class Frozen(NamedTuple):
     """(C,) of the last four see `Bounds`."""
 
 
-class Start(NamedTuple):
+class StartingPoint(NamedTuple):
     """Where rounds over all parts begin."""
 
     theta: Parameters
@@ -109,7 +109,7 @@ def buffer_of(learner: Learner, rows: Rows) -> em.Buffer:
     return context.buffer(context.encoder, X, rows.Y, rows.weights)
 
 
-def start_of(learner: Learner, sample: Rows, *, from_model: bool, rounds: int, tolerance: float) -> Start:
+def start_of(learner: Learner, sample: Rows, *, from_model: bool, rounds: int, tolerance: float) -> StartingPoint:
     """Return where rounds begin: at the parameters that a frozen model serves, or at a fit to a sample of the rows.
 
     Raises:
@@ -119,12 +119,12 @@ def start_of(learner: Learner, sample: Rows, *, from_model: bool, rounds: int, t
     buffer = buffer_of(learner, sample)
     if from_model and (leader := learner.phase.leader) is not None:
         problem, (theta,) = at_the_model(context, leader, buffer)
-        return Start(theta, problem.prior, problem.options)
+        return StartingPoint(theta, problem.prior, problem.options)
     run = partial(batch.fit, method="em", rounds=rounds, tolerance=tolerance)
     descent, state = from_warmup(context, buffer, run)
     options = context.learning_options(len(state.masses))
     strength = max(context.options.prior_strength, search.LEAST_STRENGTH)
-    return Start(descent.theta, prior_of(state, strength, options.variance_floor), options)
+    return StartingPoint(descent.theta, prior_of(state, strength, options.variance_floor), options)
 
 
 def part_of(learner: Learner, buffer: em.Buffer, n_experts: int) -> em.Em:
@@ -137,7 +137,7 @@ def part_of(learner: Learner, buffer: em.Buffer, n_experts: int) -> em.Em:
 def fit(
     learner: Learner,
     parts: Parts,
-    start: Start,
+    start: StartingPoint,
     *,
     is_empty: BoolArray,
     rounds: int,

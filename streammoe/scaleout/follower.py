@@ -21,7 +21,7 @@ from streammoe.pipeline.pipeline import Pipeline
 from streammoe.scaleout.global_model import GlobalModel, folder_of, read_newest
 from streammoe.scaleout.metrics import FOLLOWER_PROBLEMS, OF_FOLLOWERS
 from streammoe.scaleout.rival import Contest, GlobalRival
-from streammoe.scaleout.shard import Problem
+from streammoe.scaleout.shard import FolderProblem
 from streammoe.settings import Settings
 from streammoe.text import shown
 
@@ -48,7 +48,7 @@ class GlobalReader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._store = CheckpointStore(folder)
-        self._found: SimpleQueue[GlobalModel | Problem | None] = SimpleQueue()
+        self._found: SimpleQueue[GlobalModel | FolderProblem | None] = SimpleQueue()
         self._ended, self._looked = threading.Event(), threading.Event()
         self._after = 0
         """The newest version that was read."""
@@ -62,7 +62,7 @@ class GlobalReader:
         """End; a look in progress is left to itself."""
         self._ended.set()
 
-    def news(self) -> Iterator[GlobalModel | Problem | None]:
+    def news(self) -> Iterator[GlobalModel | FolderProblem | None]:
         """Yield what was found since the last call: newer versions, problems, and None for a look without either."""
         while True:
             try:
@@ -76,15 +76,15 @@ class GlobalReader:
         try:
             found, damage = read_newest(self._store, after=self._after)
             if damage:
-                problem = Problem("damaged", damage)
+                problem = FolderProblem("damaged", damage)
             elif found is None and max(self._store.generations(), default=0) < self._after:
-                problem = Problem("went_back", f"{self.folder}: version {self._after} is no longer there")
+                problem = FolderProblem("went_back", f"{self.folder}: version {self._after} is no longer there")
         except RetriableCheckpointError as error:
-            problem = Problem("unreadable", str(error))
+            problem = FolderProblem("unreadable", str(error))
         except CheckpointError as error:
-            problem = Problem("damaged", str(error))
+            problem = FolderProblem("damaged", str(error))
         except Exception as error:  # noqa: BLE001 - whatever is in the folder, learning goes on
-            problem = Problem("unreadable", f"{self.folder}: {type(error).__name__}: {error}")
+            problem = FolderProblem("unreadable", f"{self.folder}: {type(error).__name__}: {error}")
         if found is not None:
             self._after = found.version
             self._found.put(found)
@@ -129,7 +129,7 @@ class GlobalFollower(Observer):
         """How many columns the own model had when that version was compared with it."""
         self._shown = 0
         """The version that metrics show."""
-        self._problem: Problem | None = None
+        self._problem: FolderProblem | None = None
         """What the latest look has found, so that it is logged once."""
 
     def start(self, pipeline: Pipeline) -> None:
@@ -145,10 +145,12 @@ class GlobalFollower(Observer):
         """Take over what was found since the last call."""
         rival = self._rival
         if rival is not None and rival.failure:
-            self._report(Problem("mismatch", f"{self._origin(rival.version)} cannot score events: {rival.failure}"))
+            self._report(
+                FolderProblem("mismatch", f"{self._origin(rival.version)} cannot score events: {rival.failure}")
+            )
             self._rival = None
         for found in self._reader.news():
-            if isinstance(found, Problem):
+            if isinstance(found, FolderProblem):
                 self._report(found)
             elif found is not None:
                 self._problem = None
@@ -169,7 +171,7 @@ class GlobalFollower(Observer):
     def _take(self, version: int, model: MixtureOfExperts, pipeline: Pipeline) -> None:
         """Use a version from here on, unless its predictions would mean something else."""
         if problems := "; ".join(self._unservable(model, pipeline.model)):
-            self._report(Problem("mismatch", f"{self._origin(version)} does not match this daemon: {problems}"))
+            self._report(FolderProblem("mismatch", f"{self._origin(version)} does not match this daemon: {problems}"))
             return
         self._rival, self._n_fields = GlobalRival(version, model, self._contest), len(pipeline.model.fields)
         if version != self._shown:
@@ -197,7 +199,7 @@ class GlobalFollower(Observer):
     def _origin(self, version: int) -> str:
         return f"{self._reader.folder}, version {version}"
 
-    def _report(self, problem: Problem) -> None:
+    def _report(self, problem: FolderProblem) -> None:
         self._live.counter("streammoe_global_problems_total", problem.reason).inc()
         if problem != self._problem:
             in_use = "the own model predicts" if self._rival is None else f"version {self._rival.version} stays in use"

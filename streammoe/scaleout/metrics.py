@@ -12,7 +12,7 @@ from prometheus_client import Counter, Gauge
 
 from streammoe.catalogue import COMMON, LiveMetrics, Metric
 from streammoe.scaleout.global_model import GlobalModel
-from streammoe.scaleout.shard import PROBLEMS, Problem
+from streammoe.scaleout.shard import PROBLEMS, FolderProblem
 
 OUTCOMES = ("written", "unchanged", "waiting", "failed")
 FOLLOWER_PROBLEMS = ("unreadable", "damaged", "went_back", "mismatch")
@@ -77,7 +77,7 @@ class ReduceMetrics:
         if outcome != "failed":
             self._checked = self._clock()
 
-    def show_problem(self, name: str, problem: Problem | None) -> None:
+    def show_problem(self, name: str, problem: FolderProblem | None) -> None:
         """Show a shard's problem, or that it has none."""
         for reason in PROBLEMS:
             has = problem is not None and problem.reason == reason

@@ -41,7 +41,7 @@ class Shard:
         return max(self.model.n - self.n, 0)
 
 
-class Problem(NamedTuple):
+class FolderProblem(NamedTuple):
     """Why a shard's checkpoint, its newest one, or a version of the global model does not count."""
 
     reason: str
@@ -54,7 +54,7 @@ class Look(NamedTuple):
     """What there is to see in a shard's folder."""
 
     shard: Shard | None
-    problem: Problem | None
+    problem: FolderProblem | None
     """There may be both: an earlier checkpoint is sound."""
 
 
@@ -69,23 +69,23 @@ def look(folder: Path, known: Shard | None = None) -> Look:
     try:
         generations = store.generations()
     except RetriableCheckpointError as error:
-        return Look(None, Problem("unreadable", str(error)))
+        return Look(None, FolderProblem("unreadable", str(error)))
     if not generations:
         reason = f"{folder}: there is no checkpoint in this folder yet; it must be a daemon's checkpoint.dir"
-        return Look(None, Problem("empty", reason))
-    problem: Problem | None = None
+        return Look(None, FolderProblem("empty", reason))
+    problem: FolderProblem | None = None
     for generation in reversed(generations):
         try:
             shard = _shard_of(store.load(generation), str(store.path(generation)), generation, known)
         except NewerCheckpointError as error:  # an older one would undo what was learned since
-            return Look(None, Problem("unreadable", str(error)))
+            return Look(None, FolderProblem("unreadable", str(error)))
         except CheckpointError as error:
-            problem = problem or Problem("damaged", str(error))
+            problem = problem or FolderProblem("damaged", str(error))
             continue
         if shard.model.is_warming_up:
-            problem = Problem("warming_up", f"{folder}: is warming up; it has learned {shard.model.n:,} events")
+            problem = FolderProblem("warming_up", f"{folder}: is warming up; it has learned {shard.model.n:,} events")
         elif not shard.n:
-            problem = Problem("no_events", f"{folder}: has learned no event of its own source yet")
+            problem = FolderProblem("no_events", f"{folder}: has learned no event of its own source yet")
         return Look(shard, problem)
     return Look(None, problem)
 

@@ -16,7 +16,7 @@ from streammoe.scaleout import global_model
 from streammoe.scaleout.global_model import Contained, GlobalModel
 from streammoe.scaleout.metrics import ReduceMetrics
 from streammoe.scaleout.overlap import overlapping
-from streammoe.scaleout.shard import Problem, Shard, differing, look
+from streammoe.scaleout.shard import FolderProblem, Shard, differing, look
 from streammoe.text import counted
 
 LOGGER = logging.getLogger("streammoe.shards")
@@ -26,7 +26,7 @@ _NO_LONGER_THERE = {"empty", "unreadable", "damaged"}
 """Problems of a folder, not of its model: what was read before still counts."""
 
 
-class Round(NamedTuple):
+class ReduceRound(NamedTuple):
     """What became of a round."""
 
     outcome: str
@@ -34,7 +34,7 @@ class Round(NamedTuple):
     checkpoint counts yet; or it failed, and a next round tries again."""
     newest: GlobalModel | None
     """The newest global model."""
-    problems: Mapping[str, Problem]
+    problems: Mapping[str, FolderProblem]
     """By the shards' names."""
     error: StreammoeError | None = None
     """Why it failed."""
@@ -76,11 +76,11 @@ class Watcher:
         """The newest global model, if there is one."""
         self._known: dict[str, Shard] = {}
         """What was read last of each shard."""
-        self._problems: dict[str, Problem] = {}
+        self._problems: dict[str, FolderProblem] = {}
         self._failure = ""
         """Why the last round failed; the log says it once."""
 
-    def round(self) -> Round:
+    def round(self) -> ReduceRound:
         """Read all shards once, and write a new version if any of them has learned something new."""
         error: StreammoeError | None = None
         try:
@@ -91,7 +91,7 @@ class Watcher:
             outcome, error = "failed", failure
         self._report_failure("" if error is None else str(error))
         self._metrics.count_round(outcome)
-        return Round(outcome, self.newest, dict(self._problems), error)
+        return ReduceRound(outcome, self.newest, dict(self._problems), error)
 
     def _begin(self) -> None:
         """Continue with the newest global model that an earlier process has left."""
@@ -105,7 +105,7 @@ class Watcher:
 
     def _merge(self) -> str:
         shards: dict[str, Shard] = {}
-        problems: dict[str, Problem] = {}
+        problems: dict[str, FolderProblem] = {}
         for name, folder in self._folders.items():
             known = self._known.get(name)
             found, problem = look(folder, known)
@@ -118,10 +118,10 @@ class Watcher:
             if found is not None:
                 shards[name] = self._known[name] = found
         for name, difference in differing({name: shard.model for name, shard in shards.items()}).items():
-            problems[name] = Problem("different", f"{self._folders[name]}: {difference}")
+            problems[name] = FolderProblem("different", f"{self._folders[name]}: {difference}")
             del shards[name]
         for name, overlap in overlapping(shards).items():
-            problems[name] = Problem("overlapping", f"{self._folders[name]}: {overlap}")
+            problems[name] = FolderProblem("overlapping", f"{self._folders[name]}: {overlap}")
             del shards[name]
         self._report_problems(problems, shards.keys())
         if not shards:
@@ -164,7 +164,7 @@ class Watcher:
 
     # -- Reports -------------------------------------------------------------------------------------------------------
 
-    def _report_problems(self, problems: Mapping[str, Problem], counted_names: Collection[str]) -> None:
+    def _report_problems(self, problems: Mapping[str, FolderProblem], counted_names: Collection[str]) -> None:
         """Log each problem once, and once that it is over.
 
         Args:
@@ -194,7 +194,7 @@ class Watcher:
         self._failure = failure
 
 
-def _is_same(problem: Problem, before: Problem | None) -> bool:
+def _is_same(problem: FolderProblem, before: FolderProblem | None) -> bool:
     """Return whether a problem is the one that there was; how far a shard has come, or which try failed, is no news."""
     if before is None or problem.reason != before.reason:
         return False

@@ -29,8 +29,8 @@ from streammoe.settings.sections import (
     Model,
     NoPredictionsSettings,
     PredictionFileSettings,
-    Predictions,
-    Schema,
+    PredictionSettings,
+    SchemaSettings,
     Settings,
     section_name,
 )
@@ -183,7 +183,7 @@ class _Reader:
         predictions: dict[str, type[BaseModel]] = {
             "none": NoPredictionsSettings,
             "file": PredictionFileSettings,
-            **_joined(Predictions, kinds.predictions),
+            **_joined(PredictionSettings, kinds.predictions),
         }
         letters: dict[str, type[BaseModel]] = {
             "file": DeadLetterFileSettings,
@@ -226,7 +226,7 @@ class _Reader:
         return found  # type: ignore[no-any-return]
 
     def _check_labels(
-        self, *, labels: Labels | None, schema: Schema | None, sources: Iterable[BaseModel | None], **_: object
+        self, *, labels: Labels | None, schema: SchemaSettings | None, sources: Iterable[BaseModel | None], **_: object
     ) -> None:
         """Check that settings which are valid individually are compatible with joined labels."""
         key = None if labels is None else labels.key
@@ -246,7 +246,7 @@ class _Reader:
             rule = f"must be omitted if a source has the format {formats[0]!r}; only JSON Lines can be joined"
             self.problems.append(self._broken(("labels", "key"), rule, key))
 
-    def _check_lags(self, *, model: Model | None, schema: Schema | None, **_: object) -> None:
+    def _check_lags(self, *, model: Model | None, schema: SchemaSettings | None, **_: object) -> None:
         """Check that the inputs with lags are inputs, and numbers."""
         lags = model.lags if isinstance(model, RegressorOptions) else None
         if lags is None or schema is None:
@@ -266,7 +266,9 @@ class _Reader:
             if both := sorted(inputs.intersection(names)):
                 self.problems.append(self._broken(("model", "lags", "inputs"), rule.format(both[0]), list(lags.inputs)))
 
-    def _check_thousands(self, *, schema: Schema | None, sources: Iterable[BaseModel | None], **_: object) -> None:
+    def _check_thousands(
+        self, *, schema: SchemaSettings | None, sources: Iterable[BaseModel | None], **_: object
+    ) -> None:
         """Check that thousands are not separated by a source's decimal mark."""
         if schema is not None and any(schema.thousands == getattr(source, "decimal", ".") for source in sources):
             rule = "must differ from source.decimal, the decimal mark (which is a point in all formats but csv)"

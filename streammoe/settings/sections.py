@@ -109,7 +109,7 @@ def _host_names(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-class Schema(Section):
+class SchemaSettings(Section):
     """The columns to learn from, and their meaning."""
 
     target: Annotated[Text | tuple[str, ...], BeforeValidator(_target)]
@@ -256,7 +256,7 @@ class Labels(Section):
         return limit
 
 
-class Checkpoint(Section):
+class CheckpointSettings(Section):
     """Where and how often the model is saved."""
 
     dir: Text = "state"
@@ -273,7 +273,7 @@ class Checkpoint(Section):
     )
 
 
-class Metrics(Section):
+class MetricsSettings(Section):
     """The address at which metrics are served."""
 
     enabled: bool = True
@@ -315,7 +315,7 @@ class Metrics(Section):
         return password
 
 
-class Predictions(Section):
+class PredictionSettings(Section):
     """The content of predictions; their destination depends on their kind, whose model extends this one."""
 
     kind: str = "none"
@@ -325,13 +325,13 @@ class Predictions(Section):
     gate: bool = option(True, "Include the experts' shares in each prediction.", change="reload")
 
 
-class NoPredictionsSettings(Predictions):
+class NoPredictionsSettings(PredictionSettings):
     """Predictions that are scored but not written."""
 
     kind: Literal["none"] = "none"
 
 
-class PredictionFileSettings(Predictions):
+class PredictionFileSettings(PredictionSettings):
     """Predictions that are written to files."""
 
     kind: Literal["file"]
@@ -366,7 +366,7 @@ class DeadLetterFileSettings(DeadLetters):
     """By default in ``checkpoint.dir``."""
 
 
-class Guard(Section):
+class GuardSettings(Section):
     """The reaction to a jump of the loss."""
 
     on_jump: Literal["off", "alarm", "stop"] = "alarm"
@@ -387,16 +387,16 @@ class Settings:
 
     sources: tuple[BaseModel, ...]
     """Sources to read one after the other; each is an instance of its connector's `Settings`."""
-    schema: Schema
+    schema: SchemaSettings
     labels: Labels
     model: Model
-    checkpoint: Checkpoint
-    metrics: Metrics
-    predictions: Predictions
+    checkpoint: CheckpointSettings
+    metrics: MetricsSettings
+    predictions: PredictionSettings
     """If the kind belongs to a connector, also an instance of its `Settings`."""
     dead_letters: DeadLetters
     """If the kind belongs to a connector, also an instance of its `Settings`."""
-    guard: Guard
+    guard: GuardSettings
     global_: Global = field(default_factory=Global)
     """The section ``global``, a word that Python reserves."""
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
@@ -428,7 +428,7 @@ def change_policy(section: str, table: type[BaseModel], name: str) -> Change:
         table: model of that section.
         name: name of the setting.
 
-    >>> change_policy("model", RegressorOptions, "degree"), change_policy("metrics", Metrics, "port")
+    >>> change_policy("model", RegressorOptions, "degree"), change_policy("metrics", MetricsSettings, "port")
     ('never', 'restart')
     """
     field = table.model_fields.get(name)

@@ -8,11 +8,11 @@ from prometheus_client import CollectorRegistry
 
 from streammoe.daemon.health import Health
 from streammoe.daemon.server import MetricsServer
-from streammoe.settings import Metrics
+from streammoe.settings import MetricsSettings
 
 
 def start(**settings):
-    MetricsServer(Metrics(port=0, **settings), Health(60)).close()
+    MetricsServer(MetricsSettings(port=0, **settings), Health(60)).close()
 
 
 def exposed(**settings):
@@ -27,7 +27,7 @@ def port_in_use(_):
 
 def responses(_):
     health = Health(60)
-    server = MetricsServer(Metrics(port=0, bearer_token="token"), health)
+    server = MetricsServer(MetricsSettings(port=0, bearer_token="token"), health)
     lines = []
 
     def ask(path, method="GET", **headers):

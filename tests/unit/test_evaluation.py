@@ -12,7 +12,7 @@ from river import dummy, linear_model, multiclass, preprocessing, tree
 from streammoe.assembly import open_daemon
 from streammoe.commands.evaluate import peers, report
 from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, write_figure
-from streammoe.commands.evaluate.run import Row, evaluate
+from streammoe.commands.evaluate.run import LearnerScores, evaluate
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError
@@ -168,7 +168,7 @@ def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected()
     name = "d<b>.jsonl"
     write(name, make_rows(), [(5, "what?"), (7, "so?"), (9, '{"a": "\\u001b[31m"}')])
     found = evaluate(settings(file=name), ["river:LinearRegression"], source_name=name)
-    found.rows.insert(1, Row("river X", math.nan, math.nan, None, math.nan, "ValueError after 3 events: <b>"))
+    found.rows.insert(1, LearnerScores("river X", math.nan, math.nan, None, math.nan, "ValueError after 3 events: <b>"))
     names = ["streammoe, 2 experts", "river X", "river LinearRegression", "running mean"]
 
     text = report.table(found)

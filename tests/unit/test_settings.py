@@ -14,7 +14,7 @@ from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 from streammoe.options import RegressorOptions
 from streammoe.schedules import Constant, Power
-from streammoe.settings import Kinds, NoPredictionsSettings, Predictions, Settings, load
+from streammoe.settings import Kinds, NoPredictionsSettings, PredictionSettings, Settings, load
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -178,7 +178,7 @@ def test_several_sources_are_taken_in_order_and_named_by_number(config: Path) ->
 def test_connectors_have_settings_in_addition_to_shared_ones(config: Path) -> None:
     found = read(config, "predictions.kind=topic", "predictions.topic=out", "predictions.gate=false").predictions
     assert isinstance(found, Topic)
-    assert isinstance(found, Predictions)
+    assert isinstance(found, PredictionSettings)
     assert (found.topic, found.gate, found.interval) == ("out", False, 0.9)
     letters = read(config, "dead_letters.kind=topic", "dead_letters.topic=bad", "dead_letters.max_ratio=0.1")
     assert isinstance(letters.dead_letters, Topic)

@@ -27,7 +27,7 @@ from streammoe.settings import Settings
 from streammoe.types import BoolArray, FloatArray
 
 
-class Row(NamedTuple):
+class LearnerScores(NamedTuple):
     """Results of one learner."""
 
     name: str
@@ -50,7 +50,7 @@ class Evaluation(Tally):
     model: MixtureOfExperts
     settings: dict[str, Any]
     """Schema and model, as plain values."""
-    rows: list[Row] = field(default_factory=list)
+    rows: list[LearnerScores] = field(default_factory=list)
     """Our model first, the baseline last."""
     curves: dict[str, FloatArray] = field(default_factory=dict)
     """Squared errors, or misses, of each learner, event by event."""
@@ -167,12 +167,14 @@ def _events(pipeline: Pipeline, batch: Batch, bad: BoolArray, uses_features: boo
     return events
 
 
-def _row(evaluation: Evaluation, name: str, losses: FloatArray, seconds: float, failure: str | None = None) -> Row:
+def _row(
+    evaluation: Evaluation, name: str, losses: FloatArray, seconds: float, failure: str | None = None
+) -> LearnerScores:
     n, score = len(losses), evaluation.score
     if failure is not None or not n:
-        return Row(name, math.nan, math.nan, None, math.nan, failure)
+        return LearnerScores(name, math.nan, math.nan, None, math.nan, failure)
     speed = n / seconds if seconds else math.nan
-    return Row(name, float(score(losses.mean())), float(score(losses[n * 3 // 4 :].mean())), None, speed)
+    return LearnerScores(name, float(score(losses.mean())), float(score(losses[n * 3 // 4 :].mean())), None, speed)
 
 
 class _NumberCurves(PrequentialScores):

@@ -89,7 +89,7 @@ def command(
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
     by_processes = workers is not None or scheduler is not None
     _check_files(data, by_processes=by_processes, by_plain_em=method == "em" and step is None)
-    from streammoe.batch import Plan, Round
+    from streammoe.batch import FitPlan, Round
     from streammoe.commands.evaluate import outputs
     from streammoe.commands.evaluate.options import files_of, settings_of
     from streammoe.commands.fit import report
@@ -112,7 +112,7 @@ def command(
             advance((each.number, rounds))
             return stop.requested
 
-        plan = Plan(method, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
+        plan = FitPlan(method, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
         result = fit(settings, plan=plan, from_model=from_model, on_batch=follow, stop=stop)
     if result is None:
         end_without_result(stop.exit_code, "before a fit had begun; there is no model, and nothing was written")

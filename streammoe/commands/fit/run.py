@@ -9,7 +9,7 @@ from typing import Any
 
 from streammoe import batch
 from streammoe.assembly import open_source
-from streammoe.batch import Fit, Plan
+from streammoe.batch import Fit, FitPlan
 from streammoe.commands.evaluate.outputs import describe_n_experts
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
@@ -41,7 +41,7 @@ def fit_source(
     settings: Settings,
     *,
     source_name: str,
-    plan: Plan,
+    plan: FitPlan,
     from_model: Path | None = None,
     on_batch: ProgressListener | None = None,
     stop: StopFlag | None = None,
@@ -93,7 +93,7 @@ def fit_source(
     return FileFit(source_name, settings.learning_settings(), done, records)
 
 
-def model_to_fit(settings: Settings, plan: Plan, from_model: Path | None) -> tuple[MixtureOfExperts, Plan]:
+def model_to_fit(settings: Settings, plan: FitPlan, from_model: Path | None) -> tuple[MixtureOfExperts, FitPlan]:
     """Return the model that the settings describe, or a saved one, and the plan with that start.
 
     Raises:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from streammoe.daemon.signals import StopFlag
     from streammoe.persistence import CheckpointStore
     from streammoe.scaleout.metrics import ReduceMetrics
-    from streammoe.scaleout.watcher import Round, Watcher
+    from streammoe.scaleout.watcher import ReduceRound, Watcher
 
 LOGGER = logging.getLogger("streammoe.shards")
 EVERY = 60.0
@@ -134,14 +134,14 @@ def _served(metrics: ReduceMetrics, host: str, port: int | None) -> Iterator[Hea
     """Serve metrics and probes, if there is a port for it."""
     from streammoe.daemon.health import Health
     from streammoe.daemon.server import MetricsServer
-    from streammoe.settings import Metrics
+    from streammoe.settings import MetricsSettings
 
     health = Health(_LONGEST_ROUND)
     if port is None:
         yield health
         return
     try:
-        server = MetricsServer(Metrics(host=host, port=port), health)
+        server = MetricsServer(MetricsSettings(host=host, port=port), health)
     except ConfigError as error:
         reason = f" ({error.__cause__.strerror})" if isinstance(error.__cause__, OSError) else ""
         raise ConfigError(
@@ -156,7 +156,7 @@ def _served(metrics: ReduceMetrics, host: str, port: int | None) -> Iterator[Hea
         server.close()
 
 
-def _watch(watcher: Watcher, every: float, stop: StopFlag, health: Health) -> Round:
+def _watch(watcher: Watcher, every: float, stop: StopFlag, health: Health) -> ReduceRound:
     """Do a round at once and then each `every` seconds until a signal asks to stop."""
     while True:
         next_at = time.monotonic() + every
@@ -171,7 +171,7 @@ def _watch(watcher: Watcher, every: float, stop: StopFlag, health: Health) -> Ro
             return last
 
 
-def _once(watcher: Watcher) -> Round:
+def _once(watcher: Watcher) -> ReduceRound:
     from streammoe.scaleout.watcher import ONCE_MORE
 
     last = watcher.round()
@@ -186,7 +186,7 @@ def _once(watcher: Watcher) -> Round:
     return last
 
 
-def _description(last: Round) -> dict[str, Any]:
+def _description(last: ReduceRound) -> dict[str, Any]:
     newest = last.newest
     return {
         "outcome": last.outcome,
@@ -197,7 +197,7 @@ def _description(last: Round) -> dict[str, Any]:
     }
 
 
-def _text(last: Round, store: CheckpointStore) -> str:
+def _text(last: ReduceRound, store: CheckpointStore) -> str:
     newest = last.newest
     if newest is None:
         return "there is no global model yet"

@@ -20,7 +20,7 @@ from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import SourceStatus
-from streammoe.settings import Checkpoint
+from streammoe.settings import CheckpointSettings
 from tests.list_source import ListSource
 
 SCHEMA = Schema(("y",))
@@ -28,7 +28,7 @@ SCHEMA = Schema(("y",))
 
 def every(events, seconds=1e9, patience=0.0):
     """Return settings by which a checkpoint is due that often, and attempts end after some patience."""
-    return Checkpoint(every_events=events, every_seconds=seconds, retry_seconds=patience)
+    return CheckpointSettings(every_events=events, every_seconds=seconds, retry_seconds=patience)
 
 
 NEVER = every(10**9)

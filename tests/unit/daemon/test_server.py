@@ -22,7 +22,7 @@ from streammoe.daemon import server as module
 from streammoe.daemon.access import HostNames
 from streammoe.daemon.health import Health
 from streammoe.daemon.server import MAX_HEAD_BYTES, MetricsServer
-from streammoe.settings import Metrics
+from streammoe.settings import MetricsSettings
 from tests.kafka_lab.lab import wait_until
 
 PASSWORD = "correct horse: battery"
@@ -48,7 +48,7 @@ def serve(registry, health):
     with contextlib.ExitStack() as servers:
 
         def serve(*, shown=True, **settings):
-            server = MetricsServer(Metrics(port=0, **settings), health)
+            server = MetricsServer(MetricsSettings(port=0, **settings), health)
             servers.callback(server.close)
             if shown:
                 server.show(registry)
@@ -198,7 +198,7 @@ def test_anything_else_is_rejected(serve):
 
 def test_secrets_are_shown_nowhere_kept_as_digests_and_compared_in_constant_time(serve, monkeypatch, caplog):
     secrets = {"username": "prom", "password": PASSWORD, "bearer_token": TOKEN}
-    settings = Metrics(port=0, **secrets)
+    settings = MetricsSettings(port=0, **secrets)
     shown = repr(settings) + str(settings.model_dump()) + settings.model_dump_json()
     with caplog.at_level(logging.DEBUG):
         server = serve(**secrets)

@@ -15,7 +15,7 @@ from distributed import Client
 from distributed.security import Security
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, load
-from streammoe.batch import Plan
+from streammoe.batch import FitPlan
 from streammoe.commands import main
 from streammoe.commands.evaluate.options import files_of, settings_of
 from streammoe.commands.fit.run import fit_source
@@ -202,10 +202,10 @@ def settings(path, **more):
 
 
 def test_files_are_read_as_by_one_process(client, folder):
-    theirs = fit_source(settings(folder / "*.csv"), source_name="files", plan=Plan(tolerance=1e-9))
+    theirs = fit_source(settings(folder / "*.csv"), source_name="files", plan=FitPlan(tolerance=1e-9))
     files = files_of([str(folder)])
     assert files == [str(folder / f"{at}.csv") for at in range(5)]
-    ours = fit_files(settings(files[0]), files, plan=Plan(tolerance=1e-9), scheduler=client.scheduler.address)
+    ours = fit_files(settings(files[0]), files, plan=FitPlan(tolerance=1e-9), scheduler=client.scheduler.address)
     assert ours.records.counts() == theirs.records.counts()
     assert ours.records.rejected() == theirs.records.rejected()
     assert set(ours.records.reasons) == {"wrong_type", "out_of_range"}
@@ -218,10 +218,10 @@ def test_files_are_read_as_by_one_process(client, folder):
 def test_a_file_with_other_columns_is_named(client, folder):
     (folder / "3.csv").write_text("u,v,y\n1,2,3\n")
     with pytest.raises(SourceError, match=r"3\.csv: has none of the columns of the files before it"):
-        fit_files(settings("0.csv"), files_of([str(folder)]), plan=Plan(), scheduler=client.scheduler.address)
+        fit_files(settings("0.csv"), files_of([str(folder)]), plan=FitPlan(), scheduler=client.scheduler.address)
     (folder / "3.csv").write_text("a,b,c\n1,2,3\n")
     with pytest.raises(SourceError, match=r"3\.csv.*'y'"):
-        fit_files(settings("0.csv"), files_of([str(folder)]), plan=Plan(), scheduler=client.scheduler.address)
+        fit_files(settings("0.csv"), files_of([str(folder)]), plan=FitPlan(), scheduler=client.scheduler.address)
 
 
 def test_the_command_line_fits_a_folder(client, folder, tmp_path):
