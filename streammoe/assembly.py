@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -19,6 +19,7 @@ from streammoe.daemon.outputs import Outputs
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.resume import check_checkpoint, is_blank, latest_visible_checkpoint, resumed
 from streammoe.daemon.server import MetricsServer
+from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.dead_letters import DeadLetterFile
@@ -26,7 +27,7 @@ from streammoe.pipeline.overlapped import OverlappedPredictions, has_other_core
 from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan, plan_restart
 from streammoe.pipeline.sink_wait import Answer
 from streammoe.pipeline.writing import PredictionWriter
-from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
+from streammoe.ports import Batch, DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
 
 
@@ -45,6 +46,34 @@ def open_source(settings: Settings) -> Source:
         for source in settings.sources
     ]
     return sources[0] if len(sources) == 1 else ChainedSource(sources)
+
+
+def batches_of(
+    settings: Settings, on_batch: ProgressListener | None = None, stop: StopFlag | None = None
+) -> Iterator[Batch]:
+    """Open a source at once, and return its batches from the beginning to the end, or until a stop is requested.
+
+    Args:
+        settings: with the source.
+        on_batch: called with the source's progress after each batch.
+        stop: ends the iteration.
+
+    Raises:
+        SourceError: it cannot be opened, or later, read.
+    """
+    source = open_source(settings)
+
+    def polled() -> Iterator[Batch]:
+        with closing(source):
+            while not source.finished and not (stop is not None and stop.requested):
+                batch = source.poll(POLL_SECONDS)
+                if batch is not None:
+                    yield batch
+                if on_batch is not None:
+                    on_batch(source.progress())
+
+    source.seek(None)
+    return polled()
 
 
 @contextmanager
@@ -82,35 +111,24 @@ def open_daemon(
         lock = stack.enter_context(FolderLock(settings.checkpoint.dir))
         store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep, lock=lock)
         store.prepare()
-        if health is None:
-            health = Health()
+        health = health or Health()
         health.ready, health.unsaved = False, ""
-        metrics = Metrics(health)
-        server = None
+        metrics, server = Metrics(health), None
         if settings.metrics.enabled:
-            server = MetricsServer(settings.metrics, health)
-            stack.callback(server.close)
+            server = stack.enter_context(closing(MetricsServer(settings.metrics, health)))
             server.show(metrics.at_the_start)
         writer = _prediction_writer(settings, health)
-        sink = None if writer is None else writer.sink
-        if sink is not None:
-            stack.callback(sink.close)
+        sink = None if writer is None else stack.enter_context(closing(writer.sink))
         found = None if fresh else _checkpoint(settings, store, from_model)
-        if sink is not None and sink.transactional:
-            recovered = _recovered(sink, None if found is None else found[1].metadata["positions"][0], health)
-        else:
-            recovered = None
+        recovered = None if sink is None or not sink.transactional else _recovered(sink, found, health)
         found = found and latest_visible_checkpoint(store, found, recovered, may_repeat=repeat_predictions)
         restart = RestartPlan() if sink is None else plan_restart(sink, None if found is None else found[1].metadata)
         restart = restart._replace(must_save_model=from_model is not None)
-        if fresh:
-            restart = restart._replace(begin=store.set_aside)
+        restart = restart._replace(begin=store.set_aside) if fresh else restart
         state = resumed(settings, found, writer, store, from_model)
         observer: Observer | None = extension("observer")(settings, metrics) if settings.global_.path else None
-        letters = _dead_letters(settings, health)
-        stack.callback(letters.close)
-        source = open_source(settings)
-        stack.callback(source.close)
+        letters = stack.enter_context(closing(_dead_letters(settings, health)))
+        source = stack.enter_context(closing(open_source(settings)))
         source.seek(state.position)
         compile_kernels(settings)
         outputs = Outputs(letters, sink, health.waits)
@@ -164,8 +182,9 @@ def _dead_letters(settings: Settings, health: Health) -> DeadLetterSink:
     return sink
 
 
-def _recovered(sink: PredictionSink, position: Position | None, health: Health) -> Recovered:
+def _recovered(sink: PredictionSink, found: tuple[int, Checkpoint] | None, health: Health) -> Recovered:
     """Ask the sink which checkpoint's predictions were committed, however long that takes."""
+    position: Position | None = None if found is None else found[1].metadata["positions"][0]
     wait, recovered = health.waits["predictions"], None
     while recovered is None:
         with wait.call(Answer.UNANSWERED):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import click
 
-from streammoe.commands.evaluate.outputs import Output, check_outputs, write_output
+from streammoe.commands.evaluate.outputs import check_outputs, write_output
 from streammoe.configuration import load_settings
 from streammoe.console import logged, setting_options
 from streammoe.errors import ConfigError, SourceError
@@ -187,7 +187,7 @@ def command(
       streammoe dead-letters config.toml --set dead_letters.path=old-letters.jsonl --out again.csv
     """
     settings = load_settings(config, overrides=overrides)
-    check_outputs(Output("--out", out, (".csv", ".jsonl")), settings=settings, inputs=[("the configuration", config)])
+    check_outputs({"--out": out}, settings, [("the configuration", config)])
     records = None if out is None else Records()
     contents = read_contents(settings, reason=reason, place=place, records=records)
     found, lines = contents_json(contents), [contents_text(contents)]

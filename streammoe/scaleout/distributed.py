@@ -34,6 +34,7 @@ import numpy as np
 
 from streammoe import batch
 from streammoe.batch import Fit, FitPlan, Listener
+from streammoe.engine.batch import Descent
 from streammoe.engine.em import Buffer
 from streammoe.engine.interruption import LOOK_SECONDS, FitCancelled, is_cancelled, uncancellable
 from streammoe.engine.search import LONG_ROUNDS, ample_size
@@ -234,7 +235,6 @@ def fit_parts(
     """
     began = time.perf_counter()
     plan.check(model)
-    from_model = plan.start == "model"
     with _lost_workers():
         read = _read_all(client, model, parts, reader, on_part)
         if on_read is not None:
@@ -242,29 +242,8 @@ def fit_parts(
         if not read.n:
             raise ConfigError("fit: got no row with a target and a weight above 0; give at least one")
         trial = _restored(read.model)
-        _freeze(client, trial, read, from_model=from_model)
-        try:
-            begun = fitting.start_of(
-                trial.learner,
-                _sample(client, trial, read),
-                from_model=from_model,
-                rounds=min(plan.rounds, LONG_ROUNDS),
-                tolerance=max(plan.tolerance, batch.TOLERANCE),
-            )
-            rows = _OnWorkers(client, trial, read, len(begun.theta.experts))
-            descent = fitting.fit(
-                trial.learner,
-                rows,
-                begun,
-                is_empty=read.is_empty(len(trial.learner.encoder.fields)),
-                rounds=plan.rounds,
-                tolerance=plan.tolerance,
-                on_round=plan.on_round,
-            )
-        except UnsoundError as error:
-            raise ConfigError(
-                f"fit: no convergence to finite parameters ({error}); look for outliers, and set prior_strength above 0"
-            ) from error
+        _freeze(client, trial, read, from_model=plan.start == "model")
+        rows, descent = _fit_rows(client, trial, read, plan)
         with uncancellable():
             total, losses, scores = (float(each[0]) for each in rows.scores(trial))
     vars(model).update(vars(trial))
@@ -281,6 +260,33 @@ def fit_parts(
         accuracy=scores / total if classify else None,
         seconds=time.perf_counter() - began,
     )
+
+
+def _fit_rows(client: Client, trial: MixtureOfExperts, read: _ReadParts, plan: FitPlan) -> tuple[_OnWorkers, Descent]:
+    """Fit a frozen model to the rows on workers, from a fit to a sample of them or from its own parameters."""
+    try:
+        begun = fitting.start_of(
+            trial.learner,
+            _sample(client, trial, read),
+            from_model=plan.start == "model",
+            rounds=min(plan.rounds, LONG_ROUNDS),
+            tolerance=max(plan.tolerance, batch.TOLERANCE),
+        )
+        rows = _OnWorkers(client, trial, read, len(begun.theta.experts))
+        descent = fitting.fit(
+            trial.learner,
+            rows,
+            begun,
+            is_empty=read.is_empty(len(trial.learner.encoder.fields)),
+            rounds=plan.rounds,
+            tolerance=plan.tolerance,
+            on_round=plan.on_round,
+        )
+    except UnsoundError as error:
+        raise ConfigError(
+            f"fit: no convergence to finite parameters ({error}); look for outliers, and set prior_strength above 0"
+        ) from error
+    return rows, descent
 
 
 @contextmanager

@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from streammoe.assembly import open_source
+from streammoe.assembly import batches_of
 from streammoe.batch import FitPlan
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.commands.fit.run import FileFit, check_records, model_to_fit
-from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
+from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.model import schema_of
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable
@@ -87,20 +87,13 @@ class FileReader:
             SourceError: the file cannot be read, or has none of the columns of those before it.
         """
         (source,) = self.settings.sources
-        opened = open_source(replace(self.settings, sources=(source.model_copy(update={"path": path}),)))
+        settings = replace(self.settings, sources=(source.model_copy(update={"path": path}),))
         pipeline, tally = Pipeline(model, schema_of(self.settings), _NoScores(1)), Tally()
         is_compared = not model.fields
-        try:
-            opened.seek(None)
-            while not opened.finished:
-                following = opened.poll(POLL_SECONDS)
-                if following is None:
-                    continue
-                if not is_compared:
-                    is_compared = _compare(model, following, path)
-                tally.count(pipeline.process(following), following)
-        finally:
-            opened.close()
+        for following in batches_of(settings):
+            if not is_compared:
+                is_compared = _compare(model, following, path)
+            tally.count(pipeline.process(following), following)
         return tally
 
 

@@ -139,7 +139,7 @@ _WRONG = {
     "evaluate data.csv --target": ("a --classify --set model.expert=laplace",),
     "evaluate data.csv --target y": (
         *("--set model.schedule=linear", "--set model.schedule=power --set model.schedule.alpha=x"),
-        *("--against LinearRegression", "--plot out.txt", "--plot missing/out.png", "--set metrics.port=1"),
+        *("--against LinearRegression", "--set metrics.port=1"),
     ),
     "fit": ("data.csv", "mostly-bad.csv --target y", "data.csv twice.csv --target y", "--workers 2 - --target y"),
     "fit data.csv --target y": (

@@ -11,7 +11,6 @@ from river import dummy, linear_model, multiclass, preprocessing, tree
 
 from streammoe.assembly import open_daemon
 from streammoe.commands.evaluate import peers, report
-from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, write_figure
 from streammoe.commands.evaluate.run import LearnerScores, evaluate
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
@@ -117,7 +116,7 @@ def test_several_targets_have_a_learner_each_that_sees_columns_that_come_late():
     write("d.jsonl", rows)
     late = ["schema.late_columns=true"]
     found = run("river:LinearRegression", target=("y", "y2"), ignore=["z"], overrides=late)
-    assert (len(found.rows), found.target) == (3, "y, y2")
+    assert len(found.rows) == 3
     # The second output is the first one's mirror image, and so are its predictions.
     single = run("river:LinearRegression", ignore=["z", "y2"], overrides=late)
     assert found.rows[1].score == pytest.approx(single.rows[1].score)
@@ -131,7 +130,7 @@ def test_every_learner_that_is_offered_can_be_made_and_those_given_text_can_take
         assert len(known) >= 14
         events = [peers.Event({"a": i / 9}, {"c": "rgb"[i % 3]}, "hi" if classify else (i / 7,), 1.0) for i in range(9)]
         for name in known:
-            peer = peers.make_peer(f"river:{name}", classify=classify, outputs=1, seed=3)
+            peer = peers.make_peer(f"river:{name}", classify=classify, outputs=1)
             assert peer.name == f"river {name}"
             if name in peers.TAKE_TEXT:
                 peer.run(events)
@@ -143,7 +142,7 @@ def test_what_is_no_learner_of_river_is_rejected_and_nothing_is_imported():
     wrong = ["os.system", "tree.LinearRegression", "LogisticRegression", "preprocessing.StandardScaler", ""]
     for name in [*(f"river:{name}" for name in wrong), "sklearn:LinearRegression", "antigravity"]:
         with pytest.raises(ConfigError):
-            peers.make_peer(name, classify=False, outputs=1, seed=0)
+            peers.make_peer(name, classify=False, outputs=1)
     assert not (set(sys.modules) - before) & {"antigravity", "this"}
 
 
@@ -164,7 +163,7 @@ def test_a_peer_that_fails_ends_alone(caplog):
 
 
 @pytest.mark.slow
-def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected():
+def test_table_and_json_show_every_learner_and_what_was_rejected():
     name = "d<b>.jsonl"
     write(name, make_rows(), [(5, "what?"), (7, "so?"), (9, '{"a": "\\u001b[31m"}')])
     found = evaluate(settings(file=name), ["river:LinearRegression"], source_name=name)
@@ -182,11 +181,3 @@ def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected()
     assert [row["score"] for row in as_json["rows"][:2]] == [found.rows[0].score, None]
     assert {entry["reason"]: entry["records"] for entry in as_json["refused"]} == {"malformed": 2, "wrong_type": 1}
     assert (as_json["state_digest"], as_json["n_experts"]) == (found.model.state_digest(), 2)
-
-    for suffix, beginning in zip(FIGURE_SUFFIXES, (b"\x89PNG", b"<svg", b"%PDF"), strict=True):
-        write_figure("--plot", Path(f"o{suffix}"), report.figure(found))
-        assert beginning in Path(f"o{suffix}").read_bytes()[:1000]
-    (scores,) = report.figure(found).axes
-    assert [text.get_text() for text in scores.get_legend().get_texts()] == [*found.curves]
-    for line, curve in zip(scores.get_lines(), found.curves.values(), strict=True):
-        assert np.mean(line.get_ydata() ** 2) == pytest.approx(curve.mean(), rel=0.05)

@@ -5,8 +5,6 @@ A prequential run without configuration or checkpoints: every event is predicted
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from streammoe.console import FileOptions, end_without_result, file_options, logged, progress_bar
@@ -21,13 +19,12 @@ from streammoe.console import FileOptions, end_without_result, file_options, log
     metavar="river:NAME",
     help="A River learner, after its StandardScaler, on the same events; may be repeated.",
 )
-@click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.png", help="Plot scores over time.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
-def command(file: str, options: FileOptions, against: tuple[str, ...], plot: Path | None, as_json: bool) -> None:
+def command(file: str, options: FileOptions, against: tuple[str, ...], as_json: bool) -> None:
     """Predict, then learn each event of a file, or of stdin (-), and print the scores.
 
-    No configuration is needed, and nothing is written except to the file given by --plot. All settings of [source],
+    No configuration is needed, and nothing is written. All settings of [source],
     [schema] and [model] can be set as messages name them, such as --set source.delimiter=";" or --set
     schema.missing.CO=[-200].
 
@@ -38,11 +35,11 @@ def command(file: str, options: FileOptions, against: tuple[str, ...], plot: Pat
     \b
     Example:
       streammoe evaluate rides.csv --target minutes --ignore id --against river:LinearRegression
-      streammoe evaluate iris.csv --target species --classify --set model.n_experts=2 --plot scores.png
+      streammoe evaluate iris.csv --target species --classify --set model.n_experts=2
     """
     if not options.targets:
         raise click.UsageError("Missing option '--target'.")
-    from streammoe.commands.evaluate import outputs, report
+    from streammoe.commands.evaluate import report
     from streammoe.commands.evaluate.options import settings_of
     from streammoe.commands.evaluate.run import evaluate as run_evaluation
     from streammoe.daemon.signals import StopFlag
@@ -50,8 +47,6 @@ def command(file: str, options: FileOptions, against: tuple[str, ...], plot: Pat
     if against:  # slow peers, and a bar that moves
         options = options._replace(overrides=("source.block_bytes=65536", *options.overrides))
     settings = settings_of(file, options, command="evaluate")
-    drawn = outputs.Output("--plot", plot, outputs.FIGURE_SUFFIXES, needs_matplotlib=True)
-    outputs.check_outputs(drawn, settings=settings)
     with StopFlag() as stop, progress_bar("evaluating") as follow:
         evaluation = run_evaluation(
             settings,
@@ -60,8 +55,6 @@ def command(file: str, options: FileOptions, against: tuple[str, ...], plot: Pat
             on_batch=follow,
             stop=stop,
         )
-    if evaluation.stopped and not len(evaluation.curves["streammoe"]):
+    if evaluation.stopped and not evaluation.outcomes["learned"]:
         end_without_result(stop.exit_code, "before an event was scored; there are no results, and nothing was written")
-    if plot is not None:
-        outputs.write_figure("--plot", plot, report.figure(evaluation))
     click.echo(report.to_json(evaluation) if as_json else report.table(evaluation))

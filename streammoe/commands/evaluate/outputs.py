@@ -2,54 +2,36 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from streammoe.configuration import contested
-from streammoe.errors import ConfigError, not_installed
+from streammoe.errors import ConfigError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence.durable import probe, replace
 from streammoe.settings import Settings
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
-
-
-class Output(NamedTuple):
-    """An output file requested by an option."""
-
-    option: str
-    path: Path | None
-    suffixes: Sequence[str] = ()
-    """Allowed extensions; any if empty."""
-    needs_matplotlib: bool = False
-    """Whether it is drawn, for which matplotlib must be installed."""
-
-
-def check_outputs(*outputs: Output, settings: Settings, inputs: Iterable[tuple[str, Path | None]] = ()) -> None:
+def check_outputs(
+    outputs: Mapping[str, Path | None], settings: Settings, inputs: Iterable[tuple[str, Path | None]] = ()
+) -> None:
     """Check before a long run that the files can be written, and that nothing that is read would be lost.
 
     Args:
-        *outputs: what is written.
+        outputs: what is written, by the option that names it.
         settings: of the source.
         inputs: further files that are read, each with what names it.
 
     Raises:
-        ConfigError: matplotlib is missing, or a path cannot be used.
+        ConfigError: a path cannot be used.
     """
     problems = []
-    requested = [(output, output.path) for output in outputs if output.path is not None]
-    for output, path in requested:
-        name = output.option
-        if output.suffixes and path.suffix.lower() not in output.suffixes:
-            problems.append(f"{name} {path}: must end in one of {', '.join(output.suffixes)}")
+    requested = {name: path for name, path in outputs.items() if path is not None}
+    for name, path in requested.items():
         if path.is_dir():
             problems.append(f"{name} {path}: is a folder; name a file in it")
         elif not path.parent.is_dir():
@@ -62,15 +44,9 @@ def check_outputs(*outputs: Output, settings: Settings, inputs: Iterable[tuple[s
             except OSError as error:
                 problems.append(f"{name} {path}: cannot be written ({error.strerror}); name another file")
     given = [(what, path) for what, path in inputs if path is not None]
-    problems += contested(settings, {output.option: str(path) for output, path in requested}, given)
+    problems += contested(settings, {name: str(path) for name, path in requested.items()}, given)
     if problems:
         raise ConfigError(*problems)
-    if any(output.needs_matplotlib for output, _ in requested):
-        try:
-            import matplotlib  # noqa: F401, ICN001 - whether it is there
-        except ImportError as error:
-            drawn = ", ".join(output.option for output in outputs if output.needs_matplotlib)
-            raise not_installed(f"a picture ({drawn})", "matplotlib", "plot") from error
 
 
 def write_output(option: str, path: Path, content: bytes) -> None:
@@ -86,13 +62,6 @@ def as_config_error(option: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(f"{option} {path}: cannot be written ({error.strerror}); name another file") from error
-
-
-def write_figure(option: str, path: Path, figure: Figure) -> None:
-    """Write a figure in the format of the file extension."""
-    data = io.BytesIO()
-    figure.savefig(data, format=path.suffix.lower().removeprefix("."), dpi=150)
-    write_output(option, path, data.getvalue())
 
 
 def format_number(value: float) -> str:

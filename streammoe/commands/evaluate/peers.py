@@ -113,7 +113,7 @@ def make_baseline(*, classify: bool, outputs: int) -> Peer:
     return Peer("running mean", lambda: dummy.StatisticRegressor(stats.Mean()), classify=False, outputs=outputs)
 
 
-def make_peer(name: str, *, classify: bool, outputs: int, seed: int) -> Peer:
+def make_peer(name: str, *, classify: bool, outputs: int) -> Peer:
     """Create a learner by name: ``river:LinearRegression`` or ``river:linear_model.LinearRegression``.
 
     Raises:
@@ -131,7 +131,7 @@ def make_peer(name: str, *, classify: bool, outputs: int, seed: int) -> Peer:
         task = "classifier" if classify else "regressor"
         raise ConfigError(f"--against {name!r}: must be a River {task}; {hint}")
     learner = found[1]
-    given = {"seed": seed} if _takes(learner, "seed") else {}
+    given = {"seed": 0} if _takes(learner, "seed") else {}
     wrap = classify and not learner(**given)._multiclass  # noqa: SLF001 - River has no other way to ask
 
     def make() -> Any:

@@ -1,24 +1,14 @@
-"""Reports of a prequential run: a table, JSON, a plot."""
+"""Reports of a prequential run: a table, JSON."""
 
 from __future__ import annotations
 
 import json
 import math
 from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from streammoe.commands.evaluate.outputs import finite_or_none, format_number
 from streammoe.commands.evaluate.run import Evaluation
 from streammoe.text import share_learned
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-MAX_WINDOWS = 60
-"""Maximum number of windows in a plot."""
 
 
 def table(evaluation: Evaluation) -> str:
@@ -41,7 +31,7 @@ def table(evaluation: Evaluation) -> str:
 
 
 def to_json(evaluation: Evaluation) -> str:
-    """Format everything except the curves as one JSON object; ``null`` means unknown or not finite."""
+    """Format everything as one JSON object; ``null`` means unknown or not finite."""
     return json.dumps(
         {
             "source": evaluation.source,
@@ -61,43 +51,6 @@ def to_json(evaluation: Evaluation) -> str:
         },
         allow_nan=False,
     )  # fmt: skip
-
-
-def figure(evaluation: Evaluation) -> Figure:
-    """Plot the score of each learner, in windows of equally many events."""
-    from matplotlib.figure import Figure as NewFigure
-
-    picture = NewFigure(figsize=(9.0, 4.2), layout="constrained")
-    axes = picture.subplots()
-    _draw_scores(axes, evaluation)
-    axes.set_xlabel("events learned")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    return picture
-
-
-def _draw_scores(axes: Any, evaluation: Evaluation) -> None:
-    tops, length = [], 0
-    for name, curve in evaluation.curves.items():
-        if not len(curve):
-            continue
-        edges = np.linspace(0, len(curve), min(len(curve), MAX_WINDOWS) + 1).astype(np.int64)
-        ends, length = edges[1:], max(length, int(edges[1]))
-        values = evaluation.score(np.add.reduceat(curve, edges[:-1]) / np.diff(edges))
-        ours = name == "streammoe"
-        style = {"lw": 2.2, "zorder": 3} if ours else {"lw": 1.3, "ls": "-" if name.startswith("river ") else ":"}
-        axes.plot(ends, values, label=name, **style)
-        tops.append(float(np.nanmax(values[len(values) // 10 :])) if np.isfinite(values).any() else 0.0)
-    unit = "share of events" if evaluation.classify else f"in units of {evaluation.target}"
-    axes.set_ylabel(f"{evaluation.metric} ({unit})")
-    axes.set_title(f"{Path(evaluation.source).name}: {evaluation.metric} of predictions of {evaluation.target}, "
-                   f"windows of {length:,} event{'s' if length > 1 else ''}")  # fmt: skip
-    if evaluation.classify:
-        axes.set_ylim(bottom=0.0, top=1.02)
-    elif tops:
-        # The first windows of a learner that starts badly would dwarf all others.
-        axes.set_ylim(bottom=0.0, top=1.15 * max(tops) or None)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="best", fontsize="small")
 
 
 def _heading(evaluation: Evaluation) -> list[str]:

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.assembly import open_source
+from streammoe.assembly import batches_of
 from streammoe.commands.evaluate.outputs import describe_n_experts
 from streammoe.commands.evaluate.peers import Event, make_baseline, make_peer
 from streammoe.commands.evaluate.tally import Tally
-from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
+from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.model import compile_kernels, model_from, schema_of
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable
@@ -45,15 +45,12 @@ class Evaluation(Tally):
     """Results of a run."""
 
     source: str
-    target: str
     classify: bool
     model: MixtureOfExperts
     settings: dict[str, Any]
     """Schema and model, as plain values."""
     rows: list[LearnerScores] = field(default_factory=list)
     """Our model first, the baseline last."""
-    curves: dict[str, FloatArray] = field(default_factory=dict)
-    """Squared errors, or misses, of each learner, event by event."""
     stopped: bool = False
     """Whether the run was stopped before the end."""
     vanished: dict[str, int] = field(default_factory=dict)
@@ -93,51 +90,39 @@ def evaluate(
     """
     schema, classify = schema_of(settings), settings.model.kind == "classifier"
     outputs = len(schema.targets)
-    peers = [
-        *(
-            make_peer(name, classify=classify, outputs=outputs, seed=settings.model.seed)
-            for name in dict.fromkeys(against)
-        ),
-        make_baseline(classify=classify, outputs=outputs),
-    ]
-    scores = _LabelCurves() if classify else _NumberCurves(outputs)
+    peers = [make_peer(name, classify=classify, outputs=outputs) for name in dict.fromkeys(against)]
+    peers.append(make_baseline(classify=classify, outputs=outputs))
+    scores = _Misses() if classify else _SquaredErrors(outputs)
     pipeline = Pipeline(model_from(settings), schema, scores)
-    target = ", ".join(schema.targets)
-    evaluation = Evaluation(source_name, target, classify, pipeline.model, settings.learning_settings())
+    evaluation = Evaluation(source_name, classify, pipeline.model, settings.learning_settings())
     seconds = 0.0
-    source = open_source(settings)
+    uses_features = any(each.looks for each in peers)
+    batches = batches_of(settings, on_batch, stop)
+    compile_kernels(settings)
     try:
-        source.seek(None)
-        compile_kernels(settings)
-        while not source.finished and not (stop is not None and stop.requested):
-            batch = source.poll(POLL_SECONDS)
-            if batch is not None:
-                started = time.perf_counter()
-                with cancellable(lambda: stop is not None and stop.requested):
-                    processed = pipeline.process(batch)
-                seconds += time.perf_counter() - started
-                evaluation.count(processed, batch)
-                if not batch.too_long and processed.outcomes["learned"]:
-                    events = _events(pipeline, batch, processed.bad, any(each.looks for each in peers))
-                    for each in peers:
-                        each.run(events)
-            if on_batch is not None:
-                on_batch(source.progress())
-        evaluation.stopped = not source.finished
+        for batch in batches:
+            started = time.perf_counter()
+            with cancellable(lambda: stop is not None and stop.requested):
+                processed = pipeline.process(batch)
+            seconds += time.perf_counter() - started
+            evaluation.count(processed, batch)
+            if not batch.too_long and processed.outcomes["learned"]:
+                events = _events(pipeline, batch, processed.bad, uses_features)
+                for each in peers:
+                    each.run(events)
     except FitCancelled:
-        evaluation.stopped = True
-    finally:
-        source.close()
+        pass
+    evaluation.stopped = stop is not None and stop.requested
     if not evaluation.stopped:
         evaluation.check_learned(source_name, schema)
         max_ratio = settings.dead_letters.max_ratio
-        remedy = "To score the others nevertheless"
-        evaluation.check_rejected(source_name, max_ratio, instead="no scores", remedy=remedy)
+        evaluation.check_rejected(
+            source_name, max_ratio, instead="no scores", remedy="To score the others nevertheless"
+        )
     ours = np.concatenate([np.empty(0), *scores.pieces])
-    evaluation.curves = {"streammoe": ours, **{peer.name: np.array(peer.losses) for peer in peers}}
     row = _row(evaluation, f"streammoe, {describe_n_experts(pipeline.model)}", ours, seconds)
     evaluation.rows = [row._replace(log_loss=scores.log_loss.means()["running"])]
-    evaluation.rows += [_row(evaluation, p.name, evaluation.curves[p.name], p.seconds, p.failure) for p in peers]
+    evaluation.rows += [_row(evaluation, p.name, np.array(p.losses), p.seconds, p.failure) for p in peers]
     if pipeline.presence is not None:
         evaluation.vanished = pipeline.presence.vanished
     return evaluation
@@ -177,7 +162,7 @@ def _row(
     return LearnerScores(name, float(score(losses.mean())), float(score(losses[n * 3 // 4 :].mean())), None, speed)
 
 
-class _NumberCurves(PrequentialScores):
+class _SquaredErrors(PrequentialScores):
     """Scores that record the squared errors of all events."""
 
     def __init__(self, outputs: int) -> None:
@@ -189,7 +174,7 @@ class _NumberCurves(PrequentialScores):
         self.pieces.append(((Y - predictions) ** 2).mean(axis=1))
 
 
-class _LabelCurves(ClassificationScores):
+class _Misses(ClassificationScores):
     """Scores that record the misses of all events."""
 
     def __init__(self) -> None:

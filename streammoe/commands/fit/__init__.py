@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from streammoe.console import FileOptions, end_without_result, file_options, logged, progress_bar
+
+if TYPE_CHECKING:
+    from streammoe.batch import FitPlan, Round
+    from streammoe.commands.fit.run import FileFit
 
 METHODS = "em, gradient_em, gradient_descent, mm"
 """Spelled out here because the module that defines them is slow to import."""
@@ -85,42 +91,27 @@ def command(
       streammoe fit rides.csv --config rides.toml --method mm --trace rounds.csv
       streammoe fit --workers 8 --target minutes --out rides.model rides/
     """
+    by_processes = workers is not None or scheduler is not None
     if not options.targets and config is None:
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
-    by_processes = workers is not None or scheduler is not None
     _check_files(data, by_processes=by_processes, by_plain_em=method == "em" and step is None)
-    from streammoe.batch import FitPlan, Round
-    from streammoe.commands.evaluate import outputs
+    from streammoe.batch import FitPlan
     from streammoe.commands.evaluate.options import files_of, settings_of
+    from streammoe.commands.evaluate.outputs import check_outputs
     from streammoe.commands.fit import report
     from streammoe.commands.fit.run import fit_source
     from streammoe.configuration import extension
-    from streammoe.daemon.signals import StopFlag
 
     settings = settings_of(data[0], options, command="fit", config=config)
     files = files_of(data) if by_processes else []
-    inputs = [("--config", config), ("--from-model", from_model), *(("DATA", Path(name)) for name in files)]
-    written = outputs.Output("--out", out), outputs.Output("--trace", trace)
-    outputs.check_outputs(*written, settings=settings, inputs=inputs)
+    fit = partial(fit_source, source_name="stdin" if data == ("-",) else data[0])
     if by_processes:
         fit = partial(extension("fit_files"), files=files, workers=workers, scheduler=scheduler)
-    else:
-        fit = partial(fit_source, source_name="stdin" if data == ("-",) else data[0])
-    with StopFlag() as stop, progress_bar("reading") as follow, progress_bar("fitting") as advance:
-
-        def on_round(each: Round) -> bool:
-            advance((each.number, rounds))
-            return stop.requested
-
-        plan = FitPlan(method, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
-        result = fit(settings, plan=plan, from_model=from_model, on_batch=follow, stop=stop)
-    if result is None:
-        end_without_result(stop.exit_code, "before a fit had begun; there is no model, and nothing was written")
-    if out is not None:
-        with outputs.as_config_error("--out", out):
-            result.fit.model.save(out)
-    if trace is not None:
-        report.write_trace(result, trace)
+    inputs = [("--config", config), ("--from-model", from_model), *(("DATA", Path(name)) for name in files)]
+    check_outputs({"--out": out, "--trace": trace}, settings, inputs)
+    plan = FitPlan(method, rounds=rounds, tolerance=tolerance, step=step)
+    result = _fitted(partial(fit, settings, from_model=from_model), plan)
+    report.save(result, out, trace)
     click.echo(report.to_json(result, out) if as_json else report.table(result, out))
 
 
@@ -132,3 +123,19 @@ def _check_files(data: tuple[str, ...], *, by_processes: bool, by_plain_em: bool
         raise click.UsageError("'--workers' and '--scheduler' read files, not stdin (-)")
     if by_processes and not by_plain_em:
         raise click.UsageError("'--workers' and '--scheduler' fit by --method em, which has no --step")
+
+
+def _fitted(fit: Callable[..., FileFit | None], plan: FitPlan) -> FileFit:
+    """Fit until a signal asks to stop, and show how far it has come; without a result, end the process."""
+    from streammoe.daemon.signals import StopFlag
+
+    with StopFlag() as stop, progress_bar("reading") as follow, progress_bar("fitting") as advance:
+
+        def on_round(each: Round) -> bool:
+            advance((each.number, plan.rounds))
+            return stop.requested
+
+        result = fit(plan=plan._replace(on_round=on_round), on_batch=follow, stop=stop)
+    if result is None:
+        end_without_result(stop.exit_code, "before a fit had begun; there is no model, and nothing was written")
+    return result

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from streammoe.batch import Fit, Round
-from streammoe.commands.evaluate.outputs import finite_or_none, format_number, write_output
+from streammoe.commands.evaluate.outputs import as_config_error, finite_or_none, format_number, write_output
 from streammoe.commands.fit.run import FileFit
 
 
@@ -78,10 +78,19 @@ def to_json(result: FileFit, out: Path | None) -> str:
     )
 
 
-def write_trace(result: FileFit, path: Path) -> None:
-    """Write a CSV row for each round, with a header; values that are not finite are empty cells."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(Round._fields)
-    rows.writerows([["" if finite_or_none(value) is None else value for value in each] for each in result.fit.trace])
-    write_output("--trace", path, text.getvalue().encode())
+def save(result: FileFit, out: Path | None, trace: Path | None) -> None:
+    """Save the model, and write a CSV row for each round with a header, where files are given for them.
+
+    Values that are not finite are empty cells.
+    """
+    if out is not None:
+        with as_config_error("--out", out):
+            result.fit.model.save(out)
+    if trace is not None:
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(Round._fields)
+        rows.writerows(
+            [["" if finite_or_none(value) is None else value for value in each] for each in result.fit.trace]
+        )
+        write_output("--trace", trace, text.getvalue().encode())

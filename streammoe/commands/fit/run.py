@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from streammoe import batch
-from streammoe.assembly import open_source
+from streammoe.assembly import batches_of
 from streammoe.batch import Fit, FitPlan
 from streammoe.commands.evaluate.outputs import describe_n_experts
 from streammoe.commands.evaluate.tally import Tally
-from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
+from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.model import model_from, schema_of
 from streammoe.daemon.resume import load_matching_model
 from streammoe.daemon.signals import StopFlag
@@ -71,19 +71,10 @@ def fit_source(
     pipeline = Pipeline(model, schema, scores, is_pretrained=from_model is not None)
     records = Tally()
     with gathering(model.learner):
-        source = open_source(settings)
-        try:
-            source.seek(None)
-            while not source.finished:
-                if stop is not None and stop.requested:
-                    return None
-                next_batch = source.poll(POLL_SECONDS)
-                if next_batch is not None:
-                    records.count(pipeline.process(next_batch), next_batch)
-                if on_batch is not None:
-                    on_batch(source.progress())
-        finally:
-            source.close()
+        for each in batches_of(settings, on_batch, stop):
+            records.count(pipeline.process(each), each)
+        if stop is not None and stop.requested:
+            return None
         check_records(records, source_name, settings, model)
         try:
             with cancellable(lambda: stop is not None and stop.requested):
