@@ -94,17 +94,11 @@ class IncrementalMM:
         averaging: str | Averaging | None = "polyak",
     ) -> None:
         rules = [
-            (
-                callable(statistics),
-                f"statistics: got {shown(statistics)}; it must be a function of x, y and parameters",
-            ),
+            (callable(statistics), f"statistics: got {shown(statistics)}; it must be a function of x, y, parameters"),
             (callable(maximize), f"maximize: got {shown(maximize)}; it must be a function of statistics"),
             (
                 min_events is None or (is_whole(min_events, 1) and initial_statistics is None),
-                (
-                    f"min_events: got {shown(min_events)}; it must be a whole number ≥ 1, and left out with "
-                    "initial_statistics"
-                ),
+                f"min_events: got {shown(min_events)}; it must be a whole number ≥ 1, without initial_statistics",
             ),
             (
                 initial_parameters is not None or initial_statistics is not None,
@@ -207,7 +201,7 @@ class IncrementalMM:
         if s is None:
             residual = _zero_residual(event_statistics)
         elif n >= self._min_events:  # before, θ is not θ̄(s)
-            residual = self._tracked(residual, event_statistics.flat - s.flat)
+            residual = _tracked(residual, event_statistics.flat - s.flat, self._options.residual_weight)
         # s + 1 · (S̄ − s) is not S̄ in floating point.
         if s is None or gamma >= 1.0:
             s = event_statistics
@@ -230,13 +224,6 @@ class IncrementalMM:
                 message = f"the parameters would not stay finite ({error}); look at the event and its weight"
                 raise InvalidEvent(message, reason="poison") from None
             raise ConfigError(str(error)) from None
-
-    def _tracked(self, residual: FloatArray, increment: FloatArray) -> FloatArray:
-        """Return the running means behind `convergence_residual` with one S̄ − s more, in the engine's layout."""
-        count = residual[-1] + 1.0
-        weight = max(1.0 / count, self._options.residual_weight)
-        now = np.append(increment, np.sqrt(np.sum(increment**2)))
-        return np.append(residual[:-1] + weight * (now - residual[:-1]), count)
 
     @property
     def n(self) -> int:
@@ -295,7 +282,7 @@ class IncrementalMM:
             "n": self.n,
             "state_digest": self.state_digest(),
         }
-        arrays = self._arrays() | {"diagnostics.residual": self._state.residual}
+        arrays = self._state.arrays() | {"diagnostics.residual": self._state.residual}
         durable.replace(durable.path_of(path), *pieces(arrays, metadata))
 
     @classmethod
@@ -321,49 +308,26 @@ class IncrementalMM:
         """
         # What the caller gives is checked apart from what the file says, which is blamed for any error below.
         cls(statistics, maximize, initial_parameters=0.0, schedule=schedule)
-        checkpoint = read_checkpoint(path)
+        state, arguments = _read(path)
         with restoring(path):
-            model_metadata = checkpoint.metadata["model"]
-            kind = model_metadata["kind"]
-            require(kind == _KIND, f"holds a {shown(kind)}, and no {_KIND}; use streammoe.load")
-            arguments, layouts, arrays = model_metadata["arguments"], model_metadata["layouts"], checkpoint.arrays
-            s = _restored(arrays, "statistics", layouts["statistics"]) if "statistics" in layouts else None
-            theta = _restored(arrays, "parameters", layouts["parameters"])
-            average = _restored(arrays, "average", layouts["parameters"])
-            n, m = array_of(arrays, "mm.counts", "int64", (2,), least=0, most=LARGEST_COUNT).tolist()
-            residual = array_of(arrays, "diagnostics.residual", "float64", _zero_residual(s).shape)
-            require((residual[-2:] >= 0.0).all(), "array diagnostics.residual holds a norm or a count below 0")
-            require(is_whole(arguments["minimum"], 0), f"minimum is {shown(arguments['minimum'])}, and no count")
             model = cls(
                 statistics,
                 maximize,
-                initial_parameters=theta.unpack(),
+                initial_parameters=state.iterate.unpack(),
                 schedule=schedule or arguments["schedule"],
                 averaging=arguments["averaging"],
             )
-            model._min_events = arguments["minimum"]
-            model._state = _State(n, m, s, theta, average, residual)
-            unknown = sorted(arrays.keys() - model._arrays().keys() - {"diagnostics.residual"})
-            require(not unknown, f"there are arrays that belong to no such model: {shown(unknown)}")
-        if s is not None and n >= model._min_events:
+        model._min_events, model._state = arguments["minimum"], state
+        if state.s is not None and state.n >= model._min_events:
             try:
-                model._solved(s)
+                model._solved(state.s)
             except InvalidEvent as error:
                 raise ConfigError(f"maximize: does not fit the statistics of {path} ({error})") from None
         return model
 
     def state_digest(self) -> str:
         """Return a fingerprint of all that shapes what comes next, save functions and schedule."""
-        return state_digest(self._arrays())
-
-    def _arrays(self) -> dict[str, AnyArray]:
-        n, m, s, theta, average, _ = self._state
-        arrays = {
-            "mm.counts": np.array([n, m], dtype=np.int64),
-            "mm.parameters": theta.flat,
-            "mm.average": average.flat,
-        }
-        return arrays if s is None else arrays | {"mm.statistics": s.flat}
+        return state_digest(self._state.arrays())
 
 
 _KIND = "IncrementalMM"
@@ -417,9 +381,26 @@ class _State(NamedTuple):
     residual: FloatArray
     """E(S̄ − s), E‖S̄ − s‖ and the number of events behind them, as `engine.mixture.convergence_residual` expects."""
 
+    def arrays(self) -> dict[str, AnyArray]:
+        """Return all but the residual by the names in a file."""
+        arrays = {
+            "mm.counts": np.array([self.n, self.n_average], dtype=np.int64),
+            "mm.parameters": self.iterate.flat,
+            "mm.average": self.average.flat,
+        }
+        return arrays if self.s is None else arrays | {"mm.statistics": self.s.flat}
+
 
 def _zero_residual(s: _FlatTree | None) -> FloatArray:
     return np.zeros((0 if s is None else s.flat.size) + 2)
+
+
+def _tracked(residual: FloatArray, increment: FloatArray, least_weight: float) -> FloatArray:
+    """Return the running means behind `convergence_residual` with one S̄ − s more, in the engine's layout."""
+    count = residual[-1] + 1.0
+    weight = max(1.0 / count, least_weight)
+    now = np.append(increment, np.sqrt(np.sum(increment**2)))
+    return np.append(residual[:-1] + weight * (now - residual[:-1]), count)
 
 
 def _pack(value: Any, what: str, like: _FlatTree | None = None) -> _FlatTree:
@@ -488,6 +469,30 @@ def _described(kind: str, names: tuple[str, ...], shapes: tuple[tuple[int, ...],
         return f"an array of shape {shapes[0]}"
     described = ", ".join(f"{name}: {shape}" for name, shape in zip(names, shapes, strict=True))
     return f"a {kind} of arrays with shapes {{{described}}}"
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[_State, Mapping[str, Any]]:
+    """Return the state and the arguments in a file.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or holds something else.
+    """
+    checkpoint = read_checkpoint(path)
+    with restoring(path):
+        model, arrays = checkpoint.metadata["model"], checkpoint.arrays
+        kind, arguments, layouts = model["kind"], model["arguments"], model["layouts"]
+        require(kind == _KIND, f"holds a {shown(kind)}, and no {_KIND}; use streammoe.load")
+        s = _restored(arrays, "statistics", layouts["statistics"]) if "statistics" in layouts else None
+        theta = _restored(arrays, "parameters", layouts["parameters"])
+        average = _restored(arrays, "average", layouts["parameters"])
+        n, m = array_of(arrays, "mm.counts", "int64", (2,), least=0, most=LARGEST_COUNT).tolist()
+        residual = array_of(arrays, "diagnostics.residual", "float64", _zero_residual(s).shape)
+        require((residual[-2:] >= 0.0).all(), "array diagnostics.residual holds a norm or a count below 0")
+        require(is_whole(arguments["minimum"], 0), f"minimum is {shown(arguments['minimum'])}, and no count")
+        state = _State(n, m, s, theta, average, residual)
+        unknown = sorted(arrays.keys() - state.arrays().keys() - {"diagnostics.residual"})
+        require(not unknown, f"there are arrays that belong to no such model: {shown(unknown)}")
+    return state, arguments
 
 
 def _restored(arrays: Mapping[str, AnyArray], name: str, layout: Mapping[str, Any]) -> _FlatTree:
