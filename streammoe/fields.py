@@ -25,8 +25,6 @@ from streammoe.errors import ConfigError
 from streammoe.secrets import masked
 from streammoe.types import as_python
 
-MAX_SHOWN_CHARS = 60
-
 Change: TypeAlias = Literal["reload", "restart", "rise", "never"]
 """When an option may change over a checkpoint: while the daemon runs (SIGHUP) and at a restart; at a restart only; at a
 restart, upwards only; or not at all."""
@@ -137,7 +135,7 @@ def shown(value: object) -> str:
             return "a list"
         case date() | clock():  # TOML knows dates and times of day
             return value.isoformat()
-    return text.cut(masked(text.shown(value)), MAX_SHOWN_CHARS)
+    return text.cut(masked(text.shown(value)), 60)
 
 
 def written(value: object) -> str:

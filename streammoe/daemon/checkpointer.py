@@ -19,8 +19,7 @@ from streammoe.types import AnyArray
 
 LOGGER = logging.getLogger("streammoe.daemon")
 FIRST_PAUSE = 1.0
-MAX_PAUSE = 30.0
-"""Seconds between two attempts."""
+"""Seconds to the second attempt; later ones double the time since the first, up to pauses of 30 seconds."""
 
 
 class RetryPolicy:
@@ -35,7 +34,6 @@ class RetryPolicy:
     def __init__(self, patience: float) -> None:
         self.patience = patience
         self._failing_since: float | None = None
-        self._pause = FIRST_PAUSE
         self._next_at = 0.0
 
     @property
@@ -56,13 +54,13 @@ class RetryPolicy:
         """
         now = time.monotonic()
         if self._failing_since is None:
-            self._failing_since, self._pause = now, FIRST_PAUSE
-        left = self._failing_since + self.patience - now
+            self._failing_since = now
+        failing = now - self._failing_since
+        left = self.patience - failing
         if left <= 0:
             raise error
-        pause = min(self._pause, left)
+        pause = min(max(min(failing, 30.0), FIRST_PAUSE), left)
         self._next_at = now + pause
-        self._pause = min(2 * self._pause, MAX_PAUSE)
         LOGGER.warning(
             "cannot save: %s. Learning continues; the next attempt is in %.0f s, the last one, with exit code 4 if it "
             "fails, in %.0f s (checkpoint.retry_seconds = %g)",

@@ -19,8 +19,6 @@ from streammoe.ports import Position, Source
 from streammoe.settings import CheckpointSettings
 
 LOGGER = logging.getLogger("streammoe.daemon")
-RETRY_CHECK_SECONDS = 0.1
-"""Interval of checks whether another attempt to save is due, while nothing else can be done."""
 
 
 class Checkpoints:
@@ -163,8 +161,8 @@ class Checkpoints:
         self._attempt(partial(self._collect, wait=True))
 
     def pause(self) -> None:
-        """Wait a little for the next attempt."""
-        time.sleep(RETRY_CHECK_SECONDS)
+        """Wait a little for the next attempt, so that neither the loop stands still nor a processor is busy."""
+        time.sleep(0.1)
         self._metrics.health.beat()
 
     def go_back(self, sound: int) -> int | None:

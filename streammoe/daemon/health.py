@@ -18,8 +18,6 @@ ALIVE_SECONDS = 300.0
 wants to wait longer says so where the probe is set up."""
 SLOW_SECONDS = 10.0
 """How long a wait for a sink lasts before it is logged and the daemon is not ready any more."""
-_CHECK_SECONDS = 0.5
-"""Time between two looks at the waits, to log them."""
 
 
 class Health:
@@ -86,7 +84,7 @@ class WaitReporter:
         check_seconds: time between two looks at them.
     """
 
-    def __init__(self, health: Health, check_seconds: float = _CHECK_SECONDS) -> None:
+    def __init__(self, health: Health, check_seconds: float = 0.5) -> None:
         self._health = health
         self._check_seconds = check_seconds
         self._reported: dict[str, float] = {}

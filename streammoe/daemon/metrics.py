@@ -17,8 +17,8 @@ from streammoe.pipeline.scores import AVERAGES, PrequentialScores, Scores
 from streammoe.pipeline.sink_wait import SinkWait
 from streammoe.ports import SourceStatus
 
-BATCH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-CHECKPOINT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Ends of the buckets of all histograms: from a batch of a few records to a checkpoint on a slow disk."""
 REFUSED = "refused"
 RELOAD_OUTCOMES = ("applied", "unchanged", REFUSED)
 OUTCOMES = ("learned", "predicted_only", "rejected", "skipped", "expired")
@@ -82,13 +82,11 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_kernel_compile_seconds": Metric(
         Gauge, "Seconds spent compiling kernels since this start; 0 where they came from numba's cache"
     ),
-    "streammoe_batch_seconds": Metric(Histogram, "Time from a batch's bytes to learned events", (), BATCH_SECONDS),
+    "streammoe_batch_seconds": Metric(Histogram, "Time from a batch's bytes to learned events", (), SECONDS),
     "streammoe_checkpoint_seconds": Metric(
-        Histogram, "Time from taking the state of a checkpoint until it is durable", (), CHECKPOINT_SECONDS
+        Histogram, "Time from taking the state of a checkpoint until it is durable", (), SECONDS
     ),
-    "streammoe_checkpoint_pause_seconds": Metric(
-        Histogram, "Time that learning paused for a checkpoint", (), CHECKPOINT_SECONDS
-    ),
+    "streammoe_checkpoint_pause_seconds": Metric(Histogram, "Time that learning paused for a checkpoint", (), SECONDS),
     "streammoe_checkpoint_age_seconds": Metric(
         Gauge, "Seconds since the state of the last durable checkpoint, or since the start"
     ),

@@ -33,7 +33,6 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 """Element types by their safetensors names."""
 
 _CODES = {dtype.name: code for code, dtype in DTYPES.items()}
-_LENGTH_BYTES = 8
 
 Bytes = bytes | memoryview
 
@@ -148,16 +147,16 @@ def _pieces(arrays: Mapping[str, AnyArray], text: str) -> list[Bytes]:
         header[name] = {"dtype": _CODES[array.dtype.name], "shape": list(array.shape), "data_offsets": [begin, end]}
         body.append(_bytes(array))
     written = _canonical(header).encode()
-    written += b" " * (-len(written) % _LENGTH_BYTES)
-    return [len(written).to_bytes(_LENGTH_BYTES, "little"), written, *body]
+    written += b" " * (-len(written) % 8)  # so that arrays are aligned
+    return [len(written).to_bytes(8, "little"), written, *body]
 
 
 def _unpack(data: bytes) -> tuple[dict[str, AnyArray], str]:
     """Split a checkpoint into arrays and metadata without verifying it."""
-    start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    start = 8 + int.from_bytes(data[:8], "little")
     if start > len(data):
         raise ValueError(f"its {len(data)} bytes are fewer than its header requires")
-    header = json.loads(data[_LENGTH_BYTES:start].decode())
+    header = json.loads(data[8:start].decode())
     text = header.pop("__metadata__")["streammoe"]
     arrays = {name: _array(data, start, **entry) for name, entry in header.items()}
     return arrays, text

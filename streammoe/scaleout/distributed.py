@@ -64,12 +64,8 @@ PIECE_ROWS = 65_536
 depend on how many workers there are."""
 COLUMN_VALUES = 2**23
 """Values of columns that a worker gets at once to find what is frozen of them, unless a single column has more."""
-AT_ONCE = 8
-"""Sums that are added at once."""
 WITHOUT_PAGES: dict[str, list[str]] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
 """Configuration of Dask: nothing about a fit can be read by HTTP."""
-MODELS = 4
-"""Models that a worker keeps restored."""
 T = TypeVar("T")
 Reader = Callable[[MixtureOfExperts, Any], Any]
 """Lets a model learn the rows of a part, and returns what its caller wants to know about that; called on a worker."""
@@ -523,10 +519,11 @@ class _OnWorkers(Parts):
         ]
 
     def _added(self, each: list[Future[Any]]) -> Sums:
+        width = 8  # of the tree: fewer steps than of a binary one, and still shared by the workers
         while len(each) > 1:
             each = [
-                self._client.submit(partitioned.added_in_turn, each[at : at + AT_ONCE], pure=False)
-                for at in range(0, len(each), AT_ONCE)
+                self._client.submit(partitioned.added_in_turn, each[at : at + width], pure=False)
+                for at in range(0, len(each), width)
             ]
         found: Sums = _result(each[0])
         return found
@@ -607,6 +604,6 @@ def _frozen(data: bytes, limits: Any) -> MixtureOfExperts:
     return model
 
 
-@lru_cache(maxsize=MODELS)
+@lru_cache(maxsize=4)  # parts of a few fits at a time
 def _kept_model(data: bytes) -> MixtureOfExperts:
     return _restored(data)

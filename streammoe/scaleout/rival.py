@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.estimators import MixtureOfExperts, Outcome
+from streammoe.kernels.soundness import LARGEST_LOSS, LARGEST_PREDICTION
 from streammoe.types import BoolArray, FloatArray
 
 HORIZON = 500
@@ -16,8 +17,6 @@ HORIZON = 500
 MAX_GAIN = 3.0
 """What one event counts at most for either model, in nats, so that outliers decide nothing; there the likelihood that
 one of them gives is twenty times that of the other."""
-MAX_LOSS, MAX_PREDICTION = 1e200, 1e100
-"""A global model does not predict events beyond these, where sums of losses would soon be infinite."""
 _KEEP = math.exp(-1.0 / HORIZON)
 
 
@@ -99,7 +98,7 @@ class GlobalRival:
 
     def choose(self, own: FloatArray, scored: Outcome) -> BoolArray:
         chosen = self._contest.choose(own, scored.losses)
-        sound = (np.abs(scored.predictions) <= MAX_PREDICTION).all(axis=1)  # false for NaN as well
+        sound = (np.abs(scored.predictions) <= LARGEST_PREDICTION).all(axis=1)  # false for NaN as well
         if not self.model.is_classifier:
-            sound &= ~(scored.losses > MAX_LOSS)
+            sound &= ~(scored.losses > LARGEST_LOSS)
         return chosen & sound

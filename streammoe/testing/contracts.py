@@ -16,10 +16,8 @@ from itertools import pairwise
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Location, Position, Source
 
-PATIENCE = 100
-"""Consecutive polls without a batch before a source with records left counts as stuck."""
-PREPARE_SECONDS = 60.0
-"""How long a source may take until reading can begin."""
+PATIENCE_SECONDS = 60.0
+"""How long a source may take until reading can begin, or until the next batch."""
 
 
 class SourceContract(ABC):
@@ -360,9 +358,9 @@ class EndlessSourceContract(ABC):
 def _opened(source: Source, position: Position | None = None) -> Iterator[Source]:
     try:
         source.seek(position)
-        deadline = time.monotonic() + PREPARE_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not source.prepare(0.5):
-            assert time.monotonic() < deadline, f"{PREPARE_SECONDS} seconds passed, but reading cannot start"
+            assert time.monotonic() < deadline, f"{PATIENCE_SECONDS} seconds passed, but reading cannot start"
         yield source
     finally:
         source.close()
@@ -370,15 +368,13 @@ def _opened(source: Source, position: Position | None = None) -> Iterator[Source
 
 def _batches(source: Source) -> Iterator[Batch]:
     """Yield all batches up to the end."""
-    waits = 0
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not source.finished:
         batch = source.poll(0.1)
-        if batch is None:
-            waits += 1
-            assert waits < PATIENCE, f"{PATIENCE} consecutive polls returned no batch, but it is not finished"
-        else:
-            waits = 0
+        if batch is not None:
             yield batch
+            deadline = time.monotonic() + PATIENCE_SECONDS
+        assert time.monotonic() < deadline, f"{PATIENCE_SECONDS} seconds passed without a batch, and it is not finished"
 
 
 def _records(batches: Sequence[Batch]) -> list[bytes]:

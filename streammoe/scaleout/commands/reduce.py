@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from streammoe.scaleout.watcher import ReduceRound, Watcher
 
 LOGGER = logging.getLogger("streammoe.shards")
-EVERY = 60.0
-"""Seconds from one round to the next."""
-_LONGEST_ROUND = 3600.0
-"""Seconds without the end of a round after which /healthz fails."""
-_STOP_CHECK_SECONDS = 0.2
 
 
 @click.command("reduce")
@@ -42,7 +37,7 @@ _STOP_CHECK_SECONDS = 0.2
 @click.option(
     "--every",
     type=click.FloatRange(min=0, min_open=True),
-    default=EVERY,
+    default=60.0,
     show_default=True,
     metavar="SECONDS",
     help="Time from one round to the next, with --watch.",
@@ -136,7 +131,7 @@ def _served(metrics: ReduceMetrics, host: str, port: int | None) -> Iterator[Hea
     from streammoe.daemon.server import MetricsServer
     from streammoe.settings import MetricsSettings
 
-    health = Health(_LONGEST_ROUND)
+    health = Health(patience=3600.0)  # a round of many wide models may take long
     if port is None:
         yield health
         return
@@ -165,7 +160,7 @@ def _watch(watcher: Watcher, every: float, stop: StopFlag, health: Health) -> Re
         health.unsaved = "" if last.error is None else str(last.error)
         while not stop.requested and time.monotonic() < next_at:
             health.beat()
-            time.sleep(min(_STOP_CHECK_SECONDS, max(next_at - time.monotonic(), 0.0)))
+            time.sleep(min(0.2, max(next_at - time.monotonic(), 0.0)))
         health.beat()
         if stop.requested:
             return last

@@ -140,7 +140,7 @@ def attempts(clock, policy):
 
 
 def test_pauses_grow_up_to_a_bound_and_end_with_patience(clock):
-    assert attempts(clock, RetryPolicy(100.0)) == [0, 1, 3, 7, 15, 31, 61, 91, 100]
+    assert attempts(clock, RetryPolicy(100.0)) == [0, 1, 2, 4, 8, 16, 32, 62, 92, 100]
     assert attempts(clock, RetryPolicy(0.0)) == [0]
 
 
@@ -154,4 +154,4 @@ def test_after_a_success_patience_and_pauses_begin_again(clock, caplog):
     policy.record_success()
     assert (policy.failing, policy.is_due) == (False, False)
     clock.now += 9
-    assert attempts(clock, policy) == [0, 1, 3, 7, 10]
+    assert attempts(clock, policy) == [0, 1, 2, 4, 8, 10]

@@ -215,7 +215,6 @@ class Full:
 def at_once(monkeypatch):
     """Attempts follow each other without a pause."""
     monkeypatch.setattr("streammoe.daemon.checkpointer.FIRST_PAUSE", 0.0)
-    monkeypatch.setattr("streammoe.daemon.checkpoints.RETRY_CHECK_SECONDS", 0.0)
 
 
 @pytest.fixture
