@@ -23,8 +23,8 @@ from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, comm
 from streammoe.daemon.metrics import CATALOGUE
 from streammoe.fields import facts_of, summary_of
 from streammoe.options import CHOICES, MODELS, FeatureOptions
-from streammoe.scaleout.metrics import CATALOGUE as OF_REDUCE
-from streammoe.scaleout.metrics import OF_FOLLOWERS
+from streammoe.scaleout.shard_metrics import CATALOGUE as OF_REDUCE
+from streammoe.scaleout.shard_metrics import OF_FOLLOWERS
 from streammoe.secrets import Secret
 from streammoe.settings import change_policy
 from streammoe_connectors.files.settings import FileSettings

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import click
 
-from streammoe.commands.evaluate.outputs import check_outputs, write_output
+from streammoe.commands.evaluate.output_files import check_outputs, write_output
 from streammoe.configuration import load_settings
 from streammoe.console import logged, setting_options
 from streammoe.errors import ConfigError, SourceError

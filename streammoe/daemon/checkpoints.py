@@ -10,8 +10,8 @@ from functools import partial
 from streammoe.daemon.checkpointer import CheckpointWriter, RetryPolicy, WrittenCheckpoint
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.outputs import Outputs
+from streammoe.daemon.run_state import RunState
 from streammoe.daemon.signals import StopFlag
-from streammoe.daemon.state import RunState
 from streammoe.errors import RetriableCheckpointError
 from streammoe.persistence import Checkpoint, CheckpointStore
 from streammoe.pipeline.predictions import RestartPlan

@@ -16,8 +16,8 @@ from streammoe.daemon.notices import Notices
 from streammoe.daemon.observer import Observer
 from streammoe.daemon.outputs import Outputs
 from streammoe.daemon.reload import Reload
+from streammoe.daemon.run_state import RunState
 from streammoe.daemon.signals import StopFlag
-from streammoe.daemon.state import RunState
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.errors import ModelJumped, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from streammoe.daemon.state import RunState
+from streammoe.daemon.run_state import RunState
 from streammoe.pipeline.pipeline import BatchResult
 from streammoe.ports import Batch
 

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from streammoe.checked import CheckedTable, Count, array_of, is_count, require, restoring
 from streammoe.daemon.guards import BadRecordGuard, JumpGuard, LossGuard, LossState
 from streammoe.daemon.model import empty_model, model_from, n_lags, schema_of
-from streammoe.daemon.state import RunState
+from streammoe.daemon.run_state import RunState
 from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of

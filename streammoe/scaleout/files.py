@@ -10,7 +10,7 @@ from pathlib import Path
 from streammoe.assembly import batches_of
 from streammoe.batch import FitPlan
 from streammoe.commands.evaluate.tally import Tally
-from streammoe.commands.fit.run import FileFit, check_records, model_to_fit
+from streammoe.commands.fit.one_source import FileFit, check_records, model_to_fit
 from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.model import schema_of
 from streammoe.daemon.signals import StopFlag

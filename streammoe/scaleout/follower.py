@@ -19,9 +19,9 @@ from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.scaleout.global_model import GlobalModel, folder_of, read_newest
-from streammoe.scaleout.metrics import FOLLOWER_PROBLEMS, OF_FOLLOWERS
 from streammoe.scaleout.rival import Contest, GlobalRival
 from streammoe.scaleout.shard import FolderProblem
+from streammoe.scaleout.shard_metrics import FOLLOWER_PROBLEMS, OF_FOLLOWERS
 from streammoe.settings import Settings
 from streammoe.text import shown
 

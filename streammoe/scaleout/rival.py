@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from streammoe.estimators import MixtureOfExperts, Outcome
-from streammoe.kernels.soundness import LARGEST_LOSS, LARGEST_PREDICTION
 from streammoe.types import BoolArray, FloatArray
 
 HORIZON = 500
@@ -98,7 +97,8 @@ class GlobalRival:
 
     def choose(self, own: FloatArray, scored: Outcome) -> BoolArray:
         chosen = self._contest.choose(own, scored.losses)
-        sound = (np.abs(scored.predictions) <= LARGEST_PREDICTION).all(axis=1)  # false for NaN as well
+        # Beyond these limits sums of losses would soon be infinite.
+        sound = (np.abs(scored.predictions) <= 1e100).all(axis=1)  # false for NaN as well
         if not self.model.is_classifier:
-            sound &= ~(scored.losses > LARGEST_LOSS)
+            sound &= ~(scored.losses > 1e200)
         return chosen & sound

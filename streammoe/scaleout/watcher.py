@@ -14,9 +14,9 @@ from streammoe.persistence import CheckpointStore
 from streammoe.reduction import reduce_with_details
 from streammoe.scaleout import global_model
 from streammoe.scaleout.global_model import Contained, GlobalModel
-from streammoe.scaleout.metrics import ReduceMetrics
 from streammoe.scaleout.overlap import overlapping
 from streammoe.scaleout.shard import FolderProblem, Shard, differing, look
+from streammoe.scaleout.shard_metrics import ReduceMetrics
 from streammoe.text import counted
 
 LOGGER = logging.getLogger("streammoe.shards")
@@ -30,8 +30,8 @@ class ReduceRound(NamedTuple):
     """What became of a round."""
 
     outcome: str
-    """See `streammoe.scaleout.metrics.OUTCOMES`: a new version was written; nothing was new; there is no shard whose
-    checkpoint counts yet; or it failed, and a next round tries again."""
+    """One of `streammoe.scaleout.shard_metrics.OUTCOMES`: a new version was written; nothing was new; there is no shard
+    whose checkpoint counts yet; or it failed, and a next round tries again."""
     newest: GlobalModel | None
     """The newest global model."""
     problems: Mapping[str, FolderProblem]

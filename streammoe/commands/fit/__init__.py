@@ -13,7 +13,7 @@ from streammoe.console import FileOptions, end_without_result, file_options, log
 
 if TYPE_CHECKING:
     from streammoe.batch import FitPlan, Round
-    from streammoe.commands.fit.run import FileFit
+    from streammoe.commands.fit.one_source import FileFit
 
 METHODS = "em, gradient_em, gradient_descent, mm"
 """Spelled out here because the module that defines them is slow to import."""
@@ -96,10 +96,10 @@ def command(
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
     _check_files(data, by_processes=by_processes, by_plain_em=method == "em" and step is None)
     from streammoe.batch import FitPlan
-    from streammoe.commands.evaluate.options import files_of, settings_of
-    from streammoe.commands.evaluate.outputs import check_outputs
-    from streammoe.commands.fit import report
-    from streammoe.commands.fit.run import fit_source
+    from streammoe.commands.evaluate.file_settings import files_of, settings_of
+    from streammoe.commands.evaluate.output_files import check_outputs
+    from streammoe.commands.fit import fit_report
+    from streammoe.commands.fit.one_source import fit_source
     from streammoe.configuration import extension
 
     settings = settings_of(data[0], options, command="fit", config=config)
@@ -111,8 +111,8 @@ def command(
     check_outputs({"--out": out, "--trace": trace}, settings, inputs)
     plan = FitPlan(method, rounds=rounds, tolerance=tolerance, step=step)
     result = _fitted(partial(fit, settings, from_model=from_model), plan)
-    report.save(result, out, trace)
-    click.echo(report.to_json(result, out) if as_json else report.table(result, out))
+    fit_report.save(result, out, trace)
+    click.echo(fit_report.to_json(result, out) if as_json else fit_report.table(result, out))
 
 
 def _check_files(data: tuple[str, ...], *, by_processes: bool, by_plain_em: bool) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from streammoe.daemon.health import Health
     from streammoe.daemon.signals import StopFlag
     from streammoe.persistence import CheckpointStore
-    from streammoe.scaleout.metrics import ReduceMetrics
+    from streammoe.scaleout.shard_metrics import ReduceMetrics
     from streammoe.scaleout.watcher import ReduceRound, Watcher
 
 LOGGER = logging.getLogger("streammoe.shards")
@@ -84,7 +84,7 @@ def command(
     from streammoe.daemon.signals import StopFlag
     from streammoe.persistence import CheckpointStore, FolderLock
     from streammoe.scaleout.global_model import folder_of
-    from streammoe.scaleout.metrics import ReduceMetrics
+    from streammoe.scaleout.shard_metrics import ReduceMetrics
     from streammoe.scaleout.watcher import Watcher
 
     shards, target = _shards(folders), folder_of(out, "--out")

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from streammoe.daemon import metrics
-from streammoe.scaleout import metrics as of_reduce
+from streammoe.scaleout import shard_metrics as of_reduce
 
 CATALOGUE = {**metrics.CATALOGUE, **of_reduce.OF_FOLLOWERS, **of_reduce.CATALOGUE}
 OUTCOMES = {*metrics.OUTCOMES, *of_reduce.OUTCOMES}

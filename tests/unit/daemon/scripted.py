@@ -9,7 +9,7 @@ from streammoe.daemon.guards import BadRecordGuard
 from streammoe.daemon.loop import Daemon
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.outputs import Outputs
-from streammoe.daemon.state import RunState
+from streammoe.daemon.run_state import RunState
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.dead_letters import DeadLetterFile

@@ -16,8 +16,8 @@ from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
 from streammoe.ports import SourceStatus, TopicPartition
-from streammoe.scaleout.metrics import CATALOGUE as OF_REDUCE
-from streammoe.scaleout.metrics import OF_FOLLOWERS, ReduceMetrics
+from streammoe.scaleout.shard_metrics import CATALOGUE as OF_REDUCE
+from streammoe.scaleout.shard_metrics import OF_FOLLOWERS, ReduceMetrics
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 

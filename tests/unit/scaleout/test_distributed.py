@@ -17,8 +17,8 @@ from distributed.security import Security
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, load
 from streammoe.batch import FitPlan
 from streammoe.commands import main
-from streammoe.commands.evaluate.options import files_of, settings_of
-from streammoe.commands.fit.run import fit_source
+from streammoe.commands.evaluate.file_settings import files_of, settings_of
+from streammoe.commands.fit.one_source import fit_source
 from streammoe.console import FileOptions
 from streammoe.distributions import Gaussian
 from streammoe.errors import ConfigError, InvalidEvent, SourceError

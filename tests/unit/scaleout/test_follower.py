@@ -13,8 +13,8 @@ from streammoe.estimators import MoERegressor
 from streammoe.persistence import CheckpointStore
 from streammoe.scaleout import follower
 from streammoe.scaleout.follower import GlobalReader
-from streammoe.scaleout.metrics import FOLLOWER_PROBLEMS
 from streammoe.scaleout.rival import HORIZON, Contest
+from streammoe.scaleout.shard_metrics import FOLLOWER_PROBLEMS
 from tests.unit import daemons
 from tests.unit.daemons import opened, run
 from tests.unit.scaleout.global_models import publish, taught

@@ -7,7 +7,7 @@ import pytest
 
 from streammoe.persistence import CheckpointStore
 from streammoe.scaleout import watcher
-from streammoe.scaleout.metrics import ReduceMetrics
+from streammoe.scaleout.shard_metrics import ReduceMetrics
 from streammoe.scaleout.watcher import Watcher
 from streammoe_connectors.files.listing import file_at
 from streammoe_connectors.kafka.position import check_position

@@ -11,8 +11,8 @@ from streammoe.persistence import CheckpointStore, FolderLock, store
 from streammoe.persistence.format import _pack
 from streammoe.scaleout import watcher
 from streammoe.scaleout.global_model import read_newest
-from streammoe.scaleout.metrics import ReduceMetrics
 from streammoe.scaleout.shard import PROBLEMS
+from streammoe.scaleout.shard_metrics import ReduceMetrics
 from streammoe.scaleout.watcher import Watcher
 from tests.unit.scaleout.shards import Daemon, Largest, damage, learned
 

@@ -10,7 +10,7 @@ from typing import Any
 from streammoe import batch
 from streammoe.assembly import batches_of
 from streammoe.batch import Fit, FitPlan
-from streammoe.commands.evaluate.outputs import describe_n_experts
+from streammoe.commands.evaluate.output_files import describe_n_experts
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.model import model_from, schema_of
@@ -91,7 +91,7 @@ def model_to_fit(settings: Settings, plan: FitPlan, from_model: Path | None) -> 
         ConfigError: the model cannot be fitted like this.
         CheckpointError: `from_model` is not sound, or does not match the settings.
     """
-    model: MixtureOfExperts = model_from(settings)
+    model = model_from(settings)
     if from_model is not None:
         model, plan = load_matching_model(from_model, model, settings), plan._replace(start="model")
         LOGGER.info(

@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from streammoe.batch import Fit, Round
-from streammoe.commands.evaluate.outputs import as_config_error, finite_or_none, format_number, write_output
-from streammoe.commands.fit.run import FileFit
+from streammoe.commands.evaluate.output_files import as_config_error, finite_or_none, format_number, write_output
+from streammoe.commands.fit.one_source import FileFit
 
 
 def table(result: FileFit, out: Path | None) -> str:

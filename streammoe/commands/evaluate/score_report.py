@@ -6,8 +6,8 @@ import json
 import math
 from importlib.metadata import version
 
-from streammoe.commands.evaluate.outputs import finite_or_none, format_number
-from streammoe.commands.evaluate.run import Evaluation
+from streammoe.commands.evaluate.output_files import finite_or_none, format_number
+from streammoe.commands.evaluate.prequential import Evaluation
 from streammoe.text import share_learned
 
 

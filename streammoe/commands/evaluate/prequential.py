@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.assembly import batches_of
-from streammoe.commands.evaluate.outputs import describe_n_experts
+from streammoe.commands.evaluate.output_files import describe_n_experts
 from streammoe.commands.evaluate.peers import Event, make_baseline, make_peer
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import ProgressListener
