@@ -30,8 +30,8 @@ from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import Recovered
-from streammoe.settings import MODELS, Settings, change_policy
-from streammoe.text import printable, shown
+from streammoe.settings import Settings, change_policy
+from streammoe.text import printable
 
 LOGGER = logging.getLogger("streammoe.assembly")
 SCHEMA_ARGUMENTS = {"categorical", "timestamps", "numeric"}
@@ -199,34 +199,17 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
     before, now = dict(checkpoint.metadata["settings"]), settings.learning_settings()
     differing = []
     for section, values in now.items():
-        for name, value in cast("Mapping[str, object]", values).items():
-            if section == "model" and name not in before.get(section, {}):
-                continue  # an option of another kind of model, which differs anyway
-            was = before.get(section, {}).get(name)
+        was, value = before.get(section, {}), cast("Mapping[str, object]", values)
+        # Another kind of model has other options, which need not be listed.
+        names = {**was, **value} if was.get("kind") == value.get("kind") else ["kind"]
+        for name in names:
             policy = change_policy(section, type(getattr(settings, section)), name)
-            if was == value or policy in {"restart", "reload"}:
+            if was.get(name) == value.get(name) or policy in {"restart", "reload"}:
                 continue
             limit = policy == "rise"
-            if not (limit and is_count(was) and cast("int", value) > was):
+            if not (limit and is_count(was.get(name)) and cast("int", value[name]) > was[name]):
                 only = ", and it can only be raised" if limit else ""
-                difference = _difference(f"{section}.{name}", value, was, "checkpoint")
-                differing.append(f"{difference}{only}")
-    # Those of the other kind of model are no unknown ones.
-    known: dict[str, Any] = {**now, "model": {name for options in MODELS.values() for name in options.model_fields}}
-    unknown = [
-        f"{section}.{name} = {written(value)}"
-        for section, values in before.items()
-        for name, value in values.items()
-        if name not in known[section]
-    ]
-    if unknown:
-        version = shown(checkpoint.metadata.get("version"))
-        raise CheckpointError(
-            f"{settings.checkpoint.dir}: its checkpoint was written by version {version} "
-            f"with settings that this version does not know ({printable(', '.join(unknown))[:500]}), so it might "
-            "continue differently; run that version or a later one, return to an earlier checkpoint (streammoe "
-            "rollback), or start over with --fresh"
-        )
+                differing.append(_difference(f"{section}.{name}", value.get(name), was.get(name), "checkpoint") + only)
     if differing:
         raise CheckpointError(
             f"{settings.checkpoint.dir}: the configuration does not match the checkpoint: {'; '.join(differing)}. "

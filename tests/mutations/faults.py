@@ -511,11 +511,11 @@ FAULTS = {
             "    for flag in overrides:\n        reader.read_flag(flag)\n"
             "    for name, text in sorted(environment.items()):\n        reader.read_variable(name, text)\n",
         ),
-        Fault("limit-may-fall", 'cast("int", value) > was)', 'cast("int", value) != was)'),
+        Fault("limit-may-fall", 'cast("int", value[name]) > was[name])', 'cast("int", value[name]) != was[name])'),
         Fault(
             "settings-of-newer-version",
-            "if name not in known[section]",
-            "if not now",
+            "names = {**was, **value} if",
+            "names = value if",
         ),
         Fault("reload-takes-anything", "if name not in free]", "if name not in changed]"),
     ],
