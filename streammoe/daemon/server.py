@@ -12,10 +12,10 @@ import logging
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Iterable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream, SSLIOStream
 from tornado.web import Application, HTTPError, RequestHandler
@@ -55,8 +55,8 @@ class MetricsServer:
         host, port = settings.host, settings.port
         self.health = health
         self.access = Access(settings)
-        self.metrics: Callable[..., Iterable[bytes]] | None = None
-        """The WSGI application of prometheus_client, once there is a registry."""
+        self.metrics: CollectorRegistry | None = None
+        """What is served, once there is something."""
         self._tls = tls_context(settings)
         self._connections: dict[IOStream, asyncio.TimerHandle] = {}
         """Open connections, the oldest first, each with the timer that closes it."""
@@ -82,6 +82,7 @@ class MetricsServer:
                 [(path, handler, {"server": self}) for path, handler in paths],
                 default_handler_class=_NotFound,
                 default_handler_args={"server": self},
+                compress_response=True,
             ),
             no_keep_alive=True,
             max_header_size=MAX_HEAD_BYTES,
@@ -100,7 +101,7 @@ class MetricsServer:
 
     def show(self, registry: CollectorRegistry) -> None:
         """Serve this registry from now on; counters only once they are restored, so that they do not appear to jump."""
-        self.metrics = make_wsgi_app(registry)
+        self.metrics = registry
 
     def close(self) -> None:
         """Stop serving, and close all connections."""
@@ -243,19 +244,10 @@ class _Metrics(_Handler):
         else:
             self._expose(self.server.metrics)
 
-    def _expose(self, metrics: Callable[..., Iterable[bytes]]) -> None:
-        """Respond with the metrics; prometheus_client chooses the format and compresses."""
-        environ = {
-            "REQUEST_METHOD": "GET",
-            "PATH_INFO": self.request.path,
-            "QUERY_STRING": self.request.query,
-            "HTTP_ACCEPT": self.request.headers.get("Accept"),
-            "HTTP_ACCEPT_ENCODING": self.request.headers.get("Accept-Encoding"),
-        }
-
-        def start(status: str, headers: Iterable[tuple[str, str]]) -> None:
-            self.set_status(int(status.split(maxsplit=1)[0]))
-            for name, value in headers:
-                self.set_header(name, value)
-
-        self.finish(b"".join(metrics(environ, start)))
+    def _expose(self, registry: CollectorRegistry) -> None:
+        """Respond with the metrics, all or those that are named, in the format that is asked for."""
+        names = self.get_query_arguments("name[]")
+        shown: Any = registry.restricted_registry(names) if names else registry
+        encode, content_type = choose_encoder(self.request.headers.get("Accept", ""))
+        self.set_header("Content-Type", content_type)
+        self.finish(encode(shown))

@@ -33,7 +33,7 @@ HOST = b"Host: localhost\r\n"
 @pytest.fixture
 def registry():
     registry = CollectorRegistry()
-    Gauge("answer", "Of everything", registry=registry).set(42)
+    Gauge("answer", "Of everything. " * 100, registry=registry).set(42)
     return registry
 
 
