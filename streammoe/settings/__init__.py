@@ -4,19 +4,15 @@ A section's model defines names, types, ranges and defaults; `load` merges file,
 all errors in one `ConfigError`.
 """
 
-from streammoe.fields import Section
-from streammoe.settings.reader import Kinds, from_tables, load, parsed
+from streammoe.settings.reader import Kinds, from_tables, load
 from streammoe.settings.sections import (
     LEARNING,
-    MODELS,
     CheckpointSettings,
     DeadLetterFileSettings,
-    DeadLetters,
     Global,
     GuardSettings,
     Labels,
     MetricsSettings,
-    Model,
     NoPredictionsSettings,
     PredictionFileSettings,
     PredictionSettings,
@@ -28,25 +24,20 @@ from streammoe.settings.sections import (
 
 __all__ = [
     "LEARNING",
-    "MODELS",
     "CheckpointSettings",
     "DeadLetterFileSettings",
-    "DeadLetters",
     "Global",
     "GuardSettings",
     "Kinds",
     "Labels",
     "MetricsSettings",
-    "Model",
     "NoPredictionsSettings",
     "PredictionFileSettings",
     "PredictionSettings",
     "SchemaSettings",
-    "Section",
     "Settings",
     "change_policy",
     "from_tables",
     "load",
-    "parsed",
     "section_name",
 ]

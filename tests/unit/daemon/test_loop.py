@@ -15,6 +15,7 @@ from pydantic import create_model
 
 from streammoe import settings
 from streammoe.errors import CheckpointError, RetriableCheckpointError, SinkError, SourceError, TooManyBadRecords
+from streammoe.fields import Section
 from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan
 from streammoe.pipeline.schema import Schema
 from tests.unit.daemon.scripted import Stop, every, settle
@@ -326,7 +327,7 @@ SETTINGS = settings.from_tables(
         "predictions": {"kind": "file", "path": "p.jsonl", "interval": 0.0, "gate": False},
     },
     "a test",
-    kinds=settings.Kinds({"list": create_model("L", __base__=settings.Section, kind=(str, ...))}),
+    kinds=settings.Kinds({"list": create_model("L", __base__=Section, kind=(str, ...))}),
 )
 
 
