@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from streammoe.errors import CheckpointError
 from streammoe.text import cut, printable, shown
@@ -146,6 +146,11 @@ def in_words(error: Exception) -> str:
         return "its text is not UTF-8"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        got = "" if first["type"] == "missing" else f", got {shown(first['input'])}"
+        return printable(f"{place}: {first['msg']}{got}")
     if not isinstance(error, ValueError):
         return "a value has another type or shape than it must have"
     return cut(printable(str(error)))

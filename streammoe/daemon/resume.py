@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from streammoe.checked import CheckedTable, Count, array_of, is_count, require, restoring
 from streammoe.daemon.guards import BadRecordGuard, JumpGuard, LossGuard, LossState
@@ -22,7 +22,7 @@ from streammoe.daemon.run_state import RunState
 from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
-from streammoe.fields import errors_of, facts_of, sentence, written
+from streammoe.fields import facts_of, written
 from streammoe.options import CHOICES
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin
@@ -31,7 +31,6 @@ from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, S
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import Recovered
 from streammoe.settings import Settings, change_policy
-from streammoe.text import printable
 
 LOGGER = logging.getLogger("streammoe.assembly")
 SCHEMA_ARGUMENTS = {"categorical", "timestamps", "numeric"}
@@ -179,10 +178,7 @@ def check_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         )
     with restoring(settings.checkpoint.dir):
         array_of(checkpoint.arrays, "guard.latest", "bool", (None,))
-        try:
-            Bookkeeping.model_validate(checkpoint.metadata)
-        except ValidationError as error:
-            raise CheckpointError(printable(sentence(next(errors_of(error)), checkpoint.metadata))) from error
+        Bookkeeping.model_validate(checkpoint.metadata)
 
 
 def is_blank(checkpoint: Checkpoint) -> bool:

@@ -12,13 +12,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
 
-from streammoe.checked import is_count, require, restoring
+from streammoe.checked import CheckedTable, Count, restoring
 from streammoe.errors import CheckpointError, ConfigError, RetriableCheckpointError
 from streammoe.persistence.durable import make_folder, sync_folder
 from streammoe.ports import Position, nothing_more
-from streammoe.text import shown
 
 LOGGER = logging.getLogger("streammoe.appending")
 Lines = bytes | bytearray | memoryview
@@ -31,12 +29,12 @@ PROBE_BYTES = 4096
 """Bytes at the beginning of a file, and right before a position, that must be unchanged."""
 
 
-class _End(NamedTuple):
+class _End(CheckedTable):
     """A `Position` in a file of lines."""
 
     path: str
-    inode: int
-    bytes: int
+    inode: Count
+    bytes: Count
     head_sha256: str
     tail_sha256: str
 
@@ -123,8 +121,9 @@ class AppendLog:
             if not stat.S_ISREG(status.st_mode):
                 return None
             head, tail = _probes(descriptor, status.st_size)
-        end = _End(str(self.path), status.st_ino, status.st_size, head, tail)
-        return dict(end._asdict())
+        return _End(
+            path=str(self.path), inode=status.st_ino, bytes=status.st_size, head_sha256=head, tail_sha256=tail
+        ).model_dump()
 
     def restore(self, position: Position) -> Callable[[], None]:
         """Verify that the file reaches a position, and return a function that removes the lines after it.
@@ -137,7 +136,8 @@ class AppendLog:
                 valid.
         """
         name, file = f"{self._setting} {self.path}", self._file
-        end = _end_of(position, name)
+        with restoring(name):
+            end = _End.model_validate(position)
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             return nothing_more
@@ -271,18 +271,6 @@ _ADVICE = (
     "only this program may write there. Put it back as it was; or move it away, and lines after the checkpoint are "
     "written again, to a new file; or start over with --fresh"
 )
-
-
-def _end_of(position: Position, origin: str) -> _End:
-    """Validate a position of this kind."""
-    with restoring(origin):
-        values = {name: position[name] for name in _End._fields}
-        counts = {"inode", "bytes"}
-        require(
-            all(is_count(value) if name in counts else isinstance(value, str) for name, value in values.items()),
-            f"predictions is {shown(position)}, and must be the end of a file of lines",
-        )
-    return _End(**values)
 
 
 def _probes(descriptor: int, size: int) -> tuple[str, str]:

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from streammoe.checked import is_count, is_finite_number, require, restoring, table_of
+from pydantic import Field
+
+from streammoe.checked import CheckedTable, Count, restoring, table_of
 from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.persistence import CheckpointStore, NewerCheckpointError
 from streammoe.secrets import masked
-from streammoe.text import shown
 
 KEY = "global"
 """The entry of a checkpoint's metadata that makes it a global model."""
 
 
-@dataclass(frozen=True)
-class Contained:
+class Contained(CheckedTable, frozen=True):
     """What a global model contains of one shard."""
 
-    generation: int
+    generation: Count
     """Of the shard's checkpoint, in the shard's own folder."""
-    n: int
+    n: Count
     """Number of events of its own source that the shard had learned, which is its weight."""
     state_digest: str
     """As in the shard's checkpoint; another one of the same generation is another checkpoint."""
-    divergence: float | None
+    divergence: Annotated[float, Field(ge=0)] | None
     """Mean divergence of the shard's model from the global one, in nats per event; None if it is not known."""
 
 
@@ -69,7 +69,7 @@ def save(
         RetriableCheckpointError: it cannot be written for now; the versions before are untouched.
         PoisonedModel: a number in the model is not finite; nothing was written.
     """
-    described = {KEY: {"shards": {name: asdict(contained) for name, contained in shards.items()}}}
+    described = {KEY: {"shards": {name: contained.model_dump() for name, contained in shards.items()}}}
     version = store.save(model.arrays(), {**model.describe(), **described}, after=after)
     return GlobalModel(version, model, shards)
 
@@ -86,18 +86,8 @@ def read(store: CheckpointStore, version: int) -> GlobalModel:
         raise ConfigError(f"{path}: is no global model, but the checkpoint of a daemon; name a folder of its own")
     with restoring(path):
         tables = table_of(table_of(checkpoint.metadata, KEY), "shards")
-        shards = {name: _contained(name, table_of(tables, name)) for name in tables}
+        shards = {name: Contained.model_validate(table) for name, table in tables.items()}
     return GlobalModel(version, model_of(checkpoint, path), shards)
-
-
-def _contained(name: str, table: Mapping[str, Any]) -> Contained:
-    """Return what a table of the metadata says about a shard, once it is validated."""
-    entries: dict[str, Any] = {field.name: table.get(field.name) for field in fields(Contained)}
-    sound = is_count(entries["generation"]) and is_count(entries["n"]) and isinstance(entries["state_digest"], str)
-    divergence = entries["divergence"]
-    sound = sound and (divergence is None or (is_finite_number(divergence) and divergence >= 0))
-    require(sound, f"of shard {shown(name)} it says {shown(table)}")
-    return Contained(**entries)
 
 
 def read_newest(store: CheckpointStore, *, after: int = 0) -> tuple[GlobalModel | None, str]:

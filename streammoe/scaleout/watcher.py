@@ -147,7 +147,13 @@ class Watcher:
             n=n,
         )
         contained = {
-            name: Contained(shard.generation, shard.n, shard.state_digest, _known_divergence(divergence))
+            name: Contained(
+                generation=shard.generation,
+                n=shard.n,
+                state_digest=shard.state_digest,
+                # Rounding may take one that is 0 below it.
+                divergence=max(divergence, 0.0) if math.isfinite(divergence) else None,
+            )
             for (name, shard), divergence in zip(shards.items(), reduced.divergences.tolist(), strict=True)
         }
         # Numbers of files that are damaged, or were removed, are not used again either.
@@ -199,8 +205,3 @@ def _is_same(problem: FolderProblem, before: FolderProblem | None) -> bool:
     if before is None or problem.reason != before.reason:
         return False
     return problem.reason not in {"damaged", "different"} or problem.text == before.text
-
-
-def _known_divergence(value: float) -> float | None:
-    """Return a divergence as a file may hold it; rounding may take one that is 0 below it."""
-    return max(value, 0.0) if math.isfinite(value) else None

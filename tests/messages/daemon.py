@@ -136,7 +136,7 @@ def _global(*, damaged=False, back=False, **arguments):
         model.learn_array(rows[:, :2], rows[:, 2], feature_names=["a", "b"])
         shared = CheckpointStore(folder / "shared")
         shared.folder.mkdir()
-        save(shared, model, {"state": Contained(7, 60, "0" * 64, None)})
+        save(shared, model, {"state": Contained(generation=7, n=60, state_digest="0" * 64, divergence=None)})
         reader, pipeline = GlobalReader(shared.folder), Pipeline(model, Schema(("y",)), PrequentialScores())
         follower = GlobalFollower(MoERegressor(2), reader, Metrics().live)
         path = shared.path(1)

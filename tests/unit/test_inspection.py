@@ -74,6 +74,11 @@ def test_the_command_prints_all_of_it(summary):
 def test_of_a_global_model_it_says_what_that_contains_of_each_shard(tmp_path):
     model = MoERegressor(n_experts=2)
     model.learn_one({"a": 1.0, "b": 2.0}, 3.0)
-    save(CheckpointStore(tmp_path), model, {"north": Contained(7, 30, "0" * 64, None)}, after=3)
+    save(
+        CheckpointStore(tmp_path),
+        model,
+        {"north": Contained(generation=7, n=30, state_digest="0" * 64, divergence=None)},
+        after=3,
+    )
     described = inspect_path(tmp_path)
     assert (described["generation"], described["global"]["shards"]["north"]["n"]) == (4, 30)

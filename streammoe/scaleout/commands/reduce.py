@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -187,7 +186,7 @@ def _description(last: ReduceRound) -> dict[str, Any]:
         "outcome": last.outcome,
         "version": newest.version if newest else None,
         "n": newest.n if newest else 0,
-        "shards": {name: asdict(contained) for name, contained in newest.shards.items()} if newest else {},
+        "shards": {name: contained.model_dump() for name, contained in newest.shards.items()} if newest else {},
         "problems": {name: problem._asdict() for name, problem in last.problems.items()},
     }
 

@@ -18,6 +18,6 @@ def taught(model, rows):
 
 
 def publish(version, model, folder="shared"):
-    shards = {"elsewhere": Contained(7, model.n, "0" * 64, 0.1)}
+    shards = {"elsewhere": Contained(generation=7, n=model.n, state_digest="0" * 64, divergence=0.1)}
     Path(folder).mkdir(exist_ok=True)
     save(CheckpointStore(folder), model, shards, after=version - 1)
