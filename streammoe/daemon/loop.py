@@ -199,7 +199,7 @@ class Daemon:
         self._notices.report(batch, processed)
         with self._letters_kept():
             state.bad_records.judge(processed.bad, processed.latest_rejection, batch.caveat)
-        state.take(batch, processed)
+        state.count(batch, processed)
         self.checkpoints.add(len(batch) + batch.skipped)
         self._processed += len(batch)
         self.metrics.histogram("streammoe_batch_seconds").observe(time.monotonic() - started)

@@ -46,14 +46,14 @@ class RunState:
         return 0 if self.labels is None else self.labels.pending
 
     def process(self, batch: Batch) -> BatchResult:
-        """Learn a batch; `take` counts it.
+        """Learn a batch; `count` counts it.
 
         Raises:
             FitCancelled: a stop was requested during a fit; everything is as it was before the batch.
         """
         return self.pipeline.process(batch) if self.labels is None else self.labels.process(batch, self.pipeline)
 
-    def take(self, batch: Batch, processed: BatchResult) -> None:
+    def count(self, batch: Batch, processed: BatchResult) -> None:
         """Count a batch that was processed, and resume behind it."""
         self.position = batch.end
         self.outcomes.update(processed.outcomes)

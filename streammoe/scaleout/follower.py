@@ -62,7 +62,7 @@ class GlobalReader:
         """End; a look in progress is left to itself."""
         self._ended.set()
 
-    def news(self) -> Iterator[GlobalModel | FolderProblem | None]:
+    def findings(self) -> Iterator[GlobalModel | FolderProblem | None]:
         """Yield what was found since the last call: newer versions, problems, and None for a look without either."""
         while True:
             try:
@@ -70,8 +70,8 @@ class GlobalReader:
             except Empty:
                 return
 
-    def look(self) -> None:
-        """Look once; what is found is among the next news."""
+    def read_once(self) -> None:
+        """Look once; what is found is among the next findings."""
         found, problem = None, None
         try:
             found, damage = read_newest(self._store, after=self._after)
@@ -93,7 +93,7 @@ class GlobalReader:
 
     def _run(self) -> None:
         while True:
-            self.look()
+            self.read_once()
             self._looked.set()
             if self._ended.wait(LOOK_SECONDS):
                 return
@@ -149,7 +149,7 @@ class GlobalFollower(Observer):
                 FolderProblem("mismatch", f"{self._origin(rival.version)} cannot score events: {rival.failure}")
             )
             self._rival = None
-        for found in self._reader.news():
+        for found in self._reader.findings():
             if isinstance(found, FolderProblem):
                 self._report(found)
             elif found is not None:

@@ -36,7 +36,7 @@ class Shard:
     model: MixtureOfExperts
 
     @property
-    def before(self) -> int:
+    def n_before(self) -> int:
         """Number of events that the model had learned before those of the source, elsewhere (``--from-model``)."""
         return max(self.model.n - self.n, 0)
 
@@ -50,7 +50,7 @@ class FolderProblem(NamedTuple):
     """For the log: the place, and what is wrong."""
 
 
-class Look(NamedTuple):
+class ShardReading(NamedTuple):
     """What there is to see in a shard's folder."""
 
     shard: Shard | None
@@ -58,7 +58,7 @@ class Look(NamedTuple):
     """There may be both: an earlier checkpoint is sound."""
 
 
-def look(folder: Path, known: Shard | None = None) -> Look:
+def read_shard(folder: Path, known: Shard | None = None) -> ShardReading:
     """Read the newest sound checkpoint of a folder.
 
     Args:
@@ -69,16 +69,16 @@ def look(folder: Path, known: Shard | None = None) -> Look:
     try:
         generations = store.generations()
     except RetriableCheckpointError as error:
-        return Look(None, FolderProblem("unreadable", str(error)))
+        return ShardReading(None, FolderProblem("unreadable", str(error)))
     if not generations:
         reason = f"{folder}: there is no checkpoint in this folder yet; it must be a daemon's checkpoint.dir"
-        return Look(None, FolderProblem("empty", reason))
+        return ShardReading(None, FolderProblem("empty", reason))
     problem: FolderProblem | None = None
     for generation in reversed(generations):
         try:
             shard = _shard_of(store.load(generation), str(store.path(generation)), generation, known)
         except NewerCheckpointError as error:  # an older one would undo what was learned since
-            return Look(None, FolderProblem("unreadable", str(error)))
+            return ShardReading(None, FolderProblem("unreadable", str(error)))
         except CheckpointError as error:
             problem = problem or FolderProblem("damaged", str(error))
             continue
@@ -86,8 +86,8 @@ def look(folder: Path, known: Shard | None = None) -> Look:
             problem = FolderProblem("warming_up", f"{folder}: is warming up; it has learned {shard.model.n:,} events")
         elif not shard.n:
             problem = FolderProblem("no_events", f"{folder}: has learned no event of its own source yet")
-        return Look(shard, problem)
-    return Look(None, problem)
+        return ShardReading(shard, problem)
+    return ShardReading(None, problem)
 
 
 def _shard_of(checkpoint: Checkpoint, origin: str, generation: int, known: Shard | None) -> Shard:

@@ -15,7 +15,7 @@ from streammoe.reduction import reduce_with_details
 from streammoe.scaleout import global_model
 from streammoe.scaleout.global_model import Contained, GlobalModel
 from streammoe.scaleout.overlap import overlapping
-from streammoe.scaleout.shard import FolderProblem, Shard, differing, look
+from streammoe.scaleout.shard import FolderProblem, Shard, differing, read_shard
 from streammoe.scaleout.shard_metrics import ReduceMetrics
 from streammoe.text import counted
 
@@ -108,7 +108,7 @@ class Watcher:
         problems: dict[str, FolderProblem] = {}
         for name, folder in self._folders.items():
             known = self._known.get(name)
-            found, problem = look(folder, known)
+            found, problem = read_shard(folder, known)
             if problem is not None:
                 problems[name] = problem
                 if problem.reason not in _NO_LONGER_THERE:
@@ -138,7 +138,7 @@ class Watcher:
 
     def _write(self, shards: Mapping[str, Shard]) -> None:
         # What shards began with counts once.
-        n = sum(shard.n for shard in shards.values()) + max(shard.before for shard in shards.values())
+        n = sum(shard.n for shard in shards.values()) + max(shard.n_before for shard in shards.values())
         reduced = reduce_with_details(
             [shard.model for shard in shards.values()],
             n_experts=self._n_experts,

@@ -143,7 +143,7 @@ def _global(*, damaged=False, back=False, **arguments):
         for act in ((path.unlink if back else None), None):
             if damaged:
                 path.write_bytes(path.read_bytes()[:-1])
-            reader.look()
+            reader.read_once()
             follower.after_batch(pipeline)
             if act is not None:
                 act()

@@ -608,8 +608,8 @@ FAULTS = {
         Fault("version-of-removed-reused", "contained, after=before)", "contained, after=0)"),
         Fault(
             "events-from-elsewhere-counted-again",
-            "+ max(shard.before for shard in shards.values())",
-            "+ sum(shard.before for shard in shards.values())",
+            "+ max(shard.n_before for shard in shards.values())",
+            "+ sum(shard.n_before for shard in shards.values())",
         ),
         Fault(
             "copy-counted-twice",

@@ -90,7 +90,7 @@ class Play:
         act = self.script.get(self.batches)
         if act is not None:
             act()
-            self.daemon.observer._reader.look()
+            self.daemon.observer._reader.read_once()
         self.requested = self.batches == self.stop_after
         self.batches += 1
 
@@ -220,7 +220,7 @@ def test_a_folder_that_does_not_answer_holds_up_nothing(monkeypatch):
     reader = GlobalReader(Path("nowhere"))
     reader.start()
     assert asked.wait(10)
-    assert list(reader.news()) == []
+    assert list(reader.findings()) == []
     reader.close()
 
 
@@ -231,8 +231,8 @@ def test_whatever_reading_raises_is_a_problem_and_no_more(error, monkeypatch):
 
     monkeypatch.setattr(follower, "read_newest", fail)
     reader = GlobalReader(Path("nowhere"))
-    reader.look()
-    (found,) = reader.news()
+    reader.read_once()
+    (found,) = reader.findings()
     assert found.reason == "unreadable"
     assert str(error) in found.text
 
