@@ -194,12 +194,12 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
     check_checkpoint(settings, checkpoint)
     before, now = dict(checkpoint.metadata["settings"]), settings.learning_settings()
     differing = []
-    for section, values in now.items():
-        was, value = before.get(section, {}), cast("Mapping[str, object]", values)
+    for section in {**before, **now}:
+        was, value = before.get(section, {}), cast("Mapping[str, object]", now.get(section, {}))
         # Another kind of model has other options, which need not be listed.
         names = {**was, **value} if was.get("kind") == value.get("kind") else ["kind"]
         for name in names:
-            policy = change_policy(section, type(getattr(settings, section)), name)
+            policy = change_policy(section, type(getattr(settings, section)), name) if section in now else "never"
             if was.get(name) == value.get(name) or policy in {"restart", "reload"}:
                 continue
             limit = policy == "rise"

@@ -202,12 +202,13 @@ def test_limits_that_may_have_been_reached_may_only_rise_and_then_hold_for_what_
 
 
 @pytest.mark.usefixtures("here")
-def test_a_checkpoint_of_a_version_with_more_settings_is_rejected(monkeypatch):
+@pytest.mark.parametrize("section", ["model", "horizon"])
+def test_a_checkpoint_of_a_version_with_more_settings_is_rejected(section, monkeypatch):
     with monkeypatch.context() as patch:
         written = settings().learning_settings()
-        written["model"]["forgetting"] = 0.5
+        written.setdefault(section, {})["forgetting"] = 0.5
         patch.setattr("streammoe.settings.Settings.learning_settings", lambda self: written)
         run()
     with pytest.raises(CheckpointError) as rejected:
         run()
-    assert "model.forgetting" in str(rejected.value)
+    assert f"{section}.forgetting" in str(rejected.value)
