@@ -173,10 +173,6 @@ class Single:
         bound = BoundMixture(self._family, candidate, self._schedule, n_outputs, least_step=self.step)
         return bound.learn(np.empty((len(R), 0)), seen, Y, weights)
 
-    def count_only(self) -> None:
-        """Count an event without learning it."""
-        self.state.n[0] += 1
-
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
         """Adapt to new features, of which `n_features` are not padding.
 

@@ -17,6 +17,11 @@ from streammoe.types import FloatArray
 BOUNDS = ("sharp", "adaptive", "tight", "paper")
 SHARP = 0.1
 """Least part of the adaptive bound that a gate's curvature below it is."""
+TORN = (
+    "the model was changed by another thread while it was read or copied; let the thread that learns make the copies "
+    "by which others predict"
+)
+"""The error of a model that was read while it changed."""
 AVERAGING = {None: 0, "polyak": 1, "decay": 3, "exponential": 1}
 
 
@@ -202,6 +207,9 @@ def score(
     Returns:
         The scores, and (n, K) responsibilities, or gate probabilities where there is no target.
     """
+    K, N, p_v = theta.experts.shape
+    if (N, p_v) != (family.n_rows(n_outputs), R.shape[1]) or (K > 1 and theta.gate.shape[1] != W.shape[1]):
+        raise RuntimeError(TORN)  # compiled code would read past the ends of arrays
     targets = np.full((len(W), family.n_targets(n_outputs)), np.nan) if Y is None else Y
     losses = np.empty(len(W))
     predictions = np.empty((len(W), n_outputs))

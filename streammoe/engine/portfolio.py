@@ -219,11 +219,6 @@ class Portfolio(Noticed):
 
     # -- Changes -------------------------------------------------------------------------------------------------------
 
-    def count_only(self) -> None:
-        """Count an event that the mixture has not learned either."""
-        for single in self.singles:
-            single.count_only()
-
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
         """Adapt to new features, of which `n_features` of the experts are not padding."""
         for single in self.known:

@@ -183,7 +183,8 @@ class RecentEvents(Noticed):
         before, latest = Y[:n], Y[n:]
         variances = before.var(axis=0)
         spread = np.median(np.abs(before - np.median(before, axis=0)), axis=0)
-        if not ((variances < NARROW**2) & (latest.var(axis=0) < NARROW**2) & (spread > 0.0)).all():
+        varies = (variances > 0.0) & (spread > 0.0)  # squares of the least numbers vanish
+        if not (varies & (variances < NARROW**2) & (latest.var(axis=0) < NARROW**2)).all():
             return None
         costs = 0.5 * (np.log(2.0 * math.pi * variances) + (latest - before.mean(axis=0)) ** 2 / variances)
         return float(np.median(used["losses"][-n:])), float(costs.sum(axis=1).mean())

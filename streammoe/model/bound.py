@@ -26,7 +26,7 @@ from streammoe.engine.bound_mixture import (
 )
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.members import Single
-from streammoe.engine.mixture import Scores, no_trace
+from streammoe.engine.mixture import TORN, Scores, no_trace
 from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.engine.recent import PAIRED, least_variation
 from streammoe.experts import Parameters
@@ -91,6 +91,10 @@ class Bound:
         work = sum(len(gram) * gram.shape[1] ** 2 for gram in _grams(phase))
         self.rows_at_once = rows_at_once(work)
         singles: tuple[Single, ...] = () if phase.portfolio is None else phase.portfolio.singles
+        states = [state, *(single.state for single in singles if single.terms is None)]
+        rows, p_w, p_v = context.family.n_rows(M), encoder.gate_width, encoder.expert_width
+        if state.gate_gram.shape[0] != p_w or any(each.experts.shape[1:] != (rows, p_v) for each in states):
+            raise RuntimeError(TORN)
         widths = [state.experts.shape[2], *(single.state.experts.shape[2] for single in singles)]
         self.n_fields, self.n_targets = F, T
         self._M, self._K, self._Q = M, len(state.masses), state.variances.shape[1]

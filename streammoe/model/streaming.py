@@ -447,12 +447,6 @@ class Streaming(Noticed, Phase):
             self.portfolio.add_class(n_features)
         self._change(context, lambda state: with_class(state, rng, n_features, gamma))
 
-    def count_only(self, context: Context) -> None:
-        """Count an event that leaves no finite mixture, without learning it."""
-        self._change(context, lambda state: state._replace(n=state.n + 1))
-        if self.portfolio is not None:
-            self.portfolio.count_only()
-
     def _change(self, context: Context, change: Change) -> None:
         self._continue_with(context, change(self.leader.state))
 

@@ -15,9 +15,7 @@ from streammoe import (
     MoERegressor,
     load,
 )
-from streammoe.commands.evaluate import command as evaluate
-from streammoe.commands.fit import command as fit
-from streammoe.options import MODELS, FeatureOptions
+from streammoe.options import FeatureOptions
 from streammoe.schedules import Power
 
 ESTIMATORS = (MoERegressor, MoEMultiTargetRegressor, MoEClassifier)
@@ -59,12 +57,6 @@ def test_what_a_constructor_accepts_can_be_saved_and_loaded(arguments, tmp_path)
     model.save(tmp_path / "model")
     restored = load(tmp_path / "model")
     assert (restored.options, restored.state_digest()) == (model.options, model.state_digest())
-
-
-@pytest.mark.parametrize("command", [evaluate, fit])
-def test_commands_have_a_flag_for_each_option_of_a_model(command):
-    names = {name for table in MODELS.values() for name in table.model_fields} - {"kind"}
-    assert names <= {parameter.name for parameter in command.params}
 
 
 def test_the_reference_is_current():

@@ -82,3 +82,12 @@ def test_of_the_parameters_kept_the_latest_from_before_an_event_are_found():
         assert again.parameters_at(300) is not None
         again.forget_parameters()
         assert again.parameters_at(999) is None
+
+
+def test_targets_whose_squares_vanish_are_no_reason_to_begin_again():
+    recent = RecentEvents()
+    recent.prepare(2, 1, CAPACITY)
+    recent.add(X[:CAPACITY], 1e-170 * Y[:CAPACITY], WEIGHTS[:CAPACITY], LOSSES[:CAPACITY])
+    assert recent.needless_loss(100, np.ones(1)) is None
+    recent.add(X[:CAPACITY], 1e-3 * Y[:CAPACITY], WEIGHTS[:CAPACITY], LOSSES[:CAPACITY])
+    assert recent.needless_loss(100, np.ones(1))[1] < 0.0

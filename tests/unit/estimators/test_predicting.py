@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from streammoe import ConfigError, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.columns.layout import Additions
 from streammoe.distributions import Gaussian
 from tests.oracle.literal import ALGORITHMS
 from tests.unit.estimators.models import LABELS, NAMES, STREAMS, dicts, trained
@@ -115,3 +116,19 @@ def test_a_column_left_out_is_missing_an_unknown_one_ignored_and_a_far_value_ans
     for value in (1e49, -1e51, 1e300):
         assert math.isfinite(model.predict_one({"a": value}))
         assert np.isfinite(model.predict_array(np.array([[value, 0.0, 0.0]]))).all()
+
+
+def test_a_model_that_was_read_while_it_grew_is_no_read_past_the_ends_of_arrays():
+    """As a copy would be that another thread makes between two steps of learning a new column."""
+    model = MoERegressor(2)
+    model.learn_array(np.random.default_rng(0).normal(size=(20, 2)), np.arange(20.0))
+    encoder = model.learner.encoder
+    encoder.use(encoder.columns.extended(Additions(tuple("abcdefghi"))))
+    x = dict.fromkeys(encoder.fields, 0.0)
+    for torn in (
+        lambda: model.predict_one(x),
+        lambda: model.predict_array(np.zeros((1, len(x)))),
+        lambda: model.learn_one(x, 0.0),
+    ):
+        with pytest.raises(RuntimeError, match="another thread"):
+            torn()
