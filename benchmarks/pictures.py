@@ -1,4 +1,4 @@
-"""What happens where a relation changes? Pictures for docs/learning.md.
+"""Pictures of streams whose relation changes, for docs/learning.md.
 
 `python -m benchmarks.pictures --out DIR` draws them and prints the underlying figures; without `--out` it only prints.
 It takes minutes (`--only` selects some, `--seeds` sets the number of streams). Equal arguments give equal figures.

@@ -186,6 +186,13 @@ def fit(
     return Fit(**{**vars(done), "model": model})
 
 
+def not_converged(error: UnsoundError) -> ConfigError:
+    """Return the error of a batch fit that is not finite."""
+    return ConfigError(
+        f"fit: no convergence to finite parameters ({error}); look for outliers, and set prior_strength above 0"
+    )
+
+
 def fit_gathered(model: MixtureOfExperts, plan: FitPlan) -> Fit:
     """Fit the rows that a model has learned within `gathering`; discard the model on an error.
 
@@ -204,9 +211,7 @@ def fit_gathered(model: MixtureOfExperts, plan: FitPlan) -> Fit:
             on_round=plan.on_round,
         )
     except UnsoundError as error:
-        raise ConfigError(
-            f"fit: no convergence to finite parameters ({error}); look for outliers, and set prior_strength above 0"
-        ) from error
+        raise not_converged(error) from error
     classify = model.is_classifier
     squares = np.empty((0, 1)) if classify else (done.targets - done.predictions) ** 2
     return Fit(

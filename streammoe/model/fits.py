@@ -77,11 +77,14 @@ class Found(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of a fit."""
+    """Raw rows in range."""
 
     X: FloatArray
+    """(n, F), NaN where missing."""
     Y: FloatArray
+    """(n, Q)"""
     weights: FloatArray
+    """(n,)"""
 
 
 class Fit:
@@ -288,14 +291,18 @@ def relearning_work(context: Context, n_rows: int) -> float:
     _, N, _, p_v = context.shape
     widths = [p_v] * (1 + context.options.has_portfolio * sum(kind.sees == "all" for kind in KINDS))
     widths += [min(MOST_FEATURES, p_v**2)] * context.options.has_curved
-    inversions = n_rows / ROWS_PER_REFRESH
-    return float(sum(n_rows * search.step_cost(Shape(1, N, p, p)) + inversions * p**3 / 2 for p in widths))
+    return float(n_rows * sum(_row_work(N, p) for p in widths))
+
+
+def _row_work(n_coefficients: int, p: int) -> float:
+    """Estimate the multiply-adds by which a single expert of p features learns a row, inversions included."""
+    return search.step_cost(Shape(1, n_coefficients, p, p)) + p**3 / (2 * ROWS_PER_REFRESH)
 
 
 def _learned(context: Context, single: Single, buffer: Buffer) -> Job[None]:
     """Let a single expert learn rows, in pieces."""
-    p, N = single.state.experts.shape[2], single.state.experts.shape[1]
-    cost = search.step_cost(Shape(1, N, p, p)) + p**3 / (2 * ROWS_PER_REFRESH)
+    _, N, p = single.state.experts.shape
+    cost = _row_work(N, p)
     at_once = max(int(AT_ONCE / cost), 1)
     for start in range(0, len(buffer.R), at_once):
         rows = slice(start, start + at_once)

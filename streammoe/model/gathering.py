@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import numpy as np
 
 from streammoe.engine import mixture
 from streammoe.model.context import Context, Moves
+from streammoe.model.fits import Rows
 from streammoe.model.learner import Learner
 from streammoe.model.phase import Phase, Served, unlearned
 from streammoe.model.streaming import Empty, Streaming
 from streammoe.types import FloatArray
-
-
-class Rows(NamedTuple):
-    """Raw rows in range."""
-
-    X: FloatArray
-    """(n, F), NaN where missing."""
-    Y: FloatArray
-    """(n, Q)"""
-    weights: FloatArray
-    """(n,)"""
 
 
 def joined_rows(rows: Sequence[Rows], n_fields: int, n_targets: int) -> Rows:

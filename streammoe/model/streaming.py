@@ -181,15 +181,13 @@ class Streaming(Noticed, Phase):
 
     def next_due(self, context: Context) -> int:
         n = self.n
-        due = min(next_look(n), self._next_fit(context, n))
-        if self.portfolio is not None and context.options.curved == "auto":
-            due = min(due, self.portfolio.next_review(n))
+        due = min(next_look(n), self._next_fit(context, n), self._next_review(context, n))
         return min(due, (n // KEEP_EVERY + 1) * KEEP_EVERY) if self.is_several else due
 
     def on_due(self, context: Context) -> None:
         n, portfolio = self.n, self.portfolio
         self.refits = False
-        if portfolio is not None and context.options.curved == "auto" and portfolio.next_review(n - 1) == n:
+        if portfolio is not None and self._next_review(context, n - 1) == n:
             portfolio.review(n)
         if self._next_fit(context, n - 1) == n:
             self._advance(context)
@@ -197,6 +195,12 @@ class Streaming(Noticed, Phase):
             context.recent.keep(n, mixture.served_parameters(self.leader.state))
         if next_look(n - 1) == n:
             self._report_idle(context)
+
+    def _next_review(self, context: Context, n: int) -> int:
+        """Return the next count after n at which the member of products may rest or come back."""
+        if self.portfolio is None or context.options.curved != "auto":
+            return sys.maxsize
+        return self.portfolio.next_review(n)
 
     def _next_fit(self, context: Context, n: int) -> int:
         """Return the next count after n at which a fit begins or goes on."""

@@ -43,7 +43,8 @@ from streammoe.errors import ConfigError, SourceError, not_installed
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.experts.on_sums import Sums
 from streammoe.model.checks import is_whole
-from streammoe.model.gathering import Rows, gathered, gathering, joined_rows
+from streammoe.model.fits import Rows
+from streammoe.model.gathering import gathered, gathering, joined_rows
 from streammoe.persistence import format as checkpoint_format
 from streammoe.scaleout import fitting, partitioned
 from streammoe.scaleout.partitioned import Parts, Step
@@ -279,9 +280,7 @@ def _fit_rows(client: Client, trial: MixtureOfExperts, read: _ReadParts, plan: F
             on_round=plan.on_round,
         )
     except UnsoundError as error:
-        raise ConfigError(
-            f"fit: no convergence to finite parameters ({error}); look for outliers, and set prior_strength above 0"
-        ) from error
+        raise batch.not_converged(error) from error
     return rows, descent
 
 

@@ -23,8 +23,8 @@ from streammoe.engine.batch import Descent, Listener
 from streammoe.experts import Parameters
 from streammoe.experts.on_sums import Sums
 from streammoe.kernels.state import LearningOptions, Prior
+from streammoe.model.fits import Rows
 from streammoe.model.fitting import at_the_model, from_warmup, prior_of, warn_of_want
-from streammoe.model.gathering import Rows
 from streammoe.model.learner import Learner
 from streammoe.model.predicting import score
 from streammoe.scaleout import partitioned
