@@ -117,6 +117,11 @@ class Inspected(base.Estimator):
         return not self.learner.phase.is_fitted
 
     @property
+    def may_fit(self) -> bool:
+        """Whether a fit that takes long is in progress, or may follow."""
+        return self.learner.phase.may_fit(self.learner.context)
+
+    @property
     def chosen_n_experts(self) -> int | None:
         """Number of experts of the serving mixture; None before there is one."""
         state = self.learner.state

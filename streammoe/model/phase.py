@@ -57,6 +57,10 @@ class Phase(ABC):
         """Whether the mixture was fitted or given, so that its parameters mean something."""
         return False
 
+    def may_fit(self, context: Context) -> bool:
+        """Return whether a fit that takes long is in progress, or may follow at some count."""
+        return not self.is_fitted
+
     def begin(self, context: Context) -> Phase:
         """Return the phase that learns the next rows."""
         return self

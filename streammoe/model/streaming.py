@@ -173,6 +173,9 @@ class Streaming(Noticed, Phase):
         """Whether the mixture has several experts."""
         return len(self.leader.state.masses) > 1
 
+    def may_fit(self, context: Context) -> bool:
+        return self._next_fit(context, self.n) < sys.maxsize
+
     def steps(self, context: Context) -> Steps:
         """Return the step sizes of the mixture from now on: those of plain means before the first fit."""
         return context.steps if self.is_fitted else context.family.warmup_schedule
@@ -395,7 +398,7 @@ class Streaming(Noticed, Phase):
 
     def _rows_needed(self, context: Context) -> int:
         """Return how many of the latest events have to be kept: all that fits may need, as long as any follow."""
-        if self._next_fit(context, self.n) < sys.maxsize:
+        if self.may_fit(context):
             return context.capacity
         return REFIT_ROWS if is_refitted(context) else 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from streammoe.columns.kinds import described
-from streammoe.engine.interruption import FitCancelled
+from streammoe.engine.interruption import FitCancelled, uncancellable
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
 from streammoe.pipeline.decoders import DecodedBatch, Values, decoder, event_of
 from streammoe.pipeline.feature_columns import FeatureColumns
@@ -136,10 +137,11 @@ class Pipeline:
             return ledger.to_result()
         if self.columns.is_pretrained:
             self.columns.compare(batch)
-        # Only a warm-up ends in a fit that can be cancelled.
-        before = self.model.learner.snapshot() if self.model.is_warming_up else None
+        # Fits after a drift are short: they are not cancelled, and need no copy of the model for each batch.
+        before = self.model.learner.snapshot() if self.model.may_fit else None
         try:
-            learned = self._learn_all(batch, ledger)
+            with uncancellable() if before is None else nullcontext():
+                learned = self._learn_all(batch, ledger)
         except FitCancelled:
             if before is not None:
                 self.model.learner.restore(before)

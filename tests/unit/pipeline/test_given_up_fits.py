@@ -11,7 +11,7 @@ from streammoe.configuration import settings_from
 from streammoe.model import fits
 from tests.unit.pipeline.written_rows import lines
 
-N, WARMUP = 300, 200
+N, WARMUP = 500, 200
 PLAIN = [{"a": round(math.sin(i), 4), "y": round(math.cos(i), 4)} for i in range(N)]
 HALVES = [half for i, row in enumerate(PLAIN) for half in ({"a": row["a"], "id": i}, {"id": i, "y": row["y"]})]
 WIDER = [{**row, "b": 1.0} if i > 150 else row for i, row in enumerate(PLAIN)]
@@ -19,6 +19,8 @@ CASES = {
     "joined labels": (HALVES, {"labels": {"key": "id"}}),
     "late columns": (WIDER, {"schema": {"target": "y", "late_columns": True}}),
     "in the first batch": (PLAIN, {"block_bytes": 1 << 20}),
+    "a further fit": (PLAIN, {}),
+    "a further fit to joined labels": (HALVES, {"labels": {"key": "id"}}),
 }
 
 
@@ -43,13 +45,14 @@ def run(folder, rows, stop, block_bytes=4096, **sections):
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_given_up_fit_belongs_to_is_learned_once_by_the_next_start(tmp_path, monkeypatch, name):
     rows, sections = CASES[name]
+    due = 2 * WARMUP if "further" in name else WARMUP
     monkeypatch.setattr("streammoe.assembly.compile_kernels", lambda *_: None)
     whole, predicted = run(tmp_path / "whole", rows, SimpleNamespace(requested=False), **sections)
     stop = SimpleNamespace(requested=False)
     advance = fits.Fit.advance
 
     def advance_and_stop(fit, n):
-        stop.requested = fit.plan.is_fitting
+        stop.requested = stop.requested or fit.plan.n == due
         return advance(fit, n)
 
     with monkeypatch.context() as patched:
@@ -57,7 +60,7 @@ def test_what_a_given_up_fit_belongs_to_is_learned_once_by_the_next_start(tmp_pa
         patched.setattr(fits.Fit, "advance", advance_and_stop)
         stopped, _ = run(tmp_path / "stopped", rows, stop, **sections)
     assert stop.requested
-    assert stopped.model_events < WARMUP
+    assert stopped.model_events < due
     assert stopped.checkpoint
     summary, rest = run(tmp_path / "stopped", rows, SimpleNamespace(requested=False), **sections)
     own = {"checkpoint": "", "events_per_second": 0.0}
