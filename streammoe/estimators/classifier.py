@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
     """Mixture of multinomial logistic experts with a learned softmax gate, trained one event at a time.
 
-    Learns P(y = m | x) as Σ_k g_k(x) softmax_m(C_k φ(x)) by incremental stochastic majorization-minimization. A bounded
-    warm-up buffer is fitted in batch from several starts first; one recursive expert predicts meanwhile, or in a
-    long warm-up a mixture fitted quickly to its first part. Labels are strings, booleans or numbers; without `classes`
-    they are added as they appear.
+    Learns P(y = m | x) as Σ_k g_k(x) softmax_m(C_k φ(x)) by incremental stochastic majorization-minimization. The first
+    events are fitted in batch from several starts, at counts that double; until the first fit, single experts predict.
+    Labels are strings, booleans or numbers; without `classes` they are added as they appear.
 
     Examples:
     --------

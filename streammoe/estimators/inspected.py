@@ -172,7 +172,7 @@ class Inspected(base.Estimator):
         return shares
 
     def gate_one(self, x: Mapping[Any, Any]) -> FloatArray:
-        """Return the gate's probabilities g_k(x), (K,); NaN during warm-up, where provisional experts come and go."""
+        """Return the gate's probabilities g_k(x), (K,); NaN during warm-up."""
         return predicting.gate_one(self.learner, x)
 
     def experts(self) -> list[dict[str, Any]]:

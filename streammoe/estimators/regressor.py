@@ -29,9 +29,8 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
     """Mixture of linear experts with a learned softmax gate, trained one event at a time.
 
     Learns y | x as Σ_k g_k(x) N(y; Υ_k φ(x), σ²_k) by incremental stochastic majorization-minimization: running
-    sufficient statistics move a step γ_n for each event and the parameters follow in closed form. A bounded warm-up
-    buffer is fitted in batch from several starts first; a one-expert recursive fit predicts meanwhile, or in a long
-    warm-up a mixture fitted quickly to its first part.
+    sufficient statistics move a step γ_n for each event and the parameters follow in closed form. The first events are
+    fitted in batch from several starts, at counts that double; until the first fit, single experts predict.
 
     Invalid values (NaN, infinities, wrong types, values far out of range) raise `InvalidEvent` and change nothing; a
     missing key is a missing value and is replaced by the column's mean.

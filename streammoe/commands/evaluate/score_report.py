@@ -68,8 +68,7 @@ def _heading(evaluation: Evaluation) -> list[str]:
 def _notes(evaluation: Evaluation) -> list[str]:
     lines = ["events/s: ours include parsing the records, the others start from dicts"]
     if evaluation.model.is_warming_up:
-        quick = "" if evaluation.model.options.is_choosing else ", or mixtures that were fitted quickly"
-        lines += [f"the warm-up has not ended: a single expert predicted{quick}; see model.warmup"]
+        lines += ["the warm-up has not ended: single experts predicted; see model.warmup"]
     lines += [
         f"{name} has vanished: each event had it at first, and then {events:,} in succession came without it"
         for name, events in evaluation.vanished.items()
