@@ -14,7 +14,7 @@ from streammoe.distributions import Gaussian
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.experts import families, family_of
 from streammoe.experts.elliptical import Elliptical
-from streammoe.kernels.batch import WIDE, fit_softmax
+from streammoe.kernels.batch import NEWTON_LIMIT, fit_softmax
 from streammoe.kernels.compile import compile_seconds
 from streammoe.options import Lags, RegressorOptions
 from streammoe.pipeline.decoders import FieldRoles, decoder
@@ -87,8 +87,9 @@ def _learn_single_events(model: MixtureOfExperts, X: FloatArray, Y: AnyArray) ->
 
 def _fit_many_features() -> None:
     """Fit a softmax regression with so many features that another kernel does it."""
-    rows = np.zeros((3, WIDE))
-    fit_softmax(rows.copy(), 1.0, np.ones(WIDE), rows, (2.0, 1.0), np.ones((4, 4)), np.ones((4, WIDE)), 3, 1)
+    p = NEWTON_LIMIT
+    rows = np.zeros((3, p))
+    fit_softmax(rows.copy(), 1.0, np.ones(p), rows, (2.0, 1.0), np.ones((4, 4)), np.ones((4, p)), 3, 1)
 
 
 def _writes_intervals(settings: Settings) -> bool:
