@@ -80,8 +80,7 @@ class Bound:
         self._context, self._phase = context, phase
         self._seen: object = None
         """`REPLACEMENTS.latest` when all that was bound was last found to be what the model uses."""
-        self._owners = owners(context, phase)
-        room = recent.room(F, T)
+        self._owners, room = owners(context, phase), recent.room(F, T)
         self.may_learn = bool(room)
         module, shape = context.family.compiled(state.experts)
         self.leaves_more = context.reservoir is not None
@@ -95,8 +94,8 @@ class Bound:
         if state.gate_gram.shape[0] != p_w or any(each.experts.shape[1:] != (rows, p_v) for each in states):
             raise RuntimeError(TORN)
         widths = [state.experts.shape[2], *(single.state.experts.shape[2] for single in singles)]
-        self.n_fields, self.n_targets = F, T
-        self._M, self._K, self._Q = M, len(state.masses), state.variances.shape[1]
+        self.n_fields, self.n_targets, self._M = F, T, M
+        self._K, self._Q = len(state.masses), state.variances.shape[1]
         self.n_experts = self._K if phase.portfolio is None else len(OF_MIXTURE) * self._K + len(singles)
         numbers = _sizes(context, phase, singles) | {"n_experts": self.n_experts}
         most = max(self.n_experts, len(OF_MIXTURE) * self._K)
@@ -122,7 +121,8 @@ class Bound:
             "schedule": np.zeros(7),
         }
         self.row = self._arrays["raw"]
-        self._sizes = [table_of(numbers, self._arrays) for _ in WAYS]
+        found = table_of(numbers, self._arrays)
+        self._sizes = [found.copy() for _ in WAYS]
         for way, names in WAYS.items():
             for name in names:
                 self._sizes[way][AT[name]] = 1
