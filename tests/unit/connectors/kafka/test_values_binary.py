@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from streammoe.errors import ConfigError
 from streammoe.pipeline.decoders import FieldRoles
-from tests.unit.connectors.kafka_records import columns, numbers, only, outcomes, record, refusal, values_of
+from tests.unit.connectors.kafka_records import batch_of, numbers, only, outcomes, record, refusal, values_of
 
 # --- Avro -------------------------------------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ HOSTILE = [
 
 
 def test_hostile_avro_is_rejected(avro):
-    assert avro().block(columns(record(bytes(20)))).rejected == {}
+    assert batch_of(avro(), record(bytes(20))).unreadable == {}
     for schema, octets in HOSTILE:
         assert refusal(avro(schema), octets) == (0, "malformed"), schema
 
