@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from streammoe.pipeline.dead_letters import DeadLetterFile
-from streammoe.pipeline.decoders import FieldRoles, decoder
+from streammoe.pipeline.decoders import decoder
 from streammoe.pipeline.predictions import JsonlPredictions, plan_restart
 from streammoe.ports import Batch, Predictions
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
+from tests.batches import roles_of
 
 
 def source(path, **settings):
@@ -131,7 +132,7 @@ def decoded(columns, record, **more):
 
     def case(_):
         batch = Batch(record, np.array([len(record)]), "csv", columns, "a.csv", [{}], {}, **more)
-        found = decoder("csv").decode(batch, FieldRoles(("a",), ("y",)))
+        found = decoder("csv").decode(batch, roles_of(("a",), ("y",)))
         return "\n".join(detail for _, _, detail in found.rejected)
 
     return case

@@ -108,7 +108,7 @@ class CsvDecoder(Decoder):
 
     def guess(self, batch: Batch, roles: FieldRoles) -> str:
         """Say which line of the opening looks like the header, and how to begin there; nothing if none does."""
-        targets = {*roles.targets, *filter(None, [roles.label])}
+        targets = set(roles.schema.targets)
         for n, line in enumerate(batch.opening.decode(errors="replace").split("\n")):
             for mark in (batch.delimiter, *DELIMITERS):
                 if n and targets <= {cell.strip(' \t\r"') for cell in line.split(mark)}:

@@ -63,7 +63,7 @@ class Decoder(ABC):
         """Raise `SourceError` if a header lacks a target, with advice."""
         header = self.header(batch)
         named = [*filter(None, header or ())]
-        for target in (*roles.targets, *filter(None, [roles.label])):
+        for target in roles.schema.targets:
             if header is not None and target not in header:
                 raise SourceError(
                     f"{batch.origin} has no column {target!r}, which is the target in the settings; its columns are "
@@ -75,7 +75,7 @@ class Decoder(ABC):
 
         Decoding stops before the first good record with a value for a new column, so that the caller can widen its
         model and continue with ``batch.tail``. Records without target or with weight 0 do not stop it, since they add
-        no columns. A record whose new values cannot be read as ``roles.first_kind`` says is rejected.
+        no columns. A record whose new values cannot be read as ``roles.first_kinds`` says is rejected.
 
         Raises:
             SourceError: the header lacks a target.
@@ -95,7 +95,7 @@ class Decoder(ABC):
                 sheet.unknown.update(found.unknown)
                 odd[found.rows - start] = sheet.fill(found.rows, found.columns)
                 for name in found.columns.keys() & new:
-                    odd[found.rows - start] |= has_value(found.columns[name], roles.notations.of(name))
+                    odd[found.rows - start] |= has_value(found.columns[name], roles.schema.notations.of(name))
             rows = start + np.flatnonzero(odd)
             self._read_alone(rows, self.reader(batch, rows, taken.union(new)), sheet, names)
             if sheet.new is not None:

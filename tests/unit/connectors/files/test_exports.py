@@ -9,9 +9,10 @@ import re
 import pytest
 
 from streammoe.errors import SourceError
-from streammoe.pipeline.decoders import FieldRoles, decoder
+from streammoe.pipeline.decoders import decoder
 from streammoe_connectors.formats.texts import LIKE_ASCII
 from streammoe_connectors.stdin import StdinSource
+from tests.batches import roles_of
 from tests.unit.connectors.reading import drain, read, records, source, through_json
 
 ROWS = [(1.5, "red", 2.0), (None, 'a "b", #c\n#d', 3.0), (4.0, "größe", 5.0)]
@@ -47,7 +48,7 @@ EXPORTS = {
 def rows(batches):
     """What is learned of the records, and how many are left out."""
     found, rejected = [], []
-    roles = FieldRoles(("x", "c"), ("y",), categorical=frozenset("c"))
+    roles = roles_of(("x", "c"), ("y",), categorical=frozenset("c"))
     for batch in batches:
         done = decoder(batch.format).decode(batch, roles)
         rejected += [each.detail for each in done.rejected]
@@ -95,7 +96,7 @@ def test_an_export_holds_the_rows_of_its_plain_twin_however_it_is_read(name, way
 
 
 def test_columns_of_numbers_alone_are_judged_in_the_same_way(write):
-    roles = FieldRoles(("x",), ("y",))
+    roles = roles_of(("x",), ("y",))
     for content, rejected, y in (
         (b"x,,y\n1,,2\n3,7,4\n5,,6\n", [1], [2.0, 6.0]),
         (b"x,y\n5\n6\n1,2\n", [0, 1], [2.0]),
@@ -123,7 +124,7 @@ def test_thousands_of_records_that_are_too_long_are_cut_among_comments(write):
 
 
 def test_a_header_that_is_none_is_an_error_that_guesses_where_it_is(write):
-    roles = FieldRoles(("x",), ("y",))
+    roles = roles_of(("x",), ("y",))
     for content, advice in (
         (b"by me\n\nx,y\n1,2\n", "source.skip_lines to 2"),
         (
