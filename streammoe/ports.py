@@ -149,9 +149,6 @@ class Batch:
     """Separates two values of csv."""
     decimal: str = "."
     """Decimal mark of numbers in csv."""
-    opening: bytes = b""
-    """The beginning of a csv stream, with what precedes its header, where the batch is its first one: for the message
-    if that header is none."""
     lags: Mapping[int, FloatArray] = field(default_factory=dict)
     """The lags that events were predicted with earlier, by index, where a model has such features and targets come
     late; in the order of their names, infinite where one was missing."""

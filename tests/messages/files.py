@@ -177,7 +177,7 @@ CASES = {
     "predictions at another path": gone_back(lambda _: None, then="other.jsonl"),
     "predictions of which the checkpoint does not know": gone_back(lambda _: None, says=False),
     "no name in the header": read(b",,\n"),
-    "lines before the header": decoded(("by me",), b"x,y\n", opening=b"by me\nx,y\n1,2\n"),
+    "lines before the header": decoded(("by me",), b"x,y\n"),
     "a header with a carriage return": read(b"a,b\r1,2\r"),
     "a header that is not UTF-8": read(b"a,\xfc\n"),
     "a header that cannot be read": read(b'a,"b"c\n'),

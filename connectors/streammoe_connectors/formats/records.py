@@ -29,7 +29,6 @@ from streammoe_connectors.formats.texts import TextSettings
 
 _LOGGER = logging.getLogger("streammoe.source")
 _UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # those of UTF-32 contain them
-_OPENING_BYTES = 1 << 14
 _MAX_SKIP_BYTES = 1 << 25  # some tenths of a second of decompression
 
 
@@ -111,7 +110,6 @@ class RecordReader:
         self._columns = tuple(settings.header) if format == "csv" and settings.header is not True else None
         self._comment = (settings.comment or "").encode(settings.encoding)
         self._header = b""  # without its line end
-        self._opening = b""  # of the stream, as far as it was read
         self._buffer = b""  # from `offset` on
         self._lines_to_skip = settings.skip_lines  # or the rest of a record that was too long
         self._has_records = start > 0
@@ -179,7 +177,6 @@ class RecordReader:
             too_long=too_long,
             delimiter=self._settings.delimiter,
             decimal=self._settings.decimal,
-            opening=b"" if self._has_records else self._opening.decode(self._settings.encoding, "replace").encode(),
         )
         return batch if too_long else _with_events(batch, self._settings)
 
@@ -203,7 +200,6 @@ class RecordReader:
                     f"{self._settings.encoding}; leave that setting out"
                 )
             self._discard(len(self._buffer))
-            self._opening = b""
             return True
         self.needs_more_data = codecs.BOM_UTF8.startswith(self._buffer) and not self._stream.at_eof
         return not self.needs_more_data
@@ -277,7 +273,6 @@ class RecordReader:
 
     def _discard(self, count: int) -> None:
         """Remove the first `count` bytes from the buffer."""
-        self._opening += self._buffer[: min(count, _OPENING_BYTES - len(self._opening))]
         self._buffer = self._buffer[count:]
         self.offset += count
 

@@ -55,10 +55,6 @@ class Decoder(ABC):
         """Return what reads the record at an index in `rows`, at least its values of these names, like `names`."""
         return lambda at: self.names(batch, int(rows[at]))
 
-    def guess(self, batch: Batch, roles: FieldRoles) -> str:
-        """Say which other line might be the header; nothing if none does."""
-        return ""
-
     def require_targets(self, batch: Batch, roles: FieldRoles) -> None:
         """Raise `SourceError` if a header lacks a target, with advice."""
         header = self.header(batch)
@@ -67,7 +63,7 @@ class Decoder(ABC):
             if header is not None and target not in header:
                 raise SourceError(
                     f"{batch.origin} has no column {target!r}, which is the target in the settings; its columns are "
-                    f"{some_of(named)}{self.guess(batch, roles) or _hint(named)}"
+                    f"{some_of(named)}{_hint(named)}"
                 )
 
     def decode(self, batch: Batch, roles: FieldRoles, names: NewNames = NO_OTHERS) -> DecodedBatch:
@@ -124,7 +120,7 @@ def _hint(header: Sequence[str]) -> str:
     numbers = [name for name in header if NUMBER.fullmatch(name.replace(",", "."))]
     if len(numbers) == len(header) or not all(map(str.isdecimal, numbers)):  # years, such as 2024, may be columns
         return '; it looks like a record, not a header: name the columns by source.header, such as ["a", "b", "y"]'
-    return ""
+    return "; lines before the header are left out by source.skip_lines"
 
 
 # -- Records as texts --------------------------------------------------------------------------------------------------
