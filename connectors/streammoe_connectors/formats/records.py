@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from streammoe.errors import SourceError
-from streammoe.ports import INDEX_NAMES, Batch, Location, Locations, Position, Unreadable
+from streammoe.ports import INDEX_NAMES, Batch, Location, Locations, Unreadable
 from streammoe.text import counted, cut, shown
 from streammoe.types import BoolArray, IntArray
 from streammoe_connectors.formats.events import events_of, numbered, packed
@@ -38,6 +38,11 @@ class Stream(Protocol):
     @property
     def at_eof(self) -> bool:
         """Whether the end has been reached; possibly known only after a read that returned nothing."""
+        ...
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes read so far, before they were decompressed."""
         ...
 
     def read(self, count: int) -> bytes:
@@ -98,8 +103,6 @@ class RecordReader:
         """Whether the stream has ended and all of it was returned."""
         self.needs_more_data = False
         """Whether the stream has to grow before the next record; valid after `next` returned nothing."""
-        self.had_no_records = False
-        """Whether the stream has ended without a single record."""
         self._stream = stream
         self._name = name
         self._format = format
@@ -128,13 +131,12 @@ class RecordReader:
         self._has_records |= batch is not None and len(batch) > 0
         if not self.exhausted or self._has_records:
             return batch
-        self.had_no_records = True
         what = "not even a header" if self._format == "csv" and self._columns is None else "no record"
         n = self._settings.skip_lines
         after = f" after the {counted(n, 'line')} that source.skip_lines leaves out" if n else ""
         _LOGGER.warning("%s is empty: it holds %s%s", self._name, what, after)
         if batch is None and self._columns is not None:
-            return empty_batch(self._name, {}, 0, self._format, self._columns)
+            return Batch(b"", np.empty(0, np.int64), self._format, self._columns, self._name, (), {})
         return batch
 
     def _next(self) -> Batch | None:
@@ -179,6 +181,11 @@ class RecordReader:
             decimal=self._settings.decimal,
         )
         return batch if too_long else _with_events(batch, self._settings)
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes on disk read so far."""
+        return self._stream.raw_bytes
 
     def close(self) -> None:
         """Close the stream."""
@@ -306,13 +313,6 @@ class RecordReader:
                 self.needs_more_data = not ends.size and not at_eof
                 return ends
             n_wanted = min(2 * n_wanted, max(n_wanted, self._limit))
-
-
-def empty_batch(
-    origin: str, end: Position, skipped: int, format: str = "jsonl", columns: tuple[str, ...] | None = None
-) -> Batch:
-    """Return a batch without records, for blank lines at the very end or a header without records."""
-    return Batch(b"", np.empty(0, np.int64), format, columns, origin, (), end, skipped)
 
 
 def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment: bytes = b"") -> IntArray:

@@ -92,7 +92,7 @@ def test_records_are_those_of_the_finished_file_wherever_a_writer_pauses_and_a_r
                 found.append(batch)
     log.rename(folder / "log.1")
     log.write_bytes(skipped + b"y,x\n9,9\n")  # only now is the last line of the first one complete
-    while not found or found[-1].location(0)["rotation"] == 0:
+    while not any(place["rotation"] for place, *_ in placed(found)):
         found += take(followed, 1)
     followed.close()
     seen = [(place["offset"], *rest) for place, *rest in placed(found) if place["rotation"] == 0]
@@ -300,7 +300,7 @@ def test_what_was_lost_is_an_error_or_left_behind(opened, log, damage, running, 
 # --- what cannot be seen for a while --------------------------------------------------------------------------------
 
 
-def no_descriptor(*arguments):
+def no_descriptor(*arguments, **options):
     raise OSError(errno.EMFILE, "Too many open files")
 
 

@@ -242,7 +242,7 @@ def test_a_file_that_no_longer_holds_the_position_is_an_error(halfway, tmp_path,
     else:
         path.write_bytes(b"x\n" + b"7\n" * 20_000)
     with pytest.raises(SourceError):
-        source(tmp_path / "*.csv").seek(halfway)
+        read(tmp_path / "*.csv", halfway)
 
 
 def test_a_finished_file_that_was_replaced_is_not_passed_over(write):
