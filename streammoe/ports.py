@@ -125,7 +125,7 @@ class Batch:
     end: Position
     """Where reading resumes once every record of this batch has been processed."""
     skipped: int = 0
-    """Blank lines in the block, comments and other records without content, which are counted and otherwise ignored."""
+    """Blank lines in the block and other records without content, which are counted and otherwise ignored."""
     too_long: bool = False
     """Whether this is a single record longer than allowed, of which only the beginning is here."""
     table: Any = None

@@ -69,7 +69,7 @@ class RecordReader:
     """A reader of batches of whole records from a stream.
 
     A csv stream begins with a header that names the columns, unless their names are given; a name that is blank stands
-    for a column without one. A byte order mark at the beginning is skipped. Lines of only white space, comments and
+    for a column without one. A byte order mark at the beginning is skipped. Lines of only white space and
     repetitions of the header are not records; they are counted in `Batch.skipped`. Batches are in UTF-8, whatever the
     encoding of the stream.
 
@@ -111,7 +111,6 @@ class RecordReader:
         self._settings = settings
         self._limit = settings.max_record_bytes
         self._columns = tuple(settings.header) if format == "csv" and settings.header is not True else None
-        self._comment = (settings.comment or "").encode(settings.encoding)
         self._header = b""  # without its line end
         self._buffer = b""  # from `offset` on
         self._lines_to_skip = settings.skip_lines  # or the rest of a record that was too long
@@ -165,7 +164,7 @@ class RecordReader:
         block, ends, starts, blank = (
             (chunk[:stop], ends, np.zeros(1, np.int64), 0)
             if too_long
-            else _without_blank_lines(chunk, ends, self._comment, self._header)
+            else _without_blank_lines(chunk, ends, self._header)
         )
         batch = Batch(
             block=block,
@@ -229,7 +228,7 @@ class RecordReader:
         return not self._lines_to_skip
 
     def _read_header(self) -> bool:
-        """Read the header; blank lines and comments may precede it."""
+        """Read the header; blank lines may precede it."""
         if self._format != "csv" or self._columns is not None:
             return True
         ends = self._read_record_ends()
@@ -237,7 +236,7 @@ class RecordReader:
             if self._stream.at_eof:
                 self.exhausted = True
             return False
-        content = _have_content(self._buffer, ends, self._comment, b"")
+        content = _have_content(self._buffer, ends, b"")
         if not content.any():
             self._discard(int(ends[-1]))
             return False
@@ -306,7 +305,7 @@ class RecordReader:
                 failure = error
             at_eof = self._stream.at_eof and failure is None
             quoted = self._format == "csv"
-            ends = record_ends(self._buffer, self._limit, quoted=quoted, at_eof=at_eof, comment=self._comment)
+            ends = record_ends(self._buffer, self._limit, quoted=quoted, at_eof=at_eof)
             if failure is not None and not ends.size:
                 raise failure
             if ends.size or at_eof or len(self._buffer) <= n_wanted:
@@ -315,7 +314,7 @@ class RecordReader:
             n_wanted = min(2 * n_wanted, max(n_wanted, self._limit))
 
 
-def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment: bytes = b"") -> IntArray:
+def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool) -> IntArray:
     """Find the ends of the complete records in `chunk`.
 
     Args:
@@ -324,7 +323,6 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment
             record. One without a line end within this length is the last that is found.
         quoted: whether a line end inside quotes is part of the record.
         at_eof: whether the stream ends with this chunk, which then ends a line.
-        comment: if given, a line outside quotes that begins with it is a record of its own, whatever quotes it holds.
     """
     octets = np.frombuffer(chunk, np.uint8)
     lines: IntArray = np.flatnonzero(octets == _LF) + 1
@@ -333,13 +331,11 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment
     quotes = np.flatnonzero(octets == ord('"')) if quoted and b'"' in chunk else np.empty(0, np.int64)
     regular: IntArray = lines[np.searchsorted(quotes, lines) % 2 == 0]
     rest = len(chunk) - (int(regular[-1]) if regular.size else 0)
-    is_short = np.diff(regular, prepend=0).max(initial=0) <= limit and rest <= (0 if at_eof else limit)
-    if is_short and not (comment and quotes.size):
+    if np.diff(regular, prepend=0).max(initial=0) <= limit and rest <= (0 if at_eof else limit):
         return regular
     ends, start, size, match = [], 0, len(chunk), (_QUOTED if quotes.size else _LINE).match
     while start < size:
-        is_line = comment and chunk.startswith(comment, start)
-        found = (_LINE.match if is_line else match)(chunk, start, start + limit)
+        found = match(chunk, start, start + limit)
         end = found.end() if found else start
         if end == start or (chunk[end - 1] != _LF and not (at_eof and end == size)):
             if size - start <= limit and not at_eof:
@@ -360,28 +356,25 @@ def csv_lines(value: bytes) -> list[bytes]:
     return [line for line in found if line.strip()] or [value]
 
 
-def _have_content(chunk: bytes, ends: IntArray, comment: bytes, header: bytes) -> BoolArray:
-    """Return which records, one after the other in `chunk`, are not blank, comments or the header once more."""
+def _have_content(chunk: bytes, ends: IntArray, header: bytes) -> BoolArray:
+    """Return which records, one after the other in `chunk`, are not blank or the header once more."""
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
     first = np.frombuffer(chunk, np.uint8)[starts]
     doubtful = first <= ord(" ")
-    for mark in filter(None, (comment, header)):
-        doubtful |= first == mark[0]
+    if header:
+        doubtful |= first == header[0]
     kept = np.ones(len(ends), np.bool_)
     for i in np.flatnonzero(doubtful).tolist():
         record = chunk[starts[i] : ends[i]]
-        is_comment = bool(comment) and record.startswith(comment)
-        kept[i] = not (record.isspace() or is_comment or (header and record.rstrip(b"\r\n") == header))
+        kept[i] = not (record.isspace() or (header and record.rstrip(b"\r\n") == header))
     return kept
 
 
-def _without_blank_lines(
-    chunk: bytes, ends: IntArray, comment: bytes, header: bytes
-) -> tuple[bytes, IntArray, IntArray, int]:
+def _without_blank_lines(chunk: bytes, ends: IntArray, header: bytes) -> tuple[bytes, IntArray, IntArray, int]:
     """Return the block of records with content, their ends, their starts in `chunk`, and how many others there were."""
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if ends.size else ends
     stop = int(ends[-1]) if ends.size else 0
-    keep = _have_content(chunk, ends, comment, header)
+    keep = _have_content(chunk, ends, header)
     if keep.all():
         return chunk[:stop], ends, starts, 0
     lengths = ends - starts
@@ -422,7 +415,7 @@ def _column_names(path: str, header: bytes, settings: TextSettings) -> tuple[str
     """
     advice = (
         "the first line of a csv file must name its columns, with distinct names; others before it are left out by "
-        "source.skip_lines or source.comment"
+        "source.skip_lines"
     )
     try:
         rows = io.StringIO(header.rstrip(b"\r\n").decode(settings.encoding), newline="")

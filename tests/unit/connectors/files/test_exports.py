@@ -31,9 +31,7 @@ EXPORTS = {
     "Windows": (PLAIN.replace("\n", "\r\n").replace("#c\r", "#c"), {}),
     "a byte order mark and a preamble": ("\ufeff" + with_lines('of "me', "", "1,2"), {"skip_lines": 3}),
     "a preamble without end": (with_lines("z" * 9000), {"skip_lines": 1}),
-    "comments": (with_lines("# it's \"so", _1=["#", "# a,b,c"], _4=['#"'], _5=["# end"]), {"comment": "#"}),
-    "a mark of two characters": (with_lines("//x", _2=['//"']), {"comment": "//"}),
-    "all at once": ("\ufeff" + with_lines("by me", "", "# now", _2=["", "#"]), {"skip_lines": 1, "comment": "#"}),
+    "all at once": ("\ufeff" + with_lines("by me", "", _2=[""]), {"skip_lines": 1}),
     "concatenated": (with_lines(_2=["x,c,y", "x,c,y\r"]), {}),
     "blanks around names": (PLAIN.replace("x,c,y", ' x, "c",y '), {}),
     "trailing separators": (PLAIN.replace("y\n", "y,,\n").replace("2\n", "2,, \n").replace("5\n", "5,,\n"), {}),
@@ -107,20 +105,6 @@ def test_columns_of_numbers_alone_are_judged_in_the_same_way(write):
         done = decoder("csv").decode(batch, roles)
         assert ([each.index for each in done.rejected], done.Y[:, 0].tolist()) == (rejected, y), content
     assert rows(read(write("a.csv", b"x,c,y\n5\n6\n")))[0] == []
-
-
-def test_a_comment_behind_a_quote_that_is_never_closed_is_one(write):
-    content = b'x,y\n1,"2\n' + b"3,4\n" * 5 + b'# it"s\n"5\n",6\n7,8\n'
-    for block_bytes in (1, 20, 4096):
-        batches = read(write("a.csv", content), comment="#", block_bytes=block_bytes, max_record_bytes=12)
-        assert records(batches) == [b'1,"2', *[b"3,4"] * 5, b'"5\n",6', b"7,8"]
-
-
-def test_thousands_of_records_that_are_too_long_are_cut_among_comments(write):
-    path = write("a.csv", b"x\n" + b"1" * 30_000 + b'\n#"\n2\n' + b'"\n' * 9 + b"3\n#\n" * 5)
-    batches = read(path, comment="#", max_record_bytes=10)
-    assert records(batches)[1:2] == [b"2"]
-    assert records(batches)[-5:] == [b"3"] * 5
 
 
 def test_a_header_that_is_none_is_an_error_with_advice(write):
