@@ -152,8 +152,6 @@ class Batch:
     lags: Mapping[int, FloatArray] = field(default_factory=dict)
     """The lags that events were predicted with earlier, by index, where a model has such features and targets come
     late; in the order of their names, infinite where one was missing."""
-    caveat: str = ""
-    """Why the source cannot vouch for the content yet; part of the message if too many records are rejected."""
 
     def __len__(self) -> int:
         return len(self.ends) if self.table is None else int(self.table.num_rows)

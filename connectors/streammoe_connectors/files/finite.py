@@ -10,7 +10,7 @@ from pathlib import Path
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Location, Position
 from streammoe.text import counted
-from streammoe_connectors.files.gzipped import UNVERIFIED, GzipStream
+from streammoe_connectors.files.gzipped import GzipStream
 from streammoe_connectors.files.listing import (
     PARQUET,
     RESTORE_ADVICE,
@@ -48,7 +48,6 @@ class FiniteFiles:
         self._files: list[File] = []
         self._index = 0
         self._reader: RecordReader | ParquetReader | None = None
-        self._caveat = ""  # until the end of the current file
         self._finished_bytes = 0
         self._total_bytes = 0
 
@@ -160,7 +159,7 @@ class FiniteFiles:
         if batch is None:
             return None
         end = {"kind": "file", "files": list(self._files)}
-        return replace(batch, end=end, caveat="" if reader.exhausted else self._caveat)
+        return replace(batch, end=end)
 
     def _open(self) -> RecordReader | ParquetReader:
         """Open the current file."""
@@ -169,7 +168,6 @@ class FiniteFiles:
         opened = open_file(path, known=file)
         try:
             kind = kind_of(path, settings.format, opened.head)
-            self._caveat = f"{path} may be damaged: {UNVERIFIED}" if kind.gzipped else ""
             if kind.format == PARQUET:
                 rows = settings.block_rows
                 self._reader = ParquetReader(opened.raw, path=path, size=opened.size, block_rows=rows, start=start)

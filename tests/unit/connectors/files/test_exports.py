@@ -13,7 +13,7 @@ from streammoe.pipeline.decoders import decoder
 from streammoe_connectors.formats.texts import LIKE_ASCII
 from streammoe_connectors.stdin import StdinSource
 from tests.batches import roles_of
-from tests.unit.connectors.reading import drain, read, records, source, through_json
+from tests.unit.connectors.reading import drain, read, records, source
 
 ROWS = [(1.5, "red", 2.0), (None, 'a "b", #c\n#d', 3.0), (4.0, "größe", 5.0)]
 PLAIN = 'x,c,y\n1.5,red,2\n,"a ""b"", #c\n#d",3\n4,größe,5\n'
@@ -57,7 +57,7 @@ def rows(batches):
 
 @pytest.mark.parametrize(
     ("way", "name"),
-    [("resumed", name) for name in EXPORTS]
+    [("in pieces", name) for name in EXPORTS]
     + [(way, name) for way in ("file", "gzip", "glob", "follow", "stdin") for name in ("all at once", "concatenated")],
 )
 def test_an_export_holds_the_rows_of_its_plain_twin_however_it_is_read(name, way, write, tmp_path):
@@ -88,9 +88,6 @@ def test_an_export_holds_the_rows_of_its_plain_twin_however_it_is_read(name, way
         return
     batches = read(path, **sizes, **settings)
     assert rows(batches) == (expected, [])
-    if way == "resumed":
-        for n, batch in enumerate(batches, 1):
-            assert records(read(path, through_json(batch.end), **sizes, **settings)) == records(batches[n:])
 
 
 def test_columns_of_numbers_alone_are_judged_in_the_same_way(write):

@@ -100,17 +100,6 @@ def test_records_are_those_of_the_finished_file_wherever_a_writer_pauses_and_a_r
     assert sum(batch.skipped for batch in found) == sum(batch.skipped for batch in whole)
 
 
-def test_new_files_are_waited_for_and_read_after_the_known_ones(write, opened, tmp_path):
-    followed = opened(tmp_path / "*.csv")
-    write("b.csv", b"x\n1\n")
-    assert taken(followed, 1) == [b"1"]
-    write("c.csv", b"x\n3\n")
-    write("a.csv", b"x\n2\n")
-    assert taken(followed, 2) == [b"2", b"3"]
-    append(tmp_path / "b.csv", b"4\n")
-    assert taken(followed, 1) == [b"4"]
-
-
 def test_no_file_waits_for_another_one_that_never_pauses(write, opened, tmp_path):
     busy = write("a.jsonl", b"1\n" * 3000)
     write("b.jsonl", b"2\n")
