@@ -77,7 +77,7 @@ class RetryPolicy:
         self._failing_since = None
 
 
-_NOT_LEARNED = (*ASIDE, "scores.", "guard.", "labels.places", "labels.keys", "labels.headers", "labels.refused")
+_NOT_LEARNED = (*ASIDE, "scores.", "guard.", "labels.origins", "labels.refused")
 """Beginnings of the names of arrays that do not influence learning."""
 
 

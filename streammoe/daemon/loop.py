@@ -198,7 +198,7 @@ class Daemon:
         self._outputs.write(processed.letters)
         self._notices.report(batch, processed)
         with self._letters_kept():
-            state.bad_records.judge(processed.bad, processed.latest_rejection, batch.caveat)
+            state.bad_records.judge(processed.bad, processed.latest_rejection)
         state.count(batch, processed)
         self.checkpoints.add(len(batch) + batch.skipped)
         self._processed += len(batch)

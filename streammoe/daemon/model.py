@@ -69,7 +69,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
             one = np.ones((1, 1, 1))
             mixture_intervals(one[0], one, one, 0.9, Gaussian())
         record = Batch(b'{"y": 0}', np.array([8]), "jsonl", None, "", [{}], {})
-        decoder(record.format).decode(record, FieldRoles((), ("y",)))
+        decoder(record.format).decode(record, FieldRoles({}, Schema(("y",))))
     finally:
         logger.disabled = was_disabled
     if spent := compile_seconds() - before:

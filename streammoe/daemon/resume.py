@@ -184,7 +184,7 @@ def check_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
 def is_blank(checkpoint: Checkpoint) -> bool:
     """Return whether nothing had been read when a checkpoint was written; its settings then need not be kept."""
     # Features that wait for their label have no outcome yet.
-    waiting = len(checkpoint.arrays.get("labels.ends", ()))
+    waiting = len(checkpoint.arrays.get("labels.refused", ()))
     counted = any(checkpoint.metadata["counters"]["outcomes"].values())
     return checkpoint.metadata["n"] == 0 and not counted and not waiting
 

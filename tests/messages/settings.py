@@ -41,7 +41,7 @@ _WRONG_FLAGS = (
     *("metrics.enabled=yes", "model.kind=tree", "model.averaging=all", "model.expert.df=1"),
     *("model.expert={ kind = 'laplace', df = 3 }", "model.warmup=-1", "source.kind=kafak"),
     *("source.format=xls", "source.header=[1, 2]", "predictions.kind=paper"),
-    *("source.encoding=utf-16", "source.encoding=latin-99", 'source.comment="'),
+    *("source.encoding=utf-16", "source.encoding=latin-99"),
     *("source.skip_lines=-1", "source.record=a..b"),
     # Columns
     *(f"schema.target={value}" for value in ("", "[]", "[1, 2]", "['y', 'y']")),

@@ -404,7 +404,7 @@ FAULTS = {
         Fault("unit-before-a-name", "(?:(?<![^\\W\\d_])| +) *)?", " *)?"),
         Fault("local-time-as-utc", "_in_utc(whole, notation) if _is_local(column.type) else whole", "whole"),
         Fault("csv-doubled-quote", "quoted.replace('\"\"', '\"')", "quoted"),
-        Fault("csv-fast-odd-quotes", "_among(after, b'\\r\\n\"' + mark)", "_among(after, b'\\r\\n\" ' + mark)"),
+        Fault("csv-fast-odd-quotes", "is_odd[list(b'\\r\\n\"' +", "is_odd[list(b'\\r\\n\" ' +"),
         Fault(
             "json-first-of-two-keys",
             "JSONDecoder(parse_int",
@@ -427,7 +427,7 @@ FAULTS = {
             "missing.any(axis=1) & ~missing.all(axis=1)",
             "missing.any(axis=1) & missing.all(axis=1)",
         ),
-        Fault("column-of-unlearned-record", "return not without", "return True"),
+        Fault("column-of-unlearned-record", "weight is None or bool(numbers[-1] != 0.0)", "weight != 0"),
         Fault(
             "csv-fast-nan", "is_sound = np.isfinite(values).sum() == len(values) - texts.null_count", "is_sound = True"
         ),
@@ -520,7 +520,11 @@ FAULTS = {
         Fault("reload-takes-anything", "if name not in free]", "if name not in changed]"),
     ],
     "files": [
-        Fault("fingerprint-not-compared", 'return digest(head) == file["head_sha256"]', "return bool(digest(head))"),
+        Fault(
+            "fingerprint-not-compared",
+            'return digest(head[: file["head_bytes"]]) == file["head_sha256"]',
+            "return bool(head)",
+        ),
         Fault(
             "quoted-line-end-ends-record",
             "regular: IntArray = lines[np.searchsorted(quotes, lines) % 2 == 0]",
@@ -537,7 +541,7 @@ FAULTS = {
             'self._lines_to_skip = int(not self._buffer.startswith(b"\\n"))',
             "self._lines_to_skip = 0",
         ),
-        Fault("renamed-file-read-again", 'and _is_gone(file["path"]):', 'and not file["path"]:'),
+        Fault("renamed-file-read-again", 'and _is_gone(file["path"])', 'and not file["path"]'),
         Fault("rotated-file-lost", "for name in (path, *_siblings(path)) if", "for name in (path,) if"),
         Fault("successor-without-data", 'self.file["inode"] and status.st_size:', 'self.file["inode"]:'),
         Fault(

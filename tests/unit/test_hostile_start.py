@@ -9,7 +9,7 @@ import pytest
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.errors import CheckpointError, SourceError
 from streammoe.persistence import CheckpointStore, encode
-from tests.fuzz.victims import victims
+from tests.victims import victims
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +98,14 @@ METADATA = [
     holding("encoder.columns", text(b'["p", 3]')),
 ]
 LABELS = [
-    holding("labels.ends", np.array([5, 3])),
-    lambda arrays, metadata: arrays["labels.ends"].__setitem__(-1, 10**6),
+    *(holding("labels.waiting", text(found)) for found in (b"", b"\x90", b"[" * 10_000)),
+    lambda arrays, metadata: arrays["labels.waiting"].fill(ord("x")),
     without("labels.refused"),
     holding("labels.clock", np.array([-1, -1])),
-    holding("labels.places", text(b"[1]")),
-    holding("labels.keys", text(b"{}")),
-    *(holding("labels.headers", text(headers)) for headers in (b"[]", b"{}", b"[" * 10_000)),
-    lambda arrays, metadata: arrays["labels.records"].fill(ord("x")),
+    *(
+        holding("labels.origins", text(found))
+        for found in (b"", b"\x90", b"\x91\x93\xc4\x01[\xc0\x90", b"\x91" * 10_000)
+    ),
 ]
 POSITIONS = [
     *(setting("positions", value=[position]) for position in ({"kind": "kafka"}, {"kind": "file", "files": ["a.csv"]})),

@@ -18,8 +18,8 @@ from streammoe.columns.values import LocalTime, category, kind_of, number, secon
 from streammoe.commands import main
 from streammoe.errors import InvalidEvent
 from streammoe.notation import Notation, Notations
-from streammoe.pipeline.decoders import FieldRoles, decoder
-from tests.batches import batch_of
+from streammoe.pipeline.decoders import decoder
+from tests.batches import batch_of, roles_of
 
 N = 120
 RNG = np.random.default_rng(8)
@@ -287,19 +287,21 @@ def test_local_times_are_read_alike_as_text_and_as_typed_columns():
 def test_classes_named_like_markers_stay_classes():
     batch = batch_of([{"a": 1.0, "y": "NA"}, {"a": None, "y": "None"}, {"a": "NA", "y": ""}], "csv")
     for missing, labels in (({}, ["NA", "None", None]), ({"y": ("NA",)}, [None, "None", None])):
-        found = decoder("csv").decode(batch, FieldRoles(("a",), label="y", notations=Notations(missing=missing)))
+        found = decoder("csv").decode(batch, roles_of(("a",), label="y", notations=Notations(missing=missing)))
         assert found.labels == labels
         assert np.isnan(found.X[:, 0]).tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl", "arrow"])
 def test_what_is_missing_in_one_column_is_not_in_another_on_any_path(format):
-    roles = FieldRoles(("a", "b"), ("y",), weight="w", notations=Notations(missing={"a": (-200, "off"), "y": (-1,)}))
+    notations = Notations(missing={"a": (-200, "off"), "y": (-1,)})
+    roles = roles_of(("a", "b"), ("y",), weight="w", notations=notations)
     plain = [{"a": -200.0, "b": -200.0, "y": 1.0, "w": 1.0}, {"a": 1.5, "b": -1.0, "y": -1.0, "w": 2.0}]
     found = decoder(format).decode(batch_of(plain, format), roles)
     np.testing.assert_array_equal(found.X, [[math.nan, -200.0], [1.5, -1.0]])
     np.testing.assert_array_equal(found.Y, [[1.0], [math.nan]])
     for name, n in (("a", 1), ("b", 0)):
         odd = batch_of([{**plain[0], "a": "1.5", "b": "2.5", name: "off"}], format)
-        given = roles._replace(notations=replace(roles.notations, thousands=","))  # so that JSON has numbers in quotes
+        # So that JSON has numbers in quotes.
+        given = roles._replace(schema=roles.schema._replace(notations=replace(notations, thousands=",")))
         assert len(decoder(format).decode(odd, given).rows) == n

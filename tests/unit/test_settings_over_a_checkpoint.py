@@ -19,7 +19,7 @@ EVENTS = 60
 
 FLAGS = """
 source.path=data*.csv source.format=csv source.block_bytes=8192 source.block_rows=100 source.max_record_bytes=5000
-source.delimiter=; source.header=["a","b","y"] source.skip_lines=1 source.comment=# source.encoding=cp1252
+source.delimiter=; source.header=["a","b","y"] source.skip_lines=1 source.encoding=cp1252
 source.follow=true source.on_truncate=restart
 schema.target=a schema.features=["a"] schema.ignore=["a"] schema.weight=a schema.categorical=["a"]
 schema.timestamps=["a"] schema.numeric=["a"] schema.late_columns=true schema.max_columns=7

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.pipeline.decoders import FieldRoles, decoder
+from streammoe.pipeline.decoders import decoder
 from streammoe_connectors.kafka.contract import RECORD
 from streammoe_connectors.kafka.settings import ValueSettings
 from streammoe_connectors.kafka.values import Values
+from tests.batches import roles_of
 
 
 class Row(NamedTuple):
@@ -50,7 +51,7 @@ def outcomes(values, records, wanted):
 
 def numbers(values, records, *fields, **wanted):
     """Each record's features, or the reason for which it is rejected."""
-    found = outcomes(values, records, FieldRoles(fields, ("y",), **wanted))
+    found = outcomes(values, records, roles_of(fields, ("y",), **wanted))
     each = [found[i] for i in range(len(found))]
     return [reason if isinstance(reason, str) else np.frombuffer(reason[0]).tolist() for reason in each]
 

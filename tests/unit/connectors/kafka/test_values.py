@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from streammoe.errors import ConfigError
 from streammoe.notation import Notations, tidied
-from streammoe.pipeline.decoders import FieldRoles, decoder
+from streammoe.pipeline.decoders import decoder
+from tests.batches import roles_of
 from tests.unit.connectors.kafka_records import batch_of, numbers, only, outcomes, record, values_of
 
-WITH_TEXTS = FieldRoles(("x", "key", "city"), ("y",), categorical=frozenset({"key", "city"}))
+WITH_TEXTS = roles_of(("x", "key", "city"), ("y",), categorical=frozenset({"key", "city"}))
 GOOD = b'{"x":1,"y":2}'
 
 
@@ -95,8 +96,8 @@ def test_fields_in_csv_come_back_as_they_were(text, timestamp):
     assert batch_of(values, record(b"1,2")).block == b",,,1,2\n"
     given = record(b"1,2", key=text.encode(), timestamp=timestamp, headers=[("city", text.encode())])
     batch = batch_of(values, given, given)
-    wanted = FieldRoles(("key", "when", "city", "x"), ("y",), categorical=frozenset({"key", "city"}))
-    wanted = wanted._replace(notations=Notations(missing={"*": (), "key": (), "city": ()}))
+    missing = Notations(missing={"*": (), "key": (), "city": ()})
+    wanted = roles_of(("key", "when", "city", "x"), ("y",), categorical=("key", "city"), notations=missing)
     decoded = decoder("csv").decode(batch, wanted)
     assert decoded.rejected == []
     held = text if tidied(text) else None
