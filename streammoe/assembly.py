@@ -116,14 +116,13 @@ def open_daemon(
         metrics, server = Metrics(health), None
         if settings.metrics.enabled:
             server = stack.enter_context(closing(MetricsServer(settings.metrics, health)))
-            server.show(metrics.at_the_start)
         writer = _prediction_writer(settings, health)
         sink = None if writer is None else stack.enter_context(closing(writer.sink))
         found = None if fresh else _checkpoint(settings, store, from_model)
         recovered = None if sink is None or not sink.transactional else _recovered(sink, found, health)
         found = found and latest_visible_checkpoint(store, found, recovered, may_repeat=repeat_predictions)
-        restart = RestartPlan() if sink is None else plan_restart(sink, None if found is None else found[1].metadata)
-        restart = restart._replace(must_save_model=from_model is not None)
+        restart = RestartPlan() if sink is None else plan_restart(sink, found and found[1].metadata)
+        restart = restart._replace(must_save=restart.must_save or from_model is not None)
         restart = restart._replace(begin=store.set_aside) if fresh else restart
         state = resumed(settings, found, writer, store, from_model)
         observer: Observer | None = extension("observer")(settings, metrics) if settings.global_.path else None
@@ -139,7 +138,7 @@ def open_daemon(
             source, state, outputs, checkpoints, metrics, reload=reload, observer=observer, on_batch=on_batch
         )
         if server is not None:
-            server.show(metrics.registry)
+            server.metrics = metrics.registry
         yield DaemonHandle(daemon, None if server is None else server.url)
 
 

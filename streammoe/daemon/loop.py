@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from streammoe.daemon.checkpointer import learned_digest
-from streammoe.daemon.checkpoints import Checkpoints
+from streammoe.daemon.checkpoints import Checkpoints, learned_digest
 from streammoe.daemon.guards import Jump
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.notices import Notices
@@ -112,12 +111,12 @@ class Daemon:
             ModelJumped: see `LossGuard`; the newest checkpoint is one from before the jump.
         """
         started = time.monotonic()
+        self.checkpoints.stop = stop
         try:
             self._on_batch(self.source.progress())
             if self._begin(stop):
                 self._learn(stop)
         finally:
-            self.checkpoints.close()
             if self.observer is not None:
                 self.observer.close()
         self._health.ready = False
@@ -130,12 +129,9 @@ class Daemon:
             settings: all settings; those that may not change are the same as before.
             affects_events: whether the change affects the outcome of events or what is written about them. Earlier
                 events are then saved first, so that they are not processed again by other rules after a crash.
-
-        Raises:
-            RetriableCheckpointError: they cannot be saved at present; nothing was changed.
         """
         if affects_events:
-            self.checkpoints.secure()
+            self.checkpoints.save_rest()
         self.checkpoints.apply(settings.checkpoint)
         self.state.apply(settings)
 
@@ -160,23 +156,20 @@ class Daemon:
             while not stop.requested and not self.source.finished:
                 if self._reload is not None and self._reload.requested:
                     self.metrics.count_reload(self._reload.apply(self.reconfigure))
-                if self.checkpoints.must_wait:
-                    self.checkpoints.pause()
-                else:
-                    with cancellable(lambda: stop.requested):
-                        batch = self.source.poll(POLL_SECONDS)
-                        self._health.beat()
-                        if batch is not None:
-                            self._process(batch)
-                        else:
-                            self.checkpoints.save_move()
+                with cancellable(lambda: stop.requested):
+                    batch = self.source.poll(POLL_SECONDS)
+                    self._health.beat()
+                    if batch is not None:
+                        self._process(batch)
+                    else:
+                        self.checkpoints.save_move()
                 if self.observer is not None:
                     self.observer.after_batch(self.state.pipeline)
                 self.checkpoints.save_if_due()
         except FitCancelled:
             gave_up = True
         except SourceError:
-            self.checkpoints.save_rest(stop)
+            self.checkpoints.save_rest()
             raise
         if gave_up:
             LOGGER.info(
@@ -185,10 +178,9 @@ class Daemon:
             )
         elif stop.requested:
             LOGGER.info("stop requested; saving what was learned")
-        self.checkpoints.finish()
         if self.source.finished:
             self._judge_end(stop)
-        self.checkpoints.end(stop, gave_up=gave_up)
+        self.checkpoints.end(gave_up=gave_up)
 
     def _process(self, batch: Batch) -> None:
         """Learn a batch, and judge and count what became of its records."""

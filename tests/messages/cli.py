@@ -126,7 +126,7 @@ _WRONG = {
     ),
     "run config.toml --set metrics.enabled=true --set metrics.port=0 --set": (
         *(f"metrics.tls_certfile={name} --set metrics.tls_keyfile={name}" for name in ("missing.pem", "data.csv")),
-        *(f"metrics.bearer_token.file={name}" for name in ("missing", "file")),
+        *(f"metrics.username=u --set metrics.password.file={name}" for name in ("missing", "file")),
     ),
     "evaluate": (
         *(f"{path} --target y" for path in ("empty.csv", "header.csv", "-")),

@@ -16,7 +16,7 @@ CHECKPOINT = [
     *("taken", "sinks synced", "begun", "half written", "written", "synced", "renamed", "folder synced"),
     *("pruning", "pruned", "saved", "committing", "committed"),
 ]
-"""Points of a checkpoint, in their order; ``taken`` is in the thread that learns, while the other one saves."""
+"""Points of a checkpoint, in their order."""
 STARTING = ["importing", "settings", "locked", "loading", "compiling", "seeking"]
 """Points before there is anything to save."""
 RUNNING = ["preparing", "reading", "fitting", "learning", "closing"]
@@ -74,7 +74,7 @@ class Trigger:
 
     def put_points_of_checkpoints(self):
         from streammoe import ports
-        from streammoe.daemon.checkpointer import CheckpointWriter
+        from streammoe.daemon.checkpoints import Checkpoints
         from streammoe.persistence import CheckpointStore, store
 
         saving, replace, fsync, prune = self.saving, store.replace, os.fsync, CheckpointStore._prune
@@ -113,7 +113,7 @@ class Trigger:
         store.replace, os.fsync, CheckpointStore._prune = replacing, flushing, pruning_of
         self.put(Path, "replace", after="renamed", when=is_saving)
         self.put(Path, "unlink", "pruning", "pruned", when=lambda: pruning)
-        self.put(CheckpointWriter, "begin", after="taken")
+        self.put(Checkpoints, "save", before="taken")
         self.put(CheckpointStore, "save", "sinks synced", "saved")
         self.put(ports.Source, "commit", "committing", "committed")
 

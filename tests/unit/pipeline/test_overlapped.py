@@ -31,10 +31,6 @@ class Slow(PredictionSink):
     def flush(self):
         self.called.append("flush")
 
-    def begin_flush(self):
-        self.called.append("begin_flush")
-        return lambda: self.called.append("flushed")
-
     def position(self):
         self.called.append("position")
         return {"kind": "slow"}
@@ -45,7 +41,6 @@ class Slow(PredictionSink):
 
 CALLS = {
     "flush": lambda sink: sink.flush(),
-    "begin_flush": lambda sink: sink.begin_flush(),
     "position": lambda sink: sink.position(),
     "close": lambda sink: sink.close(),
 }
@@ -107,7 +102,7 @@ def test_rows_are_those_of_the_sink_and_its_position_is_passed_on(tmp_path):
     for sink in sinks:
         for first in range(0, 20, 2):
             sink.write(rows_from(first, intervals=np.ones((2, 1, 2)).copy))
-        sink.begin_flush()()
+        sink.flush()
         position = sink.position()
         sink.write(rows_from(20))
         sink.flush()
