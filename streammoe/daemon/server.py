@@ -7,6 +7,7 @@ connections, the duration of each, the size of requests, and permitted host name
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import selectors
 import socket
@@ -16,7 +17,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from tornado.httpserver import HTTPServer
-from tornado.iostream import IOStream
+from tornado.iostream import IOStream, SSLIOStream
+from tornado.netutil import add_accept_handler
 from tornado.web import Application, HTTPError, RequestHandler
 
 from streammoe.daemon.access import Access, HostNames, tls_context
@@ -55,15 +57,17 @@ class MetricsServer:
         self.access = Access(settings)
         self.metrics: CollectorRegistry | None = None
         """What is served; counters only once they are restored, so that they do not appear to jump."""
-        tls = tls_context(settings)
+        self._tls = tls_context(settings)
+        self.connections: dict[IOStream, asyncio.TimerHandle] = {}
+        """Open ones, the oldest first, each with the timer that closes it."""
         self._listener = _listener(settings.host, settings.port)
         address, port = self._listener.getsockname()[:2]
         self.hosts = HostNames(address, settings.allowed_hosts)
-        self.access.warn_if_exposed(address, encrypted=tls is not None)
+        self.access.warn_if_exposed(address, encrypted=self._tls is not None)
         for name in ("tornado.access", "tornado.general"):  # they would log whatever untrusted clients send
             logging.getLogger(name).setLevel(logging.CRITICAL)
         paths: list[Any] = [("/(?:metrics)?", _Metrics), ("/healthz", _Alive), ("/readyz", _Ready)]
-        self.http = _BoundedServer(
+        self._http = HTTPServer(
             Application(
                 [(path, handler, {"server": self}) for path, handler in paths],
                 default_handler_class=_NotFound,
@@ -71,7 +75,6 @@ class MetricsServer:
                 compress_response=True,
             ),
             no_keep_alive=True,
-            ssl_options=tls,
             max_header_size=MAX_HEAD_BYTES,
             max_body_size=1,  # no request needs a body; 0 would mean Tornado's default
         )
@@ -84,7 +87,7 @@ class MetricsServer:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self.url = f"http{'s' if tls else ''}://{host}:{port}/metrics"
+        self.url = f"http{'s' if self._tls else ''}://{host}:{port}/metrics"
 
     def close(self) -> None:
         """Stop serving, and close all connections."""
@@ -92,32 +95,36 @@ class MetricsServer:
         self._thread.join()
 
     async def _listen(self) -> None:
-        self.http.add_socket(self._listener)
+        self._stop_listening = add_accept_handler(self._listener, self._accept)
 
     def _run(self) -> None:
         self._loop.run_forever()
-        self.http.stop()
-        self._loop.run_until_complete(self.http.close_all_connections())
+        self._stop_listening()
+        self._listener.close()
+        self._loop.run_until_complete(self._http.close_all_connections())
         self._loop.close()
 
+    def _accept(self, connection: socket.socket, address: Any) -> None:
+        # If the peer has disconnected, ssl raises, and leaves the socket to the garbage collector.
+        with contextlib.suppress(OSError):
+            stream = self._stream(connection)
+            self._track(stream)
+            self._http.handle_stream(stream, address)
 
-class _BoundedServer(HTTPServer):
-    """A server that cuts off slow clients, and the oldest ones if there are too many."""
+    def _stream(self, connection: socket.socket) -> IOStream:
+        if self._tls is None:
+            return IOStream(connection)
+        return SSLIOStream(self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False))
 
-    def initialize(self, *arguments: Any, **more: Any) -> None:
-        super().initialize(*arguments, **more)
-        self.streams: dict[IOStream, asyncio.TimerHandle] = {}
-        """Open connections, the oldest first, each with the timer that closes it."""
-
-    def handle_stream(self, stream: IOStream, address: Any) -> None:
-        for known in [known for known in self.streams if known.closed()]:
-            self.streams.pop(known).cancel()
-        if len(self.streams) >= MAX_CONNECTIONS:
-            oldest = next(iter(self.streams))
-            self.streams.pop(oldest).cancel()
+    def _track(self, stream: IOStream) -> None:
+        """Close a connection at its deadline, and the oldest one at once if there are too many."""
+        for known in [known for known in self.connections if known.closed()]:
+            self.connections.pop(known).cancel()
+        if len(self.connections) >= MAX_CONNECTIONS:
+            oldest = next(iter(self.connections))
+            self.connections.pop(oldest).cancel()
             oldest.close()
-        self.streams[stream] = asyncio.get_running_loop().call_later(MAX_REQUEST_SECONDS, stream.close)
-        super().handle_stream(stream, address)
+        self.connections[stream] = self._loop.call_later(MAX_REQUEST_SECONDS, stream.close)
 
 
 def _listener(host: str, port: int) -> socket.socket:

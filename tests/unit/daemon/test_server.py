@@ -316,7 +316,7 @@ def test_clients_that_vanish_leave_nothing_behind(serve, certificate, trusting, 
     for _ in range(2 * module.MAX_CONNECTIONS):
         assert ask(server, context=trusting if is_encrypted else None)[0] == 200
     wait_until(lambda: descriptors() <= used, "all are closed")
-    assert len(server.http.streams) <= module.MAX_CONNECTIONS
+    assert len(server.connections) <= module.MAX_CONNECTIONS
     assert caplog.records == []
 
 
@@ -335,7 +335,7 @@ def test_clients_that_are_slow_are_cut_off(serve, monkeypatch, certificate, regi
     def read_nothing(connection):
         connection.sendall(b"GET /metrics HTTP/1.1\r\n" + HOST + b"\r\n")
         received = len(connection.recv(1))
-        wait_until(lambda: all(stream.closed() for stream in plain.http.streams), "it is cut off")
+        wait_until(lambda: all(stream.closed() for stream in plain.connections), "it is cut off")
         while block := connection.recv(1 << 20):
             received += len(block)
         assert received < 20_000_000
