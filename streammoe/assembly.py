@@ -122,21 +122,17 @@ def open_daemon(
         recovered = None if sink is None or not sink.transactional else _recovered(sink, found, health)
         found = found and latest_visible_checkpoint(store, found, recovered, may_repeat=repeat_predictions)
         restart = RestartPlan() if sink is None else plan_restart(sink, found and found[1].metadata)
-        restart = restart._replace(must_save=restart.must_save or from_model is not None)
-        restart = restart._replace(begin=store.set_aside) if fresh else restart
+        must_save = restart.must_save or from_model is not None
+        restart = RestartPlan(store.set_aside if fresh else restart.begin, must_save)
         state = resumed(settings, found, writer, store, from_model)
         observer: Observer | None = extension("observer")(settings, metrics) if settings.global_.path else None
         letters = stack.enter_context(closing(_dead_letters(settings, health)))
         source = stack.enter_context(closing(open_source(settings)))
         source.seek(state.position)
         compile_kernels(settings)
-        outputs = Outputs(letters, sink, health.waits)
-        checkpoints = Checkpoints(
-            store, state, source, outputs, metrics, settings.checkpoint, found[0] if found else 0, restart
-        )
-        daemon = Daemon(
-            source, state, outputs, checkpoints, metrics, reload=reload, observer=observer, on_batch=on_batch
-        )
+        outputs, generation = Outputs(letters, sink, health.waits), found[0] if found else 0
+        checkpoints = Checkpoints(store, state, source, outputs, metrics, settings.checkpoint, generation, restart)
+        daemon = Daemon(source, state, outputs, checkpoints, metrics, reload, observer, on_batch)
         if server is not None:
             server.metrics = metrics.registry
         yield DaemonHandle(daemon, None if server is None else server.url)

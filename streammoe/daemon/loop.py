@@ -73,7 +73,6 @@ class Daemon:
         outputs: Outputs,
         checkpoints: Checkpoints,
         metrics: Metrics,
-        *,
         reload: Reload | None = None,
         observer: Observer | None = None,
         on_batch: ProgressListener | None = None,

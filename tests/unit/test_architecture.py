@@ -25,3 +25,16 @@ def test_nothing_large_is_imported_before_a_model_or_a_command_needs_it(program)
         [sys.executable, "-c", program, "--help"], cwd=ROOT, capture_output=True, check=True, text=True
     )
     assert not set(done.stdout.split()) & {"numpy", "scipy", "numba", "pandas", "pydantic", "river"}
+
+
+@pytest.mark.process
+def test_the_reader_takes_no_module_from_the_folder_that_it_runs_in(tmp_path):
+    for name in ("streammoe_connectors", "json", "streammoe"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("from pathlib import Path; Path('executed').touch()")
+    script = (
+        "from streammoe_connectors.kafka.process import Close, ReaderProcess; "
+        "process = ReaderProcess(Close()); process._process.wait(60)"
+    )
+    subprocess.run([sys.executable, "-P", "-c", script], cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    assert not (tmp_path / "executed").exists()

@@ -321,22 +321,13 @@ def delayed(n=300):
     return [json.dumps(record).encode() for _, record in sorted(due, key=lambda each: each[0])]
 
 
-PLAIN = [BAD, *GOOD[:200], b'{"a": 1e60, "y": 1}', b'{"a": 1}', *GOOD[200:600], BAD], {}
 LATE = settings.Labels(key="id", max_pending=60, expire_events=130)
-JOINED = (
-    delayed(),
-    {
-        "schema": Schema(("y",), ignore=("id",)),
-        "max_ratio": 0.9,
-        "labels": LATE,
-    },
-)
 
 
-@pytest.mark.parametrize("sizes", [[20], [7, 90, 1]], ids=str)
-@pytest.mark.parametrize("stream", [PLAIN, JOINED], ids=["plain", "labels that come later"])
-def test_kills_stops_and_restarts_show_in_nothing(build, stream, sizes):
-    records, options = stream
+def test_kills_stops_and_restarts_show_in_nothing_though_labels_come_later(build):
+    """Without late labels this is what tests/stateful shows."""
+    records, sizes = delayed(), [7, 90, 1]
+    options = {"schema": Schema(("y",), ignore=("id",)), "max_ratio": 0.9, "labels": LATE}
     whole = build(records, folder="whole", sizes=[1000], **options).run()
     for at in (len(records) // 4, len(records) // 3):
         with pytest.raises(KillError):
@@ -355,11 +346,7 @@ def test_kills_stops_and_restarts_show_in_nothing(build, stream, sizes):
     assert resumed.value("pending_labels") == whole.pending
     assert resumed.value("model_events") == whole.learned
     assert resumed.value("source_progress_ratio") == 1
-    if options:
-        assert min(whole.learned, whole.rejected, whole.pending, whole.expired) > 10
-    else:
-        assert (whole.learned, whole.predicted_only, whole.rejected) == (600, 1, 3)
-        assert resumed.value("rejected_total", reason="malformed") == 2
+    assert min(whole.learned, whole.rejected, whole.pending, whole.expired) > 10
 
 
 # --- trouble --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,3 @@
-import copy
 import math
 import platform
 import re
@@ -12,7 +11,6 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.daemon.metrics import CATALOGUE, CONDITIONS, OUTCOMES, Metrics
-from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
 from streammoe.ports import SourceStatus, TopicPartition
@@ -153,13 +151,6 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
     assert value["convergence_residual",] == pytest.approx(model.convergence_residual, nan_ok=True)
     assert {name: value["member_weight", name] for name in model.member_weights} == model.member_weights
     assert sum(model.member_weights.values()) == pytest.approx(1.0)
-    other = copy.deepcopy(model)
-    portfolio = other.learner.phase.portfolio
-    portfolio.singles, weights = (), np.array([0.25, 0.0, 0.75])
-    portfolio.trust = portfolio.trust._replace(weights=weights)
-    left = samples(published(other, scores))  # as after a restart
-    assert left["member_weight", "curved"] == 0.0
-    assert [left["member_weight", name] for name in OF_MIXTURE] == weights.tolist()
     assert value["expert_mass", "0"] + value["expert_mass", "1"] == pytest.approx(1.0)
     for average in AVERAGES:
         assert value["prequential_rmse", average] == pytest.approx(scores.means()["rmse"][average])
