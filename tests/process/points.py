@@ -17,9 +17,7 @@ CHECKPOINT = [
     *("pruning", "pruned", "saved", "committing", "committed"),
 ]
 """Points of a checkpoint, in their order."""
-STARTING = ["importing", "settings", "locked", "loading", "compiling", "seeking"]
-"""Points before there is anything to save."""
-RUNNING = ["preparing", "reading", "fitting", "learning", "closing"]
+OTHERS = ["importing", "locked", "loading", "seeking", "preparing", "fitting", "learning", "closing"]
 NEVER = "it never passed"
 """What a process says that came to its end without having been sent a signal."""
 
@@ -28,7 +26,7 @@ class Trigger:
     """Sends the signals at the given passing of the given point."""
 
     def __init__(self, point, times, signals):
-        assert point in {*STARTING, *RUNNING, *CHECKPOINT}, point
+        assert point in {*OTHERS, *CHECKPOINT}, point
         self.point = point
         self.left = int(times)
         self.signals = [signal.Signals[f"SIG{name}"] for name in signals.split(",")]
@@ -118,7 +116,6 @@ class Trigger:
         self.put(ports.Source, "commit", "committing", "committed")
 
     def put_other_points(self):
-        from streammoe import assembly, configuration
         from streammoe.daemon.signals import StopFlag
         from streammoe.model.fits import Fit
         from streammoe.persistence import CheckpointStore, FolderLock
@@ -137,12 +134,9 @@ class Trigger:
             return prepare(*arguments)
 
         StopFlag._handle, FileSource.prepare = handling, preparing
-        self.put(configuration, "load_settings", "settings")
         self.put(CheckpointStore, "prepare", "locked")
         self.put(CheckpointStore, "latest", "loading")
-        self.put(assembly, "compile_kernels", "compiling")
         self.put(FileSource, "seek", "seeking")
-        self.put(FileSource, "poll", "reading")
         self.put(Pipeline, "process", "learning")
         self.put(Fit, "advance", "fitting", when=lambda: prepared)  # not while compiling
         self.put(FolderLock, "close", "closing")

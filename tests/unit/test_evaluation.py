@@ -146,19 +146,6 @@ def test_what_is_no_learner_of_river_is_rejected_and_nothing_is_imported():
     assert not (set(sys.modules) - before) & {"antigravity", "this"}
 
 
-def test_a_peer_that_fails_ends_alone(caplog):
-    class Failing(linear_model.LinearRegression):
-        def learn_one(self, x, y, w=1.0):
-            raise ZeroDivisionError("no")
-
-    failing = peers.Peer("failing", Failing, classify=False)
-    for _ in range(2):
-        failing.run([peers.Event({"a": 1.0}, {}, (2.0,), 1.0)] * 3)
-    assert failing.failure == "ZeroDivisionError after 0 events: no"
-    assert failing.losses == []
-    assert len(caplog.records) == 1
-
-
 # --- reports --------------------------------------------------------------------------------------------------------
 
 

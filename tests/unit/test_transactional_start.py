@@ -42,7 +42,6 @@ class Broker:
         self.crash_before = None
         self.silent_before = {}
         """By generation, whether its transaction takes place, of which the sink is not told in either case."""
-        self.asked = []
 
     def step(self):
         if next(self.steps) == self.crash_at:
@@ -94,7 +93,6 @@ class Transactions(PredictionSink):
         if self.broker.down:
             self.broker.down -= 1
             return None
-        self.broker.asked.append(position)
         return Recovered(self.broker.generation)
 
     def write(self, rows):
@@ -257,13 +255,6 @@ def test_each_prediction_is_seen_once_over_random_crashes(broker):
     broker.seen, broker.generation, broker.down = [], None, 3  # which is waited for
     calm = run("checkpoint.dir=calm")
     assert (broker.seen, broker.down, calm.state_digest) == (ALL, 0, summary.state_digest)
-
-
-def test_the_sink_learns_at_which_position_the_daemon_resumes(broker):
-    crash(broker, after=9)
-    run()
-    run(fresh=True)
-    assert [position and position["kind"] for position in broker.asked] == [None, "list", None]
 
 
 def test_a_group_that_has_forgotten_is_not_guessed_at(torn):
