@@ -11,10 +11,9 @@ from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors, exten
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpoints import Checkpoints
 from streammoe.daemon.health import Health
-from streammoe.daemon.loop import POLL_SECONDS, Daemon, ProgressListener
+from streammoe.daemon.loop import POLL_SECONDS, Daemon, Observer, ProgressListener
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import compile_kernels
-from streammoe.daemon.observer import Observer
 from streammoe.daemon.outputs import Outputs
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.resume import check_checkpoint, is_blank, latest_visible_checkpoint, resumed

@@ -6,13 +6,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from streammoe.daemon.checkpoints import Checkpoints, learned_digest
 from streammoe.daemon.guards import Jump
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.notices import Notices
-from streammoe.daemon.observer import Observer
 from streammoe.daemon.outputs import Outputs
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.run_state import RunState
@@ -20,6 +19,7 @@ from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.errors import ModelJumped, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
+from streammoe.pipeline.pipeline import Pipeline
 from streammoe.ports import Batch, Source
 from streammoe.settings import Settings
 from streammoe.text import listed, shown, some_of
@@ -29,6 +29,19 @@ ProgressListener = Callable[[tuple[int, int] | None], None]
 """Called with the source's progress after each batch."""
 POLL_SECONDS = 0.5
 """Timeout of `Source.poll`; a stop signal or a due checkpoint may wait this long."""
+
+
+class Observer(Protocol):
+    """An observer of a daemon, whose thread calls every method; whatever goes wrong with it must not stop learning."""
+
+    def start(self, pipeline: Pipeline) -> None:
+        """Begin; reading begins next."""
+
+    def after_batch(self, pipeline: Pipeline) -> None:
+        """Look at what the model has become; there need not have been a batch, since calls do not wait for records."""
+
+    def close(self) -> None:
+        """End."""
 
 
 class Summary(NamedTuple):
