@@ -113,12 +113,6 @@ def test_a_missing_file_or_a_pipe_is_rejected_without_waiting(path, reload):
     assert asked.apply(Reconfigured().reconfigure) == "refused"
 
 
-def test_flags_and_environment_win_over_the_file_as_at_the_start(write, reload):
-    asked = reload({"STREAMMOE_CHECKPOINT__EVERY_EVENTS": "70"}, ["checkpoint.keep=7"])
-    write(rest="checkpoint = { keep = 1, every_events = 10 }")
-    assert asked.apply(Reconfigured().reconfigure) == "unchanged"
-
-
 def test_each_setting_that_may_change_is_in_the_document(path, write):
     text = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
     section = text.partition("## While it runs")[2].partition("\n## ")[0]
