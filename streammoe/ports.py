@@ -377,7 +377,7 @@ def enveloped(letter: DeadLetter, key: bytes | None, headers: Headers | None) ->
 
 
 def nothing_more() -> None:
-    """Return at once: the result of `begin_flush` if everything is already durable."""
+    """Return at once: the result of `restore` if there is nothing to remove."""
 
 
 class Sink(Protocol):
@@ -407,16 +407,6 @@ class Sink(Protocol):
     def overdue(self) -> bool:
         """Whether so much is held in memory that nothing more should be written before a `flush`."""
         return False
-
-    def begin_flush(self) -> Callable[[], None]:
-        """Start a flush and return a function that completes it, so that checkpoints can be written in the background.
-
-        The returned function runs in another thread, possibly during calls of `write`, and returns only when everything
-        written before this call is durable; it raises what `flush` does. The default flushes here. Not called on
-        transactional sinks.
-        """
-        self.flush()
-        return nothing_more
 
     def close(self) -> None:
         """Release files and connections; what has not been flushed may be lost."""
@@ -486,7 +476,7 @@ class PredictionSink(Sink, Protocol):
         ...
 
     def position(self) -> Position | None:
-        """Return the end of what the latest `flush` or `begin_flush` covers; ``None`` if output cannot be cut back.
+        """Return the end of what the latest `flush` covers; ``None`` if output cannot be cut back.
 
         JSON-serializable, and opaque to all but sinks of this kind. The next checkpoint holds it, and a start from that
         checkpoint passes it to `restore`, so that no row appears twice. Without it rows are written at least once.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -139,32 +138,16 @@ def _lags(settings: Settings) -> Lags | None:
 
 
 def model_from(settings: Settings) -> MixtureOfExperts:
-    """Create the model that the settings describe, with a warning if they do not fit together well."""
-    alone = not settings.model.has_portfolio
-    if settings.schema.timestamps and settings.model.averaging is not None and alone:
-        LOGGER.warning(
-            "schema.timestamps: times change slowly, so recent steps fit only recent times, and the average of their "
-            'coefficients (model.averaging = %r) may fit none; compare with model.averaging = "none"',
-            settings.model.averaging_kind,
-        )
-    return empty_model(settings)
-
-
-def empty_model(settings: Settings) -> MixtureOfExperts:
     """Create the model that the settings describe."""
-    schema = settings.schema
-    regressor = MoEMultiTargetRegressor if len(schema.targets) > 1 else MoERegressor
+    regressor = MoEMultiTargetRegressor if len(settings.schema.targets) > 1 else MoERegressor
     estimator: type[MixtureOfExperts] = MoEClassifier if settings.model.kind == "classifier" else regressor
-    parameters = inspect.signature(estimator).parameters
-    values = {
-        **{name: getattr(settings.model, name) for name in type(settings.model).model_fields},
-        "categorical": schema.categorical,
-        "timestamps": tuple(schema.timestamps),
-        "numeric": schema.numeric,
+    options: dict[str, Any] = {
+        name: getattr(settings.model, name) for name in type(settings.model).model_fields if name != "kind"
     }
-    arguments = {name: value for name, value in values.items() if name in parameters}
-    if estimator is MoEMultiTargetRegressor:
-        model = MoEMultiTargetRegressor(**arguments)
-        model.set_targets(schema.targets)
-        return model
-    return estimator(**arguments)
+    lists: dict[str, Any] = {
+        name: tuple(getattr(settings.schema, name)) for name in ("categorical", "timestamps", "numeric")
+    }
+    model = estimator(**options, **lists)
+    if isinstance(model, MoEMultiTargetRegressor):
+        model.set_targets(settings.schema.targets)
+    return model

@@ -11,9 +11,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from streammoe.catalogue import LiveMetrics
+from streammoe.daemon.loop import Observer
 from streammoe.daemon.metrics import Metrics
-from streammoe.daemon.model import empty_model
-from streammoe.daemon.observer import Observer
+from streammoe.daemon.model import model_from
 from streammoe.errors import CheckpointError, RetriableCheckpointError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import CheckpointStore
@@ -215,4 +215,4 @@ def follower_of(settings: Settings, metrics: Metrics) -> GlobalFollower:
     """
     chosen = settings.global_
     reader = GlobalReader(folder_of(chosen.path, "global.path"))
-    return GlobalFollower(empty_model(settings), reader, metrics.live, always=chosen.serve == "global")
+    return GlobalFollower(model_from(settings), reader, metrics.live, always=chosen.serve == "global")

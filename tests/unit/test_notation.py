@@ -250,13 +250,6 @@ def test_features_target_weight_and_times_in_an_odd_notation_are_learned_like_th
     assert found["state_digest"] == twin
 
 
-def test_units_have_no_blanks_around_them_and_names_of_columns_may_hold_commas():
-    write("a.csv", [{"a,b": "31.01.2026", "p": "3 km/h", "y": 1, "w": 1}] * 40)
-    Path("a.csv").write_text(Path("a.csv").read_text().replace("a,b", '"a,b"', 1))
-    given = ["--set", 'schema.units={" km/h"=1}', "--set", 'schema.timestamps."a,b"=%d.%m.%Y']
-    assert evaluated("a.csv", *given)["learned"] == 40
-
-
 def test_advice_that_is_followed_word_by_word_works(twin):
     """Each record is rejected with the setting that helps against one of its columns; all together read the file."""
     write("odd.csv", ODD)
@@ -282,14 +275,6 @@ def test_local_times_are_read_alike_as_text_and_as_typed_columns():
         for name in ("typed.parquet", "text.csv")
     }
     assert digests == {evaluated("utc.csv", "--timestamps", "when")["state_digest"]}
-
-
-def test_classes_named_like_markers_stay_classes():
-    batch = batch_of([{"a": 1.0, "y": "NA"}, {"a": None, "y": "None"}, {"a": "NA", "y": ""}], "csv")
-    for missing, labels in (({}, ["NA", "None", None]), ({"y": ("NA",)}, [None, "None", None])):
-        found = decoder("csv").decode(batch, roles_of(("a",), label="y", notations=Notations(missing=missing)))
-        assert found.labels == labels
-        assert np.isnan(found.X[:, 0]).tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl", "arrow"])

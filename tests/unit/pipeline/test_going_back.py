@@ -97,7 +97,7 @@ def test_a_start_cuts_only_what_can_be_read_again(tmp_path):
     nested = {**metadata, "positions": [{"positions": [{"kind": "stdin"}, None]}]}
     assert plan_restart(sink, nested).begin is nothing_more
     found, before = plan_restart(sink, metadata), written.seen()
-    assert not found.must_record_end
+    assert not found.must_save
     found.begin()
     assert written.seen() != before
     sink.close()

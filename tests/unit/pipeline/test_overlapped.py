@@ -30,10 +30,6 @@ class Slow(PredictionSink):
     def flush(self):
         self.called.append("flush")
 
-    def begin_flush(self):
-        self.called.append("begin_flush")
-        return lambda: self.called.append("flushed")
-
     def position(self):
         self.called.append("position")
         return {"kind": "slow"}
@@ -50,7 +46,7 @@ def call(sink, method):
     return thread
 
 
-@pytest.mark.parametrize("method", ["flush", "begin_flush", "position", "close"])
+@pytest.mark.parametrize("method", ["flush", "position", "close"])
 def test_all_else_waits_for_what_was_written_before_in_order(method):
     inner = Slow()
     sink = OverlappedPredictions(inner)
@@ -78,7 +74,7 @@ def test_only_so_many_writes_wait():
     assert inner.called == [*(("write", version) for version in (*range(MOST_WAITING), 9)), "close"]
 
 
-@pytest.mark.parametrize("method", ["flush", "begin_flush", "position", "close", "write"])
+@pytest.mark.parametrize("method", ["flush", "position", "close", "write"])
 def test_a_failure_is_raised_by_a_later_call_and_the_sink_is_closed_all_the_same(method):
     inner = Slow()
     inner.failure = MemoryError("no room")
@@ -98,7 +94,7 @@ def test_its_position_is_that_of_the_sink(tmp_path):
     sink = OverlappedPredictions(JsonlPredictions(tmp_path / "rows"))
     for first in range(0, 20, 2):
         sink.write(rows_from(first))
-    sink.begin_flush()()
+    sink.flush()
     position = sink.position()
     sink.write(rows_from(20))
     sink.close()
