@@ -104,9 +104,11 @@ def test_others_cannot_talk_to_the_processes(client):
 @pytest.mark.parametrize(("given", "target"), KINDS.values(), ids=KINDS)
 def test_a_fit_of_partitions_is_that_of_all_rows(client, given, target):
     rows = data_of(given, frame()).drop(columns=[] if isinstance(target, list) else "z")
-    brief = {"rounds": 6, "tolerance": 0.0}
-    theirs = whole_fit(given.clone(), rows, target, **brief)
-    ours = distributed.fit(given.clone(), cut(rows, *PARTS), target=target, weight="w", client=client, **brief)
+    theirs = whole_fit(given.clone(), rows, target, tolerance=1e-12)
+    ours = distributed.fit(
+        given.clone(), cut(rows, *PARTS), target=target, weight="w", client=client, tolerance=1e-12
+    )
+    assert ours.converged
     assert (ours.n, ours.model.n) == (theirs.n, theirs.model.n)
     assert ours.objective == pytest.approx(theirs.objective, abs=1e-6)
     assert ours.log_loss == pytest.approx(theirs.log_loss, abs=1e-3)
@@ -127,9 +129,9 @@ def test_a_fit_of_partitions_is_that_of_all_rows(client, given, target):
 def test_it_starts_from_the_parameters_of_a_model_and_holds_to_what_that_has_seen(client):
     rows, later = frame(300).drop(columns="z"), frame(seed=1).drop(columns="z")
     first = whole_fit(MoERegressor(2, **BRIEF), rows, "y", rounds=2).model
-    theirs = whole_fit(copy.deepcopy(first), later, "y", start="model", rounds=5)
+    theirs = whole_fit(copy.deepcopy(first), later, "y", start="model", tolerance=1e-12)
     ours = distributed.fit(
-        copy.deepcopy(first), cut(later, *PARTS), target="y", weight="w", start="model", client=client, rounds=5
+        copy.deepcopy(first), cut(later, *PARTS), target="y", weight="w", start="model", client=client, tolerance=1e-12
     )
     assert ours.trace[0].objective == pytest.approx(theirs.trace[0].objective, abs=1e-11)
     assert ours.objective == pytest.approx(theirs.objective, abs=1e-9)
