@@ -127,7 +127,7 @@ def test_files_of_incremental_mm_hold_what_the_page_says(tmp_path):
     model.save(tmp_path / "m")
     arrays, metadata = read_checkpoint(tmp_path / "m")
     assert set(arrays) == {name for row in table("IncrementalMM") for name in names_in(row[0])}
-    keys = set(metadata) | set(metadata["model"]) | set(metadata["model"]["layouts"]["statistics"])
+    keys = set(metadata) | set(metadata["model"])
     assert keys <= set(names_in(section("IncrementalMM")))
 
 
