@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +14,7 @@ from streammoe.experts.contract import (
     squared_differences,
 )
 from streammoe.experts.gaussian import expert_grams
-from streammoe.experts.on_sums import SoftmaxPrior, Sums, sent, softmax_fit, sums_of_softmax
+from streammoe.experts.on_sums import SoftmaxPrior, Sums, softmax_step, sums_of_softmax
 from streammoe.kernels import categorical
 from streammoe.kernels.batch import (
     adaptive_weights,
@@ -126,20 +126,11 @@ class Categorical(Family):
         each = [sums_of_softmax(expert, _soft(Y, tau[:, k], theta), R, 0) for k, expert in enumerate(theta.experts)]
         return tuple(np.stack(parts) for parts in zip(*each, strict=True))
 
-    def fit_to_sums(
-        self, theta: Parameters, prior: Prior, options: LearningOptions, rounds: int
-    ) -> Generator[Parameters, Sums, None]:
-        share = SoftmaxPrior(
-            prior.strength / len(theta.experts), prior.expert_gram, prior.experts, options.expert_curvature
-        )
-        fits = [softmax_fit(expert, share, rounds) for expert in theta.experts]
-        trials = [next(fit, None) for fit in fits]
-        while any(trial is not None for trial in trials):
-            wanted = [expert if trial is None else trial for expert, trial in zip(theta.experts, trials, strict=True)]
-            sums = yield theta._replace(experts=np.stack(wanted))
-            for k, fit in enumerate(fits):
-                if trials[k] is not None:
-                    trials[k] = sent(fit, tuple(part[k] for part in sums))
+    def step_on_sums(self, theta: Parameters, prior: Prior, options: LearningOptions, sums: Sums) -> None:
+        share = prior.strength / len(theta.experts)
+        own = SoftmaxPrior(share, prior.expert_gram, prior.experts, options.expert_curvature)
+        for expert, *sums_of_expert in zip(theta.experts, *sums, strict=True):
+            softmax_step(expert, own, tuple(sums_of_expert))
 
     def settle_sums(
         self, theta: Parameters, options: LearningOptions, tau: FloatArray, R: FloatArray, Y: FloatArray

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -122,10 +121,8 @@ class Family(ABC):
         """Return what one step of `fit_experts` from θ needs of these rows, without the prior."""
 
     @abstractmethod
-    def fit_to_sums(
-        self, theta: Parameters, prior: Prior, options: LearningOptions, rounds: int
-    ) -> Generator[Parameters, Sums, None]:
-        """Do what `fit_experts` does, in place; yields where it wants the `step_sums` of all rows, and is sent them."""
+    def step_on_sums(self, theta: Parameters, prior: Prior, options: LearningOptions, sums: Sums) -> None:
+        """Take one step of `fit_experts` from θ in place, given the `step_sums` of all rows at θ."""
 
     @abstractmethod
     def settle_sums(

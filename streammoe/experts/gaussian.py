@@ -6,7 +6,6 @@ With tails a fit is an iteratively reweighted one, in which an event beyond κ c
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from types import ModuleType
 from typing import Any
 
@@ -131,20 +130,6 @@ class Gaussian(Family):
         collect_errors(theta.experts, weights, R, Y, pulls, scatters)
         return grams, pulls, scatters, tau.sum(axis=0)
 
-    def fit_to_sums(
-        self, theta: Parameters, prior: Prior, options: LearningOptions, rounds: int
-    ) -> Generator[Parameters, Sums, None]:
-        before: FloatArray | None = None
-        for _ in range(rounds):
-            sums = yield theta
-            # As in `fit_experts`: equal weights have equal Gram matrices.
-            if before is not None and np.array_equal(sums[0], before):
-                return
-            before = sums[0]
-            self._step(theta, prior, sums)
-            if self.is_exact:
-                return
-
     def settle_sums(
         self, theta: Parameters, options: LearningOptions, tau: FloatArray, R: FloatArray, Y: FloatArray
     ) -> Sums:
@@ -155,10 +140,10 @@ class Gaussian(Family):
     ) -> FloatArray:
         share = prior.strength / len(theta.experts)
         grams: FloatArray = (sums[0] + np.diag(share * prior.expert_gram)) / (n + prior.strength)
-        self._step(theta, prior, sums)
+        self.step_on_sums(theta, prior, options, sums)
         return grams
 
-    def _step(self, theta: Parameters, prior: Prior, sums: Sums) -> None:
+    def step_on_sums(self, theta: Parameters, prior: Prior, options: LearningOptions, sums: Sums) -> None:
         """Take the step of `_fit` in place, from `step_sums` at θ.
 
         What is left unexplained follows from the errors before the step, without another pass over the rows.
