@@ -14,13 +14,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from streammoe.engine.batch import Descent, Listener, descend
-from streammoe.engine.em import HALVINGS, Em, iterates, shortened
+from streammoe.engine.em import Em, iterates, shortened
 from streammoe.engine.interruption import uncancellable
 from streammoe.engine.methods import Method, Point, point_at
 from streammoe.engine.state import MMState, UnsoundError, is_sound, state_at, unsound_parts
 from streammoe.experts import Family, Parameters
 from streammoe.experts.on_sums import SoftmaxPrior, Sums, softmax_step, sums_of_softmax
 from streammoe.kernels.batch import (
+    HALVINGS,
     collect_gram,
     gate_bends,
     majorize_softmax,
