@@ -15,7 +15,6 @@ import pytest
 from kafka.errors import KafkaError
 
 from streammoe.ports import TopicPartition
-from streammoe_connectors.kafka.contract import ClientError, load_client
 from tests.integration.conftest import available
 from tests.integration.kafka_clients import numbers, opened, polled_until, settings_of, take
 from tests.kafka_lab.cluster import GROUPS, TRANSACTIONS, Cluster
@@ -139,27 +138,3 @@ def test_a_partition_without_a_leader_is_named_and_holds_up_no_other_and_is_read
             polled_until(source, lambda: not source.status().stalled, "all is well")
     finally:
         cluster.nodes[2].start()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("victim", [1, 2, 3])
-def test_what_there_is_to_read_is_known_soon_whichever_node_a_client_would_have_asked(cluster, topics, victim):
-    topic = topics.create()
-    settings = settings_of(cluster.address, topic)
-    made = load_client(settings, "source")
-    consumers = [made.create_consumer(settings, settings) for _ in range(8)]  # each may ask another one
-
-    def answers():
-        try:
-            return all(list(consumer.describe([topic])[topic].leaders) == [0] for consumer in consumers)
-        except ClientError:
-            return False
-
-    try:
-        wait_until(answers, "answers before")
-        cluster.nodes[victim].kill9()
-        wait_until(answers, "answers after", 60.0)
-    finally:
-        for consumer in consumers:
-            consumer.close()
-        cluster.nodes[victim].start()

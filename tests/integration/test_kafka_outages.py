@@ -7,14 +7,10 @@ kills, each with another seed.
 import json
 import os
 import random
-import signal
 import time
-import urllib.error
-import urllib.request
 
 import numpy as np
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.assembly import open_daemon
 from streammoe.configuration import load_settings
@@ -35,7 +31,6 @@ from tests.integration.kafka_clients import (
     take,
     versions,
 )
-from tests.kafka_lab.broker import free_port
 from tests.kafka_lab.lab import Daemon, Producer, wait_until
 
 # --- kills: each event counts exactly once --------------------------------------------------------------------------
@@ -246,94 +241,6 @@ def test_source_and_sinks_wait_for_a_broker_that_is_not_there_yet_and_outlive_on
     for partition in (0, 1):
         those = versions(record for record in records if record.partition == partition)
         assert those == sorted(those)
-
-
-def reason(instance):
-    """Why a daemon is not ready; none if it is."""
-    try:
-        with urllib.request.urlopen(f"http://{instance}/readyz", timeout=10):
-            return b""
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.read()
-    except urllib.error.URLError:  # its server is about to start
-        return b""
-
-
-def value(instance, name):
-    """What a metric shows, of all sinks together."""
-    with urllib.request.urlopen(f"http://{instance}/metrics", timeout=10) as answer:
-        families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
-    return sum(sample.value for sample in families[f"streammoe_{name}"].samples)
-
-
-def kill_amid_writes(broker, instances):
-    """Kill a broker when all these daemons have rows that it will not acknowledge; else it goes on for a while."""
-    for _ in range(20):
-        os.kill(broker.pid, signal.SIGSTOP)
-        try:
-            wait_until(
-                lambda: all(value(each, "sink_waiting_seconds") > 1.0 for each in instances),
-                "they wait",
-                6.0,
-                every=0.1,
-            )
-        except TimeoutError:
-            os.kill(broker.pid, signal.SIGCONT)
-            time.sleep(0.5)
-        else:
-            broker.kill9()
-            return
-    pytest.fail("no moment was found when all of them wait")
-
-
-@pytest.mark.process
-def test_whatever_a_daemon_waits_for_in_an_outage_metrics_and_readiness_say_so(
-    mortal_topics, mortal, tmp_path, filling
-):
-    topic = mortal_topics.create()
-    to_topic = {"predictions.kind": "kafka", "checkpoint.every_seconds": 1.0}
-    kinds = {
-        "plain": {"checkpoint.every_seconds": 1.0},
-        "written": {**to_topic, "predictions.delivery_timeout_seconds": 1_200.0},
-        "transactional": {**to_topic, "predictions.transactional": True},
-    }
-    daemons, instances = {}, {}
-    filling(topic, objects(*events(MOST, 0)))
-    for kind, settings in kinds.items():
-        port = free_port()
-        if kind != "plain":
-            settings["predictions.topic"] = mortal_topics.create()
-        daemons[kind] = Daemon(
-            tmp_path / f"{kind}-{topic}", mortal.address, topic, MIXTURE | settings | {"metrics.port": port}
-        )
-        instances[kind] = f"127.0.0.1:{port}"
-        daemons[kind].start()
-    writing = "written", "transactional"
-    sinks = [instances[kind] for kind in writing]
-    for daemon in daemons.values():
-        daemon.wait_for_events(200)
-    wait_until(lambda: all(value(each, "source_connected") for each in instances.values()), "all are connected")
-    kill_amid_writes(mortal, sinks)
-    wait_until(lambda: not any(value(each, "source_connected") for each in instances.values()), "it is noticed")
-    wait_until(lambda: daemons["transactional"].said.count("going back") == 1, "the transactional sink is replaced")
-    wait_until(lambda: all(b"[predictions] has not" in reason(each) for each in sinks), "they are not ready")
-    assert reason(instances["plain"]) == b""
-    for each in sinks:
-        waited = value(each, "sink_waited_seconds")
-        assert waited > 1.5
-        wait_until(lambda each=each, waited=waited: value(each, "sink_waited_seconds") > waited, "it is counted on")
-        assert value(each, "checkpoint_age_seconds") > 1.0
-    mortal.start()
-    wait_until(lambda: not any(value(each, "sink_waiting_seconds") > 1.0 for each in sinks), "all is well again")
-    wait_until(lambda: all(value(each, "source_connected") for each in instances.values()), "all are connected")
-    wait_until(lambda: not any(map(reason, instances.values())), "all are ready")
-    for kind in ("written", "transactional"):
-        # More than one wait, if the broker takes its time to start.
-        waits = daemons[kind].said.count("[predictions] has not answered")
-        assert waits >= 1, kind
-        ends = "[predictions] answers again"
-        wait_until(lambda kind=kind, waits=waits, ends=ends: daemons[kind].said.count(ends) >= waits, "it is logged")
 
 
 def test_where_a_broker_does_not_return_waiting_is_bounded_and_what_is_given_up_stays_so(

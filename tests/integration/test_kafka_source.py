@@ -321,25 +321,6 @@ def test_a_topic_that_is_missing_or_deleted_ends_it(topics):
             source.poll(60.0)
 
 
-def test_a_new_partition_is_read_from_its_beginning(topics):
-    name = topics.create()
-
-    def fill_when_there():
-        try:
-            return topics.fill(name, numbers(7), partition=1)
-        except ValueError:  # the producer's metadata is older
-            time.sleep(0.1)
-            return None
-
-    with opened(settings_of(topics.address, name, start="latest", discover_seconds=0.5)) as source:
-        topics.admin.create_partitions({name: 2})
-        wait_until(fill_when_there, "the partition is there")
-        found, batch = take(source, 1)
-        assert found == numbers(7)
-        assert batch.end["topics"][name]["partitions"] == {"0": 0, "1": 1}
-        polled_until(source, lambda: source.status().counters.get("partition_discovered") == 1, "it is counted")
-
-
 # --- the group ------------------------------------------------------------------------------------------------------
 
 

@@ -53,13 +53,7 @@ class Limits(NamedTuple):
 
 
 class PartitionBuffer:
-    """The fetched records of a partition that have not been sent yet.
-
-    Args:
-        partition: which one.
-        offset: the first one to read.
-        stop_offset: offset at which to stop, if any; not below `offset`.
-    """
+    """The fetched records of a partition that have not been sent yet, from an offset on, up to one at which to stop."""
 
     def __init__(self, partition: TopicPartition, offset: int, stop_offset: int | None = None) -> None:
         self.partition = partition
@@ -159,14 +153,10 @@ class PartitionBuffer:
         self.at_end_since, self.was_at_end = now, True
 
     def hold(self, now: float, idle: float) -> Hold:
-        """Return whether other partitions must wait for records after the last fetched one.
+        """Return whether others must wait for records after the last fetched one; `idle` seconds if it is at its end.
 
         They wait without a bound as long as it has never been at its end: the order of a backlog must depend on nothing
         but the log.
-
-        Args:
-            now: monotonic seconds.
-            idle: for how many seconds they wait for a partition at its end.
         """
         if self.reached_stop or (self.at_end_since is not None and now - self.at_end_since >= idle):
             return Hold.NONE

@@ -42,11 +42,7 @@ class Ownership:
         self._n_checks = 0
 
     def check(self, marks: Mapping[TopicPartition, OffsetMetadata | None]) -> bool:
-        """Return whether these partitions may be read; if not, it has to be asked again whether a mark has changed.
-
-        Raises:
-            SourceError: another daemon reads one of them.
-        """
+        """Return whether these partitions may be read; if not, it has to be asked again whether a mark has changed."""
         free = [self._is_free(partition, mark) for partition, mark in marks.items()]
         return all(free)
 
@@ -56,11 +52,7 @@ class Ownership:
         self._next_commit_at = 0.0
 
     def heartbeat(self, consumer: AssignedConsumer) -> None:
-        """Log failed commits, and commit what is new or was committed a while ago, after looking for other owners.
-
-        Raises:
-            SourceError: another daemon has taken over a partition.
-        """
+        """Log failed commits, and commit what is new or was committed a while ago, after looking for other owners."""
         while consumer.failed_commits:
             reason = consumer.failed_commits.popleft()
             self._counters["mirror_failed"] += 1

@@ -92,18 +92,11 @@ class Target(NamedTuple):
 
 
 class TopicProducer:
-    """A producer of records for one topic.
+    """A producer of records for one topic, which raises `SinkError` if one cannot be delivered.
 
     A broker that does not respond is retried, for up to `Delivery.delivery_timeout_seconds` while a record waits. One
     that rejects the login is, too, with passwords and certificates as they are then, and is sent again what it has not
     acknowledged. After a `SinkError` all further calls raise it again, since later records may not have been delivered.
-
-    Args:
-        target: the topic.
-        client: to write with.
-        connection: to the cluster.
-        delivery: settings for sending.
-        transactional: what makes the producer transactional, if it is to be.
     """
 
     def __init__(
@@ -136,23 +129,14 @@ class TopicProducer:
     # --- connecting -------------------------------------------------------------------------------------------------
 
     def try_connect(self) -> None:
-        """Connect, to detect a missing topic at the start; go on after `REQUEST_SECONDS` without a response.
-
-        Raises:
-            SinkError: the topic does not exist or may not be written.
-            ConfigError: an option is invalid for a producer.
-        """
+        """Connect, to detect a missing topic at the start; go on after `REQUEST_SECONDS` without a response."""
         try:
             self._connect(REQUEST_SECONDS)
         except ClientError as error:
             _LOGGER.warning("%s: no broker of %s responds (%s); retrying", self.target.section, self._servers, error)
 
     def connected(self) -> Producer:
-        """Return the producer, after waiting for a broker for as long as a record may take.
-
-        Raises:
-            SinkError: no broker responds in this time, or see `try_connect`.
-        """
+        """Return the producer, after waiting for a broker for as long as a record may take."""
         try:
             return self._producer or self._connect(self._give_up_seconds)
         except ClientError as error:
@@ -213,11 +197,7 @@ class TopicProducer:
         return Outgoing(value, key, location, headers, zlib.crc32(key) % self.topic.partitions)
 
     def send(self, record: Outgoing) -> None:
-        """Send a record; waits if too many are not acknowledged.
-
-        Raises:
-            SinkError: this record or an earlier one cannot be delivered.
-        """
+        """Send a record; waits if too many are not acknowledged."""
         if self._failure is not None:
             raise self._failure
         if self._bytes > MAX_UNFLUSHED_BYTES:
@@ -344,7 +324,6 @@ class TransactionalProducer(TopicProducer):
     ) -> None:
         self._group = transactional.group
         self._recovering: Future[Recovered] | None = None
-        self._last_commit: tuple[Position, int] | None = None
         super().__init__(target, client, connection, delivery, transactional)
 
     def recover(self, timeout: float, position: Position | None) -> Recovered | None:
@@ -422,12 +401,12 @@ class TransactionalProducer(TopicProducer):
         self._begin()
         producer = self.connected()
         try:
-            self._answered(lambda: self._send_offsets(producer, own, own["owner"], generation), "sending offsets")
+            metadata = OffsetMetadata(own["owner"], time.time(), generation).encode()  # noqa: TID251 - for others
+            self._answered(lambda: producer.send_offsets(offsets_of(own), metadata), "sending offsets")
             self._answered(lambda: producer.transact("commit_transaction"), "committing a transaction")
         except ClientError as error:
             raise self.fail(error) from error
         self._open_since = None
-        self._last_commit = (own, generation)
 
     def _answered(self, call: Callable[[], Result], what: str) -> Result:
         """Return the result of a call that may block for ever; raise `ClientError` if it has none in time."""
@@ -436,31 +415,16 @@ class TransactionalProducer(TopicProducer):
         except TimeoutError:
             raise ClientError(Cause.NO_ANSWER, f"{what} took more than {self._give_up_seconds:.0f} s") from None
 
-    def _send_offsets(self, producer: Producer, position: Position, owner: str, generation: int) -> None:
-        metadata = OffsetMetadata(owner, time.time(), generation).encode()  # noqa: TID251 - as other machines see it
-        producer.send_offsets(offsets_of(position), metadata)
-
     def close(self) -> None:
-        """Abort an open transaction, so that consumers need not wait; else release the partitions."""
-        producer, last = self._producer, self._last_commit
-        end: Callable[[], object] | None = None
-        if producer is None or (self._failure is not None and self._failure.retriable):
-            pass  # it would not answer now either; the next one aborts its transaction
-        elif self._open_since is not None:
-            end = partial(producer.transact, "abort_transaction")
-        elif last is not None and self._failure is None:
-            end = partial(self._release, producer, *last)
-        if end is not None:
+        """Abort an open transaction, so that consumers need not wait."""
+        producer = self._producer
+        is_deaf = self._failure is not None and self._failure.retriable  # the next one aborts its transaction
+        if producer is not None and self._open_since is not None and not is_deaf:
             try:
-                in_background(end).result(REQUEST_SECONDS)
-            except (ClientError, TimeoutError) as error:
-                _LOGGER.info("readers and other daemons wait for the time-outs of what was not released (%r)", error)
+                self._answered(lambda: producer.transact("abort_transaction"), "aborting a transaction")
+            except ClientError as error:
+                _LOGGER.info("readers wait for the time-out of a transaction that could not be aborted (%s)", error)
         super().close()
-
-    def _release(self, producer: Producer, position: Position, generation: int) -> None:
-        producer.transact("begin_transaction")
-        self._send_offsets(producer, position, "", generation)
-        producer.transact("commit_transaction")
 
 
 def kafka_part(position: Position | None) -> Position | None:
