@@ -43,7 +43,6 @@ OFTEN = {"checkpoint.every_events": 300, "checkpoint.every_seconds": 0.2, "sourc
 """Checkpoints: so many that kills fall into them, too."""
 RATE, MOST = 250, 60_000
 """Events a second, and so many that a slow machine does not come to their end."""
-DELAY = 40
 MIXTURE = {"model.n_experts": 2, "model.warmup": 100}
 LEAST_SQUARES = {
     "model.n_experts": 1,
@@ -81,46 +80,10 @@ def finish(daemon):
         return running.daemon.run(StopFlag(armed=False)).flat()
 
 
-@pytest.fixture
-def filling(mortal_topics, tmp_path):
-    """Fills a topic with lines, until it is stopped, far sooner than there are no more."""
-    begun = []
-
-    def fill(topic, lines, partitions=1):
-        path = tmp_path / f"{topic}.jsonl"
-        path.write_text("\n".join(lines))
-        begun.append(Producer(mortal_topics.address, topic, path, partitions, RATE))
-        return begun[-1]
-
-    yield fill
-    for producer in begun:
-        producer.kill()
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("seed", ROUNDS)
-def test_labels_on_one_partition_that_is_still_filled_end_as_without_kills(mortal_topics, tmp_path, filling, seed):
-    X, y = events(MOST // 2, seed)
-    features = [json.dumps({"id": i, "a": a, "b": b, "c": c}) for i, (a, b, c) in enumerate(X.tolist())]
-    labels = [*[None] * DELAY, *(json.dumps({"id": i, "y": target}) for i, target in enumerate(y.tolist()))]
-    lines = [line for pair in zip(features, labels, strict=False) for line in pair if line is not None]
-    topic, chance = mortal_topics.create(), random.Random(seed)
-    settings = {**MIXTURE, "labels.key": "id"}
-    killed = Daemon(tmp_path / f"killed-{topic}", mortal_topics.address, topic, settings | OFTEN)
-    producer = filling(topic, lines)
-    for _ in range(2):
-        kill_at_random(killed, chance)
-    sent = producer.stop()
-    summary = finish(killed)
-    undisturbed = finish(Daemon(tmp_path / f"undisturbed-{topic}", mortal_topics.address, topic, settings))
-    assert summary["learned"] == sum('"y"' in line for line in lines[:sent])
-    assert summary["state_digest"] == undisturbed["state_digest"]
-
-
 @pytest.mark.both_clients
 @pytest.mark.process
 @pytest.mark.parametrize("seed", ROUNDS)
-def test_a_backlog_of_partitions_ends_so_too_and_each_prediction_is_seen_once(mortal_topics, tmp_path, seed):
+def test_a_backlog_of_partitions_ends_as_without_kills_and_each_prediction_is_seen_once(mortal_topics, tmp_path, seed):
     chance, n = random.Random(seed), 2_000
     topic = mortal_topics.create(partitions=2)
     for partition in (0, 1):
@@ -145,22 +108,26 @@ def test_a_backlog_of_partitions_ends_so_too_and_each_prediction_is_seen_once(mo
 @pytest.mark.process
 @pytest.mark.parametrize("seed", ROUNDS)
 def test_partitions_that_are_still_filled_count_each_event_once_though_daemon_and_broker_are_killed(
-    mortal, mortal_topics, tmp_path, filling, seed
+    mortal, mortal_topics, tmp_path, seed
 ):
     X, y = events(MOST, seed)
     topic, chance = mortal_topics.create(partitions=4), random.Random(seed)
     daemon = Daemon(tmp_path / f"killed-{topic}", mortal.address, topic, LEAST_SQUARES | OFTEN)
-    producer = filling(topic, objects(X, y), 4)
-    kill_at_random(daemon, chance)
-    daemon.start()
-    daemon.wait_for_events(daemon.events)
-    mortal.kill9()
-    time.sleep(chance.random())
-    before = daemon.events
-    mortal.start()
-    daemon.wait_for_events(before)
-    daemon.kill()
-    n = producer.stop()
+    (tmp_path / "lines").write_text("\n".join(objects(X, y)))
+    producer = Producer(mortal.address, topic, tmp_path / "lines", 4, RATE)
+    try:
+        kill_at_random(daemon, chance)
+        daemon.start()
+        daemon.wait_for_events(daemon.events)
+        mortal.kill9()
+        time.sleep(chance.random())
+        before = daemon.events
+        mortal.start()
+        daemon.wait_for_events(before)
+        daemon.kill()
+        n = producer.stop()
+    finally:
+        producer.kill()
     X, y = X[:n], y[:n]
     assert finish(daemon)["learned"] == n
     (position,) = daemon.metadata["positions"]

@@ -289,8 +289,12 @@ class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # kafka-pytho
 
     def _record(self, error: BaseException) -> None:
         reason = error.__context__ or error  # it wraps what fails in a handshake
+        said = _text(reason)
         rejects = isinstance(reason, errors.SaslAuthenticationFailedError | errors.AuthorizationError | ssl.SSLError)
-        self._troubles[Cause.REJECTED if rejects else Cause.NO_ANSWER] = _text(reason)
+        if "SASL" in self.config["security_protocol"] and "socket disconnected" in said:
+            # It mostly closes a connection before it has read why the login is rejected.
+            rejects, said = True, f"{said}, as by brokers that reject a login (SASL)"
+        self._troubles[Cause.REJECTED if rejects else Cause.NO_ANSWER] = said
 
 
 class _Client(KafkaNetClient):  # type: ignore[misc]
