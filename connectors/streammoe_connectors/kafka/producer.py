@@ -85,10 +85,8 @@ class Target(NamedTuple):
     """A topic to write to, and what messages say about it."""
 
     section: str
-    """Section of the settings: ``predictions`` or ``dead_letters``."""
     topic: str
-    if_too_large: str
-    """Alternative advice for records that are too large for the topic."""
+    if_too_large: str  # what else may be done about a record that the topic has no room for
 
 
 class TopicProducer:
@@ -147,7 +145,10 @@ class TopicProducer:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                self._producer = self._connect_once()
+                self.topic = self._client.topic(self._connection, self.target.topic)
+                batch_bytes = min(self._delivery.batch_bytes, self.topic.max_bytes or DEFAULT_MAX_BYTES)
+                delivery = self._delivery.model_copy(update={"batch_bytes": batch_bytes})
+                self._producer = self._client.create_producer(self._connection, delivery, self._transactional)
             except ConfigError as error:
                 raise ConfigError(f"{self.target.section}: {error}") from error
             except ClientError as error:
@@ -159,12 +160,6 @@ class TopicProducer:
             else:
                 self._note_rejection("")
                 return self._producer
-
-    def _connect_once(self) -> Producer:
-        self.topic = self._client.topic(self._connection, self.target.topic)
-        batch_bytes = min(self._delivery.batch_bytes, self.topic.max_bytes or DEFAULT_MAX_BYTES)
-        delivery = self._delivery.model_copy(update={"batch_bytes": batch_bytes})
-        return self._client.create_producer(self._connection, delivery, self._transactional)
 
     def _note_rejection(self, reason: str) -> None:
         if reason and not self.rejection:

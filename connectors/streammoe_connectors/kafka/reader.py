@@ -48,10 +48,8 @@ class Moved(NamedTuple):
     """A position that no record has led to; the first one says that reading begins."""
 
     position: Position
-    needs_checkpoint: bool
-    """Whether a checkpoint must hold it before the next record."""
-    remaining: int
-    """Number of offsets from there to the stops."""
+    needs_checkpoint: bool  # before the next record
+    remaining: int  # offsets from there to the stops
 
 
 class Reader(threading.Thread):
