@@ -230,18 +230,6 @@ def test_a_rotated_file_that_is_gone_is_an_error(rotated, opened, tmp_path, ther
     assert taken(followed, 1) == [b"6"]
 
 
-def test_a_restart_leaves_files_alone_that_are_read_under_another_path(write, opened, tmp_path):
-    write("log", b"2\n")
-    write("log.1", b"1\n")
-    end = through_json(take(opened(tmp_path / "log*", format="jsonl"), 2)[-1].end)
-    (tmp_path / "log.1").unlink()
-    (tmp_path / "log").rename(tmp_path / "log.1")
-    write("log", b"3\n")
-    followed = opened(tmp_path / "log*", end, format="jsonl", on_truncate="restart")
-    assert taken(followed, 1) == [b"3"]
-    assert followed.poll(0.05) is None
-
-
 # --- loss -----------------------------------------------------------------------------------------------------------
 
 

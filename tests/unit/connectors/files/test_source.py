@@ -252,18 +252,6 @@ def test_a_copy_of_the_file_or_a_relative_path_is_as_good(halfway, tmp_path, mon
     assert records(read("./*.csv", halfway)) == expected
 
 
-def test_a_finished_file_outside_the_glob_is_not_even_opened(halfway, tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    (elsewhere / "a.csv").mkdir(parents=True)  # to open it would fail
-    (finished, unfinished) = halfway["files"]
-    position = {**halfway, "files": [{**finished, "path": str(elsewhere / "a.csv")}, unfinished]}
-    opened = source(tmp_path / "b.csv")
-    opened.seek(position)
-    assert opened.progress()[1] == finished["size"] + Path(unfinished["path"]).stat().st_size
-    with pytest.raises(SourceError):
-        source(tmp_path / "a.csv").seek(halfway)  # an unfinished one outside of it
-
-
 # --- trouble on the way ---------------------------------------------------------------------------------------------
 
 
@@ -306,13 +294,6 @@ def test_a_file_replaced_before_its_turn_is_an_error(write, tmp_path):
         write("b.csv", b"y\n2\n")
         with pytest.raises(SourceError):
             opened.poll(0)
-
-
-def test_a_read_error_becomes_a_source_error(begun, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fstat", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
-        with pytest.raises(SourceError):
-            begun[1].poll(0)
 
 
 def test_a_folder_that_cannot_be_listed_is_no_empty_one(tmp_path, monkeypatch):
