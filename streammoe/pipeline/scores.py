@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from streammoe.checked import array_of, is_count, is_finite_number, require, table_of
+from streammoe.checked import array_of, is_count, is_finite_number, require
 from streammoe.errors import PoisonedModel
 from streammoe.text import shown
 from streammoe.types import FloatArray, IntArray
@@ -48,11 +48,6 @@ class Average:
         self.weight = self.weight * keep**n + (1.0 - keep) * float(fades.sum())
         self.window = np.concatenate([self.window, values])[-WINDOW:]
 
-    def is_finite(self) -> bool:
-        """Whether all averages are finite."""
-        sums = math.isfinite(self.total) and math.isfinite(self.exponential)
-        return sums and bool(np.isfinite(self.window).all())
-
     def means(self) -> dict[str, float]:
         """Return the mean by each of `AVERAGES`; NaN before the first value."""
         if self.count == 0:
@@ -86,37 +81,31 @@ class Scores(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Return everything but the windows, for the checkpoint; raise `PoisonedModel` if an average is not finite."""
+        """Return what the baseline knows, for the checkpoint."""
 
     def arrays(self) -> dict[str, FloatArray]:
-        """Return the windows, for the checkpoint."""
-        return {f"scores.{name}": average.window for name, average in self.averages.items()}
-
-    def _averages_to_json(self) -> dict[str, Any]:
-        poisoned = [name for name, average in self.averages.items() if not average.is_finite()]
-        if poisoned:
+        """Return the averages, for the checkpoint; raise `PoisonedModel` if one is not finite."""
+        windows = {f"scores.{name}": average.window for name, average in self.averages.items()}
+        sums = [(each.count, each.total, each.exponential, each.weight) for each in self.averages.values()]
+        arrays: dict[str, FloatArray] = {"scores": np.array(sums), **windows}
+        if not all(np.isfinite(array).all() for array in arrays.values()):
             raise PoisonedModel(
-                f"the scores are not finite ({', '.join(poisoned)}), and nothing is saved; resume from the last "
-                "checkpoint, and please report this bug"
+                "the scores are not finite, and nothing is saved; resume from the last checkpoint, and please report "
+                "this bug"
             )
-        return {name: {**vars(average), "window": None} for name, average in self.averages.items()}
+        return arrays
 
     def restore(self, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
         """Restore the results of `to_json` and `arrays`; call within `streammoe.checked.restoring`."""
-        for name, average in self.averages.items():
-            saved = table_of(state, name)
-            known = vars(average).keys()
-            require(saved.keys() == known, f"scores.{name} holds {shown(sorted(saved))}, and must hold {sorted(known)}")
-            require(is_count(saved["count"]), f"scores.{name} counts {shown(saved['count'])} events")
+        sums = array_of(arrays, "scores", "float64", (len(self.averages), 4))
+        for (name, average), (n, total, exponential, weight) in zip(self.averages.items(), sums.tolist(), strict=True):
             # The root is taken of mean squared errors.
             least = 0.0 if "squared" in name else -math.inf
-            for part in known - {"count", "window"}:
-                fits = is_finite_number(saved[part]) and saved[part] >= least
-                require(fits, f"scores.{name} has {shown(saved[part])} for its {part}")
-            require(saved["weight"] > 0.0 or not saved["count"], f"scores.{name} has events and no weight")
-            length = min(saved["count"], WINDOW)
-            window = array_of(arrays, f"scores.{name}", "float64", (length,), least=least)
-            vars(average).update(saved, window=window)
+            count = int(n)
+            is_sound = 0 <= count == n and min(total, exponential) >= least and (weight > 0.0 or not count)
+            require(is_sound, f"array scores holds {shown([n, total, exponential, weight])} for {name}")
+            window = array_of(arrays, f"scores.{name}", "float64", (min(count, WINDOW),), least=least)
+            vars(average).update(count=count, total=total, exponential=exponential, weight=weight, window=window)
         return self
 
 
@@ -164,7 +153,7 @@ class PrequentialScores(Scores):
         return {average: math.sqrt(value) for average, value in self.averages[name].means().items()}
 
     def to_json(self) -> dict[str, Any]:
-        return {"targets": self._targets, "target_sums": self._target_sums.tolist(), **self._averages_to_json()}
+        return {"targets": self._targets, "target_sums": self._target_sums.tolist()}
 
     def restore(self, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
         sums, n = state["target_sums"], state["targets"]
@@ -226,7 +215,7 @@ class ClassificationScores(Scores):
         return {name: self.averages[average].means() for name, average in shown.items()}
 
     def to_json(self) -> dict[str, Any]:
-        return {"counts": self._counts.tolist(), **self._averages_to_json()}
+        return {"counts": self._counts.tolist()}
 
     def restore(self, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
         counts = state["counts"]
