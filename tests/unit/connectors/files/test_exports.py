@@ -104,22 +104,6 @@ def test_columns_of_numbers_alone_are_judged_in_the_same_way(write):
     assert rows(read(write("a.csv", b"x,c,y\n5\n6\n")))[0] == []
 
 
-def test_a_header_that_is_none_is_an_error_with_advice(write):
-    roles = roles_of(("x",), ("y",))
-    for content, advice in (
-        (b"by me\n\nx,y\n1,2\n", "source.skip_lines"),
-        (b'x;"y"\n1;2\n', 'source.delimiter to ";"'),
-        (b"a,2023,2024\nb,1,2\n", "source.skip_lines"),
-        (b"2023-04-03,S,false,6.155\n2023-04-04,S,true,7\n", "source.header"),
-        (b'S,"6,1"\nS,"7,2"\n', "source.header"),
-        (b"1,2\n3,4\n", "source.header"),
-    ):
-        (batch,) = read(write("a.csv", content))
-        with pytest.raises(SourceError) as failure:
-            decoder("csv").decode(batch, roles)
-        assert advice in str(failure.value)
-
-
 def test_columns_with_the_same_name_are_an_error_that_names_them_apart(write):
     path = write("a.csv", b'z\ny,"a,b",x,x,x2,,y\n1,2,3,4,5,6,7\n')
     with pytest.raises(SourceError) as failure:

@@ -111,15 +111,6 @@ def test_no_file_waits_for_another_one_that_never_pauses(write, opened, tmp_path
     assert b"2" in found
 
 
-def test_compressed_files_among_others_are_reported_once_and_left(write, opened, tmp_path, caplog):
-    write("a.csv.2.gz", b"\x1f\x8b")
-    write("a.csv", b"x\n1\n")
-    followed = opened(tmp_path / "a.csv*", format="csv")
-    assert taken(followed, 1) == [b"1"]
-    followed.poll(0.05)
-    assert len(warnings(caplog)) == 1
-
-
 # --- rotation -------------------------------------------------------------------------------------------------------
 
 
