@@ -148,6 +148,8 @@ def test_the_rest_of_a_record_that_is_too_long_is_no_record_and_takes_no_line_wi
     # Although it seems to open a quote: that is only where the beginning was cut off.
     batches = read(write("b.csv", b'x\n"' + b"x" * 5998 + b'""' + b"x" * 7000 + b'"\n1\n2\n'), **sizes)
     assert [len(record) for record in records(batches)] == [6000, 1, 1]
+    batches = read(write("c.csv", b"x\n" + (b"1" * 30 + b"\n2\n") * 9), max_record_bytes=10)
+    assert records(batches) == [b"1" * 10, b"2"] * 9
 
 
 # --- resuming -------------------------------------------------------------------------------------------------------
