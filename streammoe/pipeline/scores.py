@@ -12,7 +12,7 @@ import numpy as np
 from streammoe.checked import array_of, is_count, is_finite_number, require
 from streammoe.errors import PoisonedModel
 from streammoe.text import shown
-from streammoe.types import FloatArray, IntArray
+from streammoe.types import FloatArray
 
 WINDOW = 10_000
 """Events of the windowed average."""
@@ -21,8 +21,6 @@ HORIZON = 1_000
 AVERAGES = ("running", "exponential", "window")
 MIN_PROBABILITY = 1e-15
 """Lower bound of a class probability in log-losses, so that one surprise does not make them infinite."""
-
-_AT_ONCE = 4096  # events per array of class counts
 
 
 class Average:
@@ -172,7 +170,7 @@ class ClassificationScores(Scores):
 
     def __init__(self) -> None:
         super().__init__("hits", "baseline_hits")
-        self._counts = np.zeros(0, np.int64)
+        self._counts: list[int] = []
 
     @property
     def classes(self) -> int:
@@ -196,30 +194,26 @@ class ClassificationScores(Scores):
         best = predictions.argmax(axis=1)
         self.log_loss.update(np.minimum(losses, -math.log(MIN_PROBABILITY)))
         self.averages["hits"].update(((best == classes) & (probabilities > 0.0)).astype(np.float64))
-        for start in range(0, n, _AT_ONCE):
-            self._update_baseline(classes[start : start + _AT_ONCE])
-
-    def _update_baseline(self, classes: IntArray) -> None:
-        n, M = len(classes), max(len(self._counts), int(classes.max()) + 1)
-        counts = np.zeros((n + 1, M), np.int64)
-        counts[0, : len(self._counts)] = self._counts
-        counts[np.arange(1, n + 1), classes] = 1
-        np.cumsum(counts, axis=0, out=counts)
-        before, self._counts = counts[:-1], counts[-1].copy()
-        # Before the first event nothing is predicted, so nothing is hit.
-        hits = (before.argmax(axis=1) == classes) & before.any(axis=1)
-        self.averages["baseline_hits"].update(hits.astype(np.float64))
+        hits, counts = [], [*self._counts, *[0] * (int(classes.max()) + 1 - len(self._counts))]
+        usual = counts.index(max(counts)) if any(counts) else -1  # before the first event nothing is predicted
+        for c in classes.tolist():
+            hits.append(float(c == usual))
+            counts[c] += 1
+            if (counts[c], -c) > (counts[usual], -usual) or usual < 0:
+                usual = c
+        self._counts = counts
+        self.averages["baseline_hits"].update(np.array(hits))
 
     def means(self) -> dict[str, dict[str, float]]:
         shown = {"accuracy": "hits", "log_loss": "log_loss", "baseline_accuracy": "baseline_hits"}
         return {name: self.averages[average].means() for name, average in shown.items()}
 
     def to_json(self) -> dict[str, Any]:
-        return {"counts": self._counts.tolist()}
+        return {"counts": self._counts}
 
     def restore(self, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
         counts = state["counts"]
         sound = isinstance(counts, list) and all(map(is_count, counts))
         require(sound, f"scores counts {shown(counts)} events of each class")
-        self._counts = np.array(counts, np.int64)
+        self._counts = list(counts)
         return super().restore(state, arrays)
