@@ -19,29 +19,8 @@ from streammoe.types import FloatArray, IntArray
 Position = dict[str, Any]
 """Where reading resumes: JSON-serializable, and opaque to all but the source that created it.
 
-Its entry ``kind`` is the ``kind`` in the source's settings. Only that source understands the rest; `chained` and
-`parts_of` handle positions of several sources without looking inside.
+Its entry ``kind`` is the ``kind`` in the source's settings. Only that source understands the rest.
 """
-CHAINED = "chain"
-"""The ``kind`` of a position that combines those of several sources."""
-
-
-def chained(positions: Sequence[Position | None]) -> Position:
-    """Combine the positions of several sources, in their order; ``None`` for a source that has not started."""
-    return {"kind": CHAINED, "positions": list(positions)}
-
-
-def parts_of(position: Position | None) -> Iterator[Position]:
-    """Yield the single-source positions that make up `position`, in order."""
-    if position is None:
-        return
-    if position.get("kind") != CHAINED:
-        yield position
-        return
-    for part in position["positions"]:
-        yield from parts_of(part)
-
-
 Location = dict[str, str | int]
 """Where a record came from; identifies a dead letter or a prediction.
 

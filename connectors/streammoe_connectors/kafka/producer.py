@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from streammoe.errors import ConfigError, RetriableSinkError, SinkError
-from streammoe.ports import Location, Position, Recovered, parts_of
+from streammoe.ports import Location, Position, Recovered
 from streammoe_connectors.kafka.contract import (
     REQUEST_SECONDS,
     Cause,
@@ -424,4 +424,4 @@ class TransactionalProducer(TopicProducer):
 
 def kafka_part(position: Position | None) -> Position | None:
     """Return the part of a position that belongs to a Kafka source."""
-    return next((part for part in parts_of(position) if part.get("kind") == "kafka"), None)
+    return position if position is not None and position.get("kind") == "kafka" else None
