@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoERegressor
+from streammoe import MoERegressor
 from streammoe.errors import CheckpointError
 from tests.unit.estimators.damages import DAMAGES, DESCRIPTIONS, SHORT, classes, learned, outputs, restored, text
 
@@ -23,15 +23,6 @@ def test_what_was_not_changed_is_restored(tmp_path):
         again = restored(tmp_path, model)
         assert again.state_digest() == model.state_digest()
         assert again.chosen_n_experts == model.chosen_n_experts
-
-
-@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
-def test_a_model_can_be_saved_after_each_of_its_first_events(kind, tmp_path):
-    """Up to the third one its numbers have no scale."""
-    model = kind()
-    for i in range(8):
-        model.learn_one({"a": float(i % 3), "b": 1.0}, i % 2)
-        assert restored(tmp_path, model).state_digest() == model.state_digest()
 
 
 def test_a_model_that_lacks_any_array_that_there_may_be_is_rejected(tmp_path):
