@@ -191,7 +191,7 @@ def test_a_folder_that_does_not_answer_holds_up_nothing(monkeypatch):
     reader = GlobalReader(Path("nowhere"))
     reader.start()
     assert asked.wait(10)
-    assert list(reader.findings()) == []
+    assert list(reader.looks()) == []
     reader.close()
 
 
@@ -203,9 +203,9 @@ def test_whatever_reading_raises_is_a_problem_and_no_more(error, monkeypatch):
     monkeypatch.setattr(follower, "read_newest", fail)
     reader = GlobalReader(Path("nowhere"))
     reader.read_once()
-    (found,) = reader.findings()
-    assert found.reason == "unreadable"
-    assert str(error) in found.text
+    ((found, problem),) = reader.looks()
+    assert (found, problem.reason) == (None, "unreadable")
+    assert str(error) in problem.text
 
 
 @pytest.mark.usefixtures("here")
