@@ -17,7 +17,7 @@ from streammoe.distributions import Gaussian, Laplace, StudentT
 from streammoe.options import Auto, Exponential, Lags, PageHinkley
 from streammoe.schedules import Constant, Power
 from tests.unit import test_batch, test_distributions
-from tests.unit.estimators.damages import DAMAGES, learned, outputs, quiet, restored
+from tests.unit.estimators.damages import DAMAGES, DESCRIPTIONS, learned, outputs, quiet, restored
 from tests.unit.estimators.refusals import LATER, REFUSALS, trained
 
 HUGE = 10**400
@@ -143,7 +143,7 @@ def reduced(*others, **more):
 
 
 X_OF_WORKERS = np.random.default_rng(0).normal(size=(100, 2))
-IN_PYTHONS_WORDS = {"no JSON", "deep", "field beyond"}
+IN_PYTHONS_WORDS = {"no JSON", "deep"}
 """They differ from version to version."""
 X, Y = np.arange(8.0).reshape(4, 2), np.arange(4.0)
 TWENTY = test_batch.rows(20)
@@ -281,8 +281,10 @@ CASES = {
         for name, change in changes.items()
         if name not in IN_PYTHONS_WORDS
     },
-    "checkpoint of no model": lambda folder: restored(folder, learned(), model={}),
-    "checkpoint of another class": lambda folder: restored(folder, learned(), model={"kind": "os.system"}),
+    **{
+        f"checkpoint, described as {said!r}": lambda folder, said=said: restored(folder, learned(), model=said)
+        for said in DESCRIPTIONS
+    },
     # Batch fits
     **{
         f"batch fit, {', '.join(f'{name} {value!r}' for name, value in given.items())}": fitted(*TWENTY, **given)
