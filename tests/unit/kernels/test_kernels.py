@@ -62,6 +62,16 @@ def test_scores_never_vanish(size):
     np.testing.assert_allclose(predictions.sum(axis=1), 1.0)
 
 
+@pytest.mark.parametrize(("K", "M", "size"), [(1, 2, 1e150), (3, 5, 1.0)])
+def test_unlikely_is_the_formula_in_log_space(K, M, size):
+    gate, experts, R = classes_of(size, K, M)
+    losses, tau = reference(gate, experts, R, np.ones(len(R), dtype=int))
+    for i, r in enumerate(R):
+        joint = np.empty(K)
+        assert categorical.unlikely(gate, experts, r, r, 1, joint) == pytest.approx(losses[i], rel=1e-9)
+        np.testing.assert_allclose(joint, tau[i], rtol=1e-6, atol=1e-9)
+
+
 # --- inverses of symmetric matrices -----------------------------------------------------------------------------------
 
 
