@@ -39,9 +39,6 @@ class StudentT(ExpertNoise):
         """ν / (ν − 2)."""
         return self.df / (self.df - 2.0)
 
-    def pdf(self, z: FloatArray) -> FloatArray:
-        return np.exp(self.log_density(z * z, 1))
-
     def cdf(self, z: FloatArray) -> FloatArray:
         return np.asarray(special().stdtr(self.df, z))
 
@@ -67,9 +64,6 @@ class StudentT(ExpertNoise):
         nu, Q = self.df, n_outputs
         energy = 0.5 * (nu + Q) * float(special().digamma(0.5 * (nu + Q)) - special().digamma(0.5 * nu))
         return energy - self._log_peak(Q)
-
-    def spread(self, n_outputs: int) -> float:
-        return self.variance
 
     def log_density(self, squares: FloatArray, n_outputs: int) -> FloatArray:
         return np.asarray(self._log_peak(n_outputs) - 0.5 * (self.df + n_outputs) * np.log1p(squares / self.df))
