@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 
 from streammoe.kernels.by_address import Callee
-from streammoe.kernels.compile import inline, jit, part
+from streammoe.kernels.compile import allocating, inline, jit, part
 from streammoe.kernels.linalg import add_outers_in_turn, add_product, dot, invert_spd
 from streammoe.kernels.softmax import adaptive_weight, bound_mix, gate_bend, softmax
 from streammoe.types import FloatArray
@@ -330,64 +330,34 @@ def _fit_by_one_matrix(
 ) -> None:
     """As `fit_softmax`, by Newton steps, or beyond `NEWTON_LIMIT` by majorization steps."""
     free, p = coefficients.shape
-    size = free * p
-    newton = size <= NEWTON_LIMIT
-    dimension = size if newton else p
-    hessian = np.empty((dimension, dimension))
-    inverse = np.empty((dimension, dimension))
-    scratch = np.empty((dimension, dimension))
-    gradient = np.empty((free, p))
-    move = np.empty((free, p))
-    trial = np.empty((free, p))
-    shares = np.empty((4, free + 1))
-    logits = np.empty((4, free))
-    weights = np.empty(4)
+    newton = free * p <= NEWTON_LIMIT
+    size = free * p if newton else p
+    hessian, inverse, scratch = np.zeros((size, size)), np.empty((size, size)), np.empty((size, size))
+    gradient, move = np.empty((free, p)), np.empty((free, p))
     mix = bound_mix(curvature, free)
     if not newton:
         # The same in all rounds.
         masses = np.empty(X.shape[0])
         for i in range(X.shape[0]):
             masses[i] = mass_of(targets[i], free, reference)
-        hessian[:, :] = 0.0
         for j in range(p):
             hessian[j, j] = prior_strength * prior_gram[j]
         add_outers_in_turn(hessian, X, masses, True)
         _invert(inversion, (hessian, inverse, scratch))
     old = softmax_objective(coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
     for _ in range(rounds):
+        pull_to_prior(coefficients, prior_strength, prior_gram, prior_target, curvature, gradient)
         if newton:
             hessian[:, :] = 0.0
-        for j in range(p):
-            column = 0.0
-            for k in range(free):
-                column += coefficients[k, j] - prior_target[k, j]
-            weight = prior_strength * prior_gram[j]
-            for k in range(free):
-                apart = coefficients[k, j] - prior_target[k, j]
-                gradient[k, j] = -weight * (apart - mix * column) / curvature[0]
-                if newton:
+            for j in range(p):
+                for k in range(free):
                     for m in range(free):
-                        hessian[k * p + j, m * p + j] = weight * ((k == m) - mix) / curvature[0]
-        for first in range(0, X.shape[0], 4):
-            count = logits_of(coefficients, X, first, logits)
-            for row in range(count):
-                i = first + row
-                weight = weights[row] = mass_of(targets[i], free, reference)
-                for k in range(free):
-                    shares[row, k] = logits[row, k]
-                shares[row, free] = 0.0
-                softmax(shares[row])
-                for k in range(free):
-                    at = k if k < reference else k + 1
-                    push = targets[i, at] - weight * shares[row, k]
-                    for j in range(p):
-                        gradient[k, j] += push * X[i, j]
-            if newton:
-                add_softmax_curvature(hessian, X, first, count, weights, shares)
-        if newton:
-            _invert(inversion, (hessian, inverse, scratch))
+                        bend = prior_strength * prior_gram[j] * ((k == m) - mix) / curvature[0]
+                        hessian[k * p + j, m * p + j] = bend
+        softmax_sums(coefficients, targets, X, reference, newton, gradient, hessian)
         move[:, :] = 0.0
         if newton:
+            _invert(inversion, (hessian, inverse, scratch))
             add_product(inverse, gradient.ravel(), move.ravel())
         else:
             for k in range(free):
@@ -398,23 +368,39 @@ def _fit_by_one_matrix(
                     column += move[k, j]
                 for k in range(free):
                     move[k, j] = curvature[0] * (move[k, j] + curvature[1] * column)
-        step = 1.0
-        for _half in range(12):
-            for k in range(free):
-                for j in range(p):
-                    trial[k, j] = coefficients[k, j] + step * move[k, j]
-            new = softmax_objective(trial, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
-            if new >= old:
-                break
-            step *= 0.5
-        if not new >= old:
-            return
-        for k in range(free):
-            for j in range(p):
-                coefficients[k, j] = trial[k, j]
-        if new - old <= SETTLED * abs(new):
+        new = climb(coefficients, move, old, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
+        if not new - old > SETTLED * abs(new):
             return
         old = new
+
+
+@allocating
+def climb(
+    coefficients: FloatArray,
+    move: FloatArray,
+    old: float,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    prior_target: FloatArray,
+    curvature: tuple[float, float],
+    targets: FloatArray,
+    X: FloatArray,
+    reference: int,
+) -> float:
+    """Move coefficients, halving the move until the objective is not below `old`; return it, or NaN if it stays so."""
+    trial, step = np.empty_like(coefficients), 1.0
+    for _half in range(12):
+        for k in range(move.shape[0]):
+            for j in range(move.shape[1]):
+                trial[k, j] = coefficients[k, j] + step * move[k, j]
+        new: float = softmax_objective(
+            trial, prior_strength, prior_gram, prior_target, curvature, targets, X, reference
+        )
+        if new >= old:
+            coefficients[:, :] = trial
+            return new
+        step *= 0.5
+    return np.nan
 
 
 @inline
@@ -443,8 +429,7 @@ def _fit_by_conjugate_gradients(
     n = X.shape[0]
     shares, masses = np.empty((n, free)), np.empty(n)
     gradient, move, direction = np.empty((free, p)), np.empty((free, p)), np.empty((free, p))
-    product, trial = np.empty((free, p)), np.empty((free, p))
-    row_shares, logits = np.empty(free + 1), np.empty((4, free))
+    product, row_shares, logits = np.empty((free, p)), np.empty(free + 1), np.empty((4, free))
     old = softmax_objective(coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
     for _ in range(rounds):
         pull_to_prior(coefficients, prior_strength, prior_gram, prior_target, curvature, gradient)
@@ -489,19 +474,8 @@ def _fit_by_conjugate_gradients(
                 for j in range(p):
                     direction[k, j] = gradient[k, j] / prior_gram[j] + shorter / length * direction[k, j]
             length = shorter
-        step = 1.0
-        for _half in range(12):
-            for k in range(free):
-                for j in range(p):
-                    trial[k, j] = coefficients[k, j] + step * move[k, j]
-            new = softmax_objective(trial, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
-            if new >= old:
-                break
-            step *= 0.5
-        if not new >= old:
-            return
-        coefficients[:, :] = trial
-        if new - old <= SETTLED * abs(new):
+        new = climb(coefficients, move, old, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
+        if not new - old > SETTLED * abs(new):
             return
         old = new
 
@@ -603,23 +577,8 @@ def softmax_gradient(
     out: FloatArray,
 ) -> None:
     """Write the gradient of `softmax_objective`, (N, p), to `out`."""
-    free, p = coefficients.shape
     pull_to_prior(coefficients, prior_strength, prior_gram, prior_target, curvature, out)
-    shares = np.empty(free + 1)
-    for i in range(X.shape[0]):
-        weight = 0.0
-        for k in range(free):
-            at = k if k < reference else k + 1
-            weight += targets[i, at]
-            shares[at] = -error_of(coefficients[k], X[i], 0.0)
-        weight += targets[i, reference]
-        shares[reference] = 0.0
-        softmax(shares)
-        for k in range(free):
-            at = k if k < reference else k + 1
-            push = targets[i, at] - weight * shares[at]
-            for j in range(p):
-                out[k, j] += push * X[i, j]
+    softmax_sums(coefficients, targets, X, reference, False, out, np.empty((0, 0)))
 
 
 @jit
