@@ -25,7 +25,7 @@ AREAS = {
     "held": "test_held.py test_tails.py columns/test_*.py invariants/*.py",
     "refits": "test_refit.py test_recent.py invariants/*.py",
     "lags": "test_lags.py test_label_join.py test_joined_labels.py invariants/*.py",
-    "encoder": "columns/test_*.py test_regressor.py",
+    "encoder": "columns/test_*.py test_regressor.py invariants/*.py",
     "outputs": "unit/test_outputs.py",
     "columns": "columns/test_kinds.py",
     "estimators": "test_regressor.py test_classifier.py test_predicting.py invariants/*.py",

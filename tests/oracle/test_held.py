@@ -90,7 +90,7 @@ def stream(kind, seed=0):
     """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(N, 5))
-    X[:, 1] += np.maximum(np.arange(N) - 700, 0.0) * 0.03
+    X[:, 1] += np.maximum(np.arange(N) - 700, 0.0) * 0.05
     X[:650, 2] = 0.0
     X[:, 3] = rng.random(N) < 0.1
     X[1050, 0], X[1051, 4] = 1e5, -99_999.0

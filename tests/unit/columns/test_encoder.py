@@ -14,7 +14,7 @@ from streammoe.columns.fitting import fit_scaler
 from streammoe.columns.kinds import GivenKinds
 from streammoe.columns.layout import CYCLES
 from streammoe.columns.values import level, seconds
-from streammoe.kernels.features import BLOCK
+from streammoe.kernels.features import BLOCK, RUN, SETTLED
 
 
 def encoder(columns=(), *, categorical=(), timestamps=(), **given):
@@ -90,6 +90,17 @@ def test_ranges_are_judged_by_the_medians_of_what_was_accepted_however_rows_are_
     assert {name: array.tobytes() for name, array in cut.arrays().items()} == {
         name: array.tobytes() for name, array in whole.arrays().items()
     }
+
+
+def test_bounds_follow_a_jump_but_not_what_moves_there_step_by_step():
+    rng, highs = np.random.default_rng(1), []
+    for values in (3.0 + rng.random(2 * RUN), np.linspace(0.0, 4.0, 2_000) + 0.2 * rng.random(2_000)):
+        made = encoder(["a"], holds=True)
+        for x in [*np.linspace(0.0, 1.0, SETTLED + 2), *values]:
+            made.hold(np.array([[x]]), np.zeros((1, 1)))
+        highs.append(float(made.bounds.high[0]))
+    assert highs[0] > 3.0
+    assert highs[1] < 1.23  # 2,000 steps of the pace
 
 
 def test_beyond_max_levels_none_is_added_which_is_logged_once(caplog):
