@@ -11,34 +11,25 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe import InvalidEvent, MoERegressor
 from streammoe.model.bound import Bound
 
 N, WARMUP = 900, 150
 
 
-def stream(kind, seed=0, n=N):
+def stream():
     """Return events with a change of what is true, targets far out, and missing values."""
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 4))
-    f = np.where(X[:, 0] > 0.0, X @ rng.normal(size=4), X @ rng.normal(size=4))
-    f[n // 2 :] += 6.0 * X[n // 2 :, 1]
-    y = f + 0.1 * rng.normal(size=n)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 4))
+    y = np.where(X[:, 0] > 0.0, X @ rng.normal(size=4), X @ rng.normal(size=4)) + 0.1 * rng.normal(size=N)
+    y[N // 2 :] += 6.0 * X[N // 2 :, 1]
     y[700:703] = 300.0
     events = [{f"x{j}": float(v) for j, v in enumerate(row)} for row in X]
-    for i in range(0, n, 17):
+    for i in range(0, N, 17):
         del events[i]["x2"]
-    for i in range(5, n, 19):
+    for i in range(5, N, 19):
         events[i]["x3"] = int(events[i]["x3"])
-    if kind is MoEClassifier:
-        return events, np.digitize(f, [-1.0, 1.0]).tolist()
-    if kind is MoEMultiTargetRegressor:
-        return events, [{"a": float(v), "b": float(2.0 * v + u)} for v, u in zip(y, rng.normal(size=n), strict=True)]
     return events, y.tolist()
-
-
-def made(kind, arguments):
-    return kind(warmup=WARMUP, **arguments)
 
 
 def learned(model, events, targets):
@@ -51,7 +42,7 @@ def learned(model, events, targets):
 
 
 def settled_model():
-    events, targets = stream(MoERegressor)
+    events, targets = stream()
     model = MoERegressor(2, warmup=WARMUP)
     learned(model, events[:400], targets[:400])
     return model, events, targets
@@ -127,7 +118,7 @@ def test_an_interrupted_event_is_not_learned(where, monkeypatch):
     for name, value in {"BLOCK": 8, "CALIBRATION": 3, "TOLERANCE": 0.1, "THRESHOLD": 1.0}.items():
         monkeypatch.setattr(f"streammoe.engine.drift.{name}", value)  # so that there is a drift
     monkeypatch.setattr("streammoe.engine.schedule.SETTLED", 100)  # from which on losses are watched
-    events, targets = stream(MoERegressor)
+    events, targets = stream()
     model = MoERegressor(2, warmup=WARMUP, reservoir=20)
     learned(model, events[:320], targets[:320])
     twin = copy.deepcopy(model)
