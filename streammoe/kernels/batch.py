@@ -10,6 +10,7 @@ each event.
 from __future__ import annotations
 
 from functools import cache
+from typing import TypeAlias
 
 import numpy as np
 from numba import types
@@ -31,6 +32,8 @@ CLOSE = 0.01
 SETTLED = 1e-14
 """A softmax regression whose objective gains less, in units of itself, has come to its end."""
 
+Penalty: TypeAlias = tuple[float, FloatArray, FloatArray, tuple[float, float]]
+"""The prior of a softmax regression: its pseudo-events, Λ (p,), the target (N, p), and (a, b) as in `fit_softmax`."""
 
 _MATRIX = types.Array(types.float64, 2, "C")
 INVERSION = Callee(invert_spd, [_MATRIX, _MATRIX, _MATRIX], types.boolean)
@@ -308,7 +311,8 @@ def fit_softmax(
     if free == 0:
         return
     # Few fits are large enough for the second kernel, which takes seconds to compile.
-    given = (coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference, rounds)
+    prior = (prior_strength, prior_gram, prior_target, curvature)
+    given = (coefficients, prior, targets, X, reference, rounds)
     if is_conjugate(free, p):
         _fit_by_conjugate_gradients(*given)
     else:
@@ -319,10 +323,7 @@ def fit_softmax(
 def _fit_by_one_matrix(
     inversion: int,
     coefficients: FloatArray,
-    prior_strength: float,
-    prior_gram: FloatArray,
-    prior_target: FloatArray,
-    curvature: tuple[float, float],
+    prior: Penalty,
     targets: FloatArray,
     X: FloatArray,
     reference: int,
@@ -334,6 +335,7 @@ def _fit_by_one_matrix(
     size = free * p if newton else p
     hessian, inverse, scratch = np.zeros((size, size)), np.empty((size, size)), np.empty((size, size))
     gradient, move = np.empty((free, p)), np.empty((free, p))
+    strength, gram, _, curvature = prior
     mix = bound_mix(curvature, free)
     if not newton:
         # The same in all rounds.
@@ -341,18 +343,18 @@ def _fit_by_one_matrix(
         for i in range(X.shape[0]):
             masses[i] = mass_of(targets[i], free, reference)
         for j in range(p):
-            hessian[j, j] = prior_strength * prior_gram[j]
+            hessian[j, j] = strength * gram[j]
         add_outers_in_turn(hessian, X, masses, True)
         _invert(inversion, (hessian, inverse, scratch))
-    old = softmax_objective(coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
+    old = softmax_objective(coefficients, *prior, targets, X, reference)
     for _ in range(rounds):
-        pull_to_prior(coefficients, prior_strength, prior_gram, prior_target, curvature, gradient)
+        pull_to_prior(coefficients, *prior, gradient)
         if newton:
             hessian[:, :] = 0.0
             for j in range(p):
                 for k in range(free):
                     for m in range(free):
-                        bend = prior_strength * prior_gram[j] * ((k == m) - mix) / curvature[0]
+                        bend = strength * gram[j] * ((k == m) - mix) / curvature[0]
                         hessian[k * p + j, m * p + j] = bend
         softmax_sums(coefficients, targets, X, reference, newton, gradient, hessian)
         move[:, :] = 0.0
@@ -368,7 +370,7 @@ def _fit_by_one_matrix(
                     column += move[k, j]
                 for k in range(free):
                     move[k, j] = curvature[0] * (move[k, j] + curvature[1] * column)
-        new = climb(coefficients, move, old, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
+        new = climb(coefficients, move, old, prior, targets, X, reference)
         if not new - old > SETTLED * abs(new):
             return
         old = new
@@ -379,10 +381,7 @@ def climb(
     coefficients: FloatArray,
     move: FloatArray,
     old: float,
-    prior_strength: float,
-    prior_gram: FloatArray,
-    prior_target: FloatArray,
-    curvature: tuple[float, float],
+    prior: Penalty,
     targets: FloatArray,
     X: FloatArray,
     reference: int,
@@ -393,9 +392,7 @@ def climb(
         for k in range(move.shape[0]):
             for j in range(move.shape[1]):
                 trial[k, j] = coefficients[k, j] + step * move[k, j]
-        new: float = softmax_objective(
-            trial, prior_strength, prior_gram, prior_target, curvature, targets, X, reference
-        )
+        new: float = softmax_objective(trial, *prior, targets, X, reference)
         if new >= old:
             coefficients[:, :] = trial
             return new
@@ -412,10 +409,7 @@ def is_conjugate(free: int, p: int) -> bool:
 @jit
 def _fit_by_conjugate_gradients(
     coefficients: FloatArray,
-    prior_strength: float,
-    prior_gram: FloatArray,
-    prior_target: FloatArray,
-    curvature: tuple[float, float],
+    prior: Penalty,
     targets: FloatArray,
     X: FloatArray,
     reference: int,
@@ -427,12 +421,13 @@ def _fit_by_conjugate_gradients(
     """
     free, p = coefficients.shape
     n = X.shape[0]
+    strength, gram, _, curvature = prior
     shares, masses = np.empty((n, free)), np.empty(n)
     gradient, move, direction = np.empty((free, p)), np.empty((free, p)), np.empty((free, p))
     product, row_shares, logits = np.empty((free, p)), np.empty(free + 1), np.empty((4, free))
-    old = softmax_objective(coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
+    old = softmax_objective(coefficients, *prior, targets, X, reference)
     for _ in range(rounds):
-        pull_to_prior(coefficients, prior_strength, prior_gram, prior_target, curvature, gradient)
+        pull_to_prior(coefficients, *prior, gradient)
         for first in range(0, n, 4):
             count = logits_of(coefficients, X, first, logits)
             for row in range(count):
@@ -446,38 +441,56 @@ def _fit_by_conjugate_gradients(
                     shares[i, k] = row_shares[k]
                     logits[row, k] = targets[i, k if k < reference else k + 1] - masses[i] * row_shares[k]
             add_pushes(X, first, count, logits, gradient)
-        # From here on the gradient is what the equations leave unexplained.
-        move[:, :] = 0.0
-        length = 0.0
-        for k in range(free):
-            for j in range(p):
-                direction[k, j] = gradient[k, j] / prior_gram[j]
-                length += gradient[k, j] * direction[k, j]
-        first_length = length
-        for _conjugate in range(CONJUGATE_ROUNDS):
-            bend_of(direction, shares, masses, prior_strength, prior_gram, curvature, X, logits, product)
-            bend = 0.0
-            for k in range(free):
-                bend += dot(direction[k], product[k])
-            if not bend > 0.0:
-                break
-            step = length / bend
-            shorter = 0.0
-            for k in range(free):
-                for j in range(p):
-                    move[k, j] += step * direction[k, j]
-                    gradient[k, j] -= step * product[k, j]
-                    shorter += gradient[k, j] * gradient[k, j] / prior_gram[j]
-            if not shorter > CLOSE * first_length:
-                break
-            for k in range(free):
-                for j in range(p):
-                    direction[k, j] = gradient[k, j] / prior_gram[j] + shorter / length * direction[k, j]
-            length = shorter
-        new = climb(coefficients, move, old, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
+        solve(gradient, shares, masses, strength, gram, curvature, X, logits, direction, product, move)
+        new = climb(coefficients, move, old, prior, targets, X, reference)
         if not new - old > SETTLED * abs(new):
             return
         old = new
+
+
+@part
+def solve(
+    gradient: FloatArray,
+    shares: FloatArray,
+    masses: FloatArray,
+    strength: float,
+    gram: FloatArray,
+    curvature: tuple[float, float],
+    X: FloatArray,
+    logits: FloatArray,
+    direction: FloatArray,
+    product: FloatArray,
+    move: FloatArray,
+) -> None:
+    """Write the Newton step to `move` by a few conjugate gradients; the gradient becomes what is left unexplained."""
+    free, p = gradient.shape
+    move[:, :] = 0.0
+    length = 0.0
+    for k in range(free):
+        for j in range(p):
+            direction[k, j] = gradient[k, j] / gram[j]
+            length += gradient[k, j] * direction[k, j]
+    first_length = length
+    for _conjugate in range(CONJUGATE_ROUNDS):
+        bend_of(direction, shares, masses, strength, gram, curvature, X, logits, product)
+        bend = 0.0
+        for k in range(free):
+            bend += dot(direction[k], product[k])
+        if not bend > 0.0:
+            break
+        step = length / bend
+        shorter = 0.0
+        for k in range(free):
+            for j in range(p):
+                move[k, j] += step * direction[k, j]
+                gradient[k, j] -= step * product[k, j]
+                shorter += gradient[k, j] * gradient[k, j] / gram[j]
+        if not shorter > CLOSE * first_length:
+            break
+        for k in range(free):
+            for j in range(p):
+                direction[k, j] = gradient[k, j] / gram[j] + shorter / length * direction[k, j]
+        length = shorter
 
 
 @part
