@@ -11,10 +11,9 @@ from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors, exten
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpoints import Checkpoints
 from streammoe.daemon.health import Health
-from streammoe.daemon.loop import POLL_SECONDS, Daemon, ProgressListener
+from streammoe.daemon.loop import POLL_SECONDS, Daemon, Observer, ProgressListener
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import compile_kernels
-from streammoe.daemon.observer import Observer
 from streammoe.daemon.outputs import Outputs
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.resume import check_checkpoint, is_blank, latest_visible_checkpoint, resumed
@@ -116,30 +115,25 @@ def open_daemon(
         metrics, server = Metrics(health), None
         if settings.metrics.enabled:
             server = stack.enter_context(closing(MetricsServer(settings.metrics, health)))
-            server.show(metrics.at_the_start)
         writer = _prediction_writer(settings, health)
         sink = None if writer is None else stack.enter_context(closing(writer.sink))
         found = None if fresh else _checkpoint(settings, store, from_model)
         recovered = None if sink is None or not sink.transactional else _recovered(sink, found, health)
         found = found and latest_visible_checkpoint(store, found, recovered, may_repeat=repeat_predictions)
-        restart = RestartPlan() if sink is None else plan_restart(sink, None if found is None else found[1].metadata)
-        restart = restart._replace(must_save_model=from_model is not None)
-        restart = restart._replace(begin=store.set_aside) if fresh else restart
+        restart = RestartPlan() if sink is None else plan_restart(sink, found and found[1].metadata)
+        must_save = restart.must_save or from_model is not None
+        restart = RestartPlan(store.set_aside if fresh else restart.begin, must_save)
         state = resumed(settings, found, writer, store, from_model)
         observer: Observer | None = extension("observer")(settings, metrics) if settings.global_.path else None
         letters = stack.enter_context(closing(_dead_letters(settings, health)))
         source = stack.enter_context(closing(open_source(settings)))
         source.seek(state.position)
         compile_kernels(settings)
-        outputs = Outputs(letters, sink, health.waits)
-        checkpoints = Checkpoints(
-            store, state, source, outputs, metrics, settings.checkpoint, found[0] if found else 0, restart
-        )
-        daemon = Daemon(
-            source, state, outputs, checkpoints, metrics, reload=reload, observer=observer, on_batch=on_batch
-        )
+        outputs, generation = Outputs(letters, sink, health.waits), found[0] if found else 0
+        checkpoints = Checkpoints(store, state, source, outputs, metrics, settings.checkpoint, generation, restart)
+        daemon = Daemon(source, state, outputs, checkpoints, metrics, reload, observer, on_batch)
         if server is not None:
-            server.show(metrics.registry)
+            server.metrics = metrics.registry
         yield DaemonHandle(daemon, None if server is None else server.url)
 
 

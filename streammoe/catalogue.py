@@ -81,9 +81,8 @@ class LiveMetrics:
         # For all registries of the process, whose metrics are ours alone. Such series would give the time of this
         # start, whereas counters go on from the first one.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._refresh = _Refresh(refresh)
         self.registry = CollectorRegistry()
-        self.registry.register(self._refresh)
+        self.registry.register(_Refresh(refresh))
         ProcessCollector(registry=self.registry)
         self._of: dict[str, Counter | Gauge | Histogram] = {}
         self.add(catalogue)
@@ -100,14 +99,6 @@ class LiveMetrics:
                 kind = ComputedCounter if metric.kind is Counter else metric.kind
                 made = kind(name, metric.help, metric.labels, registry=self.registry)
             self._of[name] = made
-
-    def registry_of(self, names: Iterable[str]) -> CollectorRegistry:
-        """Return a registry of some of these metrics."""
-        registry = CollectorRegistry()
-        registry.register(self._refresh)
-        for name in names:
-            registry.register(self._of[name])
-        return registry
 
     def remove(self, name: str, *labels: str) -> None:
         """Remove one series of a metric."""

@@ -28,7 +28,7 @@ sources. Their optional ``check`` also takes the settings of checkpoints, and ra
 contradict each other."""
 EXTENSIONS = "streammoe.extensions"
 """Entry-point group of what is called without being imported: ``observer``, called with settings and metrics where
-``global.path`` is set, returns a `streammoe.daemon.observer.Observer`; and ``fit_files`` fits files by several
+``global.path`` is set, returns a `streammoe.daemon.loop.Observer`; and ``fit_files`` fits files by several
 processes."""
 
 

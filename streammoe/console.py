@@ -76,7 +76,6 @@ def set_up_logging(level: str, form: str) -> None:
     """Log to stderr; include Kafka clients, which flood the log while a broker is away, only at `level` debug."""
     handler = logging.StreamHandler(sys.stderr)
     if level != "debug":
-        # A filter rather than the logger's level, which would also hide records from handlers that look for a reason.
         handler.addFilter(lambda record: record.name.partition(".")[0] not in {"kafka", "librdkafka"})
     handler.setFormatter(JsonLines() if form == "json" else Lines("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

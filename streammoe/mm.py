@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from math import prod
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -43,9 +42,9 @@ class IncrementalMM:
     This is Algorithm 1 of [MM], which writes the minimizer of the surrogate as the argmax of its negative; hence the
     name of the argument `maximize`.
 
-    Statistics and parameters are each one array, a tuple of arrays, or a dict of arrays by name. The first ones decide
-    the shapes, which never change. Both functions get read-only arrays in the form in which they were given, and must
-    depend on nothing but their arguments if a saved model is to resume bit for bit.
+    Statistics and parameters are each one array, a tuple of arrays, or a dict of arrays by name, whose first shapes
+    never change. Both functions get read-only arrays in that form, and must depend on nothing but their arguments if a
+    saved model is to resume bit for bit.
 
     Args:
         statistics: from x, y and the parameters θ to S̄(θ; z), the statistics of the surrogate at θ.
@@ -58,9 +57,7 @@ class IncrementalMM:
         min_events: number of events after which θ is updated for the first time; 1 if left out. Until then θ stays as
             it is, and s is the plain mean of S̄ ([MM] §5). Take enough for θ̄(s) to be well defined. Not with
             `initial_statistics`.
-        averaging: what `parameters` returns, as for the estimators: ``"polyak"`` (the mean of all θ̄), ``"decay"``
-            (later ones count more), ``"exponential"`` or ``Exponential(rate)`` (each counts `rate`, or more at first),
-            or ``None`` (the last one). With constant steps no iterate counts less than γ.
+        averaging: what `parameters` returns, as for the estimators. With constant steps no iterate counts less than γ.
 
     Raises:
         ConfigError: an argument is out of range or of a wrong type, or there is nothing to start from.
@@ -105,8 +102,7 @@ class IncrementalMM:
                 "initial_parameters: required unless initial_statistics are given",
             ),
         ]
-        problems = [problem for holds, problem in rules if not holds]
-        if problems:
+        if problems := [problem for holds, problem in rules if not holds]:
             raise ConfigError(*problems)
         self._statistics = statistics
         self._maximize = maximize
@@ -125,28 +121,23 @@ class IncrementalMM:
             schedule=options.schedule,
             averaging_rate=options.averaging_rate,
         )
-        self._state = self._start(initial_parameters, initial_statistics)
-
-    def _start(self, parameters: ArrayTree | None, statistics: ArrayTree | None) -> _State:
         try:
-            s = None if statistics is None else _pack(statistics, "initial_statistics")
-            if parameters is not None:
-                theta = _pack(parameters, "initial_parameters")
-            else:
-                assert s is not None  # noqa: S101 - the constructor has asked for one of them
-                theta = _pack(self._maximize(s.unpack()), "maximize")
+            s = None if initial_statistics is None else _pack(initial_statistics, "initial_statistics")
+            theta = (
+                _pack(initial_parameters, "initial_parameters")
+                if initial_parameters is not None or s is None
+                else _pack(maximize(s.unpack()), "maximize")
+            )
         except InvalidEvent as error:
             raise ConfigError(str(error)) from None
-        return _State(0, 0, s, theta, theta, _zero_residual(s))
+        self._state = _State(0, 0, s, theta, theta, _zero_residual(s))
 
     def learn_one(self, x: Any, y: Any = None, w: float = 1.0) -> None:
         """Learn one event; one of weight 0 is checked, and not counted.
 
         Args:
-            x: whatever `statistics` takes.
-            y: the same.
-            w: weight of the event, a number in [0, 1e6]. It scales the event's term in the objective: the step is
-                s ← s + γ (w S̄ − s).
+            x, y: whatever `statistics` takes.
+            w: weight of the event, in [0, 1e6], which scales its term in the objective: s ← s + γ (w S̄ − s).
 
         Raises:
             InvalidEvent: S̄ is not finite, too large, or of another shape than before, or θ̄ would not be finite; nothing
@@ -155,8 +146,8 @@ class IncrementalMM:
         weight = event_weight(w)
         event_statistics = _pack(self._statistics(x, y, self._state.iterate.unpack()), "statistics", like=self._state.s)
         if weight > 0.0:
-            weighted = event_statistics._replace(flat=weight * event_statistics.flat)
-            self._state = self._stepped(_in_range(weighted, "w · statistics"), self.step_size)
+            weighted = {name: np.asarray(weight * block) for name, block in event_statistics.blocks.items()}
+            self._state = self._stepped(_checked(event_statistics.kind, weighted, "w · statistics"), self.step_size)
 
     def step(self, statistics: ArrayTree, gamma: float | None = None) -> None:
         """Make one step towards statistics that were computed elsewhere; it counts as one event.
@@ -188,34 +179,25 @@ class IncrementalMM:
         s = _pack(statistics, "statistics", like=self._state.s)
         theta = self._solved(s)
         average = self._state.average if self._options.averaging else theta
-        self._state = self._state._replace(
-            s=s,
-            iterate=theta,
-            average=average,
-            residual=_zero_residual(s) if self._state.s is None else self._state.residual,
-        )
+        residual = _zero_residual(s) if self._state.s is None else self._state.residual
+        self._state = self._state._replace(s=s, iterate=theta, average=average, residual=residual)
 
-    def _stepped(self, event_statistics: _FlatTree, gamma: float) -> _State:
+    def _stepped(self, event_statistics: _Tree, gamma: float) -> _State:
         """Return the state after a step γ towards S̄."""
         n, m, s, theta, average, residual = self._state
         if s is None:
             residual = _zero_residual(event_statistics)
         elif n >= self._min_events:  # before, θ is not θ̄(s)
-            residual = _tracked(residual, event_statistics.flat - s.flat, self._options.residual_weight)
-        # s + 1 · (S̄ − s) is not S̄ in floating point.
-        if s is None or gamma >= 1.0:
-            s = event_statistics
-        else:
-            s = s._replace(flat=s.flat + gamma * (event_statistics.flat - s.flat))
+            residual = _tracked(residual, event_statistics.flat() - s.flat(), self._options.residual_weight)
+        s = event_statistics if s is None else s.moved(event_statistics, gamma)
         if n + 1 < self._min_events:
             return _State(n + 1, m, s, theta, average, residual)
         theta = self._solved(s)
         m += 1
         weight = iterate_weight(m, self._options, gamma) if self._options.averaging else 1.0
-        average = theta if weight >= 1.0 else average._replace(flat=average.flat + weight * (theta.flat - average.flat))
-        return _State(n + 1, m, s, theta, average, residual)
+        return _State(n + 1, m, s, theta, average.moved(theta, weight), residual)
 
-    def _solved(self, s: _FlatTree) -> _FlatTree:
+    def _solved(self, s: _Tree) -> _Tree:
         """Return θ̄(s), once it is finite and of the parameters' shape."""
         try:
             return _pack(self._maximize(s.unpack()), "maximize", like=self._state.iterate)
@@ -232,17 +214,17 @@ class IncrementalMM:
 
     def parameters(self) -> Any:
         """Return a copy of the average of θ that `averaging` selects, to predict with."""
-        return self._state.average.copy()
+        return self._state.average.unpack(writeable=True)
 
     @property
     def last_iterate(self) -> Any:
         """The latest θ̄(s), not averaged, at which the next S̄ is computed."""
-        return self._state.iterate.copy()
+        return self._state.iterate.unpack(writeable=True)
 
     @property
     def statistics(self) -> Any:
         """The running mean s, or ``None`` before there is any."""
-        return None if self._state.s is None else self._state.s.copy()
+        return None if self._state.s is None else self._state.s.unpack(writeable=True)
 
     @property
     def step_size(self) -> float:
@@ -277,7 +259,7 @@ class IncrementalMM:
                     "averaging": CHOICES["averaging"].table(self._averaging),
                     "minimum": self._min_events,
                 },
-                "layouts": {name: each.layout for name, each in packed.items() if each is not None},
+                "forms": {name: each.kind for name, each in packed.items() if each is not None},
             },
             "n": self.n,
             "state_digest": self.state_digest(),
@@ -296,29 +278,17 @@ class IncrementalMM:
     ) -> Self:
         """Read a model that `save` wrote; with the same functions it resumes bit for bit. Nothing in the file executes.
 
-        Args:
-            path: of the file.
-            statistics: as for the constructor.
-            maximize: the same.
-            schedule: steps from here on, with n as it is; those of the saved model if left out.
+        Steps are those of the saved model unless a schedule is given, for which n is as it was.
 
         Raises:
             CheckpointError: there is none, it is damaged, or holds something else.
             ConfigError: an argument is of a wrong type, or `maximize` makes something else of the statistics.
         """
-        # What the caller gives is checked apart from what the file says, which is blamed for any error below.
-        cls(statistics, maximize, initial_parameters=0.0, schedule=schedule)
-        state, arguments = _read(path)
-        with restoring(path):
-            model = cls(
-                statistics,
-                maximize,
-                initial_parameters=state.iterate.unpack(),
-                schedule=schedule or arguments["schedule"],
-                averaging=arguments["averaging"],
-            )
-        model._min_events, model._state = arguments["minimum"], state
-        if state.s is not None and state.n >= model._min_events:
+        state, saved, minimum = _read(path)
+        start, steps = state.iterate.unpack(), schedule or saved.schedule
+        model = cls(statistics, maximize, initial_parameters=start, schedule=steps, averaging=saved.averaging)
+        model._min_events, model._state = minimum, state
+        if state.s is not None and state.n >= minimum:
             try:
                 model._solved(state.s)
             except InvalidEvent as error:
@@ -333,40 +303,47 @@ class IncrementalMM:
 _KIND = "IncrementalMM"
 
 
-class _FlatTree(NamedTuple):
-    """An `ArrayTree` as one vector, which is never changed in place, and the layout to restore it."""
+class _Tree(NamedTuple):
+    """An `ArrayTree`, of which no array is ever changed in place."""
 
     kind: str
     """``array``, ``tuple`` or ``dict``."""
-    names: tuple[str, ...]
-    """Keys of a dict in alphabetical order, or indices of a tuple."""
-    shapes: tuple[tuple[int, ...], ...]
-    flat: FloatArray
+    blocks: dict[str, FloatArray]
+    """The arrays by their names in alphabetical order, or places; one empty name if there is nothing else."""
 
-    @property
-    def layout(self) -> dict[str, Any]:
-        """Everything but the numbers, for JSON."""
-        return {"kind": self.kind, "names": self.names, "shapes": self.shapes}
+    def unpack(self, *, writeable: bool = False) -> Any:
+        """Return copies of the arrays in the form in which they were given."""
+        arrays = {name: np.array(block) for name, block in self.blocks.items()}
+        for array in arrays.values():
+            array.flags.writeable = writeable
+        if self.kind == "dict":
+            return arrays
+        return arrays[""] if self.kind == "array" else tuple(arrays.values())
 
-    def unpack(self) -> Any:
-        """Return the arrays in the form in which they were given, read-only."""
-        flat = self.flat.view()
-        flat.flags.writeable = False
-        return self._unflatten(flat)
+    def moved(self, towards: _Tree, share: float) -> _Tree:
+        """Return arrays that are a share of the way nearer to others."""
+        if share >= 1.0:  # s + 1 · (S̄ − s) is not S̄ in floating point
+            return towards
+        both = zip(self.blocks.items(), towards.blocks.values(), strict=True)
+        return _Tree(self.kind, {name: np.asarray(block + share * (end - block)) for (name, block), end in both})
 
-    def copy(self) -> Any:
-        """Return a copy of the arrays that the caller may change."""
-        return self._unflatten(self.flat.copy())
+    def flat(self) -> FloatArray:
+        """Return all numbers as one vector."""
+        return np.concatenate([np.empty(0), *(block.ravel() for block in self.blocks.values())])
 
-    def _unflatten(self, flat: FloatArray) -> Any:
-        arrays, begin = [], 0
-        for shape in self.shapes:
-            end = begin + prod(shape)
-            arrays.append(flat[begin:end].reshape(shape))
-            begin = end
+    def by_name(self, what: str) -> dict[str, AnyArray]:
+        """Return the arrays by their names in a file."""
+        prefix = f"mm.{what}"
         if self.kind == "array":
-            return arrays[0]
-        return tuple(arrays) if self.kind == "tuple" else dict(zip(self.names, arrays, strict=True))
+            return {prefix: self.blocks[""]}
+        return {f"{prefix}.{name}": block for name, block in self.blocks.items()}
+
+    def form(self) -> str:
+        """Describe kind, names and shapes."""
+        if self.kind == "array":
+            return f"an array of shape {self.blocks[''].shape}"
+        described = ", ".join(f"{name}: {block.shape}" for name, block in self.blocks.items())
+        return f"a {self.kind} of arrays with shapes {{{described}}}"
 
 
 class _State(NamedTuple):
@@ -375,24 +352,21 @@ class _State(NamedTuple):
     n: int
     n_average: int
     """Number of iterates in the average."""
-    s: _FlatTree | None
-    iterate: _FlatTree
-    average: _FlatTree
+    s: _Tree | None
+    iterate: _Tree
+    average: _Tree
     residual: FloatArray
     """E(S̄ − s), E‖S̄ − s‖ and the number of events behind them, as `engine.mixture.convergence_residual` expects."""
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return all but the residual by the names in a file."""
-        arrays = {
-            "mm.counts": np.array([self.n, self.n_average], dtype=np.int64),
-            "mm.parameters": self.iterate.flat,
-            "mm.average": self.average.flat,
-        }
-        return arrays if self.s is None else arrays | {"mm.statistics": self.s.flat}
+        counts = {"mm.counts": np.array([self.n, self.n_average], dtype=np.int64)}
+        of_s = {} if self.s is None else self.s.by_name("statistics")
+        return counts | of_s | self.iterate.by_name("parameters") | self.average.by_name("average")
 
 
-def _zero_residual(s: _FlatTree | None) -> FloatArray:
-    return np.zeros((0 if s is None else s.flat.size) + 2)
+def _zero_residual(s: _Tree | None) -> FloatArray:
+    return np.zeros((0 if s is None else s.flat().size) + 2)
 
 
 def _tracked(residual: FloatArray, increment: FloatArray, least_weight: float) -> FloatArray:
@@ -403,7 +377,7 @@ def _tracked(residual: FloatArray, increment: FloatArray, least_weight: float) -
     return np.append(residual[:-1] + weight * (now - residual[:-1]), count)
 
 
-def _pack(value: Any, what: str, like: _FlatTree | None = None) -> _FlatTree:
+def _pack(value: Any, what: str, like: _Tree | None = None) -> _Tree:
     """Copy arrays into one vector after checking each number.
 
     Args:
@@ -426,24 +400,22 @@ def _pack(value: Any, what: str, like: _FlatTree | None = None) -> _FlatTree:
     else:
         kind, named = "array", {"": value}
     arrays = {name: _real_array(array, _location(what, name)) for name, array in named.items()}
-    form = kind, tuple(arrays), tuple(array.shape for array in arrays.values())
-    if like is not None and form != like[:3]:
-        message = f"{what}: got {_described(*form)}; it must be {_described(*like[:3])}, as before"
-        raise InvalidEvent(message, reason="wrong_shape")
-    flat = np.concatenate([array.ravel() for array in arrays.values()]) if arrays else np.empty(0)
-    return _in_range(_FlatTree(*form, flat), what)
+    if like is not None and (form := _Tree(kind, arrays).form()) != like.form():
+        raise InvalidEvent(f"{what}: got {form}; it must be {like.form()}, as before", reason="wrong_shape")
+    return _checked(kind, arrays, what)
 
 
-def _in_range(packed: _FlatTree, what: str) -> _FlatTree:
-    """Return `packed` after checking the range of each number."""
-    if np.abs(packed.flat).max(initial=0.0) <= MAX_ABS:  # which NaN is not
-        return packed
-    ends = np.cumsum([prod(shape) for shape in packed.shapes])
-    first = int(np.flatnonzero(~(np.abs(packed.flat) <= MAX_ABS))[0])
-    location = _location(what, packed.names[int(np.searchsorted(ends, first, side="right"))])
-    if np.isfinite(packed.flat).all():
-        raise InvalidEvent(f"{location}: holds a number beyond ±{MAX_ABS:g}; rescale the input", reason="out_of_range")
-    raise InvalidEvent(f"{location}: holds NaN or infinity; every number must be finite", reason="not_finite")
+def _checked(kind: str, arrays: Mapping[str, FloatArray], what: str) -> _Tree:
+    """Return arrays once each number is in range."""
+    for name, array in arrays.items():
+        if np.abs(array).max(initial=0.0) <= MAX_ABS:  # which NaN is not
+            continue
+        location = _location(what, name)
+        if np.isfinite(array).all():
+            message = f"{location}: holds a number beyond ±{MAX_ABS:g}; rescale the input"
+            raise InvalidEvent(message, reason="out_of_range")
+        raise InvalidEvent(f"{location}: holds NaN or infinity; every number must be finite", reason="not_finite")
+    return _Tree(kind, dict(arrays))
 
 
 def _real_array(value: Any, what: str) -> FloatArray:
@@ -452,27 +424,18 @@ def _real_array(value: Any, what: str) -> FloatArray:
         array = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
     except ValueError:
         raise InvalidEvent(f"{what}: the rows are not all of one length", reason="wrong_shape") from None
-    if array.dtype == np.float64 and type(array) is np.ndarray:
-        return array
     if array.dtype.kind not in "fiub" or isinstance(array, np.ma.MaskedArray):
         raise InvalidEvent(f"{what}: got {shown(value)}; it must be an array of real numbers", reason="wrong_type")
     with np.errstate(over="ignore"):  # of longer floats, which become infinite
-        return array.astype(np.float64)
+        return array.astype(np.float64)  # a copy, of which the caller has none
 
 
 def _location(what: str, name: str) -> str:
     return f"{what}[{name!r}]" if name else what
 
 
-def _described(kind: str, names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...]) -> str:
-    if kind == "array":
-        return f"an array of shape {shapes[0]}"
-    described = ", ".join(f"{name}: {shape}" for name, shape in zip(names, shapes, strict=True))
-    return f"a {kind} of arrays with shapes {{{described}}}"
-
-
-def _read(path: str | os.PathLike[str]) -> tuple[_State, Mapping[str, Any]]:
-    """Return the state and the arguments in a file.
+def _read(path: str | os.PathLike[str]) -> tuple[_State, RegressorOptions, int]:
+    """Return what a file holds: the state, the options, and `min_events`.
 
     Raises:
         CheckpointError: there is none, it is damaged, or holds something else.
@@ -480,27 +443,29 @@ def _read(path: str | os.PathLike[str]) -> tuple[_State, Mapping[str, Any]]:
     checkpoint = read_checkpoint(path)
     with restoring(path):
         model, arrays = checkpoint.metadata["model"], checkpoint.arrays
-        kind, arguments, layouts = model["kind"], model["arguments"], model["layouts"]
+        kind, arguments, forms = model["kind"], dict(model["arguments"]), model["forms"]
         require(kind == _KIND, f"holds a {shown(kind)}, and no {_KIND}; use streammoe.load")
-        s = _restored(arrays, "statistics", layouts["statistics"]) if "statistics" in layouts else None
-        theta = _restored(arrays, "parameters", layouts["parameters"])
-        average = _restored(arrays, "average", layouts["parameters"])
+        s = _restored(arrays, "statistics", forms["statistics"]) if "statistics" in forms else None
+        theta, average = (_restored(arrays, name, forms["parameters"]) for name in ("parameters", "average"))
+        require(theta.form() == average.form(), "parameters and their average are of different shapes")
         n, m = array_of(arrays, "mm.counts", "int64", (2,), least=0, most=LARGEST_COUNT).tolist()
         residual = array_of(arrays, "diagnostics.residual", "float64", _zero_residual(s).shape)
         require((residual[-2:] >= 0.0).all(), "array diagnostics.residual holds a norm or a count below 0")
-        require(is_whole(arguments["minimum"], 0), f"minimum is {shown(arguments['minimum'])}, and no count")
+        minimum = arguments.pop("minimum")
+        require(is_whole(minimum, 0), f"minimum is {shown(minimum)}, and no count")
         state = _State(n, m, s, theta, average, residual)
         unknown = sorted(arrays.keys() - state.arrays().keys() - {"diagnostics.residual"})
         require(not unknown, f"there are arrays that belong to no such model: {shown(unknown)}")
-    return state, arguments
+        return state, checked(RegressorOptions, arguments), minimum
 
 
-def _restored(arrays: Mapping[str, AnyArray], name: str, layout: Mapping[str, Any]) -> _FlatTree:
-    """Return arrays of a checkpoint after checking that their layout is one that `_pack` creates."""
-    kind, names = layout["kind"], tuple(layout["names"])
-    shapes = tuple(tuple(shape) for shape in layout["shapes"])
-    require(all(is_whole(side, 0) for shape in shapes for side in shape), f"{name} have the shapes {shown(shapes)}")
-    flat = array_of(arrays, f"mm.{name}", "float64", (sum(map(prod, shapes)),), least=-MAX_ABS, most=MAX_ABS)
-    packed = _FlatTree(kind, names, shapes, flat)
-    require(_pack(packed.unpack(), name)[:3] == packed[:3], f"{name} have a layout that no version writes")
-    return packed
+def _restored(arrays: Mapping[str, AnyArray], what: str, kind: str) -> _Tree:
+    """Return the arrays of a checkpoint that `_Tree.by_name` has named."""
+    prefix = f"mm.{what}"
+    require(kind in {"array", "tuple", "dict"}, f"{what} have the form {shown(kind)}")
+    names = [prefix] if kind == "array" else [name for name in arrays if name.startswith(f"{prefix}.")]
+    blocks = [array_of(arrays, name, "float64", np.shape(arrays.get(name, 0.0))) for name in names]
+    found: Any = {name[len(prefix) + 1 :]: block for name, block in zip(names, blocks, strict=True)}
+    if kind != "dict":
+        found = found[""] if kind == "array" else tuple(found[str(at)] for at in range(len(found)))
+    return _pack(found, what)

@@ -125,7 +125,7 @@ class Batch:
     end: Position
     """Where reading resumes once every record of this batch has been processed."""
     skipped: int = 0
-    """Blank lines in the block, comments and other records without content, which are counted and otherwise ignored."""
+    """Blank lines in the block and other records without content, which are counted and otherwise ignored."""
     too_long: bool = False
     """Whether this is a single record longer than allowed, of which only the beginning is here."""
     table: Any = None
@@ -149,14 +149,9 @@ class Batch:
     """Separates two values of csv."""
     decimal: str = "."
     """Decimal mark of numbers in csv."""
-    opening: bytes = b""
-    """The beginning of a csv stream, with what precedes its header, where the batch is its first one: for the message
-    if that header is none."""
     lags: Mapping[int, FloatArray] = field(default_factory=dict)
     """The lags that events were predicted with earlier, by index, where a model has such features and targets come
     late; in the order of their names, infinite where one was missing."""
-    caveat: str = ""
-    """Why the source cannot vouch for the content yet; part of the message if too many records are rejected."""
 
     def __len__(self) -> int:
         return len(self.ends) if self.table is None else int(self.table.num_rows)
@@ -183,19 +178,7 @@ class Batch:
 
     def tail(self, first: int) -> Batch:
         """Return the batch without its first `first` records."""
-        rest = replace(
-            self,
-            locations=self.locations[first:],
-            timestamps=None if self.timestamps is None else self.timestamps[first:],
-            keys=None if self.keys is None else self.keys[first:],
-            headers=None if self.headers is None else self.headers[first:],
-            unreadable={i - first: bad for i, bad in self.unreadable.items() if i >= first},
-            lags={i - first: lags for i, lags in self.lags.items() if i >= first},
-        )
-        if self.table is not None:
-            return replace(rest, table=self.table.slice(first))
-        start = int(self.ends[first - 1]) if first else 0
-        return replace(rest, block=self.block[start:], ends=self.ends[first:] - start)
+        return self.select(np.arange(first, len(self)))
 
     def select(self, indexes: IntArray) -> Batch:
         """Return the batch with only the records of these indexes, which rise."""
@@ -210,10 +193,15 @@ class Batch:
             unreadable={new_index[i]: bad for i, bad in self.unreadable.items() if i in new_index},
             lags={new_index[i]: lags for i, lags in self.lags.items() if i in new_index},
         )
+        is_run = len(kept) > 0 and kept[-1] - kept[0] + 1 == len(kept)
         if self.table is not None:
-            return replace(rest, table=self.table.take(kept))
-        starts = [0, *self.ends[:-1].tolist()]
-        records = [self.block[starts[i] : int(self.ends[i])] for i in kept]
+            table = self.table.slice(kept[0], len(kept)) if is_run else self.table.take(kept)
+            return replace(rest, table=table)
+        starts = np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])[: len(self)]
+        if is_run:
+            start, ends = int(starts[kept[0]]), self.ends[indexes]
+            return replace(rest, block=self.block[start : int(ends[-1])], ends=ends - start)
+        records = [self.block[start:stop] for start, stop in zip(starts[indexes], self.ends[indexes], strict=True)]
         ends = np.cumsum([len(record) for record in records], dtype=np.int64)
         return replace(rest, block=b"".join(records), ends=ends)
 
@@ -389,7 +377,7 @@ def enveloped(letter: DeadLetter, key: bytes | None, headers: Headers | None) ->
 
 
 def nothing_more() -> None:
-    """Return at once: the result of `begin_flush` if everything is already durable."""
+    """Return at once: the result of `restore` if there is nothing to remove."""
 
 
 class Sink(Protocol):
@@ -419,16 +407,6 @@ class Sink(Protocol):
     def overdue(self) -> bool:
         """Whether so much is held in memory that nothing more should be written before a `flush`."""
         return False
-
-    def begin_flush(self) -> Callable[[], None]:
-        """Start a flush and return a function that completes it, so that checkpoints can be written in the background.
-
-        The returned function runs in another thread, possibly during calls of `write`, and returns only when everything
-        written before this call is durable; it raises what `flush` does. The default flushes here. Not called on
-        transactional sinks.
-        """
-        self.flush()
-        return nothing_more
 
     def close(self) -> None:
         """Release files and connections; what has not been flushed may be lost."""
@@ -498,7 +476,7 @@ class PredictionSink(Sink, Protocol):
         ...
 
     def position(self) -> Position | None:
-        """Return the end of what the latest `flush` or `begin_flush` covers; ``None`` if output cannot be cut back.
+        """Return the end of what the latest `flush` covers; ``None`` if output cannot be cut back.
 
         JSON-serializable, and opaque to all but sinks of this kind. The next checkpoint holds it, and a start from that
         checkpoint passes it to `restore`, so that no row appears twice. Without it rows are written at least once.

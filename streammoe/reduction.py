@@ -129,9 +129,9 @@ def reduce_with_details(
     new = type(first)(**as_arguments(first.options_type, {**first.arguments(), "n_experts": K}))
     reduction.prepare(new.learner, learners, parts)
     rows = _support(new.learner, learners, parts, support)
-    found = reduction.reduce_learners(new.learner, learners, parts, rows, K, n, refine=refine)
+    divergences, shares = reduction.reduce_learners(new.learner, learners, parts, rows, K, n, refine=refine)
     back = np.argsort(order)
-    return Reduced(new, found.divergences[back], found.shares[back], len(rows))
+    return Reduced(new, divergences[back], shares[back], len(rows))
 
 
 def _check(models: Sequence[Any], n_experts: object, names: Sequence[str]) -> None:
@@ -169,11 +169,8 @@ def _weights(
 
 def _n_experts(learners: Sequence[Learner], weights: FloatArray) -> int:
     """Return the number of experts by which most events were learned; of two, the larger one."""
-    counts: dict[int, float] = {}
-    for learner, weight in zip(learners, weights, strict=True):
-        K = learner.n_experts
-        counts[K] = counts.get(K, 0.0) + float(weight)
-    return max(counts, key=lambda K: (counts[K], K))
+    counts = np.bincount([learner.n_experts for learner in learners], weights)
+    return len(counts) - 1 - int(counts[::-1].argmax())
 
 
 def _support(new: Learner, learners: Sequence[Learner], weights: FloatArray, given: Any) -> FloatArray:
@@ -201,8 +198,6 @@ def _support(new: Learner, learners: Sequence[Learner], weights: FloatArray, giv
 
 def _rows(new: Learner, given: Any) -> FloatArray:
     encoder = new.encoder
-    if hasattr(given, "columns"):
-        return new.context.with_last(raw_rows(table_of(encoder, given), encoder))
     if isinstance(given, Sequence) and given and isinstance(given[0], Mapping):
         rows = []
         for at, event in enumerate(given):
@@ -212,5 +207,6 @@ def _rows(new: Learner, given: Any) -> FloatArray:
                 message = f"support[{at}]: {error}"
                 raise InvalidEvent(message, reason=error.reason, feature=error.feature, row=at) from None
         return new.context.with_last(np.concatenate(rows))
-    table = table_of_array(given, None, encoder.own_fields, known=True)
+    is_frame = hasattr(given, "columns")
+    table = table_of(encoder, given) if is_frame else table_of_array(given, None, encoder.own_fields, known=True)
     return new.context.with_last(raw_rows(table, encoder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, SecretStr, model_validator
@@ -64,11 +64,6 @@ class Secret(BaseModel):
             )
         return value
 
-    @property
-    def setting(self) -> object:
-        """What the settings have, as plain text, to be handed to another process; it must not be logged."""
-        return self.model_dump(exclude_none=True) if self.text is None else self.text.get_secret_value()
-
     def read(self, name: str) -> str:
         """Return the secret, without a line end after it in a file; `name` is that of the setting, for messages.
 
@@ -106,14 +101,3 @@ def unreadable(settings: BaseModel, section: str) -> Iterator[str]:
                 check_readable(place, value)
         except ConfigError as error:
             yield from error.problems
-
-
-def revealed(settings: BaseModel, names: Iterable[str]) -> dict[str, object]:
-    """Return settings with secrets as plain text, to be handed to another process; they must not be logged."""
-    return {name: _revealed(getattr(settings, name)) for name in names}
-
-
-def _revealed(value: object) -> object:
-    if isinstance(value, Secret):
-        return value.setting
-    return revealed(value, type(value).model_fields) if isinstance(value, BaseModel) else value

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from streammoe.pipeline.decoders import FieldRoles
+from streammoe.pipeline.schema import Schema
 from streammoe.ports import Batch, Locations
 
 Event = Mapping[str, Any]
@@ -34,6 +36,21 @@ def batch_of(events: Sequence[Event | bytes], format: str, first: int = 0) -> Ba
     ends = np.array(list(accumulate(map(len, lines))), dtype=np.int64)
     header = columns if format == "csv" else None
     return Batch(b"".join(lines), ends, format, header, f"memory.{format}", locations, end)
+
+
+def roles_of(
+    fields: Iterable[str],
+    targets: Iterable[str] = (),
+    *,
+    label: str | None = None,
+    categorical: Iterable[str] = (),
+    timestamps: Iterable[str] = (),
+    **schema: Any,
+) -> FieldRoles:
+    """Return roles of features that are numbers, categories or times, and of the targets or a label."""
+    kinds = {name: "category" if name in categorical else "time" if name in timestamps else "number" for name in fields}
+    given = {"categorical": frozenset(categorical), "timestamps": frozenset(timestamps), **schema}
+    return FieldRoles(kinds, Schema((label,) if label else tuple(targets), **given), label is not None)  # type: ignore[arg-type]
 
 
 def _line(event: Event | bytes, format: str, columns: Sequence[str]) -> bytes:

@@ -15,40 +15,28 @@ ORIGIN = "the list"
 
 
 class ListSource(Source):
-    """A source of the records in a list, in batches of chosen sizes.
+    """A source of the records in a list, in batches of chosen sizes; `seeks`, `commits` and `closed` record the calls.
 
-    The script refers to records by their index in the list, so that it means the same wherever reading starts. `seeks`,
-    `commits` and `closed` record the calls.
+    The script refers to records by their index, so that it means the same wherever reading starts.
 
     Args:
         records: without their line ends.
         format: the decoder's name, ``jsonl`` or ``csv``.
-        columns: column names; csv needs them, since the list holds no header.
+        columns: column names of csv.
         sizes: records in the first, second, ... batch, repeated cyclically; without it all are in one batch.
         failures: a poll that would begin with this record raises this error instead, once. A batch ends before it.
         pauses: a poll that would begin with this record returns ``None`` instead, once. A batch ends before it.
-        blank: blank lines before a record, to be counted in `Batch.skipped` of the batch that holds it.
+        blank: blank lines before a record, counted in the batch that holds it.
         endless: never finished; polls beyond the last record return ``None``.
-        before_poll: called at each poll with the index of the next record, such as to request a stop there.
+        before_poll: called at each poll with the index of the next record.
     """
 
     def __init__(
-        self,
-        records,
-        *,
-        format="jsonl",
-        columns=None,
-        sizes=(),
-        failures=None,
-        pauses=(),
-        blank=None,
-        endless=False,
+        self, records, *, format="jsonl", columns=None, sizes=(), failures=None, pauses=(), blank=None, endless=False,
         before_poll=None,
-    ):
+    ):  # fmt: skip
         self.seeks: list[Position | None] = []
-        """The positions passed to `seek`."""
         self.commits: list[Position] = []
-        """The positions passed to `commit`, in order."""
         self.closed = False
         self._records = list(records)
         self._format = format
@@ -63,7 +51,6 @@ class ListSource(Source):
         self._polled = 0
 
     def seek(self, position: Position | None) -> None:
-        """Go to a position of a source over the same list; raise `SourceError` for any other position."""
         self.seeks.append(position)
         if position is None:
             return
@@ -75,7 +62,6 @@ class ListSource(Source):
         self._at = at
 
     def poll(self, timeout: float) -> Batch | None:
-        """Return the next batch of the script, or raise the failure scripted for its first record; never waits."""
         if self._before_poll is not None:
             self._before_poll(self._at)
         if self._at in self._failures:

@@ -14,7 +14,7 @@ from typing import Literal
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position, Source
 from streammoe_connectors.files.listing import is_same_file
-from streammoe_connectors.formats.records import RecordReader, empty_batch
+from streammoe_connectors.formats.records import RecordReader
 from streammoe_connectors.formats.texts import TextSettings
 from streammoe_connectors.positions import check_kind, invalid
 
@@ -64,7 +64,6 @@ class StdinSource(Source):
             start=0,
             location={"stdin": datetime.now(UTC).isoformat()},  # noqa: TID251 - a name
         )
-        self._skipped = 0
 
     def seek(self, position: Position | None) -> None:
         if position is not None:
@@ -84,13 +83,7 @@ class StdinSource(Source):
             self._pipe.gather()
             batch = self._reader.next()
             if batch is not None:
-                self._skipped += batch.skipped
-                if len(batch) or self._reader.had_no_records:
-                    skipped, self._skipped = self._skipped, 0
-                    return replace(batch, end=self._position, skipped=skipped)
-            if self.finished and self._skipped:
-                skipped, self._skipped = self._skipped, 0
-                return empty_batch("stdin", self._position, skipped)
+                return replace(batch, end={"kind": "stdin", "offset": self._reader.offset})
             left = deadline - time.monotonic()
             if left <= 0 or (self._reader.needs_more_data and not self._pipe.wait(left)):
                 break
@@ -99,10 +92,6 @@ class StdinSource(Source):
     @property
     def finished(self) -> bool:
         return self._reader.exhausted
-
-    @property
-    def _position(self) -> Position:
-        return {"kind": "stdin", "offset": self._reader.offset}
 
     def progress(self) -> None:
         """Return None, since the end is unknown."""
@@ -116,6 +105,7 @@ class _Pipe:
 
     def __init__(self, descriptor: int) -> None:
         self.at_eof = False
+        self.raw_bytes = 0  # nobody asks, since there is no progress to show
         self._descriptor = descriptor
         self._gather_until = 0.0
 

@@ -42,12 +42,12 @@ def winsorised(
         known = column[~np.isnan(column)]
         if not known.size:
             continue
-        middle = np.median(known)
+        middle = median(known)
         deviations = np.abs(known - middle)
         deviations = deviations[deviations > 0.0]
         if not deviations.size:
             continue
-        reach = most * np.median(deviations)
+        reach = most * median(deviations)
         outer = known[np.abs(known - middle) > reach]
         few = max(1.0, share * known.size)
         if outer.size > few and codes:
@@ -56,6 +56,19 @@ def winsorised(
             column[column > middle + reach] = middle + reach
             column[column < middle - reach] = middle - reach
     return clipped
+
+
+def median(values: FloatArray) -> float:
+    """Return the median of numbers, of which there are some, as `np.median` does at several times the fixed cost.
+
+    >>> median(np.array([3.0, 1.0, 2.0])), median(np.array([4.0, 1.0, 2.0, 3.0]))
+    (2.0, 2.5)
+    """
+    half = len(values) // 2
+    if len(values) % 2:
+        return float(np.partition(values, half)[half])
+    low, high = np.partition(values, (half - 1, half))[half - 1 : half + 1]
+    return float(low + high) / 2.0
 
 
 def code_of(values: FloatArray) -> tuple[float, int] | None:

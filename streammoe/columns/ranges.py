@@ -9,7 +9,7 @@ import numpy as np
 
 from streammoe.checked import array_of, require
 from streammoe.columns.arrays import joined
-from streammoe.columns.outliers import MAX_OUTLIER_SHARE, winsorised
+from streammoe.columns.outliers import MAX_OUTLIER_SHARE, median, winsorised
 from streammoe.kernels.features import BLOCK, FAR, FEW, RUN, SETTLED
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
@@ -67,7 +67,7 @@ def limits_of(values: FloatArray, factor: float) -> FloatArray:
         if not known.size or known.max() <= factor * known.min():
             continue
         blocks = known[: known.size // BLOCK * BLOCK].reshape(-1, BLOCK)
-        scale = float(np.median(blocks, axis=1).max()) if len(blocks) else float(np.median(known))
+        scale = float(np.median(blocks, axis=1).max()) if len(blocks) else median(known)
         limits[j] = factor * scale
     return limits
 
@@ -113,7 +113,7 @@ class Bounds(NamedTuple):
             column, edge = values[known, j], edges[known, j]
             if not column.size:
                 continue
-            kept = column[np.abs(column - edge) <= ABSURD * np.abs(edge - np.median(column))]
+            kept = column[np.abs(column - edge) <= ABSURD * np.abs(edge - median(column))]
             found, counts = np.unique(kept, return_counts=True)
             bounds.low[j], bounds.high[j], bounds.first[j] = found[0], found[-1], found[counts.argmax()]
             others = kept.size - int(counts.max())

@@ -12,7 +12,7 @@ import click
 
 from streammoe.checked import array_of, restoring
 from streammoe.console import logged
-from streammoe.daemon.checkpointer import learned_digest
+from streammoe.daemon.checkpoints import learned_digest
 from streammoe.errors import CheckpointError
 from streammoe.estimators import ESTIMATORS, MixtureOfExperts, model_of
 from streammoe.options import as_arguments

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -16,27 +16,10 @@ from streammoe.configuration import connectors
 from streammoe.console import logged
 from streammoe.errors import CheckpointError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, NewerCheckpointError
-from streammoe.ports import Position, parts_of
+from streammoe.ports import parts_of
 
 
-class RollbackResult(NamedTuple):
-    """Result of a rollback."""
-
-    generation: int
-    """The generation that the next start resumes from."""
-    before: int | None
-    """The generation that it would have resumed from; ``None`` if none of the later ones is sound."""
-    n: int
-    """Events that the model has learned there."""
-    records: int | None
-    """Number of records that will be read again; ``None`` if unknown."""
-    positions: list[Position | None]
-    """Where reading resumes."""
-    aside: str
-    """Folder that holds the later checkpoints now."""
-
-
-def roll_back(folder: Path, to: int | None = None) -> RollbackResult:
+def roll_back(folder: Path, to: int | None = None) -> list[str]:
     """Make the next start resume from an earlier generation, and move the later ones to a sub-folder.
 
     Durable before it returns. Records after that generation are read and learned again, so the source must still hold
@@ -46,6 +29,9 @@ def roll_back(folder: Path, to: int | None = None) -> RollbackResult:
     Args:
         folder: of the checkpoints; no daemon may run in it.
         to: generation to go back to; by default the newest sound one before the one that a start would load.
+
+    Returns:
+        What was done, in lines for people.
 
     Raises:
         CheckpointError: the folder is in use, there is nothing to go back to, or going back would lose events or show
@@ -61,16 +47,18 @@ def roll_back(folder: Path, to: int | None = None) -> RollbackResult:
         later = {generation: later_checkpoint for generation, later_checkpoint in sound.items() if generation > target}
         _check_losses(store, target, checkpoint, later, [generation for generation in problems if generation > target])
         aside = store.set_aside(after=target)
-        assert aside is not None  # noqa: S101 - for the type checker; `_target` has found later ones
-        newest = max(later, default=None)
-        return RollbackResult(
-            generation=target,
-            before=newest,
-            n=checkpoint.metadata.get("n", 0),
-            records=None if newest is None else _n_records(later[newest]) - _n_records(checkpoint),
-            positions=checkpoint.metadata.get("positions", []),
-            aside=str(aside),
-        )
+    if later:
+        n_records = _n_records(later[max(later)]) - _n_records(checkpoint)
+        again = f"{n_records:,} records after it will be read and learned again"
+    else:
+        again = "the records after it will be read again; their number is unknown"
+    read = [json.dumps(position) for position in checkpoint.metadata.get("positions", []) if position is not None]
+    return [
+        f"the next start resumes from generation {target}, with {checkpoint.metadata.get('n', 0):,} events learned",
+        again,
+        f"from {', '.join(read) or 'the beginning of the source'}",
+        f"the later checkpoints are in {aside}; to undo this, move them back before the next start",
+    ]
 
 
 def _sound(store: CheckpointStore) -> tuple[dict[int, Checkpoint], dict[int, CheckpointError]]:
@@ -156,31 +144,11 @@ def _n_records(checkpoint: Checkpoint) -> int:
     return sum(checkpoint.metadata.get("counters", {"outcomes": {}})["outcomes"].values())
 
 
-def to_text(done: RollbackResult) -> str:
-    """Format the result for a terminal."""
-    read = [json.dumps(position) for position in done.positions if position is not None]
-    source = ", ".join(read) or "the beginning of the source"
-    again = (
-        "the records after it will be read again; their number is unknown"
-        if done.records is None
-        else f"{done.records:,} records after it will be read and learned again"
-    )
-    return "\n".join(
-        [
-            f"the next start resumes from generation {done.generation}, with {done.n:,} events learned",
-            again,
-            f"from {source}",
-            f"the later checkpoints are in {done.aside}; to undo this, move them back before the next start",
-        ]
-    )
-
-
 @click.command("rollback")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--to", type=click.IntRange(min=1), metavar="GENERATION", help="By default the one before the newest.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
-def command(folder: Path, to: int | None, as_json: bool) -> None:
+def command(folder: Path, to: int | None) -> None:
     """Make the next start resume from an earlier checkpoint of a folder.
 
     Stop the daemon first. Later checkpoints are moved to a sub-folder; the records after it are learned again.
@@ -190,5 +158,4 @@ def command(folder: Path, to: int | None, as_json: bool) -> None:
       streammoe rollback state
       streammoe rollback state --to 41
     """
-    done = roll_back(folder, to)
-    click.echo(json.dumps(done._asdict()) if as_json else to_text(done))
+    click.echo("\n".join(roll_back(folder, to)))

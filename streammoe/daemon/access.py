@@ -1,4 +1,4 @@
-"""Access to metrics: passwords and tokens, TLS, and permitted host names."""
+"""Access to metrics: passwords, TLS, and permitted host names."""
 
 from __future__ import annotations
 
@@ -12,73 +12,56 @@ import ssl
 from collections.abc import Iterable
 
 from streammoe.errors import ConfigError
-from streammoe.secrets import Secret, check_readable
+from streammoe.secrets import check_readable
 from streammoe.settings import MetricsSettings
 
 LOGGER = logging.getLogger("streammoe.metrics")
 
 
 class Access:
-    """Credentials required for metrics, stored as digests of the secrets.
+    """The credentials required for metrics, stored as a digest.
 
     Args:
         settings: the section ``[metrics]``.
 
     Raises:
-        ConfigError: the file or variable of a secret cannot be read, or is empty.
+        ConfigError: the file or variable of the password cannot be read, or is empty.
     """
 
     def __init__(self, settings: MetricsSettings) -> None:
-        self._expected: list[bytes] = []
-        """Digests of the accepted headers, each of a scheme and its credentials."""
-        self.challenges: list[str] = []
-        """Values of the header WWW-Authenticate, one per accepted scheme."""
-        password = _secret(settings, "password")
-        if settings.username is not None and password is not None:
-            self._expected.append(_digest(b"basic", f"{settings.username}:{password}".encode()))
-            self.challenges.append('Basic realm="streammoe", charset="UTF-8"')
-        token = _secret(settings, "bearer_token")
-        if token is not None:
-            if not (token.isascii() and token.isprintable() and " " not in token):
-                raise ConfigError(
-                    "metrics.bearer_token: must be visible ASCII characters without spaces, since a header cannot hold "
-                    "others; make one with: openssl rand -hex 32"
-                )
-            self._expected.append(_digest(b"bearer", token.encode()))
-            self.challenges.append('Bearer realm="streammoe"')
+        self._expected: bytes | None = None
+        if settings.username is not None and settings.password is not None:
+            password = settings.password.read("metrics.password")
+            self._expected = hashlib.sha256(f"{settings.username}:{password}".encode()).digest()
 
     def allows(self, authorization: str | None) -> bool:
         """Return whether a request with this header, or none, may read metrics.
 
-        Takes constant time, however much of a secret was guessed.
+        Takes constant time, however much of the password was guessed.
         """
-        if not self._expected:
+        if self._expected is None:
             return True
         scheme, _, credentials = (authorization or "").partition(" ")
-        given = credentials.strip().encode("latin-1", "replace")
-        if scheme.lower() == "basic":
-            try:
-                given = base64.b64decode(given, validate=True)
-            except binascii.Error:
-                return False
-        digest = _digest(scheme.lower().encode("latin-1", "replace"), given)
-        return any(hmac.compare_digest(digest, expected) for expected in self._expected)
+        try:
+            given = base64.b64decode(credentials.strip().encode("latin-1", "replace"), validate=True)
+        except binascii.Error:
+            return False
+        return scheme.lower() == "basic" and hmac.compare_digest(hashlib.sha256(given).digest(), self._expected)
 
     def warn_if_exposed(self, address: str, *, encrypted: bool) -> None:
         """Log a warning if other machines may read metrics, or credentials cross the network unencrypted."""
         if is_loopback(address):
             return
-        if not self._expected:
+        if self._expected is None:
             LOGGER.warning(
                 "metrics.host %s: ANYBODY WHO CAN REACH THIS MACHINE CAN READ THE METRICS, including names of outputs "
-                "and topics; set metrics.username with metrics.password, or metrics.bearer_token%s, or "
-                "restrict access by a firewall",
+                "and topics; set metrics.username with metrics.password%s, or restrict access by a firewall",
                 address,
-                "" if encrypted else ", with metrics.tls_certfile and metrics.tls_keyfile",
+                "" if encrypted else " and metrics.tls_certfile with metrics.tls_keyfile",
             )
         elif not encrypted:
             LOGGER.warning(
-                "metrics.host %s: PASSWORDS AND TOKENS CROSS THE NETWORK IN PLAIN TEXT; set metrics.tls_certfile and "
+                "metrics.host %s: PASSWORDS CROSS THE NETWORK IN PLAIN TEXT; set metrics.tls_certfile and "
                 "metrics.tls_keyfile",
                 address,
             )
@@ -141,15 +124,3 @@ def tls_context(settings: MetricsSettings) -> ssl.SSLContext | None:
             "both must be PEM files, and the key must match the certificate and have no password"
         ) from None
     return context
-
-
-def _digest(scheme: bytes, credentials: bytes) -> bytes:
-    return hashlib.sha256(scheme + b" " + credentials).digest()
-
-
-def _secret(settings: MetricsSettings, name: str) -> str | None:
-    given: Secret | None = getattr(settings, name)
-    secret = None if given is None else given.read(f"metrics.{name}")
-    if secret == "":
-        raise ConfigError(f"metrics.{name}: is empty, which would grant access to anybody; set a secret")
-    return secret

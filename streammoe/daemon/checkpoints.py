@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
 
-from streammoe.daemon.checkpointer import CheckpointWriter, RetryPolicy, WrittenCheckpoint
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.outputs import Outputs
 from streammoe.daemon.run_state import RunState
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import RetriableCheckpointError
-from streammoe.persistence import Checkpoint, CheckpointStore
+from streammoe.model.checkpoint import ASIDE
+from streammoe.persistence import CheckpointStore, state_digest
 from streammoe.pipeline.predictions import RestartPlan
-from streammoe.ports import Position, Source
+from streammoe.ports import Source
 from streammoe.settings import CheckpointSettings
+from streammoe.types import AnyArray
 
 LOGGER = logging.getLogger("streammoe.daemon")
+LONGEST_PAUSE = 30.0
+"""Seconds between two attempts to save; the first pause is one second, and each further one twice as long."""
+_NOT_LEARNED = (*ASIDE, "scores.", "guard.", "labels.origins", "labels.refused")
+"""Beginnings of the names of arrays that do not influence learning."""
+
+
+def learned_digest(arrays: Mapping[str, AnyArray]) -> str:
+    """Hash those arrays of a checkpoint that influence what is learned next."""
+    return state_digest({name: array for name, array in arrays.items() if not name.startswith(_NOT_LEARNED)})
 
 
 class Checkpoints:
     """The checkpoints of a run: when one is due, what it passes over, and who learns of it.
+
+    Learning waits while one is saved.
 
     Args:
         store: where they go.
@@ -46,26 +57,23 @@ class Checkpoints:
         generation: int = 0,
         restart: RestartPlan | None = None,
     ) -> None:
+        self.stop = StopFlag(armed=False)
+        """Ends further attempts to save; that of the run."""
         self._store = store
         self._state = state
         self._source = source
         self._outputs = outputs
         self._metrics = metrics
-        self._unsaved_events = metrics.gauge("streammoe_unsaved_events")
         self._settings = settings
         self._generation = generation
         """That of the newest one."""
         self._restart = restart or RestartPlan()
-        self._writer = CheckpointWriter(store)
-        self._retries = RetryPolicy(settings.retry_seconds)
         self._has_saved = False
         """Whether this run has."""
         self._start_is_saved = state.position is not None
         """Whether there is one that knows where reading began."""
         self.unsaved = 0
-        """Records since the state of the latest one, written or in progress."""
-        self._in_progress = 0
-        """Records before that since the latest one that is durable."""
+        """Records since the latest one."""
         self._resumed_at = time.monotonic()
         """When learning went on after the latest one."""
         self._paused = 0.0
@@ -76,25 +84,18 @@ class Checkpoints:
         """Path of the newest checkpoint; empty if there is none."""
         return str(self._store.path(self._generation)) if self._generation else ""
 
-    @property
-    def must_wait(self) -> bool:
-        """Whether nothing can be saved and buffers are full, so that no more may be read."""
-        return self._retries.failing and self._outputs.overdue
-
     def begin(self) -> None:
         """Save or report where reading begins, once it can."""
         self._restart.begin()
-        if self._take_position() or self._restart.must_save_model:
+        if self._take_position() or self._restart.must_save:
             self.save()
-        elif self._restart.must_record_end:
-            self._attempt(self.save)
         else:
-            self._commit(self._state.position)
+            self._commit()
 
     def add(self, records: int) -> None:
         """Record that the state has gone on by so many records."""
         self.unsaved += records
-        self._unsaved_events.set(self._in_progress + self.unsaved)
+        self._metrics.gauge("streammoe_unsaved_events").set(self.unsaved)
 
     def save(self) -> None:
         """Make everything learned so far survive a crash, before learning continues.
@@ -104,66 +105,61 @@ class Checkpoints:
         tools; or a transaction publishes predictions and position. The order is the guarantee: nothing is ahead of the
         state.
 
-        A checkpoint in progress is finished first.
+        Where the system prevents that for now, such as by a full disk, it is tried again for
+        ``checkpoint.retry_seconds``, so that a run of months survives it. Nothing is read meanwhile.
 
         Raises:
-            CheckpointError: it cannot be written, or the one in progress could not.
+            CheckpointError: it cannot be written, or not in that time, or not once a stop was requested.
             SinkError: dead letters or predictions cannot be made durable.
         """
-        started = time.monotonic()
-        self._collect(wait=True)
-        taken_at = time.monotonic()
-        self._outputs.flush()
-        written = self._writer.write(self._content(), taken_at)
-        self._mark_saved()
-        self._report(written)
-        self._resume(started)
+        started, pause = time.monotonic(), 1.0
+        while True:
+            try:
+                self._save()
+            except RetriableCheckpointError as error:
+                self._wait(error, started, pause)
+                pause = min(2.0 * pause, LONGEST_PAUSE)
+            else:
+                break
+        if self._metrics.health.unsaved:
+            LOGGER.warning("saving works again after %.0f s", time.monotonic() - started)
+        self._metrics.health.unsaved = ""
+        self._metrics.health.saved_at = started
+        self._has_saved = True
+        self._start_is_saved = self._state.position is not None
+        self.unsaved = 0
+        self._metrics.gauge("streammoe_unsaved_events").set(0)
+        self._commit()
+        self._resumed_at = time.monotonic()
+        self._paused = self._resumed_at - started
+        self._metrics.histogram("streammoe_checkpoint_seconds").observe(self._paused)
+        LOGGER.debug("checkpoint %s after %.3f seconds", self.path, self._paused)
 
     def save_if_due(self) -> None:
-        """Report the checkpoint in progress if it is durable, and begin one if it is due.
-
-        One that fails is tried again later, here and in other methods.
-
-        Raises:
-            RetriableCheckpointError: attempts have failed for too long.
-        """
-        self._attempt(self._save_if_due)
+        """Save what was learned if it is time to."""
+        if self._is_due():
+            self.save()
 
     def save_move(self) -> None:
         """Save the source's position if it has changed without a record."""
         if not self._must_defer() and self._take_position():
-            self._attempt(self.save)
+            self.save()
 
-    def save_rest(self, stop: StopFlag) -> None:
-        """Save what is not saved, and try until that succeeds, but not once a stop was requested.
+    def save_rest(self) -> None:
+        """Save what is not saved."""
+        if self.unsaved:
+            self.save()
 
-        Raises:
-            RetriableCheckpointError: it cannot be written.
-        """
-        self.finish()
-        if self.unsaved or self._retries.failing:
-            self._save_last(stop)
-
-    def end(self, stop: StopFlag, *, gave_up: bool) -> None:
-        """Do as `save_rest`; even without new events a run that ends normally leaves a checkpoint to inspect.
+    def end(self, *, gave_up: bool) -> None:
+        """Save what is not saved; even without new events a run that ends normally leaves a checkpoint to inspect.
 
         Args:
-            stop: ends attempts.
             gave_up: whether a batch that was read was not learned.
         """
         has_moved = not gave_up and self._take_position()
         is_new = not self._has_saved and not (gave_up and self._state.position is None)
-        if has_moved or self.unsaved or self._retries.failing or is_new:
-            self._save_last(stop)
-
-    def finish(self) -> None:
-        """Wait for the checkpoint in progress, and report it."""
-        self._attempt(partial(self._collect, wait=True))
-
-    def pause(self) -> None:
-        """Wait a little for the next attempt, so that neither the loop stands still nor a processor is busy."""
-        time.sleep(0.1)
-        self._metrics.health.beat()
+        if has_moved or self.unsaved or is_new:
+            self.save()
 
     def go_back(self, sound: int) -> int | None:
         """Set aside what was saved after event number `sound`; return the generation that is the newest then.
@@ -180,61 +176,13 @@ class Checkpoints:
         """Apply other settings, of which only some may have changed."""
         self._settings = settings
         self._store.keep = settings.keep
-        self._retries.patience = settings.retry_seconds
-
-    def secure(self) -> None:
-        """Save what is not durable yet, before other rules hold for events.
-
-        Raises:
-            RetriableCheckpointError: that is not possible at present.
-        """
-        if self.unsaved or self._writer.busy or self._retries.failing:
-            self.save()
-
-    def close(self) -> None:
-        """Finish a checkpoint in progress."""
-        self._writer.close()
-
-    def _attempt(self, saving: Callable[[], None]) -> None:
-        """Call `saving`; schedule another attempt if it fails.
-
-        Raises:
-            RetriableCheckpointError: attempts have failed for too long.
-        """
-        try:
-            saving()
-        except RetriableCheckpointError as error:
-            self._metrics.health.unsaved = str(error)
-            self._metrics.counter("streammoe_checkpoint_failures_total").inc()
-            self._retries.record_failure(error)
-
-    def _save_last(self, stop: StopFlag) -> None:
-        if not stop.requested:
-            self._attempt(self.save)
-            while self._retries.failing and not stop.requested:
-                if self._retries.is_due:
-                    self._attempt(self.save)
-                else:
-                    self.pause()
-            if not self._retries.failing:
-                return
-        self.save()
-
-    def _save_if_due(self) -> None:
-        self._collect()
-        if self._retries.failing:
-            if self._retries.is_due:
-                self.save()
-        elif self.unsaved and not self._start_is_saved and self._source.progress() is None:
-            self.save()  # it records which files an endless source reads before they rotate
-        elif self._is_due():
-            self._save_in_background()
 
     def _is_due(self) -> bool:
-        # One at a time: the next waits until the one in progress is durable, and then holds everything learned since.
-        if not self.unsaved or self._writer.busy or self._must_defer():
+        if not self.unsaved or self._must_defer():
             return False
-        if self._outputs.overdue or self.unsaved >= self._settings.every_events:
+        # An endless source's first one records which files it reads before they rotate.
+        is_first = not self._start_is_saved and self._source.progress() is None
+        if is_first or self._outputs.overdue or self.unsaved >= self._settings.every_events:
             return True
         # Where checkpoints take long, learning gets half of the time.
         return time.monotonic() - self._resumed_at >= max(self._settings.every_seconds, self._paused)
@@ -249,71 +197,45 @@ class Checkpoints:
         is_ending = guard.is_short and self._source.progress() is not None
         return guard.fails_at_end and (is_ending or self._source.finished)
 
-    def _save_in_background(self) -> None:
-        """Do as `save` in a background thread; `_collect` commits once all is durable."""
-        if self._outputs.transactional or (self._state.jumps is not None and self._state.jumps.stops):
-            # In the background, later predictions would fall into the transaction that belongs to this state. And which
-            # checkpoint is the last good one must not depend on how fast the disk is.
-            self.save()
-            return
-        taken_at = time.monotonic()
-        sinks = self._outputs.begin_flush()
-        self._writer.begin(self._content(), sinks, taken_at)
-        self._mark_saved()
-        self._resume(taken_at)
-
-    def _content(self) -> Checkpoint:
-        """Return the content of a checkpoint after a flush."""
+    def _save(self) -> None:
+        """Write the checkpoint; `save` reports it."""
+        self._outputs.flush()
         jumps = self._state.jumps
         if jumps is not None and jumps.stops:
             # An earlier run may have left newer generations than the one that this run resumed from.
             newest = max(self._store.generations(), default=0)
             self._store.keep = jumps.n_to_keep(self._settings.keep, newest)
-        content = self._state.content(ended=self._source.finished)
-        content.metadata["transactional"] = self._outputs.transactional
+        arrays, metadata = self._state.content(ended=self._source.finished)
+        metadata |= {"transactional": self._outputs.transactional, "state_digest": learned_digest(arrays)}
         if (end := self._outputs.end()) is not None:  # to which a restart truncates predictions
-            content.metadata["predictions"] = end
-        return content
+            metadata["predictions"] = end
+        self._generation = self._store.save(arrays, metadata)
+        if jumps is not None:
+            jumps.add(self._generation, metadata["n"])
 
-    def _mark_saved(self) -> None:
-        """Record that a checkpoint holds the current state."""
-        self._in_progress += self.unsaved
-        self.unsaved = 0
+    def _wait(self, error: RetriableCheckpointError, since: float, pause: float) -> None:
+        """Wait for the next attempt to save, or for a stop; raise the error if there is to be none."""
+        self._metrics.health.unsaved = str(error)
+        self._metrics.counter("streammoe_checkpoint_failures_total").inc()
+        now = time.monotonic()
+        left = since + self._settings.retry_seconds - now
+        if left <= 0 or self.stop.requested:
+            raise error
+        LOGGER.warning(
+            "cannot save: %s. Learning waits; the next attempt is in %.0f s, the last one, with exit code 4 if it "
+            "fails, in %.0f s (checkpoint.retry_seconds = %g)",
+            error,
+            min(pause, left),
+            left,
+            self._settings.retry_seconds,
+        )
+        while time.monotonic() < now + min(pause, left) and not self.stop.requested:
+            self._metrics.health.beat()
+            time.sleep(0.1)
 
-    def _resume(self, since: float) -> None:
-        """Record that learning, which has waited for a checkpoint since then, goes on."""
-        self._resumed_at = time.monotonic()
-        self._paused = self._resumed_at - since
-        self._metrics.histogram("streammoe_checkpoint_pause_seconds").observe(self._paused)
-
-    def _collect(self, *, wait: bool = False) -> None:
-        """Report the checkpoint that was written in the background, if one has become durable.
-
-        Args:
-            wait: whether to wait for the one in progress.
-        """
-        written = self._writer.outcome(wait=wait)
-        if written is not None:
-            self._report(written)
-
-    def _report(self, written: WrittenCheckpoint) -> None:
-        """Report a checkpoint as durable."""
-        self._metrics.health.unsaved = ""
-        self._retries.record_success()
-        self._generation, self._has_saved = written.generation, True
-        position: Position | None = written.metadata["positions"][0]
-        self._start_is_saved = position is not None
-        if self._state.jumps is not None:
-            self._state.jumps.add(written.generation, written.metadata["n"])
-        self._commit(position)
-        self._metrics.histogram("streammoe_checkpoint_seconds").observe(written.seconds)
-        self._metrics.health.saved_at = written.taken_at
-        self._in_progress = 0
-        self._unsaved_events.set(self.unsaved)
-        LOGGER.debug("checkpoint %s after %.3f seconds", self.path, written.seconds)
-
-    def _commit(self, position: Position | None) -> None:
+    def _commit(self) -> None:
         """Commit the position of the newest checkpoint where other tools look for it."""
+        position = self._state.position
         if position is None:
             return
         if self._outputs.commit(position, self._generation):

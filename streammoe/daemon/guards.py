@@ -187,13 +187,12 @@ class BadRecordGuard:
         """Records of this run alone, and how many of them were rejected."""
         self._latest_detail = ""
 
-    def judge(self, bad: BoolArray, detail: str = "", caveat: str = "") -> None:
+    def judge(self, bad: BoolArray, detail: str = "") -> None:
         """Add the next records.
 
         Args:
             bad: (n,) which were rejected.
             detail: why the last of them was.
-            caveat: why the records may be at fault rather than their producer.
 
         Raises:
             TooManyBadRecords: of some `BAD_RECORD_WINDOW` records in a row more than `max_ratio` were rejected.
@@ -209,7 +208,7 @@ class BadRecordGuard:
         worst = int((sums[BAD_RECORD_WINDOW:] - sums[:-BAD_RECORD_WINDOW]).max())
         if worst > self.max_ratio * BAD_RECORD_WINDOW:
             problem = f"{worst} of {BAD_RECORD_WINDOW} records in a row were rejected"
-            raise TooManyBadRecords(self._message(problem) + (f". Besides, {caveat}" if caveat else ""))
+            raise TooManyBadRecords(self._message(problem))
 
     def judge_end(self) -> None:
         """Judge all records of a source that has ended, however few; the next run starts a new count.

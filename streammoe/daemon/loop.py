@@ -6,14 +6,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from streammoe.daemon.checkpointer import learned_digest
-from streammoe.daemon.checkpoints import Checkpoints
+from streammoe.daemon.checkpoints import Checkpoints, learned_digest
 from streammoe.daemon.guards import Jump
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.notices import Notices
-from streammoe.daemon.observer import Observer
 from streammoe.daemon.outputs import Outputs
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.run_state import RunState
@@ -21,6 +19,7 @@ from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.errors import ModelJumped, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
+from streammoe.pipeline.pipeline import Pipeline
 from streammoe.ports import Batch, Source
 from streammoe.settings import Settings
 from streammoe.text import listed, shown, some_of
@@ -30,6 +29,19 @@ ProgressListener = Callable[[tuple[int, int] | None], None]
 """Called with the source's progress after each batch."""
 POLL_SECONDS = 0.5
 """Timeout of `Source.poll`; a stop signal or a due checkpoint may wait this long."""
+
+
+class Observer(Protocol):
+    """An observer of a daemon, whose thread calls every method; whatever goes wrong with it must not stop learning."""
+
+    def start(self, pipeline: Pipeline) -> None:
+        """Begin; reading begins next."""
+
+    def after_batch(self, pipeline: Pipeline) -> None:
+        """Look at what the model has become; there need not have been a batch, since calls do not wait for records."""
+
+    def close(self) -> None:
+        """End."""
 
 
 class Summary(NamedTuple):
@@ -74,7 +86,6 @@ class Daemon:
         outputs: Outputs,
         checkpoints: Checkpoints,
         metrics: Metrics,
-        *,
         reload: Reload | None = None,
         observer: Observer | None = None,
         on_batch: ProgressListener | None = None,
@@ -112,12 +123,12 @@ class Daemon:
             ModelJumped: see `LossGuard`; the newest checkpoint is one from before the jump.
         """
         started = time.monotonic()
+        self.checkpoints.stop = stop
         try:
             self._on_batch(self.source.progress())
             if self._begin(stop):
                 self._learn(stop)
         finally:
-            self.checkpoints.close()
             if self.observer is not None:
                 self.observer.close()
         self._health.ready = False
@@ -130,12 +141,9 @@ class Daemon:
             settings: all settings; those that may not change are the same as before.
             affects_events: whether the change affects the outcome of events or what is written about them. Earlier
                 events are then saved first, so that they are not processed again by other rules after a crash.
-
-        Raises:
-            RetriableCheckpointError: they cannot be saved at present; nothing was changed.
         """
         if affects_events:
-            self.checkpoints.secure()
+            self.checkpoints.save_rest()
         self.checkpoints.apply(settings.checkpoint)
         self.state.apply(settings)
 
@@ -160,23 +168,20 @@ class Daemon:
             while not stop.requested and not self.source.finished:
                 if self._reload is not None and self._reload.requested:
                     self.metrics.count_reload(self._reload.apply(self.reconfigure))
-                if self.checkpoints.must_wait:
-                    self.checkpoints.pause()
-                else:
-                    with cancellable(lambda: stop.requested):
-                        batch = self.source.poll(POLL_SECONDS)
-                        self._health.beat()
-                        if batch is not None:
-                            self._process(batch)
-                        else:
-                            self.checkpoints.save_move()
+                with cancellable(lambda: stop.requested):
+                    batch = self.source.poll(POLL_SECONDS)
+                    self._health.beat()
+                    if batch is not None:
+                        self._process(batch)
+                    else:
+                        self.checkpoints.save_move()
                 if self.observer is not None:
                     self.observer.after_batch(self.state.pipeline)
                 self.checkpoints.save_if_due()
         except FitCancelled:
             gave_up = True
         except SourceError:
-            self.checkpoints.save_rest(stop)
+            self.checkpoints.save_rest()
             raise
         if gave_up:
             LOGGER.info(
@@ -185,10 +190,9 @@ class Daemon:
             )
         elif stop.requested:
             LOGGER.info("stop requested; saving what was learned")
-        self.checkpoints.finish()
         if self.source.finished:
             self._judge_end(stop)
-        self.checkpoints.end(stop, gave_up=gave_up)
+        self.checkpoints.end(gave_up=gave_up)
 
     def _process(self, batch: Batch) -> None:
         """Learn a batch, and judge and count what became of its records."""
@@ -198,7 +202,7 @@ class Daemon:
         self._outputs.write(processed.letters)
         self._notices.report(batch, processed)
         with self._letters_kept():
-            state.bad_records.judge(processed.bad, processed.latest_rejection, batch.caveat)
+            state.bad_records.judge(processed.bad, processed.latest_rejection)
         state.count(batch, processed)
         self.checkpoints.add(len(batch) + batch.skipped)
         self._processed += len(batch)

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from streammoe.catalogue import COMMON, LiveMetrics, Metric
 from streammoe.daemon.guards import LossState
@@ -83,10 +83,7 @@ CATALOGUE: dict[str, Metric] = {
         Gauge, "Seconds spent compiling kernels since this start; 0 where they came from numba's cache"
     ),
     "streammoe_batch_seconds": Metric(Histogram, "Time from a batch's bytes to learned events", (), SECONDS),
-    "streammoe_checkpoint_seconds": Metric(
-        Histogram, "Time from taking the state of a checkpoint until it is durable", (), SECONDS
-    ),
-    "streammoe_checkpoint_pause_seconds": Metric(Histogram, "Time that learning paused for a checkpoint", (), SECONDS),
+    "streammoe_checkpoint_seconds": Metric(Histogram, "Time that learning waited for a checkpoint", (), SECONDS),
     "streammoe_checkpoint_age_seconds": Metric(
         Gauge, "Seconds since the state of the last durable checkpoint, or since the start"
     ),
@@ -124,16 +121,6 @@ CATALOGUE: dict[str, Metric] = {
     **COMMON,
 }
 
-AT_THE_START = (
-    "streammoe_checkpoint_age_seconds",
-    "streammoe_sink_rejected",
-    "streammoe_sink_waited_seconds_total",
-    "streammoe_sink_waiting_seconds",
-    "streammoe_source_connected",
-    "streammoe_source_ready",
-)
-"""Metrics that are true before any state is restored, however long a sink or a source takes to answer."""
-
 
 class Metrics:
     """The catalogue as live metrics in their own registry.
@@ -169,11 +156,6 @@ class Metrics:
         for outcome in RELOAD_OUTCOMES:
             self.counter("streammoe_reload_total", outcome)
         self.gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
-
-    @property
-    def at_the_start(self) -> CollectorRegistry:
-        """What can be served before the counters are restored."""
-        return self.live.registry_of(AT_THE_START)
 
     def follow(self, status: Callable[[], SourceStatus]) -> None:
         """Call this at each scrape, in another thread, to show the source as it is then."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from streammoe import batch
 from streammoe.distributions import Gaussian, noises
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.experts import family_of
-from streammoe.kernels.batch import WIDE, fit_softmax
+from streammoe.kernels.batch import NEWTON_LIMIT, fit_softmax
 from streammoe.kernels.compile import compile_seconds
 from streammoe.options import Lags, RegressorOptions
 from streammoe.pipeline.decoders import FieldRoles, decoder
@@ -68,7 +67,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
             one = np.ones((1, 1, 1))
             mixture_intervals(one[0], one, one, 0.9, Gaussian())
         record = Batch(b'{"y": 0}', np.array([8]), "jsonl", None, "", [{}], {})
-        decoder(record.format).decode(record, FieldRoles((), ("y",)))
+        decoder(record.format).decode(record, FieldRoles({}, Schema(("y",))))
     finally:
         logger.disabled = was_disabled
     if spent := compile_seconds() - before:
@@ -86,8 +85,9 @@ def _learn_single_events(model: MixtureOfExperts, X: FloatArray, Y: AnyArray) ->
 
 def _fit_many_features() -> None:
     """Fit a softmax regression with so many features that another kernel does it."""
-    rows = np.zeros((3, WIDE))
-    fit_softmax(rows.copy(), 1.0, np.ones(WIDE), rows, (2.0, 1.0), np.ones((4, 4)), np.ones((4, WIDE)), 3, 1)
+    p = NEWTON_LIMIT
+    rows = np.zeros((3, p))
+    fit_softmax(rows.copy(), 1.0, np.ones(p), rows, (2.0, 1.0), np.ones((4, 4)), np.ones((4, p)), 3, 1)
 
 
 def _writes_intervals(settings: Settings) -> bool:
@@ -137,32 +137,16 @@ def _lags(settings: Settings) -> Lags | None:
 
 
 def model_from(settings: Settings) -> MixtureOfExperts:
-    """Create the model that the settings describe, with a warning if they do not fit together well."""
-    alone = not settings.model.has_portfolio
-    if settings.schema.timestamps and settings.model.averaging is not None and alone:
-        LOGGER.warning(
-            "schema.timestamps: times change slowly, so recent steps fit only recent times, and the average of their "
-            'coefficients (model.averaging = %r) may fit none; compare with model.averaging = "none"',
-            settings.model.averaging_kind,
-        )
-    return empty_model(settings)
-
-
-def empty_model(settings: Settings) -> MixtureOfExperts:
     """Create the model that the settings describe."""
-    schema = settings.schema
-    regressor = MoEMultiTargetRegressor if len(schema.targets) > 1 else MoERegressor
+    regressor = MoEMultiTargetRegressor if len(settings.schema.targets) > 1 else MoERegressor
     estimator: type[MixtureOfExperts] = MoEClassifier if settings.model.kind == "classifier" else regressor
-    parameters = inspect.signature(estimator).parameters
-    values = {
-        **{name: getattr(settings.model, name) for name in type(settings.model).model_fields},
-        "categorical": schema.categorical,
-        "timestamps": tuple(schema.timestamps),
-        "numeric": schema.numeric,
+    options: dict[str, Any] = {
+        name: getattr(settings.model, name) for name in type(settings.model).model_fields if name != "kind"
     }
-    arguments = {name: value for name, value in values.items() if name in parameters}
-    if estimator is MoEMultiTargetRegressor:
-        model = MoEMultiTargetRegressor(**arguments)
-        model.set_targets(schema.targets)
-        return model
-    return estimator(**arguments)
+    lists: dict[str, Any] = {
+        name: tuple(getattr(settings.schema, name)) for name in ("categorical", "timestamps", "numeric")
+    }
+    model = estimator(**options, **lists)
+    if isinstance(model, MoEMultiTargetRegressor):
+        model.set_targets(settings.schema.targets)
+    return model

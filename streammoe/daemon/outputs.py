@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from streammoe.pipeline.sink_wait import Answer, SinkWait
 from streammoe.ports import DeadLetter, DeadLetterSink, Position, PredictionSink, Sink
@@ -55,14 +55,6 @@ class Outputs:
         for section, sink in self._sinks.items():
             with self._waits[section].call():
                 sink.flush()
-
-    def begin_flush(self) -> list[Callable[[], None]]:
-        """Return functions that make durable what was written so far; learning does not wait for them."""
-        complete = []
-        for section, sink in self._sinks.items():
-            with self._waits[section].call():
-                complete.append(sink.begin_flush())
-        return complete
 
     def end(self) -> Position | None:
         """Return the end of the flushed predictions, if they can be cut back to it."""

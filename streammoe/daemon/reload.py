@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from streammoe.daemon.metrics import REFUSED
 from streammoe.daemon.signals import HangupFlag
-from streammoe.errors import RetriableCheckpointError, StreammoeError
-from streammoe.settings import LEARNING, Settings, change_policy, section_name
+from streammoe.errors import StreammoeError
+from streammoe.settings import Settings, change_policy, section_name
 
 LOGGER = logging.getLogger("streammoe.reload")
 
@@ -32,7 +32,6 @@ class Reload:
     def __init__(self, flag: HangupFlag, settings: Settings, load: Callable[[], Settings], file: Path) -> None:
         self._flag = flag
         self.settings = settings
-        """The current settings."""
         self._load = load
         self._file = file
 
@@ -55,24 +54,15 @@ class Reload:
         # Another kind of a section has other settings, which need not be listed.
         kinds = {name.removesuffix("kind") for name in changed if name.endswith(".kind")}
         listed = [name for name in changed if name.endswith(".kind") or not name.startswith(tuple(kinds))]
-        free = reloadable(new)
-        fixed = [name for name in listed if name not in free]
-        if fixed:
-            at_restart = [name for name in fixed if may_change_at_restart(name, self.settings, new)]
-            never = [name for name in fixed if name not in at_restart]
-            problems = {
-                "cannot change while the daemon runs; change it back, or restart the daemon": at_restart,
-                "cannot change over a checkpoint, not even at a restart; change it back, or start over with --fresh or "
-                "in another checkpoint.dir": never,
-            }
-            return _rejected("\n".join(f"{', '.join(names)} {why}" for why, names in problems.items() if names))
+        if fixed := [name for name in listed if name not in reloadable(new)]:
+            return _rejected(
+                f"{', '.join(fixed)} cannot change while the daemon runs; change it back, or restart the daemon, which "
+                "says what cannot change over a checkpoint either"
+            )
         if not changed:
             LOGGER.info("SIGHUP: the settings have not changed")
             return "unchanged"
-        try:
-            reconfigure(new, affects_events=any(name.partition(".")[0] in EVENT_SECTIONS for name in changed))
-        except RetriableCheckpointError as error:
-            return _rejected(f"a checkpoint must be saved before they change. {error}; then send SIGHUP again")
+        reconfigure(new, affects_events=any(name.partition(".")[0] in EVENT_SECTIONS for name in changed))
         self.settings = new
         changes = ", ".join(f"{name} = {after.get(name)!r} (was {before.get(name)!r})" for name in changed)
         LOGGER.info("SIGHUP: applied %s", changes)
@@ -87,26 +77,12 @@ def _rejected(why: str) -> str:
 
 def reloadable(settings: Settings) -> set[str]:
     """Return the settings that may change while the daemon runs."""
-    sections = _sections(settings).items()
     return {
         f"{section}.{name}"
-        for section, table in sections
+        for section, table in _sections(settings).items()
         for name in type(table).model_fields
         if change_policy(section, type(table), name) == "reload"
     }
-
-
-def may_change_at_restart(name: str, before: Settings, after: Settings) -> bool:
-    """Return whether a daemon with a checkpoint would start with the new value of a setting."""
-    section, _, field = name.rpartition(".")
-    was, now = _sections(before).get(section), _sections(after).get(section)
-    if section.partition(".")[0] == "source":
-        # Another kind of source does not know the position in a checkpoint.
-        return field != "kind" or was is None or now is None
-    if was is None or now is None or type(was) is not type(now):
-        return section not in LEARNING
-    policy = change_policy(section, type(now), field)
-    return policy in {"reload", "restart"} or (policy == "rise" and getattr(now, field) > getattr(was, field))
 
 
 def _flat(settings: Settings) -> dict[str, object]:

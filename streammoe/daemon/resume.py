@@ -17,7 +17,7 @@ from pydantic import Field
 
 from streammoe.checked import CheckedTable, Count, array_of, is_count, require, restoring
 from streammoe.daemon.guards import BadRecordGuard, JumpGuard, LossGuard, LossState
-from streammoe.daemon.model import empty_model, model_from, n_lags, schema_of
+from streammoe.daemon.model import model_from, n_lags, schema_of
 from streammoe.daemon.run_state import RunState
 from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
@@ -184,7 +184,7 @@ def check_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
 def is_blank(checkpoint: Checkpoint) -> bool:
     """Return whether nothing had been read when a checkpoint was written; its settings then need not be kept."""
     # Features that wait for their label have no outcome yet.
-    waiting = len(checkpoint.arrays.get("labels.ends", ()))
+    waiting = len(checkpoint.arrays.get("labels.refused", ()))
     counted = any(checkpoint.metadata["counters"]["outcomes"].values())
     return checkpoint.metadata["n"] == 0 and not counted and not waiting
 
@@ -214,7 +214,7 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
     model = model_of(checkpoint, settings.checkpoint.dir)
     with restoring(settings.checkpoint.dir):
         # The settings saved with it equal the current ones.
-        found = list(differences(model, empty_model(settings), settings, resumed=True))
+        found = list(differences(model, model_from(settings), settings, resumed=True))
         require(not found, f"its model contradicts its settings: {'; '.join(found)}")
     model.take_over(settings.model)
     return model

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream, SSLIOStream
+from tornado.netutil import add_accept_handler
 from tornado.web import Application, HTTPError, RequestHandler
 
 from streammoe.daemon.access import Access, HostNames, tls_context
@@ -41,37 +42,26 @@ class MetricsServer:
     ``/metrics`` for Prometheus, once there is a registry; ``/healthz``: 200 while the learning loop iterates;
     ``/readyz``: 200 once state and position are restored and reading has begun, as long as everything can be saved, no
     sink keeps learning waiting for too long, and the source does not reject the login. Otherwise 503, with the reason.
-    Metrics require a password or token if the settings define one; probes never do, and reveal nothing else.
+    Metrics require a password if the settings define one; probes never do, and reveal nothing else.
 
     Args:
         settings: the section ``[metrics]``.
         health: the state behind the probes.
 
     Raises:
-        ConfigError: the address cannot be bound, or certificate, key, password or token cannot be used.
+        ConfigError: the address cannot be bound, or certificate, key or password cannot be used.
     """
 
     def __init__(self, settings: MetricsSettings, health: Health) -> None:
-        host, port = settings.host, settings.port
         self.health = health
         self.access = Access(settings)
         self.metrics: CollectorRegistry | None = None
-        """What is served, once there is something."""
+        """What is served; counters only once they are restored, so that they do not appear to jump."""
         self._tls = tls_context(settings)
-        self._connections: dict[IOStream, asyncio.TimerHandle] = {}
-        """Open connections, the oldest first, each with the timer that closes it."""
-        try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            self._listener = socket.create_server((host, port), family=family, backlog=128)
-        except OSError as error:
-            reason = (error.strerror or str(error)).partition(" (while")[0]
-            raise ConfigError(
-                f"metrics.host {host} with metrics.port {port}: cannot be bound ({reason}); stop the "
-                "program that uses the port, set metrics.port to another one (0 picks a free one), correct "
-                "metrics.host, or set metrics.enabled to false"
-            ) from error
-        self._listener.setblocking(False)
-        address, bound = self._listener.getsockname()[:2]
+        self.connections: dict[IOStream, asyncio.TimerHandle] = {}
+        """Open ones, the oldest first, each with the timer that closes it."""
+        self._listener = _listener(settings.host, settings.port)
+        address, port = self._listener.getsockname()[:2]
         self.hosts = HostNames(address, settings.allowed_hosts)
         self.access.warn_if_exposed(address, encrypted=self._tls is not None)
         for name in ("tornado.access", "tornado.general"):  # they would log whatever untrusted clients send
@@ -89,52 +79,37 @@ class MetricsServer:
             max_body_size=1,  # no request needs a body; 0 would mean Tornado's default
         )
         self._loop = _event_loop()
-        # A broken connection is not worth more than a debug message.
+        # A broken connection, or one for which there are no descriptors, is not worth more than a debug message.
         self._loop.set_exception_handler(
             lambda _, context: LOGGER.debug("a connection for metrics ended early: %r", context.get("exception"))
         )
-        self._accepting = self._loop.create_task(self._serve_until_closed())
+        self._loop.run_until_complete(self._listen())
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
-        host_shown = f"[{host}]" if ":" in host else host
-        self.url = f"http{'s' if self._tls else ''}://{host_shown}:{bound}/metrics"
-
-    def show(self, registry: CollectorRegistry) -> None:
-        """Serve this registry from now on; counters only once they are restored, so that they do not appear to jump."""
-        self.metrics = registry
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        self.url = f"http{'s' if self._tls else ''}://{host}:{port}/metrics"
 
     def close(self) -> None:
         """Stop serving, and close all connections."""
-        self._loop.call_soon_threadsafe(self._accepting.cancel)
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._listener.close()
 
-    # -- Connections, in the server's thread -----------------------------------------------------------------------
+    async def _listen(self) -> None:
+        self._stop_listening = add_accept_handler(self._listener, self._accept)
 
     def _run(self) -> None:
-        self._loop.run_until_complete(self._accepting)
+        self._loop.run_forever()
+        self._stop_listening()
+        self._listener.close()
+        self._loop.run_until_complete(self._http.close_all_connections())
         self._loop.close()
 
-    async def _serve_until_closed(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._accept()
-        await self._http.close_all_connections()
-
-    async def _accept(self) -> None:
-        # Tornado's own accept loop neither pauses where descriptors run out, nor limits connections.
-        while True:
-            try:
-                connection, address = await self._loop.sock_accept(self._listener)
-            except OSError as error:  # the peer has disconnected, or there are no descriptors left
-                LOGGER.debug("a connection for metrics could not be accepted: %s", error)
-                await asyncio.sleep(0.1)
-                continue
-            # If the peer has disconnected, ssl raises, and leaves the socket to the garbage collector.
-            with contextlib.suppress(OSError):
-                stream = self._stream(connection)
-                self._track(stream)
-                self._http.handle_stream(stream, address)
-            await asyncio.sleep(0)  # while connections are pending, accepting them would let nothing else run
+    def _accept(self, connection: socket.socket, address: Any) -> None:
+        # If the peer has disconnected, ssl raises, and leaves the socket to the garbage collector.
+        with contextlib.suppress(OSError):
+            stream = self._stream(connection)
+            self._track(stream)
+            self._http.handle_stream(stream, address)
 
     def _stream(self, connection: socket.socket) -> IOStream:
         if self._tls is None:
@@ -143,13 +118,28 @@ class MetricsServer:
 
     def _track(self, stream: IOStream) -> None:
         """Close a connection at its deadline, and the oldest one at once if there are too many."""
-        for known in [known for known in self._connections if known.closed()]:
-            self._connections.pop(known).cancel()
-        if len(self._connections) >= MAX_CONNECTIONS:
-            oldest = next(iter(self._connections))
-            self._connections.pop(oldest).cancel()
+        for known in [known for known in self.connections if known.closed()]:
+            self.connections.pop(known).cancel()
+        if len(self.connections) >= MAX_CONNECTIONS:
+            oldest = next(iter(self.connections))
+            self.connections.pop(oldest).cancel()
             oldest.close()
-        self._connections[stream] = self._loop.call_later(MAX_REQUEST_SECONDS, stream.close)
+        self.connections[stream] = self._loop.call_later(MAX_REQUEST_SECONDS, stream.close)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        raise ConfigError(
+            f"metrics.host {host} with metrics.port {port}: cannot be bound ({reason}); stop the "
+            "program that uses the port, set metrics.port to another one (0 picks a free one), correct "
+            "metrics.host, or set metrics.enabled to false"
+        ) from error
+    listener.setblocking(False)
+    return listener
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:
@@ -236,9 +226,8 @@ class _NotFound(_Handler):
 class _Metrics(_Handler):
     def get(self) -> None:
         if not self.server.access.allows(self.request.headers.get("Authorization")):
-            for challenge in self.server.access.challenges:
-                self.add_header("WWW-Authenticate", challenge)
-            self.say(401, "metrics require a password or token")
+            self.set_header("WWW-Authenticate", 'Basic realm="streammoe", charset="UTF-8"')
+            self.say(401, "metrics require a password")
         elif self.server.metrics is None:
             self.say(503, "starting: the counters are not restored yet")
         else:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from streammoe.engine.em import Em, statistics_at
-from streammoe.engine.gradient import gradient, squared_norm
+from streammoe.engine.gradient import squared_norm
 from streammoe.engine.interruption import FitCancelled, interruptible, is_cancelled, uncancellable
 from streammoe.engine.jobs import run_job
-from streammoe.engine.methods import M_STEPS, METHODS, point_at
+from streammoe.engine.methods import M_STEPS, METHODS, Method, point_at
 from streammoe.engine.search import CandidateFit, as_streamed, chosen
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.experts import Parameters
@@ -103,9 +103,8 @@ def fit(
         descents: list[Descent] = []
         for at, theta in enumerate(starts):
             try:
-                descent = descend(
-                    em, theta, method, at, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
-                )
+                own = METHODS[method](step)
+                descent = descend(em, theta, own, at, rounds=rounds, tolerance=tolerance, on_round=on_round)
             except FitCancelled:
                 if not descents:
                     raise
@@ -130,27 +129,24 @@ def fit(
 def descend(
     em: Any,
     theta: Parameters,
-    method: str,
+    method: Method,
     start: int = 0,
     *,
     rounds: int,
     tolerance: float,
-    step: float | None = None,
     on_round: Listener | None = None,
-    slope_of: Callable[..., Parameters] = gradient,
 ) -> Descent | None:
     """Run rounds from one start, which is not modified; return None if its likelihood is not finite.
 
     Args:
-        em: EM on rows; or on rows in parts, of which the method asks no more than an `Em` has, with its own `slope_of`.
+        em: EM on rows; or on rows in parts, of which the method asks no more than an `Em` has.
         theta: the start.
-        method, start, rounds, tolerance, step, on_round: see `fit`.
-        slope_of: the gradient at parameters with their responsibilities.
+        method: one that has made no step yet.
+        start, rounds, tolerance, on_round: see `fit`.
 
     Raises:
         FitCancelled: a stop was requested before the first point was known; later stops end the rounds instead.
     """
-    algorithm = METHODS[method](step)
     began = time.perf_counter()
     trace: list[Round] = []
     point = best = point_at(em, theta)
@@ -158,37 +154,25 @@ def descend(
         return None
     change, reason = math.nan, OUT_OF_ROUNDS
     work = em.work(len(theta.experts))
-    for number in range(rounds + 1):
-        try:
-            slope = interruptible(work, slope_of, em, point.theta, point.tau)
-        except FitCancelled:
-            if not trace:
-                raise
-            reason = STOPPED
+    try:
+        for number in range(rounds + 1):
+            slope = interruptible(work, method.slope, em, point)
+            norm = math.sqrt(squared_norm(*slope))
+            trace.append(Round(start, number, point.objective, change, norm, time.perf_counter() - began))
+            best = max(best, point, key=lambda each: each.objective)
+            if on_round is not None and on_round(trace[-1]) is True:
+                reason = STOPPED
+            elif abs(change) <= tolerance:
+                reason = CONVERGED
+            elif number < rounds:
+                after = interruptible(M_STEPS * work, method.advance, em, point, slope)
+                if after is not None and math.isfinite(after.objective):
+                    change, point = after.objective - point.objective, after
+                    continue
+                reason = STATIONARY if after is None else DIVERGED
             break
-        norm = math.sqrt(squared_norm(*slope))
-        trace.append(Round(start, number, point.objective, change, norm, time.perf_counter() - began))
-        if point.objective > best.objective:
-            best = point
-        if on_round is not None and on_round(trace[-1]) is True:
-            reason = STOPPED
-            break
-        if abs(change) <= tolerance:
-            reason = CONVERGED
-            break
-        if number == rounds:
-            break
-        try:
-            after = interruptible(M_STEPS * work, algorithm.advance, em, point, slope)
-        except FitCancelled:
-            reason = STOPPED
-            break
-        if after is None:
-            reason = STATIONARY
-            break
-        if not math.isfinite(after.objective):
-            reason = DIVERGED
-            break
-        change = after.objective - point.objective
-        point = after
+    except FitCancelled:
+        if not trace:
+            raise
+        reason = STOPPED
     return Descent(best.theta, tuple(trace), reason)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from streammoe.experts import Family
-from streammoe.kernels.batch import CONJUGATE_ROUNDS, NEWTON_LIMIT, is_conjugate
+from streammoe.kernels.batch import CONJUGATE_ROUNDS, is_conjugate
 
 EXPONENTIAL = 20
 """Multiply-adds that take as long as an exponential function."""
@@ -52,4 +52,4 @@ def _softmax_cost(free: int, p: int) -> float:
 
 def _softmax_cost_with_matrix(free: int, p: int) -> float:
     size = free * p
-    return (size**2 if size <= NEWTON_LIMIT else 2 * p**2) + free * (EXPONENTIAL + SWEEPS * p)
+    return (2 * p**2 if is_conjugate(free, p) else size**2) + free * (EXPONENTIAL + SWEEPS * p)

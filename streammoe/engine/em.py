@@ -15,6 +15,7 @@ from streammoe.engine.mixture import no_trace
 from streammoe.engine.state import MMState, state_at
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.batch import (
+    HALVINGS,
     collect_gram,
     fit_softmax,
     gate_bends,
@@ -34,8 +35,6 @@ UNDER_ROUNDS = 6
 """Rounds of a fit of experts to given responsibilities."""
 COLDEST = 0.3
 """Initial power of the responsibilities in an annealed start; it rises to 1 over 60 % of the rounds."""
-HALVINGS = 12
-"""Most halvings of the gate's step at the end of a fit."""
 PIECE = 2e7
 """Multiply-adds of a round from which its experts are fitted one by one, as pieces of a job."""
 ITERATES_A_ROW = 0.5

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.engine.em import Em, statistics_at
-from streammoe.engine.gradient import expert_objective, gate_objective, moved, squared_norm
+from streammoe.engine.gradient import expert_objective, gate_objective, gradient, moved, squared_norm
 from streammoe.experts import Parameters
 from streammoe.types import FloatArray
 
@@ -47,6 +47,10 @@ class Method(ABC):
 
     def __init__(self, step: float | None = None) -> None:
         self._step = step
+
+    def slope(self, em: Em, point: Point) -> Parameters:
+        """Return the gradient of the objective at a point."""
+        return gradient(em, point.theta, point.tau)
 
     @abstractmethod
     def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:

@@ -26,15 +26,12 @@ from streammoe.engine.state import MMState, state_at
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.batch import adaptive_weights, collect_gram, fit_softmax, gate_bends, softmax_rows
 from streammoe.kernels.linalg import VANISHED
-from streammoe.kernels.reduction import gather_normals, nearest_normals
 from streammoe.kernels.state import LearningOptions
 from streammoe.types import FloatArray, IntArray
 
-TOLERANCE = 1e-6
+TOLERANCE = 1e-4
 """Relative fall of the divergence in a round at which a reduction has settled."""
 MOST_ROUNDS = 100
-MOST_BALANCED = 1_000
-"""Free coefficients of a gate up to which its prior is made to count once."""
 LEAST_SHARE = 1e-6
 """Share of the support below which a reduced expert is empty, and seeded anew."""
 RIDGE = 1e-9
@@ -117,25 +114,13 @@ class Reduction(NamedTuple):
         return self._replace(experts=self.experts.part(order), gate=gate, labels=np.argsort(order)[self.labels])
 
 
-class GatePrior(NamedTuple):
-    """The prior of the gate of each model."""
-
-    strength: float
-    """Pseudo-events that it is worth."""
-    curvature: tuple[float, float]
-    """(a, b) with A⁻¹ d = a (d + b Σd), of the bound A of its curvature."""
-    n: int
-    """Events that all models together have learned."""
-
-
 class Problem(ABC):
     """The local experts at support points, of one kind of densities."""
 
     def __init__(self, local: Local, R: FloatArray) -> None:
         """Take the local experts, and the features (S, p) of reduced experts at the same points."""
-        # In one order of memory, for which the kernels are compiled.
-        self.local, self.R = local._replace(means=np.ascontiguousarray(local.means)), R
-        self.shares = np.ascontiguousarray(local.shares)
+        self.local, self.R = local, R
+        self.shares = local.shares
 
     @abstractmethod
     def at(self, points: IntArray) -> Problem:
@@ -178,9 +163,17 @@ class Problem(ABC):
             before: the expert as it was, K = 1.
         """
 
-    @abstractmethod
     def linear(self) -> Experts:
         """Return the local experts as reduced ones."""
+        said = self.coordinates()
+        S, L, N = said.shape
+        found = np.linalg.lstsq(self.R, said.reshape(S, L * N), rcond=None)[0]
+        coefficients: FloatArray = np.ascontiguousarray(found.T).reshape(L, N, self.R.shape[1])
+        return Experts(coefficients, self.local.variances)
+
+    @abstractmethod
+    def coordinates(self) -> FloatArray:
+        """Return what the local experts say in the coordinates in which reduced ones are linear, (S, L, N)."""
 
     def one_expert(self) -> Experts:
         """Return the one expert of least divergence from all."""
@@ -200,76 +193,33 @@ class Normal(Problem):
         return Normal(self.local.at(points), self.R[points], is_full=self.is_full)
 
     def divergence(self, experts: Experts, k: int) -> FloatArray:
-        (root,), (fixed,) = self._terms(experts.part(slice(k, k + 1)))
+        precision = np.linalg.inv(experts.variances[k])
+        root, Q = np.linalg.cholesky(precision), len(precision)
         apart = (self.R @ (experts.coefficients[k].T @ root))[:, None, :] - self.local.means @ root
         np.square(apart, out=apart)
+        fixed = np.linalg.slogdet(experts.variances[k])[1] - self._sizes - Q
+        fixed += np.einsum("ij,lji->l", precision, self.local.variances)
         found: FloatArray = 0.5 * (apart.sum(axis=2) + fixed)
         return found
-
-    def divergences(self, experts: Experts) -> tuple[IntArray, FloatArray]:
-        roots, fixed = self._terms(experts)
-        said = self._said(roots.swapaxes(1, 2) @ experts.coefficients)
-        nearest, costs = np.empty(self.shares.shape, dtype=np.int64), np.empty(self.shares.shape)
-        nearest_normals(self.shares, self.local.means, said, roots, fixed, nearest, costs)
-        return nearest, costs
-
-    def _terms(self, experts: Experts) -> tuple[FloatArray, FloatArray]:
-        """Return factors B of the precisions, B Bᵀ, (K, Q, Q), and twice the divergence without distances, (K, L)."""
-        precisions = np.linalg.inv(experts.variances)
-        fixed = np.linalg.slogdet(experts.variances)[1][:, None] - self._sizes - experts.variances.shape[1]
-        fixed += np.einsum("kij,lji->kl", precisions, self.local.variances)
-        return np.linalg.cholesky(precisions), fixed
-
-    def _said(self, coefficients: FloatArray) -> FloatArray:
-        """Return the means of experts at the support points, (S, K, Q)."""
-        found: FloatArray = np.stack([self.R @ each.T for each in coefficients], axis=1)
-        return found
-
-    def moved(self, nearest: IntArray, experts: Experts) -> tuple[Experts, FloatArray]:
-        (S, L, Q), K = self.local.means.shape, len(experts.coefficients)
-        nearest = nearest if nearest.ndim == 2 else np.tile(nearest, (S, 1))
-        said = self._said(experts.coefficients)
-        parts, masses, pulls, squares = np.empty((K, L)), np.empty((S, K)), np.empty((S, K, Q)), np.empty((K, Q, Q))
-        gather_normals(self.shares, self.local.means, nearest, said, parts, masses, pulls, squares)
-        coefficients, variances = experts.coefficients.copy(), experts.variances.copy()
-        shares = masses.sum(axis=0) / S
-        for k in np.flatnonzero(shares >= LEAST_SHARE):
-            moves = self._moves(masses[:, k], pulls[:, k])
-            coefficients[k] += moves
-            further = self.R @ moves.T
-            crossed = further.T @ pulls[:, k]
-            spread = squares[k] - crossed - crossed.T + further.T @ (masses[:, k, None] * further)
-            variances[k] = self._covariance(parts[k], spread)
-        return Experts(coefficients, variances), shares
 
     def nearest(self, shares: FloatArray, before: Experts) -> Experts:
         R, means = self.R, self.local.means
         # Correcting the old coefficients keeps the rounding of an ill-conditioned system out of what fits already.
         apart = means - (R @ before.coefficients[0].T)[:, None, :]
         pulls = np.stack([(shares * apart[:, :, q]).sum(axis=1) for q in range(means.shape[2])], axis=1)
-        coefficients = before.coefficients[0] + self._moves(shares.sum(axis=1), pulls)
+        gram = R.T @ (shares.sum(axis=1)[:, None] * R)
+        gram[np.diag_indices_from(gram)] += RIDGE * np.maximum(gram.diagonal(), np.finfo(float).tiny)
+        coefficients: FloatArray = before.coefficients[0] + np.linalg.solve(gram, R.T @ pulls).T
         apart = (R @ coefficients.T)[:, None, :] - means
         apart *= np.sqrt(shares)[:, :, None]
         apart = apart.reshape(-1, apart.shape[2])
-        return Experts(coefficients[None], self._covariance(shares.sum(axis=0), apart.T @ apart)[None])
+        parts = shares.sum(axis=0)
+        covariance = (np.tensordot(parts, self.local.variances, axes=1) + apart.T @ apart) / parts.sum()
+        covariance = covariance if self.is_full else np.diag(np.diag(covariance))
+        return Experts(coefficients[None], covariance[None])
 
-    def _moves(self, masses: FloatArray, pulls: FloatArray) -> FloatArray:
-        """Return the coefficients (Q, p) that are nearest to weighted numbers (S, Q) of which the weights are given."""
-        R = self.R
-        gram = R.T @ (masses[:, None] * R)
-        gram[np.diag_indices_from(gram)] += RIDGE * np.maximum(gram.diagonal(), np.finfo(float).tiny)
-        return np.asarray(np.linalg.solve(gram, R.T @ pulls).T, dtype=np.float64)
-
-    def _covariance(self, parts: FloatArray, spread: FloatArray) -> FloatArray:
-        """Return the covariance (Q, Q) of local experts of which these parts have come, (L,), and of their means."""
-        found: FloatArray = (np.tensordot(parts, self.local.variances, axes=1) + spread) / parts.sum()
-        return found if self.is_full else np.diag(np.diag(found))
-
-    def linear(self) -> Experts:
-        S, L, Q = self.local.means.shape
-        found = np.linalg.lstsq(self.R, self.local.means.reshape(S, L * Q), rcond=None)[0]
-        coefficients: FloatArray = np.ascontiguousarray(found.T).reshape(L, Q, -1)
-        return Experts(coefficients, self.local.variances)
+    def coordinates(self) -> FloatArray:
+        return self.local.means
 
 
 class Classes(Problem):
@@ -295,12 +245,9 @@ class Classes(Problem):
         fit_to_shares(coefficients, targets, self.R, reference=0)
         return Experts(coefficients[None], before.variances)
 
-    def linear(self) -> Experts:
-        logits = self._logs[:, :, 1:] - self._logs[:, :, :1]
-        S, L, N = logits.shape
-        found = np.linalg.lstsq(self.R, logits.reshape(S, L * N), rcond=None)[0]
-        coefficients: FloatArray = np.ascontiguousarray(found.T).reshape(L, N, self.R.shape[1])
-        return Experts(coefficients, self.local.variances)
+    def coordinates(self) -> FloatArray:
+        found: FloatArray = self._logs[:, :, 1:] - self._logs[:, :, :1]
+        return found
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:
@@ -319,7 +266,7 @@ def fit_to_shares(coefficients: FloatArray, shares: FloatArray, X: FloatArray, *
     fit_softmax(coefficients, RIDGE, prior_gram, zeros, CURVATURE, targets, X, reference, SOFTMAX_ROUNDS)
 
 
-def reduce(problem: Problem, W: FloatArray, n_experts: int, seed: int, prior: GatePrior | None = None) -> Reduction:
+def reduce(problem: Problem, W: FloatArray, n_experts: int, seed: int) -> Reduction:
     """Return the mixture of so many experts of least divergence.
 
     Args:
@@ -327,7 +274,6 @@ def reduce(problem: Problem, W: FloatArray, n_experts: int, seed: int, prior: Ga
         W: (S, p_w) gate features at the support points.
         n_experts: K.
         seed: of the random starts.
-        prior: the gate's prior in each of the models, of which it is to count only once; None counts it as it is.
     """
     points = _few(*problem.R.shape)
     sketch = problem.at(points)
@@ -339,16 +285,10 @@ def reduce(problem: Problem, W: FloatArray, n_experts: int, seed: int, prior: Ga
         for at, done in enumerate(found[:FINALISTS])
         if not at or done[1][-1] - found[at - 1][1][-1] > TOLERANCE * abs(done[1][-1])
     ]
-    return min(
-        (reduce_from(problem, W, experts, prior) for experts in finalists), key=lambda done: done.divergences[-1]
-    )
-
-
-def reduce_from(problem: Problem, W: FloatArray, experts: Experts, prior: GatePrior | None = None) -> Reduction:
-    """Return the mixture that is reached from these experts, in their order; other arguments as in `reduce`."""
-    experts, divergences = _rounds(problem, experts, is_whole=False)
+    ends = [_rounds(problem, experts, is_whole=False) for experts in finalists]
+    experts, divergences = min(ends, key=lambda done: done[1][-1])
     labels = _whole(problem, experts)[0]
-    return Reduction(experts, _gate(problem, experts, labels, W, prior), labels, tuple(divergences))
+    return Reduction(experts, _gate(problem, experts, labels, W), labels, tuple(divergences))
 
 
 def _few(S: int, p: int) -> IntArray:
@@ -425,7 +365,7 @@ def _rounds(problem: Problem, experts: Experts, *, is_whole: bool) -> tuple[Expe
     return experts, divergences
 
 
-def _gate(problem: Problem, experts: Experts, labels: IntArray, W: FloatArray, prior: GatePrior | None) -> FloatArray:
+def _gate(problem: Problem, experts: Experts, labels: IntArray, W: FloatArray) -> FloatArray:
     """Return the gate's coefficients (K, p_w), of the mean of the models' logits."""
     K = len(experts.coefficients)
     gate: FloatArray = np.zeros((K - 1, W.shape[1]))
@@ -438,34 +378,7 @@ def _gate(problem: Problem, experts: Experts, labels: IntArray, W: FloatArray, p
         gate[:] = np.linalg.lstsq(W, logs[:, :-1] - logs[:, -1:], rcond=None)[0].T
         if not is_linear:
             fit_to_shares(gate, np.exp(logs), W, reference=K - 1)
-        elif prior is not None:
-            _count_once(gate, W, prior, 1.0 / float(np.sum(problem.local.parts[0] ** 2)))
     return np.vstack([gate, np.zeros((1, W.shape[1]))])
-
-
-def _count_once(gate: FloatArray, W: FloatArray, prior: GatePrior, n_models: float) -> None:
-    """Let the prior count once in the mean gate of models, (K − 1, p_w), in place, in each of which it has counted.
-
-    The models' likelihoods together have the curvature H at their mean c, where their gradient balances M priors P,
-    M P c; with one of them it is balanced near c + (H + M P)⁻¹ (M − 1) P c. Only the length of c is changed, by that
-    step along c: in directions of which the support points tell little, H would let the gate turn at random. Models of
-    different weights count for less than M.
-    """
-    free, p = gate.shape
-    if n_models <= 1.0 or not 0 < free * p <= MOST_BALANCED or prior.strength <= 0.0:
-        return
-    a, b = prior.curvature
-    bound = np.linalg.inv(a * (np.eye(free) + b))
-    pull = prior.strength * np.kron(bound, np.diag(np.mean(W * W, axis=0)))
-    shares = np.exp(log_softmax(np.column_stack([W @ gate.T, np.zeros(len(W))])))[:, :-1]
-    curvature = n_models * pull
-    for i in range(free):
-        for k in range(free):
-            weights = shares[:, i] * ((i == k) - shares[:, k])
-            block = (W * weights[:, None]).T @ W
-            curvature[i * p : (i + 1) * p, k * p : (k + 1) * p] += prior.n / len(W) * block
-    mean = gate.ravel()
-    gate *= 1.0 + (n_models - 1.0) * float(mean @ pull @ mean) / float(mean @ curvature @ mean)
 
 
 def _pooled(local: Local, labels: IntArray, K: int) -> tuple[FloatArray, bool]:
@@ -549,10 +462,9 @@ def statistics_of(
         n: number of events.
     """
     S, K, Q = len(W), len(theta.experts), theta.variances.shape[1]
+    n_outputs = Q if family.is_metric else theta.experts.shape[1] + 1
     squares, gate_squares = np.mean(R * R, axis=0), np.mean(W * W, axis=0)
-    prior = family.unit_prior(
-        options.prior_strength, W.shape[1], R.shape[1], Q if family.is_metric else _classes(theta)
-    )
+    prior = family.unit_prior(options.prior_strength, W.shape[1], R.shape[1], n_outputs)
     coefficients = np.zeros_like(prior.experts)
     coefficients[:, : one.coefficients.shape[2]] = one.coefficients[0]
     prior = prior._replace(
@@ -573,7 +485,7 @@ def statistics_of(
     for k in range(K):
         weights = each * shares[:, k]
         if not family.is_metric and options.adaptive:
-            probabilities = np.empty((S, _classes(theta)))
+            probabilities = np.empty((S, n_outputs))
             softmax_rows(theta.experts[k], R, 0, probabilities)
             adaptive_weights(probabilities, bends)
             weights = weights * bends
@@ -589,7 +501,3 @@ def statistics_of(
         n=n,
         prior_weight=prior.strength / total,
     )
-
-
-def _classes(theta: Parameters) -> int:
-    return int(theta.experts.shape[1]) + 1

@@ -10,10 +10,9 @@ ROWS_PER_FEATURE = 4
 """Rows of the first fit for each feature, at least: with fewer, a mixture predicts worse than one expert."""
 SEARCHED = (1, 4, 16)
 """Fits at so many times the events of the first one begin at new starts, too."""
-SCALED_AT = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
-"""Event counts at which scales are taken anew, besides those of fits: the first ones are of few values."""
 SETTLED = 400
-"""Events from which on scales stay as they are, once there was a fit."""
+"""Events from which on scales stay as they are, once there was a fit; until then fits take them anew, and powers of two
+do before the first fit."""
 
 
 def first_fit(n_features: int, most: int, asked: int | None) -> int:
@@ -33,14 +32,12 @@ def first_fit(n_features: int, most: int, asked: int | None) -> int:
 def next_scaling(n: int, first: int) -> int:
     """Return the next count after n, below that of the first fit, at which scales are taken; fits take them as well.
 
-    >>> [next_scaling(n, 1600) for n in (0, 3, 64, 100, 200)]
-    [1, 4, 100, 200, 400]
-    >>> next_scaling(400, 1600) > 10**9, next_scaling(48, 50) > 10**9
+    >>> [next_scaling(n, 1600) for n in (0, 3, 64)]
+    [1, 4, 128]
+    >>> next_scaling(256, 1600) > 10**9, next_scaling(32, 50) > 10**9
     (True, True)
     """
-    found = next((count for count in SCALED_AT if count > n), FIRST_FIT)
-    while found <= n:
-        found *= 2
+    found = 1 << n.bit_length()
     return found if found < first and found <= SETTLED else sys.maxsize
 
 

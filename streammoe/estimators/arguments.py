@@ -7,7 +7,7 @@ River clones an estimator by the signature of its constructor, and editors compl
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import wraps
 from inspect import signature
 from typing import Any, ClassVar
@@ -118,26 +118,22 @@ def named_after_class(estimator: AnyClass) -> AnyClass:
     """Let errors about a constructor's arguments name this class, where Python would name the base that defines it."""
     made: Any = estimator
     construct = made.__init__
-    first, *others = list(signature(construct).parameters)[1:]
+    own = signature(construct)
 
     @wraps(construct)
     def init(self: Any, *values: Any, **named: Any) -> None:
-        if len(values) > 1:
-            raise TypeError(f"{estimator.__name__} takes only {first} by position, got {len(values)} arguments")
-        if values and first in named:
-            raise TypeError(f"{estimator.__name__} got more than one value of {first}")
-        for name in named:
-            if name not in {first, *others}:
-                raise TypeError(
-                    f"{estimator.__name__} got an unexpected argument {name!r}{_hint(name, [first, *others])}"
-                )
+        try:
+            own.bind(self, *values, **named)
+        except TypeError as error:
+            unknown = [_hint(name, own.parameters) for name in named if name not in own.parameters]
+            raise TypeError(f"{estimator.__name__}: {error}{unknown[0] if unknown else ''}") from None
         construct(self, *values, **named)
 
     made.__init__ = init
     return estimator
 
 
-def _hint(name: str, known: Sequence[str]) -> str:
+def _hint(name: str, known: Iterable[str]) -> str:
     """Return what a user may have meant by the name of an argument that there is not."""
     owners = [kind for kind, options in MODELS.items() if name in options.model_fields]
     if len(owners) == 1:

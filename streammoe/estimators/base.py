@@ -49,15 +49,12 @@ class MixtureOfExperts(Inspected):
                 is_empty = name in FeatureOptions.model_fields and isinstance(value, tuple) and not value
                 setattr(self, name, None if is_empty else value)  # River's `clone` inspects the first entry of a tuple
         self._check()
-        given = {name: tuple(getattr(self, name) or ()) for name in FeatureOptions.model_fields}
-        features = FeatureOptions(**given)
+        features = FeatureOptions(**{name: tuple(getattr(self, name) or ()) for name in FeatureOptions.model_fields})
         lags = getattr(self.options, "lags", None)
-        inputs = () if lags is None else lags.inputs
         for argument in ("categorical", "timestamps"):
-            for name in getattr(features, argument):
-                if name in inputs:
-                    rule = f"must leave out {name!r}, which {argument} names: only numbers have lags"
-                    raise ConfigError(f"lags.inputs: {rule}")
+            for name in set(getattr(features, argument)).intersection(() if lags is None else lags.inputs):
+                rule = f"must leave out {name!r}, which {argument} names: only numbers have lags"
+                raise ConfigError(f"lags.inputs: {rule}")
         self.learner = Learner(self.options, features, self._new_targets())
 
     def __copy__(self) -> Self:
@@ -142,7 +139,6 @@ class MixtureOfExperts(Inspected):
         return predicting.log_likelihood(self.learner, self._table(X, feature_names), y)
 
     def _table(self, X: AnyArray, feature_names: Sequence[Any] | None) -> Table:
-        """Convert an array to predict from."""
         return table_by_names(self.learner.encoder, X, feature_names, known=True)
 
     # -- Rows of a stream ----------------------------------------------------------------------------------------------
@@ -180,12 +176,10 @@ class MixtureOfExperts(Inspected):
         texts: Mapping[Any, Sequence[str | None]],
         traced: bool = False,
     ) -> Outcome:
-        """Score rows whose columns another model has read, and learn nothing.
+        """Score rows whose columns, `names`, another model has read, and learn nothing; other arguments as there.
 
-        Args:
-            names: names of the columns; those that this model lacks are ignored, and what it misses is filled in.
-            X: (n, P) numbers, NaN where missing; it may be overwritten.
-            targets, texts, traced: as in `learn_rows`. A label that the model does not know has an infinite loss.
+        Columns that this model lacks are ignored, and what it misses is filled in; X may be overwritten. A label that
+        the model does not know has an infinite loss.
         """
         return learn_rows.score_rows(self.learner, Table(X, list(names), texts), targets, traced=traced)
 
@@ -201,13 +195,10 @@ class MixtureOfExperts(Inspected):
         traced: bool = False,
         lags: FloatArray | None = None,
     ) -> Outcome:
-        """Learn one event that brings new fields; if it is not learned, they are not added.
+        """Learn one event, X (1, F + new), that brings new fields; if it is not learned, they are not added.
 
-        Args:
-            names: names of the new fields, in order.
-            X: (1, F + new).
-            targets, w, texts, traced, lags: as in `learn_rows`.
-            kinds: what the new fields hold; by default what the arguments say, and numbers otherwise.
+        The new fields are called `names`, in order, and hold `kinds`, by default what the arguments say, and numbers
+        otherwise; other arguments as in `learn_rows`.
         """
         additions = Additions(tuple(names), kinds=tuple(kinds))
         return learn_rows.learn_wider(self.learner, additions, Events(X, texts, targets, w), traced=traced, lags=lags)
@@ -233,9 +224,9 @@ class MixtureOfExperts(Inspected):
             average: ``gate``, ``experts`` and, but for classes, ``variances`` that serve; by default the average
                 restarts.
             n_average: number of iterates in `average`.
-            **arguments: arguments of the constructor; `n_experts` follows from the parameters, and the covariance of
-                several outputs. ``target_names`` are names of several outputs in the order of the parameters, by
-                default y0, y1, …; `classes` are labels in that order, the reference first, by default 0, 1, …
+            **arguments: of the constructor; `n_experts` and the covariance of several outputs follow from the
+                parameters. In their order, ``target_names`` are names of several outputs, by default y0, y1, …, and
+                `classes` are labels, the reference first, by default 0, 1, …
 
         Raises:
             ConfigError: an entry is missing or has a shape that does not fit the others.
@@ -252,7 +243,7 @@ class MixtureOfExperts(Inspected):
     # -- External changes ----------------------------------------------------------------------------------------------
 
     def change(self, name: str, value: Any) -> None:
-        """Change an argument that may change over a checkpoint, from now on.
+        """Change an argument that may change, from now on.
 
         Raises:
             ConfigError: it may not change, or the constructor would reject the value.
@@ -273,12 +264,7 @@ class MixtureOfExperts(Inspected):
         self.learner.change(self.options)
 
     def take_over(self, options: Options, *policies: Change) -> None:
-        """Change the arguments that may change over a checkpoint to those of `options`, from now on.
-
-        Args:
-            options: options of the same kind of model.
-            *policies: see `Options.changeable`.
-        """
+        """Change the arguments that may change to those of options of the same kind; see `Options.changeable`."""
         for name in options.changeable(*policies):
             self.change(name, getattr(options, name))
 
@@ -319,10 +305,7 @@ class MixtureOfExperts(Inspected):
 
     def identify(self) -> dict[str, Any]:
         """Return `describe` without the fingerprint, which takes a while for a wide model."""
-        return {
-            "model": {"kind": type(self).__name__, "arguments": self.arguments()},
-            "n": self.n,
-        }
+        return {"model": {"kind": type(self).__name__, "arguments": self.arguments()}, "n": self.n}
 
     def state_digest(self) -> str:
         """Return the SHA-256 of everything that affects future learning; equal digests mean equal futures."""
@@ -333,8 +316,7 @@ class MixtureOfExperts(Inspected):
         """Restore a model from what `arrays` and `describe` returned.
 
         Raises:
-            CheckpointError: an array is missing, unknown, of a shape that does not fit the model, or holds invalid
-                values. Other errors, which a description may cause, are converted by `streammoe.checked`.
+            CheckpointError: an array is missing, unknown or invalid; `streammoe.checked` converts other errors.
         """
         model = cls(**as_arguments(cls.options_type, description["arguments"]))
         checkpoint.restore(model.learner, arrays)

@@ -129,11 +129,7 @@ class Inspected(base.Estimator):
 
     @property
     def n_outliers(self) -> int:
-        """Number of events since the warm-up that Gaussian experts with tails counted less, as outliers.
-
-        Experts that have more than half of the responsibility for such an event find it beyond their tail before they
-        learn it. Other kinds of experts, and a classifier, count none.
-        """
+        """Number of events that were beyond the tail of the Gaussian expert most responsible, and counted less."""
         return int(self.learner.context.outliers[0])
 
     @property
@@ -149,8 +145,12 @@ class Inspected(base.Estimator):
         found = None if detector is None else detector.last
         if found is None:
             return None
-        shift = sum(map(math.log, self.learner.encoder.scaler.target_scale.tolist()))
+        shift = self._log_scale()
         return found._replace(before=found.before + shift, after=found.after + shift)
+
+    def _log_scale(self) -> float:
+        """Return what a loss in the target's own units has more than in the model's."""
+        return sum(map(math.log, self.learner.encoder.scaler.target_scale.tolist()))
 
     @property
     def step_size(self) -> float:
@@ -188,7 +188,7 @@ class Inspected(base.Estimator):
         if leader is None or not learner.phase.is_fitted:
             return []
         found = diagnose(learner.context.family, leader.state, leader.options)
-        scale = float(np.sum(np.log(learner.encoder.scaler.target_scale)))
+        scale = self._log_scale()
         alone = len(found.shares) == 1
         return [
             {

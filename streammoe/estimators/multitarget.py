@@ -17,11 +17,7 @@ from streammoe.model import predicting
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import experts_in
 from streammoe.model.targets import NumericTarget
-from streammoe.options import (
-    FeatureOptions,
-    RegressorOptions,
-    documented,
-)
+from streammoe.options import FeatureOptions, RegressorOptions, documented
 from streammoe.types import AnyArray
 
 if TYPE_CHECKING:
@@ -92,13 +88,7 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         return predictions
 
     def predict_distribution_one(self, x: Mapping[Any, Any]) -> MultivariateMixture:
-        """Predict the distribution of the outputs at `x`: a mixture of the experts of all members, one during warm-up.
-
-        The members of a portfolio are the averaged mixture, its latest parameters and one expert: 2 K + 1 components,
-        one more for each single expert that takes part, and K more while the refitted mixture does.
-        With ``serve="polyak"`` there are K.
-
-        Components are normal or Student-t distributions, depending on `expert`.
+        """Predict the distribution of the outputs at `x`: a mixture of the experts of all members.
 
         Raises:
             ConfigError: no event has been learned, so the outputs are not known.

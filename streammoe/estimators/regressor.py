@@ -13,11 +13,7 @@ from streammoe.estimators.frames import series_like, table_of
 from streammoe.experts import family_of
 from streammoe.model import predicting
 from streammoe.model.targets import NumericTarget
-from streammoe.options import (
-    FeatureOptions,
-    RegressorOptions,
-    documented,
-)
+from streammoe.options import FeatureOptions, RegressorOptions, documented
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,14 +74,7 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         return prediction
 
     def predict_distribution_one(self, x: Mapping[Any, Any]) -> Mixture:
-        """Predict the distribution of y at `x`: a mixture of the experts of all members, one during warm-up.
-
-        The members of a portfolio are the averaged mixture, its latest parameters and one expert: 2 K + 1 components,
-        one more for each single expert that takes part, and K more while the refitted mixture does.
-        With ``serve="polyak"`` there are K.
-
-        Components have the noise `expert`: they are normal, Student-t or Laplace distributions, for instance.
-        """
+        """Predict the distribution of y at `x`: a mixture of the experts of all members, with the noise `expert`."""
         distribution: Mixture = predicting.distribution_one(self.learner, x)
         return distribution
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from types import ModuleType
 
 import numpy as np
 
 from streammoe.experts.contract import Family, Parameters, squared_differences
-from streammoe.experts.on_sums import SoftmaxPrior, Sums, sent, softmax_fit, sums_of_softmax
+from streammoe.experts.on_sums import SoftmaxPrior, Sums, softmax_step, sums_of_softmax
 from streammoe.kernels import categorical
 from streammoe.kernels.batch import (
     adaptive_weights,
@@ -65,7 +64,6 @@ class Categorical(Family):
         Y: FloatArray,
         rounds: int,
     ) -> None:
-        # Not on sums: conjugate gradients, and trials of steps, need less than those of a whole step.
         for k, expert in enumerate(theta.experts):
             fit_softmax(expert, *_share(theta, prior, options), _soft(Y, tau[:, k], theta), R, 0, rounds)
 
@@ -78,17 +76,9 @@ class Categorical(Family):
         each = [sums_of_softmax(expert, _soft(Y, tau[:, k], theta), R, 0) for k, expert in enumerate(theta.experts)]
         return tuple(np.stack(parts) for parts in zip(*each, strict=True))
 
-    def fit_to_sums(
-        self, theta: Parameters, prior: Prior, options: LearningOptions, rounds: int
-    ) -> Generator[Parameters, Sums, None]:
-        fits = [softmax_fit(expert, _share(theta, prior, options), rounds) for expert in theta.experts]
-        trials = [next(fit, None) for fit in fits]
-        while any(trial is not None for trial in trials):
-            wanted = [expert if trial is None else trial for expert, trial in zip(theta.experts, trials, strict=True)]
-            sums = yield theta._replace(experts=np.stack(wanted))
-            for k, fit in enumerate(fits):
-                if trials[k] is not None:
-                    trials[k] = sent(fit, tuple(part[k] for part in sums))
+    def step_on_sums(self, theta: Parameters, prior: Prior, options: LearningOptions, sums: Sums) -> None:
+        for expert, *own in zip(theta.experts, *sums, strict=True):
+            softmax_step(expert, _share(theta, prior, options), tuple(own))
 
     def settle_sums(
         self, theta: Parameters, options: LearningOptions, tau: FloatArray, R: FloatArray, Y: FloatArray

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from streammoe.distributions import ExpertNoise, Gaussian
-from streammoe.experts.on_sums import Sums, sent
+from streammoe.experts.on_sums import Sums
 from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
@@ -82,6 +81,7 @@ class Family(ABC):
 
     # -- Fits: steps on sums over rows, which may lie in several parts -----------------------------------------------
 
+    @abstractmethod
     def fit_experts(
         self,
         theta: Parameters,
@@ -93,20 +93,14 @@ class Family(ABC):
         rounds: int,
     ) -> None:
         """Perform the experts' M-step for `tau` in place: exact if there is a closed form, else `rounds` safe steps."""
-        fit = self.fit_to_sums(theta, prior, options, rounds)
-        trial = next(fit, None)
-        while trial is not None:
-            trial = sent(fit, self.step_sums(trial, tau, R, Y))
 
     @abstractmethod
     def step_sums(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> Sums:
         """Return what one step of `fit_experts` from θ needs of these rows, without the prior."""
 
     @abstractmethod
-    def fit_to_sums(
-        self, theta: Parameters, prior: Prior, options: LearningOptions, rounds: int
-    ) -> Generator[Parameters, Sums, None]:
-        """Do what `fit_experts` does, in place; yields where it wants the `step_sums` of all rows, and is sent them."""
+    def step_on_sums(self, theta: Parameters, prior: Prior, options: LearningOptions, sums: Sums) -> None:
+        """Take one step of `fit_experts` from θ in place, given the `step_sums` of all rows at θ."""
 
     def settle(
         self,

@@ -7,7 +7,6 @@ farther out it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -80,19 +79,24 @@ class Linear(Family):
         linear_sums(theta.experts, self.irls_weights(theta, tau, R, Y), R, Y, grams, pulls, scatters)
         return grams, pulls, scatters, tau.sum(axis=0)
 
-    def fit_to_sums(
-        self, theta: Parameters, prior: Prior, options: LearningOptions, rounds: int
-    ) -> Generator[Parameters, Sums, None]:
+    def fit_experts(
+        self,
+        theta: Parameters,
+        prior: Prior,
+        options: LearningOptions,
+        tau: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        rounds: int,
+    ) -> None:
         before: FloatArray | None = None
-        for _ in range(rounds):
-            sums = yield theta
+        for _ in range(1 if self.is_exact else rounds):
+            sums = self.step_sums(theta, tau, R, Y)
             # Equal weights have equal Gram matrices; another step would move nothing but rounding.
             if before is not None and np.array_equal(sums[0], before):
                 return
             before = sums[0]
-            self._step(theta, prior, sums)
-            if self.is_exact:
-                return
+            self.step_on_sums(theta, prior, options, sums)
 
     def settle_sums(
         self, theta: Parameters, options: LearningOptions, tau: FloatArray, R: FloatArray, Y: FloatArray
@@ -104,12 +108,11 @@ class Linear(Family):
     ) -> FloatArray:
         share = prior.strength / len(theta.experts)
         grams = sums[0] + np.tril(sums[0], -1).transpose(0, 2, 1) + np.diag(share * prior.expert_gram)
-        self._step(theta, prior, sums)
+        self.step_on_sums(theta, prior, options, sums)
         found: FloatArray = grams / (n + prior.strength)
         return found
 
-    def _step(self, theta: Parameters, prior: Prior, sums: Sums) -> None:
-        """Take the M-step, in place, from `step_sums` at θ."""
+    def step_on_sums(self, theta: Parameters, prior: Prior, options: LearningOptions, sums: Sums) -> None:
         grams, pulls, scatters, masses = sums
         share = prior.strength / len(theta.experts)
         left = scatters.copy()

@@ -1,7 +1,7 @@
 """Batch fits on a buffer of events: weighted least squares and weighted softmax regression.
 
-Compiled and single-threaded rather than left to a BLAS: the same buffer then gives the same fit bit for bit, so that a
-stopped and restarted warm-up ends where an uninterrupted one does.
+Compiled and single-threaded rather than left to a BLAS: the same rows then give the same fit bit for bit, so that one
+which a restart runs again ends where it would have without.
 
 Shapes: n rows, K experts, N rows of coefficients, p features. `tau` (n, K) holds responsibilities times the weight of
 each event.
@@ -10,7 +10,6 @@ each event.
 from __future__ import annotations
 
 from functools import cache
-from typing import TypeAlias
 
 import numpy as np
 from numba import types
@@ -22,18 +21,16 @@ from streammoe.kernels.softmax import adaptive_weight, bound_mix, gate_bend, sof
 from streammoe.types import FloatArray
 
 NEWTON_LIMIT = 300
-"""Free parameters up to which a softmax regression is fitted by Newton steps; beyond, by majorization steps."""
-WIDE = 128
-"""Features from which conjugate gradients take the place of those: a Gram matrix and its inverse would cost more."""
+"""Free parameters up to which the Newton steps of a softmax regression are exact; beyond, matrices would cost more."""
 CONJUGATE_ROUNDS = 4
 """Conjugate gradients of a step."""
 CLOSE = 0.01
 """Part of the squared gradient that may remain after fewer of them."""
+HALVINGS = 12
+"""Most times that a step is halved."""
 SETTLED = 1e-14
 """A softmax regression whose objective gains less, in units of itself, has come to its end."""
 
-Penalty: TypeAlias = tuple[float, FloatArray, FloatArray, tuple[float, float]]
-"""The prior of a softmax regression: its pseudo-events, Λ (p,), the target (N, p), and (a, b) as in `fit_softmax`."""
 
 _MATRIX = types.Array(types.float64, 2, "C")
 INVERSION = Callee(invert_spd, [_MATRIX, _MATRIX, _MATRIX], types.boolean)
@@ -311,123 +308,81 @@ def fit_softmax(
     if free == 0:
         return
     # Few fits are large enough for the second kernel, which takes seconds to compile.
-    prior = (prior_strength, prior_gram, prior_target, curvature)
-    given = (coefficients, prior, targets, X, reference, rounds)
+    given = (coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference, rounds)
     if is_conjugate(free, p):
         _fit_by_conjugate_gradients(*given)
     else:
-        _fit_by_one_matrix(_inversion(), *given)
+        _fit_by_newton(_inversion(), *given)
 
 
 @jit
-def _fit_by_one_matrix(
+def _fit_by_newton(
     inversion: int,
     coefficients: FloatArray,
-    prior: Penalty,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    prior_target: FloatArray,
+    curvature: tuple[float, float],
     targets: FloatArray,
     X: FloatArray,
     reference: int,
     rounds: int,
 ) -> None:
-    """As `fit_softmax`, by Newton steps, or beyond `NEWTON_LIMIT` by majorization steps."""
+    """As `fit_softmax`, by Newton steps."""
     free, p = coefficients.shape
-    newton = free * p <= NEWTON_LIMIT
-    size = free * p if newton else p
-    hessian, inverse, scratch = np.zeros((size, size)), np.empty((size, size)), np.empty((size, size))
-    gradient, move = np.empty((free, p)), np.empty((free, p))
-    strength, gram, _, curvature = prior
+    size = free * p
+    hessian, inverse, scratch = np.empty((size, size)), np.empty((size, size)), np.empty((size, size))
+    gradient, move, trial = np.empty((free, p)), np.empty((free, p)), np.empty((free, p))
     mix = bound_mix(curvature, free)
-    if not newton:
-        # The same in all rounds.
-        masses = np.empty(X.shape[0])
-        for i in range(X.shape[0]):
-            masses[i] = mass_of(targets[i], free, reference)
-        for j in range(p):
-            hessian[j, j] = strength * gram[j]
-        add_outers_in_turn(hessian, X, masses, True)
-        _invert(inversion, (hessian, inverse, scratch))
-    old = softmax_objective(coefficients, *prior, targets, X, reference)
+    old = softmax_objective(coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
     for _ in range(rounds):
-        pull_to_prior(coefficients, *prior, gradient)
-        if newton:
-            hessian[:, :] = 0.0
-            for j in range(p):
-                for k in range(free):
-                    for m in range(free):
-                        bend = strength * gram[j] * ((k == m) - mix) / curvature[0]
-                        hessian[k * p + j, m * p + j] = bend
-        softmax_sums(coefficients, targets, X, reference, newton, gradient, hessian)
-        move[:, :] = 0.0
-        if newton:
-            _invert(inversion, (hessian, inverse, scratch))
-            add_product(inverse, gradient.ravel(), move.ravel())
-        else:
+        pull_to_prior(coefficients, prior_strength, prior_gram, prior_target, curvature, gradient)
+        hessian[:, :] = 0.0
+        for j in range(p):
             for k in range(free):
-                add_product(inverse, gradient[k], move[k])
-            for j in range(p):
-                column = 0.0
-                for k in range(free):
-                    column += move[k, j]
-                for k in range(free):
-                    move[k, j] = curvature[0] * (move[k, j] + curvature[1] * column)
-        new = climb(coefficients, move, old, prior, targets, X, reference)
-        if not new - old > SETTLED * abs(new):
+                for m in range(free):
+                    bend = prior_strength * prior_gram[j] * ((k == m) - mix) / curvature[0]
+                    hessian[k * p + j, m * p + j] = bend
+        softmax_sums(coefficients, targets, X, reference, True, gradient, hessian)
+        _invert(inversion, (hessian, inverse, scratch))
+        move[:, :] = 0.0
+        add_product(inverse, gradient.ravel(), move.ravel())
+        new = climb(
+            coefficients, move, trial, old, prior_strength, prior_gram, prior_target, curvature, targets, X, reference
+        )
+        if new - old <= SETTLED * abs(new):
             return
         old = new
-
-
-@allocating
-def climb(
-    coefficients: FloatArray,
-    move: FloatArray,
-    old: float,
-    prior: Penalty,
-    targets: FloatArray,
-    X: FloatArray,
-    reference: int,
-) -> float:
-    """Move coefficients, halving the move until the objective is not below `old`; return it, or NaN if it stays so."""
-    trial, step = np.empty_like(coefficients), 1.0
-    for _half in range(12):
-        for k in range(move.shape[0]):
-            for j in range(move.shape[1]):
-                trial[k, j] = coefficients[k, j] + step * move[k, j]
-        new: float = softmax_objective(trial, *prior, targets, X, reference)
-        if new >= old:
-            coefficients[:, :] = trial
-            return new
-        step *= 0.5
-    return np.nan
 
 
 @inline
 def is_conjugate(free: int, p: int) -> bool:
     """Whether conjugate gradients fit a softmax regression of so many rows of coefficients and features."""
-    return free * p > NEWTON_LIMIT and p >= WIDE
+    return free * p > NEWTON_LIMIT
 
 
 @jit
 def _fit_by_conjugate_gradients(
     coefficients: FloatArray,
-    prior: Penalty,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    prior_target: FloatArray,
+    curvature: tuple[float, float],
     targets: FloatArray,
     X: FloatArray,
     reference: int,
     rounds: int,
 ) -> None:
-    """As `fit_softmax`, by Newton steps whose equations are solved by a few conjugate gradients, without a matrix.
-
-    The prior's Λ is the preconditioner.
-    """
+    """As `fit_softmax`, by Newton steps whose equations are solved by a few conjugate gradients, without a matrix."""
     free, p = coefficients.shape
     n = X.shape[0]
-    strength, gram, _, curvature = prior
     shares, masses = np.empty((n, free)), np.empty(n)
     gradient, move, direction = np.empty((free, p)), np.empty((free, p)), np.empty((free, p))
-    product, row_shares, logits = np.empty((free, p)), np.empty(free + 1), np.empty((4, free))
-    old = softmax_objective(coefficients, *prior, targets, X, reference)
+    product, trial = np.empty((free, p)), np.empty((free, p))
+    row_shares, logits = np.empty(free + 1), np.empty((4, free))
+    old = softmax_objective(coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
     for _ in range(rounds):
-        pull_to_prior(coefficients, *prior, gradient)
+        pull_to_prior(coefficients, prior_strength, prior_gram, prior_target, curvature, gradient)
         for first in range(0, n, 4):
             count = logits_of(coefficients, X, first, logits)
             for row in range(count):
@@ -441,56 +396,95 @@ def _fit_by_conjugate_gradients(
                     shares[i, k] = row_shares[k]
                     logits[row, k] = targets[i, k if k < reference else k + 1] - masses[i] * row_shares[k]
             add_pushes(X, first, count, logits, gradient)
-        solve(gradient, shares, masses, strength, gram, curvature, X, logits, direction, product, move)
-        new = climb(coefficients, move, old, prior, targets, X, reference)
-        if not new - old > SETTLED * abs(new):
+        conjugate_move(
+            gradient, shares, masses, prior_strength, prior_gram, curvature, X, direction, product, logits, move
+        )
+        new = climb(
+            coefficients, move, trial, old, prior_strength, prior_gram, prior_target, curvature, targets, X, reference
+        )
+        if new - old <= SETTLED * abs(new):
             return
         old = new
 
 
 @part
-def solve(
+def conjugate_move(
     gradient: FloatArray,
     shares: FloatArray,
     masses: FloatArray,
-    strength: float,
-    gram: FloatArray,
+    prior_strength: float,
+    prior_gram: FloatArray,
     curvature: tuple[float, float],
     X: FloatArray,
-    logits: FloatArray,
     direction: FloatArray,
     product: FloatArray,
+    logits: FloatArray,
     move: FloatArray,
 ) -> None:
-    """Write the Newton step to `move` by a few conjugate gradients; the gradient becomes what is left unexplained."""
-    free, p = gradient.shape
+    """Write the Newton step from a gradient, (N, p), to `move`, as far as a few conjugate gradients solve for it.
+
+    The prior's Λ is the preconditioner. The gradient becomes what the equations leave unexplained; `shares` and
+    `masses` as in `bend_of`; `direction`, `product` and `logits`: scratch.
+    """
+    free, p = move.shape
     move[:, :] = 0.0
     length = 0.0
     for k in range(free):
         for j in range(p):
-            direction[k, j] = gradient[k, j] / gram[j]
+            direction[k, j] = gradient[k, j] / prior_gram[j]
             length += gradient[k, j] * direction[k, j]
     first_length = length
-    for _conjugate in range(CONJUGATE_ROUNDS):
-        bend_of(direction, shares, masses, strength, gram, curvature, X, logits, product)
+    for _ in range(CONJUGATE_ROUNDS):
+        bend_of(direction, shares, masses, prior_strength, prior_gram, curvature, X, logits, product)
         bend = 0.0
         for k in range(free):
             bend += dot(direction[k], product[k])
         if not bend > 0.0:
-            break
+            return
         step = length / bend
         shorter = 0.0
         for k in range(free):
             for j in range(p):
                 move[k, j] += step * direction[k, j]
                 gradient[k, j] -= step * product[k, j]
-                shorter += gradient[k, j] * gradient[k, j] / gram[j]
+                shorter += gradient[k, j] * gradient[k, j] / prior_gram[j]
         if not shorter > CLOSE * first_length:
-            break
+            return
         for k in range(free):
             for j in range(p):
-                direction[k, j] = gradient[k, j] / gram[j] + shorter / length * direction[k, j]
+                direction[k, j] = gradient[k, j] / prior_gram[j] + shorter / length * direction[k, j]
         length = shorter
+
+
+@allocating
+def climb(
+    coefficients: FloatArray,
+    move: FloatArray,
+    trial: FloatArray,
+    old: float,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    prior_target: FloatArray,
+    curvature: tuple[float, float],
+    targets: FloatArray,
+    X: FloatArray,
+    reference: int,
+) -> float:
+    """Take the largest of the step and its halves that does not lower the objective, `old`; return the new one.
+
+    If all of them do, nothing changes, and `old` is returned. `trial`: scratch.
+    """
+    step = 1.0
+    for _ in range(HALVINGS):
+        for k in range(move.shape[0]):
+            for j in range(move.shape[1]):
+                trial[k, j] = coefficients[k, j] + step * move[k, j]
+        new = softmax_objective(trial, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
+        if new >= old:
+            coefficients[:, :] = trial
+            return new
+        step *= 0.5
+    return old
 
 
 @part

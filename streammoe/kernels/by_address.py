@@ -34,9 +34,11 @@ def address_of(array: AnyArray) -> int:
     Raises:
         LayoutError: the array is not in C order, or cannot be written to.
     """
-    if not (array.flags.c_contiguous and array.flags.writeable):
+    interface = array.__array_interface__
+    found: int
+    found, is_read_only = interface["data"]
+    if is_read_only or interface["strides"] is not None:  # None: in C order
         raise LayoutError(f"an array of shape {array.shape} is not in C order, or cannot be written to")
-    found: int = array.__array_interface__["data"][0]
     return found
 
 

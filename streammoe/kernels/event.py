@@ -1,4 +1,4 @@
-"""One kernel for one event and for many: everything that happens to an event of a model whose warm-up is over.
+"""One kernel for one event and for many: everything that happens to an event.
 
 ``learn(sizes, rows, targets, weights, out) → FLAGS · done + flags`` goes through rows in order: lags, range, holding,
 features, step of the mixture, further members, combination, drift test, store of the latest rows. A row whose target is

@@ -30,7 +30,7 @@ of them decide."""
 ADVANTAGE = 6.0
 """Nats that the mean of the served density is ahead of those of members: what errors say of them is mostly noise, and
 where densities are right they tell members apart much better."""
-CERTAIN = 6.0
+CERTAIN = 4.0
 """Errors beyond so many times their scale count less and less for the weights of means."""
 FINITE = 1e300
 """Larger squares are taken for this."""

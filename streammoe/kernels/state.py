@@ -19,7 +19,7 @@ class MMState(NamedTuple):
     """
 
     n: IntArray
-    """(1,) events learned, warm-up included."""
+    """(1,) events learned."""
     n_average: IntArray
     """(1,) iterates in the average."""
     decay: FloatArray

@@ -80,29 +80,26 @@ class Bound:
         self._context, self._phase = context, phase
         self._seen: object = None
         """`REPLACEMENTS.latest` when all that was bound was last found to be what the model uses."""
-        self._owners = owners(context, phase)
-        room = recent.room(F, T)
+        self._owners, room = owners(context, phase), recent.room(F, T)
         self.may_learn = bool(room)
         module, shape = context.family.compiled(state.experts)
         self.leaves_more = context.reservoir is not None
         # Functions, at which River ends its search for the memory of a model: kernels belong to the process.
         kernel = module.learn
         self._kernel: Callable[[], Any] = lambda: kernel
-        work = sum(len(gram) * gram.shape[1] ** 2 for gram in _grams(phase))
-        self.rows_at_once = rows_at_once(work)
+        self.rows_at_once = rows_at_once(sum(len(gram) * gram.shape[1] ** 2 for gram in _grams(phase)))
         singles: tuple[Single, ...] = () if phase.portfolio is None else phase.portfolio.singles
         states = [state, *(single.state for single in singles if single.terms is None)]
         rows, p_w, p_v = context.family.n_rows(M), encoder.gate_width, encoder.expert_width
         if state.gate_gram.shape[0] != p_w or any(each.experts.shape[1:] != (rows, p_v) for each in states):
             raise RuntimeError(TORN)
         widths = [state.experts.shape[2], *(single.state.experts.shape[2] for single in singles)]
-        self.n_fields, self.n_targets = F, T
-        self._M, self._K, self._Q = M, len(state.masses), state.variances.shape[1]
+        self.n_fields, self.n_targets, self._M = F, T, M
+        self._K, self._Q = len(state.masses), state.variances.shape[1]
         self.n_experts = self._K if phase.portfolio is None else len(OF_MIXTURE) * self._K + len(singles)
         numbers = _sizes(context, phase, singles) | {"n_experts": self.n_experts}
-        scratch = scratch_of(
-            numbers, n_experts=max(self.n_experts, len(OF_MIXTURE) * self._K), widest=max(widths)
-        ) | _rows(numbers)
+        most = max(self.n_experts, len(OF_MIXTURE) * self._K)
+        scratch = scratch_of(numbers, n_experts=most, widest=max(widths)) | _rows(numbers)
         table, steps = self._members(singles, state, phase.fitted, scratch)
         numbers["judge_every"] = phase.JUDGE_EVERY if phase.judges(context) else 0
         numbers["n_recent"] = len(room["losses"]) if room else 0
@@ -110,6 +107,8 @@ class Bound:
         self._arrays = {
             **_encoder_arrays(context),
             **_learned_arrays(phase),
+            **_options_arrays(phase, singles),
+            **_memory_arrays(context, phase),
             **{f"recent_{name}": array for name, array in room.items()},
             **scratch,
             "shape": np.array(shape, dtype=np.float64),
@@ -121,24 +120,9 @@ class Bound:
             "closed": self.closed,
             "schedule": np.zeros(7),
         }
-        options = phase.leader.options
-        self._arrays |= options_arrays(options)
-        # Those of the mixture stand there for its own members, which do not read them.
-        of_members = [
-            options_as_numbers(each) for each in [options] * len(OF_MIXTURE) + [one.options for one in singles]
-        ]
-        self._arrays["member_options"] = np.array([numbers for numbers, _ in of_members])
-        self._arrays["member_flags"] = np.array(of_members[-1][1], dtype=np.int64)
-        if (detector := _detector(context, phase)) is not None:
-            self._arrays |= dict(zip(OF_DETECTOR, detector.arrays_of_losses, strict=True))
-        if context.lags is not None:
-            inputs = [context.encoder.columns.index.get(name) for name in context.lags.lags.inputs]
-            fields = [*(-1 - q for q in range(T)), *(F if field is None else field for field in inputs)]
-            self._arrays["lag_fields"] = np.array(fields, dtype=np.int64)
-            self._arrays["lag_past"] = context.lags.memory(len(fields))
         self.row = self._arrays["raw"]
         found = table_of(numbers, self._arrays)
-        self._sizes = [found.copy() for _ in range(3)]
+        self._sizes = [found.copy() for _ in WAYS]
         for way, names in WAYS.items():
             for name in names:
                 self._sizes[way][AT[name]] = 1
@@ -146,8 +130,7 @@ class Bound:
             self._sizes[way][AT["n_lags"]] = len(encoder.lagged)
         raw = bytearray(8 * (F + T + 1))
         cells = np.frombuffer(raw)
-        out = np.empty((1, 2 + M + F))
-        one = (cells[:F].reshape(1, F), cells[F:-1].reshape(1, T), cells[-1:], out)
+        one = (cells[:F].reshape(1, F), cells[F:-1].reshape(1, T), cells[-1:], np.empty((1, 2 + M + F)))
         self.learn_one = _learning(kernel, raw, (self._sizes[_ONE], *one))
         self.predict = _predicting(kernel, self._room, F, is_number=context.targets.is_number)
         self.refresh()
@@ -383,6 +366,32 @@ def _learned_arrays(phase: Any) -> dict[str, AnyArray]:
     if portfolio is not None:
         arrays |= portfolio.trust._asdict()
     return arrays
+
+
+def _options_arrays(phase: Any, singles: Sequence[Single]) -> dict[str, AnyArray]:
+    """Return the options of steps of the mixture, and of each member."""
+    options = phase.leader.options
+    # Those of the mixture stand there for its own members, which do not read them.
+    of_members = [options_as_numbers(each) for each in [options] * len(OF_MIXTURE) + [one.options for one in singles]]
+    return {
+        **options_arrays(options),
+        "member_options": np.array([numbers for numbers, _ in of_members]),
+        "member_flags": np.array(of_members[-1][1], dtype=np.int64),
+    }
+
+
+def _memory_arrays(context: Context, phase: Any) -> dict[str, AnyArray]:
+    """Return the arrays of the drift detector, and of lags, of which there may be none."""
+    found: dict[str, AnyArray] = {}
+    if (detector := _detector(context, phase)) is not None:
+        found |= zip(OF_DETECTOR, detector.arrays_of_losses, strict=True)
+    if context.lags is not None:
+        inputs = [context.encoder.columns.index.get(name) for name in context.lags.lags.inputs]
+        F, T = len(context.encoder.fields), context.encoder.n_outputs
+        fields = [*(-1 - q for q in range(T)), *(F if field is None else field for field in inputs)]
+        found["lag_fields"] = np.array(fields, dtype=np.int64)
+        found["lag_past"] = context.lags.memory(len(fields))
+    return found
 
 
 def _rows(numbers: Mapping[str, int]) -> dict[str, AnyArray]:

@@ -13,7 +13,7 @@ from streammoe.engine.reservoir import Reservoir, Sample
 from streammoe.model.learner import Learner
 from streammoe.types import FloatArray, IntArray
 
-MOST_SUPPORT = 4_000
+MOST_SUPPORT = 2_000
 """Largest number of rows that are taken from reservoirs, of which each model gives a part as large as its weight."""
 
 

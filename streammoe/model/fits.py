@@ -19,16 +19,18 @@ from streammoe.columns.encoder import Encoder
 from streammoe.columns.fitting import fit_bounds
 from streammoe.columns.outliers import MAX_ERROR_SHARE, winsorised
 from streammoe.columns.scaling import Scaler, without_inputs
-from streammoe.engine import model_selection, search
+from streammoe.engine import model_selection, schedule, search
 from streammoe.engine.cost import Shape
 from streammoe.engine.em import Buffer
 from streammoe.engine.jobs import Job, StepwiseJob
 from streammoe.engine.members import KINDS, MOST_FEATURES, Single
+from streammoe.engine.mixture import served_parameters
 from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.recent import restored_parameters
 from streammoe.engine.state import MMState, copy_state, widen, with_class
 from streammoe.experts import Parameters
 from streammoe.model.context import DESIGN_COST, SCALER_COST, Context
+from streammoe.schedules import Steps
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
@@ -74,6 +76,34 @@ class Found(NamedTuple):
     """Single experts on these scales, which have learned the rows; their trust does not count."""
     state: MMState | None
     """The mixture, on these scales."""
+
+    def caught_up(self, context: Context, plan: Plan, n: int, steps: Steps) -> Found:
+        """Return the result after the events that have come since the fit began, which it learns in place.
+
+        Args:
+            context: of the model, which has learned `n` events.
+            plan: of the fit.
+            steps: those of a mixture that was not fitted.
+
+        Raises:
+            UnsoundError: with these it is not finite.
+        """
+        encoder, portfolio, state = context.encoder.copy(), self.portfolio, self.state
+        encoder.take_scales(self.encoder)
+        n_outputs = context.targets.n_outputs
+        X, Y, weights = rows_of(context, n - plan.n)
+        W, R = encoder.design(encoder.hold(X, Y)[0])
+        if context.family.is_metric:
+            encoder.hold_predictions(np.zeros_like(Y), Y)
+        targets = (Y - encoder.scaler.target_center) / encoder.scaler.target_scale
+        if portfolio is not None and len(X):
+            for single in portfolio.singles:
+                single.learn(R, targets, weights, n_outputs=n_outputs)
+        if state is not None:
+            state.n[0] = plan.n
+            if len(X):
+                context.bound_mixture(state, context.steps if plan.is_fitting else steps).learn(W, R, targets, weights)
+        return Found(encoder, portfolio, state)
 
 
 class Rows(NamedTuple):
@@ -231,6 +261,24 @@ class Fit:
             context.bound_mixture(state, context.family.warmup_schedule).learn(*buffer)
             yield len(X) * search.step_cost(context.shape)
         return Found(encoder, portfolio, state)
+
+
+def begun(context: Context, state: MMState, *, is_settled: bool) -> Fit:
+    """Return the fit that begins now, at the count of events of the mixture's state."""
+    n, first, n_rows = int(state.n[0]), context.first_fit, context.recent.count
+    if context.detector is not None and context.detector.last is not None:
+        X, _, _ = context.recent.since_change(context.detector.last, n, len(context.encoder.fields), n_rows)
+        n_rows = max(len(X), 1)
+    is_fitting = schedule.next_fit(n - 1, first) == n
+    is_searching = is_fitting and schedule.is_searched(n, first)
+    plan = Plan(n, n_rows, not is_settled, is_fitting, is_searching)
+    fit = Fit(context.copy(), rows_of(context, n_rows), plan, served_parameters(state).copied())
+    if is_fitting and fit.length:
+        most, p_v = context.options.most_experts, context.encoder.n_expert_features
+        K = f"1 to {most}" if context.options.is_choosing else most
+        what = f"fitting {K} experts with {p_v} features to {n_rows} events"
+        LOGGER.info("%s, during the next %d (event %d)", what, fit.length, n)
+    return fit
 
 
 def rows_of(context: Context, n: int, since: int = 0) -> Rows:

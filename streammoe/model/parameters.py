@@ -11,6 +11,7 @@ from streammoe.columns.fitting import ranges_of, set_ranges
 from streammoe.columns.scaling import Scaler
 from streammoe.engine.state import MMState, state_at
 from streammoe.errors import ConfigError
+from streammoe.kernels.state import Prior
 from streammoe.model.checks import is_whole, names_in
 from streammoe.model.learner import Learner
 from streammoe.text import shown
@@ -80,10 +81,9 @@ def continue_from(
     K = len(experts_in(parameters)) if options.is_choosing else options.most_experts
     N, p_w, p_v = family.n_rows(Q), encoder.n_gate_features, encoder.n_expert_features
     wide_w, wide_v = encoder.gate_width, encoder.expert_width
-    n_variances = family.n_variances(Q)
-    variances = family.variances_of(np.ones(n_variances), K)
+    variances = family.variances_of(np.ones(family.n_variances(Q)), K)
     # Each entry has the first shape; the state needs it padded with zeros to the second.
-    shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    shapes: dict[str, tuple[tuple[int, ...], ...]] = {
         "gate": ((K - 1, p_w), (K - 1, wide_w)),
         "experts": ((K, N, p_v), (K, N, wide_v)),
         "variances": (variances.shape, variances.shape),
@@ -91,7 +91,7 @@ def continue_from(
         "gate_gram": ((p_w, p_w), (wide_w, wide_w)),
         "expert_grams": ((K, p_v, p_v), (K, wide_v, wide_v)),
     }
-    if not n_variances:
+    if not variances.size:
         parameters = {**parameters, "variances": variances}
     arrays = {name: _shaped(parameters, name, *shape) for name, shape in shapes.items()}
     diagonal = arrays["variances"] if variances.ndim == 2 else np.einsum("kqq->kq", arrays["variances"])
@@ -102,13 +102,7 @@ def continue_from(
     n = int(parameters["n"])
     prior = family.unit_prior(options.prior_strength, wide_w, wide_v, Q)
     if "prior" in parameters:
-        given = {"variances": np.ones(n_variances), **parameters["prior"]}
-        prior = prior._replace(
-            gate_gram=_shaped(given, "gate_gram", (p_w,), (wide_w,)),
-            expert_gram=_shaped(given, "expert_gram", (p_v,), (wide_v,)),
-            experts=_shaped(given, "experts", (N, p_v), (N, wide_v)),
-            variances=_shaped(given, "variances", (n_variances,), (n_variances,)),
-        )
+        prior = _given_prior(prior, parameters["prior"], p_w, p_v)
     if "scale" in parameters:
         encoder.scaler = Scaler(**{k: np.array(v, dtype=np.float64) for k, v in parameters["scale"].items()})
     if "ranges" in parameters:
@@ -121,7 +115,7 @@ def continue_from(
         decay=float(parameters.get("decay", 1.0)),
     )
     if average is not None:
-        served = average if n_variances else {**average, "variances": variances}
+        served = average if variances.size else {**average, "variances": variances}
         state = state._replace(
             n_average=np.array([n if n_average is None else n_average], dtype=np.int64),
             average_gate=_shaped(served, "gate", *shapes["gate"]),
@@ -129,6 +123,18 @@ def continue_from(
             average_variances=_shaped(served, "variances", *shapes["variances"]),
         )
     learner.start(state)
+
+
+def _given_prior(blank: Prior, given: Mapping[str, Any], p_w: int, p_v: int) -> Prior:
+    """Return a prior with the given entries, of so many features, in place of those of a blank one."""
+    (n_variances,), (N, wide_v), (wide_w,) = blank.variances.shape, blank.experts.shape, blank.gate_gram.shape
+    given = {"variances": np.ones(n_variances), **given}
+    return blank._replace(
+        gate_gram=_shaped(given, "gate_gram", (p_w,), (wide_w,)),
+        expert_gram=_shaped(given, "expert_gram", (p_v,), (wide_v,)),
+        experts=_shaped(given, "experts", (N, p_v), (N, wide_v)),
+        variances=_shaped(given, "variances", (n_variances,), (n_variances,)),
+    )
 
 
 def experts_in(parameters: object) -> FloatArray:

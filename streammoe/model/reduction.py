@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from streammoe.engine import mixture
 from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.engine.reduction import (
     Classes,
-    GatePrior,
     Local,
     Normal,
     Problem,
@@ -33,16 +32,6 @@ from streammoe.model.refinement import have_forgotten, refined
 from streammoe.model.streaming import Streaming
 from streammoe.text import some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
-
-
-class Reduced(NamedTuple):
-    """What came of a reduction."""
-
-    learner: Learner
-    divergences: FloatArray
-    """(M,) mean divergence of each model's experts and gate from the reduced ones, in nats per event."""
-    shares: FloatArray
-    """(M, K) part of each reduced expert that came from each model; columns add up to 1."""
 
 
 def signature(learner: Learner) -> tuple[float, ...]:
@@ -161,7 +150,7 @@ def _pooled_scaler(
     given = [learner.encoder.scaler for learner in learners]
     for at, name in enumerate(encoder.feature_names):
         found = [
-            (weight, each.fill[place[name]], each.center[place[name]], each.scale[place[name]])
+            (weight, *(part[place[name]] for part in each[:3]))
             for weight, each, place in zip(weights, given, places, strict=True)
             if name in place
         ]
@@ -189,26 +178,22 @@ def _pooled(weights: FloatArray, centers: FloatArray, scales: FloatArray) -> tup
 def local_experts(new: Learner, learners: Sequence[Learner], weights: FloatArray, X: FloatArray) -> Local:
     """Return what the mixtures of learners say at raw rows of the new one."""
     parts = np.empty((len(X), len(learners)))
-    log_gates, means, variances, owners = [], [], [], []
+    said: list[tuple[FloatArray, FloatArray, FloatArray]] = []
     for m, learner in enumerate(learners):
         theta = mixture_parameters(learner)
         assert theta is not None  # noqa: S101 - models in a warm-up are not reduced
         rows = translated(X, new.encoder, learner.encoder)
         parts[:, m] = weights[m] * _is_known(learner, rows)
-        logs, said, spread = _said(new, learner, theta, rows)
+        logs, means, spread = _said(new, learner, theta, rows)
         # The order of experts within a model means nothing, so that the result must not depend on it.
         order = np.argsort(-np.exp(logs).sum(axis=0), kind="stable")
-        log_gates.append(logs[:, order])
-        means.append(said[:, order])
-        variances.append(spread[order])
-        owners.append(np.full(len(order), m))
+        said.append((logs[:, order], means[:, order], spread[order]))
     parts[parts.sum(axis=1) == 0.0] = weights
+    all_logs, all_means, spreads = zip(*said, strict=True)
+    owners = np.repeat(np.arange(len(said)), [len(each) for each in spreads])
+    parts /= parts.sum(axis=1, keepdims=True)
     return Local(
-        np.concatenate(log_gates, axis=1),
-        parts / parts.sum(axis=1, keepdims=True),
-        np.concatenate(means, axis=1),
-        np.concatenate(variances),
-        np.concatenate(owners),
+        np.concatenate(all_logs, axis=1), parts, np.concatenate(all_means, axis=1), np.concatenate(spreads), owners
     )
 
 
@@ -259,7 +244,7 @@ def reduce_learners(
     n: int | None = None,
     *,
     refine: bool = True,
-) -> Reduced:
+) -> tuple[FloatArray, FloatArray]:
     """Start a new learner, which `prepare` has prepared, at the reduction of others over raw rows X.
 
     It counts n events as learned, by default as many as all others together.
@@ -267,91 +252,64 @@ def reduce_learners(
     Args:
         new, learners, weights, X, n_experts, n: see above.
         refine: see `streammoe.reduction.reduce`.
+
+    Returns:
+        (M,) mean divergence of each model's experts and gate from the reduced ones, in nats per event, and (M, K) the
+        part of each reduced expert that came from each model; columns add up to 1.
     """
     total = sum(learner.n for learner in learners)
     n = total if n is None else n
-    common = _Common(new, learners, weights, X)
-    options = new.context.learning_options(n_experts)
-    prior = GatePrior(options.prior_strength, options.curvature, n)
-    W, problem = common.W, common.problem()
-    found = reduce(problem, W, n_experts, new.context.options.seed, prior)
-    order = np.argsort(-np.exp(found.log_shares(W)).sum(axis=0), kind="stable")
-    found = found.in_order(order)
-    theta = common.parameters(found)
-    _start(new, learners, theta, common, problem, n, total)
-    if refine:
-        better = refined(new, learners, weights, theta)
-        if better is not theta:
-            _start(new, learners, better, common, problem, n, total)
-            if have_forgotten(learners, new):
-                _start(new, learners, theta, common, problem, n, total)
+    features = features_at(new, X)
+    W, R = features[0][:, : new.encoder.n_gate_features], features[1][:, : new.encoder.n_expert_features]
+    problem = _problem(new, local_experts(new, learners, weights, X), R)
+    found = reduce(problem, W, n_experts, new.context.options.seed)
+    found = found.in_order(np.argsort(-np.exp(found.log_shares(W)).sum(axis=0), kind="stable"))
+    iterates = sum(int(learner.state.n_average[0]) for learner in learners if learner.state is not None)
+    options, one = new.context.learning_options(n_experts), problem.one_expert()
+
+    def start(theta: Parameters) -> None:
+        state = statistics_of(new.context.family, options, theta, *features, one=one, n=n)
+        new.start(state._replace(n_average=np.array([max(iterates * n // max(total, 1), 1)], dtype=np.int64)))
+
+    theta = _parameters(new, found)
+    start(theta)
+    if refine and (better := refined(new, learners, weights, theta)) is not theta:
+        start(better)
+        if have_forgotten(learners, new):
+            start(theta)
     fill_reservoir(new, learners, weights, n)
-    parts = problem.shares.sum(axis=0)
     shares = np.zeros((len(learners), n_experts))
-    np.add.at(shares, (problem.local.owners, found.labels), parts)
+    np.add.at(shares, (problem.local.owners, found.labels), problem.shares.sum(axis=0))
     totals = shares.sum(axis=0)
     shares = np.divide(shares, totals, out=np.zeros_like(shares), where=totals > 0.0)
-    return Reduced(new, divergence_between(problem, found, W), shares)
+    return divergence_between(problem, found, W), shares
 
 
-class _Common:
-    """The coordinates of a new learner, and the features of raw rows X in them."""
+def _problem(new: Learner, local: Local, R: FloatArray) -> Problem:
+    """Return local experts in the scale of a new learner, at support points with these expert features."""
+    if not new.context.family.is_metric:
+        return Classes(local, R)
+    scaler = new.encoder.scaler  # where sizes of outputs are alike, so are sums of their squares
+    means = (local.means - scaler.target_center) / scaler.target_scale
+    variances = local.variances / np.outer(scaler.target_scale, scaler.target_scale)
+    return Normal(local._replace(means=means, variances=variances), R, is_full=_is_full(new))
 
-    def __init__(self, new: Learner, learners: Sequence[Learner], weights: FloatArray, X: FloatArray) -> None:
-        self._new, self._learners, self._weights, self._X = new, learners, weights, X
-        W, R = features_at(new, X)
-        self.W, self.R = W[:, : new.encoder.n_gate_features], R[:, : new.encoder.n_expert_features]
 
-    def problem(self) -> Problem:
-        """Return what the mixtures of the learners say at X."""
-        local = local_experts(self._new, self._learners, self._weights, self._X)
-        if not self._new.context.family.is_metric:
-            return Classes(local, self.R)
-        scaler = self._new.encoder.scaler  # where sizes of outputs are alike, so are sums of their squares
-        means = (local.means - scaler.target_center) / scaler.target_scale
-        variances = local.variances / np.outer(scaler.target_scale, scaler.target_scale)
-        return Normal(local._replace(means=means, variances=variances), self.R, is_full=_is_full(self._new))
-
-    def parameters(self, found: Reduction) -> Parameters:
-        """Return a reduced mixture as parameters of the new learner."""
-        encoder, experts = self._new.encoder, found.experts
-        variances = experts.variances if _is_full(self._new) else np.einsum("kqq->kq", experts.variances)
-        return Parameters(
-            _padded(found.gate[:-1], encoder.gate_width),
-            _padded(experts.coefficients, encoder.expert_width),
-            np.ascontiguousarray(variances),
-        )
+def _parameters(new: Learner, found: Reduction) -> Parameters:
+    """Return a reduced mixture as parameters of the new learner."""
+    encoder, experts = new.encoder, found.experts
+    variances = experts.variances if _is_full(new) else np.einsum("kqq->kq", experts.variances)
+    return Parameters(
+        _padded(found.gate[:-1], encoder.gate_width),
+        _padded(experts.coefficients, encoder.expert_width),
+        np.ascontiguousarray(variances),
+    )
 
 
 def _is_full(learner: Learner) -> bool:
     """Return whether its experts have full covariances."""
     family = learner.context.family
     return family.variances_of(np.ones(family.n_variances(learner.targets.n_outputs)), 1).ndim == 3
-
-
-def _start(
-    new: Learner,
-    learners: Sequence[Learner],
-    theta: Parameters,
-    common: _Common,
-    problem: Problem,
-    n: int,
-    total: int,
-) -> None:
-    """Start a learner at a mixture, with the statistics of n events, of which the others count `total`."""
-    context, encoder = new.context, new.encoder
-    states = [learner.state for learner in learners if learner.state is not None]
-    state = statistics_of(
-        context.family,
-        context.learning_options(len(theta.experts)),
-        theta,
-        _padded(common.W, encoder.gate_width),
-        _padded(common.R, encoder.expert_width),
-        one=problem.one_expert(),
-        n=n,
-    )
-    iterates = sum(int(state.n_average[0]) for state in states) * n // max(total, 1)
-    new.start(state._replace(n_average=np.array([max(iterates, 1)], dtype=np.int64)))
 
 
 def _padded(array: FloatArray, width: int) -> FloatArray:

@@ -17,7 +17,7 @@ import numpy as np
 
 from streammoe.engine.batch import descend
 from streammoe.engine.em import TOLERANCE, Em
-from streammoe.engine.methods import point_at
+from streammoe.engine.methods import ExpectationMaximization, point_at
 from streammoe.engine.model_selection import n_parameters
 from streammoe.experts import Parameters
 from streammoe.model import fitting
@@ -55,7 +55,7 @@ def refined(new: Learner, learners: Sequence[Learner], weights: FloatArray, thet
     assert leader is not None  # noqa: S101 - it has just been started
     em, _ = fitting.at_the_model(context, leader, context.buffer(context.encoder, sample.X, sample.Y, amounts))
     with np.errstate(all="ignore"):
-        done = descend(em, theta, "em", rounds=ROUNDS, tolerance=TOLERANCE)
+        done = descend(em, theta, ExpectationMaximization(), rounds=ROUNDS, tolerance=TOLERANCE)
     if done is None:
         return theta
     n = np.array([learner.n for learner in learners])

@@ -29,7 +29,7 @@ from streammoe.kernels.event import DRIFT, FLAGS, UNSOUND
 from streammoe.kernels.linalg import VANISHED
 from streammoe.model.bound import Bound
 from streammoe.model.context import Context, Moves
-from streammoe.model.fits import Fit, Found, Plan, rows_of
+from streammoe.model.fits import Fit, Found, Plan, begun
 from streammoe.model.phase import Change, Phase, Served, in_units, unlearned
 from streammoe.replacements import Noticed
 from streammoe.schedules import Steps
@@ -196,8 +196,8 @@ class Streaming(Noticed, Phase):
             self._advance(context)
         if n % KEEP_EVERY == 0 and self.is_several and is_refitted(context):
             context.recent.keep(n, mixture.served_parameters(self.leader.state))
-        if next_look(n - 1) == n:
-            self._report_idle(context)
+        if next_look(n - 1) == n and self.is_several:
+            _report_idle(context, self.leader, n)
 
     def _next_review(self, context: Context, n: int) -> int:
         """Return the next count after n at which the member of products may rest or come back."""
@@ -220,7 +220,7 @@ class Streaming(Noticed, Phase):
     def _advance(self, context: Context) -> None:
         """Begin the fit that is due, or run steps of the one in progress; take its result if that is due."""
         n, self.refits = self.n, self.fit is None  # its steps are not repeated for copies
-        fit = self.fit = self.fit or self._begun(context)
+        fit = self.fit = self.fit or begun(context, self.leader.state, is_settled=self.is_settled)
         if not fit.advance(n):
             return
         self.fit, self._bound, plan = None, None, fit.plan  # bound again, since fewer rows may have to be kept
@@ -230,49 +230,15 @@ class Streaming(Noticed, Phase):
             LOGGER.info("the fit to %d events did not converge to finite parameters (%s)", plan.n_rows, error)
         self.is_settled = self.is_settled or (plan.is_fitting and plan.n >= schedule.SETTLED)
 
-    def _begun(self, context: Context) -> Fit:
-        """Return the fit that begins now."""
-        n, first, n_rows = self.n, context.first_fit, context.recent.count
-        drift = None if context.detector is None else context.detector.last
-        if drift is not None:
-            X, _, _ = context.recent.since_change(drift, n, len(context.encoder.fields), n_rows)
-            n_rows = max(len(X), 1)
-        is_fitting = schedule.next_fit(n - 1, first) == n
-        is_searching = is_fitting and schedule.is_searched(n, first)
-        plan = Plan(n, n_rows, not self.is_settled, is_fitting, is_searching)
-        start = mixture.served_parameters(self.leader.state).copied()
-        fit = Fit(context.copy(), rows_of(context, n_rows), plan, start)
-        if is_fitting and fit.length:
-            most, p_v = context.options.most_experts, context.encoder.n_expert_features
-            K = f"1 to {most}" if context.options.is_choosing else most
-            what = f"fitting {K} experts with {p_v} features to {n_rows} events"
-            LOGGER.info("%s, during the next %d (event %d)", what, fit.length, n)
-        return fit
-
     def _take(self, context: Context, plan: Plan, found: Found) -> None:
         """Take the result of a fit, which learns the events that have come since it began.
 
         Raises:
             UnsoundError: with these the result is not finite; nothing was changed.
         """
-        encoder, portfolio = context.encoder.copy(), found.portfolio
-        encoder.take_scales(found.encoder)
-        X, Y, weights = rows_of(context, self.n - plan.n)
-        n_outputs = context.targets.n_outputs
-        W, R = encoder.design(encoder.hold(X, Y)[0])
-        if context.family.is_metric:
-            encoder.hold_predictions(np.zeros_like(Y), Y)
-        targets = (Y - encoder.scaler.target_center) / encoder.scaler.target_scale
-        if portfolio is not None and len(X):
-            for single in portfolio.singles:
-                single.learn(R, targets, weights, n_outputs=n_outputs)
-        state = found.state
-        if state is not None:
-            state.n[0] = plan.n
-            fitted = mixture.served_parameters(state).copied()
-            if len(X):
-                steps = context.steps if plan.is_fitting else self.steps(context)
-                context.bound_mixture(state, steps).learn(W, R, targets, weights)
+        fitted = None if found.state is None else mixture.served_parameters(found.state).copied()
+        encoder, portfolio, state = found.caught_up(context, plan, self.n, self.steps(context))
+        if state is not None and fitted is not None:
             self.leader, self.fitted = context.candidate(state), fitted
             if plan.is_fitting:
                 self.fitted_at = self.n
@@ -310,20 +276,6 @@ class Streaming(Noticed, Phase):
         recent.keep_last(2 * JUDGE_EVERY)
         if self._begin_again(context):
             portfolio.take_over(context.blank_portfolio(None))
-
-    def _report_idle(self, context: Context) -> None:
-        """Report idle experts."""
-        if not self.is_several:
-            return
-        n = self.n
-        found = diagnose(context.family, self.leader.state, self.leader.options)
-        for k in range(len(found.shares)):
-            if found.starved[k]:
-                _report(context, n, k, "starved", f"it accounts for a share of {found.shares[k]:.2g} of the events")
-            elif found.duplicate[k]:
-                near, apart = found.nearest[k], found.divergences[k]
-                why = f"it differs from expert {near} by only {apart:.2g} nats per event"
-                _report(context, n, k, "a duplicate", why)
 
     def learn(
         self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
@@ -491,7 +443,17 @@ class Streaming(Noticed, Phase):
         return is_finite(self.leader.state) and (self.portfolio is None or self.portfolio.is_finite())
 
 
-def _report(context: Context, n: int, expert: int, what: str, why: str) -> None:
-    if (expert, what) not in context.reported:
-        context.reported.add((expert, what))
-        LOGGER.warning("expert %d is %s: %s; see docs/experts.md (event %d)", expert, what, why, n)
+def _report_idle(context: Context, mixture: Candidate, n: int) -> None:
+    """Log which experts are starved or duplicates, each once."""
+    found = diagnose(context.family, mixture.state, mixture.options)
+    for k in range(len(found.shares)):
+        if found.starved[k]:
+            what, why = "starved", f"it accounts for a share of {found.shares[k]:.2g} of the events"
+        elif found.duplicate[k]:
+            near, apart = found.nearest[k], found.divergences[k]
+            what, why = "a duplicate", f"it differs from expert {near} by only {apart:.2g} nats per event"
+        else:
+            continue
+        if (k, what) not in context.reported:
+            context.reported.add((k, what))
+            LOGGER.warning("expert %d is %s: %s; see docs/experts.md (event %d)", k, what, why, n)

@@ -6,7 +6,6 @@ import hashlib
 import logging
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -22,9 +21,6 @@ LOGGER = logging.getLogger("streammoe.appending")
 Lines = bytes | bytearray | memoryview
 WRITTEN_AT_ONCE = 1 << 20
 """Bytes to buffer before a write between two flushes."""
-MOST_WAITING = 64 << 20
-"""Bytes that may wait in memory while the disk is full, before learning has to wait."""
-
 PROBE_BYTES = 4096
 """Bytes at the beginning of a file, and right before a position, that must be unchanged."""
 
@@ -60,7 +56,6 @@ class AppendLog:
         self._torn = False
         """Whether the file ends with half a line left by a killed process, to be ended before the next line."""
         self._failing = False  # whether the latest attempt to write failed
-        self._changing = threading.Lock()  # held while the file is synced or replaced by a new one
         try:
             self._file = self._open()
         except OSError as error:
@@ -86,8 +81,8 @@ class AppendLog:
 
     @property
     def overdue(self) -> bool:
-        """Whether so much waits for the disk that nothing more should be written before a `flush`."""
-        return len(self._waiting) >= MOST_WAITING
+        """Whether lines wait for a disk that does not take them, so that nothing more should come before a `flush`."""
+        return self._failing
 
     def flush(self) -> None:
         """Return only when everything written is on disk.
@@ -96,25 +91,14 @@ class AppendLog:
             RetriableCheckpointError: it cannot be written for now; all of it waits for the next flush.
             CheckpointError: it is unknown how much of it is on disk; no checkpoint may follow.
         """
-        self.begin_flush()()
-
-    def begin_flush(self) -> Callable[[], None]:
-        """Write everything to the kernel and return a function that syncs it to disk, also during further writes.
-
-        Raises:
-            RetriableCheckpointError: it cannot be written for now; all of it waits for the next flush.
-        """
         with reporting_failure(self._setting, self.path, RetriableCheckpointError):
             self._drain()
-        return self._sync
-
-    def _sync(self) -> None:
         # After a failed sync the kernel considers the bytes written, and a second sync would succeed without them.
-        with self._changing, reporting_failure(self._setting, self.path, CheckpointError):
+        with reporting_failure(self._setting, self.path, CheckpointError):
             os.fsync(self._file.fileno())
 
     def position(self) -> Position | None:
-        """Return the end of the file right after `begin_flush`; ``None`` if it is not a regular file."""
+        """Return the end of the file right after `flush`; ``None`` if it is not a regular file."""
         descriptor = self._file.fileno()
         with reporting_failure(self._setting, self.path, RetriableCheckpointError):
             status = os.fstat(descriptor)
@@ -243,10 +227,9 @@ class AppendLog:
         if self.path.exists() and os.path.samestat(self.path.stat(), os.fstat(self._file.fileno())):
             return
         new = self._open()
-        with self._changing:
-            os.fsync(self._file.fileno())  # the moved file may hold lines that no checkpoint covers yet
-            self._file.close()
-            self._file = new
+        os.fsync(self._file.fileno())  # the moved file may hold lines that no checkpoint covers yet
+        self._file.close()
+        self._file = new
         LOGGER.warning("%s %s was moved or removed; a new file is created there", self._setting, self.path)
 
     def _open(self) -> FileIO:

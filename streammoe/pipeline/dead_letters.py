@@ -19,8 +19,7 @@ from streammoe.ports import DECIMALS, DELIMITERS, DeadLetter, DeadLetterSink, Lo
 class DeadLetterFile(AppendLog, DeadLetterSink):
     """A file of rejected records as JSON lines: place, stage, reason, detail, record, and how to read it again.
 
-    A record or key that is not UTF-8 is written as ``record_base64`` or ``key_base64`` instead, and such a value of a
-    header as an object with ``base64``. `read_letter` reads a line.
+    A record, key or value of a header that is not UTF-8 is an object with ``base64``. `read_letter` reads a line.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -52,11 +51,7 @@ def entry_of(letter: DeadLetter) -> dict[str, Any]:
     """Return a letter as the object that is its line."""
     known = {name: value for name, value in letter._asdict().items() if value is not None}
     entry = {"place": known.pop("location"), **known}
-    for name in ("record", "key"):
-        octets = entry.pop(name, None)
-        if octets is not None:
-            value = _text(octets)
-            entry |= {name: value} if isinstance(value, str) else {f"{name}_base64": value["base64"]}
+    entry |= {name: _text(known[name]) for name in ("record", "key") if name in known}
     if letter.headers is not None:
         entry["headers"] = [[name, None if value is None else _text(value)] for name, value in letter.headers]
     return entry
@@ -76,40 +71,34 @@ class _Octets(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Line(msgspec.Struct):
-    """What a line holds, but for the values that are texts in one line and bytes in another."""
+    """What a line holds."""
 
     place: Location
     stage: str
     reason: str
     detail: str
-    record: str | None = None
-    record_base64: bytes | None = None
+    record: str | _Octets
     format: str | None = None
     columns: tuple[str, ...] | None = None
     delimiter: str | None = None
     decimal: str | None = None
-    key: str | None = None
-    key_base64: bytes | None = None
+    key: str | _Octets | None = None
     headers: list[tuple[str, str | _Octets | None]] | None = None
     omitted_bytes: int | None = None
-
-
-_OPTIONAL = ("format", "columns", "delimiter", "decimal", "omitted_bytes")
 
 
 def read_letter(line: bytes) -> DeadLetter | None:
     """Parse a line of a `DeadLetterFile`; return ``None`` for half a line or anything else."""
     try:
-        found = msgspec.convert(json.loads(line), _Line)
-        record = found.record_base64 if found.record is None else found.record.encode()
-        key = found.key_base64 if found.key is None else found.key.encode()
-        headers = found.headers and tuple(
-            (name, value.base64 if isinstance(value, _Octets) else value if value is None else value.encode())
-            for name, value in found.headers
-        )
+        found = msgspec.structs.asdict(msgspec.convert(json.loads(line), _Line))
+        headers = tuple((name, _octets(value)) for name, value in found.pop("headers") or ()) or None
+        record, key = _octets(found.pop("record")) or b"", _octets(found.pop("key"))
     except (ValueError, RecursionError):
         return None
-    if record is None or found.delimiter not in {None, *DELIMITERS} or found.decimal not in {None, *DECIMALS}:
+    if found["delimiter"] not in {None, *DELIMITERS} or found["decimal"] not in {None, *DECIMALS}:
         return None
-    same = {name: getattr(found, name) for name in ("stage", "reason", "detail", *_OPTIONAL)}
-    return DeadLetter(location=found.place, record=record, key=key, headers=headers or None, **same)
+    return DeadLetter(location=found.pop("place"), record=record, key=key, headers=headers, **found)
+
+
+def _octets(value: str | _Octets | None) -> bytes | None:
+    return value.base64 if isinstance(value, _Octets) else value if value is None else value.encode()

@@ -56,18 +56,7 @@ class FeatureColumns:
 
     def roles(self, kinds: Mapping[str, ColumnKind], batch: Batch | None = None) -> FieldRoles:
         """Return what to read from records with these features, in order, and from a batch for new columns."""
-        schema = self._schema
-        roles = FieldRoles(
-            tuple(kinds),
-            () if self._model.is_classifier else schema.targets,
-            schema.targets[0] if self._model.is_classifier else None,
-            schema.weight,
-            schema.categorical.union(name for name, kind in kinds.items() if kind == "category"),
-            schema.timestamps.union(name for name, kind in kinds.items() if kind == "time"),
-            schema.numeric,
-            schema.lagged,
-            schema.notations,
-        )
+        roles = FieldRoles(kinds, self._schema, self._model.is_classifier)
         return roles if batch is None else roles.in_batch(batch)
 
     def left_out(self, batch: Batch) -> set[str]:
@@ -140,10 +129,7 @@ class FeatureColumns:
                 columns = sorted(values.keys() - others if features is None else features)
                 if features is None and (problem := self._describe_excess(columns)):
                     raise InvalidEvent(f"the record has {problem}", reason="too_many_columns")
-                roles = self.roles({}, batch)
-                kinds = {
-                    name: kind for name in columns if (kind := roles.first_kind(name, values.get(name))) is not None
-                }
+                kinds = self.roles({}, batch).first_kinds(columns, values)
                 event = event_of(values, self.roles(kinds, batch))
                 stage = "validate"
                 introduce(

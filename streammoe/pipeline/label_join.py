@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import pairwise
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -35,7 +35,6 @@ from streammoe.types import AnyArray, FloatArray
 LOGGER = logging.getLogger("streammoe.joining")
 NO_KEY = "no_key"
 """Reason for rejecting a record that cannot be joined."""
-T = TypeVar("T")
 JOIN = "join"
 """Stage of dead letters of records that waited in vain."""
 
@@ -211,19 +210,15 @@ class LabelJoin:
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return the buffer as arrays for a checkpoint."""
-        waiting, L = self._waiting.values(), self._n_lags
-        lags = [np.full(L, np.nan) if each.lags is None else each.lags for each in waiting]
-        headers = [each.headers for each in waiting]
+        waiting = self._waiting.values()
+        learned = [
+            (each.record, each.number, each.time, None if each.lags is None else each.lags.tolist()) for each in waiting
+        ]
+        origins = [(each.location, each.record_key, each.headers) for each in waiting]
         return {
-            **({"labels.lags": np.array(lags).reshape(-1, L)} if L else {}),
-            "labels.records": np.frombuffer(b"".join([each.record for each in waiting]), np.uint8),
-            "labels.ends": np.cumsum([len(each.record) for each in waiting], dtype=np.int64),
-            "labels.numbers": np.array([each.number for each in waiting], np.int64),
-            "labels.times": np.array([each.time for each in waiting], np.int64),
             "labels.clock": np.array([self._seen, self._now], np.int64),
-            "labels.places": np.frombuffer(b"[%s]" % b",".join([each.location for each in waiting]), np.uint8),
-            "labels.keys": np.frombuffer(msgspec.json.encode([each.record_key for each in waiting]), np.uint8),
-            **({"labels.headers": np.frombuffer(msgspec.json.encode(headers), np.uint8)} if any(headers) else {}),
+            "labels.waiting": np.frombuffer(msgspec.msgpack.encode(learned), np.uint8),
+            "labels.origins": np.frombuffer(msgspec.msgpack.encode(origins), np.uint8),
             "labels.refused": np.array([each.rejected for each in waiting], np.bool_),
         }
 
@@ -234,13 +229,18 @@ class LabelJoin:
         """
         self._seen, self._now = array_of(arrays, "labels.clock", "int64", (2,), least=_UNKNOWN).tolist()
         require(is_count(self._seen), f"array labels.clock counts {self._seen} records")
-        for waiting in _saved_in(arrays, self._n_lags):
-            half = self._read(waiting.record)
-            record = shown(waiting.record)
-            require(half.key not in {None, *self._waiting}, f"labels.records holds {record} without a key of its own")
-            waiting.key, waiting.is_label = str(half.key), half.is_label
+        learned = _LEARNED.decode(array_of(arrays, "labels.waiting", "uint8", (None,)).tobytes())
+        origins = _ORIGINS.decode(array_of(arrays, "labels.origins", "uint8", (None,)).tobytes())
+        refused = array_of(arrays, "labels.refused", "bool", (len(learned),)).tolist()
+        for (record, number, time, lags), origin, is_refused in zip(learned, origins, refused, strict=True):
+            _LOCATION.decode(origin[0])
+            half = self._read(record)
+            is_sound = half.key not in {None, *self._waiting} and (lags is None or len(lags) == self._n_lags)
+            require(is_sound, f"labels.waiting holds {shown(record)} without a key of its own, or with other lags")
+            waiting = _WaitingRecord(str(half.key), record, half.is_label, *origin, number, time, is_refused)
+            waiting.lags = None if lags is None else np.array(lags)
             self._waiting[waiting.key] = waiting
-            self._rejected += waiting.rejected
+            self._rejected += is_refused
 
     def _join_records(self, batch: Batch) -> Batch:
         joined = _JoinedRecords(batch)
@@ -375,65 +375,31 @@ class LabelJoin:
         return _encode_record(values)
 
 
-def _saved_in(arrays: Mapping[str, AnyArray], n_lags: int) -> Iterator[_WaitingRecord]:
-    """Yield the waiting records of a checkpoint, the oldest first; what only the schema tells of them is missing.
-
-    Raises:
-        CheckpointError: the arrays are invalid.
-    """
-    records = array_of(arrays, "labels.records", "uint8", (None,)).tobytes()
-    ends = array_of(arrays, "labels.ends", "int64", (None,), least=0.0)
-    each = (len(ends),)
-    numbers = array_of(arrays, "labels.numbers", "int64", each, least=0.0, most=LARGEST_COUNT)
-    times = array_of(arrays, "labels.times", "int64", each, least=_UNKNOWN)
-    rejected = array_of(arrays, "labels.refused", "bool", each)
-    lags = array_of(arrays, "labels.lags", "float64", (len(ends), n_lags), finite=False) if n_lags else None
-    require(
-        (np.diff(ends, prepend=0) > 0).all() and (int(ends[-1]) if len(ends) else 0) == len(records),
-        f"array labels.ends does not divide the {len(records)} bytes of labels.records",
-    )
-    headers: Sequence[Headers] = [()] * len(ends)
-    if "labels.headers" in arrays:
-        headers = _HEADERS.decode(array_of(arrays, "labels.headers", "uint8", (None,)).tobytes())
-    for i, ((start, stop), number, time, location, record_key, own_headers, was_rejected) in enumerate(
-        zip(
-            pairwise([0, *ends.tolist()]),
-            numbers.tolist(),
-            times.tolist(),
-            _LOCATIONS.decode(array_of(arrays, "labels.places", "uint8", (None,)).tobytes()),
-            _KEYS.decode(array_of(arrays, "labels.keys", "uint8", (None,)).tobytes()),
-            headers,
-            rejected.tolist(),
-            strict=True,
-        )
-    ):
-        _LOCATION.decode(location)
-        waiting = _WaitingRecord(
-            "", records[start:stop], False, bytes(location), record_key, own_headers, number, time, was_rejected
-        )
-        if lags is not None and not np.isnan(lags[i]).any():
-            waiting.lags = lags[i].copy()
-        yield waiting
-
-
 class _JoinedRecords:
     """Records of a batch that are passed on to the pipeline, with the location of their features."""
 
     def __init__(self, batch: Batch) -> None:
         self._from = batch
-        self._taken: list[tuple[int, bytes, _WaitingRecord | None]] = []
-        """Each with the index of the one in the source's batch that caused it, and the features that came before."""
+        self._rows: list[int] = []
+        """The index of the one in the source's batch that caused each."""
+        self._records: list[bytes] = []
+        self._features: dict[int, _WaitingRecord] = {}
+        """Those that came before the record that completes them, by its index."""
         self._unreadable: dict[int, Unreadable] = {}
 
     @property
     def count(self) -> int:
         """Number of records so far."""
-        return len(self._taken)
+        return len(self._rows)
 
     def take(self, i: int, record: bytes, features: _WaitingRecord | None = None) -> int:
         """Pass on a record of the i-th one or of earlier features; return its index in the joined batch."""
-        self._taken.append((i, record, features))
-        return len(self._taken) - 1
+        at = len(self._rows)
+        if features is not None:
+            self._features[at] = features
+        self._rows.append(i)
+        self._records.append(record)
+        return at
 
     def reject(self, i: int, unreadable: Unreadable) -> None:
         """Pass on the i-th record to be rejected."""
@@ -449,45 +415,37 @@ class _JoinedRecords:
 
     def batch(self) -> Batch:
         """Return the joined batch."""
-        batch, rows = self._from, np.array([row for row, _, _ in self._taken], np.int64)
+        own = self._from.select(np.array(self._rows, np.int64))
+        n, locations = len(own), list(own.locations)
+        keys, headers = list(own.keys or [None] * n), list(own.headers or [()] * n)
+        for at, features in self._features.items():
+            locations[at] = _LOCATION.decode(features.location)
+            keys[at], headers[at] = features.record_key, features.headers
         return replace(
-            batch,
-            block=b"".join([record for _, record, _ in self._taken]),
-            ends=np.cumsum([len(record) for _, record, _ in self._taken], dtype=np.int64),
-            locations=[
-                batch.location(row) if features is None else _LOCATION.decode(features.location)
-                for row, _, features in self._taken
-            ],
-            timestamps=None if batch.timestamps is None else batch.timestamps[rows],
-            keys=self._of_each(batch.keys, lambda features: features.record_key, None),
-            headers=self._of_each(batch.headers, lambda features: features.headers, ()),
+            own,
+            block=b"".join(self._records),
+            ends=np.cumsum([len(record) for record in self._records], dtype=np.int64),
+            locations=locations,
+            keys=keys if any(key is not None for key in keys) else None,
+            headers=headers if any(headers) else None,
             unreadable=self._unreadable,
-            lags={
-                i: features.lags
-                for i, (_, _, features) in enumerate(self._taken)
-                if features is not None and features.lags is not None
-            },
+            lags={at: features.lags for at, features in self._features.items() if features.lags is not None},
         )
-
-    def _of_each(self, own: Sequence[T] | None, of: Callable[[_WaitingRecord], T], nothing: T) -> Sequence[T] | None:
-        """Return what each record, or the features that came before, had in the source, if any has something."""
-        if own is None and not any(features is not None and of(features) != nothing for _, _, features in self._taken):
-            return None
-        return [
-            of(features) if features is not None else nothing if own is None else own[row]
-            for row, _, features in self._taken
-        ]
 
 
 _UNKNOWN = -1  # no timestamp, as in Kafka
+_Time = Annotated[int, msgspec.Meta(ge=_UNKNOWN, le=(1 << 63) - 1)]
 _SHOWN = 400  # bytes of a record to decode for a message; more than it shows
 _NULL = msgspec.Raw(b"null")
 _MISSING = (_NULL, msgspec.Raw(b'""'))
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LOCATION = msgspec.json.Decoder(Location)
-_LOCATIONS = msgspec.json.Decoder(list[msgspec.Raw])
-_KEYS = msgspec.json.Decoder(list[bytes | None])
-_HEADERS = msgspec.json.Decoder(list[Headers])
+_LEARNED = msgspec.msgpack.Decoder(
+    list[tuple[bytes, Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)], _Time, list[float] | None]]
+)
+"""Waiting records: bytes, number, time and lags."""
+_ORIGINS = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None, Headers]])
+"""Where they came from, which does not affect learning: location, key and headers."""
 _KEY = msgspec.json.Decoder(Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)] | int | float | bool | None)
 
 

@@ -51,10 +51,6 @@ class OverlappedPredictions(PredictionSink):
     def overdue(self) -> bool:
         return self._sink.overdue  # asked after each batch, and rows of one more do no harm
 
-    def begin_flush(self) -> Callable[[], None]:
-        self._wait()
-        return self._sink.begin_flush()
-
     def position(self) -> Position | None:
         self._wait()
         return self._sink.position()

@@ -224,8 +224,7 @@ class Pipeline:
             names = names[: self.schema.max_columns - len(self.model.fields)]
         fields = [*self.model.fields, *names]
         # Decoding has found a kind for each of them.
-        roles = self.columns.roles({}, batch)
-        kinds = {name: kind for name in names if (kind := roles.first_kind(name, values[name]))}
+        kinds = self.columns.roles({}, batch).first_kinds(names, values)
         roles = self.columns.roles({**self.model.column_kinds, **kinds}, batch)
         decoded = event_of(decoder(batch.format).names(batch, i), roles)._replace(rows=np.array([i]))
         learn = partial(self.model.learn_wider, names, kinds=[kinds[name] for name in names])

@@ -19,11 +19,9 @@ class RestartPlan(NamedTuple):
 
     begin: Callable[[], object] = nothing_more
     """Removes predictions or checkpoints that are not continued."""
-    must_record_end: bool = False
-    """Whether a checkpoint should record the end of the predictions before more are written; if the disk is full, a
-    later one does."""
-    must_save_model: bool = False
-    """Whether a checkpoint must hold the model: the file that it came from may be gone at the next start."""
+    must_save: bool = False
+    """Whether there has to be a checkpoint before anything is read: to know the end of the predictions, or to hold a
+    model whose file may be gone at the next start."""
 
 
 def plan_restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> RestartPlan:
@@ -35,11 +33,11 @@ def plan_restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> Re
     if sink.position() is None:
         return RestartPlan()
     if metadata is None:
-        return RestartPlan(must_record_end=True)
+        return RestartPlan(must_save=True)
     known = metadata.get("predictions")
     if known is None:
         LOGGER.info("the checkpoint has no position of the predictions; those after it are written again")
-        return RestartPlan(must_record_end=True)
+        return RestartPlan(must_save=True)
     if "stdin" in _kinds(metadata["positions"]):
         LOGGER.warning("predictions after the checkpoint are kept: stdin cannot be read again to recreate them")
         return RestartPlan()

@@ -60,7 +60,7 @@ class SinkWait:
             self._called_at = started
         try:
             yield
-        except RetriableCheckpointError:  # learning goes on, see `RetryPolicy`
+        except RetriableCheckpointError:  # it is called again, see `Checkpoints.save`
             raise
         except BaseException:  # another sink takes its place, or the daemon ends
             outcome = Answer.UNANSWERED

@@ -26,30 +26,35 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from logging.handlers import BufferingHandler
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from streammoe import batch
 from streammoe.batch import Fit, FitPlan, Listener
+from streammoe.columns.fitting import fit_bounds
+from streammoe.columns.ranges import limits_of
 from streammoe.engine.batch import Descent
-from streammoe.engine.em import Buffer
+from streammoe.engine.em import Em
 from streammoe.engine.interruption import LOOK_SECONDS, FitCancelled, is_cancelled, uncancellable
 from streammoe.engine.search import LONG_ROUNDS, ample_size
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, SourceError, not_installed
 from streammoe.estimators import MixtureOfExperts, model_of
+from streammoe.experts import Parameters
 from streammoe.experts.on_sums import Sums
+from streammoe.model import fitting
 from streammoe.model.checks import is_whole
 from streammoe.model.fits import Rows
-from streammoe.model.gathering import gathered, gathering, joined_rows
+from streammoe.model.gathering import Gathering, gathered, gathering, joined_rows
+from streammoe.model.learner import Learner
+from streammoe.model.predicting import score
 from streammoe.persistence import format as checkpoint_format
-from streammoe.scaleout import fitting, partitioned
-from streammoe.scaleout.partitioned import Parts, Step
+from streammoe.scaleout import partitioned
+from streammoe.scaleout.partitioned import PartitionedEm
 from streammoe.text import shown
-from streammoe.types import AnyArray, FloatArray
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -59,15 +64,12 @@ __all__ = ["PIECE_ROWS", "SAMPLE_ROWS", "connected", "fit", "fit_parts"]
 
 LOGGER = logging.getLogger("streammoe.distributed")
 SAMPLE_ROWS = 10_000
-"""Most rows of the sample whose fit is the start, unless the model needs more: a dozen or more for each parameter."""
+"""Most rows of the sample, unless the model needs more: a dozen or more for each parameter."""
 PIECE_ROWS = 65_536
 """Most rows of a piece, of which a worker takes one at a time. The pieces, and so the result to the last bit, do not
 depend on how many workers there are."""
-COLUMN_VALUES = 2**23
-"""Values of columns that a worker gets at once to find what is frozen of them, unless a single column has more."""
 WITHOUT_PAGES: dict[str, list[str]] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
 """Configuration of Dask: nothing about a fit can be read by HTTP."""
-T = TypeVar("T")
 Reader = Callable[[MixtureOfExperts, Any], Any]
 """Lets a model learn the rows of a part, and returns what its caller wants to know about that; called on a worker."""
 Progress = Callable[[tuple[int, int]], object]
@@ -177,8 +179,8 @@ def fit(
 ) -> Fit:
     """Fit a model to the rows of a data frame in partitions, as `streammoe.batch.fit` does to rows at hand.
 
-    Rounds are those of exact EM on all rows. They start from a fit to a sample of `SAMPLE_ROWS` rows, or from the
-    model's own parameters; everything else is what one process finds that has all rows.
+    Rounds climb the likelihood of all rows. Scales, ranges and the prior come from a sample of `SAMPLE_ROWS` rows, the
+    start from a fit to it or from the model's own parameters; everything else is what one process finds.
 
     Args:
         model: a regressor or classifier of this package. On an error it is not modified.
@@ -230,19 +232,24 @@ def fit_parts(
         ConfigError: an argument is invalid, there is no row, or the fit is not finite.
         SourceError: workers were lost again and again.
     """
+    from distributed import KilledWorker
+
     began = time.perf_counter()
     plan.check(model)
-    with _lost_workers():
+    try:
         read = _read_all(client, model, parts, reader, on_part)
         if on_read is not None:
             on_read([each.outcome for each in read.summaries])
         if not read.n:
             raise ConfigError("fit: got no row with a target and a weight above 0; give at least one")
         trial = _restored(read.model)
-        _freeze(client, trial, read, from_model=plan.start == "model")
         rows, descent = _fit_rows(client, trial, read, plan)
         with uncancellable():
             total, losses, scores = (float(each[0]) for each in rows.scores(trial))
+    except KilledWorker as error:
+        raise SourceError(
+            f"workers were lost again and again, which is most often for want of memory; give each more ({error})"
+        ) from error
     vars(model).update(vars(trial))
     classify = model.is_classifier
     return Fit(
@@ -260,41 +267,46 @@ def fit_parts(
 
 
 def _fit_rows(client: Client, trial: MixtureOfExperts, read: _ReadParts, plan: FitPlan) -> tuple[_OnWorkers, Descent]:
-    """Fit a frozen model to the rows on workers, from a fit to a sample of them or from its own parameters."""
+    """Fit a model to the rows on workers, from a fit to a sample of them or from its own parameters."""
+    learner = trial.learner
     try:
-        begun = fitting.start_of(
-            trial.learner,
-            _sample(client, trial, read),
-            from_model=plan.start == "model",
-            rounds=min(plan.rounds, LONG_ROUNDS),
-            tolerance=max(plan.tolerance, batch.TOLERANCE),
-        )
-        rows = _OnWorkers(client, trial, read, len(begun.theta.experts))
-        descent = fitting.fit(
-            trial.learner,
-            rows,
-            begun,
-            is_empty=read.is_empty(len(trial.learner.encoder.fields)),
-            rounds=plan.rounds,
-            tolerance=plan.tolerance,
-            on_round=plan.on_round,
+        begun, theta = _begun(learner, _sample(client, learner, read), plan)
+        rows = _OnWorkers(client, trial, read, len(theta.experts))
+        problem = PartitionedEm(begun.family, rows, begun.prior, begun.options)
+        descent, state = partitioned.fit(
+            problem, theta, rounds=plan.rounds, tolerance=plan.tolerance, on_round=plan.on_round
         )
     except UnsoundError as error:
         raise batch.not_converged(error) from error
+    learner.encoder.limits = None
+    learner.start(state)
     return rows, descent
 
 
-@contextmanager
-def _lost_workers() -> Iterator[None]:
-    """Turn the error of workers that are lost again and again into one of ours."""
-    from distributed import KilledWorker
-
-    try:
-        yield
-    except KilledWorker as error:
-        raise SourceError(
-            f"workers were lost again and again, which is most often for want of memory; give each more ({error})"
-        ) from error
+def _begun(learner: Learner, sample: Rows, plan: FitPlan) -> tuple[Em, Parameters]:
+    """Freeze scales and ranges by a sample, and return EM on it and where rounds over all rows begin."""
+    context, encoder = learner.context, learner.encoder
+    limits = np.full(len(encoder.fields), np.inf)
+    limits[encoder.plan.numeric[:, 0]] = limits_of(encoder.columns.numbers(sample.X), encoder.range_factor)
+    targets = sample.Y if context.family.is_metric else np.zeros_like(sample.Y)  # class indexes have no range
+    encoder.limits = limits, limits_of(targets, encoder.range_factor)
+    if plan.start == "model":
+        fit_bounds(encoder, sample.X, sample.Y, joining=True)
+    else:
+        learner.phase = Gathering(rows=[sample])
+        fitting.fit_gathered(
+            learner,
+            "em",
+            from_model=False,
+            rounds=min(plan.rounds, LONG_ROUNDS),
+            tolerance=max(plan.tolerance, batch.TOLERANCE),
+            step=None,
+            on_round=None,
+        )
+    leader = learner.phase.leader
+    assert leader is not None  # noqa: S101 - it has just been fitted, or `FitPlan.check` has seen parameters
+    begun, (theta,) = fitting.at_the_model(context, leader, context.buffer(encoder, *sample))
+    return begun, theta
 
 
 # -- Reading -----------------------------------------------------------------------------------------------------------
@@ -322,8 +334,6 @@ class _Summary(NamedTuple):
 
     n: int
     """Number of rows to fit."""
-    present: FloatArray
-    """(F,) how many values there are of each field."""
     outcome: Any
     log: list[tuple[str, int, str]]
 
@@ -341,11 +351,6 @@ class _ReadParts(NamedTuple):
     def n(self) -> int:
         return sum(each.n for each in self.summaries)
 
-    def is_empty(self, n_fields: int) -> Any:
-        """Return which fields have no value in any row, (n_fields,)."""
-        counts = [np.pad(each.present, (0, n_fields - len(each.present))) for each in self.summaries]
-        return np.sum(counts, axis=0) == 0
-
 
 def _read_all(
     client: Client, model: MixtureOfExperts, parts: Sequence[Any], reader: Reader, on_part: Progress | None
@@ -355,12 +360,12 @@ def _read_all(
     for at, (part, place) in enumerate(zip(parts, _places(client, len(parts)), strict=True)):
         read = client.submit(_read, reader, state, part, at, **place)
         reads.append(read)
-        summaries.append(client.submit(_item, read, 2, pure=False))
-        state = client.submit(_item, read, 0, pure=False)
+        summaries.append(client.submit(itemgetter(2), read, pure=False))
+        state = client.submit(itemgetter(0), read, pure=False)
     found = []
     said = set[str]()
     for at, (part, summary) in enumerate(zip(parts, summaries, strict=True)):
-        each = _Summary(*_result(summary))
+        each: _Summary = _result(summary)
         for name, level, message in each.log:
             # What is said of one file is said of all that are alike.
             common = message.replace(part, "") if isinstance(part, str) else message
@@ -383,8 +388,8 @@ def _result(future: Future[Any]) -> Any:
     return future.result()
 
 
-def _read(reader: Reader, state: bytes, part: Any, at: int) -> tuple[bytes, tuple[AnyArray, ...], tuple[Any, ...]]:
-    """Read a part into a model; return the model after it, the rows, and the parts of its summary."""
+def _read(reader: Reader, state: bytes, part: Any, at: int) -> tuple[bytes, Rows, _Summary]:
+    """Read a part into a model; return the model after it, the rows, and the summary."""
     model = _restored(state)
     with _taken_down() as records, gathering(model.learner):
         try:
@@ -394,8 +399,7 @@ def _read(reader: Reader, state: bytes, part: Any, at: int) -> tuple[bytes, tupl
             raise
         rows = gathered(model.learner)
     log = [(record.name, record.levelno, record.getMessage()) for record in records]
-    present = (~np.isnan(rows.X)).sum(axis=0).astype(np.float64)
-    return _bytes_of(model), tuple(rows), (len(rows.X), present, outcome, log)
+    return _bytes_of(model), rows, _Summary(len(rows.X), outcome, log)
 
 
 @contextmanager
@@ -414,48 +418,9 @@ def _taken_down() -> Iterator[list[logging.LogRecord]]:
         logger.propagate = before[1]
 
 
-# -- What is frozen ----------------------------------------------------------------------------------------------------
-
-
-def _freeze(client: Client, model: MixtureOfExperts, read: _ReadParts, *, from_model: bool) -> None:
-    """Find what is frozen of each column, on workers, and let the model take it."""
-    fields, data = model.learner.encoder.plan.numeric[:, 0].tolist(), client.submit(_same, read.model, pure=False)
-    workers = max(len(_workers(client)), 1)
-    at_once = max(min(math.ceil(len(fields) / workers), COLUMN_VALUES // read.n), 1)
-    groups = [fields[at : at + at_once] for at in range(0, len(fields), at_once)]
-    columns = [
-        client.submit(_frozen_columns, data, _each(client, _columns, read.futures, group), pure=False)
-        for group in groups
-    ]
-    targets = client.submit(_frozen_targets, data, _each(client, _targets, read.futures), pure=False)
-    found = [fitting.Frozen(*_result(each)) for each in columns]
-    fitting.freeze(model.learner, found, fitting.Frozen(*_result(targets)), from_model=from_model)
-
-
-def _columns(read: tuple[Any, ...], fields: Sequence[int]) -> FloatArray:
-    X = read[1][0]
-    return np.column_stack([X[:, j] if j < X.shape[1] else np.full(len(X), np.nan) for j in fields])
-
-
-def _targets(read: tuple[Any, ...]) -> FloatArray:
-    Y: FloatArray = read[1][1]
-    return Y
-
-
-def _frozen_columns(data: bytes, parts: Sequence[FloatArray]) -> tuple[AnyArray, ...]:
-    return tuple(fitting.frozen_columns(_restored(data).learner, np.concatenate(parts)))
-
-
-def _frozen_targets(data: bytes, parts: Sequence[FloatArray]) -> tuple[AnyArray, ...]:
-    return tuple(fitting.frozen_targets(_restored(data).learner, np.concatenate([Y for Y in parts if len(Y)])))
-
-
-# -- The start ---------------------------------------------------------------------------------------------------------
-
-
-def _sample(client: Client, model: MixtureOfExperts, read: _ReadParts) -> Rows:
+def _sample(client: Client, learner: Learner, read: _ReadParts) -> Rows:
     """Return rows drawn from all parts, in order; all of them if there are few enough."""
-    context = model.learner.context
+    context = learner.context
     size = max(SAMPLE_ROWS, ample_size(context.family, context.shape))
     chosen = np.arange(read.n)
     if read.n > size:
@@ -466,125 +431,98 @@ def _sample(client: Client, model: MixtureOfExperts, read: _ReadParts) -> Rows:
         own = chosen[(chosen >= end - each.n) & (chosen < end)] - (end - each.n)
         if len(own):
             parts.append(client.submit(_rows_at, future, own, pure=False))
-    rows = [Rows(*_result(part)) for part in parts]
-    return joined_rows(rows, len(model.learner.encoder.fields), rows[0].Y.shape[1])
+    rows: list[Rows] = [_result(part) for part in parts]
+    return joined_rows(rows, len(learner.encoder.fields), rows[0].Y.shape[1])
 
 
-def _rows_at(read: tuple[Any, ...], chosen: AnyArray) -> tuple[AnyArray, ...]:
-    return tuple(array[chosen] for array in read[1])
+def _rows_at(read: tuple[bytes, Rows, _Summary], chosen: Any) -> Rows:
+    return Rows(*(np.ascontiguousarray(array[chosen]) for array in read[1]))
 
 
 # -- Rounds ------------------------------------------------------------------------------------------------------------
 
 
-class _OnWorkers(Parts):
-    """Rows in pieces in the memory of workers, as features."""
+class _OnWorkers:
+    """Rows in pieces in the memory of workers, as they are and as EM takes them; see `partitioned.Parts`."""
 
     def __init__(self, client: Client, model: MixtureOfExperts, read: _ReadParts, n_experts: int) -> None:
         self.n = read.n
-        self._client, self._n_experts = client, n_experts
-        limits = model.learner.encoder.limits
-        self._model = client.submit(_same, (_bytes_of(model), limits), pure=False)
+        self._client = client
+        data = client.submit(_same, (_bytes_of(model), model.learner.encoder.limits), pure=False)
         parts = [
-            (future, start, min(start + PIECE_ROWS, each.n))
+            (future, slice(start, min(start + PIECE_ROWS, each.n)))
             for future, each in zip(read.futures, read.summaries, strict=True)
             for start in range(0, each.n, PIECE_ROWS)
         ]
         self._rows, self._pieces = [], []
         for part, place in zip(parts, _places(client, len(parts)), strict=True):
-            rows = client.submit(_rows_between, *part, **place)
-            self._rows.append(rows)
-            self._pieces.append(client.submit(_features, self._model, rows, **place))
+            self._rows.append(client.submit(_rows_at, *part, **place))
+            self._pieces.append(client.submit(_em, data, self._rows[-1], n_experts, **place))
         read.futures.clear()  # workers forget what nobody holds a future of, once the pieces are made
 
-    def kept(self, step: Step, *arguments: Any) -> list[Future[Any]]:
-        return self._each(_kept, step, self._pieces, arguments)
-
-    def total(self, step: Step, kept: list[Future[Any]], *arguments: Any) -> Sums:
-        each = self._each(_summed, step, list(zip(self._pieces, kept, strict=True)), arguments)
-        return self._added(each)
+    def total(self, sums: Callable[..., Sums], *arguments: Any) -> Sums:
+        """Add the sums of all pieces, in an order that depends on their number alone."""
+        sent = copy.deepcopy(arguments)  # parameters are changed in place later
+        return self._added([self._client.submit(sums, piece, *sent, pure=False) for piece in self._pieces])
 
     def scores(self, model: MixtureOfExperts) -> Sums:
-        """Return the sum of `streammoe.scaleout.fitting.score_sums` under the fitted model."""
+        """Return the sums of `_score_sums` under the fitted model."""
         fitted = self._client.submit(_same, _bytes_of(model), pure=False)
-        return self._added([self._client.submit(_scores, fitted, rows, pure=False) for rows in self._rows])
-
-    def _each(self, function: Any, step: Step, pieces: Sequence[Any], arguments: tuple[Any, ...]) -> list[Future[Any]]:
-        # Parameters are changed in place later.
-        sent = copy.deepcopy(arguments)
-        return [
-            self._client.submit(function, step, self._model, self._n_experts, piece, *sent, pure=False)
-            for piece in pieces
-        ]
+        return self._added([self._client.submit(_score_sums, fitted, rows, pure=False) for rows in self._rows])
 
     def _added(self, each: list[Future[Any]]) -> Sums:
         width = 8  # of the tree: fewer steps than of a binary one, and still shared by the workers
         while len(each) > 1:
-            each = [
-                self._client.submit(partitioned.added_in_turn, each[at : at + width], pure=False)
-                for at in range(0, len(each), width)
-            ]
+            each = [self._client.submit(_sum, each[at : at + width], pure=False) for at in range(0, len(each), width)]
         found: Sums = _result(each[0])
         return found
 
 
-def _rows_between(read: tuple[Any, ...], start: int, stop: int) -> tuple[AnyArray, ...]:
-    return tuple(np.ascontiguousarray(array[start:stop]) for array in read[1])
+def _em(data: tuple[bytes, Any], rows: Rows, n_experts: int) -> Em:
+    """Return EM on a piece of the rows, under a prior of strength 0."""
+    learner = _restored(data[0]).learner
+    learner.encoder.limits = data[1]
+    context = learner.context
+    buffer = context.buffer(learner.encoder, _widened(rows.X, learner), rows.Y, rows.weights)
+    prior = context.family.unit_prior(0.0, buffer.W.shape[1], buffer.R.shape[1], context.targets.n_outputs)
+    return Em(context.family, buffer, prior, context.learning_options(n_experts))
 
 
-def _features(model: tuple[bytes, Any], rows: tuple[AnyArray, ...]) -> tuple[Any, ...]:
-    W, R, Y, weights = fitting.buffer_of(_frozen(*model).learner, Rows(*rows))
-    return (None if W is R else W), R, Y, weights
+def _score_sums(data: bytes, rows: Rows) -> Sums:
+    """Return Σ w, Σ w · loss in the target's own units, and Σ w · squared error, or of correct labels."""
+    learner, (X, Y, weights) = _restored(data).learner, rows
+    scores, _ = score(learner, _widened(X, learner), Y)
+    if learner.context.family.is_metric:
+        each = ((Y - scores.predictions) ** 2).mean(axis=1)
+    else:
+        each = scores.predictions.argmax(axis=1) == Y[:, 0]
+    return tuple(np.array([np.sum(weights * values)]) for values in (np.ones(len(Y)), scores.losses, each))
 
 
-def _em(model: tuple[bytes, Any], n_experts: int, piece: tuple[Any, ...]) -> Any:
-    W, R, Y, weights = piece
-    return fitting.part_of(_frozen(*model).learner, Buffer(R if W is None else W, R, Y, weights), n_experts)
+def _widened(X: Any, learner: Learner) -> Any:
+    """Return rows with the fields that later parts have added."""
+    return np.pad(X, [(0, 0), (0, len(learner.encoder.fields) - X.shape[1])], constant_values=np.nan)
 
 
-def _kept(step: Step, model: tuple[bytes, Any], n_experts: int, piece: tuple[Any, ...], *arguments: Any) -> Any:
-    return step(_em(model, n_experts, piece), *arguments)
-
-
-def _summed(step: Step, model: tuple[bytes, Any], n_experts: int, place: tuple[Any, Any], *arguments: Any) -> Any:
-    piece, kept = place
-    return step(_em(model, n_experts, piece), kept, *arguments)
-
-
-def _scores(data: bytes, rows: tuple[AnyArray, ...]) -> Sums:
-    return fitting.score_sums(_restored(data).learner, Rows(*rows))
+def _sum(each: Sequence[Sums]) -> Sums:
+    return tuple(sum(parts) for parts in zip(*each, strict=True))
 
 
 # -- What travels ------------------------------------------------------------------------------------------------------
 
 
-def _each(
-    client: Client, function: Callable[..., Any], futures: Sequence[Future[Any]], *arguments: Any
-) -> list[Future[Any]]:
-    return [client.submit(function, future, *arguments, pure=False) for future in futures]
-
-
 def _places(client: Client, count: int) -> list[dict[str, Any]]:
     """Return the workers of so many tasks: as many on each, in order; those of a lost worker may go anywhere."""
-    workers = _workers(client)
+    workers = list(client.nthreads())  # type: ignore[no-untyped-call]  # Dask has few types
     if not workers:
         return [{"pure": False}] * count
     chosen = [workers[at * len(workers) // count] for at in range(count)]
     return [{"workers": [worker], "allow_other_workers": True, "pure": False} for worker in chosen]
 
 
-def _workers(client: Client) -> list[str]:
-    """Return the addresses of all workers that there are now."""
-    return list(client.nthreads())  # type: ignore[no-untyped-call]  # Dask has few types
-
-
-def _same(value: T) -> T:
+def _same(value: Any) -> Any:
     """Return an argument: unlike scattered data, the result can be computed again if its worker is lost."""
     return value
-
-
-def _item(read: tuple[Any, ...], at: int) -> Any:
-    return read[at]
 
 
 def _bytes_of(model: MixtureOfExperts) -> bytes:
@@ -594,15 +532,3 @@ def _bytes_of(model: MixtureOfExperts) -> bytes:
 def _restored(data: bytes) -> MixtureOfExperts:
     origin = "a model of this fit"
     return model_of(checkpoint_format.decode(data, origin), origin)
-
-
-def _frozen(data: bytes, limits: Any) -> MixtureOfExperts:
-    """Return a model that is frozen; it must not be changed."""
-    model = _kept_model(data)
-    model.learner.encoder.limits = limits
-    return model
-
-
-@lru_cache(maxsize=4)  # parts of a few fits at a time
-def _kept_model(data: bytes) -> MixtureOfExperts:
-    return _restored(data)

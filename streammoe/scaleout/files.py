@@ -19,12 +19,11 @@ from streammoe.errors import InvalidEvent, SourceError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.pipeline.decoders import decoder
 from streammoe.pipeline.pipeline import Pipeline
-from streammoe.pipeline.scores import PrequentialScores
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import Batch
 from streammoe.scaleout import distributed
 from streammoe.settings import Settings
 from streammoe.text import some_of
-from streammoe.types import FloatArray
 
 
 def fit_files(
@@ -88,20 +87,15 @@ class FileReader:
         """
         (source,) = self.settings.sources
         settings = replace(self.settings, sources=(source.model_copy(update={"path": path}),))
-        pipeline, tally = Pipeline(model, schema_of(self.settings), _NoScores(1)), Tally()
+        schema = schema_of(settings)
+        scores = ClassificationScores() if model.is_classifier else PrequentialScores(len(schema.targets))
+        pipeline, tally = Pipeline(model, schema, scores), Tally()
         is_compared = not model.fields
         for following in batches_of(settings):
             if not is_compared:
                 is_compared = _compare(model, following, path)
             tally.count(pipeline.process(following), following)
         return tally
-
-
-class _NoScores(PrequentialScores):
-    """The scores of a model that predicts nothing."""
-
-    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
-        """Do nothing."""
 
 
 def _compare(model: MixtureOfExperts, following: Batch, path: str) -> bool:

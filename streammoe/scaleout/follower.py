@@ -11,10 +11,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from streammoe.catalogue import LiveMetrics
+from streammoe.daemon.loop import Observer
 from streammoe.daemon.metrics import Metrics
-from streammoe.daemon.model import empty_model
-from streammoe.daemon.observer import Observer
-from streammoe.errors import CheckpointError, RetriableCheckpointError
+from streammoe.daemon.model import model_from
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.pipeline import Pipeline
@@ -74,15 +73,9 @@ class GlobalReader:
         """Look once; what is found is among the next findings."""
         found, problem = None, None
         try:
-            found, damage = read_newest(self._store, after=self._after)
-            if damage:
-                problem = FolderProblem("damaged", damage)
-            elif found is None and max(self._store.generations(), default=0) < self._after:
+            found, problem = read_newest(self._store, after=self._after)
+            if found is None and problem is None and max(self._store.generations(), default=0) < self._after:
                 problem = FolderProblem("went_back", f"{self.folder}: version {self._after} is no longer there")
-        except RetriableCheckpointError as error:
-            problem = FolderProblem("unreadable", str(error))
-        except CheckpointError as error:
-            problem = FolderProblem("damaged", str(error))
         except Exception as error:  # noqa: BLE001 - whatever is in the folder, learning goes on
             problem = FolderProblem("unreadable", f"{self.folder}: {type(error).__name__}: {error}")
         if found is not None:
@@ -215,4 +208,4 @@ def follower_of(settings: Settings, metrics: Metrics) -> GlobalFollower:
     """
     chosen = settings.global_
     reader = GlobalReader(folder_of(chosen.path, "global.path"))
-    return GlobalFollower(empty_model(settings), reader, metrics.live, always=chosen.serve == "global")
+    return GlobalFollower(model_from(settings), reader, metrics.live, always=chosen.serve == "global")

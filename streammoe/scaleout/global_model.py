@@ -10,9 +10,10 @@ from typing import Annotated
 from pydantic import Field
 
 from streammoe.checked import CheckedTable, Count, restoring, table_of
-from streammoe.errors import CheckpointError, ConfigError
+from streammoe.errors import ConfigError
 from streammoe.estimators import MixtureOfExperts, model_of
-from streammoe.persistence import CheckpointStore, NewerCheckpointError
+from streammoe.persistence import Checkpoint, CheckpointStore
+from streammoe.scaleout.shard import FolderProblem, newest
 from streammoe.secrets import masked
 
 KEY = "global"
@@ -74,14 +75,13 @@ def save(
     return GlobalModel(version, model, shards)
 
 
-def read(store: CheckpointStore, version: int) -> GlobalModel:
-    """Read one version.
+def read(path: Path, version: int, checkpoint: Checkpoint) -> GlobalModel:
+    """Return the global model that a checkpoint holds.
 
     Raises:
-        CheckpointError: there is no such version, or it is damaged.
-        ConfigError: it is not a global model.
+        CheckpointError: it is damaged.
+        ConfigError: it is that of a daemon.
     """
-    path, checkpoint = store.path(version), store.load(version)
     if KEY not in checkpoint.metadata:
         raise ConfigError(f"{path}: is no global model, but the checkpoint of a daemon; name a folder of its own")
     with restoring(path):
@@ -90,28 +90,15 @@ def read(store: CheckpointStore, version: int) -> GlobalModel:
     return GlobalModel(version, model_of(checkpoint, path), shards)
 
 
-def read_newest(store: CheckpointStore, *, after: int = 0) -> tuple[GlobalModel | None, str]:
-    """Return the newest sound version, None if there is none, and what is wrong with the first that was passed over.
+def read_newest(store: CheckpointStore, *, after: int = 0) -> tuple[GlobalModel | None, FolderProblem | None]:
+    """Return the newest sound version, if there is any, and what is wrong with newer ones, or the folder.
 
     Args:
         store: which may be written at the same time.
-        after: a version; only later ones count, so that what is known need not be read again.
+        after: a version; only later ones count.
 
     Raises:
-        RetriableCheckpointError: the folder cannot be read for now.
-        NewerCheckpointError: the newest is of a later version of streammoe; going back to an older one would undo what
-            was learned since.
         ConfigError: the folder holds checkpoints of a daemon.
     """
-    problem = ""
-    for version in reversed(store.generations()):
-        if version <= after:
-            break
-        try:
-            return read(store, version), problem
-        except NewerCheckpointError:
-            raise
-        except CheckpointError as error:
-            if store.path(version).exists():  # else it was replaced by newer ones since it was listed
-                problem = problem or str(error)
-    return None, problem
+    found, problem = newest(store, lambda version, each: read(store.path(version), version, each), after=after)
+    return found, None if problem is not None and problem.reason == "empty" else problem

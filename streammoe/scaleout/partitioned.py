@@ -1,112 +1,74 @@
-"""Exact EM over rows that lie in several parts, wherever those are.
+"""EM over rows that lie in several parts, wherever those are, of which only sums are brought together.
 
-A round is a few sums over the parts: of the E-step, and of each step that fits the experts and the gate to its
-responsibilities. The M-step is taken from the sums, with the prior counted once. So parameters after every round are
-those of `streammoe.engine.em` on all rows together, up to rounding, and the same bit for bit as long as the parts are.
+A round is one pass over the parts: of the responsibilities each returns sums, and the M-step is taken from the total,
+with the prior counted once. Experts in closed form are fitted as by `streammoe.engine.em`; softmax blocks move by one
+Newton step a round, half as far until the likelihood does not fall (Lange, JRSS B 57, 1995, has shown that this is as
+fast as to run them to convergence in each round, and the end is the same).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from streammoe.engine.batch import Descent, Listener, descend
 from streammoe.engine.em import Em, iterates, shortened
-from streammoe.engine.gradient import gradient
 from streammoe.engine.interruption import uncancellable
+from streammoe.engine.methods import Method, Point, point_at
 from streammoe.engine.state import MMState, UnsoundError, is_sound, state_at, unsound_parts
 from streammoe.experts import Family, Parameters
-from streammoe.experts.on_sums import SoftmaxPrior, Sums, sent, softmax_fit, sums_of_softmax
+from streammoe.experts.on_sums import SoftmaxPrior, Sums, softmax_step, sums_of_softmax
 from streammoe.kernels.batch import (
+    HALVINGS,
     collect_gram,
     gate_bends,
     majorize_softmax,
     prior_quadratic,
-    softmax_gradient,
     softmax_objective,
     softmax_rows,
 )
 from streammoe.kernels.state import LearningOptions, Prior
 from streammoe.types import FloatArray
 
-Step: TypeAlias = Callable[..., Any]
-"""A function of this module: of EM on the rows of a part, of what an earlier step kept of it, and of arrays."""
 
-
-class Parts(ABC):
+class Parts(Protocol):
     """Rows in parts, none of which is empty, with EM under a prior of strength 0 on each."""
 
     n: int
     """Number of rows."""
 
-    @abstractmethod
-    def kept(self, step: Step, *arguments: Any) -> Any:
-        """Do a step on each part, and keep the results where the parts are; returns something that stands for them."""
-
-    @abstractmethod
-    def total(self, step: Step, kept: Any, *arguments: Any) -> Sums:
-        """Do a step on each part, with what was kept of it, and return the sum of the results.
+    def total(self, sums: Callable[..., Sums], *arguments: Any) -> Sums:
+        """Call a function of this module with EM on each part and the arguments, and return the sum of the results.
 
         They are added in an order that depends on the number of the parts alone.
         """
 
 
-def added_in_turn(each: Sequence[Sums]) -> Sums:
-    """Add sums one after the other."""
-    first, *others = each
-    for other in others:
-        first = tuple(a + b for a, b in zip(first, other, strict=True))
-    return first
+# -- Sums of a part ----------------------------------------------------------------------------------------------------
 
 
-# -- Steps on a part ---------------------------------------------------------------------------------------------------
-
-
-def e_step(em: Em, theta: Parameters) -> tuple[FloatArray, Sums]:
-    """Return responsibilities times weights, (n, K), and the sums of `first_sums`."""
+def round_sums(em: Em, theta: Parameters) -> Sums:
+    """Return the log-likelihood, its gradient in the experts, and what steps of the gate and the experts need."""
+    (_, R, Y, _), family = em.buffer, em.family
     theta = Parameters(*theta)
-    n = len(em.buffer.W)
     objective, tau = em.e_step(theta)
-    slope = gradient(em, theta, tau)
     tau *= em.buffer.weights[:, None]
-    return tau, (np.array([n * objective]), *(n * part for part in slope), *_m_sums(em, tau, theta.gate, theta))
-
-
-def first_sums(_: Em, kept: tuple[FloatArray, Sums]) -> Sums:
-    """Return the log-likelihood, its gradient in θ, and the sums of `gate_sums` and `expert_sums` at θ."""
-    return kept[1]
-
-
-def gate_sums(em: Em, kept: tuple[FloatArray, Sums], gate: FloatArray) -> Sums:
-    """Return what a step of the gate needs, see `sums_of_softmax`."""
-    return sums_of_softmax(gate, kept[0], em.buffer.W, len(gate))
-
-
-def expert_sums(em: Em, kept: tuple[FloatArray, Sums], theta: Parameters) -> Sums:
-    """Return what a step of the experts needs, see `Family.step_sums`."""
-    return em.family.step_sums(Parameters(*theta), kept[0], em.buffer.R, em.buffer.Y)
-
-
-def both_sums(em: Em, kept: tuple[FloatArray, Sums], gate: FloatArray, theta: Parameters) -> Sums:
-    """Return `gate_sums` and `expert_sums`."""
-    return _m_sums(em, kept[0], gate, Parameters(*theta))
-
-
-def _m_sums(em: Em, tau: FloatArray, gate: FloatArray, theta: Parameters) -> Sums:
     return (
-        *sums_of_softmax(gate, tau, em.buffer.W, len(gate)),
-        *em.family.step_sums(theta, tau, em.buffer.R, em.buffer.Y),
+        np.array([len(tau) * objective]),
+        *family.gradient(theta, em.prior, em.options, tau, R, Y),
+        *sums_of_softmax(theta.gate, tau, em.buffer.W, len(theta.gate)),
+        *family.step_sums(theta, tau, R, Y),
     )
 
 
-def settle_sums(em: Em, kept: tuple[FloatArray, Sums], theta: Parameters) -> Sums:
+def settle_sums(em: Em, theta: Parameters) -> Sums:
     """Return what `statistics` needs: of the gate, of how often features are not 0, and of the experts."""
     family, (W, R, Y, weights), _, options = em
-    theta, tau = Parameters(*theta), kept[0]
-    K, p = tau.shape[1], W.shape[1]
+    theta = Parameters(*theta)
+    K, p = len(theta.experts), W.shape[1]
+    tau = em.e_step(theta)[1] * weights[:, None]
     shares = np.empty_like(tau)
     softmax_rows(theta.gate, W, K - 1, shares)
     curvatures = np.ones(len(W))
@@ -114,25 +76,24 @@ def settle_sums(em: Em, kept: tuple[FloatArray, Sums], theta: Parameters) -> Sum
         gate_bends(shares, options.bound_share, curvatures)
     gram = np.empty((p, p))
     collect_gram(W, curvatures * weights, 0.0, np.zeros(p), 1.0, gram)
-    pushes = np.empty_like(theta.gate)
-    softmax_gradient(theta.gate, 0.0, np.zeros(p), np.zeros_like(theta.gate), options.curvature, tau, W, K - 1, pushes)
+    pushes = np.einsum("ik,ij->kj", (shares * weights[:, None] - tau)[:, :-1], W)
     counts = [(X != 0.0).sum(axis=0).astype(np.float64) for X in (W, R)]
-    return (gram, -pushes, tau.sum(axis=0), *counts, *family.settle_sums(theta, options, tau, R, Y))
+    return (gram, pushes, tau.sum(axis=0), *counts, *family.settle_sums(theta, options, tau, R, Y))
 
 
-def gate_objective(em: Em, kept: tuple[FloatArray, Sums], gate: FloatArray) -> Sums:
-    """Return what the gate explains of the responsibilities."""
+def gate_objective(em: Em, theta: Parameters, gate: FloatArray) -> Sums:
+    """Return what a gate explains of the responsibilities at θ."""
+    tau = em.e_step(Parameters(*theta))[1] * em.buffer.weights[:, None]
     no_prior = 0.0, np.zeros(gate.shape[1]), np.zeros_like(gate), em.options.curvature
-    return (np.array([softmax_objective(gate, *no_prior, kept[0], em.buffer.W, len(gate))]),)
+    return (np.array([softmax_objective(gate, *no_prior, tau, em.buffer.W, len(gate))]),)
 
 
 # -- EM on all parts ---------------------------------------------------------------------------------------------------
 
 
 class Expected(NamedTuple):
-    """The result of an E-step: what was kept of it where the parts are, and its sums."""
+    """The sums of an E-step."""
 
-    kept: Any
     slope: Parameters
     """The gradient of the objective, per event."""
     gate: Sums
@@ -153,56 +114,44 @@ class PartitionedEm(NamedTuple):
 
     def e_step(self, theta: Parameters) -> tuple[float, Expected]:
         """Return the penalized log-likelihood per event, and the rest of the E-step."""
-        n, parts, prior = self.parts.n, self.parts, self.prior
-        kept = parts.kept(e_step, tuple(theta))
-        (total,), *sums = parts.total(first_sums, kept)
-        zeros = np.zeros_like(theta.gate)
-        bent = prior_quadratic(theta.gate, zeros, prior.gate_gram, self.options.curvature)
-        penalty = self.family.log_prior(theta, prior, self.options) - 0.5 * prior.strength * bent
-        by_prior = self._prior_slope(theta)
-        slope = Parameters(*((a + b) / n for a, b in zip(sums[:3], by_prior, strict=True)))
-        return (penalty + float(total)) / n, Expected(kept, slope, tuple(sums[3:6]), tuple(sums[6:]))
+        family, parts, prior, options = self
+        (total,), by_experts, by_variances, *sums = parts.total(round_sums, tuple(theta))
+        bent = prior_quadratic(theta.gate, np.zeros_like(theta.gate), prior.gate_gram, options.curvature)
+        penalty = family.log_prior(theta, prior, options) - 0.5 * prior.strength * bent
+        no_rows = np.zeros((0, len(theta.experts))), np.zeros((0, theta.experts.shape[2]))
+        no_Y = np.zeros((0, len(prior.variances) if family.is_metric else 1))
+        of_experts, of_variances = family.gradient(theta, prior, options, *no_rows, no_Y)
+        of_gate = self.gate_prior(theta.gate).gradient(theta.gate)
+        slope = sums[0] + of_gate, by_experts + of_experts, by_variances + of_variances
+        per_event = Parameters(*(part / parts.n for part in slope))
+        return (penalty + float(total)) / parts.n, Expected(per_event, tuple(sums[:2]), tuple(sums[2:]))
 
-    def _prior_slope(self, theta: Parameters) -> Parameters:
-        """Return the gradient of the prior's part of the objective."""
-        family, prior, options = self.family, self.prior, self.options
-        K, _, p_v = theta.experts.shape
-        no_tau, no_Y = np.zeros((0, K)), np.zeros((0, len(prior.variances) if family.is_metric else 1))
-        by_gate, zeros = np.empty_like(theta.gate), np.zeros_like(theta.gate)
-        no_W = np.zeros((0, theta.gate.shape[1]))
-        softmax_gradient(
-            theta.gate, prior.strength, prior.gate_gram, zeros, options.curvature, no_tau, no_W, K - 1, by_gate
-        )
-        return Parameters(by_gate, *family.gradient(theta, prior, options, no_tau, np.zeros((0, p_v)), no_Y))
-
-    def m_step(self, theta: Parameters, tau: Expected, rounds: int) -> None:
-        """Fit experts and gate to the responsibilities of an E-step at θ, in place.
-
-        Neither needs the other's result, so both have their sums taken at once.
-        """
-        prior, parts = self.prior, self.parts
-        of_gate = SoftmaxPrior(prior.strength, prior.gate_gram, np.zeros_like(theta.gate), self.options.curvature)
-        gate_fit = softmax_fit(theta.gate, of_gate, rounds)
-        expert_fit = self.family.fit_to_sums(theta, prior, self.options, rounds)
-        gate, experts = next(gate_fit, None), next(expert_fit, None)
-        sums: tuple[Sums, Sums] | None = tau.gate, tau.experts
-        while gate is not None or experts is not None:
-            if sums is None:
-                if experts is None:
-                    sums = parts.total(gate_sums, tau.kept, gate), ()
-                elif gate is None:
-                    sums = (), parts.total(expert_sums, tau.kept, tuple(experts))
-                else:
-                    both = parts.total(both_sums, tau.kept, gate, tuple(experts))
-                    sums = both[:3], both[3:]
-            gate = gate if gate is None else sent(gate_fit, sums[0])
-            experts = experts if experts is None else sent(expert_fit, sums[1])
-            sums = None
+    def gate_prior(self, gate: FloatArray) -> SoftmaxPrior:
+        """Return the prior of the gate."""
+        return SoftmaxPrior(self.prior.strength, self.prior.gate_gram, np.zeros_like(gate), self.options.curvature)
 
 
-def slope_of(_em: PartitionedEm, _theta: Parameters, tau: Expected) -> Parameters:
-    """Return the gradient at θ, which came with the E-step."""
-    return tau.slope
+class OnePass(Method):
+    """EM with one step of the gate, and of experts of classes, in a round, and no pass over the rows but the E-step."""
+
+    def slope(self, em: Any, point: Point) -> Parameters:
+        found: Parameters = point.tau.slope  # type: ignore[attr-defined]  # of a `PartitionedEm`
+        return found
+
+    def advance(self, em: Any, point: Point, slope: Parameters) -> Point | None:
+        expected: Any = point.tau
+        theta = point.theta.copied()
+        softmax_step(theta.gate, em.gate_prior(theta.gate), expected.gate)
+        em.family.step_on_sums(theta, em.prior, em.options, expected.experts)
+        for _ in range(HALVINGS):
+            after = point_at(em, theta.copied())
+            if after.objective >= point.objective:
+                return after
+            # Steps in closed form never lower the likelihood.
+            theta.gate[:] = 0.5 * (theta.gate + point.theta.gate)
+            if not em.family.is_metric:
+                theta.experts[:] = 0.5 * (theta.experts + point.theta.experts)
+        return None
 
 
 def fit(
@@ -214,7 +163,7 @@ def fit(
         UnsoundError: the fit is not finite.
     """
     with np.errstate(all="ignore"):  # the result is checked instead
-        descent = descend(em, theta, "em", rounds=rounds, tolerance=tolerance, on_round=on_round, slope_of=slope_of)
+        descent = descend(em, theta, OnePass(), rounds=rounds, tolerance=tolerance, on_round=on_round)
         if descent is None:
             raise UnsoundError(["likelihood of every start"])
         streamed = em._replace(prior=em.prior._replace(strength=em.options.prior_strength))
@@ -230,11 +179,12 @@ def statistics(em: PartitionedEm, theta: Parameters) -> MMState:
     family, parts, prior, options = em
     n, K = parts.n, len(theta.experts)
     total = n + prior.strength
-    kept = parts.kept(e_step, tuple(theta))
-    gram, pushes, masses, in_gate, in_experts, *sums = parts.total(settle_sums, kept, tuple(theta))
+    start = theta.copied()
+    gram, pushes, masses, in_gate, in_experts, *sums = parts.total(settle_sums, tuple(start))
     expert_grams = family.settle_on_sums(theta, prior, options, tuple(sums), n)
     gate_gram = (gram + np.diag(prior.strength * prior.gate_gram)) / total
-    before, zeros = theta.gate.copy(), np.zeros_like(theta.gate)
+    zeros = np.zeros_like(theta.gate)
+    # The sums of pushes times features take the place of rows: each is a row of weight 1 of one logit.
     majorize_softmax(
         theta.gate,
         gate_gram,
@@ -249,10 +199,10 @@ def statistics(em: PartitionedEm, theta: Parameters) -> MMState:
 
     def objective(gate: FloatArray) -> float:
         bent = prior_quadratic(gate, zeros, prior.gate_gram, options.curvature)
-        return float(parts.total(gate_objective, kept, gate)[0][0]) - 0.5 * prior.strength * bent
+        return float(parts.total(gate_objective, tuple(start), gate)[0][0]) - 0.5 * prior.strength * bent
 
     if options.bound_share < 1.0:
-        shortened(before, theta.gate, objective)
+        shortened(start.gate, theta.gate, objective)
     state = state_at(
         gate=theta.gate,
         experts=theta.experts,

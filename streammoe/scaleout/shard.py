@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from streammoe.checked import is_count, require, restoring, table_of
 from streammoe.errors import CheckpointError, RetriableCheckpointError
@@ -21,6 +21,7 @@ PROBLEMS = ("empty", "unreadable", "damaged", "warming_up", "no_events", "differ
 """Why a shard's checkpoint does not count."""
 _FREE = {"n_experts", "seed", "reservoir"}
 """Arguments that shards of one global model may have different values of, besides those that may change anyway."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,44 +51,51 @@ class FolderProblem(NamedTuple):
     """For the log: the place, and what is wrong."""
 
 
-class ShardReading(NamedTuple):
-    """What there is to see in a shard's folder."""
-
-    shard: Shard | None
-    problem: FolderProblem | None
-    """There may be both: an earlier checkpoint is sound."""
-
-
-def read_shard(folder: Path, known: Shard | None = None) -> ShardReading:
-    """Read the newest sound checkpoint of a folder.
+def newest(
+    store: CheckpointStore, restored: Callable[[int, Checkpoint], T], *, after: int = 0
+) -> tuple[T | None, FolderProblem | None]:
+    """Return what the newest sound checkpoint of a folder holds, and what is wrong with newer ones, or the folder.
 
     Args:
-        folder: of a daemon's checkpoints; the daemon may write and remove some at the same time.
-        known: what was read before, which saves restoring the same model again.
+        store: of the folder; another process may write and remove checkpoints at the same time.
+        restored: makes something of a generation and its checkpoint.
+        after: a generation; only later ones count, so that what is known need not be read again.
     """
-    store = CheckpointStore(folder)
     try:
         generations = store.generations()
     except RetriableCheckpointError as error:
-        return ShardReading(None, FolderProblem("unreadable", str(error)))
+        return None, FolderProblem("unreadable", str(error))
     if not generations:
-        reason = f"{folder}: there is no checkpoint in this folder yet; it must be a daemon's checkpoint.dir"
-        return ShardReading(None, FolderProblem("empty", reason))
+        reason = f"{store.folder}: there is no checkpoint in this folder yet; it must be a daemon's checkpoint.dir"
+        return None, FolderProblem("empty", reason)
     problem: FolderProblem | None = None
-    for generation in reversed(generations):
+    for generation in reversed([each for each in generations if each > after]):
         try:
-            shard = _shard_of(store.load(generation), str(store.path(generation)), generation, known)
+            return restored(generation, store.load(generation)), problem
         except NewerCheckpointError as error:  # an older one would undo what was learned since
-            return ShardReading(None, FolderProblem("unreadable", str(error)))
+            return None, FolderProblem("unreadable", str(error))
         except CheckpointError as error:
-            problem = problem or FolderProblem("damaged", str(error))
-            continue
-        if shard.model.is_warming_up:
-            problem = FolderProblem("warming_up", f"{folder}: is warming up; it has learned {shard.model.n:,} events")
-        elif not shard.n:
-            problem = FolderProblem("no_events", f"{folder}: has learned no event of its own source yet")
-        return ShardReading(shard, problem)
-    return ShardReading(None, problem)
+            if store.path(generation).exists():  # else it was replaced by newer ones since it was listed
+                problem = problem or FolderProblem("damaged", str(error))
+    return None, problem
+
+
+def read_shard(folder: Path, known: Shard | None = None) -> tuple[Shard | None, FolderProblem | None]:
+    """Return the newest sound checkpoint of a shard, and why it, or a newer one, does not count; there may be both.
+
+    Args:
+        folder: of a daemon's checkpoints.
+        known: what was read before, which saves restoring the same model again.
+    """
+    store = CheckpointStore(folder)
+    shard, problem = newest(
+        store, lambda generation, found: _shard_of(found, str(store.path(generation)), generation, known)
+    )
+    if shard is not None and shard.model.is_warming_up:
+        problem = FolderProblem("warming_up", f"{folder}: is warming up; it has learned {shard.model.n:,} events")
+    elif shard is not None and not shard.n:
+        problem = FolderProblem("no_events", f"{folder}: has learned no event of its own source yet")
+    return shard, problem
 
 
 def _shard_of(checkpoint: Checkpoint, origin: str, generation: int, known: Shard | None) -> Shard:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from streammoe.errors import StreammoeError
+from streammoe.errors import CheckpointError, StreammoeError
 from streammoe.persistence import CheckpointStore
 from streammoe.reduction import reduce_with_details
 from streammoe.scaleout import global_model
@@ -95,9 +95,11 @@ class Watcher:
 
     def _begin(self) -> None:
         """Continue with the newest global model that an earlier process has left."""
-        self.newest, damage = global_model.read_newest(self._store)
-        if damage:
-            LOGGER.warning("a global model is passed over: %s", damage)
+        self.newest, problem = global_model.read_newest(self._store)
+        if problem is not None and problem.reason == "unreadable":
+            raise CheckpointError(problem.text)
+        if problem is not None:
+            LOGGER.warning("a global model is passed over: %s", problem.text)
         if self.newest is not None:
             self._metrics.show(self.newest)
             LOGGER.info("%s: continuing after version %d of the global model", self._out, self.newest.version)

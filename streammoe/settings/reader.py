@@ -307,34 +307,7 @@ class _Reader:
             self.problems.append(self._missing((*location, "kind"), f"one of {', '.join(models)}"))
         else:
             self.problems.append(self._broken((*location, "kind"), f"must be one of {', '.join(models)}", kind))
-        self.problems += self._errors_of_any_kind(location, models, table, context)
         return None
-
-    def _errors_of_any_kind(
-        self,
-        location: Location,
-        models: Mapping[str, type[BaseModel]],
-        table: Mapping[str, Any],
-        context: Mapping[str, object] | None,
-    ) -> Iterator[str]:
-        """Find the errors of a table without a valid ``kind`` that it has with every kind that knows the setting."""
-        given = {name: value for name, value in table.items() if name != "kind"}
-        found: dict[str, dict[str, list[str]]] = {kind: {} for kind in models}
-        for kind, model in models.items():
-            known = {name: value for name, value in given.items() if name in model.model_fields}
-            try:
-                model.model_validate({"kind": kind, **known}, extra="forbid", context=context)
-            except ValidationError as invalid:
-                for error in errors_of(invalid):
-                    sentence = self._sentence(location, model, known, error, {})
-                    found[kind].setdefault(str(error["loc"][0]), []).append(sentence)
-        settings = [name for model in models.values() for name in model.model_fields]
-        for name in given:
-            owners = [kind for kind, model in models.items() if name in model.model_fields]
-            if not owners:
-                yield self._unknown((*location, name), "setting", difflib.get_close_matches(name, settings, n=1))
-            elif all(name in found[kind] for kind in owners):
-                yield from found[owners[0]][name]
 
     def _checked(
         self,

@@ -261,13 +261,13 @@ class CheckpointSettings(Section):
 
     dir: Text = "state"
     every_events: int = option(
-        50_000, "Save after this many events, or after every_seconds, whichever comes first.", change="reload", ge=1
+        200_000, "Save after this many events, or after every_seconds, whichever comes first.", change="reload", ge=1
     )
     every_seconds: float = option(30.0, "Save after this many seconds at the latest.", change="reload", gt=0)
     keep: int = option(3, "Number of generations to keep.", change="reload", ge=1)
     retry_seconds: float = option(
         600.0,
-        "How long to retry when saving fails, while learning continues; then exit 4.",
+        "How long to retry when saving fails, while learning waits; then exit 4.",
         change="reload",
         ge=0,
     )
@@ -290,8 +290,6 @@ class MetricsSettings(Section):
     """The user who may read metrics, with a password."""
     password: Secret | None = Field(None, validate_default=True)
     """The user's password."""
-    bearer_token: Secret | None = None
-    """A token that may replace user and password."""
 
     @field_validator("tls_keyfile")
     @classmethod

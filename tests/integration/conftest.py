@@ -17,7 +17,6 @@ CLIENTS = ("kafka-python", "librdkafka")
 OF_BOTH = {
     "test_kafka_failover",
     "test_kafka_outages",
-    "test_kafka_processes",
     "test_kafka_resharding",
     "test_kafka_sinks",
     "test_kafka_source",

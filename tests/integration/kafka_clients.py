@@ -13,7 +13,8 @@ import numpy as np
 from kafka import KafkaConsumer, TopicPartition
 
 from streammoe.ports import Predictions
-from streammoe_connectors.kafka.offsets import OffsetMetadata
+from streammoe.secrets import Secret, is_secret
+from streammoe_connectors.kafka.position import OffsetMetadata
 from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source import KafkaSource
@@ -155,6 +156,7 @@ def sink_to(address, topic, sources=(), **settings):
     """Predictions; settings that are out of range are accepted, for the sake of short tests."""
     made = KafkaPredictions.Settings(kind="kafka", topic=topic, transactional=bool(sources))
     update = {"delivery_timeout_seconds": 60.0, "bootstrap_servers": (address,), "client": chosen.client, **settings}
+    update |= {name: Secret.model_validate(value) for name, value in settings.items() if is_secret(name)}
     return KafkaPredictions(made.model_copy(update=update), sources)
 
 

@@ -95,7 +95,7 @@ def test_a_secret_that_is_rejected_is_reported_and_read_again_from_its_file(
 
 def test_predictions_are_written_with_tokens_once_there_are_any(brokers, topics, endpoint, login, monkeypatch):
     name = topics.create(name="predictions")
-    monkeypatch.setattr(kafka_producer, "FIRST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(kafka_producer, "REQUEST_SECONDS", 0.1)
     endpoint.failure = 503
     sink = sink_to(brokers[1], name, **login)
     try:

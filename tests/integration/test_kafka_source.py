@@ -1,6 +1,7 @@
 """The Kafka source on a real broker: what is read, from where, in which order."""
 
 import time
+import uuid
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata
@@ -9,6 +10,9 @@ from kafka import TopicPartition as ClientPartition
 from streammoe.errors import SourceError
 from streammoe.ports import TopicPartition
 from streammoe.testing import SourceContract
+from streammoe_connectors.kafka.contract import ClientError, load_client
+from streammoe_connectors.kafka.position import OffsetMetadata
+from streammoe_connectors.kafka.settings import Connection, ReadingSettings
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.integration.kafka_clients import numbers, opened, polled_until, read, records_of, settings_of, take
 from tests.kafka_lab.lab import wait_until
@@ -334,3 +338,104 @@ def test_a_new_partition_is_read_from_its_beginning(topics):
         assert found == numbers(7)
         assert batch.end["topics"][name]["partitions"] == {"0": 0, "1": 1}
         polled_until(source, lambda: source.status().counters.get("partition_discovered") == 1, "it is counted")
+
+
+# --- the group ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def group_of(broker):
+    """What a group has committed of partition 0, to be read and written from outside."""
+    made = []
+
+    class Group:
+        def __init__(self, topic, group):
+            self.partition = ClientPartition(topic, 0)
+            self.consumer = KafkaConsumer(bootstrap_servers=broker.address, group_id=group, enable_auto_commit=False)
+            self.consumer.assign([self.partition])
+            made.append(self.consumer)
+
+        @property
+        def mirror(self):
+            found = self.consumer.committed(self.partition, metadata=True)
+            return None if found is None else (found.offset, OffsetMetadata.parse(found.metadata))
+
+        def write(self, offset, owner, at):
+            self.consumer.commit({self.partition: OffsetAndMetadata(offset, OffsetMetadata(owner, at, 1).encode(), -1)})
+
+    yield Group
+    for consumer in made:
+        consumer.close()
+
+
+def consumer_of(topics, client, settings):
+    connection = Connection(bootstrap_servers=topics.address, client=client)
+    return load_client(connection, "source").create_consumer(connection, settings)
+
+
+@pytest.mark.both_clients
+def test_a_checkpoint_is_mirrored_and_holds_its_partitions_until_the_end_or_until_they_are_taken(topics, group_of):
+    name = topics.create()
+    topics.fill(name, ["a", "b"])
+    settings = settings_of(topics.address, name, owner_seconds=3)
+    group = group_of(name, settings.group)
+    with opened(settings) as source:
+        _, batch = take(source, 2)
+        assert group.mirror is None
+        source.commit(batch.end, 7)
+        wait_until(lambda: group.mirror, "it is committed")
+        offset, mirror = group.mirror
+        assert (offset, mirror.owner, mirror.checkpoint_generation) == (2, batch.end["owner"], 7)
+        with pytest.raises(SourceError), opened(settings):
+            pass
+        with opened(settings, batch.end):  # as it comes back after a crash
+            pass
+    offset, mirror = group.mirror
+    assert (offset, mirror.owner, mirror.checkpoint_generation) == (2, "", 7)
+    with opened(settings) as source:
+        assert source.position is not None
+        source.commit(take(source, 2)[1].end, 1)
+        wait_until(lambda: group.mirror[1].owner, "it is committed")
+        group.write(0, "somebody", time.time() + 60)
+        with pytest.raises(SourceError):
+            source.poll(60.0)
+
+
+@pytest.mark.both_clients
+def test_marks_of_either_client_are_read_by_the_other(topics, client):
+    other = "librdkafka" if client == "kafka-python" else "kafka-python"
+    name, group = topics.create(partitions=8), f"group-{uuid.uuid4().hex[:8]}"
+    partitions = [TopicPartition(name, number) for number in range(8)]
+    settings = ReadingSettings(topics=name, group=group)
+    writer, reader = (consumer_of(topics, each, settings) for each in (client, other))
+    try:
+        # Of all lengths, since clients take memory in steps.
+        marks = {tp: OffsetMetadata("m" * (5 * tp.partition), 1.5, 7) for tp in partitions}
+        for partition, mark in marks.items():
+            writer.commit({partition: partition.partition}, mark.encode(), wait=True)
+        assert not writer.failed_commits
+        for _ in range(3):
+            assert reader.committed(partitions) == {tp: (tp.partition, marks[tp]) for tp in partitions}
+    finally:
+        writer.close()
+        reader.close()
+
+
+@pytest.mark.both_clients
+def test_offsets_that_a_transaction_holds_are_waited_for(topics, client, monkeypatch):
+    monkeypatch.setattr(f"streammoe_connectors.kafka.{client.replace('-', '_')}.REQUEST_SECONDS", 1.5)
+    name, group = topics.create(), f"group-{uuid.uuid4().hex[:8]}"
+    producer = KafkaProducer(bootstrap_servers=topics.address, transactional_id=group)
+    consumer = consumer_of(topics, client, ReadingSettings(topics=name, group=group))
+    try:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({ClientPartition(name, 0): OffsetAndMetadata(5, "", -1)}, group)
+        with pytest.raises(ClientError):
+            consumer.committed([TopicPartition(name, 0)])
+        producer.commit_transaction()
+        wait_until(lambda: consumer.committed([TopicPartition(name, 0)]), "it is visible")
+        assert consumer.committed([TopicPartition(name, 0)]) == {(name, 0): (5, None)}
+    finally:
+        producer.close()
+        consumer.close()

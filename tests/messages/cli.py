@@ -126,7 +126,7 @@ _WRONG = {
     ),
     "run config.toml --set metrics.enabled=true --set metrics.port=0 --set": (
         *(f"metrics.tls_certfile={name} --set metrics.tls_keyfile={name}" for name in ("missing.pem", "data.csv")),
-        *(f"metrics.bearer_token.file={name}" for name in ("missing", "file")),
+        *(f"metrics.username=u --set metrics.password.file={name}" for name in ("missing", "file")),
     ),
     "evaluate": (
         *(f"{path} --target y" for path in ("empty.csv", "header.csv", "-")),
@@ -144,7 +144,7 @@ _WRONG = {
     "fit": ("data.csv", "mostly-bad.csv --target y", "data.csv twice.csv --target y", "--workers 2 - --target y"),
     "fit data.csv --target y": (
         *("--method magic", "--method mm --step 2", "--workers 2 --method mm", "--out folder", "--out missing/m.model"),
-        *("--out data.csv", "--out new --trace ./new", "--out /dev/full", "--out /proc/model"),
+        *("--out data.csv", "--out /dev/full", "--out /proc/model"),
         "--from-model other.model --out other.model",
     ),
     "dead-letters": ("missing.toml",),

@@ -1,5 +1,6 @@
-"""Of `streammoe.daemon` but for its server: guards, reload, retries, sources in a chain."""
+"""Of `streammoe.daemon` but for its server: guards, reload, a full disk, sources in a chain."""
 
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -7,7 +8,6 @@ import numpy as np
 from streammoe import assembly
 from streammoe.configuration import extension, load_settings, settings_from
 from streammoe.daemon.chained import ChainedSource
-from streammoe.daemon.checkpointer import RetryPolicy
 from streammoe.daemon.guards import BadRecordGuard
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.reload import Reload
@@ -84,22 +84,19 @@ def _reload(line):
         asked = Reload(HangupFlag(), load(), load, path)
         path.write_text(path.read_text() + line)
 
-        def reconfigure(_, *, affects_events):
-            if affects_events:
-                raise _FULL
-
-        asked.apply(reconfigure)
+        asked.apply(lambda _, *, affects_events: None)
 
     return reload
 
 
-def _saving_fails(_):
-    policy = RetryPolicy(60.0)
-    with patch("streammoe.daemon.checkpointer.time.monotonic", side_effect=[0.0, 9.0, 70.0, 130.0]):
-        policy.record_failure(_FULL)
-        policy.record_success()
-        policy.record_failure(_FULL)
-        policy.record_failure(_FULL)
+def _saving_fails(folder):
+    """A disk that is full for two attempts, and then, in another run, for good."""
+    clock = [0.0]
+    time = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: clock.append(clock.pop() + seconds))
+    with patch("streammoe.daemon.checkpoints.time", time):
+        for outcomes in ([_FULL, _FULL, 1], _FULL):
+            with patch.object(CheckpointStore, "save", side_effect=outcomes):
+                _over({})(folder)
 
 
 def _endless_first(_):
@@ -108,18 +105,18 @@ def _endless_first(_):
     source.prepare(0.0)
 
 
-def _over(before, now):
-    """A start with these settings of the model from a checkpoint that was learned with others."""
+def _over(*models):
+    """Starts with these settings of the model, one after the other, from the checkpoint that the last one has left."""
 
     def start(folder):
         (folder / "events.jsonl").write_bytes(_records(50, 0, 0.0))
         tables = {
             "source": {"kind": "file", "path": str(folder / "events.jsonl")},
             "schema": {"target": "y"},
-            "checkpoint": {"dir": str(folder / "state")},
+            "checkpoint": {"dir": str(folder / "state"), "retry_seconds": 60.0},
             "metrics": {"enabled": False},
         }
-        for model in (before, now):
+        for model in models:
             given = settings_from({**tables, "model": model}, "test")
             with patch.object(assembly, "compile_kernels"), assembly.open_daemon(given) as running:
                 running.daemon.run(StopFlag())
@@ -172,7 +169,6 @@ CASES = {
     "reload, a limit raised": _reload("model.max_levels = 99\n"),
     "reload, another kind of model": _reload("model.kind = 'classifier'\n"),
     "reload, two problems": _reload("checkpoint.keep = 0\ncheckpoint.kep = 5\n"),
-    "reload, full disk": _reload("model.range_factor = 1e9\n"),
     "saving fails, works, fails for good": _saving_fails,
     "chain, more positions than sources": lambda _: ChainedSource([ListSource([])]).seek(
         {"kind": "chain", "positions": [None, None]}

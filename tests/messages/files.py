@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from streammoe.pipeline.dead_letters import DeadLetterFile
-from streammoe.pipeline.decoders import FieldRoles, decoder
+from streammoe.pipeline.decoders import decoder
 from streammoe.pipeline.predictions import JsonlPredictions, plan_restart
 from streammoe.ports import Batch, Predictions
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
+from tests.batches import roles_of
 
 
 def source(path, **settings):
@@ -131,7 +132,7 @@ def decoded(columns, record, **more):
 
     def case(_):
         batch = Batch(record, np.array([len(record)]), "csv", columns, "a.csv", [{}], {}, **more)
-        found = decoder("csv").decode(batch, FieldRoles(("a",), ("y",)))
+        found = decoder("csv").decode(batch, roles_of(("a",), ("y",)))
         return "\n".join(detail for _, _, detail in found.rejected)
 
     return case
@@ -176,7 +177,7 @@ CASES = {
     "predictions at another path": gone_back(lambda _: None, then="other.jsonl"),
     "predictions of which the checkpoint does not know": gone_back(lambda _: None, says=False),
     "no name in the header": read(b",,\n"),
-    "lines before the header": decoded(("by me",), b"x,y\n", opening=b"by me\nx,y\n1,2\n"),
+    "lines before the header": decoded(("by me",), b"x,y\n"),
     "a header with a carriage return": read(b"a,b\r1,2\r"),
     "a header that is not UTF-8": read(b"a,\xfc\n"),
     "a header that cannot be read": read(b'a,"b"c\n'),

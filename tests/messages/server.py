@@ -27,7 +27,7 @@ def port_in_use(_):
 
 def responses(_):
     health = Health(60)
-    server = MetricsServer(MetricsSettings(port=0, bearer_token="token"), health)
+    server = MetricsServer(MetricsSettings(port=0, username="u", password="word"), health)
     lines = []
 
     def ask(path, method="GET", **headers):
@@ -39,9 +39,9 @@ def responses(_):
 
     try:
         ask("/metrics")
-        ask("/metrics", Authorization="Bearer token")
-        server.show(CollectorRegistry())
-        ask("/metrics", Authorization="Bearer token")
+        ask("/metrics", Authorization="Basic dTp3b3Jk")
+        server.metrics = CollectorRegistry()
+        ask("/metrics", Authorization="Basic dTp3b3Jk")
         ask("/healthz")
         health.patience = -1.0
         ask("/healthz")
@@ -62,8 +62,7 @@ CASES = {
     "responses": responses,
     "port in use": port_in_use,
     "open to others": lambda _: exposed(),
-    "open to others, not encrypted": lambda _: exposed(bearer_token="token"),
+    "open to others, not encrypted": lambda _: exposed(username="u", password="word"),
     "password, no variable": lambda _: start(username="u", password={"env": "NO_SUCH_VARIABLE"}),
     "password, empty": lambda _: start(username="u", password=""),
-    "token that no header can hold": lambda _: start(bearer_token="zwei Wörter"),
 }

@@ -41,7 +41,7 @@ _WRONG_FLAGS = (
     *("metrics.enabled=yes", "model.kind=tree", "model.averaging=all", "model.expert.df=1"),
     *("model.expert={ kind = 'laplace', df = 3 }", "model.warmup=-1", "source.kind=kafak"),
     *("source.format=xls", "source.header=[1, 2]", "predictions.kind=paper"),
-    *("source.encoding=utf-16", "source.encoding=latin-99", 'source.comment="'),
+    *("source.encoding=utf-16", "source.encoding=latin-99"),
     *("source.skip_lines=-1", "source.record=a..b"),
     # Columns
     *(f"schema.target={value}" for value in ("", "[]", "[1, 2]", "['y', 'y']")),
@@ -57,6 +57,31 @@ _WRONG_FLAGS = (
     # A global model
     "global.serve=best",
 )
+_WRONG_TOGETHER = (
+    # A column means one thing only
+    *("schema.target=['y','z'] schema.features=['x','z']", "schema.ignore=['y']", "schema.weight=y"),
+    *("schema.ignore=['i'] schema.weight=i schema.categorical=['i','a']", "labels.key=id schema.target=['z','id']"),
+    "schema.weight=w schema.categorical=['a'] schema.timestamps=['t','a','w']",
+    "schema.features=['x'] schema.categorical=['c'] schema.late_columns=true",
+    # Settings that do not go together with the kind of the model or its noise
+    "model.standardize=false model.prior_strength=0 model.warmup=0",
+    *(f"model.kind=classifier model.expert{noise}" for noise in (".covariance=full", "=laplace")),
+    "model.kind=classifier schema.target=['y','z']",
+    "model.expert={kind='student_t',covariance='full'} schema.target=['y','z']",
+    "model.classes=['a','b']",
+    *(f"model.kind=classifier model.classes={some}" for some in ("['1',1]", "['a']", "[0.5,1]", "['','a']")),
+    # Metrics and labels
+    *("metrics.tls_certfile=a", "metrics.allowed_hosts=['a:9464']", "metrics.username=a:b metrics.password.file=b"),
+    *(f"metrics.username=u metrics.password{secret}" for secret in (".file=a metrics.password.env=B", "=2_000_002")),
+    *("labels.key=id source.format=csv", "labels.expire_events=5", "predictions.kind=file predictions.path=a.Parquet"),
+    # Lags are those of inputs
+    'schema.target=z model.lags={"size"=1,"inputs"=["z"]}',
+    'schema.ignore=["b"] model.lags={"size"=1,"inputs"=["b"]}',
+    'schema.weight=w model.lags={"size"=1,"inputs"=["w"]}',
+    'schema.features=["a"] model.lags={"size"=1,"inputs"=["b"]}',
+    # Several at once
+    "labels.key=y labels.kye=x source.kind=no",
+)
 _WRONG_FILES = {
     "nothing in it": "",
     "no kind": 'source.path = "data.csv"\nschema.target = "y"',
@@ -67,8 +92,6 @@ _WRONG_FILES = {
     '[schema]\ntarget = "y"',
     "several mistakes": BASE + '[model]\nn_experts = "x"\ndegre = 2\n[metrics]\nport = "p"',
     "a table twice": "[model.schedule]\n[model.schedule]",
-    "no valid kind, and more mistakes": '[source]\npath = 3\n[schema]\ntarget = "y"\n'
-    '[model]\nkind = "tree"\nn_experts = 0\ndegre = 2\nleaves = 3',
     "a file where a folder must be": BASE + 'checkpoint.dir = "/dev/null"\n'
     'dead_letters.path = "/dev/null/a/b"\npredictions = { kind = "file", path = "/" }',
     "text that is no TOML": "this is no TOML",
@@ -85,6 +108,7 @@ _WRONG_VARIABLES = {
 CASES = {
     "lags of a category": _case(flags=["model.lags={size=2, inputs=['a']}", "schema.categorical=['a']"]),
     **{f"--set {flag}": _case(flags=[flag]) for flag in _WRONG_FLAGS},
+    **{f"--set {flags}": _case(flags=flags.split()) for flags in _WRONG_TOGETHER},
     **{f"a file: {name}": _case(config) for name, config in _WRONG_FILES.items()},
     **{f"{name}={value}": _case(environment={name: value}) for name, value in _WRONG_VARIABLES.items()},
     "a binary file": _case(bytes(range(256))),

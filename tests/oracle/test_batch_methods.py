@@ -90,7 +90,7 @@ def test_rounds_of_em_maximise_what_the_literal_responsibilities_expect(given):
 @pytest.mark.parametrize("case", [Case("gaussian_full", 3), Case("categorical", 3)], ids=str)
 def test_em_ends_at_a_stationary_point_of_the_literal_likelihood(case):
     em = problem(case, 60, p, 2)
-    way = batch.descend(em, random_theta(case, 2, p), "em", rounds=3_000, tolerance=0.0)
+    way = batch.descend(em, random_theta(case, 2, p), ExpectationMaximization(), rounds=3_000, tolerance=0.0)
     assert way.trace[-1].gradient < 1e-6 < way.trace[0].gradient
     literal = Literal(case, em, "tight")
     assert literal.slope(literal.objective, way.theta) < 1e-5

@@ -16,10 +16,8 @@ CHECKPOINT = [
     *("taken", "sinks synced", "begun", "half written", "written", "synced", "renamed", "folder synced"),
     *("pruning", "pruned", "saved", "committing", "committed"),
 ]
-"""Points of a checkpoint, in their order; ``taken`` is in the thread that learns, while the other one saves."""
-STARTING = ["importing", "settings", "locked", "loading", "compiling", "seeking"]
-"""Points before there is anything to save."""
-RUNNING = ["preparing", "reading", "fitting", "learning", "closing"]
+"""Points of a checkpoint, in their order."""
+OTHERS = ["importing", "locked", "loading", "seeking", "preparing", "fitting", "learning", "closing"]
 NEVER = "it never passed"
 """What a process says that came to its end without having been sent a signal."""
 
@@ -28,7 +26,7 @@ class Trigger:
     """Sends the signals at the given passing of the given point."""
 
     def __init__(self, point, times, signals):
-        assert point in {*STARTING, *RUNNING, *CHECKPOINT}, point
+        assert point in {*OTHERS, *CHECKPOINT}, point
         self.point = point
         self.left = int(times)
         self.signals = [signal.Signals[f"SIG{name}"] for name in signals.split(",")]
@@ -74,7 +72,7 @@ class Trigger:
 
     def put_points_of_checkpoints(self):
         from streammoe import ports
-        from streammoe.daemon.checkpointer import CheckpointWriter
+        from streammoe.daemon.checkpoints import Checkpoints
         from streammoe.persistence import CheckpointStore, store
 
         saving, replace, fsync, prune = self.saving, store.replace, os.fsync, CheckpointStore._prune
@@ -113,12 +111,11 @@ class Trigger:
         store.replace, os.fsync, CheckpointStore._prune = replacing, flushing, pruning_of
         self.put(Path, "replace", after="renamed", when=is_saving)
         self.put(Path, "unlink", "pruning", "pruned", when=lambda: pruning)
-        self.put(CheckpointWriter, "begin", after="taken")
+        self.put(Checkpoints, "save", before="taken")
         self.put(CheckpointStore, "save", "sinks synced", "saved")
         self.put(ports.Source, "commit", "committing", "committed")
 
     def put_other_points(self):
-        from streammoe import assembly, configuration
         from streammoe.daemon.signals import StopFlag
         from streammoe.model.fits import Fit
         from streammoe.persistence import CheckpointStore, FolderLock
@@ -137,12 +134,9 @@ class Trigger:
             return prepare(*arguments)
 
         StopFlag._handle, FileSource.prepare = handling, preparing
-        self.put(configuration, "load_settings", "settings")
         self.put(CheckpointStore, "prepare", "locked")
         self.put(CheckpointStore, "latest", "loading")
-        self.put(assembly, "compile_kernels", "compiling")
         self.put(FileSource, "seek", "seeking")
-        self.put(FileSource, "poll", "reading")
         self.put(Pipeline, "process", "learning")
         self.put(Fit, "advance", "fitting", when=lambda: prepared)  # not while compiling
         self.put(FolderLock, "close", "closing")

@@ -114,32 +114,6 @@ def test_what_is_appended_between_runs_and_killed_ones_counts_once(make):
     assert here.checkpoints() == before
 
 
-def test_events_of_one_record_count_once_across_kills(make):
-    names = ("a", "b", "c", "y")
-    objects = [dict(zip(names, map(float, line.split(b",")), strict=True)) for line in events(3_000)]
-    texts = [json.dumps(each).encode() for each in objects]
-
-    def made(name, lines):
-        here = make(name, 0)
-        here.write("all.jsonl", [line + b"\n" for line in lines], b"")
-        here.config("all.jsonl", EXTRA, model=MODEL)
-        return here
-
-    # Seven events in a line; a checkpoint is due every 400.
-    lines = [b"[%b]" % b",".join(texts[start : start + 7]) for start in range(0, len(texts), 7)]
-    flat, whole, here = outcome(made("flat", texts)), outcome(made("whole", lines)), made("killed", lines)
-    assert (whole["state_digest"], whole["learned"]) == (flat["state_digest"], flat["learned"])
-    for point in ("taken", "half written", "renamed", "committed"):
-        # At the first one: on a slow disk there may be no second one among so few events.
-        assert kill(here, point, 1, random.Random(point))
-    assert outcome(here) == whole
-    rows = [json.loads(row)["place"] for row in whole["rows"].splitlines()[:9]]
-    assert [(place["offset"], place["record"]) for place in rows][5:] == [
-        *((0, 5), (0, 6)),
-        *((len(lines[0]) + 1, number) for number in (1, 2)),  # the first of this line is rejected
-    ]
-
-
 @pytest.mark.exhaustive
 def test_killed_at_each_step_and_at_any_instant(make):
     chance, hit, expected = random.Random(1), [], undisturbed(make, MANY)

@@ -9,16 +9,14 @@ import ctypes
 import json
 import resource
 import signal
-import socket
 import sys
 from collections import Counter
-from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.process.workspace import TIMEOUT, Workspace, append, two_regimes, wait_until
+from tests.process.workspace import Workspace, append, two_regimes, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set by prlimit")
 
@@ -113,7 +111,6 @@ def test_what_keeps_it_from_saving_for_a_while_ends_nothing(here, whole, follow,
         append(here / "all.jsonl", REST)
         daemon.wait_for("cannot save")
         if take != use_up_descriptors:
-            daemon.wait_for_events(EVENTS)  # learning continues
             assert daemon.metric("streammoe_checkpoint_failures_total") >= 1
             assert daemon.ask("readyz")[0] == 503
             assert daemon.ask("healthz")[0] == 200
@@ -164,47 +161,6 @@ def test_want_of_memory_ends_it_without_a_checkpoint_and_the_next_start_repeats(
     assert "Traceback" not in daemon.err
     assert here.inspect() == before
     assert here.run_here()["state_digest"] == whole
-
-
-STRANGERS, DESCRIPTORS = 1_000, 256
-"""The daemon may have so many descriptors, which is a quarter of what the strangers would take."""
-
-
-def listening(pid):
-    """The sockets of a process on which others can reach it."""
-    links = []
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # a checkpoint's, which is closed by now
-            links.append(str(link.readlink()))
-    inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
-    for table in ("tcp", "tcp6", "udp", "udp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[9] in inodes and (table.startswith("udp") or fields[3] == "0A"):
-                yield table, fields[1]
-
-
-def test_its_one_socket_is_on_loopback_and_a_thousand_strangers_stop_neither_scrapes_nor_learning(here, whole, follow):
-    daemon = follow("checkpoint.every_seconds = 0.2")
-    daemon.wait_for_events(FIRST)
-    port = int(daemon.url.split(":")[2].strip("/"))
-    assert list(listening(daemon.pid)) == [("tcp", f"0100007F:{port:04X}")]
-    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
-    ours = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(ours[0], min(STRANGERS + 500, HARD)), HARD))
-    with ExitStack() as held:
-        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, ours)
-        for i in range(STRANGERS):
-            stranger = held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT))
-            if i % 2:
-                with suppress(ConnectionError):  # it had to make room already
-                    stranger.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
-        saved = daemon.metric("streammoe_checkpoint_seconds_count")
-        append(here / "all.jsonl", REST)
-        daemon.wait_for_events(EVENTS)
-        wait_until(lambda: daemon.metric("streammoe_checkpoint_seconds_count") > saved)
-        assert open_descriptors(daemon.pid) < DESCRIPTORS
-        assert daemon.stop()["state_digest"] == whole
 
 
 # --- SIGHUP ---------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def problems(draw):
 def test_no_round_lowers_the_likelihood(method, problem):
     em, theta = problem
     with np.errstate(all="ignore"):
-        way = batch.descend(em, theta, method, rounds=6, tolerance=0.0)
+        way = batch.descend(em, theta, METHODS[method](), rounds=6, tolerance=0.0)
     assert way is not None
     assert way.reason != batch.DIVERGED
     for before, after in zip(way.trace, way.trace[1:], strict=False):

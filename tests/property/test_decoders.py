@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from streammoe.errors import InvalidEvent
 from streammoe.notation import Notations
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, NewNames, decoder, event_of
+from streammoe.pipeline.schema import Schema
 from streammoe.ports import DECIMALS, DELIMITERS, Batch, Locations
+from tests.batches import roles_of
 
 HEADER = ("a", "t", "b", "y")
 DIALECTS = [(delimiter, decimal) for delimiter in DELIMITERS for decimal in DECIMALS]
@@ -90,14 +92,6 @@ def batch_of(records, format, header=HEADER):
     return Batch(b"".join(records), ends, format, columns, "here", Locations({}, {"offset": np.arange(len(ends))}), {})
 
 
-def new_roles(new, wanted):
-    """The roles of new columns, whose first value decides what settings leave open."""
-    found = {name: wanted.first_kind(name, value) for name, value in new.items()}
-    of = {kind: frozenset(name for name in new if found[name] == kind) for kind in ("category", "time")}
-    fields = tuple(sorted(name for name in new if found[name] is not None))
-    return wanted._replace(fields=fields, categorical=of["category"], timestamps=of["time"])
-
-
 def exactly(batch, wanted, ignore=None):
     """What the exact path makes of each record."""
     wanted = wanted.in_batch(batch)
@@ -108,7 +102,7 @@ def exactly(batch, wanted, ignore=None):
             values = decode.names(batch, i)
             event = event_of(values, wanted)
             new = {} if known is None else {name: value for name, value in values.items() if name not in known}
-            own = new_roles(new, wanted)._replace(targets=(), label=None, weight=None)
+            own = FieldRoles(wanted.first_kinds(sorted(new), new), Schema((), notations=wanted.schema.notations))
             row = event_of(new, own)
             missing = [row.texts[j][0] is None if j in row.texts else math.isnan(x) for j, x in enumerate(row.X[0])]
             new = {name: new[name] for name, is_missing in zip(own.fields, missing, strict=True) if not is_missing}
@@ -126,9 +120,13 @@ def exactly(batch, wanted, ignore=None):
     return DecodedBatch(
         np.array(rows, np.int64),
         np.array([event.X for event in events]).reshape(len(events), P),
-        {j: [event.texts[j][0] for event in events] for j in range(P) if wanted.fields[j] in wanted.categorical},
+        {
+            j: [event.texts[j][0] for event in events]
+            for j, kind in enumerate(wanted.kinds.values())
+            if kind == "category"
+        },
         np.array([event.Y for event in events]).reshape(len(events), Q),
-        None if wanted.label is None else [event.labels[0] for event in events],
+        [event.labels[0] for event in events] if wanted.classify else None,
         np.array([event.weights[0] for event in events]),
         rejected,
         first_new,
@@ -155,7 +153,7 @@ def assert_paths_agree(batch, wanted, ignore=None):
 @given(st.lists(json_records, min_size=1, max_size=6), notations)
 def test_jsonl_blocks_and_single_records_decode_like_their_values(records, notation):
     for part in (records, records[:1]):
-        assert_paths_agree(batch_of(part, "jsonl"), FieldRoles(("a", "b"), ("y",), notations=notation))
+        assert_paths_agree(batch_of(part, "jsonl"), roles_of(("a", "b"), ("y",), notations=notation))
 
 
 @pytest.mark.parametrize(("delimiter", "decimal"), DIALECTS)
@@ -165,21 +163,20 @@ def test_the_same_table_is_read_from_every_dialect(delimiter, decimal):
     cells = [[f"{quote}{cell.replace('.', decimal)}{quote}" for cell in row] for row in rows]
     text = [f"{delimiter.join(row)}\n".encode() for row in cells]
     batch = replace(batch_of(text, "csv"), delimiter=delimiter, decimal=decimal)
-    found = decoder("csv").decode(batch, FieldRoles(("a", "b", "t"), ("y",), timestamps=frozenset({"t"})))
+    found = decoder("csv").decode(batch, roles_of(("a", "b", "t"), ("y",), timestamps=frozenset({"t"})))
     np.testing.assert_array_equal(found.X, [[1.5, -5.0, 1714521600.0], [math.nan, 2.0, 1714521600.0]])
     assert found.Y.tolist() == [[7.0], [0.5]]
 
 
 # --- every kind of value --------------------------------------------------------------------------------------------
 
-EVERY_KIND = FieldRoles(
-    ("a", "c", "t"),
-    ("y", "z"),
-    label="l",
-    weight="w",
-    categorical=frozenset({"c", "late_c"}),
-    timestamps=frozenset({"t", "late_t"}),
-)
+
+def every_kind(label, notation):
+    kinds = {"categorical": ("c", "late_c"), "timestamps": ("t", "late_t")}
+    return roles_of(("a", "c", "t"), ("y", "z"), label=label, weight="w", **kinds, notations=notation)
+
+
+every_role = st.builds(every_kind, st.sampled_from([None, "l"]), notations)
 KINDS_HEADER = ("a", "c", "t", "y", "z", "l", "w", "late", "late_c", "late_t", "ignored")
 IGNORED = frozenset({"ignored", "b", '"'})
 words = st.sampled_from(["", "a", "b", " a", "é", "1", "1.0", "01", "true", "True", "null", "x" * 256, "é" * 257, "\0"])
@@ -210,18 +207,18 @@ plain_numbers = st.sampled_from(["1", "0.5", "-2", "3e2", "true", "FALSE"])
 @given(
     kinds_rows(plain_numbers | finite.map(repr), words | markers, times, st.just("") | markers, cells | commas | odd),
     st.booleans(),
-    notations,
+    every_role,
     st.sampled_from(DIALECTS),
     st.data(),
 )
-def test_csv_of_every_kind_and_dialect_decodes_like_its_records(rows, late, notation, dialect, data):
+def test_csv_of_every_kind_and_dialect_decodes_like_its_records(rows, late, wanted, dialect, data):
     delimiter, decimal = dialect
     mark = data.draw(st.sampled_from([".", decimal]))
     lines = [delimiter.join(row[name].replace(".", mark) for name in KINDS_HEADER) for row in rows]
     records = [data.draw(mutated(st.just(f"{line}\n".encode()))) for line in lines]
     for part in (records, records[:1]):
         batch = replace(batch_of(part, "csv", KINDS_HEADER), delimiter=delimiter, decimal=decimal)
-        assert_paths_agree(batch, EVERY_KIND._replace(notations=notation), IGNORED if late else None)
+        assert_paths_agree(batch, wanted, IGNORED if late else None)
 
 
 any_json = json_values | words | times | st.sampled_from([-0.0, 1e300, 2**70, 10**300, "\ud800"])
@@ -232,13 +229,13 @@ json_words = words | st.integers() | finite | st.booleans()
 @given(
     kinds_rows(finite | st.integers(), json_words | markers, times | finite, st.none() | markers, any_json | odd),
     st.booleans(),
-    notations,
+    every_role,
     st.data(),
 )
-def test_jsonl_of_every_kind_decodes_like_its_records(rows, late, notation, data):
+def test_jsonl_of_every_kind_decodes_like_its_records(rows, late, wanted, data):
     kept = [{name: row[name] for name in row if data.draw(st.integers(0, 5))} for row in rows]
     batch = batch_of([(json.dumps(row) + "\n").encode() for row in kept], "jsonl")
-    assert_paths_agree(batch, EVERY_KIND._replace(notations=notation), IGNORED if late else None)
+    assert_paths_agree(batch, wanted, IGNORED if late else None)
 
 
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -268,8 +265,8 @@ COLUMNS = {
 
 
 @settings(max_examples=25)
-@given(st.data(), st.integers(0, 6), st.booleans(), notations)
-def test_arrow_tables_of_every_kind_decode_like_their_rows(data, n, late, notation):
+@given(st.data(), st.integers(0, 6), st.booleans(), every_role)
+def test_arrow_tables_of_every_kind_decode_like_their_rows(data, n, late, wanted):
     """Columns keep their type, so what varies is which type comes where another one belongs."""
     arrays = []
     for name in KINDS_HEADER:
@@ -281,7 +278,6 @@ def test_arrow_tables_of_every_kind_decode_like_their_rows(data, n, late, notati
             arrays.append(pa.array(values, kind.value_type).dictionary_encode().cast(kind))
         else:
             arrays.append(pa.array(values, kind))
-    wanted = EVERY_KIND._replace(notations=notation)
     assert_paths_agree(arrow_batch(pa.record_batch(arrays, KINDS_HEADER)), wanted, IGNORED if late else None)
 
 
@@ -311,4 +307,4 @@ def test_times_of_one_layout_decode_like_single_ones(data, layout, n, notation):
         batch_of([f'{{"t":{text or "null"}}}\n'.encode() for text in quoted], "jsonl"),
         arrow_batch(pa.record_batch({"t": pa.array(["x", *texts], pa.string()).slice(1)})),
     ):
-        assert_paths_agree(batch, FieldRoles(("t",), timestamps=frozenset("t"), notations=notation))
+        assert_paths_agree(batch, roles_of(("t",), timestamps=frozenset("t"), notations=notation))

@@ -15,8 +15,8 @@ from streammoe.commands.inspect import describe_checkpoint
 from streammoe.errors import CheckpointError, StreammoeError
 from streammoe.persistence import encode
 from streammoe.persistence.format import FORMAT, _pack
-from tests.fuzz.victims import victims
 from tests.unit.estimators.damages import DAMAGES, outputs, quiet
+from tests.victims import victims
 
 NUMBERS = (0, -1, 7, 2**53 + 1, 2**63 - 1, 10**400, -0.5, 1e308, math.nan, True)
 TEXTS = ("", "../../etc/passwd", "/dev/zero", "a\0b", "\n\x1b[2Jerror: forged", "ü" * 300)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streammoe.daemon.checkpointer import learned_digest
+from streammoe.daemon.checkpoints import learned_digest
 from streammoe.estimators import MoERegressor
 from streammoe.options import Lags
 from streammoe.persistence import decode, encode

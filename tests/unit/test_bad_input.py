@@ -21,10 +21,9 @@ from streammoe.estimators import MoEClassifier, MoERegressor
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
-from streammoe.ports import Batch
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
-from tests.unit.connectors.kafka_records import columns, record, values_of
+from tests.unit.connectors.kafka_records import batch_of, record, values_of
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("a", "c", "t", "w", "y")
@@ -108,10 +107,7 @@ def from_stdin(content, format):
 def from_kafka(values, format, **settings):
     """What `KafkaSource` gives for records with these values."""
     decoded = values_of(format=format, **({"columns": list(COLUMNS)} if format == "csv" else settings))
-    found = decoded.block(columns(*(record(value) for value in values)))
-    locations = [{"offset": i} for i in range(len(found.ends))]
-    given = {"unreadable": found.rejected, "skipped": found.skipped}
-    yield Batch(found.block, found.ends, decoded.format, decoded.columns, "topic", locations, {}, **given)
+    yield batch_of(decoded, *(record(value) for value in values))
 
 
 def from_parquet(path, events):

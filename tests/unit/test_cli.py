@@ -176,16 +176,14 @@ def test_fit_prints_a_table_or_json_and_writes_what_it_is_asked_for(call, data):
         assert said in done.stdout
     assert (done.stderr, [path.name for path in data.iterdir()]) == ("", ["many.csv"])
     asked = ["--target", "z", "--classify", "--ignore", "y", "--method", "gradient_em", "--rounds", 4, "--tolerance", 0]
-    outputs = ["--out", "m.model", "--trace", "t.csv"]
-    found = json.loads(call("fit", "many.csv", *asked, "--json", *outputs, *QUIET).stdout)
+    found = json.loads(call("fit", "many.csv", *asked, "--json", "--out", "m.model", *QUIET).stdout)
     assert (found["events"], found["learned"], found["rejected"]) == (301, 300, 1)
     assert (found["method"], found["start"], found["rounds"], found["converged"]) == ("gradient_em", "warmup", 4, False)
     assert (found["refused"][0]["reason"], found["rmse"]) == ("wrong_type", None)
-    assert {path.name for path in data.iterdir()} == {"many.csv", "m.model", "t.csv"}
+    assert {path.name for path in data.iterdir()} == {"many.csv", "m.model"}
     assert found["state_digest"] == streammoe.load("m.model").state_digest()
-    lines = [line.split(",") for line in (data / "t.csv").read_text().splitlines()]
-    assert lines[0] == ["start", "number", "objective", "change", "gradient", "seconds"]
-    assert (len(lines), float(lines[-1][2])) == (6, found["objective"])
+    assert [each["number"] for each in found["trace"]] == [0, 1, 2, 3, 4]
+    assert found["trace"][-1]["objective"] == found["objective"]
 
 
 def test_what_was_rejected_and_what_vanished_stands_at_the_end_of_a_run_and_in_a_table(call, tmp_path):
@@ -233,9 +231,6 @@ def test_fit_continues_from_a_saved_model(call, data):
 def test_where_no_configuration_is_given_advice_to_set_something_says_how(call, tmp_path):
     (tmp_path / "semi.csv").write_text("a;y\n1;2\n")
     assert "--set source.delimiter=VALUE" in call("evaluate", "semi.csv", "--target", "y", code=3).stderr
-
-
-# --- dead letters --------------------------------------------------------------------------------------------------
 
 
 # --- text of others ------------------------------------------------------------------------------------------------

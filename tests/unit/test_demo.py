@@ -5,7 +5,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from streammoe.commands.demo import CLASSIFICATION, REGRESSION, command
+from streammoe.commands.demo import REGRESSION, command
 
 
 def run(folder, *options):
@@ -39,13 +39,3 @@ def test_what_somebody_has_edited_is_kept(tmp_path, name):
     done = run(tmp_path)
     assert (done.exit_code, (tmp_path / name).read_text()) == (2, "mine")
     assert name in done.stderr
-
-
-@pytest.mark.exhaustive
-def test_classification_is_won_too(tmp_path):
-    shown = run(tmp_path, "--classify").stdout
-    assert "image-segments.csv: 2,310 events" in shown
-    assert list(scores(shown)) == ["streammoe", *learners(CLASSIFICATION), "most frequent class"]
-    ours, *others = scores(shown).values()
-    assert ours[0] > 0.9
-    assert all(ours[0] > other[0] and ours[1] > other[1] for other in others)

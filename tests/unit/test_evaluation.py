@@ -124,19 +124,6 @@ def test_several_targets_have_a_learner_each_that_sees_columns_that_come_late():
     assert found.rows[1].last_quarter < 0.5 * without.rows[1].last_quarter
 
 
-def test_every_learner_that_is_offered_can_be_made_and_those_given_text_can_take_it():
-    for classify in (False, True):
-        known = peers.learners(classify=classify)
-        assert len(known) >= 14
-        events = [peers.Event({"a": i / 9}, {"c": "rgb"[i % 3]}, "hi" if classify else (i / 7,), 1.0) for i in range(9)]
-        for name in known:
-            peer = peers.make_peer(f"river:{name}", classify=classify, outputs=1)
-            assert peer.name == f"river {name}"
-            if name in peers.TAKE_TEXT:
-                peer.run(events)
-                assert (peer.failure, len(peer.losses)) == (None, 9)
-
-
 def test_what_is_no_learner_of_river_is_rejected_and_nothing_is_imported():
     before = set(sys.modules)
     wrong = ["os.system", "tree.LinearRegression", "LogisticRegression", "preprocessing.StandardScaler", ""]
@@ -144,19 +131,6 @@ def test_what_is_no_learner_of_river_is_rejected_and_nothing_is_imported():
         with pytest.raises(ConfigError):
             peers.make_peer(name, classify=False, outputs=1)
     assert not (set(sys.modules) - before) & {"antigravity", "this"}
-
-
-def test_a_peer_that_fails_ends_alone(caplog):
-    class Failing(linear_model.LinearRegression):
-        def learn_one(self, x, y, w=1.0):
-            raise ZeroDivisionError("no")
-
-    failing = peers.Peer("failing", Failing, classify=False)
-    for _ in range(2):
-        failing.run([peers.Event({"a": 1.0}, {}, (2.0,), 1.0)] * 3)
-    assert failing.failure == "ZeroDivisionError after 0 events: no"
-    assert failing.losses == []
-    assert len(caplog.records) == 1
 
 
 # --- reports --------------------------------------------------------------------------------------------------------

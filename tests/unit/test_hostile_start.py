@@ -9,7 +9,7 @@ import pytest
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.errors import CheckpointError, SourceError
 from streammoe.persistence import CheckpointStore, encode
-from tests.fuzz.victims import victims
+from tests.victims import victims
 
 GONE = object()
 ELSEWHERE = [{"path": path, "done": False, "offset": 0} for path in ("/etc/passwd", "../../secret.csv", "/dev/zero")]

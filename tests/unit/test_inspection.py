@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from streammoe import MoERegressor
 from streammoe.commands import main
 from streammoe.commands.inspect import inspect_path
-from streammoe.persistence import CheckpointStore
-from streammoe.scaleout.global_model import Contained, save
 from tests.unit import daemons
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
@@ -69,16 +66,3 @@ def test_the_command_prints_all_of_it(summary):
         assert any(line.startswith(f"generations    {entry['generation']}  sound, n {entry['n']}, ") for line in lines)
     assert f"state_digest   {summary.state_digest}" in lines
     assert not {"None", "True", "False"}.intersection(text.split())
-
-
-def test_of_a_global_model_it_says_what_that_contains_of_each_shard(tmp_path):
-    model = MoERegressor(n_experts=2)
-    model.learn_one({"a": 1.0, "b": 2.0}, 3.0)
-    save(
-        CheckpointStore(tmp_path),
-        model,
-        {"north": Contained(generation=7, n=30, state_digest="0" * 64, divergence=None)},
-        after=3,
-    )
-    described = inspect_path(tmp_path)
-    assert (described["generation"], described["global"]["shards"]["north"]["n"]) == (4, 30)

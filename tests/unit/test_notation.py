@@ -18,8 +18,8 @@ from streammoe.columns.values import LocalTime, category, kind_of, number, secon
 from streammoe.commands import main
 from streammoe.errors import InvalidEvent
 from streammoe.notation import Notation, Notations
-from streammoe.pipeline.decoders import FieldRoles, decoder
-from tests.batches import batch_of
+from streammoe.pipeline.decoders import decoder
+from tests.batches import batch_of, roles_of
 
 N = 120
 RNG = np.random.default_rng(8)
@@ -250,13 +250,6 @@ def test_features_target_weight_and_times_in_an_odd_notation_are_learned_like_th
     assert found["state_digest"] == twin
 
 
-def test_units_have_no_blanks_around_them_and_names_of_columns_may_hold_commas():
-    write("a.csv", [{"a,b": "31.01.2026", "p": "3 km/h", "y": 1, "w": 1}] * 40)
-    Path("a.csv").write_text(Path("a.csv").read_text().replace("a,b", '"a,b"', 1))
-    given = ["--set", 'schema.units={" km/h"=1}', "--set", 'schema.timestamps."a,b"=%d.%m.%Y']
-    assert evaluated("a.csv", *given)["learned"] == 40
-
-
 def test_advice_that_is_followed_word_by_word_works(twin):
     """Each record is rejected with the setting that helps against one of its columns; all together read the file."""
     write("odd.csv", ODD)
@@ -284,22 +277,16 @@ def test_local_times_are_read_alike_as_text_and_as_typed_columns():
     assert digests == {evaluated("utc.csv", "--timestamps", "when")["state_digest"]}
 
 
-def test_classes_named_like_markers_stay_classes():
-    batch = batch_of([{"a": 1.0, "y": "NA"}, {"a": None, "y": "None"}, {"a": "NA", "y": ""}], "csv")
-    for missing, labels in (({}, ["NA", "None", None]), ({"y": ("NA",)}, [None, "None", None])):
-        found = decoder("csv").decode(batch, FieldRoles(("a",), label="y", notations=Notations(missing=missing)))
-        assert found.labels == labels
-        assert np.isnan(found.X[:, 0]).tolist() == [False, True, True]
-
-
 @pytest.mark.parametrize("format", ["csv", "jsonl", "arrow"])
 def test_what_is_missing_in_one_column_is_not_in_another_on_any_path(format):
-    roles = FieldRoles(("a", "b"), ("y",), weight="w", notations=Notations(missing={"a": (-200, "off"), "y": (-1,)}))
+    notations = Notations(missing={"a": (-200, "off"), "y": (-1,)})
+    roles = roles_of(("a", "b"), ("y",), weight="w", notations=notations)
     plain = [{"a": -200.0, "b": -200.0, "y": 1.0, "w": 1.0}, {"a": 1.5, "b": -1.0, "y": -1.0, "w": 2.0}]
     found = decoder(format).decode(batch_of(plain, format), roles)
     np.testing.assert_array_equal(found.X, [[math.nan, -200.0], [1.5, -1.0]])
     np.testing.assert_array_equal(found.Y, [[1.0], [math.nan]])
     for name, n in (("a", 1), ("b", 0)):
         odd = batch_of([{**plain[0], "a": "1.5", "b": "2.5", name: "off"}], format)
-        given = roles._replace(notations=replace(roles.notations, thousands=","))  # so that JSON has numbers in quotes
+        # So that JSON has numbers in quotes.
+        given = roles._replace(schema=roles.schema._replace(notations=replace(notations, thousands=",")))
         assert len(decoder(format).decode(odd, given).rows) == n

@@ -1,126 +1,110 @@
-"""Predictions as JSON, next to what msgspec makes of objects with the same entries."""
+"""Predictions as JSON: one object per event, with what is known of it."""
 
 import json
 import math
 
-import msgspec
 import numpy as np
-import pytest
 
 from streammoe.ports import Locations, Predictions
 from streammoe.rows import json_lines
 
-N = 5
-RNG = np.random.default_rng(0)
 ODD = 'a"\\é\n'
-LOCATIONS = {
-    "offset": Locations({"path": ODD}, {"offset": np.arange(N) * 10**12}),
-    "no common part": Locations({}, {"partition": np.arange(N), "offset": np.arange(N)[::-1] - 2}),
-    "objects": [{"topic": f"{ODD}{i}", "offset": i} for i in range(N)],
-}
-NUMBERS = np.array([0.5, math.nan, -math.inf, 1e300, -1.0])
-KINDS = {
-    "one output": {"predictions": NUMBERS[:, None], "targets": NUMBERS[::-1, None], "outputs": (ODD,)},
-    "interval": {
-        "predictions": NUMBERS[:, None],
-        "targets": NUMBERS[:, None],
-        "outputs": ("y",),
-        "intervals": RNG.normal(size=(N, 1, 2)).copy,
-        "gate": RNG.random((N, 3)),
-        "losses": NUMBERS,
-    },
-    "outputs": {
-        "predictions": RNG.normal(size=(N, 2)),
-        "targets": np.column_stack([NUMBERS, np.arange(N)]),
-        "outputs": ("b", ODD),
-        "intervals": RNG.normal(size=(N, 2, 2)).copy,
-        "gate": RNG.random((N, 1)),
-    },
-    "outputs, all known": {
-        "predictions": RNG.normal(size=(N, 2)),
-        "targets": RNG.normal(size=(N, 2)),
-        "outputs": ("a", "b"),
-    },
-    "labels": {
-        "predictions": [None, "a", ODD, "a", "b"],
-        "targets": ["a", None, "b", ODD, "a"],
-        "outputs": ("y",),
-        "classes": ("1", ODD, "1"),
-        "probabilities": RNG.random((N, 3)),
-        "losses": NUMBERS,
-    },
-    "no classes": {
-        "predictions": [None] * N,
-        "targets": ["a"] * N,
-        "outputs": ("y",),
-        "probabilities": np.empty((N, 0)),
-    },
-}
+OFFSETS = Locations({"path": ODD}, {"offset": np.arange(2) * 10**12})
+OBJECTS = [{"topic": f"{ODD}{i}", "offset": i} for i in range(2)]
+PLACES = [{"path": ODD, "offset": i * 10**12} for i in range(2)]
+NAN, INF = math.nan, math.inf
 
 
-def by_output(values, outputs):
-    if len(outputs) == 1:
-        return values[:, 0].tolist()
-    return [dict(zip(outputs, row, strict=True)) for row in values.tolist()]
+def column(*values):
+    return np.array(values)[:, None]
 
 
-def as_objects(rows):
-    """Return what `json_lines` documents, as one dict per event."""
-    columns = {"place": list(rows.locations), "model_version": rows.versions.tolist()}
-    if rows.global_versions is not None:
-        columns["global_version"] = rows.global_versions.tolist()
-    if isinstance(rows.predictions, list):
-        columns |= {"prediction": rows.predictions, "target": rows.targets}
-    else:
-        columns["prediction"] = by_output(rows.predictions, rows.outputs)
-        if rows.intervals is not None:
-            columns["interval"] = by_output(rows.intervals(), rows.outputs)
-        columns["target"] = by_output(rows.targets, rows.outputs)
-        if len(rows.outputs) > 1:
-            known = ~np.isnan(rows.targets).any(axis=1)
-            columns["target"] = [target if k else None for target, k in zip(columns["target"], known, strict=True)]
-    if rows.losses is not None:
-        columns["loss"] = rows.losses.tolist()
-    if rows.probabilities is not None:
-        columns["probabilities"] = [dict(zip(rows.classes, row, strict=True)) for row in rows.probabilities.tolist()]
-    if rows.gate is not None:
-        columns["gate"] = rows.gate.tolist()
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+CASES = [
+    (
+        {"predictions": column(0.5, NAN), "targets": column(INF, 1e300), "outputs": (ODD,), "gate": np.eye(2)},
+        [{"prediction": 0.5, "target": None, "gate": [1, 0]}, {"prediction": None, "target": 1e300, "gate": [0, 1]}],
+    ),
+    (
+        {
+            "predictions": column(1.5, 2.5),
+            "targets": column(1.0, NAN),
+            "outputs": ("y",),
+            "intervals": np.array([[[1.0, 2.0]], [[-INF, 3.0]]]).copy,
+            "losses": np.array([0.5, NAN]),
+        },
+        [
+            {"prediction": 1.5, "interval": [1, 2], "target": 1, "loss": 0.5},
+            {"prediction": 2.5, "interval": [None, 3], "target": None, "loss": None},
+        ],
+    ),
+    (
+        {
+            "predictions": np.array([[1.0, 2.0], [3.0, NAN]]),
+            "targets": np.array([[1.0, NAN], [5.0, 6.0]]),
+            "outputs": ("b", ODD),
+            "intervals": np.arange(8.0).reshape(2, 2, 2).copy,
+            "global_versions": np.array([0, 7]),
+        },
+        [
+            {
+                "global_version": 0,
+                "prediction": {"b": 1, ODD: 2},
+                "interval": {"b": [0, 1], ODD: [2, 3]},
+                "target": None,
+            },
+            {
+                "global_version": 7,
+                "prediction": {"b": 3, ODD: None},
+                "interval": {"b": [4, 5], ODD: [6, 7]},
+                "target": {"b": 5, ODD: 6},
+            },
+        ],
+    ),
+    (
+        {
+            "predictions": [None, ODD],
+            "targets": ["a", None],
+            "outputs": ("y",),
+            "classes": ("1", ODD, "1"),
+            "probabilities": np.array([[0.25, 0.5, 0.125], [0.0, 1.0, 0.5]]),
+        },
+        [
+            {"prediction": None, "target": "a", "probabilities": {"1": 0.125, ODD: 0.5}},
+            {"prediction": ODD, "target": None, "probabilities": {"1": 0.5, ODD: 1}},
+        ],
+    ),
+    (
+        {"predictions": [None] * 2, "targets": ["a"] * 2, "outputs": ("y",), "probabilities": np.empty((2, 0))},
+        [{"prediction": None, "target": "a", "probabilities": {}}] * 2,
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("kind", "locations", "has_global"),
-    [
-        ("one output", "offset", True),
-        ("interval", "no common part", False),
-        ("outputs", "objects", True),
-        ("outputs, all known", "offset", False),
-        ("labels", "objects", False),
-        ("labels", "offset", True),
-        ("no classes", "no common part", False),
-    ],
-)
-def test_lines_are_those_of_objects(kind, locations, has_global):
-    rows = Predictions(
-        locations=LOCATIONS[locations],
-        versions=np.arange(N) + 2**40,
-        global_versions=np.arange(N) if has_global else None,
-        **KINDS[kind],
-    )
-    assert json_lines(rows) == b"".join(msgspec.json.encode(each) + b"\n" for each in as_objects(rows))
+def test_lines_are_those_of_objects():
+    for given, expected in CASES:
+        for locations, places in ((OFFSETS, PLACES), (OBJECTS, OBJECTS)):
+            rows = Predictions(locations=locations, versions=np.arange(2) + 2**40, **given)
+            written = [
+                {"place": place, "model_version": 2**40 + i, **each}
+                for i, (place, each) in enumerate(zip(places, expected, strict=True))
+            ]
+            found = json_lines(rows)
+            assert [json.loads(line) for line in found.splitlines()] == written
+            assert [list(json.loads(line)) for line in found.splitlines()] == [list(each) for each in written]
+            assert found.endswith(b"\n")
 
 
 def test_a_path_that_is_not_utf8_is_escaped():
-    locations = Locations({"path": "x\udcff.csv"}, {"row": np.arange(N)})
-    rows = Predictions(locations=locations, versions=np.arange(N), **KINDS["one output"])
-    found = [json.loads(line) for line in json_lines(rows).splitlines()]
-    assert [each["place"] for each in found] == list(locations)
+    locations = Locations({"path": "x\udcff.csv"}, {"row": np.arange(2)})
+    rows = Predictions(locations=locations, versions=np.arange(2), **CASES[0][0])
+    assert [json.loads(line)["place"] for line in json_lines(rows).splitlines()] == list(locations)
 
 
 def test_locations_are_a_sequence_of_objects():
-    locations = LOCATIONS["offset"]
-    objects = [{"path": ODD, "offset": i * 10**12} for i in range(N)]
-    assert list(locations) == objects
-    assert all(type(each["offset"]) is int for each in locations)
-    assert (list(locations[1:3]), locations[-1]) == (objects[1:3], objects[-1])
-    assert list(locations.take(np.array([3, 0]))) == [objects[3], objects[0]]
+    assert list(OFFSETS) == PLACES
+    assert all(type(each["offset"]) is int for each in OFFSETS)
+    assert (list(OFFSETS[1:]), OFFSETS[-1], list(OFFSETS.take(np.array([1, 0])))) == (
+        PLACES[1:],
+        PLACES[1],
+        PLACES[::-1],
+    )

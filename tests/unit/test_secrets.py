@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from streammoe.secrets import Secret, revealed
+from streammoe.secrets import Secret
 
 
 class Settings(BaseModel):
@@ -16,4 +16,3 @@ def test_a_secret_is_a_text_or_in_a_file_or_the_environment_and_shown_nowhere(tm
         settings = Settings(password=given)
         assert settings.password.read("password") == "hunter2 ü "
         assert "hunter" not in f"{settings!r}{settings}{settings.model_dump()}{settings.model_dump_json()}"
-        assert revealed(settings, ["password"]) == {"password": given}

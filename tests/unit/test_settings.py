@@ -158,11 +158,6 @@ def test_a_file_may_be_as_windows_saves_it(config: Path) -> None:
     assert read(config) == before
 
 
-def test_predictions_are_not_written_to_a_file_of_another_format(config: Path) -> None:
-    assert read(config, "predictions.kind=file", "predictions.path=a.txt").predictions.path == "a.txt"
-    assert named(config, "predictions.kind=file", "predictions.path=a.Parquet") == ["predictions.path"]
-
-
 def test_several_sources_are_taken_in_order_and_named_by_number(config: Path) -> None:
     schema = '[schema]\ntarget = "y"\n'
     config.write_text('[[source]]\nkind = "file"\npath = "a.csv"\n[[source]]\nkind = "queue"\ntopics = "t"\n' + schema)
@@ -190,58 +185,6 @@ def test_connectors_have_settings_in_addition_to_shared_ones(config: Path) -> No
 
 
 # --- problems -------------------------------------------------------------------------------------------------------
-
-
-RULES: dict[str, list[str]] = {
-    # A column means one thing only
-    "schema.target=['y','z'] schema.features=['x','z']": ["schema.features"],
-    "schema.ignore=['y']": ["schema.ignore"],
-    "schema.weight=y": ["schema.weight"],
-    "schema.ignore=['i'] schema.weight=i schema.categorical=['i','a']": ["schema.weight", "schema.categorical"],
-    "schema.weight=w schema.categorical=['a'] schema.timestamps=['t','a','w']": ["schema.timestamps"],
-    "schema.features=['x'] schema.categorical=['c'] schema.late_columns=true": [
-        "schema.categorical",
-        "schema.late_columns",
-    ],
-    "labels.key=id schema.target=['z','id']": ["labels.key"],
-    # Settings that do not go together with the kind of the model or its noise
-    "model.standardize=false model.prior_strength=0 model.warmup=0": ["model.warmup"],
-    "model.kind=classifier model.expert.covariance=full": ["model.expert"],
-    "model.kind=classifier model.expert=laplace": ["model.expert"],
-    "model.kind=classifier schema.target=['y','z']": ["schema.target"],
-    "model.expert={kind='student_t',covariance='full'} schema.target=['y','z']": ["model.expert.covariance"],
-    "model.classes=['a','b']": ["model.classes"],
-    **{
-        f"model.kind=classifier model.classes={classes}": ["model.classes"]
-        for classes in ("['1',1]", "['a']", "[0.5,1]", "['','a']")
-    },
-    # Files, metrics and labels
-    "metrics.tls_certfile=a": ["metrics.tls_keyfile"],
-    "metrics.allowed_hosts=['a:9464']": ["metrics.allowed_hosts"],
-    "metrics.username=a:b metrics.password.file=b": ["metrics.username"],
-    "metrics.username=a": ["metrics.password"],
-    "metrics.bearer_token.file=a metrics.bearer_token.env=B": ["metrics.bearer_token"],
-    "metrics.bearer_token=2_000_002": ["metrics.bearer_token"],
-    "labels.key=id source.format=csv": ["labels.key"],
-    'schema.target=z model.lags={"size"=1,"inputs"=["z"]}': ["model.lags.inputs"],
-    'schema.ignore=["b"] model.lags={"size"=1,"inputs"=["b"]}': ["model.lags.inputs"],
-    'schema.weight=w model.lags={"size"=1,"inputs"=["w"]}': ["model.lags.inputs"],
-    'schema.features=["a"] model.lags={"size"=1,"inputs"=["b"]}': ["model.lags.inputs"],
-    "labels.expire_events=5": ["labels.expire_events"],
-    # Several at once
-    "labels.key=y labels.kye=x source.kind=no": ["source.kind", "labels.kye"],
-    "model.kind=no model.exprt=laplace": ["model.kind", "model.exprt"],
-    "predictions.kind=no predictions.pth=a metrics.port=70000": ["predictions.kind", "predictions.pth", "metrics.port"],
-    "model.kind=no model.classes=['a','b'] model.expert=laplace model.lags=2": ["model.kind"],
-    "source.kind=queue source.topics=['a',1]": ["source.topics.1", "source.topics", "source.path"],
-}
-"""Flags that are wrong over the minimal file, and the settings that the problems name."""
-
-
-def test_rules_of_several_settings(config: Path) -> None:
-    for flags, expected in RULES.items():
-        assert named(config, *flags.split()) == expected
-        assert not re.search("hunter2|2_?000_?002", str(problems(config, *flags.split()))), "a secret is shown"
 
 
 def test_secrets_and_logins_in_addresses_are_masked(config: Path) -> None:

@@ -6,10 +6,9 @@ import logging
 import os
 import time
 from collections import deque
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position
@@ -22,10 +21,10 @@ from streammoe_connectors.files.listing import (
     file_at,
     files_of,
     identity,
-    inspect,
     is_same_file_at,
     kind_of,
     matches_pattern,
+    open_file,
     status_at,
     without_other_names,
 )
@@ -58,7 +57,6 @@ class FollowedFiles:
         self._last_finished: dict[str, _FollowedFile] = {}  # the last finished file of each path
         self._next_check_at = 0.0
         self._ignored: set[str] = set()
-        self._skipped = 0
 
     def seek(self, position: Position | None) -> None:
         before = [] if position is None else files_of(position)
@@ -126,12 +124,9 @@ class FollowedFiles:
                 followed.restart()
                 break
             if batch is not None:
-                self._skipped += batch.skipped
-                if len(batch):
-                    skipped, self._skipped = self._skipped, 0
-                    files = [*self._finished, *(each.file for each in self._files)]
-                    return replace(batch, end={"kind": "file", "files": files}, skipped=skipped)
-            elif followed.reader.needs_more_data:
+                files = [*self._finished, *(each.file for each in self._files)]
+                return replace(batch, end={"kind": "file", "files": files})
+            if followed.reader.needs_more_data:
                 break
         return None
 
@@ -282,11 +277,11 @@ class FollowedFiles:
 
     def _may_have_grown(self, file: File) -> bool:
         """Whether a file that was finished while nothing was followed is still there and can be followed."""
-        path = file["path"]
-        if not is_same_file_at(path, file):
+        if not is_same_file_at(file["path"], file):
             return False
-        with as_source_errors(path), Path(path).open("rb") as stream:
-            return kind_of(path, self._settings.format, stream.read(HEAD_BYTES)).is_plain
+        opened = open_file(file["path"])
+        opened.raw.close()
+        return kind_of(file["path"], self._settings.format, opened.head).is_plain
 
 
 class _FollowedFile:
@@ -302,16 +297,11 @@ class _FollowedFile:
     @classmethod
     def open(cls, path: str, settings: FileSettings, rotation: int) -> _FollowedFile | None:
         """Open the file at `path` at its beginning; return ``None`` if its kind cannot be followed."""
-        inspect(path, settings.format)  # opening anything but a regular file could wait for ever
-        with ExitStack() as on_failure, as_source_errors(path):
-            raw = on_failure.enter_context(Path(path).open("rb", buffering=0))
-            head = raw.read(HEAD_BYTES)
-            if not kind_of(path, settings.format, head).is_plain:
-                return None
-            file = file_at(path, os.fstat(raw.fileno()).st_ino, head)
-            raw.seek(0)
-            on_failure.pop_all()
-        return cls(cast("BinaryIO", raw), {**file, "rotation": rotation}, settings)
+        opened = open_file(path)
+        if not kind_of(path, settings.format, opened.head).is_plain:
+            opened.raw.close()
+            return None
+        return cls(opened.raw, {**opened.file, "rotation": rotation}, settings)
 
     def status(self) -> os.stat_result:
         with as_source_errors(self.file["path"]):
@@ -385,22 +375,22 @@ def _reopen(file: File, others: set[int], format: str) -> BinaryIO:
         )
     if current_path != path:
         _LOGGER.info("%s was rotated away; its rest is read from %s", path, current_path)
-    with ExitStack() as on_failure, as_source_errors(current_path):
-        raw = on_failure.enter_context(Path(current_path).open("rb", buffering=0))
-        size = os.fstat(raw.fileno()).st_size
-        if size < file["offset"]:
+    opened = open_file(current_path)
+    try:
+        if opened.size < file["offset"]:
             raise ContentLostError(
-                f"{current_path} was truncated to {size} bytes: it had been read to byte {file['offset']}, and the "
-                "content after that is lost"
+                f"{current_path} was truncated to {opened.size} bytes: it had been read to byte {file['offset']}, and "
+                "the content after that is lost"
             )
-        if not kind_of(path, format, raw.read(HEAD_BYTES)).is_plain:
+        if not kind_of(path, format, opened.head).is_plain:
             raise SourceError(
                 f"{path} is compressed or Parquet, which cannot be followed; first read it completely with "
                 "source.follow = false"
             )
-        raw.seek(0)
-        on_failure.pop_all()
-    return cast("BinaryIO", raw)
+    except SourceError:
+        opened.raw.close()
+        raise
+    return opened.raw
 
 
 def _siblings(path: str) -> list[str]:

@@ -10,7 +10,6 @@ from streammoe.errors import SourceError
 from streammoe_connectors.files.listing import GZIP_MAGIC, as_source_errors
 
 _SKIP_BYTES = 1 << 20
-UNVERIFIED = "the checksum of a gzip file is at its end, which has not been reached; gzip -t checks the file"
 
 
 class GzipStream:

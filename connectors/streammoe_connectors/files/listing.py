@@ -10,10 +10,10 @@ import logging
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, NamedTuple, NotRequired, Protocol
+from typing import Annotated, BinaryIO, NamedTuple, NotRequired, cast
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -70,13 +70,6 @@ class Kind(NamedTuple):
     def is_plain(self) -> bool:
         """Whether it is text, not compressed, which may grow record by record."""
         return self.format != PARQUET and not self.gzipped
-
-
-class Readable(Protocol):
-    """A seekable binary file, of Python or of Arrow."""
-
-    def seek(self, offset: int, /) -> object: ...
-    def read(self, count: int, /) -> bytes: ...
 
 
 def expand(path: str) -> list[str]:
@@ -208,20 +201,43 @@ def _is_part(wanted: str, part: str) -> bool:
     return not is_hidden and fnmatch.fnmatchcase(part, wanted)
 
 
-def inspect(path: str, format: str) -> File:
-    """Return a `File` for `path` at its beginning.
+class Opened(NamedTuple):
+    """A regular file, unbuffered and at its beginning."""
+
+    raw: BinaryIO
+    file: File
+    """As it is now, to be read from its beginning."""
+    head: bytes
+    size: int
+
+
+def open_file(path: str, known: File | None = None) -> Opened:
+    """Open a file.
 
     Raises:
-        SourceError: it cannot be read, is not a regular file, or is of an unknown kind.
+        SourceError: it cannot be read, is not a regular file, or does not begin like the known one.
     """
-    with as_source_errors(path):
-        status = Path(path).stat()
-        if not stat.S_ISREG(status.st_mode):
+    with ExitStack() as on_failure, as_source_errors(path):
+        if not stat.S_ISREG(Path(path).stat().st_mode):  # opening anything else could wait for ever
             raise SourceError(f"{path} is not a regular file; let source.path name files only, such as {path}/*.csv")
-        with Path(path).open("rb") as stream:
-            head = stream.read(HEAD_BYTES)
-    kind_of(path, format, head)
-    return file_at(path, status.st_ino, head)
+        raw = on_failure.enter_context(Path(path).open("rb", buffering=0))
+        status, head = os.fstat(raw.fileno()), raw.read(HEAD_BYTES)
+        raw.seek(0)
+        if known is not None and not begins_like(head, known):
+            raise SourceError(
+                f"{path} was replaced: its first {known['head_bytes']} bytes have changed since it was first read; "
+                f"give new data a new name, or {RESTORE_ADVICE}"
+            )
+        on_failure.pop_all()
+    return Opened(cast("BinaryIO", raw), file_at(path, status.st_ino, head), head, status.st_size)
+
+
+def inspect(path: str, format: str) -> File:
+    """Return a `File` for `path` at its beginning; raise `SourceError` as `open_file` does, or for an unknown kind."""
+    opened = open_file(path)
+    opened.raw.close()
+    kind_of(path, format, opened.head)
+    return opened.file
 
 
 def file_at(path: str, inode: int, head: bytes) -> File:
@@ -250,30 +266,19 @@ def digest(head: bytes) -> str:
     return hashlib.sha256(head).hexdigest()
 
 
-def has_same_head(file: File, stream: Readable) -> bool:
-    """Whether a stream begins like `file`; rewinds the stream."""
-    stream.seek(0)
-    head = stream.read(file["head_bytes"])
-    stream.seek(0)
-    return digest(head) == file["head_sha256"]
+def begins_like(head: bytes, file: File) -> bool:
+    """Return whether the first bytes of a file are those of `file`."""
+    return digest(head[: file["head_bytes"]]) == file["head_sha256"]
 
 
 def is_same_file_at(path: str, file: File) -> bool:
-    """Whether a regular file at `path` begins like `file`."""
+    """Return whether a regular file at `path` begins like `file`."""
     status = status_at(path)
     if status is None or not stat.S_ISREG(status.st_mode):
         return False
-    with as_source_errors(path), Path(path).open("rb") as stream:
-        return has_same_head(file, stream)
-
-
-def check_head(file: File, stream: Readable) -> None:
-    """Raise `SourceError` unless a stream begins like `file`; rewinds the stream."""
-    if not has_same_head(file, stream):
-        raise SourceError(
-            f"{file['path']} was replaced: its first {file['head_bytes']} bytes have changed since it was first read; "
-            f"give new data a new name, or {RESTORE_ADVICE}"
-        )
+    opened = open_file(path)
+    opened.raw.close()
+    return begins_like(opened.head, file)
 
 
 @contextmanager

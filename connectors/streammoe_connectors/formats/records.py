@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from streammoe.errors import SourceError
-from streammoe.ports import INDEX_NAMES, Batch, Location, Locations, Position, Unreadable
+from streammoe.ports import INDEX_NAMES, Batch, Location, Locations, Unreadable
 from streammoe.text import counted, cut, shown
 from streammoe.types import BoolArray, IntArray
 from streammoe_connectors.formats.events import events_of, numbered, packed
@@ -29,7 +29,6 @@ from streammoe_connectors.formats.texts import TextSettings
 
 _LOGGER = logging.getLogger("streammoe.source")
 _UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # those of UTF-32 contain them
-_OPENING_BYTES = 1 << 14
 _MAX_SKIP_BYTES = 1 << 25  # some tenths of a second of decompression
 
 
@@ -39,6 +38,11 @@ class Stream(Protocol):
     @property
     def at_eof(self) -> bool:
         """Whether the end has been reached; possibly known only after a read that returned nothing."""
+        ...
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes read so far, before they were decompressed."""
         ...
 
     def read(self, count: int) -> bytes:
@@ -65,7 +69,7 @@ class RecordReader:
     """A reader of batches of whole records from a stream.
 
     A csv stream begins with a header that names the columns, unless their names are given; a name that is blank stands
-    for a column without one. A byte order mark at the beginning is skipped. Lines of only white space, comments and
+    for a column without one. A byte order mark at the beginning is skipped. Lines of only white space and
     repetitions of the header are not records; they are counted in `Batch.skipped`. Batches are in UTF-8, whatever the
     encoding of the stream.
 
@@ -99,8 +103,6 @@ class RecordReader:
         """Whether the stream has ended and all of it was returned."""
         self.needs_more_data = False
         """Whether the stream has to grow before the next record; valid after `next` returned nothing."""
-        self.had_no_records = False
-        """Whether the stream has ended without a single record."""
         self._stream = stream
         self._name = name
         self._format = format
@@ -109,9 +111,7 @@ class RecordReader:
         self._settings = settings
         self._limit = settings.max_record_bytes
         self._columns = tuple(settings.header) if format == "csv" and settings.header is not True else None
-        self._comment = (settings.comment or "").encode(settings.encoding)
         self._header = b""  # without its line end
-        self._opening = b""  # of the stream, as far as it was read
         self._buffer = b""  # from `offset` on
         self._lines_to_skip = settings.skip_lines  # or the rest of a record that was too long
         self._has_records = start > 0
@@ -130,13 +130,12 @@ class RecordReader:
         self._has_records |= batch is not None and len(batch) > 0
         if not self.exhausted or self._has_records:
             return batch
-        self.had_no_records = True
         what = "not even a header" if self._format == "csv" and self._columns is None else "no record"
         n = self._settings.skip_lines
         after = f" after the {counted(n, 'line')} that source.skip_lines leaves out" if n else ""
         _LOGGER.warning("%s is empty: it holds %s%s", self._name, what, after)
         if batch is None and self._columns is not None:
-            return empty_batch(self._name, {}, 0, self._format, self._columns)
+            return Batch(b"", np.empty(0, np.int64), self._format, self._columns, self._name, (), {})
         return batch
 
     def _next(self) -> Batch | None:
@@ -165,7 +164,7 @@ class RecordReader:
         block, ends, starts, blank = (
             (chunk[:stop], ends, np.zeros(1, np.int64), 0)
             if too_long
-            else _without_blank_lines(chunk, ends, self._comment, self._header)
+            else _without_blank_lines(chunk, ends, self._header)
         )
         batch = Batch(
             block=block,
@@ -179,9 +178,13 @@ class RecordReader:
             too_long=too_long,
             delimiter=self._settings.delimiter,
             decimal=self._settings.decimal,
-            opening=b"" if self._has_records else self._opening.decode(self._settings.encoding, "replace").encode(),
         )
         return batch if too_long else _with_events(batch, self._settings)
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes on disk read so far."""
+        return self._stream.raw_bytes
 
     def close(self) -> None:
         """Close the stream."""
@@ -203,7 +206,6 @@ class RecordReader:
                     f"{self._settings.encoding}; leave that setting out"
                 )
             self._discard(len(self._buffer))
-            self._opening = b""
             return True
         self.needs_more_data = codecs.BOM_UTF8.startswith(self._buffer) and not self._stream.at_eof
         return not self.needs_more_data
@@ -226,7 +228,7 @@ class RecordReader:
         return not self._lines_to_skip
 
     def _read_header(self) -> bool:
-        """Read the header; blank lines and comments may precede it."""
+        """Read the header; blank lines may precede it."""
         if self._format != "csv" or self._columns is not None:
             return True
         ends = self._read_record_ends()
@@ -234,7 +236,7 @@ class RecordReader:
             if self._stream.at_eof:
                 self.exhausted = True
             return False
-        content = _have_content(self._buffer, ends, self._comment, b"")
+        content = _have_content(self._buffer, ends, b"")
         if not content.any():
             self._discard(int(ends[-1]))
             return False
@@ -277,7 +279,6 @@ class RecordReader:
 
     def _discard(self, count: int) -> None:
         """Remove the first `count` bytes from the buffer."""
-        self._opening += self._buffer[: min(count, _OPENING_BYTES - len(self._opening))]
         self._buffer = self._buffer[count:]
         self.offset += count
 
@@ -304,7 +305,7 @@ class RecordReader:
                 failure = error
             at_eof = self._stream.at_eof and failure is None
             quoted = self._format == "csv"
-            ends = record_ends(self._buffer, self._limit, quoted=quoted, at_eof=at_eof, comment=self._comment)
+            ends = record_ends(self._buffer, self._limit, quoted=quoted, at_eof=at_eof)
             if failure is not None and not ends.size:
                 raise failure
             if ends.size or at_eof or len(self._buffer) <= n_wanted:
@@ -313,14 +314,7 @@ class RecordReader:
             n_wanted = min(2 * n_wanted, max(n_wanted, self._limit))
 
 
-def empty_batch(
-    origin: str, end: Position, skipped: int, format: str = "jsonl", columns: tuple[str, ...] | None = None
-) -> Batch:
-    """Return a batch without records, for blank lines at the very end or a header without records."""
-    return Batch(b"", np.empty(0, np.int64), format, columns, origin, (), end, skipped)
-
-
-def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment: bytes = b"") -> IntArray:
+def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool) -> IntArray:
     """Find the ends of the complete records in `chunk`.
 
     Args:
@@ -329,7 +323,6 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment
             record. One without a line end within this length is the last that is found.
         quoted: whether a line end inside quotes is part of the record.
         at_eof: whether the stream ends with this chunk, which then ends a line.
-        comment: if given, a line outside quotes that begins with it is a record of its own, whatever quotes it holds.
     """
     octets = np.frombuffer(chunk, np.uint8)
     lines: IntArray = np.flatnonzero(octets == _LF) + 1
@@ -338,13 +331,11 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool, comment
     quotes = np.flatnonzero(octets == ord('"')) if quoted and b'"' in chunk else np.empty(0, np.int64)
     regular: IntArray = lines[np.searchsorted(quotes, lines) % 2 == 0]
     rest = len(chunk) - (int(regular[-1]) if regular.size else 0)
-    is_short = np.diff(regular, prepend=0).max(initial=0) <= limit and rest <= (0 if at_eof else limit)
-    if is_short and not (comment and quotes.size):
+    if np.diff(regular, prepend=0).max(initial=0) <= limit and rest <= (0 if at_eof else limit):
         return regular
     ends, start, size, match = [], 0, len(chunk), (_QUOTED if quotes.size else _LINE).match
     while start < size:
-        is_line = comment and chunk.startswith(comment, start)
-        found = (_LINE.match if is_line else match)(chunk, start, start + limit)
+        found = match(chunk, start, start + limit)
         end = found.end() if found else start
         if end == start or (chunk[end - 1] != _LF and not (at_eof and end == size)):
             if size - start <= limit and not at_eof:
@@ -365,28 +356,25 @@ def csv_lines(value: bytes) -> list[bytes]:
     return [line for line in found if line.strip()] or [value]
 
 
-def _have_content(chunk: bytes, ends: IntArray, comment: bytes, header: bytes) -> BoolArray:
-    """Return which records, one after the other in `chunk`, are not blank, comments or the header once more."""
+def _have_content(chunk: bytes, ends: IntArray, header: bytes) -> BoolArray:
+    """Return which records, one after the other in `chunk`, are not blank or the header once more."""
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
     first = np.frombuffer(chunk, np.uint8)[starts]
     doubtful = first <= ord(" ")
-    for mark in filter(None, (comment, header)):
-        doubtful |= first == mark[0]
+    if header:
+        doubtful |= first == header[0]
     kept = np.ones(len(ends), np.bool_)
     for i in np.flatnonzero(doubtful).tolist():
         record = chunk[starts[i] : ends[i]]
-        is_comment = bool(comment) and record.startswith(comment)
-        kept[i] = not (record.isspace() or is_comment or (header and record.rstrip(b"\r\n") == header))
+        kept[i] = not (record.isspace() or (header and record.rstrip(b"\r\n") == header))
     return kept
 
 
-def _without_blank_lines(
-    chunk: bytes, ends: IntArray, comment: bytes, header: bytes
-) -> tuple[bytes, IntArray, IntArray, int]:
+def _without_blank_lines(chunk: bytes, ends: IntArray, header: bytes) -> tuple[bytes, IntArray, IntArray, int]:
     """Return the block of records with content, their ends, their starts in `chunk`, and how many others there were."""
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if ends.size else ends
     stop = int(ends[-1]) if ends.size else 0
-    keep = _have_content(chunk, ends, comment, header)
+    keep = _have_content(chunk, ends, header)
     if keep.all():
         return chunk[:stop], ends, starts, 0
     lengths = ends - starts
@@ -427,7 +415,7 @@ def _column_names(path: str, header: bytes, settings: TextSettings) -> tuple[str
     """
     advice = (
         "the first line of a csv file must name its columns, with distinct names; others before it are left out by "
-        "source.skip_lines or source.comment"
+        "source.skip_lines"
     )
     try:
         rows = io.StringIO(header.rstrip(b"\r\n").decode(settings.encoding), newline="")

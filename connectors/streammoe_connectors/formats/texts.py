@@ -15,7 +15,7 @@ _MAX_BYTES = 1 << 30  # decoders hold sizes of blocks in 32 bits
 FORMATS = {"csv": "CSV files", "jsonl": "JSON Lines", "parquet": "Parquet files"}
 """Names of the formats in messages."""
 MEANT_FOR = {
-    **dict.fromkeys(("delimiter", "decimal", "header", "skip_lines", "comment"), ("csv",)),
+    **dict.fromkeys(("delimiter", "decimal", "header", "skip_lines"), ("csv",)),
     "encoding": ("csv", "jsonl"),
     "record": ("jsonl",),
 }
@@ -36,7 +36,6 @@ class TextSettings(BaseModel):
         decimal: decimal mark of numbers; those that contain the delimiter must be quoted.
         header: ``True`` if the first line names the columns; else their names, and every line is a record.
         skip_lines: lines to leave out before the header, or before the first record.
-        comment: lines of csv that begin with this are left out.
         encoding: of csv and JSON Lines, by its name in Python.
         block_bytes: bytes to read and decode at once.
         max_record_bytes: a longer record is cut and rejected.
@@ -49,7 +48,6 @@ class TextSettings(BaseModel):
     decimal: Literal[".", ","] = "."
     header: Literal[True] | list[str] = True
     skip_lines: int = Field(default=0, ge=0)
-    comment: str | None = None
     encoding: str = "utf-8"
     record: RecordPath | None = None
     block_bytes: int = Field(default=1 << 20, ge=4096, le=_MAX_BYTES)
@@ -67,13 +65,6 @@ class TextSettings(BaseModel):
         if header is not True and not (names and all(map(str.strip, names)) and len(set(names)) == len(names)):
             raise ValueError('must be true, or name every column once, such as ["a", "b", "y"]')
         return header
-
-    @field_validator("comment")
-    @classmethod
-    def _check_comment(cls, comment: str | None) -> str | None:
-        if comment is not None and not re.fullmatch(r"[!-~]+", comment.replace('"', " ")):
-            raise ValueError('must be a mark such as "#", of ASCII characters without quotes and blanks')
-        return comment
 
     @field_validator("encoding")
     @classmethod

@@ -13,11 +13,10 @@ from typing import Any
 
 from streammoe.errors import SourceError
 from streammoe.ports import Position, TopicPartition
-from streammoe_connectors.kafka.consumer import TopicDescription
-from streammoe_connectors.kafka.offsets import offsets_of
-from streammoe_connectors.kafka.partitions import Limits, PartitionBuffer
-from streammoe_connectors.kafka.position import KIND, check_shard, is_read, offsets_left
-from streammoe_connectors.kafka.source_settings import ReadingSettings
+from streammoe_connectors.kafka.contract import TopicDescription
+from streammoe_connectors.kafka.order import Limits, PartitionBuffer
+from streammoe_connectors.kafka.position import KIND, check_shard, is_read, offsets_left, offsets_of
+from streammoe_connectors.kafka.settings import ReadingSettings
 
 _LOGGER = logging.getLogger("streammoe.source")
 _MISSING_RESPONSES = 4
@@ -203,10 +202,7 @@ class Assignment:
             return self._initial_offset(partition, limits, committed)
         # It did not exist when the position was taken, or always belonged to another shard.
         self._counters["partition_discovered"] += 1
-        if known or any(tp.topic == topic for tp in self.buffers):
-            _LOGGER.info("topic %s has a new partition %d, read from its first record", *partition)
-        else:
-            _LOGGER.info("topic %s is new and matches source.topics_pattern, read from its first record", topic)
+        _LOGGER.info("topic %s, partition %d is new, and read from its first record", *partition)
         return limits.first
 
     def _initial_offset(self, partition: TopicPartition, limits: Limits, committed: Committed) -> int:
@@ -216,12 +212,6 @@ class Assignment:
             return limits.at_time
         if settings.start == "committed" and partition in committed:
             return committed[partition][0]
-        if settings.start == "committed":
-            _LOGGER.info(
-                "group %s has committed nothing of topic %s, partition %d, which is read from its first record",
-                settings.group,
-                *partition,
-            )
         return limits.stable_end if settings.start == "latest" else limits.first
 
     def _go_on_elsewhere(self, buffer: PartitionBuffer, limits: Limits, *, recreated: bool) -> None:

@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+import importlib.util
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from streammoe.errors import ConfigError, not_installed
 from streammoe.ports import Location, TopicPartition
-from streammoe_connectors.kafka.consumer import AssignedConsumer
-from streammoe_connectors.kafka.delivery import Delivery
-from streammoe_connectors.kafka.settings import Connection
-from streammoe_connectors.kafka.source_settings import ReadingSettings
+from streammoe_connectors.kafka.position import OffsetMetadata
+from streammoe_connectors.kafka.settings import Connection, Delivery, ReadingSettings
+
+REQUEST_SECONDS = 5.0
+"""How long an answer is waited for; the same call may be repeated then."""
+FIRST, END = -2, -1
+"""The times that stand for the first record of a partition and for its end."""
+
+Records = NDArray[np.void]
+"""Records, in order; see `RECORD`."""
+RECORD: np.dtype[Any] = np.dtype(
+    [
+        ("offset", np.int64),
+        ("time", np.int64),
+        ("value", object),
+        ("key", object),
+        ("headers", object),
+        ("topic", object),
+        ("partition", np.int64),
+        ("arrived", float),
+    ]
+)
+"""A record: its offset in its partition; its timestamp in milliseconds since 1970, −1 if unknown; its value, ``None``
+for a tombstone; its key, ``None`` without one; its headers. Where it is from, and when it arrived, in monotonic
+seconds, is noted by the buffer that it is put into."""
+NONE: Records = np.empty(0, RECORD)
+"""No record."""
+Result = TypeVar("Result")
 
 
 class Cause(enum.Enum):
@@ -45,18 +77,107 @@ CAUSES = {
 
 
 class ClientError(Exception):
-    """A client could not do what it was asked.
-
-    Args:
-        cause: of the failure.
-        text: the client's own words.
-        retriable: whether the same may succeed later, possibly with a new producer.
-    """
+    """A client could not do what it was asked, in its own words; `retriable` if a new one may be able to later."""
 
     def __init__(self, cause: Cause, text: str, *, retriable: bool = False) -> None:
         super().__init__(text)
         self.cause = cause
         self.retriable = retriable or cause in {Cause.NO_ANSWER, Cause.REJECTED}
+
+
+class OffsetsLostError(Exception):
+    """Partitions no longer hold the records to be read next."""
+
+    def __init__(self, partitions: Sequence[TopicPartition]) -> None:
+        super().__init__()
+        self.partitions = partitions
+
+
+Troubles = dict[Cause, str]
+"""Why connections have failed lately, in the client's words: the latest ones of each cause, `Cause.REJECTED` or
+`Cause.NO_ANSWER`. The caller clears them once the cluster answers."""
+
+
+def explained(error: ClientError, troubles: Troubles) -> ClientError:
+    """Return why there is no answer, with why connections have failed."""
+    if Cause.REJECTED in troubles:
+        return ClientError(Cause.REJECTED, troubles[Cause.REJECTED])
+    if Cause.NO_ANSWER in troubles and error.cause is Cause.NO_ANSWER:
+        return ClientError(error.cause, f"{error}; the client says: {troubles[Cause.NO_ANSWER]}")
+    return error
+
+
+def in_background(call: Callable[[], Result]) -> Future[Result]:
+    """Run a call that may never return, in a thread that ends with the process."""
+    pending: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            pending.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            pending.set_exception(error)
+
+    threading.Thread(target=run, name="streammoe-kafka", daemon=True).start()
+    return pending
+
+
+class TopicDescription(NamedTuple):
+    """What the cluster says of a topic to be read."""
+
+    id: str | None
+    """Distinguishes it from others of the same name, earlier or later; ``None`` from brokers older than 2.8."""
+    leaders: Mapping[int, int | None]
+    """The nodes that lead its partitions, by their numbers in order; ``None`` for one without a leader."""
+
+
+class AssignedConsumer(Protocol):
+    """A consumer of assigned partitions, which uses its group only to commit.
+
+    All requests raise `ClientError`. The first two may be called in any thread, several at a time; the others in the
+    one that reads.
+    """
+
+    failed_commits: deque[str]
+    """The reasons of commits that failed; the caller takes them out."""
+    troubles: Troubles
+
+    def describe(self, topics: Sequence[str] | None) -> dict[str, TopicDescription]:
+        """Return what the cluster says of those of these topics that exist; ``None`` for all that the settings read."""
+
+    def offsets(
+        self, partitions: Sequence[TopicPartition], time: int, *, stable: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Return an offset of each partition; all of them have one leader.
+
+        It is that of the first record at a time in milliseconds since 1970 or later, −1 if there is none; or that of
+        `FIRST` or `END`, which is before the first open transaction if it is to be `stable`.
+        """
+
+    def committed(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, OffsetMetadata | None]]:
+        """Return the committed offsets, with their metadata if they are ours, once no transaction holds any."""
+
+    def commit(self, offsets: Mapping[TopicPartition, int], metadata: str, *, wait: bool = False) -> None: ...
+
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Assign these partitions, each read from its offset."""
+
+    def pause(self, partition: TopicPartition) -> None: ...
+
+    def resume(self, partition: TopicPartition) -> None: ...
+
+    def poll(self, seconds: float) -> dict[TopicPartition, Records]:
+        """Return records that arrived within so many seconds; `OffsetsLostError` if the next ones are gone."""
+
+    def topic_id(self, topic: str) -> str | None:
+        """Return the id of the topic that the latest records came from, as far as that is known."""
+
+    def place(self, partition: TopicPartition) -> tuple[int | None, int | None]:
+        """Return the next offset to fetch and the high watermark of the last fetch, as far as they are known."""
+
+    def close(self) -> None:
+        """Close connections, within a second or two."""
 
 
 TransactionStep = Literal["init_transactions", "begin_transaction", "commit_transaction", "abort_transaction"]
@@ -92,35 +213,28 @@ class Producer(Protocol):
     failed: list[tuple[ClientError, Outgoing | None]]
     """Why records cannot be delivered, in the order in which that was found, and which; ``None`` if the client knows no
     more than that some were not delivered."""
-    rejections: list[str]
-    """Why brokers have rejected the login or a certificate, in the client's words; the caller may clear it."""
+    troubles: Troubles
 
     def send(self, topic: str, record: Outgoing) -> None:
         """Accept a record; `Cause.NO_ANSWER` if that is not possible at the moment."""
-        ...
 
     def pending(self) -> int:
         """Process what has been acknowledged or has failed; return how many records are neither."""
-        ...
 
     def flush(self, seconds: float) -> None:
         """Send what lingers, and wait for all acknowledgements for up to so many seconds."""
-        ...
 
     def transact(self, step: TransactionStep) -> None:
         """Take a step of a transaction; the first one fences other producers of the same transactional id.
 
         `Cause.NO_ANSWER` if that takes long, after which the same step may be repeated.
         """
-        ...
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         """Let the transaction commit these offsets to its group, which has no members, each with these metadata."""
-        ...
 
     def close(self, seconds: float) -> None:
         """Close the connections; send what is left for up to so many seconds, and then discard it."""
-        ...
 
 
 class Transactional(NamedTuple):
@@ -135,37 +249,45 @@ class Transactional(NamedTuple):
 
 
 class Client(Protocol):
-    """A package for Kafka, as a module of functions."""
+    """A package for Kafka, as a module of functions.
 
-    def check_producer_options(self, connection: Connection, section: str) -> None:
-        """Raise `ConfigError` if the `options` of a connection do not suit a producer."""
-        ...
+    Those that connect read passwords and certificates from their files. They raise `ClientError` if no broker answers
+    within `REQUEST_SECONDS` or the login is rejected, and `ConfigError` if an option is invalid or a file cannot be
+    read.
+    """
 
-    def create_consumer(self, options: Mapping[str, Any], settings: ReadingSettings) -> AssignedConsumer:
-        """Return a consumer.
+    def check_options(self, connection: Connection) -> None:
+        """Raise `ConfigError` if the client does not know the `options` of a connection."""
 
-        Raises:
-            SourceError: the options are invalid, or the user is not authorized to read.
-            ConfigError: a file in the options cannot be read.
-            ClusterUnavailableError: no broker responded, or it rejects the login.
-        """
-        ...
+    def create_consumer(self, connection: Connection, settings: ReadingSettings) -> AssignedConsumer: ...
 
     def create_producer(
-        self, options: Mapping[str, Any], delivery: Delivery, transactional: Transactional | None
-    ) -> Producer:
-        """Return a producer; `ClientError`, with `Cause.NO_ANSWER` if no broker responds.
+        self, connection: Connection, delivery: Delivery, transactional: Transactional | None
+    ) -> Producer: ...
 
-        Raises:
-            ConfigError: an option is invalid for a producer, or a file in the options cannot be read.
-        """
-        ...
+    def topic(self, connection: Connection, name: str) -> Topic:
+        """Return what there is to know of a topic to be written."""
 
-    def topic(self, options: Mapping[str, Any], name: str) -> Topic:
-        """Return what there is to know of a topic.
 
-        Raises:
-            ClientError: the topic is missing; or, with `Cause.NO_ANSWER`, that takes more than about five seconds.
-            ConfigError: see `create_producer`.
-        """
-        ...
+def load_client(connection: Connection, section: str) -> Client:
+    """Return the client of a connection, by which the settings of a section asks for it.
+
+    Raises:
+        ConfigError: its package is not installed, or it does not know the options.
+    """
+    client: Client
+    if connection.client == "librdkafka":
+        module, package, extra = "confluent_kafka", "confluent-kafka", "kafka-fast"
+    else:
+        module, package, extra = "kafka", "kafka-python", "kafka"
+    if importlib.util.find_spec(module) is None:
+        raise not_installed(f'{section}.kind = "kafka"', package, extra)
+    if connection.client == "librdkafka":
+        from streammoe_connectors.kafka import librdkafka as client
+    else:
+        from streammoe_connectors.kafka import kafka_python as client
+    try:
+        client.check_options(connection)
+    except ConfigError as error:
+        raise ConfigError(f"{section}.options: {error}") from None
+    return client

@@ -6,8 +6,8 @@ import json
 
 from streammoe.ports import DeadLetter, DeadLetterSink
 from streammoe_connectors.kafka.contract import Outgoing
-from streammoe_connectors.kafka.delivery import TopicSettings
 from streammoe_connectors.kafka.producer import DEFAULT_MAX_BYTES, size_of
+from streammoe_connectors.kafka.settings import TopicSettings
 from streammoe_connectors.kafka.topic_sink import TopicSink
 
 HEADER_PREFIX = "header."
@@ -16,7 +16,6 @@ NULL_PREFIX = "null-header."
 """Prefix of those of headers without a value, which kafka-python cannot write; they are empty in letters."""
 CUT = "cut_bytes"
 """The header with the number of bytes that a record has beyond those in the value."""
-_CUT_HEADER_BYTES = 40
 
 
 class KafkaDeadLetterSettings(TopicSettings):
@@ -51,7 +50,7 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
         excess = size_of(record) - (self._producer.topic.max_bytes or DEFAULT_MAX_BYTES)
         if excess <= 0:
             return record
-        kept = letter.record[: max(0, len(letter.record) - excess - _CUT_HEADER_BYTES)]
+        kept = letter.record[: max(0, len(letter.record) - excess - 40)]  # and for the header
         headers = headers_of(letter._replace(format=None))
         headers.append((CUT, str(len(letter.record) - len(kept)).encode()))
         return record._replace(value=kept, headers=headers)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
 
 from streammoe.errors import SourceError
 from streammoe.ports import Position, TopicPartition
-from streammoe_connectors.kafka.consumer import AssignedConsumer, ClusterUnavailableError
-from streammoe_connectors.kafka.offsets import OffsetMetadata, offsets_of
-from streammoe_connectors.kafka.source_settings import ReadingSettings
+from streammoe_connectors.kafka.contract import AssignedConsumer, ClientError
+from streammoe_connectors.kafka.link import Seldom
+from streammoe_connectors.kafka.position import OffsetMetadata, offsets_of
+from streammoe_connectors.kafka.settings import ReadingSettings
 
 _LOGGER = logging.getLogger("streammoe.source")
-_LOG_INTERVAL_SECONDS = 60.0
-_RELEASE_TIMEOUT_MS = 5_000
 
 
 class Ownership:
     """Commits of checkpointed positions that name their owner, repeated as a heartbeat.
 
-    What a mark of somebody else means depends on clocks only while it is recent; one whose clock is ahead, and one of
-    the same owner, count if they change while one looks.
+    A mark of somebody else counts if it changes while one looks. So clocks matter only for one that seems to be old,
+    which is not waited for.
     """
 
     def __init__(self, settings: ReadingSettings, owner: str, counters: Counter[str]) -> None:
@@ -36,7 +34,7 @@ class Ownership:
         """Marks of this run."""
         self._seen: dict[TopicPartition, tuple[OffsetMetadata | None, float]] = {}
         """The mark of each partition at the latest look, and since when (monotonic seconds) it has been that."""
-        self._parent = os.getppid()
+        self._failed = Seldom(60.0)
         self._quiet_until = 0.0
         """Until when nothing is committed, so that a twin which reads the same checkpoint does not notice this one."""
         self._next_commit_at = 0.0
@@ -66,12 +64,11 @@ class Ownership:
         while consumer.failed_commits:
             reason = consumer.failed_commits.popleft()
             self._counters["mirror_failed"] += 1
-            _LOGGER.warning(
+            self._failed.warn(
                 "the position could not be committed to group %s (%s); reading continues, but tools that show the "
                 "group's lag see an old position",
                 self._settings.group,
                 reason,
-                extra={"interval": _LOG_INTERVAL_SECONDS},
             )
         now, interval = time.monotonic(), self._settings.owner_seconds / 3
         if not self._offsets or now < self._next_commit_at:
@@ -83,13 +80,13 @@ class Ownership:
                 partitions = partitions[index : index + 1]
             try:
                 found = consumer.committed(partitions)
-                self.check({partition: mark for partition, (_, mark) in found.items()})
-            except ClusterUnavailableError:
+                if not self.check({partition: mark for partition, (_, mark) in found.items()}):
+                    return
+            except ClientError:
                 self._counters["mirror_failed"] += 1
             self._n_checks, self._next_check_at = self._n_checks + 1, now + interval
         self._next_commit_at = now + interval
-        # The daemon may have been killed meanwhile: to its next run a later mark would be that of a twin.
-        if now >= self._quiet_until and os.getppid() == self._parent:
+        if now >= self._quiet_until:
             self._written.append(self._mark(self._owner))
             consumer.commit(self._offsets, self._written[-1].encode())
 
@@ -98,7 +95,7 @@ class Ownership:
         if not self._offsets or time.monotonic() < self._quiet_until:
             return
         consumer.failed_commits.clear()
-        consumer.commit(self._offsets, self._mark("").encode(), wait_ms=_RELEASE_TIMEOUT_MS)
+        consumer.commit(self._offsets, self._mark("").encode(), wait=True)
         for reason in consumer.failed_commits:
             _LOGGER.warning(
                 "the last position could not be committed to group %s (%s): daemons that begin with start = "
@@ -112,41 +109,34 @@ class Ownership:
         return OffsetMetadata(owner, round(at, 3), self._checkpoint_generation)
 
     def _is_free(self, partition: TopicPartition, mark: OffsetMetadata | None) -> bool:
-        now = time.monotonic()
-        age = 0.0 if mark is None else time.time() - mark.committed_at  # noqa: TID251 - of another machine
-        before, since = self._seen.get(partition, (mark, now))
+        now, longest = time.monotonic(), self._settings.owner_seconds
+        before, since = self._seen.get(partition, (mark, None))
         has_changed = before != mark
-        self._seen[partition] = mark, now if has_changed else since
-        longest = self._settings.owner_seconds
-        if mark is None or not mark.owner or mark in self._written or (age >= longest and not has_changed):
+        self._seen[partition] = mark, now if has_changed or since is None else since
+        if mark is None or not mark.owner or mark in self._written:
             return True
-        is_own = mark.owner == self._owner
-        if is_own and not has_changed:
-            # A daemon that was killed has left it, or one that runs with a copy of this folder, which will renew it.
-            self._quiet_until = since + longest
-            return True
-        if is_own or age >= 0 or has_changed:
+        is_own, age = mark.owner == self._owner, time.time() - mark.committed_at  # noqa: TID251 - of another machine
+        if has_changed:
             who = f"another daemon ({mark.owner})"
-            advice = (
-                "give this one its own source.group, or let each read its own source.shard. If it has crashed, start "
-                f"again in {longest:.0f} s"
-            )
+            advice = "give this one its own source.group, or let each read its own source.shard"
             if is_own:
                 who = "another daemon with a copy of this checkpoint folder"
                 advice = "or start this one with --fresh and a source.group of its own"
             raise SourceError(
                 f"Kafka group {self._settings.group}: topic {partition.topic}, partition {partition.partition} is read "
-                f"by {who}, which was alive {max(0.0, age):.0f} s ago, at generation {mark.checkpoint_generation} of "
-                f"its checkpoints; stop that one, {advice}"
+                f"by {who}, at generation {mark.checkpoint_generation} of its checkpoints; stop that one, {advice}"
             )
-        if now == since:
-            _LOGGER.warning(
-                "group %s: the mark of another daemon (%s) on topic %s, partition %d is %.0f s ahead of this clock; "
-                "waiting %g s to see whether it is renewed. Compare the clocks",
+        if is_own:
+            # A daemon that was killed has left it, or one that runs with a copy of this folder, which will renew it.
+            self._quiet_until = self._seen[partition][1] + longest
+            return True
+        if since is None and age < longest:
+            _LOGGER.info(
+                "group %s: topic %s, partition %d has the mark of another daemon (%s); waiting up to %g s to see "
+                "whether that renews it",
                 self._settings.group,
-                mark.owner,
                 *partition,
-                -age,
+                mark.owner,
                 longest,
             )
-        return now - since >= longest
+        return age >= longest or now - self._seen[partition][1] >= longest

@@ -11,11 +11,8 @@ from streammoe.errors import ConfigError
 from streammoe.ports import Position, Predictions, PredictionSink, Recovered
 from streammoe.rows import json_lines
 from streammoe_connectors.kafka.contract import Outgoing, Transactional
-from streammoe_connectors.kafka.delivery import Target, TopicSettings
-from streammoe_connectors.kafka.producer import TopicProducer
-from streammoe_connectors.kafka.settings import Connection
+from streammoe_connectors.kafka.settings import Connection, TopicSettings
 from streammoe_connectors.kafka.topic_sink import TopicSink
-from streammoe_connectors.kafka.transactions import TransactionalProducer
 
 
 class KafkaPredictionSettings(TopicSettings):
@@ -48,7 +45,6 @@ class KafkaPredictions(TopicSink, PredictionSink):
     Settings = KafkaPredictionSettings
     section = "predictions"
     if_too_large = "make rows shorter by predictions.gate = false or predictions.interval = 0"
-    _transactions: TransactionalProducer | None = None
 
     @classmethod
     def check(cls, settings: KafkaPredictionSettings, sources: Sequence[BaseModel], checkpoint: Any) -> None:
@@ -69,15 +65,13 @@ class KafkaPredictions(TopicSink, PredictionSink):
                 f"{settings.transaction_timeout_seconds:g}; raise it, or lower the latter"
             )
 
-    def _opened(
-        self, target: Target, connection: Connection, settings: KafkaPredictionSettings, sources: Sequence[BaseModel]
-    ) -> TopicProducer:
-        if not settings.transactional:
-            return super()._opened(target, connection, settings, sources)
-        group, name = _group_and_transactional_id(sources)
-        transactional = Transactional(settings.transactional_id or name, settings.transaction_timeout_seconds, group)
-        self._transactions = TransactionalProducer(target, connection, settings, transactional)
-        return self._transactions
+    def __init__(self, settings: KafkaPredictionSettings, sources: Sequence[BaseModel]) -> None:
+        transactional = None
+        if settings.transactional:
+            group, name = _group_and_transactional_id(sources)
+            name = settings.transactional_id or name
+            transactional = Transactional(name, settings.transaction_timeout_seconds, group)
+        super().__init__(settings, sources, transactional)
 
     def write(self, rows: Predictions) -> None:
         keys = [None] * len(rows) if rows.keys is None else rows.keys

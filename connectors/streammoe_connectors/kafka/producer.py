@@ -1,30 +1,41 @@
-"""A Kafka producer that confirms delivery, or explains why it failed and what to do about it."""
+"""The producer of predictions and dead letters, which confirms delivery, or explains why it failed and what to do.
+
+With transactions it commits records together with the source offsets that they were computed at.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from concurrent.futures import Future
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from streammoe.errors import ConfigError, RetriableSinkError, SinkError
-from streammoe.ports import Location
-from streammoe_connectors.kafka.background import in_background
-from streammoe_connectors.kafka.clients import load_client
-from streammoe_connectors.kafka.contract import Cause, ClientError, Outgoing, Producer, Topic, Transactional
-from streammoe_connectors.kafka.delivery import Delivery, Target
-from streammoe_connectors.kafka.settings import Connection, client_options
+from streammoe.ports import Location, Position, Recovered, parts_of
+from streammoe_connectors.kafka.contract import (
+    REQUEST_SECONDS,
+    Cause,
+    Client,
+    ClientError,
+    Outgoing,
+    Producer,
+    Topic,
+    Transactional,
+    in_background,
+)
+from streammoe_connectors.kafka.position import OffsetMetadata, offsets_of
+from streammoe_connectors.kafka.settings import Connection, Delivery, ReadingSettings
 
 _LOGGER = logging.getLogger("streammoe.kafka")
 
-FIRST_WAIT_SECONDS = 5.0
-"""How long a start waits for a broker before it goes on without one."""
-CLOSE_TIMEOUT_SECONDS = 5.0
 MAX_UNFLUSHED_BYTES = 16 << 20
 """Size of the records that are sent before a flush."""
 TRANSACTION_ANSWER_SECONDS = 10.0
@@ -33,14 +44,10 @@ AFTERWARDS = "nothing was lost: the next start writes everything after the last 
 """End of each error: the consequence for what was written."""
 DEFAULT_MAX_BYTES = 1_048_588
 """Kafka's default for max.message.bytes, taken for the limit of a topic whose settings may not be seen."""
-
 _RETRY_SECONDS = 0.5
-_REJECTED_SECONDS = 2.0  # between two attempts with the login as it is then
-_FLUSH_SECONDS = 0.5
-_GRACE_SECONDS = 5.0  # for a client to report itself why a record was not delivered
-_BATCH_OVERHEAD = 128  # of a batch of one record, at most
-_HEADER_OVERHEAD = 10
-_TRANSIENT = (Cause.NO_ANSWER, Cause.REJECTED)
+"""Pause after an attempt that has failed, and how long a flush waits at once; four times that for another login."""
+_BATCH_OVERHEAD = 128
+"""Of a batch of one record, at most."""
 
 _ADVICE = {
     Cause.UNKNOWN_TOPIC: "does not exist on {servers}; create it, or correct {section}.topic",
@@ -70,8 +77,18 @@ Result = TypeVar("Result")
 
 def size_of(record: Outgoing) -> int:
     """Return the size of a batch of this record alone, at most."""
-    headers = sum(len(name.encode()) + len(content) + _HEADER_OVERHEAD for name, content in record.headers)
+    headers = sum(len(name.encode()) + len(content) + 10 for name, content in record.headers)  # and their own lengths
     return len(record.value) + len(record.key) + headers + _BATCH_OVERHEAD
+
+
+class Target(NamedTuple):
+    """A topic to write to, and what messages say about it."""
+
+    section: str
+    """Section of the settings: ``predictions`` or ``dead_letters``."""
+    topic: str
+    if_too_large: str
+    """Alternative advice for records that are too large for the topic."""
 
 
 class TopicProducer:
@@ -83,6 +100,7 @@ class TopicProducer:
 
     Args:
         target: the topic.
+        client: to write with.
         connection: to the cluster.
         delivery: settings for sending.
         transactional: what makes the producer transactional, if it is to be.
@@ -91,6 +109,7 @@ class TopicProducer:
     def __init__(
         self,
         target: Target,
+        client: Client,
         connection: Connection,
         delivery: Delivery,
         transactional: Transactional | None = None,
@@ -100,12 +119,12 @@ class TopicProducer:
         """As of the latest connection."""
         self.rejection = ""
         """Why brokers reject the login or certificate at present, in their words."""
-        self._client = load_client(connection.client)
+        self._client = client
         self._connection = connection
         self._delivery = delivery
         self._transactional = transactional
         self._open_since: float | None = None  # when the open transaction began
-        longest = delivery.delivery_timeout_seconds + _GRACE_SECONDS
+        longest = delivery.delivery_timeout_seconds + REQUEST_SECONDS  # for a client to say itself why
         self._give_up_seconds = longest if transactional is None else min(TRANSACTION_ANSWER_SECONDS, longest)
         self._servers = ", ".join(connection.bootstrap_servers)
         self._producer: Producer | None = None
@@ -117,14 +136,14 @@ class TopicProducer:
     # --- connecting -------------------------------------------------------------------------------------------------
 
     def try_connect(self) -> None:
-        """Connect, to detect a missing topic at the start; go on after `FIRST_WAIT_SECONDS` without a response.
+        """Connect, to detect a missing topic at the start; go on after `REQUEST_SECONDS` without a response.
 
         Raises:
             SinkError: the topic does not exist or may not be written.
             ConfigError: an option is invalid for a producer.
         """
         try:
-            self._connect(FIRST_WAIT_SECONDS)
+            self._connect(REQUEST_SECONDS)
         except ClientError as error:
             _LOGGER.warning("%s: no broker of %s responds (%s); retrying", self.target.section, self._servers, error)
 
@@ -148,7 +167,7 @@ class TopicProducer:
             except ConfigError as error:
                 raise ConfigError(f"{self.target.section}: {error}") from error
             except ClientError as error:
-                if error.cause not in _TRANSIENT:
+                if error.cause not in {Cause.NO_ANSWER, Cause.REJECTED}:
                     raise self.fail(error) from error
                 self._note_rejection(str(error) if error.cause is Cause.REJECTED else "")
                 if self._closed.wait(_RETRY_SECONDS) or time.monotonic() > deadline:
@@ -158,11 +177,10 @@ class TopicProducer:
                 return self._producer
 
     def _connect_once(self) -> Producer:
-        options = client_options(self._connection)
-        self.topic = self._client.topic(options, self.target.topic)
+        self.topic = self._client.topic(self._connection, self.target.topic)
         batch_bytes = min(self._delivery.batch_bytes, self.topic.max_bytes or DEFAULT_MAX_BYTES)
         delivery = self._delivery.model_copy(update={"batch_bytes": batch_bytes})
-        return self._client.create_producer(options, delivery, self._transactional)
+        return self._client.create_producer(self._connection, delivery, self._transactional)
 
     def _note_rejection(self, reason: str) -> None:
         if reason and not self.rejection:
@@ -225,18 +243,18 @@ class TopicProducer:
         pending = len(self._unflushed)
         while pending:
             producer = self.connected()
-            producer.flush(_FLUSH_SECONDS)
+            producer.flush(_RETRY_SECONDS)
             self.check_delivered()
             now, before = time.monotonic(), pending
             pending = producer.pending()
             if pending < before:
                 since = now
-                producer.rejections.clear()
+                producer.troubles.clear()
             elif now - since > self._give_up_seconds:
                 raise self.fail(ClientError(Cause.NO_ANSWER, f"no acknowledgement for {now - since:.0f} s"))
-            elif producer.rejections and now - rejected_at > _REJECTED_SECONDS:
+            elif Cause.REJECTED in producer.troubles and now - rejected_at > 4 * _RETRY_SECONDS:
                 rejected_at = now
-                self._send_again(producer.rejections[-1])
+                self._send_again(producer.troubles[Cause.REJECTED])
         self._note_rejection("")
         self._unflushed.clear()
         self._bytes = 0
@@ -297,13 +315,6 @@ class TopicProducer:
         )
         return SinkError(f"{section}: topic {topic!r} {advice}; {AFTERWARDS}")
 
-    def answered(self, call: Callable[[], Result], what: str) -> Result:
-        """Return the result of a call that may block for ever; raise `ClientError` if it has none in time."""
-        try:
-            return in_background(call).result(self._give_up_seconds)
-        except TimeoutError:
-            raise ClientError(Cause.NO_ANSWER, f"{what} took more than {self._give_up_seconds:.0f} s") from None
-
     def close(self) -> None:
         """Close the connection; unacknowledged records may be lost."""
         self._closed.set()
@@ -312,7 +323,7 @@ class TopicProducer:
             return
         try:
             # One that has failed would take all the time that it is given.
-            producer.close(CLOSE_TIMEOUT_SECONDS if self._failure is None else 0)
+            producer.close(REQUEST_SECONDS if self._failure is None else 0)
         except ClientError as error:
             _LOGGER.warning(
                 "%s: topic %r may have received only a part of what was not flushed (%s)",
@@ -320,3 +331,138 @@ class TopicProducer:
                 self.target.topic,
                 error,
             )
+
+
+class TransactionalProducer(TopicProducer):
+    """A producer whose records become visible with the next checkpoint, together with the position of the source.
+
+    A transaction is only open while there are records: from the first one after a checkpoint to the next commit.
+    """
+
+    def __init__(
+        self, target: Target, client: Client, connection: Connection, delivery: Delivery, transactional: Transactional
+    ) -> None:
+        self._group = transactional.group
+        self._recovering: Future[Recovered] | None = None
+        self._last_commit: tuple[Position, int] | None = None
+        super().__init__(target, client, connection, delivery, transactional)
+
+    def recover(self, timeout: float, position: Position | None) -> Recovered | None:
+        """See `PredictionSink.recover`."""
+        if self._recovering is None:
+            self._recovering = in_background(lambda: self._recover(position))
+        try:
+            return self._recovering.result(timeout)
+        except TimeoutError:
+            return None
+
+    def _recover(self, position: Position | None) -> Recovered:
+        own = kafka_part(position)
+        while True:
+            try:
+                producer = self._connect(math.inf)
+                self._until_answered(producer, partial(producer.transact, "init_transactions"))
+                # Only now open transactions of an earlier run have ended, and commits in progress are complete.
+                if own is None:
+                    return Recovered(None)
+                return Recovered(self._until_answered(producer, partial(self._committed_generation, own)))
+            except ClientError as error:
+                if error.cause is not Cause.REJECTED or self._closed.is_set():
+                    raise self.fail(error) from error
+                self._note_rejection(str(error))
+                self._disconnect()
+
+    def _until_answered(self, producer: Producer, call: Callable[[], Result]) -> Result:
+        """Return the result of a call that its coordinator may have to be asked for several times."""
+        while True:
+            try:
+                return call()
+            except ClientError as error:
+                if Cause.REJECTED in producer.troubles:
+                    raise ClientError(Cause.REJECTED, producer.troubles[Cause.REJECTED]) from error
+                if error.cause is Cause.REJECTED or not error.retriable or self._closed.is_set():
+                    raise
+
+    def _committed_generation(self, position: Position) -> int | None:
+        """Return the last generation that the owner of this position committed to the group."""
+        # With isolation level read_committed, its default, the coordinator answers only once transactions have ended.
+        settings = ReadingSettings(topics=(self.target.topic,), group=self._group)
+        consumer = self._client.create_consumer(self._connection, settings)
+        try:
+            found = consumer.committed(list(offsets_of(position)))
+        finally:
+            consumer.close()
+        # An empty owner marks a daemon that has stopped. It was ours: our later commits have replaced any other.
+        owners = {"", position["owner"]}
+        marks = [mark for _, mark in found.values() if mark is not None and mark.owner in owners]
+        return max((mark.checkpoint_generation for mark in marks), default=None)
+
+    def send(self, record: Outgoing) -> None:
+        self._begin()
+        super().send(record)
+
+    def _begin(self) -> None:
+        """Open a transaction unless one is open; raise `SinkError` if that is no longer possible."""
+        if self._open_since is None:
+            try:
+                self.connected().transact("begin_transaction")
+            except ClientError as error:
+                raise self.fail(error) from error
+            self._open_since = time.monotonic()
+
+    def commit(self, position: Position, generation: int) -> None:
+        """See `PredictionSink.commit`."""
+        own = kafka_part(position)
+        if own is None or own["group"] != self._group:
+            section = self.target.section
+            raise SinkError(
+                f"{section}.transactional: the checkpoint holds no position of group {self._group!r} to commit with "
+                f"the {section}; configure the Kafka source as it was, or set {section}.transactional = false"
+            )
+        self._begin()
+        producer = self.connected()
+        try:
+            self._answered(lambda: self._send_offsets(producer, own, own["owner"], generation), "sending offsets")
+            self._answered(lambda: producer.transact("commit_transaction"), "committing a transaction")
+        except ClientError as error:
+            raise self.fail(error) from error
+        self._open_since = None
+        self._last_commit = (own, generation)
+
+    def _answered(self, call: Callable[[], Result], what: str) -> Result:
+        """Return the result of a call that may block for ever; raise `ClientError` if it has none in time."""
+        try:
+            return in_background(call).result(self._give_up_seconds)
+        except TimeoutError:
+            raise ClientError(Cause.NO_ANSWER, f"{what} took more than {self._give_up_seconds:.0f} s") from None
+
+    def _send_offsets(self, producer: Producer, position: Position, owner: str, generation: int) -> None:
+        metadata = OffsetMetadata(owner, time.time(), generation).encode()  # noqa: TID251 - as other machines see it
+        producer.send_offsets(offsets_of(position), metadata)
+
+    def close(self) -> None:
+        """Abort an open transaction, so that consumers need not wait; else release the partitions."""
+        producer, last = self._producer, self._last_commit
+        end: Callable[[], object] | None = None
+        if producer is None or (self._failure is not None and self._failure.retriable):
+            pass  # it would not answer now either; the next one aborts its transaction
+        elif self._open_since is not None:
+            end = partial(producer.transact, "abort_transaction")
+        elif last is not None and self._failure is None:
+            end = partial(self._release, producer, *last)
+        if end is not None:
+            try:
+                in_background(end).result(REQUEST_SECONDS)
+            except (ClientError, TimeoutError) as error:
+                _LOGGER.info("readers and other daemons wait for the time-outs of what was not released (%r)", error)
+        super().close()
+
+    def _release(self, producer: Producer, position: Position, generation: int) -> None:
+        producer.transact("begin_transaction")
+        self._send_offsets(producer, position, "", generation)
+        producer.transact("commit_transaction")
+
+
+def kafka_part(position: Position | None) -> Position | None:
+    """Return the part of a position that belongs to a Kafka source."""
+    return next((part for part in parts_of(position) if part.get("kind") == "kafka"), None)

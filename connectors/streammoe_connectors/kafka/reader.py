@@ -1,80 +1,114 @@
-"""The loop that reads from Kafka for a `KafkaSource`, in a separate process (see `kafka.child`)."""
+"""The thread that reads from Kafka for a `KafkaSource`, and keeps what it has read until the daemon takes it."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import NamedTuple
 
-from streammoe.errors import RetriableSourceError
-from streammoe.ports import TopicPartition
+from streammoe.errors import RetriableSourceError, SourceError
+from streammoe.ports import Batch, Position, SourceStatus, TopicPartition
 from streammoe.text import some_of
 from streammoe_connectors.kafka.assignment import Assignment
-from streammoe_connectors.kafka.batches import packed
-from streammoe_connectors.kafka.clients import load_client
-from streammoe_connectors.kafka.consumer import AssignedConsumer, ClusterUnavailableError, OffsetsLostError
-from streammoe_connectors.kafka.frames import Close, Commit, Finished, Inlet, Log, Moved, Outlet, Start, Status
+from streammoe_connectors.kafka.contract import (
+    AssignedConsumer,
+    Cause,
+    Client,
+    ClientError,
+    OffsetsLostError,
+    Records,
+    explained,
+)
 from streammoe_connectors.kafka.link import Link
 from streammoe_connectors.kafka.order import Order
 from streammoe_connectors.kafka.ownership import Ownership
-from streammoe_connectors.kafka.records import Records
-from streammoe_connectors.kafka.source_settings import ReadingSettings
-from streammoe_connectors.kafka.stalls import Stalls
-from streammoe_connectors.kafka.survey import Survey
+from streammoe_connectors.kafka.settings import KafkaSettings
+from streammoe_connectors.kafka.survey import Stalls, Survey
 from streammoe_connectors.kafka.values import Values
 
 _LOGGER = logging.getLogger("streammoe.source")
-POLL_SECONDS = 0.1
-"""Timeout of `poll`; commands from the daemon and the regular checks wait this long."""
+_POLL_SECONDS = 0.1
+"""Timeout of `poll`; the regular checks wait this long."""
+_FLOWING_POLL_SECONDS = 0.005
+"""The same while records arrive; kafka-python sleeps for 0.1 s if a response precedes its request slightly."""
 _TICK_SECONDS = 1.0
 """Interval of the status, of heartbeats and of checks for stalls."""
-_PAUSE_SECONDS, _REGISTRY_PAUSE_SECONDS = 0.2, 2.0
-"""Pauses after a request that the cluster, or a schema registry, has not answered."""
-_FLOWING_POLL_SECONDS = 0.005
-"""Timeout of `poll` while records arrive; kafka-python sleeps for 0.1 s if a response precedes its request slightly."""
-_FLOWING_SECONDS = 1.0
-"""Time after the last record during which more are expected at once."""
+_PAUSE_SECONDS = 0.5
+"""Pause after a request that the cluster or a schema registry has not answered, or a topic that is missing."""
 _SILENT_SECONDS = 3.0
-"""Time without any answer from which on the cluster counts as disconnected."""
-_REBUILD_SECONDS = 10.0
-"""Time without an answer after which the login is read again, and a new connection tried: clients do not, after one was
-rejected."""
-_MISSING_PAUSE_SECONDS = 0.5
-"""Pause before it is asked again for a topic that is missing."""
+"""Time without any answer from which on the cluster counts as disconnected. After three times as much the login is read
+again, and a new connection tried: clients do not, after one was rejected."""
 
 
-class Reader:
-    """The reader for a daemon.
+class Moved(NamedTuple):
+    """A position that no record has led to; the first one says that reading begins."""
+
+    position: Position
+    needs_checkpoint: bool
+    """Whether a checkpoint must hold it before the next record."""
+    remaining: int
+    """Number of offsets from there to the stops."""
+
+
+class Finished(NamedTuple):
+    """Everything was read."""
+
+
+class Reader(threading.Thread):
+    """The thread that reads for a daemon; it ends with the process.
 
     Args:
-        start: the first message from the daemon.
-        inlet: for its further ones, which never waits.
-        outlet: for records and messages to the daemon, which it reads when it learns.
-        status: for the status, which it reads at once.
+        settings: of the source.
+        client: to read with.
+        values: converts records.
+        position: that the daemon knows.
+        owner: of the position.
+        origin: of batches.
     """
 
-    def __init__(self, start: Start, inlet: Inlet, outlet: Outlet, status: Outlet) -> None:
-        self._settings = settings = ReadingSettings.model_validate(start.settings)
-        self._client = load_client(start.client)
-        self._options = start.options
-        self._position = start.position
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        client: Client,
+        values: Values,
+        position: Position | None,
+        owner: str,
+        origin: str,
+    ) -> None:
+        super().__init__(name="streammoe-kafka-reader", daemon=True)
+        self.found: SimpleQueue[Batch | Moved | Finished | BaseException] = SimpleQueue()
+        """What was read and not yet taken; an error is the last of all."""
+        self.checkpoints: deque[tuple[Position, int]] = deque(maxlen=1)
+        """The position and generation of the latest durable one, until it is noted."""
+        self.closing = False
+        """Whether to end."""
+        self.wake = threading.Event()
+        """Ends a wait, after something was taken or it is to end."""
+        self.status = SourceStatus(connected=False)
+        """The state, but for positions and lags; a new one comes about once a second, at `status_at` (monotonic)."""
+        self.status_at = time.monotonic()
+        self.ends: Mapping[TopicPartition, int] = {}
+        """High watermarks."""
+        self._settings, self._client, self._values, self._origin = settings, client, values, origin
+        self._position = position
         """The position that the daemon knows."""
-        self._inlet, self._outlet, self._status = inlet, outlet, status
-        self._values = Values(settings)
         self._counters: Counter[str] = Counter()
-        self._assignment = Assignment(settings, start.position, start.owner, self._counters)
-        self._ownership = Ownership(settings, start.owner, self._counters)
+        self._assignment = Assignment(settings, position, owner, self._counters)
+        self._ownership = Ownership(settings, owner, self._counters)
         self._survey = Survey(settings)
         self._order = Order(settings, self._counters)
         self._stalls = Stalls(settings)
-        self.link = Link(start.options["security_protocol"], self._counters)
-        self.logs: deque[Log] = deque(maxlen=200)
+        self._link = Link(self._counters)
         self._consumer: AssignedConsumer | None = None
         self._paused: set[TopicPartition] = set()
         """Partitions that are not fetched for now."""
         self._pending: Records | None = None
         """Records that could not be converted yet."""
-        self._closing = self._ready = self._finished = self._has_more = False
+        self._ready = self._finished = self._has_more = False
         self._failing = False
         """Whether nothing could be read since a request failed."""
         self._rebuilt_for_stall = False
@@ -83,81 +117,84 @@ class Reader:
         self._last_record_at = self._ticked_at = self._next_attempt_at = self._next_look_at = 0.0
 
     def run(self) -> None:
-        """Read until asked to close.
+        """Read until closed, or it is not possible any more."""
+        try:
+            self._read_until_closed()
+        except BaseException as error:  # noqa: BLE001 - raised where the daemon takes it
+            self.found.put(error)
+        self.status = SourceStatus(connected=False, counters=dict(self._counters))
 
-        Raises:
-            SourceError: reading is not possible.
-            BrokenPipeError: the daemon is gone, as with an EOFError.
-        """
-        while not self._closing:
-            self._handle_commands()
+    def _read_until_closed(self) -> None:
+        while not self.closing:
             try:
-                self._tick()
-                if self._outlet.pending:
-                    self._held_up_at = time.monotonic()
-                    self._outlet.flush(POLL_SECONDS)
-                elif time.monotonic() < self._next_attempt_at:
-                    time.sleep(0.02)
-                elif self._consumer is None:
-                    self._consumer = self._client.create_consumer(self._options, self._settings)
-                    self._survey.renew()
-                    self._assign(self._consumer)
-                else:
-                    self._read(self._consumer)
-                    self._failing = False
-            except ClusterUnavailableError as error:
+                self._step()
+            except ClientError as error:
+                if error.cause is Cause.NOT_AUTHORIZED:
+                    raise SourceError(
+                        f"Kafka: this user may not read {error}; allow it to describe and read topics and to read the "
+                        "group, or log in as another one"
+                    ) from None
                 now, self._failing = time.monotonic(), True
-                self._next_attempt_at = now + (_PAUSE_SECONDS if self._pending is None else _REGISTRY_PAUSE_SECONDS)
-                self.link.lose(str(error), now)
+                self._next_attempt_at = now + _PAUSE_SECONDS
+                self._link.lose(error, now)
+        self._note_checkpoint()
         if self._consumer is not None:
-            if self.link.connected:
+            if self._link.connected:
                 self._ownership.release(self._consumer)
             self._consumer.close()
 
-    # --- the daemon -------------------------------------------------------------------------------------------------
+    def _step(self) -> None:
+        self.wake.clear()
+        self._note_checkpoint()
+        self._tick()
+        if self.found.qsize() > 1:
+            self._held_up_at = time.monotonic()
+            self.wake.wait(_POLL_SECONDS)
+        elif (pause := self._next_attempt_at - time.monotonic()) > 0:
+            self.wake.wait(min(pause, _POLL_SECONDS))
+        elif self._consumer is None:
+            try:
+                self._consumer = self._client.create_consumer(self._settings, self._settings)
+            except ClientError as error:
+                advice = "check bootstrap_servers, security_protocol and the login"
+                raise ClientError(error.cause, f"{error}; {advice}") from None
+            self._survey.renew()
+            self._assign(self._consumer)
+        else:
+            self._read(self._consumer)
+            self._failing = False
 
-    def _handle_commands(self) -> None:
-        # Behind the last command the pipe has ended.
-        while not self._closing and (command := self._inlet.next()) is not None:
-            if isinstance(command, Commit):
-                self._ownership.note(command.position, command.checkpoint_generation)
-            self._closing = isinstance(command, Close)
+    def _note_checkpoint(self) -> None:
+        while self.checkpoints:
+            self._ownership.note(*self.checkpoints.popleft())
 
     def _tick(self) -> None:
         """Do what is due independent of what is being read."""
-        self.send_logs()
         now = time.monotonic()
         if self._consumer is not None:
             self._take_answers(self._consumer, now)
             self._watch(self._consumer, now)
-        if now - self._ticked_at < _TICK_SECONDS and self.link.changed_at <= self._ticked_at:
+        if now - self._ticked_at < _TICK_SECONDS and self._link.changed_at <= self._ticked_at:
             return
         self._ticked_at = now
-        if self._consumer is not None and self.link.connected:
+        if self._consumer is not None and self._link.connected:
             self._ownership.heartbeat(self._consumer)
             self._find_stalls(self._consumer, now)
-        self._report()
+        self._report(now)
 
-    def _report(self) -> None:
-        """Send the status, which is also a heartbeat, unless the last one has not been read yet."""
-        self._status.flush()
-        if not self._status.pending:
-            buffers = self._assignment.buffers
-            self._status.send(
-                Status(
-                    connected=self.link.connected,
-                    refused=self.link.refused,
-                    ends={partition: buffer.end for partition, buffer in buffers.items()},
-                    held_back={partition: buffer.n_held_back for partition, buffer in buffers.items()},
-                    stalled=self._stalls.partitions,
-                    counters=self._counters,
-                )
-            )
-
-    def send_logs(self) -> None:
-        """Send the log messages since the last call."""
-        while self.logs:
-            self._outlet.send(self.logs.popleft())
+    def _report(self, now: float) -> None:
+        buffers = self._assignment.buffers
+        self.ends = {partition: buffer.end for partition, buffer in buffers.items()}
+        self.status, self.status_at = (
+            SourceStatus(
+                connected=self._link.connected,
+                refused=self._link.refused,
+                held_back={partition: buffer.n_held_back for partition, buffer in buffers.items()},
+                stalled=self._stalls.partitions,
+                counters=dict(self._counters),
+            ),
+            now,
+        )
 
     # --- the cluster ------------------------------------------------------------------------------------------------
 
@@ -187,11 +224,14 @@ class Reader:
 
     def _watch(self, consumer: AssignedConsumer, now: float) -> None:
         """Note whether the cluster answers; only an answer shows that: a poll without records succeeds without one."""
-        survey, link = self._survey, self.link
+        survey, link = self._survey, self._link
         silent = 0.0 if survey.waiting_since is None else now - survey.waiting_since
+        if not silent:
+            consumer.troubles.clear()
         if silent > _SILENT_SECONDS:
-            link.lose(f"no answer for {silent:.0f} s" + (f": {survey.trouble}" if survey.trouble else ""), now)
-            if silent > _REBUILD_SECONDS:
+            why = f"no answer for {silent:.0f} s" + (f": {survey.trouble}" if survey.trouble else "")
+            link.lose(explained(ClientError(Cause.NO_ANSWER, why), consumer.troubles), now)
+            if silent > 3 * _SILENT_SECONDS:
                 self._disconnect(consumer)
         elif not link.connected and not self._failing and survey.answered_since > link.failed_at:
             link.make(now)
@@ -203,7 +243,7 @@ class Reader:
         """Take account of what the cluster has said of topics and partitions."""
         survey, assignment = self._survey, self._assignment
         if survey.look(consumer, assignment.buffers, now) and not assignment.see(survey.topics):
-            survey.describe_again(now + _MISSING_PAUSE_SECONDS)
+            survey.describe_again(now + _PAUSE_SECONDS)
         survey.lose(assignment.lost)
         survey.want(assignment.wanted)
         for partition in survey.limits.keys() - assignment.wanted:
@@ -235,12 +275,12 @@ class Reader:
             _LOGGER.info("connected; reading %s", some_of(begun, str))
         elif not buffers:
             _LOGGER.warning("source.shard = %r has no partition of these topics", self._settings.shard)
-        self.link.make(now)
-        self._report()
+        self._link.make(now)
+        self._report(now)
         position = assignment.position()
         # It may differ by more than offsets: without a checkpoint another start might decide otherwise.
         remaining = sum(buffer.stop_offset - buffer.next_offset for buffer in buffers.values() if buffer.stop_offset)
-        self._outlet.send(Moved(position, position != self._position, remaining))
+        self.found.put(Moved(position, position != self._position, remaining))
         self._position, self._ready = position, True
 
     def _find_stalls(self, consumer: AssignedConsumer, now: float) -> None:
@@ -248,7 +288,7 @@ class Reader:
             self._held_up_at = now
         fetched = [buffer for tp, buffer in self._assignment.buffers.items() if tp not in self._paused]
         unanswered = self._assignment.wanted - self._survey.limits.keys()
-        has_unread = self._stalls.check(fetched, unanswered, max(self._held_up_at, self.link.changed_at), now)
+        has_unread = self._stalls.check(fetched, unanswered, max(self._held_up_at, self._link.changed_at), now)
         if has_unread and not self._rebuilt_for_stall:
             self._counters["consumer_rebuilt"] += 1
             self._disconnect(consumer)
@@ -298,8 +338,8 @@ class Reader:
         """Return the timeout of the next `poll` in seconds."""
         if self._has_more:
             return 0.0
-        is_flowing = time.monotonic() - self._last_record_at < _FLOWING_SECONDS
-        timeout = _FLOWING_POLL_SECONDS if is_flowing else POLL_SECONDS
+        is_flowing = time.monotonic() - self._last_record_at < _TICK_SECONDS
+        timeout = _FLOWING_POLL_SECONDS if is_flowing else _POLL_SECONDS
         if any(len(buffer.records) for buffer in self._assignment.buffers.values()):
             timeout = min(timeout, max(0.002, self._settings.idle_ms / 4000))
         return timeout
@@ -307,16 +347,16 @@ class Reader:
     def _send(self, taken: Records) -> None:
         end = self._assignment.position()
         try:
-            message = packed(self._values, taken, end)
+            batch = self._values.batch(taken, end, self._origin)
         except RetriableSourceError as error:
             self._pending = taken
-            raise ClusterUnavailableError(str(error)) from None
+            raise ClientError(Cause.NO_ANSWER, str(error)) from None
         self._pending, self._position = None, end
-        self._outlet.send(message)
+        self.found.put(batch)
 
     def _finish_if_complete(self) -> None:
         """Report once that everything was sent, if there is an end."""
         if self._settings.until == "end" and self._ready and not self._finished and self._assignment.finished:
             self._finished = True
-            self._report()
-            self._outlet.send(Finished())
+            self._report(time.monotonic())
+            self.found.put(Finished())

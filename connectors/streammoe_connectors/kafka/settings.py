@@ -1,16 +1,17 @@
-"""Settings of the connection to a Kafka cluster."""
+"""Settings of the connection to a Kafka cluster, for reading from it, and for writing to it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from streammoe.secrets import Secret, check_readable, is_secret, revealed
+from streammoe.secrets import HIDDEN, Secret, check_readable, is_secret
 from streammoe_connectors.addresses import check_http_address, is_protected
 from streammoe_connectors.conditions import Text, only_if
+from streammoe_connectors.formats.events import RecordPath
 
 LIBRDKAFKA_NAMES = {
     "bootstrap_servers": "bootstrap.servers",
@@ -59,6 +60,8 @@ _FORBIDDEN = (
 )
 """Further options of either client that may not be set, by their names with underscores."""
 
+_secrets: set[str] = set()
+"""All that clients were given."""
 _PASSWORDS = only_if("sasl_mechanism", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", required=True)
 _TOKENS = only_if("sasl_mechanism", "OAUTHBEARER", required=True)
 _ENCRYPTED = only_if("security_protocol", "SSL", "SASL_SSL")
@@ -147,24 +150,6 @@ class Connection(BaseModel):
         return options
 
 
-def client_options(connection: Connection) -> dict[str, Any]:
-    """Return a connection's settings as JSON has them, for clients, which read the files in them when they are made.
-
-    They may hold passwords, and must not be logged.
-
-    Raises:
-        ConfigError: the file or variable of a password, or the file of a certificate or key, cannot be read.
-    """
-    connection_options(connection)
-    return {name: value for name, value in revealed(connection, Connection.model_fields).items() if value is not None}
-
-
-def secrets_of(options: Mapping[str, Any]) -> list[str]:
-    """Return what must not be logged of `client_options`."""
-    held = {**options["options"], **connection_options(Connection.model_validate(options))}
-    return [value for name, value in held.items() if is_secret(name) and isinstance(value, str)]
-
-
 def connection_options(connection: Connection) -> dict[str, Any]:
     """Return what is set of a connection, but for `options`, with passwords and what files hold at present.
 
@@ -172,10 +157,234 @@ def connection_options(connection: Connection) -> dict[str, Any]:
         ConfigError: a file or variable cannot be read.
     """
     found: dict[str, Any] = {}
+    _secrets.update(str(value) for name, value in connection.options.items() if is_secret(name))
     for name in LIBRDKAFKA_NAMES:
         given = getattr(connection, name)
         found[name] = given.read(name) if isinstance(given, Secret) else given
+        if isinstance(given, Secret):
+            _secrets.add(found[name])
         if name.endswith("file") and found[name] is not None:
             # kafka-python would retry for ever, and name neither the setting nor the file.
             check_readable(name, found[name])
     return {name: value for name, value in found.items() if value is not None}
+
+
+def hidden(text: str) -> str:
+    """Hide the secrets that clients were given: what they ask may repeat them in its errors, as token endpoints do."""
+    for secret in _secrets:
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+class Delivery(BaseModel):
+    """Settings for sending records, which docs/kafka.md explains."""
+
+    compression: Literal["none", "gzip", "lz4", "zstd", "snappy"] = "none"
+    linger_ms: int = Field(default=20, ge=0, le=10_000)
+    batch_bytes: int = Field(default=1 << 17, ge=0, le=1 << 24)
+    delivery_timeout_seconds: float = Field(default=120.0, ge=10.0, le=3600.0)
+
+
+class TopicSettings(Delivery, Connection):
+    """Settings of a sink that writes to a topic; without servers the whole connection is that of a Kafka source."""
+
+    kind: Literal["kafka"]
+    topic: str = Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")
+    bootstrap_servers: Servers | None = None  # type: ignore[assignment]
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+STARTS = ("earliest", "latest", "committed")
+
+
+def _check_topics(value: object) -> object:
+    topics = [value] if isinstance(value, str) else value
+    if not isinstance(topics, (list, tuple)) or not topics:
+        raise ValueError("must be the name of a topic, or a list of names")
+    for number, topic in enumerate(topics, 1):
+        if not isinstance(topic, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in {".", ".."}:
+            raise ValueError(
+                "must be names of topics (up to 249 letters, digits, '.', '_', '-'; for patterns use topics_pattern), "
+                f"but entry {number} is {topic!r}"
+            )
+    if repeated := sorted({topic for topic in topics if topics.count(topic) > 1}):
+        raise ValueError(f"must name each topic once, but repeats {', '.join(repeated)}")
+    return tuple(topics)
+
+
+def _check_pattern(value: object) -> object:
+    if not isinstance(value, str) or not 0 < len(value) <= 500:
+        raise ValueError("must be a regular expression of at most 500 characters")
+    try:
+        re.compile(value)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"must be a regular expression, as Python reads them, and is not: {error}") from None
+    return value
+
+
+def _check_shard(value: object) -> object:
+    parts = re.fullmatch(r"(\d{1,6})/(\d{1,6})", value) if isinstance(value, str) else None
+    if parts is None or int(parts[1]) >= int(parts[2]):
+        raise ValueError('must be like "0/4", the first of four shards')
+    return f"{int(parts[1])}/{int(parts[2])}"
+
+
+def _check_start(value: object) -> object:
+    if isinstance(value, datetime):
+        value = value.isoformat()
+    if not isinstance(value, str) or (value not in STARTS and _timestamp_ms(value) is None):
+        raise ValueError(f"must be one of {', '.join(STARTS)}, or a time like 2026-01-31T12:00:00Z")
+    return value
+
+
+def _timestamp_ms(text: str) -> int | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    timestamp_ms = round((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    return timestamp_ms if timestamp_ms >= 0 else None
+
+
+def _names(value: object) -> object:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError("must be a list of names")
+    if repeated := sorted({name for name in value if value.count(name) > 1}):
+        raise ValueError(f"must have each name once, but repeats {', '.join(repeated)}")
+    return tuple(value)
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+
+
+class RegistrySettings(BaseModel):
+    """A schema registry, and the login to it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+
+    url: Annotated[str, AfterValidator(check_http_address)]
+    username: Text | None = None
+    password: Annotated[Secret | None, only_if("username", required=True)] = None
+    token: Secret | None = None
+    cafile: Text | None = None
+    certfile: Text | None = None
+    keyfile: Annotated[Text | None, only_if("certfile")] = None
+    key_password: Annotated[Secret | None, only_if("certfile")] = None
+
+    @field_validator("username")
+    @classmethod
+    def _check_username(cls, name: str | None) -> str | None:
+        if name is not None and ":" in name:
+            raise ValueError("must not hold a colon, which separates it from the password in HTTP")
+        return name
+
+    @field_validator("token")
+    @classmethod
+    def _check_token(cls, token: Secret | None, info: ValidationInfo) -> Secret | None:
+        if token is not None and info.data.get("username") is not None:
+            raise ValueError("must not be set together with username; a registry takes one login")
+        return token
+
+    @field_validator("cafile", "certfile")
+    @classmethod
+    def _check_files(cls, path: str | None, info: ValidationInfo) -> str | None:
+        if path is not None and info.data.get("url", "").startswith("http:"):
+            raise ValueError("must not be set unless the url begins with https://")
+        return path
+
+
+class ValueSettings(BaseModel):
+    """The format of values, and the parts of a record that become fields of its event.
+
+    If a JSON, Avro or Protobuf value itself has one of the last three names, the field of the value counts. In csv they
+    become columns, in this order, before `columns`. A record without key, timestamp or header lacks that field.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+
+    format: Literal["jsonl", "csv", "avro", "protobuf"] = "jsonl"
+    schema_registry: Annotated[RegistrySettings | None, only_if("format", "avro", "protobuf")] = None
+    columns: Annotated[Names | None, only_if("format", "csv", required=True)] = None
+    schema_file: Annotated[Text | None, only_if("format", "avro", "protobuf")] = None
+    message: Annotated[Text | None, only_if("format", "protobuf")] = None
+    record: Annotated[RecordPath | None, only_if("format", "jsonl", "avro", "protobuf")] = None
+    framing: Annotated[Literal["none", "confluent"], only_if("format", "jsonl", "protobuf")] = "none"
+    key_field: Text | None = None
+    timestamp_field: Text | None = None
+    header_fields: Names = ()
+
+    @field_validator("schema_file")
+    @classmethod
+    def _check_schema(cls, path: str | None, info: ValidationInfo) -> str | None:
+        kind = info.data.get("format")
+        is_either = kind in {"avro", "protobuf"} and "schema_registry" in info.data
+        if is_either and (path is None) == (info.data["schema_registry"] is None):
+            raise ValueError(f'must be set if source.format is "{kind}", unless source.schema_registry is; not both')
+        return path
+
+    @field_validator("message")
+    @classmethod
+    def _check_message(cls, message: str | None, info: ValidationInfo) -> str | None:
+        if message is None and info.data.get("format") == "protobuf" and info.data.get("schema_file") is not None:
+            raise ValueError("must be the full name of the message, such as shop.Order, if source.schema_file is set")
+        return message
+
+    @field_validator("key_field", "timestamp_field", "header_fields")
+    @classmethod
+    def _check_unique_names(cls, names: Any, info: ValidationInfo) -> Any:
+        used = {*(info.data.get("columns") or ()), info.data.get("key_field"), info.data.get("timestamp_field")}
+        given = [names] if isinstance(names, str) else names or ()
+        if repeated := [name for name in given if name in used]:
+            raise ValueError(f"must not repeat the names of other fields, but has {', '.join(repeated)}")
+        return names
+
+
+class ReadingSettings(ValueSettings):
+    """Settings for reading from a cluster, which docs/kafka.md#settings explains."""
+
+    topics: Annotated[tuple[str, ...], BeforeValidator(_check_topics)] | None = None
+    topics_pattern: Annotated[str, BeforeValidator(_check_pattern)] | None = None
+    group: str = Field(min_length=1, max_length=249)
+    start: Annotated[str, BeforeValidator(_check_start)] = "earliest"
+    on_lost: Literal["fail", "earliest", "latest"] = "fail"
+    until: Literal["never", "end"] = "never"
+    shard: Annotated[str, BeforeValidator(_check_shard)] = "0/1"
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    idle_ms: int = Field(default=100, ge=0, le=600_000)
+    order_wait_ms: int = Field(default=10_000, ge=0, le=3_600_000)
+    max_poll_records: int = Field(default=4_000, ge=1, le=1_000_000)
+    partition_fetch_bytes: int = Field(default=1 << 20, ge=1_024, le=1 << 30)
+    buffer_bytes: int = Field(default=64 << 20, ge=1 << 20)
+    discover_seconds: float = Field(default=30.0, gt=0)
+    stall_seconds: float = Field(default=60.0, gt=0)
+    owner_seconds: float = Field(default=30.0, ge=1)
+
+    @field_validator("topics_pattern")
+    @classmethod
+    def _check_either(cls, pattern: str | None, info: ValidationInfo) -> str | None:
+        if "topics" in info.data and (pattern is None) == (info.data["topics"] is None):
+            raise ValueError("must be set if source.topics is not, and must not be set if that is")
+        return pattern
+
+    def reads(self, topic: str) -> bool:
+        """Whether this topic is named, or matches the pattern; those of Kafka's own, which begin with __, never do."""
+        if self.topics_pattern is None:
+            return topic in (self.topics or ())
+        return not topic.startswith("__") and re.fullmatch(self.topics_pattern, topic) is not None
+
+    @property
+    def start_timestamp_ms(self) -> int | None:
+        """The time to start at, in milliseconds since 1970, if `start` is a time."""
+        return None if self.start in STARTS else _timestamp_ms(self.start)
+
+    def is_in_shard(self, partition: int) -> bool:
+        """Whether this partition belongs to the shard."""
+        index, count = map(int, self.shard.split("/"))
+        return partition % count == index
+
+
+class KafkaSettings(Connection, ReadingSettings):
+    """The ``[source]`` section for Kafka."""
+
+    kind: Literal["kafka"]

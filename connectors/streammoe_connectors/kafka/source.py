@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Callable
+from queue import Empty
 
-from streammoe.errors import ConfigError, SourceError
+from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position, Source, SourceStatus, TopicPartition
-from streammoe.secrets import revealed
-from streammoe_connectors.kafka.batches import unpacked
-from streammoe_connectors.kafka.clients import require_client
-from streammoe_connectors.kafka.frames import Commit, Failed, Fetched, Finished, Moved, Start, Status
-from streammoe_connectors.kafka.offsets import offsets_of
-from streammoe_connectors.kafka.position import check_position
-from streammoe_connectors.kafka.process import ReaderProcess
-from streammoe_connectors.kafka.settings import client_options
-from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSettings
+from streammoe_connectors.kafka.contract import load_client
+from streammoe_connectors.kafka.position import check_position, offsets_of
+from streammoe_connectors.kafka.reader import Moved, Reader
+from streammoe_connectors.kafka.settings import KafkaSettings, connection_options
 from streammoe_connectors.kafka.values import Values
-
-_LOGGER = logging.getLogger("streammoe.source")
-_HANG_SECONDS = 10.0  # time without a frame after which the process that reads counts as hanging
 
 
 class KafkaSource(Source):
-    """A source of records from topics of a Kafka cluster, read in a separate process (see `kafka.child`).
+    """A source of records from topics of a Kafka cluster, read in a thread of its own.
 
     Checkpoints hold the authoritative positions; offsets are committed to the consumer group after them, for lag
     monitoring only. Partitions are assigned by the settings, never by the group.
@@ -37,17 +29,14 @@ class KafkaSource(Source):
     Settings = KafkaSettings
 
     def __init__(self, settings: KafkaSettings) -> None:
-        require_client(settings, 'source.kind = "kafka"')
         self._settings = settings
-        self._options = client_options(settings)
+        self._client = load_client(settings, "source")
+        connection_options(settings)  # which says if a file is missing
         self._values = Values(settings)
-        topics = "s " + str(settings.topics_pattern) if settings.topics is None else " " + ", ".join(settings.topics)
-        self._origin = f"kafka topic{topics}"
-        self._process: ReaderProcess | None = None
+        self._reader: Reader | None = None
         self._ready = False
         self._finished = False
         self._position_to_checkpoint: Position | None = None
-        self._is_hanging = False
         self._batch: Batch | None = None
         self._n_consumed = 0
         self._total = 0
@@ -56,16 +45,11 @@ class KafkaSource(Source):
     def seek(self, position: Position | None) -> None:
         if position is not None:
             check_position(position)
-        self._process = ReaderProcess(
-            Start(
-                revealed(self._settings, ReadingSettings.model_fields),
-                self._settings.client,
-                self._options,
-                position,
-                uuid.uuid4().hex if position is None else position["owner"],
-                _LOGGER.getEffectiveLevel(),
-            )
-        )
+        owner = uuid.uuid4().hex if position is None else position["owner"]
+        settings = self._settings
+        topics = "s " + str(settings.topics_pattern) if settings.topics is None else " " + ", ".join(settings.topics)
+        self._reader = Reader(settings, self._client, self._values, position, owner, f"kafka topic{topics}")
+        self._reader.start()
 
     def prepare(self, timeout: float) -> bool:
         self._receive_until(lambda: self._ready, timeout)
@@ -89,9 +73,8 @@ class KafkaSource(Source):
         return self._finished and self._batch is None
 
     def commit(self, position: Position, generation: int) -> None:
-        if self._process is not None:
-            # If the pipe is full now, the next commit will do.
-            self._process.send(Commit(position, generation))
+        if self._reader is not None:
+            self._reader.checkpoints.append((position, generation))
 
     def progress(self) -> tuple[int, int] | None:
         """Return the number of offsets consumed so far, and in total."""
@@ -100,58 +83,43 @@ class KafkaSource(Source):
         return self._n_consumed, self._total
 
     def status(self) -> SourceStatus:
-        process, positions = self._process, self._positions
-        shown = Status() if process is None else process.status
-        return SourceStatus(
+        if (reader := self._reader) is None:
+            return SourceStatus(ready=False, connected=False)
+        shown, ends, positions = reader.status, reader.ends, self._positions
+        return shown._replace(
             ready=self._ready,
-            connected=shown.connected and process is not None and process.silent_seconds < _HANG_SECONDS,
-            refused=shown.refused,
+            # A client that does not return, while it looks for an address for example, is not connected.
+            connected=shown.connected and time.monotonic() - reader.status_at < 10.0,
             positions=positions,
-            lags={tp: max(0, shown.ends[tp] - offset) for tp, offset in positions.items() if tp in shown.ends},
-            held_back=shown.held_back,
-            stalled=shown.stalled,
-            counters=shown.counters,
+            lags={tp: max(0, ends[tp] - offset) for tp, offset in positions.items() if tp in ends},
         )
 
     def close(self) -> None:
-        if self._process is not None:
-            self._process.close()
-
-    # --- messages ---------------------------------------------------------------------------------------------------
+        if self._reader is not None:
+            self._reader.closing = True
+            self._reader.wake.set()
+            self._reader.join(8.0)  # longer than the last commit may take
 
     def _receive_until(self, is_met: Callable[[], bool], timeout: float) -> None:
-        """Handle messages until a condition is met, or none has come for the rest of `timeout` seconds."""
-        if self._process is None:
+        """Take what the reader has found until a condition is met, or it has found nothing for `timeout` seconds."""
+        if self._reader is None:
             raise SourceError("Kafka has no position; call seek first")
         deadline = time.monotonic() + timeout
         while not is_met():
-            message = self._process.receive(max(0.0, deadline - time.monotonic()))
-            self._detect_hang(self._process)
-            match message:
-                case Fetched():
-                    self._batch = unpacked(message, self._values, self._origin)
-                case Moved():
-                    self._ready = True
-                    self._position_to_checkpoint = message.position if message.needs_checkpoint else None
-                    self._positions = offsets_of(message.position)
-                    self._total = self._n_consumed + message.remaining
-                case Finished():
-                    self._finished, self._n_consumed = True, self._total
-                case Failed():
-                    raise (ConfigError if message.is_config else SourceError)(message.message)
-                case _:
-                    if time.monotonic() >= deadline:
-                        return
-
-    def _detect_hang(self, process: ReaderProcess) -> None:
-        """Report a hanging process, once; a healthy one sends its status every second."""
-        was_hanging, self._is_hanging = self._is_hanging, process.silent_seconds >= _HANG_SECONDS
-        if was_hanging and not self._is_hanging:
-            _LOGGER.info("the process that reads from Kafka responds again")
-        elif self._is_hanging and not was_hanging:
-            _LOGGER.warning(
-                "the process that reads from Kafka (%d) has not responded for %.0f s; waiting until it does. If it "
-                "does not, check whether it was stopped, or end it and start again",
-                process.pid,
-                process.silent_seconds,
-            )
+            try:
+                found = self._reader.found.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                return
+            self._reader.wake.set()
+            if isinstance(found, BaseException):
+                self._reader.found.put(found)
+                raise found
+            if isinstance(found, Batch):
+                self._batch = found
+            elif isinstance(found, Moved):
+                self._ready = True
+                self._position_to_checkpoint = found.position if found.needs_checkpoint else None
+                self._positions = offsets_of(found.position)
+                self._total = self._n_consumed + found.remaining
+            else:
+                self._finished, self._n_consumed = True, self._total

@@ -1,26 +1,33 @@
-"""What the cluster says of topics and of where their partitions begin and end, asked in threads.
+"""What the cluster says of topics and of where their partitions begin and end, asked in threads; and where it stalls.
 
 Each node is asked by itself, so that one that does not answer holds up neither the others nor what is being read.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 from streammoe.ports import TopicPartition
-from streammoe_connectors.kafka.background import in_background
-from streammoe_connectors.kafka.consumer import END, FIRST, AssignedConsumer, ClusterUnavailableError, TopicDescription
-from streammoe_connectors.kafka.partitions import Limits, PartitionBuffer
-from streammoe_connectors.kafka.source_settings import ReadingSettings
+from streammoe_connectors.kafka.contract import (
+    END,
+    FIRST,
+    AssignedConsumer,
+    Cause,
+    ClientError,
+    TopicDescription,
+    in_background,
+)
+from streammoe_connectors.kafka.order import Limits, PartitionBuffer
+from streammoe_connectors.kafka.settings import ReadingSettings
 
+_LOGGER = logging.getLogger("streammoe.source")
 _ENDS_SECONDS = 1.0
-"""Time between two questions for the ends of the partitions that are read."""
-_RETRY_SECONDS = 0.2
-"""Time between an answer that something is not there, or none at all, and the next question."""
+"""Time between two questions for the ends of the partitions that are read; after none a fifth of it."""
 
 
 class Survey:
@@ -75,7 +82,7 @@ class Survey:
             now: monotonic seconds.
 
         Raises:
-            SourceError: the user may not read a topic.
+            ClientError: the user may not read a topic.
         """
         answered = [node for node, (_, answer) in self._pending.items() if answer.done()]
         taken = [node for node in answered if self._take(node, *self._pending.pop(node), now)]
@@ -103,10 +110,12 @@ class Survey:
         """Take an answer; return whether it is one."""
         try:
             answer = pending.result()
-        except ClusterUnavailableError as error:
+        except ClientError as error:
+            if error.cause is Cause.NOT_AUTHORIZED:
+                raise
             self.trouble = str(error)
-            self.describe_again(now + _RETRY_SECONDS)  # it may have another leader by now
-            self._not_before[node] = now + _RETRY_SECONDS
+            self.describe_again(now + _ENDS_SECONDS / 5)  # it may have another leader by now
+            self._not_before[node] = now + _ENDS_SECONDS / 5
             return False
         self.waiting_since, self.answered_since = None, asked_at
         if node is not None:
@@ -132,3 +141,68 @@ class Survey:
             at = end if at < 0 else min(at, end)
             limits[partition] = Limits(first[partition], end, ends[partition], at, now)
         return limits
+
+
+class Stalls:
+    """What is known of partitions that are held up."""
+
+    def __init__(self, settings: ReadingSettings) -> None:
+        self._settings = settings
+        self.partitions: tuple[TopicPartition, ...] = ()
+        """Those that have been held up for ``stall_seconds``, in order."""
+        self._waiting_since: dict[TopicPartition, float] = {}
+        self._transactions: dict[TopicPartition, int] = {}
+        """Partitions that an open transaction has held up for so long that it was reported, and at which offset."""
+
+    def check(
+        self,
+        buffers: Sequence[PartitionBuffer],
+        waiting: Collection[TopicPartition],
+        held_up_at: float,
+        now: float,
+    ) -> bool:
+        """Find those that are held up, and report the ones that are new; return whether there are records to read.
+
+        Args:
+            buffers: of the partitions that are fetched.
+            waiting: other partitions of which the cluster has not said yet where they begin and end.
+            held_up_at: when something else last prevented all progress, in monotonic seconds.
+            now: monotonic seconds.
+        """
+        longest = self._settings.stall_seconds
+
+        def is_long(since: float) -> bool:
+            return now - max(since, held_up_at) >= longest
+
+        self._waiting_since = {tp: self._waiting_since.get(tp, now) for tp in waiting}
+        silent = {tp for tp, since in self._waiting_since.items() if is_long(since)}
+        silent |= {buffer.partition for buffer in buffers if is_long(buffer.known_at)}
+        behind = [b for b in buffers if b.partition not in silent and b.is_behind and is_long(b.progress_at)]
+        unread = {b.partition for b in behind if b.stable_end > b.fetch_position}
+        before, self._transactions = self._transactions, {}
+        for buffer in behind:
+            if buffer.partition not in unread:
+                self._transactions[buffer.partition] = buffer.fetch_position
+                if before.get(buffer.partition) != buffer.fetch_position:
+                    _report_open_transaction(buffer, now)
+        for found, message in (
+            (silent, "no answer for %.0f s from the leader of %s, if it has one; it is tried on"),
+            (unread, "no records for %.0f s from %s, although there are more to read"),
+        ):
+            if new := sorted(found.difference(self.partitions)):
+                names = ", ".join(f"topic {topic}, partition {number}" for topic, number in new)
+                _LOGGER.warning(message, longest, names)
+        self.partitions = tuple(sorted(silent | unread))
+        return bool(unread)
+
+
+def _report_open_transaction(buffer: PartitionBuffer, now: float) -> None:
+    (topic, number), offset = buffer.partition, buffer.fetch_position
+    _LOGGER.warning(
+        "topic %s, partition %d: a transaction has been open at offset %d for %.0f s, and %d records from there on "
+        "wait until it ends. Find its producer by kafka-transactions.sh --bootstrap-server HOST:PORT "
+        "describe-producers --topic %s --partition %d. If that is gone for good, end the transaction: the same with "
+        "abort --topic %s --partition %d --start-offset %d",
+        *(topic, number, offset, now - buffer.progress_at, buffer.end - offset),
+        *(topic, number, topic, number, offset),
+    )

@@ -9,11 +9,9 @@ from pydantic import BaseModel
 
 from streammoe.errors import ConfigError
 from streammoe.ports import Sink
-from streammoe_connectors.kafka.clients import load_client, require_client
-from streammoe_connectors.kafka.delivery import Target, TopicSettings
-from streammoe_connectors.kafka.producer import TopicProducer
-from streammoe_connectors.kafka.settings import Connection
-from streammoe_connectors.kafka.source_settings import ReadingSettings
+from streammoe_connectors.kafka.contract import Transactional, load_client
+from streammoe_connectors.kafka.producer import Target, TopicProducer, TransactionalProducer
+from streammoe_connectors.kafka.settings import Connection, ReadingSettings, TopicSettings
 
 
 class TopicSink(Sink):
@@ -46,20 +44,20 @@ class TopicSink(Sink):
                     "learn from its own output; choose another topic"
                 )
 
-    def __init__(self, settings: TopicSettings, sources: Sequence[BaseModel]) -> None:
+    def __init__(
+        self, settings: TopicSettings, sources: Sequence[BaseModel], transactional: Transactional | None = None
+    ) -> None:
+        connection = connection_for(settings, self.section, sources)
         target = Target(self.section, settings.topic, self.if_too_large)
-        self._producer = self._opened(target, connection_for(settings, self.section, sources), settings, sources)
-
-    def _opened(
-        self,
-        target: Target,
-        connection: Connection,
-        settings: Any,
-        sources: Sequence[BaseModel],
-    ) -> TopicProducer:
-        producer = TopicProducer(target, connection, settings)
-        producer.try_connect()
-        return producer
+        client = load_client(connection, self.section)
+        self._transactions: TransactionalProducer | None = None
+        if transactional is None:
+            self._producer = TopicProducer(target, client, connection, settings)
+            self._producer.try_connect()
+        else:
+            self._producer = self._transactions = TransactionalProducer(
+                target, client, connection, settings, transactional
+            )
 
     @property
     def rejection(self) -> str:
@@ -79,8 +77,7 @@ def connection_for(settings: Connection, section: str, sources: Sequence[BaseMod
         ConfigError: there is none, or the section's is incomplete.
     """
     if settings.bootstrap_servers is not None:
-        require_client(settings, f'{section}.kind = "kafka"')
-        load_client(settings.client).check_producer_options(settings, section)
+        load_client(settings, section)
         return settings
     extra = sorted(settings.model_fields_set & Connection.model_fields.keys() - {"bootstrap_servers"})
     if extra:
@@ -94,5 +91,5 @@ def connection_for(settings: Connection, section: str, sources: Sequence[BaseMod
             f"{section}.bootstrap_servers: required, but not set; without a source of kind kafka there is no "
             "connection to share"
         )
-    require_client(source, f'{section}.kind = "kafka"')
+    load_client(source, section)
     return source

@@ -1,4 +1,4 @@
-"""Conversion of Kafka records to blocks for the daemon's decoders: events, and fields from keys, times and headers.
+"""Conversion of Kafka records to batches for the daemon's decoders: events, and fields from keys, times and headers.
 
 Values in JSON and csv are passed on unchanged; those in Avro and Protobuf become JSON text.
 """
@@ -6,179 +6,58 @@ Values in JSON and csv are passed on unchanged; those in Avro and Protobuf becom
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    ValidationInfo,
-    field_validator,
-)
+import msgspec
+import numpy as np
 
 from streammoe.errors import ConfigError, not_installed
-from streammoe.ports import Unreadable
-from streammoe.secrets import Secret
-from streammoe.types import IntArray
-from streammoe_connectors.addresses import check_http_address
-from streammoe_connectors.conditions import Text, only_if
+from streammoe.ports import Batch, Location, Locations, Position, Unreadable
 from streammoe_connectors.formats.as_json import FRAME_BYTES, Read, schema_number
-from streammoe_connectors.formats.events import MANY, RecordPath, events_of, json_lines, packed
+from streammoe_connectors.formats.events import MANY, events_of, json_lines, numbered, packed
 from streammoe_connectors.formats.records import csv_lines
-from streammoe_connectors.kafka.fields import RecordFields
-from streammoe_connectors.kafka.records import Records
-
-
-def _names(value: object) -> object:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) and name for name in value):
-        raise ValueError("must be a list of names")
-    if repeated := sorted({name for name in value if value.count(name) > 1}):
-        raise ValueError(f"must have each name once, but repeats {', '.join(repeated)}")
-    return tuple(value)
-
+from streammoe_connectors.kafka.contract import Records
+from streammoe_connectors.kafka.settings import ValueSettings
 
 _KINDS = {"avro": "Avro", "protobuf": "Protobuf"}
-Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
-
-
-class RegistrySettings(BaseModel):
-    """A schema registry, and the login to it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
-
-    url: Annotated[str, AfterValidator(check_http_address)]
-    username: Text | None = None
-    password: Annotated[Secret | None, only_if("username", required=True)] = None
-    token: Secret | None = None
-    cafile: Text | None = None
-    certfile: Text | None = None
-    keyfile: Annotated[Text | None, only_if("certfile")] = None
-    key_password: Annotated[Secret | None, only_if("certfile")] = None
-
-    @field_validator("username")
-    @classmethod
-    def _check_username(cls, name: str | None) -> str | None:
-        if name is not None and ":" in name:
-            raise ValueError("must not hold a colon, which separates it from the password in HTTP")
-        return name
-
-    @field_validator("token")
-    @classmethod
-    def _check_token(cls, token: Secret | None, info: ValidationInfo) -> Secret | None:
-        if token is not None and info.data.get("username") is not None:
-            raise ValueError("must not be set together with username; a registry takes one login")
-        return token
-
-    @field_validator("cafile", "certfile")
-    @classmethod
-    def _check_files(cls, path: str | None, info: ValidationInfo) -> str | None:
-        if path is not None and info.data.get("url", "").startswith("http:"):
-            raise ValueError("must not be set unless the url begins with https://")
-        return path
-
-
-class ValueSettings(BaseModel):
-    """The format of values, and the parts of a record that become fields of its event.
-
-    If a JSON, Avro or Protobuf value itself has one of the last three names, the field of the value counts. In csv they
-    become columns, in this order, before `columns`. A record without key, timestamp or header lacks that field.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
-
-    format: Literal["jsonl", "csv", "avro", "protobuf"] = "jsonl"
-    schema_registry: Annotated[RegistrySettings | None, only_if("format", "avro", "protobuf")] = None
-    columns: Annotated[Names | None, only_if("format", "csv", required=True)] = None
-    schema_file: Annotated[Text | None, only_if("format", "avro", "protobuf")] = None
-    message: Annotated[Text | None, only_if("format", "protobuf")] = None
-    record: Annotated[RecordPath | None, only_if("format", "jsonl", "avro", "protobuf")] = None
-    framing: Annotated[Literal["none", "confluent"], only_if("format", "jsonl", "protobuf")] = "none"
-    key_field: Text | None = None
-    timestamp_field: Text | None = None
-    header_fields: Names = ()
-
-    @field_validator("schema_file")
-    @classmethod
-    def _check_schema(cls, path: str | None, info: ValidationInfo) -> str | None:
-        kind = info.data.get("format")
-        is_either = kind in {"avro", "protobuf"} and "schema_registry" in info.data
-        if is_either and (path is None) == (info.data["schema_registry"] is None):
-            raise ValueError(f'must be set if source.format is "{kind}", unless source.schema_registry is; not both')
-        return path
-
-    @field_validator("message")
-    @classmethod
-    def _check_message(cls, message: str | None, info: ValidationInfo) -> str | None:
-        if message is None and info.data.get("format") == "protobuf" and info.data.get("schema_file") is not None:
-            raise ValueError("must be the full name of the message, such as shop.Order, if source.schema_file is set")
-        return message
-
-    @field_validator("key_field", "timestamp_field", "header_fields")
-    @classmethod
-    def _check_unique_names(cls, names: Any, info: ValidationInfo) -> Any:
-        used = {*(info.data.get("columns") or ()), info.data.get("key_field"), info.data.get("timestamp_field")}
-        given = [names] if isinstance(names, str) else names or ()
-        if repeated := [name for name in given if name in used]:
-            raise ValueError(f"must not repeat the names of other fields, but has {', '.join(repeated)}")
-        return names
-
-
-class Block(NamedTuple):
-    """The events of several records, as parts of a `Batch`."""
-
-    block: bytes
-    """The values, each followed by a line end. They may themselves contain line ends."""
-    ends: IntArray
-    """(n,) where each value ends, including its line end."""
-    rejected: dict[int, Unreadable]
-    """Why events are rejected, by index; the block holds what no decoder accepts in their place."""
-    records: Records
-    """The (n) records that the events came from; one with several events occurs as often."""
-    numbers: list[int]
-    """Number of each event in its record, from 0; −1 if it is the only one."""
-    skipped: int
-    """Records, or parts of some, that hold no event."""
 
 
 class Values:
-    """A converter from records to blocks of one format.
+    """A converter from records to batches of one format.
 
     Raises:
         ConfigError: a schema file is not usable, or a package is missing.
     """
 
-    format: str
-    """Name of the decoder of the blocks: ``jsonl`` or ``csv``."""
-    columns: tuple[str, ...] | None
-    """Column names for csv."""
-
     def __init__(self, settings: ValueSettings) -> None:
-        self._fields = RecordFields(settings.key_field, settings.timestamp_field, settings.header_fields)
+        self._fields = RecordFields(settings)
         self._kind = _KINDS.get(settings.format, "JSON")
         self._to_json = _converter(settings)
         self._path = settings.record or ()
-        if settings.format == "csv":
-            self.format = "csv"
-            self.columns = (*self._fields.names, *(settings.columns or ()))
-        else:
-            self.format = "jsonl"
-            self.columns = None
+        self._is_csv = settings.format == "csv"
+        self._columns = (*self._fields.names, *(settings.columns or ())) if self._is_csv else None
 
-    def block(self, records: Records) -> Block:
-        """Convert `records`, none of which is a tombstone.
+    def batch(self, records: Records, end: Position, origin: str) -> Batch:
+        """Convert records.
+
+        Args:
+            records: in order; tombstones are skipped.
+            end: the position behind them.
+            origin: of the batch.
 
         Raises:
             RetriableSourceError: the registry does not respond; the call may be repeated with the same records.
             SourceError: the registry denies access.
         """
+        is_event = np.array([value is not None for value in records["value"].tolist()], bool)
+        n_tombstones = len(records) - int(is_event.sum())
+        records = records[is_event] if n_tombstones else records
         values = records["value"].tolist()
         rejected: dict[int, Unreadable] = {}
-        is_csv = self.format == "csv"
-        if is_csv:
+        if self._is_csv:
             # Values that end with a line end would take the decoder's slow path.
             values = [value.rstrip(b"\r\n") for value in values]
         elif self._to_json is not None:
@@ -190,16 +69,40 @@ class Values:
         if any(value.startswith(codecs.BOM_UTF8) for value in values):
             values = [value.removeprefix(codecs.BOM_UTF8) for value in values]  # each is a text of its own
         numbers, skipped = [-1] * len(values), 0
-        marks = b"" if is_csv else MANY
+        marks = b"" if self._is_csv else MANY
         if self._path or any(b"\n" in value or value[:1] in marks for value in values):
-            path, lines = (None, csv_lines) if is_csv else (self._path, json_lines)
+            path, lines = (None, csv_lines) if self._is_csv else (self._path, json_lines)
             values, found, numbers, rejected, skipped = events_of(values, path, lines=lines, rejected=rejected)
-            records = records[found]
+            records = records[found]  # one with several events occurs as often
         if self._fields.names:
-            columns = self._fields.read(records)
-            values = (self._fields.before_csv if is_csv else self._fields.into_json)(values, columns)
-        block, ends = packed(values, rejected, self.format)
-        return Block(block, ends, rejected, records, numbers, skipped)
+            values = (self._fields.before_csv if self._is_csv else self._fields.into_json)(values, records)
+        form = "csv" if self._is_csv else "jsonl"
+        block, ends = packed(values, rejected, form)
+        keys, headers = records["key"].tolist(), records["headers"].tolist()
+        return Batch(
+            block=block,
+            ends=ends,
+            format=form,
+            columns=self._columns,
+            origin=origin,
+            locations=numbered(_locations(records), numbers),
+            end=end,
+            skipped=n_tombstones + skipped,
+            timestamps=records["time"].copy(),
+            keys=None if keys.count(None) == len(keys) else keys,
+            headers=[tuple(each) for each in headers] if any(headers) else None,
+            unreadable=rejected,
+        )
+
+
+def _locations(records: Records) -> Sequence[Location]:
+    topics = records["topic"].tolist()
+    # Copies, since views would keep the values.
+    numbers = {name: records[name].copy() for name in ("partition", "offset")}
+    locations = Locations({"topic": topics[0] if topics else ""}, numbers)
+    if len(set(topics)) > 1:
+        return [{**place, "topic": topic} for place, topic in zip(locations, topics, strict=True)]
+    return locations
 
 
 def _converter(settings: ValueSettings) -> Callable[[bytes], bytes] | None:
@@ -247,3 +150,78 @@ def _framed(read: Read, value: bytes) -> bytes:
     """Convert a value whose schema is known behind the frame that names one."""
     schema_number(value)
     return read(value, FRAME_BYTES)
+
+
+# --- fields of a record ---------------------------------------------------------------------------------------------
+
+_JSON_WHITESPACE = b" \t\r\n"
+_CSV_SPECIAL = frozenset(',"\r\n\ufeff')
+
+Column = list[str | None] | list[float | None]
+
+
+class RecordFields:
+    """Adds to values the fields that the settings name."""
+
+    def __init__(self, settings: ValueSettings) -> None:
+        self._key, self._timestamp, self._headers = settings.key_field, settings.timestamp_field, settings.header_fields
+        self.names = (*(name for name in (self._key, self._timestamp) if name is not None), *self._headers)
+        """Names of all fields, in the order of columns."""
+        self._members = [json.dumps(name).encode() + b":" for name in self.names]
+
+    def _columns(self, records: Records) -> list[Column]:
+        """Return a column for each name, ``None`` where a record lacks the field.
+
+        Keys and headers need not be text: other bytes appear as escapes, so that different ones stay different.
+        """
+        columns: list[Column] = []
+        if self._key is not None:
+            columns.append(_texts(records["key"]))
+        if self._timestamp is not None:
+            columns.append([None if ms < 0 else ms / 1000 for ms in records["time"].tolist()])
+        if self._headers:
+            # The last of several equal ones counts.
+            found = [dict(headers) for headers in records["headers"]]
+            columns += [_texts(headers.get(name) for headers in found) for name in self._headers]
+        return columns
+
+    def into_json(self, values: list[bytes], records: Records) -> list[bytes]:
+        """Prepend these fields to JSON objects, so that the object's own field of the same name comes last and counts.
+
+        Values that are not objects stay unchanged, for the decoder to reject.
+        """
+        encode = msgspec.json.encode
+        parts = [
+            [b"" if value is None else member + encode(value) for value in column]
+            for member, column in zip(self._members, self._columns(records), strict=True)
+        ]
+        rows = (b",".join(filter(None, row)) for row in zip(*parts, strict=True))
+        return [
+            _prepend_members(value, members) if members else value for value, members in zip(values, rows, strict=True)
+        ]
+
+    def before_csv(self, values: list[bytes], records: Records) -> list[bytes]:
+        """Prepend these fields to lines of csv."""
+        rows = zip(*self._columns(records), strict=True)
+        return [
+            b"%b,%b" % (",".join(map(_csv_cell, cells)).encode(), value)
+            for value, cells in zip(values, rows, strict=True)
+        ]
+
+
+def _texts(raw: Iterable[bytes | None]) -> list[str | None]:
+    return [None if octets is None else octets.decode(errors="backslashreplace") for octets in raw]
+
+
+def _prepend_members(value: bytes, members: bytes) -> bytes:
+    body = value.lstrip(_JSON_WHITESPACE)
+    if not body.startswith(b"{"):
+        return value
+    rest = body[1:]
+    return b"{%b%b%b" % (members, b"" if rest.lstrip(_JSON_WHITESPACE).startswith(b"}") else b",", rest)
+
+
+def _csv_cell(value: str | float | None) -> str:
+    if not isinstance(value, str):
+        return "" if value is None else repr(value)
+    return value if _CSV_SPECIAL.isdisjoint(value) else '"' + value.replace('"', '""') + '"'

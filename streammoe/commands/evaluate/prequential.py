@@ -132,7 +132,7 @@ def _events(pipeline: Pipeline, batch: Batch, bad: BoolArray, uses_features: boo
     """Return the events of a batch that our model has learned."""
     # Records rejected for their features are in `bad`, whichever fields are decoded here.
     roles = pipeline.columns.roles(pipeline.model.column_kinds)
-    roles = roles if uses_features else roles._replace(fields=())
+    roles = roles if uses_features else roles._replace(kinds={})
     fields = roles.fields
     decoded = decoder(batch.format).decode(batch, roles)
     learned = ~bad[decoded.rows] & (decoded.weights > 0.0)

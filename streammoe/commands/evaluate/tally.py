@@ -59,8 +59,8 @@ class Tally:
             raise SourceError(f"{source}: no event could be learned; records were rejected {self.describe_rejected()}")
         if skipped := self.outcomes["skipped"]:
             raise SourceError(
-                f"{source}: it has no records, but {skipped:,} blank lines, comments, headers once more, or records "
-                "with null in place of an event; look at source.comment and source.record"
+                f"{source}: it has no records, but {skipped:,} blank lines, headers once more, or records "
+                "with null in place of an event; look at source.record"
             )
         raise SourceError(f"{source}: it has no records; give a file with records")
 

@@ -50,8 +50,7 @@ METHODS = "em, gradient_em, gradient_descent, mm"
 @click.option("--scheduler", metavar="ADDRESS", help="Fit by the workers of a Dask scheduler, such as tcp://host:8786.")
 @file_options
 @click.option("--out", type=click.Path(path_type=Path), metavar="MODEL", help="Save the model to this file.")
-@click.option("--trace", type=click.Path(path_type=Path), metavar="TRACE.csv", help="Write a row for each round.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with each round.")
 @logged
 def command(
     data: tuple[str, ...],
@@ -65,12 +64,11 @@ def command(
     scheduler: str | None,
     options: FileOptions,
     out: Path | None,
-    trace: Path | None,
     as_json: bool,
 ) -> None:
     """Fit a model to all events of DATA, a file or stdin (-), at once, and print the result.
 
-    Nothing is written except to the files given by --out and --trace. A daemon continues with the saved model
+    Nothing is written except to the file given by --out. A daemon continues with the saved model
     (`streammoe run CONFIG --from-model MODEL`) if its [model] and [schema] are the same; --config reads them from its
     configuration. Ctrl-C ends the fit after the current round; the best round is saved and printed. While it still
     reads, or looks for starts, there is no fit yet: it ends with exit code 130 (143 on SIGTERM), and writes nothing.
@@ -88,7 +86,7 @@ def command(
     \b
     Example:
       streammoe fit rides.csv --target minutes --ignore id --set model.n_experts=8 --out rides.model
-      streammoe fit rides.csv --config rides.toml --method mm --trace rounds.csv
+      streammoe fit rides.csv --config rides.toml --method mm --json
       streammoe fit --workers 8 --target minutes --out rides.model rides/
     """
     by_processes = workers is not None or scheduler is not None
@@ -97,7 +95,7 @@ def command(
     _check_files(data, by_processes=by_processes, by_plain_em=method == "em" and step is None)
     from streammoe.batch import FitPlan
     from streammoe.commands.evaluate.file_settings import files_of, settings_of
-    from streammoe.commands.evaluate.output_files import check_outputs
+    from streammoe.commands.evaluate.output_files import as_config_error, check_outputs
     from streammoe.commands.fit import fit_report
     from streammoe.commands.fit.one_source import fit_source
     from streammoe.configuration import extension
@@ -108,10 +106,12 @@ def command(
     if by_processes:
         fit = partial(extension("fit_files"), files=files, workers=workers, scheduler=scheduler)
     inputs = [("--config", config), ("--from-model", from_model), *(("DATA", Path(name)) for name in files)]
-    check_outputs({"--out": out, "--trace": trace}, settings, inputs)
+    check_outputs({"--out": out}, settings, inputs)
     plan = FitPlan(method, rounds=rounds, tolerance=tolerance, step=step)
     result = _fitted(partial(fit, settings, from_model=from_model), plan)
-    fit_report.save(result, out, trace)
+    if out is not None:
+        with as_config_error("--out", out):
+            result.fit.model.save(out)
     click.echo(fit_report.to_json(result, out) if as_json else fit_report.table(result, out))
 
 

@@ -1,15 +1,13 @@
-"""Reports of a batch fit: a table, JSON, the trace as CSV."""
+"""Reports of a batch fit: a table, JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from importlib.metadata import version
 from pathlib import Path
 
-from streammoe.batch import Fit, Round
-from streammoe.commands.evaluate.output_files import as_config_error, finite_or_none, format_number, write_output
+from streammoe.batch import Fit
+from streammoe.commands.evaluate.output_files import finite_or_none, format_number
 from streammoe.commands.fit.one_source import FileFit
 
 
@@ -48,7 +46,7 @@ def _ending(fit: Fit) -> str:
 
 
 def to_json(result: FileFit, out: Path | None) -> str:
-    """Format everything except intermediate rounds as one JSON object; ``null`` means unknown or not finite."""
+    """Format everything as one JSON object; ``null`` means unknown or not finite."""
     fit = result.fit
     return json.dumps(
         {
@@ -71,26 +69,9 @@ def to_json(result: FileFit, out: Path | None) -> str:
             "refused": result.records.rejected(),
             "model": None if out is None else str(out),
             "state_digest": fit.model.state_digest(),
+            "trace": [{name: finite_or_none(value) for name, value in each._asdict().items()} for each in fit.trace],
             "settings": result.settings,
             "version": version("streammoe"),
         },
         allow_nan=False,
     )
-
-
-def save(result: FileFit, out: Path | None, trace: Path | None) -> None:
-    """Save the model, and write a CSV row for each round with a header, where files are given for them.
-
-    Values that are not finite are empty cells.
-    """
-    if out is not None:
-        with as_config_error("--out", out):
-            result.fit.model.save(out)
-    if trace is not None:
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(Round._fields)
-        rows.writerows(
-            [["" if finite_or_none(value) is None else value for value in each] for each in result.fit.trace]
-        )
-        write_output("--trace", trace, text.getvalue().encode())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import json
 import re
 from collections.abc import Sequence
 from statistics import mode
@@ -15,10 +14,10 @@ from pyarrow import csv
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.pipeline.decoders.columns import taken, valid_of
 from streammoe.pipeline.decoders.decoder import Decoder, Found, is_utf8, malformed, readable, text_of
-from streammoe.pipeline.decoders.rows import FieldRoles, NewNames, Slot, Values
+from streammoe.pipeline.decoders.rows import NewNames, Slot, Values
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.text import shown
-from streammoe.types import AnyArray, BoolArray, IntArray
+from streammoe.types import BoolArray, IntArray
 
 _FIELD = {
     delimiter: re.compile(
@@ -63,9 +62,9 @@ class CsvDecoder(Decoder):
         if width == 1 < len(header):
             return None
         rows = np.arange(start, stop)
-        if not _plain(block, ends, batch.delimiter):
-            is_simple, block = _simple(block, ends)
-            rows = rows[is_simple]
+        if not (plain := _plain(block, ends, batch.delimiter)).all():
+            block = np.frombuffer(block, np.uint8)[np.repeat(plain, np.diff(ends, prepend=0))].tobytes()
+            rows = rows[plain]
         header = (*header, *[""] * width)[:width]
         own = {slot.name for slot in slots}
         # Arrow gets numbers as column names, since names in the header may be special, and some columns have none.
@@ -106,16 +105,6 @@ class CsvDecoder(Decoder):
                 rows, table = rows[without], taken(table, without)  # those with surplus values are read alone
         return Found(rows, {header[int(j)]: table[j].combine_chunks() for j in kept})
 
-    def guess(self, batch: Batch, roles: FieldRoles) -> str:
-        """Say which line of the opening looks like the header, and how to begin there; nothing if none does."""
-        targets = {*roles.targets, *filter(None, [roles.label])}
-        for n, line in enumerate(batch.opening.decode(errors="replace").split("\n")):
-            for mark in (batch.delimiter, *DELIMITERS):
-                if n and targets <= {cell.strip(' \t\r"') for cell in line.split(mark)}:
-                    also = "" if mark == batch.delimiter else f" and source.delimiter to {json.dumps(mark)}"
-                    return f"; line {n + 1} looks like the header: set source.skip_lines to {n}{also}"
-        return ""
-
     def _width(self, batch: Batch, start: int, stop: int) -> int:
         """Return how many values most of the first records have; as many as there are columns if one is unreadable."""
         try:
@@ -127,15 +116,11 @@ class CsvDecoder(Decoder):
 
 def _surplus(batch: Batch, columns: Sequence[str], j: int, field: str) -> str:
     """Say what is wrong with a value in a column without a name."""
+    held = f"holds {shown(field)} in column {j + 1}, "
     if j >= len(columns):
-        return (
-            f"holds {shown(field)} in column {j + 1}, and the header names {len(columns)}; quote values that contain "
-            f"{shown(batch.delimiter)}, or name that column in the header"
-        )
-    return (
-        f"holds {shown(field)} in column {j + 1}, which has no name in the header; name it there, or leave the header "
-        "out by source.skip_lines and name every column by source.header"
-    )
+        mark = shown(batch.delimiter)
+        return f"{held}and the header names {len(columns)}; quote values that contain {mark}, or name that column there"
+    return f"{held}which has no name in the header; name it there, or all by source.header, with source.skip_lines"
 
 
 def _fields(record: str, delimiter: str) -> list[str]:
@@ -156,41 +141,41 @@ def _fields(record: str, delimiter: str) -> list[str]:
     )
 
 
-def _plain(block: bytes, ends: IntArray, delimiter: str) -> bool:
-    """Whether every csv reader would see the same records and fields in `block`.
+def _plain(block: bytes, ends: IntArray, delimiter: str) -> BoolArray:
+    """Return which records every csv reader would see in `block`, with the same fields.
 
-    Records end where lines end outside quotes; quotes only surround whole fields or are doubled inside them.
+    They end where lines end outside quotes, and quotes only surround whole fields or are doubled inside them.
     """
-    lone_returns = b"\r" in block and block.count(b"\r") != block.count(b"\r\n")
-    has_mark = codecs.BOM_UTF8 in block and (block.startswith(codecs.BOM_UTF8) or b"\n" + codecs.BOM_UTF8 in block)
-    if lone_returns or has_mark or not is_utf8(block):
-        return False
     octets = np.frombuffer(block, np.uint8)
-    lines = np.flatnonzero(octets == ord("\n")) + 1
+    plain: BoolArray = octets[ends - 1] == ord("\n")
+    n_lines = np.count_nonzero(plain)
+    plain[-1] = True
+
+    def leave_out(at: IntArray) -> None:
+        plain[np.searchsorted(ends, at, "right")] = False
+
+    if b"\r" in block:
+        returns = np.flatnonzero(octets == ord("\r"))
+        leave_out(returns[np.append(octets, 0)[returns + 1] != ord("\n")])
+    if not block.isascii():
+        if not is_utf8(block):
+            leave_out(np.flatnonzero(octets >= 0x80))
+        if codecs.BOM_UTF8 in block:
+            starts = [0, *ends[:-1].tolist()]
+            plain &= [not block.startswith(codecs.BOM_UTF8, start) for start in starts]
+    lines = np.flatnonzero(octets == ord("\n"))
     if b'"' in block:
         quotes = np.flatnonzero(octets == ord('"'))
-        mark = delimiter.encode()
-        framed = np.frombuffer(b"\n" + block + b"\n", np.uint8)
-        before, after = framed[quotes[0::2]], framed[quotes[1::2] + 2]
-        if not (_among(before, b'\n"' + mark) and _among(after, b'\r\n"' + mark) and len(quotes) % 2 == 0):
-            return False
-        lines = lines[np.searchsorted(quotes, lines) % 2 == 0]
-    if not block.endswith(b"\n"):
-        lines = np.append(lines, len(block))
-    return np.array_equal(lines, ends)
-
-
-def _simple(block: bytes, ends: IntArray) -> tuple[BoolArray, bytes]:
-    """Return which records are ASCII without quotes and line ends within, and the block of those."""
-    octets = np.frombuffer(block, np.uint8)
-    is_odd = octets == ord("\n")
-    is_odd[ends - 1] = False
-    is_odd |= (octets == ord('"')) | (octets >= 0x80)
-    is_odd[:-1] |= (octets[:-1] == ord("\r")) & (octets[1:] != ord("\n"))
-    kept = np.ones(len(ends), np.bool_)
-    kept[np.searchsorted(ends, np.flatnonzero(is_odd), "right")] = False
-    return kept, octets[np.repeat(kept, np.diff(ends, prepend=0))].tobytes()
-
-
-def _among(octets: AnyArray, accepted: bytes) -> bool:
-    return bool(np.isin(octets, np.frombuffer(accepted, np.uint8)).all())
+        counts = np.diff(np.searchsorted(quotes, ends), prepend=0)
+        is_second = (np.arange(len(quotes)) - np.repeat(np.cumsum(counts) - counts, counts)) % 2
+        around = np.frombuffer(b"\n" + block + b"\n", np.uint8)[quotes + 2 * is_second]
+        is_odd = np.ones(256, np.bool_)
+        is_odd[list(b'\r\n"' + delimiter.encode())] = False
+        leave_out(quotes[is_odd[around]])
+        plain &= counts % 2 == 0
+        if len(lines) > n_lines:
+            at = np.searchsorted(quotes, lines)
+            lines = lines[(at == len(quotes)) | (is_second[np.minimum(at, len(quotes) - 1)] == 0)]
+    if len(lines) > n_lines:
+        leave_out(np.setdiff1d(lines, ends - 1))
+    return plain

@@ -55,19 +55,15 @@ class Decoder(ABC):
         """Return what reads the record at an index in `rows`, at least its values of these names, like `names`."""
         return lambda at: self.names(batch, int(rows[at]))
 
-    def guess(self, batch: Batch, roles: FieldRoles) -> str:
-        """Say which other line might be the header; nothing if none does."""
-        return ""
-
     def require_targets(self, batch: Batch, roles: FieldRoles) -> None:
         """Raise `SourceError` if a header lacks a target, with advice."""
         header = self.header(batch)
         named = [*filter(None, header or ())]
-        for target in (*roles.targets, *filter(None, [roles.label])):
+        for target in roles.schema.targets:
             if header is not None and target not in header:
                 raise SourceError(
                     f"{batch.origin} has no column {target!r}, which is the target in the settings; its columns are "
-                    f"{some_of(named)}{self.guess(batch, roles) or _hint(named)}"
+                    f"{some_of(named)}{_hint(named)}"
                 )
 
     def decode(self, batch: Batch, roles: FieldRoles, names: NewNames = NO_OTHERS) -> DecodedBatch:
@@ -75,7 +71,7 @@ class Decoder(ABC):
 
         Decoding stops before the first good record with a value for a new column, so that the caller can widen its
         model and continue with ``batch.tail``. Records without target or with weight 0 do not stop it, since they add
-        no columns. A record whose new values cannot be read as ``roles.first_kind`` says is rejected.
+        no columns. A record whose new values cannot be read as ``roles.first_kinds`` says is rejected.
 
         Raises:
             SourceError: the header lacks a target.
@@ -95,7 +91,7 @@ class Decoder(ABC):
                 sheet.unknown.update(found.unknown)
                 odd[found.rows - start] = sheet.fill(found.rows, found.columns)
                 for name in found.columns.keys() & new:
-                    odd[found.rows - start] |= has_value(found.columns[name], roles.notations.of(name))
+                    odd[found.rows - start] |= has_value(found.columns[name], roles.schema.notations.of(name))
             rows = start + np.flatnonzero(odd)
             self._read_alone(rows, self.reader(batch, rows, taken.union(new)), sheet, names)
             if sheet.new is not None:
@@ -124,7 +120,7 @@ def _hint(header: Sequence[str]) -> str:
     numbers = [name for name in header if NUMBER.fullmatch(name.replace(",", "."))]
     if len(numbers) == len(header) or not all(map(str.isdecimal, numbers)):  # years, such as 2024, may be columns
         return '; it looks like a record, not a header: name the columns by source.header, such as ["a", "b", "y"]'
-    return ""
+    return "; lines before the header are left out by source.skip_lines"
 
 
 # -- Records as texts --------------------------------------------------------------------------------------------------

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.columns.kinds import ColumnKind, GivenKinds
+from streammoe.columns.kinds import ColumnKind
 from streammoe.columns.values import IF_CATEGORY, OR_CATEGORY, OR_IGNORE, READERS, kind_of
 from streammoe.errors import InvalidEvent
 from streammoe.model.checks import LARGEST_WEIGHT
-from streammoe.notation import USUAL, Notation, Notations
+from streammoe.notation import USUAL, Notation
 from streammoe.pipeline.decoders.columns import read_column
+from streammoe.pipeline.schema import Schema
 from streammoe.ports import Batch
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
@@ -31,67 +32,64 @@ class Slot(NamedTuple):
 
 
 class FieldRoles(NamedTuple):
-    """The names of the values to read from each record, by their roles."""
+    """The values to read from each record, by their roles."""
 
-    fields: tuple[str, ...]
-    """Names of the features, in the order of the columns of ``X``; a record may lack some."""
-    targets: tuple[str, ...] = ()
-    """Names of the targets that are numbers, in the order of the columns of ``Y``."""
-    label: str | None = None
-    """Name of the target of a classifier."""
-    weight: str | None = None
-    """Name of the field with the weight of an event; 1 if missing."""
-    categorical: frozenset[str] = frozenset()
-    """Names of features that are texts, including late columns."""
-    timestamps: frozenset[str] = frozenset()
-    """Names of features that are times, including late columns."""
-    numeric: frozenset[str] = frozenset()
-    """Names of late columns that are numbers; of others in none of these sets the first value decides."""
-    lagged: frozenset[str] = frozenset()
-    """Names of features that are numbers since some features are their earlier values."""
-    notations: Notations = Notations()
-    """How the values are written."""
+    kinds: Mapping[str, ColumnKind]
+    """The features, in the order of the columns of ``X``, with what they hold; a record may lack some."""
+    schema: Schema
+    """The other fields, and what is known of columns that come late."""
+    classify: bool = False
+    """Whether the target is a label."""
     typed: frozenset[str] = frozenset()
     """Names of columns that are categories by their type, unless a setting says otherwise; see `Batch.categorical`."""
 
-    def in_batch(self, batch: Batch) -> FieldRoles:
-        """Return the roles in the format of a batch, with what the types of its columns say."""
-        decimal = batch.decimal if batch.format == "csv" else ""
-        return self._replace(notations=replace(self.notations, decimal=decimal), typed=batch.categorical)
-
-    def kind(self, field: str) -> ColumnKind:
-        """Return how to read a feature."""
-        return "category" if field in self.categorical else "time" if field in self.timestamps else "number"
-
-    def first_kind(self, field: str, value: object) -> ColumnKind | None:
-        """Return what a late column holds whose first value is this one; None if that is missing."""
-        by_type: ColumnKind | None = "category" if field in self.typed else None
-        return self.given_kinds.kind(field) or by_type or kind_of(value, self.notations.of(field))
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the features."""
+        return tuple(self.kinds)
 
     @property
-    def given_kinds(self) -> GivenKinds:
-        """Columns whose kind does not depend on their first value."""
-        return GivenKinds(self.categorical, self.timestamps, self.numeric, self.lagged)
+    def targets(self) -> tuple[str, ...]:
+        """The names of the targets that are numbers, in the order of the columns of ``Y``."""
+        return () if self.classify else self.schema.targets
+
+    def in_batch(self, batch: Batch) -> FieldRoles:
+        """Return the roles in the format of a batch, with what the types of its columns say."""
+        notations = replace(self.schema.notations, decimal=batch.decimal if batch.format == "csv" else "")
+        return self._replace(schema=self.schema._replace(notations=notations), typed=batch.categorical)
+
+    def first_kinds(self, names: Iterable[str], values: Mapping[str, object]) -> dict[str, ColumnKind]:
+        """Return what new columns hold with these first values, but for those whose value is missing."""
+        kinds: dict[str, ColumnKind] = {}
+        for name in names:
+            by_type: ColumnKind | None = "category" if name in self.typed else None
+            kind = self.schema.given_kinds.kind(name) or by_type
+            if kind := kind or kind_of(values.get(name), self.schema.notations.of(name)):
+                kinds[name] = kind
+        return kinds
 
     def explained(self, error: InvalidEvent) -> InvalidEvent:
         """Return the error of a value with the advice that its role requires."""
-        name = error.feature
-        if error.reason != "wrong_type" or name not in (*self.targets, self.label, self.weight, *self.lagged):
+        name, schema = error.feature, self.schema
+        if error.reason != "wrong_type" or name not in (*schema.targets, schema.weight, *schema.lagged):
             return error
         message = str(error).replace(OR_CATEGORY, "").replace(OR_IGNORE, "")
         if name in self.targets and message == str(error):
             message += '; for classes set model.kind = "classifier"'
         message = message.replace(IF_CATEGORY, "")
-        return self.given_kinds.explained(InvalidEvent(message, reason=error.reason, feature=name))
+        return schema.given_kinds.explained(InvalidEvent(message, reason=error.reason, feature=name))
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """All values to read, in this order: features, targets, label, weight."""
+        """All values to read, in this order: features, targets or label, weight."""
+        schema, of = self.schema, self.schema.notations
         return (
-            *(Slot(name, self.kind(name), self.notations.of(name)) for name in self.fields),
-            *(Slot(name, "number", self.notations.of(name)) for name in self.targets),
-            *(Slot(name, "category", self.notations.of_label(name)) for name in (self.label,) if name is not None),
-            *(Slot(name, "number", self.notations.of(name)) for name in (self.weight,) if name is not None),
+            *(Slot(name, "number" if kind == "boolean" else kind, of.of(name)) for name, kind in self.kinds.items()),
+            *(
+                Slot(name, "category", of.of_label(name)) if self.classify else Slot(name, "number", of.of(name))
+                for name in schema.targets
+            ),
+            *(Slot(name, "number", of.of(name)) for name in (schema.weight,) if name is not None),
         )
 
 
@@ -164,6 +162,7 @@ class Sheet:
             j: np.full(n, None, np.object_) for j, slot in enumerate(self.slots) if slot.kind == "category"
         }
         self._rejected: dict[int, Rejected] = {}
+        self._P, self._Q = len(roles.kinds), len(roles.targets)
 
     def fill(self, rows: IntArray, columns: Mapping[str, Any]) -> BoolArray:
         """Store the columns of some records, and return which of these have to be read one by one."""
@@ -200,33 +199,27 @@ class Sheet:
             InvalidEvent: one cannot be read as a feature.
         """
         new: Values = {}
-        for name in sorted(values):
-            if kind := self.roles.first_kind(name, values[name]):
-                found = READERS[kind](values[name], name, notation=self.roles.notations.of(name))
-                if found is not None and found == found:  # noqa: PLR0124 - false for NaN, that is, missing
-                    new[name] = values[name]
+        for name, kind in self.roles.first_kinds(sorted(values), values).items():
+            found = READERS[kind](values[name], name, notation=self.roles.schema.notations.of(name))
+            if found is not None and found == found:  # noqa: PLR0124 - false for NaN, that is, missing
+                new[name] = values[name]
         if new and self._is_learned(i):
             self.new = (i, new)
 
     def _is_learned(self, i: int) -> bool:
         """Whether record `i` has its targets and a weight above 0."""
-        P, Q = len(self.roles.fields), len(self.roles.targets)
-        numbers = self._numbers[i]
-        without = (
-            np.isnan(numbers[P : P + Q]).any()
-            or (self.roles.label is not None and self._texts[P + Q][i] is None)
-            or (self.roles.weight is not None and numbers[-1] == 0.0)
-        )
-        return not without
+        numbers, texts, P = self._numbers[i], self._texts, self._P
+        if np.isnan(numbers[P : P + self._Q]).any() or (self.roles.classify and texts[P][i] is None):
+            return False
+        return self.roles.schema.weight is None or bool(numbers[-1] != 0.0)
 
     def _are_invalid(self) -> BoolArray:
         """Return which records have a `_problem`."""
-        P, Q = len(self.roles.fields), len(self.roles.targets)
         invalid = np.zeros(len(self._numbers), np.bool_)
-        if Q > 1:
-            missing = np.isnan(self._numbers[:, P : P + Q])
+        if self._Q > 1:
+            missing = np.isnan(self._numbers[:, self._P : self._P + self._Q])
             invalid |= missing.any(axis=1) & ~missing.all(axis=1)
-        if self.roles.weight is not None:
+        if self.roles.schema.weight is not None:
             invalid |= (self._numbers[:, -1] < 0.0) | (self._numbers[:, -1] > LARGEST_WEIGHT)
         return invalid
 
@@ -238,9 +231,9 @@ class Sheet:
         kept = rows if rejected else slice(n)
         good = self._numbers[kept]
         texts: dict[int, list[str | None]] = {j: column[kept].tolist() for j, column in self._texts.items()}
-        P, Q = len(self.roles.fields), len(self.roles.targets)
+        P, Q = self._P, self._Q
         weights = np.ones(len(rows))
-        if self.roles.weight is not None:
+        if self.roles.schema.weight is not None:
             given = ~np.isnan(good[:, -1])
             weights[given] = good[given, -1]
         return DecodedBatch(
@@ -248,7 +241,7 @@ class Sheet:
             np.ascontiguousarray(good[:, :P]),
             {j: values for j, values in texts.items() if j < P},
             np.ascontiguousarray(good[:, P : P + Q]),
-            texts.get(P + Q),
+            texts[P] if self.roles.classify else None,
             weights,
             rejected,
             self.new,
@@ -259,8 +252,8 @@ class Sheet:
 def event_of(values: Mapping[str, object], roles: FieldRoles) -> DecodedBatch:
     """Return the event that a single record holds, see `Sheet.put`; names without a role are ignored.
 
-    >>> event_of({"x": 2, "y": None, "c": True}, FieldRoles(("x", "z", "c"), ("y",), categorical=frozenset("c")))[1:5]
-    (array([[ 2., nan, nan]]), {2: ['true']}, array([[nan]]), None)
+    >>> event_of({"x": 2, "y": None, "c": True}, FieldRoles({"x": "number", "c": "category"}, Schema(("y",))))[1:5]
+    (array([[ 2., nan]]), {1: ['true']}, array([[nan]]), None)
     """
     sheet = Sheet(1, roles)
     sheet.put(0, values)
@@ -269,12 +262,12 @@ def event_of(values: Mapping[str, object], roles: FieldRoles) -> DecodedBatch:
 
 def _problem(roles: FieldRoles, numbers: Sequence[float]) -> InvalidEvent | None:
     """Return what is wrong with the values of a record together."""
-    P, Q = len(roles.fields), len(roles.targets)
+    P, Q, weight = len(roles.kinds), len(roles.targets), roles.schema.weight
     missing = [name for name, value in zip(roles.targets, numbers[P : P + Q], strict=True) if math.isnan(value)]
     if 0 < len(missing) < Q:
         message = f"target {missing[0]!r} is missing; an event must have all of its {Q} targets, or none of them"
         return InvalidEvent(message, reason="partial_target", feature=missing[0])
-    if roles.weight is not None and not (math.isnan(numbers[-1]) or 0.0 <= numbers[-1] <= LARGEST_WEIGHT):
-        message = f"weight {roles.weight!r} is {numbers[-1]!r}; it must lie between 0 and {LARGEST_WEIGHT:g}"
-        return InvalidEvent(message, reason="out_of_range", feature=roles.weight)
+    if weight is not None and not (math.isnan(numbers[-1]) or 0.0 <= numbers[-1] <= LARGEST_WEIGHT):
+        message = f"weight {weight!r} is {numbers[-1]!r}; it must lie between 0 and {LARGEST_WEIGHT:g}"
+        return InvalidEvent(message, reason="out_of_range", feature=weight)
     return None

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from streammoe.ports import Unreadable
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.formats.events import events_of, json_lines
-from tests.unit.connectors.kafka_records import columns, record, values_of
+from tests.unit.connectors.kafka_records import batch_of, record, values_of
 from tests.unit.connectors.reading import placed, read, records, source, through_json
 
 A, B = b'{"a":1,"y":2}', b'{"a":3.50,"y":1e1}'
@@ -126,13 +126,14 @@ def test_events_of_a_topic_repeat_what_their_record_has_and_a_path_suits_every_f
         record(b'{"p":null}'),
         record(b'{"p":%b}\n{"q":1}' % A, key=b"2"),
     ]
-    block = values.block(columns(*given))
+    block = batch_of(values, *given)
     found = [json.loads(line) for line in block.block.split(b"\n")[:3]]
     assert found == [{"k": "1", "a": 1, "y": 2}, {"k": "1", "a": 3.5, "y": 10}, {"k": "2", "a": 1, "y": 2}]
-    assert (block.numbers, block.skipped) == ([0, 1, 0, 1], 1)
-    assert block.records["key"].tolist() == [b"1", b"1", b"2", b"2"]
-    ((at, (reason, detail, value)),) = block.rejected.items()
+    assert ([place["record"] for place in block.locations], block.skipped) == ([0, 1, 0, 1], 1)
+    assert block.keys == [b"1", b"1", b"2", b"2"]
+    ((at, (reason, detail, value)),) = block.unreadable.items()
     assert (at, reason, "field 'p'" in detail, value) == (3, "malformed", True, b'{"q":1}')
     csv = values_of(format="csv", columns=["a", "y"], timestamp_field="t")
-    block = csv.block(columns(record(b'1,"2\n"\n\n3,4\n', timestamp=5000), record(b"5,6")))
-    assert (block.block, block.numbers) == (b'5.0,1,"2\n"\n5.0,3,4\n,5,6\n', [0, 1, -1])
+    block = batch_of(csv, record(b'1,"2\n"\n\n3,4\n', timestamp=5000), record(b"5,6"))
+    assert block.block == b'5.0,1,"2\n"\n5.0,3,4\n,5,6\n'
+    assert [place.get("record") for place in block.locations] == [0, 1, None]

@@ -61,7 +61,7 @@ def test_records_are_those_of_a_file_wherever_the_writer_pauses(tmp_path_factory
         for cut in sorted(min(cut, len(content)) for cut in cuts):
             writing.write(content[before:cut])
             before = cut
-            while batch := source.poll(0):
+            while (batch := source.poll(0)) is not None:
                 batches.append(batch)
         writing.write(content[before:])
         writing.close()

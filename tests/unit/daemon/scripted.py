@@ -73,8 +73,6 @@ class ScriptedSource(ListSource):
     moved_to = None
     """What `position` says until the next batch."""
     on_prepare = None
-    settle = None
-    """Waits for a checkpoint that is being written, so that a test knows where it is."""
 
     def prepare(self, timeout):
         if self.on_prepare is not None:
@@ -87,8 +85,6 @@ class ScriptedSource(ListSource):
         return self.moved_to
 
     def poll(self, timeout):
-        if self.settle is not None:
-            self.settle()
         batch = super().poll(timeout)
         if batch is not None:
             self.moved_to = None
@@ -104,20 +100,8 @@ class ScriptedSource(ListSource):
 
 def record_flushes(sink, steps, step):
     """Have a sink say when what it holds is durable."""
-    begin_flush = sink.begin_flush
-
-    def recorded():
-        sync = begin_flush()
-        return lambda: (sync(), steps.append(step))
-
-    sink.begin_flush = recorded
-
-
-def settle(daemon):
-    """Wait until no checkpoint is being written; the daemon has still to find out what became of it."""
-    writer = daemon.checkpoints._writer
-    if writer.busy:
-        writer._in_progress.exception()
+    flush = sink.flush
+    sink.flush = lambda: (flush(), steps.append(step))
 
 
 class Scripted(NamedTuple):
@@ -166,7 +150,6 @@ def build(
         joined.restore(found.arrays)
     source = ScriptedSource(records, sizes=sizes, **script)
     source.steps = steps
-    source.settle = lambda: settle(daemon)
     source.seek(metadata["positions"][0])
     letters = DeadLetterFile(root / "dead.jsonl")
     opened.callback(letters.close)

@@ -7,7 +7,7 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 from streammoe.commands.inspect import describe_checkpoint
-from streammoe.errors import CheckpointError, ConfigError, SourceError
+from streammoe.errors import CheckpointError, ConfigError
 from tests.unit import daemons
 from tests.unit.daemons import run, store, write_csv
 
@@ -105,17 +105,6 @@ def test_where_there_are_checkpoints_it_is_an_error_that_changes_nothing_except_
     assert describe_checkpoint(STATE)["n"] == FIRST + found.learned
 
 
-def test_classes_and_several_outputs():
-    labels = np.where(Y > 0, "up", "down")
-    fitted(MoEClassifier, targets=labels)
-    write("data.csv", 0, labels)
-    assert run("model.kind=classifier", "checkpoint.dir=classes", from_model=MODEL).scores["accuracy"] > 0.8
-    fitted_outputs("y", "z")
-    write("data.csv", 0, Y, -Y, header="a,b,y,z")
-    run("schema.target=['y', 'z']", "checkpoint.dir=outputs", from_model=MODEL)
-    assert describe_checkpoint("outputs")["n"] == FIRST + EVENTS
-
-
 # --- what it rejects ------------------------------------------------------------------------------------------------
 
 
@@ -159,13 +148,3 @@ def test_records_with_none_of_its_features_are_not_learned_as_if_all_were_missin
     assert describe_checkpoint(STATE)["n"] == FIRST
     write_csv("data.csv", [(1, 2), (1, 2, 3)], header="a,q,y")  # the first one is no record
     assert run("schema.features=*").learned == 1
-
-
-def test_no_model_and_a_start_that_fails_leave_nothing_behind():
-    assert_rejected()
-    MODEL.write_bytes(b"torn")
-    assert_rejected()
-    fitted()
-    with pytest.raises(SourceError):
-        run("source.path=nowhere.csv", from_model=MODEL)
-    assert store().generations() == []

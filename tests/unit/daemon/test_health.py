@@ -1,6 +1,5 @@
 """A wait for a sink is logged once, and so is its end, while the loop is blocked."""
 
-import contextlib
 import logging
 
 import pytest
@@ -42,18 +41,3 @@ def test_a_wait_and_its_end_are_logged_once_each_over_all_attempts(caplog):
     assert len(said) == 4
     assert all(message.startswith("[predictions]") for message in said)
     assert said[0] == said[2] != said[1] == said[3]
-
-
-@pytest.mark.usefixtures("soon")
-def test_short_waits_and_an_end_of_the_daemon_amid_one_are_not_logged_as_answers(caplog):
-    health = Health(60.0)
-    with WaitReporter(health, 0.005):
-        for _ in range(20):
-            with health.waits["dead_letters"].call():
-                pass
-        with contextlib.suppress(RuntimeError), health.waits["predictions"].call():
-            wait_until(lambda: caplog.records, "it is logged")
-            raise RuntimeError("it has given up")
-        lasted = health.waits["predictions"].seconds
-        wait_until(lambda: health.waits["predictions"].seconds > lasted + 0.1, "some more looks")
-    assert len(caplog.records) == 1

@@ -1,4 +1,3 @@
-import copy
 import math
 import platform
 import re
@@ -7,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from prometheus_client import Counter, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from streammoe.daemon.metrics import AT_THE_START, CATALOGUE, CONDITIONS, OUTCOMES, Metrics
-from streammoe.engine.portfolio import OF_MIXTURE
+from streammoe.daemon.metrics import CATALOGUE, CONDITIONS, OUTCOMES, Metrics
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
 from streammoe.ports import SourceStatus, TopicPartition
@@ -56,7 +54,6 @@ def published(model, scores):
     metrics.count({"learned": 150}, {"malformed": 3})
     metrics.histogram("streammoe_batch_seconds").observe(0.02)
     metrics.histogram("streammoe_checkpoint_seconds").observe(0.004)
-    metrics.histogram("streammoe_checkpoint_pause_seconds").observe(0.002)
     metrics.publish(model, scores, (30, 120))
     metrics.follow(lambda: status({0: 7}, {0: 3}, reconnected=1)._replace(held_back={TopicPartition("t", 0): 2}))
     return metrics
@@ -154,13 +151,6 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
     assert value["convergence_residual",] == pytest.approx(model.convergence_residual, nan_ok=True)
     assert {name: value["member_weight", name] for name in model.member_weights} == model.member_weights
     assert sum(model.member_weights.values()) == pytest.approx(1.0)
-    other = copy.deepcopy(model)
-    portfolio = other.learner.phase.portfolio
-    portfolio.singles, weights = (), np.array([0.25, 0.0, 0.75])
-    portfolio.trust = portfolio.trust._replace(weights=weights)
-    left = samples(published(other, scores))  # as after a restart
-    assert left["member_weight", "curved"] == 0.0
-    assert [left["member_weight", name] for name in OF_MIXTURE] == weights.tolist()
     assert value["expert_mass", "0"] + value["expert_mass", "1"] == pytest.approx(1.0)
     for average in AVERAGES:
         assert value["prequential_rmse", average] == pytest.approx(scores.means()["rmse"][average])
@@ -198,15 +188,6 @@ def test_outputs_and_classes_have_scores_of_their_own():
         assert value["prequential_accuracy", average] == scores.means()["accuracy"][average]
         assert value["baseline_accuracy", average] == scores.means()["baseline_accuracy"][average]
         assert value["prequential_log_loss", average] == scores.log_loss.means()[average]
-
-
-def test_before_counters_are_restored_only_what_is_true_without_them_is_there():
-    metrics = Metrics()
-    text = generate_latest(metrics.at_the_start).decode()
-    shown = {family.name for family in text_string_to_metric_families(text)}
-    assert shown == {name.removesuffix("_total") for name in AT_THE_START}
-    counters = [name for name in AT_THE_START if CATALOGUE[name].kind is Counter]
-    assert counters == ["streammoe_sink_waited_seconds_total"], "the only one that is not of the checkpoint"
 
 
 def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_happens_once():

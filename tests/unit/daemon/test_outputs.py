@@ -49,7 +49,7 @@ def started(call):
     return thread
 
 
-LETTERS = [("dead_letters", call) for call in ("flush", "begin_flush", "write")]
+LETTERS = [("dead_letters", call) for call in ("flush", "write")]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_call_is_a_wait_while_it_lasts(section, call):
     answered, waits = threading.Event(), {"predictions": SinkWait(), "dead_letters": SinkWait()}
     sinks = {name: Sink(**({call: answered.wait} if name == section else {})) for name in waits}
     found, wait = Outputs(sinks["dead_letters"], sinks["predictions"], waits), waits[section]
-    calls = {"flush": found.flush, "begin_flush": found.begin_flush, "commit": lambda: found.commit({}, 1)}
+    calls = {"flush": found.flush, "commit": lambda: found.commit({}, 1)}
     calls["write"] = lambda: found.write(["a letter"])
     if section == "predictions":
         calls["write"] = lambda: write_row(sinks[section], wait)
@@ -69,15 +69,6 @@ def test_a_call_is_a_wait_while_it_lasts(section, call):
     answered.set()
     thread.join()
     assert wait.seconds == 0
-
-
-def test_a_flush_that_is_completed_in_another_thread_keeps_nobody_waiting():
-    wait, answered = SinkWait(), threading.Event()
-    (_, complete) = outputs(wait, begin_flush=lambda: answered.wait).begin_flush()
-    thread = started(complete)
-    assert wait.seconds == 0
-    answered.set()
-    thread.join()
 
 
 def test_while_a_disk_is_full_learning_does_not_wait_between_attempts():

@@ -7,7 +7,6 @@ import pytest
 from streammoe.configuration import load_settings
 from streammoe.daemon.reload import Reload, reloadable
 from streammoe.daemon.signals import HangupFlag
-from streammoe.errors import RetriableCheckpointError
 
 BASE = """
     source = { kind = "file", path = "%(path)s" }
@@ -23,13 +22,10 @@ NOTHING_MORE = {"path": "a.csv", "key": "id", "labels": "", "model": "", "predic
 class Reconfigured:
     """A daemon that only keeps what it was given."""
 
-    def __init__(self, error=None):
+    def __init__(self):
         self.given = []
-        self.error = error
 
     def reconfigure(self, settings, *, affects_events):
-        if self.error is not None:
-            raise self.error
         self.given.append((settings, affects_events))
 
 
@@ -115,19 +111,6 @@ def test_a_missing_file_or_a_pipe_is_rejected_without_waiting(path, reload):
     assert asked.apply(Reconfigured().reconfigure) == "refused"
     os.mkfifo(path)
     assert asked.apply(Reconfigured().reconfigure) == "refused"
-
-
-def test_flags_and_environment_win_over_the_file_as_at_the_start(write, reload):
-    asked = reload({"STREAMMOE_CHECKPOINT__EVERY_EVENTS": "70"}, ["checkpoint.keep=7"])
-    write(rest="checkpoint = { keep = 1, every_events = 10 }")
-    assert asked.apply(Reconfigured().reconfigure) == "unchanged"
-
-
-def test_a_reload_that_cannot_be_secured_by_a_checkpoint_is_rejected_and_can_be_repeated(write, reload):
-    asked = reload()
-    write(model=", range_factor = 1e9")
-    assert asked.apply(Reconfigured(RetriableCheckpointError("no room")).reconfigure) == "refused"
-    assert asked.apply(Reconfigured().reconfigure) == "applied"
 
 
 def test_each_setting_that_may_change_is_in_the_document(path, write):

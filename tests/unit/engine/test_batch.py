@@ -20,16 +20,17 @@ LINE, CLASSES = Case("gaussian", 1), Case("categorical", 3)
 cases = pytest.mark.parametrize("case", [Case("gaussian_full", 3), Case("student_t", 3), CLASSES], ids=str)
 
 
-def descend(case, method, em=None, **more):
+def descend(case, method, em=None, step=None, **more):
     arguments = {"rounds": 30, "tolerance": 0.0} | more
-    return batch.descend(em or problem(case, n, p, K), random_theta(case, K, p), method, **arguments)
+    own = METHODS[method](step)
+    return batch.descend(em or problem(case, n, p, K), random_theta(case, K, p), own, **arguments)
 
 
 @cases
 @pytest.mark.parametrize("method", METHODS)
 def test_the_trace_describes_the_parameters(case, method):
     em, theta = problem(case, n, p, K), random_theta(case, K, p)
-    way = batch.descend(em, theta, method, rounds=8, tolerance=0.0)
+    way = batch.descend(em, theta, METHODS[method](), rounds=8, tolerance=0.0)
     assert same_bits(theta, random_theta(case, K, p))
     objective, tau = em.e_step(way.theta)
     assert way.objective == way.trace[-1].objective == objective > way.trace[0].objective + 0.02
@@ -79,7 +80,7 @@ def test_a_step_that_is_too_long_leaves_the_likeliest_round(case, step, reason):
 def test_the_likeliest_end_wins_and_is_settled(case):
     em = problem(case, n, p, K)
     starts = [random_theta(case, K, p, seed) for seed in range(3)]
-    ends = [batch.descend(em, theta, "em", rounds=15, tolerance=1e-9).objective for theta in starts]
+    ends = [batch.descend(em, theta, METHODS["em"](), rounds=15, tolerance=1e-9).objective for theta in starts]
     best, state = batch.fit(em, starts, "em", rounds=15, tolerance=1e-9)
     assert best.objective == max(ends) > min(ends)
     assert best.trace[0].start == int(np.argmax(ends))

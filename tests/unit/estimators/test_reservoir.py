@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streammoe import InvalidEvent, MoERegressor, load
-from streammoe.daemon.checkpointer import learned_digest
+from streammoe.daemon.checkpoints import learned_digest
 from streammoe.errors import ConfigError
 from tests.unit.estimators.models import ESTIMATORS, NAMES, QUICK, WARM, pairs
 

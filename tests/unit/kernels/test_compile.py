@@ -149,7 +149,7 @@ def test_models_compile_each_kernel_for_one_kind_of_arguments_and_none_that_they
     done = subprocess.run([sys.executable, "-c", FIRST_START], capture_output=True, text=True, check=True)
     found = {name: int(count) for name, count in map(str.split, done.stdout.splitlines())}
     needed = {f"{family}.{kernel}" for family in ("gaussian", "categorical") for kernel in ("learn", "score_rows")}
-    assert found.keys() > {*needed, "batch._fit_by_one_matrix", "features.screen_rows"}
+    assert found.keys() > {*needed, "batch._fit_by_newton", "features.screen_rows"}
     assert "batch._fit_by_conjugate_gradients" not in found
     assert {name: count for name, count in found.items() if count > 1} == {}
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import softmax as reference_softmax
 
 from streammoe.kernels import categorical
-from streammoe.kernels.batch import WIDE, adaptive_weights, fit_softmax, softmax_gradient, softmax_objective
+from streammoe.kernels.batch import NEWTON_LIMIT, adaptive_weights, fit_softmax, softmax_gradient, softmax_objective
 from streammoe.kernels.linalg import invert_spd
 from streammoe.kernels.softmax import adaptive_weight
 from streammoe.kernels.soundness import LARGEST_LOSS, LARGEST_PREDICTION, are_small
@@ -138,13 +138,13 @@ def rows(n, n_targets, blank, p=P):
 
 
 def test_conjugate_gradients_rise_at_every_step_and_end_at_the_top():
-    free = 3
-    X, _, weights = rows(40, 1, 0, WIDE)
-    X *= np.geomspace(0.1, 10.0, WIDE)
+    free, p = 3, NEWTON_LIMIT // 2
+    X, _, weights = rows(40, 1, 0, p)
+    X *= np.geomspace(0.1, 10.0, p)
     targets = weights @ np.random.default_rng(1).dirichlet(np.ones(free + 1), size=2)
-    target = 0.1 * np.random.default_rng(2).normal(size=(free, WIDE))
+    target = 0.1 * np.random.default_rng(2).normal(size=(free, p))
     given = (20.0, (X * X).mean(axis=0), target, (2.0, 1.0), targets, X, 1)
-    coefficients, slope = np.zeros((free, WIDE)), np.empty((free, WIDE))
+    coefficients, slope = np.zeros((free, p)), np.empty((free, p))
     heights = [softmax_objective(coefficients, *given)]
     for _ in range(40):
         fit_softmax(coefficients, *given, 1)

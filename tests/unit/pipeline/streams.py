@@ -66,18 +66,20 @@ class Result(NamedTuple):
     outcomes: Counter
     letters: list[tuple[int, str, str]]
     """Row, reason and stage."""
+    losses: list[float]
 
 
 def run(line, events, format="jsonl", sizes=()):
     """Process events, or records as bytes, in batches of these sizes."""
-    outcomes, letters, n = Counter(), [], line.model.n
+    outcomes, letters, losses, n = Counter(), [], [], line.model.n
     for batch in batches_of(events, format, sizes):
         processed = line.process(batch)
         outcomes.update(processed.outcomes)
+        losses += processed.losses.tolist()
         letters += [(letter.location["row"], letter.reason, letter.stage) for letter in processed.letters]
         assert processed.reasons == Counter(letter.reason for letter in processed.letters)
         assert int(processed.bad.sum()) == len(processed.letters)
     assert outcomes.total() == len(events)
     assert outcomes["learned"] == line.model.n - n
     assert line.model.n == line.scores.log_loss.count
-    return Result(outcomes, letters)
+    return Result(outcomes, letters, losses)

@@ -1,11 +1,10 @@
 """How a run is judged where its source ends: it fails if too many of all its records were rejected, however few."""
 
-import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from streammoe.daemon.guards import BAD_RECORD_WINDOW as WINDOW
 from streammoe.errors import SourceError, TooManyBadRecords
 from tests.unit import daemons
 from tests.unit.pipeline.written_rows import lines
@@ -14,20 +13,6 @@ pytestmark = pytest.mark.usefixtures("logging_as_before")
 
 GOOD, BAD = f"{{:.3f}},{{:.3f}},{1:.30f}\n", f"0.500,wrong,{1:.30f}\n"
 RECORD = len(BAD)
-
-
-class StopAt:
-    """A stop flag that is raised at the given look, if any."""
-
-    def __init__(self, look=None):
-        self._looks = itertools.count()
-        self._look = look
-        self._is_raised = False
-
-    @property
-    def requested(self):
-        self._is_raised = self._is_raised or next(self._looks) == self._look
-        return self._is_raised
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +36,9 @@ def write(name, *runs):
     Path(name).write_text("a,b,y\n" + "".join(rows))
 
 
-def run(*flags, stop=None):
+def run(*flags):
     with daemons.opened(*flags) as running:
-        return running.daemon.run(StopAt(stop))
+        return running.daemon.run(SimpleNamespace(requested=False))
 
 
 def assert_fails():
@@ -73,12 +58,6 @@ def test_a_short_source_that_is_mostly_bad_fails_each_time_and_after_a_repair_ev
     assert run().learned == 200
 
 
-def test_all_records_count_not_only_those_of_a_window():
-    """No 1,000 records in a row are mostly bad here, and 1,000 of these 1,500 are."""
-    write("a.csv", -WINDOW // 2, WINDOW // 2, -WINDOW // 2)
-    assert_fails()
-
-
 def test_each_end_is_judged_by_the_records_since_the_last_one():
     write("a.csv", 300)
     run("checkpoint.every_events=1000000")  # so that nothing is saved before the end
@@ -86,15 +65,6 @@ def test_each_end_is_judged_by_the_records_since_the_last_one():
     assert_fails()
     write("b.csv", 200)
     assert run().learned == 500
-
-
-def test_a_resumed_run_counts_what_came_before_the_stop():
-    """Two bad records at the end of 302 are few, wherever the run was stopped."""
-    write("a.csv", 302)
-    run(stop=3)
-    write("a.csv", 300, -2)
-    found = run()
-    assert (found.learned, found.rejected) == (300, 2)
 
 
 # --- no target at all -----------------------------------------------------------------------------------------------

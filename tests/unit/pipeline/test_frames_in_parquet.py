@@ -66,13 +66,6 @@ def test_the_index_of_a_frame_in_csv_is_left_out_with_one_warning(n_times, late,
     assert learned() == ["Unnamed: 0", "a", "b"]
 
 
-@pytest.mark.parametrize("flag", ["schema.numeric=['name']", "schema.features=['a', 'name']"])
-def test_an_index_that_a_setting_names_is_learned(flag):
-    frame().set_axis([3 * i + i % 2 for i in range(ROWS)]).rename_axis("name").to_parquet("1.parquet")
-    run(flag)
-    assert "name" in learned()
-
-
 def test_a_model_that_has_learned_from_an_index_goes_on_with_it():
     with_index = frame().set_axis([3 * i + i % 2 for i in range(ROWS)]).rename_axis("name")
     with_index.reset_index().to_parquet("1.parquet", index=False)

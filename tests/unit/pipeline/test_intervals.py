@@ -65,16 +65,13 @@ def test_an_interval_does_not_depend_on_other_rows_or_on_components_without_a_sh
     np.testing.assert_array_equal(alone, found)
 
 
-def test_what_is_no_number_has_no_interval_nor_has_a_mixture_of_nothing():
+def test_what_is_no_number_or_a_mixture_of_nothing_has_no_interval_and_overflow_ends_the_search():
     for at in range(3):
         parts = mixtures(10, 3)
         parts[at][4, 1] = math.nan
         parts[0][5] = 0.0
         found = mixture_intervals(*parts, 0.9, Gaussian())
         assert np.isnan(found).all(axis=(1, 2)).tolist() == [i in (4, 5) for i in range(10)]
-
-
-def test_numbers_that_overflow_end_the_search():
     means = np.array([[[-1e308], [1e308]], [[0.0], [math.inf]], [[0.0], [1.0]]])
     variances = np.array([[[1e300], [1e300]], [[1.0], [1.0]], [[5e-324], [5e-324]]])
     found = mixture_intervals(np.full((3, 2), 0.5), means, variances, 0.9, Gaussian())

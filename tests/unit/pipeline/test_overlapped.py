@@ -3,7 +3,6 @@
 import threading
 from contextlib import suppress
 
-import numpy as np
 import pytest
 
 from streammoe.pipeline.overlapped import MOST_WAITING, OverlappedPredictions
@@ -31,10 +30,6 @@ class Slow(PredictionSink):
     def flush(self):
         self.called.append("flush")
 
-    def begin_flush(self):
-        self.called.append("begin_flush")
-        return lambda: self.called.append("flushed")
-
     def position(self):
         self.called.append("position")
         return {"kind": "slow"}
@@ -43,31 +38,27 @@ class Slow(PredictionSink):
         self.called.append("close")
 
 
-CALLS = {
-    "flush": lambda sink: sink.flush(),
-    "begin_flush": lambda sink: sink.begin_flush(),
-    "position": lambda sink: sink.position(),
-    "close": lambda sink: sink.close(),
-}
-FAILING_CALLS = {**CALLS, "write": lambda sink: [sink.write(rows_from(n=1)) for _ in range(MOST_WAITING)]}
+def call(sink, method):
+    thread = threading.Thread(target=lambda: getattr(sink, method)(*[rows_from(9, n=1)] * (method == "write")))
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive(), "it does not wait"
+    return thread
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_all_else_waits_for_what_was_written_before_in_order(call):
+@pytest.mark.parametrize("method", ["flush", "position", "close"])
+def test_all_else_waits_for_what_was_written_before_in_order(method):
     inner = Slow()
     sink = OverlappedPredictions(inner)
     for version in range(3):
         sink.write(rows_from(version, n=1))
-    assert inner.called == []
-    calling = threading.Thread(target=CALLS[call], args=(sink,))
-    calling.start()
+    calling = call(sink, method)
     inner.may_write.release(2)
     calling.join(0.05)
     assert calling.is_alive()
-    assert call not in inner.called
     inner.may_write.release()
     calling.join(PATIENCE)
-    assert inner.called == [("write", 0), ("write", 1), ("write", 2), call]
+    assert inner.called == [("write", 0), ("write", 1), ("write", 2), method]
     sink.close()
 
 
@@ -76,44 +67,38 @@ def test_only_so_many_writes_wait():
     sink = OverlappedPredictions(inner)
     for version in range(MOST_WAITING):
         sink.write(rows_from(version, n=1))
-    one_more = threading.Thread(target=sink.write, args=(rows_from(MOST_WAITING, n=1),))
-    one_more.start()
-    one_more.join(0.05)
-    assert one_more.is_alive()
+    one_more = call(sink, "write")
     inner.may_write.release(MOST_WAITING + 1)
     one_more.join(PATIENCE)
     sink.close()
-    assert inner.called == [*(("write", version) for version in range(MOST_WAITING + 1)), "close"]
+    assert inner.called == [*(("write", version) for version in (*range(MOST_WAITING), 9)), "close"]
 
 
-@pytest.mark.parametrize("call", FAILING_CALLS)
-def test_a_failure_is_raised_by_a_later_call_and_the_sink_is_closed_all_the_same(call):
+@pytest.mark.parametrize("method", ["flush", "position", "close", "write"])
+def test_a_failure_is_raised_by_a_later_call_and_the_sink_is_closed_all_the_same(method):
     inner = Slow()
     inner.failure = MemoryError("no room")
     inner.may_write.release(MOST_WAITING)
     sink = OverlappedPredictions(inner)
     sink.write(rows_from(n=1))
-    with pytest.raises(MemoryError, match="no room"):
-        FAILING_CALLS[call](sink)
+    with pytest.raises(MemoryError, match="no room"):  # noqa: PT012
+        for _ in range(MOST_WAITING):
+            getattr(sink, method)(*[rows_from(n=1)] * (method == "write"))
     inner.failure = None
     with suppress(MemoryError):  # of rows that were under way
         sink.close()
     assert inner.called[-1] == "close"
 
 
-def test_rows_are_those_of_the_sink_and_its_position_is_passed_on(tmp_path):
-    sinks = [JsonlPredictions(tmp_path / "direct"), JsonlPredictions(tmp_path / "overlapped")]
-    sinks[1] = OverlappedPredictions(sinks[1])
-    for sink in sinks:
-        for first in range(0, 20, 2):
-            sink.write(rows_from(first, intervals=np.ones((2, 1, 2)).copy))
-        sink.begin_flush()()
-        position = sink.position()
-        sink.write(rows_from(20))
-        sink.flush()
-        sink.close()
-    assert lines(tmp_path / "overlapped") == lines(tmp_path / "direct")
-    again = OverlappedPredictions(JsonlPredictions(tmp_path / "overlapped"))
+def test_its_position_is_that_of_the_sink(tmp_path):
+    sink = OverlappedPredictions(JsonlPredictions(tmp_path / "rows"))
+    for first in range(0, 20, 2):
+        sink.write(rows_from(first))
+    sink.flush()
+    position = sink.position()
+    sink.write(rows_from(20))
+    sink.close()
+    again = OverlappedPredictions(JsonlPredictions(tmp_path / "rows"))
     again.restore(position)()
     again.close()
-    assert [row["model_version"] for row in lines(tmp_path / "overlapped")] == list(range(20))
+    assert [row["model_version"] for row in lines(tmp_path / "rows")] == list(range(20))

@@ -41,21 +41,9 @@ def test_what_vanishes_is_said_once_and_counted_wherever_the_stream_is_cut():
         assert message.startswith(said)
 
 
-def test_columns_that_join_later_are_followed_from_there_on():
-    presence, nan = Presence(), np.nan
-    assert presence.update(("a",), np.ones((150, 1)), {}, dict) == []
-    assert presence.update(("a", "b"), np.ones((150, 2)), {}, dict) == []
-    rows = np.tile([[nan, 1.0]], (60, 1))
-    assert presence.update(("a", "b"), rows, {}, lambda i: {"row": i}) == []
-    (message,) = presence.update(("a", "b"), rows, {}, lambda i: {"row": 60 + i})
-    assert message.startswith("each of 300 events had 'a', and none has since row 0")
-    assert presence.vanished == {"a": 120}
-    assert presence.update(("a", "b"), rows * nan, {}, lambda i: {"row": i}) == []
-    assert presence.vanished == {"a": 180}
-
-
-def test_events_without_a_target_do_not_count():
+def test_events_without_a_target_do_not_count_nor_does_what_came_late():
     events = [{"a": i % 5, "b": i % 3 if i < 200 else None, "y": None if i % 2 else i % 4} for i in range(500)]
-    line = pipeline("regressor", n_experts=1)
+    events += [{**event, "b": None, "late": 1 if event["a"] else None} for event in events]
+    line = pipeline("regressor", n_experts=1, schema={"late_columns": True})
     run(line, events, sizes=[64])
-    assert line.presence.vanished == {"b": 150}
+    assert line.presence.vanished == {"b": 399}, "the event that brings a column is not followed"

@@ -6,6 +6,7 @@ import os
 import signal
 
 import dask
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import psutil
@@ -104,9 +105,10 @@ def test_others_cannot_talk_to_the_processes(client):
 @pytest.mark.parametrize(("given", "target"), KINDS.values(), ids=KINDS)
 def test_a_fit_of_partitions_is_that_of_all_rows(client, given, target):
     rows = data_of(given, frame()).drop(columns=[] if isinstance(target, list) else "z")
-    brief = {"rounds": 6, "tolerance": 0.0}
-    theirs = whole_fit(given.clone(), rows, target, **brief)
-    ours = distributed.fit(given.clone(), cut(rows, *PARTS), target=target, weight="w", client=client, **brief)
+    theirs = whole_fit(given.clone(), rows, target, tolerance=1e-12)
+    parts = cut(rows, *PARTS) if isinstance(target, list) else dd.from_pandas(rows, npartitions=3)
+    ours = distributed.fit(given.clone(), parts, target=target, weight="w", client=client, tolerance=1e-12)
+    assert ours.converged
     assert (ours.n, ours.model.n) == (theirs.n, theirs.model.n)
     assert ours.objective == pytest.approx(theirs.objective, abs=1e-6)
     assert ours.log_loss == pytest.approx(theirs.log_loss, abs=1e-3)
@@ -127,25 +129,15 @@ def test_a_fit_of_partitions_is_that_of_all_rows(client, given, target):
 def test_it_starts_from_the_parameters_of_a_model_and_holds_to_what_that_has_seen(client):
     rows, later = frame(300).drop(columns="z"), frame(seed=1).drop(columns="z")
     first = whole_fit(MoERegressor(2, **BRIEF), rows, "y", rounds=2).model
-    theirs = whole_fit(copy.deepcopy(first), later, "y", start="model", rounds=5)
+    theirs = whole_fit(copy.deepcopy(first), later, "y", start="model", tolerance=1e-12)
     ours = distributed.fit(
-        copy.deepcopy(first), cut(later, *PARTS), target="y", weight="w", start="model", client=client, rounds=5
+        copy.deepcopy(first), cut(later, *PARTS), target="y", weight="w", start="model", client=client, tolerance=1e-12
     )
     assert ours.trace[0].objective == pytest.approx(theirs.trace[0].objective, abs=1e-11)
     assert ours.objective == pytest.approx(theirs.objective, abs=1e-9)
     for name, array in ours.model.arrays().items():
         if name.startswith("encoder"):
             np.testing.assert_array_equal(array, theirs.model.arrays()[name], err_msg=name)
-
-
-def test_a_dask_frame_is_read_by_its_partitions(client):
-    dd = pytest.importorskip("dask.dataframe")
-    rows = frame()[["a", "b", "y"]]
-    data = dd.from_pandas(rows, npartitions=3)
-    ours = distributed.fit(MoERegressor(2, **BRIEF), data, target="y", client=client, rounds=3)
-    theirs = distributed.fit(MoERegressor(2, **BRIEF), [rows], target="y", client=client, rounds=3)
-    assert ours.n == N
-    assert ours.objective == pytest.approx(theirs.objective, abs=1e-9)
 
 
 def test_a_lost_workers_rows_are_computed_again(client):
@@ -201,20 +193,6 @@ def settings(path, **more):
     return settings_of(str(path), FileOptions(("y",), overrides=tuple(overrides)), command="fit")
 
 
-def test_files_are_read_as_by_one_process(client, folder):
-    theirs = fit_source(settings(folder / "*.csv"), source_name="files", plan=FitPlan(tolerance=1e-9))
-    files = files_of([str(folder)])
-    assert files == [str(folder / f"{at}.csv") for at in range(5)]
-    ours = fit_files(settings(files[0]), files, plan=FitPlan(tolerance=1e-9), scheduler=client.scheduler.address)
-    assert ours.records.counts() == theirs.records.counts()
-    assert ours.records.rejected() == theirs.records.rejected()
-    assert set(ours.records.reasons) == {"wrong_type", "out_of_range"}
-    assert ours.fit.objective == pytest.approx(theirs.fit.objective, abs=1e-6)
-    for name, array in ours.fit.model.arrays().items():
-        if name.startswith("encoder"):
-            np.testing.assert_allclose(array, theirs.fit.model.arrays()[name], rtol=1e-12, err_msg=name)
-
-
 def test_a_file_with_other_columns_is_named(client, folder):
     (folder / "3.csv").write_text("u,v,y\n1,2,3\n")
     with pytest.raises(SourceError, match=r"3\.csv: has none of the columns of the files before it"):
@@ -224,13 +202,16 @@ def test_a_file_with_other_columns_is_named(client, folder):
         fit_files(settings("0.csv"), files_of([str(folder)]), plan=FitPlan(), scheduler=client.scheduler.address)
 
 
-def test_the_command_line_fits_a_folder(client, folder, tmp_path):
+def test_the_command_line_fits_a_folder_as_one_process_does(client, folder, tmp_path):
+    theirs = fit_source(settings(folder / "*.csv"), source_name="files", plan=FitPlan(tolerance=1e-9))
     out = tmp_path / "model"
-    given = f"fit --scheduler {client.scheduler.address} --target y --set model.n_experts=2 --rounds 2 --json".split()
-    done = CliRunner().invoke(main, [*given, "--out", str(out), str(folder)], catch_exceptions=False)
-    found = json.loads(done.stdout)
+    given = f"fit --scheduler {client.scheduler.address} --target y --set model.n_experts=2 --tolerance 1e-9 --json"
+    done = CliRunner().invoke(main, [*given.split(), "--out", str(out), str(folder)], catch_exceptions=False)
+    found, model = json.loads(done.stdout), load(out)
     assert (found["source"], found["learned"], found["rejected"]) == ("5 files", N - 2, 2)
-    assert found["state_digest"] == load(out).state_digest()
-
-
-# --- what it needs --------------------------------------------------------------------------------------------------
+    assert found["refused"] == theirs.records.rejected()
+    assert found["objective"] == pytest.approx(theirs.fit.objective, abs=1e-6)
+    assert found["state_digest"] == model.state_digest()
+    for name, array in model.arrays().items():
+        if name.startswith("encoder"):
+            np.testing.assert_allclose(array, theirs.fit.model.arrays()[name], rtol=1e-12, err_msg=name)

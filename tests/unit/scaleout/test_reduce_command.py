@@ -43,17 +43,13 @@ def test_it_writes_a_global_model_and_prints_what_it_contains(reduce):
     assert read_newest(CheckpointStore("out"))[0].version == 1
 
 
-def test_a_shard_with_a_problem_is_named(reduce):
-    found = json.loads(reduce("north/state", "absent", "--out", "out", "--json"))
-    assert found["shards"].keys() == {"north/state"}
-    assert found["problems"]["absent"]["reason"] == "empty"
-
-
 AGAIN = "run the command again, or use --watch"
 
 
-def test_without_watch_it_promises_no_next_round(reduce, monkeypatch):
-    reduce("north/state", "absent", "--out", "out")
+def test_a_shard_with_a_problem_is_named_and_without_watch_no_next_round_promised(reduce, monkeypatch):
+    found = json.loads(reduce("north/state", "absent", "--out", "out", "--json"))
+    assert found["shards"].keys() == {"north/state"}
+    assert found["problems"]["absent"]["reason"] == "empty"
     assert "the newest checkpoint of shard absent does not count; once" in reduce.log
     assert AGAIN in reduce.log
     with monkeypatch.context() as broken:

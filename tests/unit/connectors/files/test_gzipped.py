@@ -31,12 +31,6 @@ def test_what_is_compressed_shows_by_extension_or_magic_and_members_may_be_padde
     assert until_failure(write("misnamed.jsonl.gz", b"1\n"))[0] == []
 
 
-def test_until_the_checksum_is_reached_a_batch_says_that_its_content_is_not_verified(write):
-    batches = read(write("a.csv.gz", COMPRESSED), block_bytes=4096)
-    assert [bool(batch.caveat) for batch in batches] == [True] * (len(batches) - 1) + [False]
-    assert not any(batch.caveat for batch in read(write("a.csv", CONTENT), block_bytes=4096))
-
-
 def test_a_damage_is_an_error_with_its_place_and_reading_resumes_once_the_file_is_restored(write):
     for at in (2, 66_001, len(COMPRESSED) - 5):
         damaged = bytearray(COMPRESSED)

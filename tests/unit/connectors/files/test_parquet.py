@@ -48,16 +48,6 @@ def test_rows_columns_and_places(path, tmp_path):
     assert tables(read(tmp_path / "data", format="parquet")).equals(TABLE)
 
 
-def test_reading_resumes_anywhere_whatever_the_blocks(path):
-    for batch in read(path, block_rows=2666):
-        done = batch.end["files"][0]["offset"]
-        rest = read(path, through_json(batch.end), block_rows=999)
-        assert sum(map(len, rest)) == ROWS - done
-        if rest:
-            assert tables(rest).equals(TABLE.slice(done))
-            assert rest[0].location(0)["row"] == done
-
-
 def test_times_that_python_does_not_know_are_shown_in_ticks(tmp_path):
     """In a dead letter, say: beyond the year 9999, or before the first."""
     times = pa.array([2**62, -(2**62)], pa.timestamp("us"))

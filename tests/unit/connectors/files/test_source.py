@@ -194,18 +194,6 @@ def test_the_rest_of_a_record_that_is_too_long_is_no_record_and_takes_no_line_wi
     assert [len(record) for record in records(batches)] == [6000, 1, 1]
 
 
-def test_a_record_may_be_longer_than_a_block_and_blank_lines_are_counted(write, tmp_path):
-    long = b"x" * 50_000
-    write("a.jsonl", b"\n1\n \t\r\n" + long + b"\n" + b"\n" * 9000)
-    write("b.jsonl", b"\n\n")
-    write("c.jsonl", b"\n2\n" + b"\n" * 9000)
-    for block_bytes in (4096, 1 << 20):
-        batches = read(tmp_path / "*.jsonl", block_bytes=block_bytes)
-        assert records(batches) == [b"1", long, b"2"]
-        assert sum(batch.skipped for batch in batches) == 18_005
-        assert all(file["done"] for file in batches[-1].end["files"])
-
-
 # --- resuming -------------------------------------------------------------------------------------------------------
 
 
@@ -242,7 +230,7 @@ def test_a_file_that_no_longer_holds_the_position_is_an_error(halfway, tmp_path,
     else:
         path.write_bytes(b"x\n" + b"7\n" * 20_000)
     with pytest.raises(SourceError):
-        source(tmp_path / "*.csv").seek(halfway)
+        read(tmp_path / "*.csv", halfway)
 
 
 def test_a_finished_file_that_was_replaced_is_not_passed_over(write):

@@ -8,11 +8,10 @@ import pytest
 from streammoe.errors import SourceError
 from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.assignment import Assignment
-from streammoe_connectors.kafka.consumer import TopicDescription
-from streammoe_connectors.kafka.offsets import offsets_of
-from streammoe_connectors.kafka.partitions import Limits
-from streammoe_connectors.kafka.position import check_position, offsets_left
-from streammoe_connectors.kafka.source_settings import ReadingSettings
+from streammoe_connectors.kafka.contract import TopicDescription
+from streammoe_connectors.kafka.order import Limits
+from streammoe_connectors.kafka.position import check_position, offsets_left, offsets_of
+from streammoe_connectors.kafka.settings import ReadingSettings
 
 LIMITS = Limits(0, 10, 12, 5)
 

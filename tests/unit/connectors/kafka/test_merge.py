@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streammoe_connectors.kafka.merge import Hold, merge
+from streammoe_connectors.kafka.order import Hold, merge
 
 LOGS = st.lists(st.lists(st.integers(0, 6), max_size=12), min_size=1, max_size=4)
 

@@ -1,20 +1,19 @@
-"""The child's loop against a cluster that follows a script, with short intervals in place of seconds."""
+"""The thread that reads, against a cluster that follows a script, with short intervals in place of seconds."""
 
-import os
-import select
-import threading
 import time
+from collections import deque
+from queue import Empty
 
 import pytest
 
-from streammoe.errors import RetriableSourceError
-from streammoe.ports import TopicPartition
+from streammoe.errors import RetriableSourceError, SourceError
+from streammoe.ports import Batch, TopicPartition
 from streammoe_connectors.kafka import reader as kafka_reader
 from streammoe_connectors.kafka import survey as kafka_survey
-from streammoe_connectors.kafka.consumer import FIRST, ClusterUnavailableError, OffsetsLostError, TopicDescription
-from streammoe_connectors.kafka.frames import Close, Fetched, Finished, Inlet, Moved, Outlet, Start, Status
-from streammoe_connectors.kafka.reader import Reader
-from streammoe_connectors.kafka.source_settings import ReadingSettings
+from streammoe_connectors.kafka.contract import FIRST, Cause, ClientError, OffsetsLostError, TopicDescription
+from streammoe_connectors.kafka.reader import Finished, Moved, Reader
+from streammoe_connectors.kafka.settings import KafkaSettings
+from streammoe_connectors.kafka.values import Values
 from tests.kafka_lab.lab import PATIENCE, wait_until
 from tests.unit.connectors.kafka_records import Row, columns
 
@@ -28,7 +27,9 @@ class Script:
     def __init__(self):
         self.logs = {0: []}
         self.first = {}
-        self.failed_commits = ()
+        self.failed_commits = deque()
+        self.troubles = {}
+        self.fails = None
         self.deaf = set()
         self.id = None
         self.dead = set()
@@ -41,7 +42,9 @@ class Script:
         log = self.logs.get(number)
         return log[-1].offset + 1 if log else 0
 
-    def create_consumer(self, options, settings):
+    def create_consumer(self, connection, settings):
+        if self.fails is not None:
+            raise self.fails
         self.made += 1
         return self
 
@@ -50,14 +53,14 @@ class Script:
 
     def offsets(self, partitions, time, *, stable=False):
         if self.dead.intersection(partition.partition for partition in partitions):
-            raise ClusterUnavailableError("no answer")
+            raise ClientError(Cause.NO_ANSWER, "no answer")
         found = self.first.get if time == FIRST else lambda number, _: self.end(number)
         return {partition: found(partition.partition, 0) for partition in partitions}
 
     def committed(self, partitions):
         return {}
 
-    def commit(self, offsets, metadata, *, wait_ms=0):
+    def commit(self, offsets, metadata, *, wait=False):
         pass
 
     def assign(self, offsets):
@@ -98,58 +101,47 @@ class Script:
 
 
 @pytest.fixture
-def child(monkeypatch):
-    """Starts a reader in a thread; gives it, and a function that returns the next message that is wanted."""
-    script = Script()
-    monkeypatch.setattr(kafka_reader, "load_client", lambda _: script)
-    for name in ("_ENDS_SECONDS", "_RETRY_SECONDS"):
-        monkeypatch.setattr(kafka_survey, name, SOON / 3)
-    for name in ("_MISSING_PAUSE_SECONDS", "_PAUSE_SECONDS", "_REGISTRY_PAUSE_SECONDS"):
-        monkeypatch.setattr(kafka_reader, name, SOON / 3)
+def cluster(monkeypatch):
+    """A script, and what starts a reader of it; that gives the reader, and a function that waits for what it finds."""
+    script, readers = Script(), []
+    monkeypatch.setattr(kafka_survey, "_ENDS_SECONDS", SOON)
     monkeypatch.setattr(kafka_reader, "_TICK_SECONDS", SOON)
-    (read, write), (looked, shown), (heard, said) = os.pipe(), os.pipe(), os.pipe()
-    for descriptor in (read, looked, heard):
-        os.set_blocking(descriptor, False)
-    threads = []
+    monkeypatch.setattr(kafka_reader, "_PAUSE_SECONDS", SOON / 3)
 
     def start(position=None, **settings):
-        settings = ReadingSettings(**{"topics": "t", "group": "g", **settings})
-        first = Start(settings.model_dump(), "scripted", {"security_protocol": "SASL_SSL"}, position, "me")
-        pipes = Inlet(heard), Outlet(write), Outlet(shown)
-        reader = Reader(first, *pipes)
-        threads.append(threading.Thread(target=reader.run))
-        threads[0].start()
-        inlets = {read: Inlet(read), looked: Inlet(looked)}
+        given = {"kind": "kafka", "bootstrap_servers": "there:1", "topics": "t", "group": "g"}
+        settings = KafkaSettings(**given | settings)
+        reader = Reader(settings, script, Values(settings), position, "me", "topic t")
+        readers.append(reader)
+        reader.start()
 
         def until(kind, wanted=lambda _: True):
             deadline = time.monotonic() + PATIENCE
             while time.monotonic() < deadline:
-                messages = [message for inlet in inlets.values() if (message := inlet.next()) is not None]
-                if found := [message for message in messages if isinstance(message, kind) and wanted(message)]:
-                    return found[0]
-                if not messages:
-                    select.select(list(inlets), [], [], 1)
+                try:
+                    found = reader.found.get(timeout=1.0)
+                except Empty:
+                    continue
+                reader.wake.set()
+                if isinstance(found, BaseException):
+                    raise found
+                if isinstance(found, kind) and wanted(found):
+                    return found
             raise AssertionError("it did not come")
 
         return reader, until
 
     yield script, start
-    Outlet(said).send(Close())
-    for thread in threads:
-        thread.join(10)
-        assert not thread.is_alive()
-    for descriptor in (read, write, looked, shown, heard, said):
-        os.close(descriptor)
-
-
-def count(batch):
-    return len(batch.numbers)
+    for reader in readers:
+        reader.closing = True
+        reader.join(PATIENCE)
+        assert not reader.is_alive()
 
 
 def take(until, left):
     """Wait for so many records."""
     while left > 0:
-        left -= count(until(Fetched))
+        left -= len(until(Batch))
 
 
 def offsets(position):
@@ -160,14 +152,14 @@ def buffer_of(reader, number):
     return reader._assignment.buffers[TopicPartition("t", number)]
 
 
-def test_gaps_are_counted_tombstones_passed_and_nothing_beyond_the_stop_is_read(child):
-    script, start = child
+def test_gaps_are_counted_tombstones_passed_and_nothing_beyond_the_stop_is_read(cluster):
+    script, start = cluster
     script.logs[0] = [Row(0), Row(3), Row(4, None), Row(5), Row(6, None)]
     reader, until = start(until="end", max_poll_records=2)
     assert until(Moved).remaining == 7
     script.logs[0] = [*script.logs[0], Row(7)]
-    found = [until(Fetched) for _ in range(3)]
-    assert [(offsets(batch.end)["0"], count(batch), batch.skipped) for batch in found] == [
+    found = [until(Batch) for _ in range(3)]
+    assert [(offsets(batch.end)["0"], len(batch), batch.skipped) for batch in found] == [
         (4, 2, 0),
         (6, 1, 1),
         (7, 0, 1),
@@ -176,41 +168,69 @@ def test_gaps_are_counted_tombstones_passed_and_nothing_beyond_the_stop_is_read(
     assert reader._counters["gap"] == 1
 
 
-def test_records_are_kept_while_a_registry_does_not_answer_which_is_no_stall(child):
-    script, start = child
+def test_records_are_kept_while_a_registry_does_not_answer_which_is_no_stall(cluster, monkeypatch):
+    script, start = cluster
     script.logs[0] = []
-    reader, until = start(stall_seconds=0.1)
-    block, calls = reader._values.block, []
+    convert, calls = Values.batch, []
 
-    def failing(records):
-        calls.append(records)
+    def failing(*given):
+        calls.append(given)
         if len(calls) < 7:  # which takes longer than a stall
             script.logs[0].append(Row(len(script.logs[0])))
             raise RetriableSourceError("the registry is down")
-        return block(records)
+        return convert(*given)
 
-    reader._values.block = failing
+    monkeypatch.setattr(Values, "batch", failing)
+    reader, until = start(stall_seconds=0.1)
     script.logs[0] = [Row(0), Row(1)]
     take(until, 8)
     assert "consumer_rebuilt" not in reader._counters
 
 
-def test_a_partition_of_which_nothing_comes_is_reported_and_the_consumer_built_again_once(child):
-    script, start = child
+def test_no_more_is_read_than_the_daemon_takes(cluster):
+    script, start = cluster
+    script.logs[0] = [Row(i) for i in range(100)]
+    reader, until = start(max_poll_records=10)
+    wait_until(lambda: reader.found.qsize() > 1, "it is ahead")
+    for _ in range(3):
+        at = reader.status_at
+        wait_until(lambda at=at: reader.status_at > at, "it looks again")
+    assert reader.found.qsize() < 4
+    take(until, 100)
+
+
+def test_a_partition_of_which_nothing_comes_is_reported_and_the_consumer_built_again_once(cluster):
+    script, start = cluster
     script.logs[0] = [Row(0)]
-    _, until = start(stall_seconds=0.1)
+    reader, until = start(stall_seconds=0.1)
     take(until, 1)
     script.deaf = {0}
     script.logs[0].append(Row(1))
-    assert until(Status, lambda status: status.stalled).stalled == [("t", 0)]
+    wait_until(lambda: reader.status.stalled == (("t", 0),), "it is reported")
     take(until, 1)  # the new consumer hears
-    assert until(Status, lambda status: not status.stalled).counters["consumer_rebuilt"] == 1
-    assert script.made == 2
+    wait_until(lambda: not reader.status.stalled, "it is none any more")
+    assert (reader.status.counters["consumer_rebuilt"], script.made) == (1, 2)
+
+
+def test_a_login_that_is_rejected_is_told_from_an_outage_and_what_may_not_be_read_ends_it(cluster, caplog):
+    script, start = cluster
+    script.fails = ClientError(Cause.REJECTED, "wrong password")
+    reader, until = start()
+    wait_until(lambda: "wrong password" in reader.status.refused, "it is told")
+    script.fails = ClientError(Cause.NO_ANSWER, "connection refused")
+    wait_until(lambda: not reader.status.refused, "it is an outage now")
+    assert reader.status.counters["login_rejected"] == 1
+    assert not reader.status.connected
+    for said in ("wrong password", "connection refused"):
+        assert sum(said in record.getMessage() for record in caplog.records) == 1
+    script.fails = ClientError(Cause.NOT_AUTHORIZED, "topic t")
+    with pytest.raises(SourceError, match="topic t"):
+        until(Moved)
 
 
 @pytest.mark.parametrize(("policy", "at"), [("earliest", {"0": 0, "1": 0}), ("latest", {"0": 1, "1": 2})])
-def test_a_topic_created_again_is_left_once_even_where_an_offset_is_missed_first(child, policy, at):
-    script, start = child
+def test_a_topic_created_again_is_left_once_even_where_an_offset_is_missed_first(cluster, policy, at):
+    script, start = cluster
     script.id = "one"
     script.logs = {0: [Row(i) for i in range(5)], 1: [Row(i) for i in range(5)]}
     reader, until = start(on_lost=policy)
@@ -218,8 +238,6 @@ def test_a_topic_created_again_is_left_once_even_where_an_offset_is_missed_first
     script.dead = {1}  # until then nothing can be said of the topic as a whole
     script.logs, script.id = {0: [Row(0)], 1: [Row(0), Row(1)]}, "two"
     wait_until(lambda: reader._assignment.lost, "it is missed")
-    for _ in range(3):
-        until(Status)
     script.dead = set()
     moved = until(Moved, lambda moved: moved.position["topics"]["t"]["id"] == "two")
     assert offsets(moved.position) == at
@@ -229,8 +247,8 @@ def test_a_topic_created_again_is_left_once_even_where_an_offset_is_missed_first
 
 
 @pytest.mark.parametrize("recreated", [False, True])
-def test_what_was_fetched_is_given_when_its_topic_expires_and_not_when_it_is_created_again(child, recreated):
-    script, start = child
+def test_what_was_fetched_is_given_when_its_topic_expires_and_not_when_it_is_created_again(cluster, recreated):
+    script, start = cluster
     script.id = "one"
     script.logs = {0: [Row(i, b"{}", i) for i in range(4)], 1: []}
     script.deaf = {1}  # for which the records of the other one wait
@@ -245,16 +263,16 @@ def test_what_was_fetched_is_given_when_its_topic_expires_and_not_when_it_is_cre
         script.logs[0] += [Row(i, b"{}", i) for i in range(4, 9)]
     assert offsets(until(Moved).position) == {"0": 0, "1": 0}
     script.deaf = set()
-    batch = until(Fetched)
+    batch = until(Batch)
     if recreated:
-        assert count(batch) == 1
+        assert len(batch) == 1
     else:
-        assert count(batch) >= 4
+        assert len(batch) >= 4
         assert offsets(batch.end)["0"] >= 7
 
 
-def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(child):
-    script, start = child
+def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(cluster):
+    script, start = cluster
     script.logs = {0: [Row(i, b"x" * 10_000) for i in range(300)], 1: [Row(0, b"other", 1)]}
     script.deaf = {1}
     reader, until = start(buffer_bytes=1 << 20)
@@ -262,8 +280,8 @@ def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(chi
     wait_until(lambda: script.paused, "it is held back")
     assert script.paused == {0}
     assert buffer_of(reader, 0).n_bytes < 2 << 20
-    held_back = until(Status, lambda status: status.held_back[TopicPartition("t", 0)] > 50).held_back
-    assert held_back[TopicPartition("t", 1)] == 0
+    wait_until(lambda: reader.status.held_back.get(TopicPartition("t", 0), 0) > 50, "that is told")
+    assert reader.status.held_back[TopicPartition("t", 1)] == 0
     script.deaf = set()
     take(until, 301)
     assert script.at == {0: 300, 1: 1}

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from streammoe.errors import ConfigError, RetriableSourceError, SourceError
 from streammoe_connectors.formats import registry as formats_registry
-from tests.unit.connectors.kafka_records import columns, numbers, record, values_of
+from tests.unit.connectors.kafka_records import batch_of, numbers, record, values_of
 
 POINT = {"type": "record", "name": "Point", "fields": [{"name": n, "type": "int"} for n in "xy"]}
 HOLDER = {**POINT, "name": "Holder", "fields": [{"name": "p", "type": "geo.Point"}, *POINT["fields"]]}
@@ -36,7 +36,7 @@ def framed(number, datum=b"\2\4"):
 
 def failure(values):
     with pytest.raises(SourceError) as caught:
-        values.block(columns(framed(7)))
+        batch_of(values, framed(7))
     return caught.value
 
 
@@ -151,7 +151,7 @@ def test_a_password_or_a_token_is_sent_and_one_that_is_replaced_in_its_file_from
         assert is_read(values)
         file.unlink()
         with pytest.raises(RetriableSourceError, match="schema_registry"):
-            values.block(columns(framed(8)))
+            batch_of(values, framed(8))
     assert registry.logins == [
         *("Basic bWU6YS5iLWNfZH5lK2YvZz0=", "Basic bWU6cEBzczp3w7ZyZA=="),
         *("Bearer a.b-c_d~e+f/g=", "Bearer new"),

@@ -1,25 +1,14 @@
 """The settings of a connection to Kafka, of its source and its sinks; no broker is asked."""
 
-import json
-import logging
-from types import SimpleNamespace
-
 import pytest
 from pydantic import ValidationError
 
 from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
-from streammoe.secrets import revealed
 from streammoe_connectors.files.source import FileSource
-from streammoe_connectors.kafka import librdkafka
-from streammoe_connectors.kafka.child import ForwardHandler
-from streammoe_connectors.kafka.delivery import Delivery
-from streammoe_connectors.kafka.kafka_python import options as kafka_python_options
-from streammoe_connectors.kafka.librdkafka import options as librdkafka_options
 from streammoe_connectors.kafka.predictions import KafkaPredictions
-from streammoe_connectors.kafka.settings import Connection, client_options, secrets_of
+from streammoe_connectors.kafka.settings import KafkaSettings
 from streammoe_connectors.kafka.source import KafkaSource
-from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSettings
 from streammoe_connectors.kafka.topic_sink import connection_for
 
 SERVER = {"bootstrap_servers": "a:1"}
@@ -43,89 +32,12 @@ REGISTRY = {
 }
 
 
-# --- the connection --------------------------------------------------------------------------------------------------
-
-
-def own(connection):
-    """The options of a client that is made in another process."""
-    package = librdkafka_options if connection.client == "librdkafka" else kafka_python_options
-    return package.own_options(json.loads(json.dumps(client_options(connection))))
-
-
-def test_a_plain_connection_needs_nothing_else_and_further_options_are_handed_on():
-    plain = {
-        "bootstrap_servers": ["a:1"],
-        "security_protocol": "PLAINTEXT",
-        "client_id": "streammoe",
-        "reconnect_backoff_max_ms": 1000,
-    }
-    assert own(Connection(**SERVER)) == plain
-    more = {"ssl_ciphers": "x", "reconnect_backoff_max_ms": 5, "api_version": [2, 3]}
-    assert own(Connection(**SERVER, options=more)) == plain | more | {"api_version": (2, 3)}
-
-
-def test_librdkafka_has_the_same_settings_by_its_own_names():
-    connection = Connection(
-        **LOGIN | {"bootstrap_servers": "a:1,b:2", "client_id": "me"},
-        client="librdkafka",
-        sasl_plain_password="p",
-        ssl_password="q",
-        options={"fetch.min.bytes": 9},
-    )
-    options = own(connection)
-    assert options.pop("reconnect.backoff.max.ms") == 1000
-    assert options.pop("socket.keepalive.enable")
-    assert options == {
-        "bootstrap.servers": "a:1,b:2",
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "u",
-        "sasl.password": "p",
-        "ssl.key.password": "q",
-        "client.id": "me",
-        "fetch.min.bytes": 9,
-    }
-    # Each is one of its options: it rejects others.
-    files = dict.fromkeys(("ssl_cafile", "ssl_certfile", "ssl_keyfile"), __file__)
-    tokens = {"sasl.oauthbearer.scope": "s", "sasl.oauthbearer.extensions": "a=b", "https.ca.location": __file__}
-    for login, more in ((LOGIN | files | {"sasl_plain_password": "p"}, {}), (TOKENS, tokens)):
-        options = more | {"no.such.option": 1}
-        known = client_options(Connection(**login | {"client": "librdkafka"}, options=options))
-        with pytest.raises(ConfigError, match="No such configuration property") as caught:
-            librdkafka.create_producer(known, Delivery(), None)
-        assert "no.such.option" in str(caught.value)
-
-
 @pytest.mark.parametrize("client", ["kafka-python", "librdkafka"])
-def test_a_password_is_in_the_options_of_clients_and_nowhere_else(client):
-    more = {"ssl.keystore.password": "hunter4"} if client == "librdkafka" else {}
-    connection = Connection(**LOGIN, sasl_plain_password="hunter2", ssl_password="hunter3", client=client, options=more)
-    assert {"hunter2", "hunter3"} <= {value for value in own(connection).values() if isinstance(value, str)}
-    assert sorted(secrets_of(client_options(connection))) == ["hunter2", "hunter3", *more.values()]
-    assert "hunter" not in f"{connection!r} {connection}"
-    for shown in (connection.model_dump(exclude="options"), connection.model_dump_json(exclude="options")):
-        assert "hunter" not in str(shown)
-
-
-def test_lines_of_the_process_that_reads_hide_passwords_also_those_that_were_replaced(tmp_path):
-    file = tmp_path / "password"
-    file.write_text("hunter2")
-    reader = SimpleNamespace(logs=[])
-    handler = ForwardHandler(reader, client_options(Connection(**LOGIN, sasl_plain_password={"file": str(file)})))
-    for change in (lambda: None, lambda: file.write_text("hunter3"), file.unlink):
-        change()
-        handler.emit(logging.makeLogRecord({"name": "streammoe.source", "msg": "hunter2, hunter3"}))
-    assert [line.message for line in reader.logs] == ["***, hunter3", "***, ***", "***, ***"]
-
-
-def test_secrets_of_a_registry_reach_the_process_that_reads_and_are_shown_nowhere():
-    for given in (REGISTRY, {"url": "https://h:1", "token": "hunter3"}):
-        settings = KafkaSettings(**NEEDED, format="avro", schema_registry=given)
+def test_secrets_are_shown_nowhere(client):
+    passwords = {"sasl_plain_password": "hunter2", "ssl_password": "hunter3", "client": client}
+    for registry in (REGISTRY, {"url": "https://h:1", "token": "hunter3"}):
+        settings = KafkaSettings(**NEEDED | LOGIN | passwords, format="avro", schema_registry=registry)
         assert "hunter" not in f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump_json()}"
-        sent = ReadingSettings.model_validate(json.loads(json.dumps(revealed(settings, ReadingSettings.model_fields))))
-        assert sent.schema_registry == settings.schema_registry
-        secrets = {name: value for name, value in given.items() if "hunter" in value}
-        assert {name: getattr(sent.schema_registry, name).read(name) for name in secrets} == secrets
 
 
 # --- what is sound, and what is not -----------------------------------------------------------------------------------

@@ -8,16 +8,17 @@ from hypothesis import strategies as st
 
 from streammoe.errors import ConfigError
 from streammoe.notation import Notations, tidied
-from streammoe.pipeline.decoders import FieldRoles, decoder
-from tests.unit.connectors.kafka_records import batch_of, columns, numbers, only, outcomes, record, values_of
+from streammoe.pipeline.decoders import decoder
+from tests.batches import roles_of
+from tests.unit.connectors.kafka_records import batch_of, numbers, only, outcomes, record, values_of
 
-WITH_TEXTS = FieldRoles(("x", "key", "city"), ("y",), categorical=frozenset({"key", "city"}))
+WITH_TEXTS = roles_of(("x", "key", "city"), ("y",), categorical=frozenset({"key", "city"}))
 GOOD = b'{"x":1,"y":2}'
 
 
 def test_values_stand_in_the_block_as_they_are_unless_their_line_ends_divide_them():
-    block = values_of().block(columns(record(b'{"x":1}'), record(b'{\n"x": 2}\n'), record(b"")))
-    assert (block.block, block.ends.tolist(), block.rejected) == (b'{"x":1}\n{\n"x": 2}\n\n\n', [8, 19, 20], {})
+    block = batch_of(values_of(), record(b'{"x":1}'), record(b'{\n"x": 2}\n'), record(b""))
+    assert (block.block, block.ends.tolist(), block.unreadable) == (b'{"x":1}\n{\n"x": 2}\n\n\n', [8, 19, 20], {})
     pretty = json.dumps({"x": 1, "y": 2}, indent=2).replace("\n", "\r\n").encode() + b"\r\n"
     assert numbers(values_of(), [record(GOOD), record(pretty), record(GOOD + b"\n")], "x") == [[1], [1], [1]]
     csv = values_of(format="csv", columns=["x", "y"])
@@ -56,7 +57,7 @@ def test_what_becomes_of_a_value_does_not_depend_on_its_neighbours(format, data)
     values = values_of(format=format, key_field="key", columns=["x", "y"] if format == "csv" else None)
     given = data.draw(st.lists(st.tuples(lines if format == "csv" else texts, keys), min_size=1, max_size=8))
     records = [record(value, key=key) for value, key in given]
-    block = values.block(columns(*records))
+    block = batch_of(values, *records)
     assert block.ends.tolist() == sorted(set(block.ends.tolist()))
     assert block.ends[-1] == len(block.block)
     together = outcomes(values, records, WITH_TEXTS)
@@ -69,7 +70,7 @@ def test_key_time_and_headers_go_into_the_object_unless_it_has_a_field_of_that_n
     headers = [("a", b"first"), ("c", b"\xff"), ("a", b"last")]
     given = {"key": 'ä"\\\n'.encode(), "timestamp": 1500, "headers": headers}
     assert only(values, GOOD, **given) == {"who": 'ä"\\\n', "when": 1.5, "a": "last", "x": 1, "y": 2}
-    assert values.block(columns(record(GOOD))).block == GOOD + b"\n"
+    assert batch_of(values, record(GOOD)).block == GOOD + b"\n"
     given = [record(value, key=b"key") for value in (GOOD, b'{"x":null,"y":1}', b'{"y":1}')]
     first, second, third = numbers(values_of(key_field="x"), given, "x")
     assert (first, third) == ([1], "wrong_type")
@@ -82,7 +83,7 @@ def test_keys_and_headers_that_are_no_text_reject_nothing_and_stay_different():
         assert only(values, GOOD, key=key, headers=[("b", key)]) == {"who": text, "b": text, "x": 1, "y": 2}
     assert only(values, GOOD, headers=[("b", None)]) == {"x": 1, "y": 2}
     csv = values_of(format="csv", columns=["x", "y"], key_field="who")
-    assert csv.block(columns(record(b"1,2", key=b"\xe4,"))).block == b'"\\xe4,",1,2\n'
+    assert batch_of(csv, record(b"1,2", key=b"\xe4,")).block == b'"\\xe4,",1,2\n'
 
 
 @settings(max_examples=50)
@@ -91,12 +92,12 @@ def test_fields_in_csv_come_back_as_they_were(text, timestamp):
     values = values_of(
         format="csv", columns=["x", "y"], key_field="key", timestamp_field="when", header_fields=["city"]
     )
-    assert values.columns == ("key", "when", "city", "x", "y")
-    assert values.block(columns(record(b"1,2"))).block == b",,,1,2\n"
+    assert batch_of(values).columns == ("key", "when", "city", "x", "y")
+    assert batch_of(values, record(b"1,2")).block == b",,,1,2\n"
     given = record(b"1,2", key=text.encode(), timestamp=timestamp, headers=[("city", text.encode())])
-    batch = batch_of(values, [given, given])
-    wanted = FieldRoles(("key", "when", "city", "x"), ("y",), categorical=frozenset({"key", "city"}))
-    wanted = wanted._replace(notations=Notations(missing={"*": (), "key": (), "city": ()}))
+    batch = batch_of(values, given, given)
+    missing = Notations(missing={"*": (), "key": (), "city": ()})
+    wanted = roles_of(("key", "when", "city", "x"), ("y",), categorical=("key", "city"), notations=missing)
     decoded = decoder("csv").decode(batch, wanted)
     assert decoded.rejected == []
     held = text if tidied(text) else None

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe.errors import ConfigError
-from streammoe.pipeline.decoders import FieldRoles
-from tests.unit.connectors.kafka_records import columns, numbers, only, outcomes, record, refusal, values_of
+from tests.batches import roles_of
+from tests.unit.connectors.kafka_records import batch_of, numbers, only, outcomes, record, refusal, values_of
 
 # --- Avro -------------------------------------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ def test_any_bytes_are_read_or_rejected(form, soup, seed):
     octets = bytearray(encode(double=1.0, string="text", int64=5))
     octets[seed % len(octets)] ^= 1 + seed % 255
     given = [record(value) for value in [*soup, bytes(octets)]]
-    wanted = FieldRoles(("double", "int64", "string"), ("y",), categorical=frozenset({"string"}))
+    wanted = roles_of(("double", "int64", "string"), ("y",), categorical=frozenset({"string"}))
     assert len(outcomes(values(), given, wanted)) == len(given)
 
 
@@ -252,7 +252,7 @@ HOSTILE = [
 
 
 def test_hostile_avro_is_rejected(avro):
-    assert avro().block(columns(record(bytes(20)))).rejected == {}
+    assert batch_of(avro(), record(bytes(20))).unreadable == {}
     for schema, octets in HOSTILE:
         assert refusal(avro(schema), octets) == (0, "malformed"), schema
 

@@ -9,7 +9,7 @@ from confluent_kafka.schema_registry.confluent.type import decimal_pb2
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 from streammoe.errors import SourceError
-from tests.unit.connectors.kafka_records import columns, only, record, refusal, values_of
+from tests.unit.connectors.kafka_records import batch_of, only, record, refusal, values_of
 
 FILE, MESSAGE = descriptor_pb2.FileDescriptorProto, descriptor_pb2.DescriptorProto
 
@@ -138,13 +138,13 @@ def test_decimals_are_exact_and_hostile_ones_rejected(registry):
     values = values_at(registry)
 
     def block(octets, scale):
-        return values.block(columns(record(framed(7, order(price={"value": octets, "scale": scale})))))
+        return batch_of(values, record(framed(7, order(price={"value": octets, "scale": scale}))))
 
     for octets, scale, text in [(b"\x30\x39", 2, "123.45"), (b"\xff", 3, "-0.001"), (b"", 0, "0"), (b"\1", -3, "1E+3")]:
         assert f'"price":{text}}}'.encode() in block(octets, scale).block
     wide = 2**503 + 1
     assert f'"price":{wide}}}'.encode() in block(wide.to_bytes(64, "big"), 0).block
-    assert block(b"\1" * 65, 0).rejected
+    assert block(b"\1" * 65, 0).unreadable
     assert b"1E-2147483647" in block(b"\1", 2**31 - 1).block
     elsewhere = FILE.FromString(SHOP.SerializeToString())
     elsewhere.dependency[3] = "confluent/types/decimal.proto"
@@ -156,12 +156,12 @@ def test_a_registry_that_does_not_serialize_stops_reading(registry):
     for answer in [(200, {"schemaType": "PROTOBUF", "schema": 'syntax = "proto3";'}), (501, {"error_code": 501})]:
         registry.answers[f"/schemas/ids/7{SERIALIZED}"] = answer
         with pytest.raises(SourceError) as caught:
-            values_at(registry).block(columns(record(framed(7, b"\0"))))
+            batch_of(values_at(registry), record(framed(7, b"\0")))
         assert not caught.value.retriable, answer
     shop(registry)
     put(registry, 2, 'syntax = "proto3";', subject="unit")
     with pytest.raises(SourceError):
-        values_at(registry).block(columns(record(framed(7, b"\0"))))
+        batch_of(values_at(registry), record(framed(7, b"\0")))
 
 
 def test_schemas_that_cannot_be_used_are_rejected_and_requested_once(registry):

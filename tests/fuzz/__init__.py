@@ -1,1 +1,0 @@
-"""Broken records, and hostile checkpoints."""
