@@ -40,13 +40,13 @@ METADATA = {
     "encoder.columns": [text(b'["p", "y"]'), text(b'["p", 3]')],
 }
 LABELS = {
-    "labels.ends": [np.array([5, 3]), lambda ends: np.append(ends[:-1], 10**6)],
+    "labels.waiting": [
+        *map(text, (b"", b"\x90", b"[" * 10_000)),
+        lambda waiting: np.full_like(waiting, ord("x")),
+    ],
     "labels.refused": [GONE],
     "labels.clock": [np.array([-1, -1])],
-    "labels.places": [text(b"[1]")],
-    "labels.keys": [text(b"{}")],
-    "labels.headers": [text(b"[]"), text(b"{}"), text(b"[" * 10_000)],
-    "labels.records": [lambda records: np.full_like(records, ord("x"))],
+    "labels.origins": [*map(text, (b"", b"\x90", b"\x91\x93\xc4\x01[\xc0\x90", b"\x91" * 10_000))],
 }
 POSITIONS = {"positions": [[{"kind": "kafka"}], [{"kind": "file", "files": ["a.csv"]}]]}
 POSITIONS["positions.0.files.0"] = ELSEWHERE
