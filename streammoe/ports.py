@@ -195,7 +195,7 @@ class Batch:
         )
         is_run = len(kept) > 0 and kept[-1] - kept[0] + 1 == len(kept)
         if self.table is not None:
-            table = self.table.slice(kept[0], len(kept)) if is_run else self.table.take(kept)
+            table = self.table.slice(kept[0], len(kept)) if is_run else self.table.take(indexes)
             return replace(rest, table=table)
         starts = np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])[: len(self)]
         if is_run:

@@ -141,9 +141,6 @@ class Categorical(Family):
         found: FloatArray = 0.5 / a * bent
         return found
 
-    def residual_size(self, n_outputs: int, p_v: int) -> int:
-        return p_v * p_v + self.n_rows(n_outputs) * p_v + 1
-
     def search_prior(self, prior: Prior, Y: FloatArray) -> Prior:
         """Return a strong prior around the frequencies of the classes where there are many features.
 

@@ -155,9 +155,10 @@ class Family(ABC):
         """Move variances in coordinates in which they stay positive."""
         return variances
 
-    @abstractmethod
     def residual_size(self, n_outputs: int, p_v: int) -> int:
         """Return the number of entries of one expert in the convergence residual."""
+        variances = self.variances_of(np.ones(self.n_variances(n_outputs)), 1)
+        return p_v * p_v + self.n_rows(n_outputs) * p_v + variances.size + 1
 
     @abstractmethod
     def expert_losses(self, state: MMState) -> FloatArray:

@@ -59,9 +59,6 @@ class Linear(Family):
     def variances_of(self, variances: FloatArray, n_experts: int) -> FloatArray:
         return np.repeat((np.diag(variances) if self.is_full else variances)[None], n_experts, axis=0)
 
-    def residual_size(self, n_outputs: int, p_v: int) -> int:
-        return p_v * p_v + n_outputs * p_v + n_outputs ** (2 if self.is_full else 1) + 1
-
     # -- Fits --------------------------------------------------------------------------------------------------------
 
     def irls_weights(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
