@@ -178,7 +178,7 @@ class Batch:
             lags={now_at[i]: lags for i, lags in self.lags.items() if i in now_at},
         )
         if self.table is not None:
-            table = self.table.slice(first, last - first) if is_run else self.table.take(indexes.tolist())
+            table = self.table.slice(first, last - first) if is_run else self.table.take(indexes)
             return replace(rest, table=table)
         starts = np.concatenate([np.zeros(1, np.int64), self.ends])
         block = self.block[starts[first] : starts[last]]

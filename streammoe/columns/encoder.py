@@ -1,32 +1,24 @@
-"""The encoder: an event as a raw row, screened and held to what was seen before, and raw rows as features."""
+"""The encoder: raw rows screened and held to what was seen before, and as features."""
 
 from __future__ import annotations
 
 import copy
-import logging
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import countOf
-from typing import Any
 
 import numpy as np
 
 from streammoe.checked import array_of
 from streammoe.columns.arrays import joined, part
-from streammoe.columns.kinds import ColumnKind, GivenKinds
-from streammoe.columns.layout import NO_ADDITIONS, UNPLACED, Additions, Columns, padded
+from streammoe.columns.kinds import GivenKinds
+from streammoe.columns.layout import NO_ADDITIONS, Additions, Columns, padded
 from streammoe.columns.ranges import Bounds, Scales
+from streammoe.columns.row_reader import RowReader
 from streammoe.columns.scaling import identity_scaler, restored_scaler, wider_scaler
-from streammoe.columns.values import check_name, is_missing, level, not_a_mapping, quantity, seconds
 from streammoe.errors import InvalidEvent
 from streammoe.kernels.features import PATIENCE, SETTLED, clip_rows, expand_rows, hold_predictions, screen_rows
-from streammoe.notation import NUMBER
-from streammoe.replacements import Noticed
-from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray, IntArray
 
-LOGGER = logging.getLogger("streammoe.columns")
 ABSOLUTE_LIMIT = 1e50
 """Beyond this, a square no longer fits into a Gram matrix with others."""
 FURTHEST = 25.0
@@ -38,25 +30,11 @@ INPUT_PACE = 1e-4
 TARGET_PACE = 0.1
 """How far an event whose target is outside of its range widens that: predictions must follow a shift at once."""
 NO_TARGETS = np.empty((0, 1))
-NO_LAG = math.inf
-"""A lag that is known to be missing, where NaN is one that is yet to be filled in."""
-FULL = (
-    "%s: has %d levels, as many as max_levels allows; events with others are learned without them. If it holds numbers "
-    "or times, name it in numeric or timestamps, and start over"
-)
-MIXED = (
-    "%s: its first value made it a column of categories, and %s is one of them now; name it in categorical if that is "
-    "meant, or in numeric and start over"
-)
 UNASKED = np.empty(0, dtype=np.bool_)
 
 
-class Encoder(Noticed):
+class Encoder(RowReader):
     """Encoder of events into raw rows, and of raw rows into features.
-
-    A raw row (F,) has one number for each field: the value; the code 0, 1, … of the level, −1 for one without a column;
-    seconds since 1970-01-01 UTC; NaN where missing. Fields and levels are only appended (see `Columns`), so existing
-    raw rows remain valid.
 
     Args:
         n_outputs: Q.
@@ -81,20 +59,16 @@ class Encoder(Noticed):
         holds: bool = False,
         lagged: Sequence[str] = (),
     ) -> None:
+        limit = float(min(ABSOLUTE_LIMIT, 1e150 ** (1.0 / max(degree, gate_degree, 1))))
         self.n_outputs = n_outputs
         self.degree = degree
         self.gate_degree = gate_degree
         self.range_factor = range_factor
         self.holds = holds
-        self.limit = float(min(ABSOLUTE_LIMIT, 1e150 ** (1.0 / max(degree, gate_degree, 1))))
+        self.limit = limit
         """Largest absolute value of a number whose highest power is still in range."""
-        self.lagged = tuple(lagged)
-        self.n_lags_of_targets = len(self.lagged) * n_outputs // max(n_outputs + len(given.lagged), 1)
+        self.n_lags_of_targets = len(lagged) * n_outputs // max(n_outputs + len(given.lagged), 1)
         """Number of lags that are earlier targets; they come first."""
-        self.stated = frozenset[Any](given.categorical)
-        """Fields that settings or a type say to be categories; types are not saved in checkpoints."""
-        self.warned_of: frozenset[tuple[str, Any]] = frozenset()
-        """Fields that may not hold what was meant, with the reason; not saved in checkpoints."""
         self.scaler = identity_scaler(0, n_outputs)
         self.scales, self.target_scales = Scales.blank(0), Scales.blank(n_outputs)
         self.bounds, self.target_bounds = Bounds.blank(0), Bounds.blank(n_outputs)
@@ -103,16 +77,12 @@ class Encoder(Noticed):
         self.limits: tuple[FloatArray, FloatArray] | None = None
         """(F,) and (Q,) largest sizes in range of buffered inputs and targets, for an encoder that gets those in parts;
         others find them. Not saved in checkpoints."""
-        lags = tuple((name, None) for name in self.lagged)
-        self.use(Columns(given, self.lagged, max_levels, self.limit, dict.fromkeys(self.lagged, "number"), lags))
+        lags = tuple((name, None) for name in lagged)
+        super().__init__(Columns(given, tuple(lagged), max_levels, limit, dict.fromkeys(lagged, "number"), lags))
 
     def use(self, columns: Columns) -> None:
         """Have these columns, which begin with those so far."""
-        self.columns = columns
-        self.fields, self.levels, self.feature_names = columns.fields, columns.levels, columns.feature_names
-        self.plan, self.layout = columns.plan, columns.layout
-        self.own_fields = self.fields[len(self.lagged) :]
-        """Names of the fields that events hold: all but the lags."""
+        super().use(columns)
         self.n_gate_features, self.n_expert_features = self.widths_with(NO_ADDITIONS)
         self.gate_width, self.expert_width = padded(self.n_gate_features), padded(self.n_expert_features)
         more = len(self.fields) - len(self.scales.scales)
@@ -160,91 +130,6 @@ class Encoder(Noticed):
         """Return p_w and p_v, the numbers of gate and expert features, with `additions` added."""
         layout = self.columns.extended(additions).layout
         return layout.n_features(self.gate_degree), layout.n_features(self.degree)
-
-    # -- Events to raw rows ----------------------------------------------------------------------------------------
-
-    def set_columns(
-        self, names: Iterable[Any], kinds: Iterable[ColumnKind] | None = None, awaited: Iterable[Any] = ()
-    ) -> None:
-        """Fix the fields of an encoder that has none, in this order; categorical ones have no levels yet.
-
-        They hold what `kinds` say, by default what settings do, and numbers otherwise. Columns that are `awaited`
-        become fields with their first value.
-
-        Raises:
-            InvalidEvent: a name is that of a lag.
-        """
-        names, awaited = tuple(names), sorted(awaited, key=str)
-        self.columns.check_not_lagged((*names, *awaited))
-        columns = self.columns.extended(Additions(names, kinds=() if kinds is None else tuple(kinds)))
-        self.use(replace(columns, awaited=tuple(awaited)))
-
-    def append_levels(self, levels: Sequence[tuple[Any, str]]) -> None:
-        """Add a column for each new level, (field, text), of known fields, in this order; see `Columns.arrivals`."""
-        self.use(self.columns.extended(Additions(levels=tuple(levels))))
-        self._notice_mixed(levels)
-
-    def row(self, event: Mapping[Any, object], additions: Additions = NO_ADDITIONS) -> FloatArray:
-        """Encode one event as a raw row (1, F), or (1, F + new fields) with the codes that new levels will get.
-
-        Other names are ignored; other levels become −1.
-
-        Raises:
-            InvalidEvent: a value is of the wrong type or not finite, or a name is neither a string nor an integer.
-        """
-        if not additions and (values := self.plain_row(event)) is not None:
-            # NaN and infinities make the sum NaN or infinite.
-            total = sum(values)
-            if total - total == 0.0:
-                return np.array([values])
-        columns = self.columns.extended(additions)
-        index, kinds, levels = columns.index, columns.kinds, columns.levels
-        found = [math.nan] * len(index)
-        try:
-            items = event.items()
-        except AttributeError:
-            raise not_a_mapping(event) from None
-        try:
-            for name, value in items:
-                j = index.get(name)
-                if j is None:
-                    check_name(name)
-                    continue
-                kind = kinds[name]
-                # The first test succeeds for nearly every value; the others would take most of a prediction's time.
-                if kind == "number" and type(value) is float and value - value == 0.0:
-                    found[j] = value
-                elif is_missing(value):
-                    if j < len(self.lagged):
-                        found[j] = NO_LAG
-                elif kind == "number":
-                    found[j] = quantity(value, name)
-                elif kind == "category":
-                    found[j] = levels[name].get(level(value, name), UNPLACED)
-                else:
-                    found[j] = seconds(value, name)
-        except InvalidEvent as error:
-            raise columns.given.explained(error) from None
-        return np.array([found])
-
-    def plain_row(self, event: Mapping[Any, object]) -> Sequence[float] | None:
-        """Return the values of an event in the order of the fields, if it has a float for each and nothing else.
-
-        Levels that have a column are their codes, and lags are missing. None as well if there are other levels, some
-        fields are times, or there is just one. Without infinities it is what `row` returns.
-        """
-        columns = self.columns
-        if columns.values is None or type(event) is not dict or len(event) != len(columns.own_kinds):
-            return None
-        try:
-            row: Sequence[Any] = columns.values(event)
-            if columns.lagged or columns.float_codes:
-                row = [*columns.no_lags, *row]
-                for at, codes in columns.float_codes.items():
-                    row[at] = codes[row[at]]
-        except (KeyError, TypeError):  # TypeError: what is not hashable is no level
-            return None
-        return row if countOf(map(type, row), float) == len(row) else None
 
     # -- Raw rows to features --------------------------------------------------------------------------------------
 
@@ -336,33 +221,6 @@ class Encoder(Noticed):
         expand_rows(X, numeric, coded, places, timed, fill, center, scale, degree, out)
         return out
 
-    # -- Columns that may not hold what was meant ------------------------------------------------------------------
-
-    def notice_unplaced(self, X: FloatArray, Y: FloatArray) -> None:
-        """Warn once of each field with rows to be learned whose level has no column because the field is full."""
-        for name, codes in self.levels.items():
-            if len(codes) < self.columns.max_levels or (FULL, name) in self.warned_of:
-                continue
-            if ((X[:, self.columns.index[name]] == UNPLACED) & ~np.isnan(Y[:, 0])).any():
-                self._warn(FULL, name, len(codes))
-
-    def _notice_mixed(self, levels: Iterable[tuple[Any, str]]) -> None:
-        """Warn once of each field that its first value made one of categories, and that holds numbers too."""
-        for name, text in levels:
-            if name in self.stated or (MIXED, name) in self.warned_of:
-                continue
-            if NUMBER.fullmatch(text) and not _are_numbers(self.levels[name]):
-                self._warn(MIXED, name, shown(text))
-
-    def _warn(self, message: str, name: Any, detail: object) -> None:
-        self.warned_of |= {(message, name)}
-        LOGGER.warning(message, name, detail)
-
-    @property
-    def numbers_as_text(self) -> list[Any]:
-        """Fields taken for categories without a setting, of which each level so far is a number."""
-        return [name for name, levels in self.levels.items() if name not in self.stated and _are_numbers(levels)]
-
     # -- In a checkpoint -------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, AnyArray]:
@@ -398,7 +256,3 @@ class Encoder(Noticed):
             self.bounds = Bounds.restored(arrays, f"{prefix}.bounds", F)
             self.target_bounds = Bounds.restored(arrays, f"{prefix}.target_bounds", Q)
             self.doubts = array_of(arrays, f"{prefix}.doubts", "float64", (Q,), least=0.0, most=PATIENCE + 1.0).copy()
-
-
-def _are_numbers(levels: Iterable[str]) -> bool:
-    return all(NUMBER.fullmatch(text) for text in levels)

@@ -168,34 +168,30 @@ def number(value: object, name: object, advice: str = NO_VALUE, notation: Notati
     """
     if type(value) is float and value - value == 0.0:
         return math.nan if value in notation.codes else value
-    if isinstance(value, str):
-        numeral = notation.numeral(value)
-        if numeral is None:
-            if notation.is_missing(value):
-                return math.nan
-            if notation.decimal and (truth := BOOLEANS.get(value.lower())) is not None:
-                return truth
-            raise _invalid(name, value, "number", "wrong_type", notation, advice)
+    reason = "wrong_type"
+    if isinstance(value, str) and (numeral := notation.numeral(value)):
         read, factor = float(numeral[0]), numeral[1]
-        if math.isinf(read * factor):
-            raise _invalid(name, value, "number", "out_of_range", notation, advice)
-        return math.nan if read in notation.codes else read * factor
-    if isinstance(value, NUMBERS) and not isinstance(value, np.timedelta64):
+        if not math.isinf(read * factor):
+            return math.nan if read in notation.codes else read * factor
+        reason = "out_of_range"
+    elif isinstance(value, NUMBERS) and not isinstance(value, np.timedelta64):
+        is_large = isinstance(value, Decimal) and value.is_finite()
         try:
             read = float(value)
         except OverflowError:
-            raise _invalid(name, value, "number", "out_of_range", notation, advice) from None
+            read, is_large = math.inf, True
         except ValueError:  # a signalling NaN
             read = math.nan
         if read - read == 0.0:
             return math.nan if read in notation.codes else read
         if math.isnan(read) and "NaN" in notation.missing:
             return math.nan
-        is_large = isinstance(value, Decimal) and value.is_finite()
-        raise _invalid(name, value, "number", "out_of_range" if is_large else "not_finite", notation, advice)
-    if notation.is_missing(value):
+        reason = "out_of_range" if is_large else "not_finite"
+    elif notation.is_missing(value):
         return math.nan
-    raise _invalid(name, value, "number", "wrong_type", notation, advice)
+    elif notation.decimal and isinstance(value, str) and (truth := BOOLEANS.get(value.lower())) is not None:
+        return truth
+    raise _invalid(name, value, "number", reason, notation, advice)
 
 
 def seconds(value: object, name: object, notation: Notation = PYTHON) -> float:

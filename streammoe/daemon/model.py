@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from streammoe import batch
-from streammoe.distributions import Gaussian
+from streammoe.distributions import Gaussian, noises
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
-from streammoe.experts import families, family_of
-from streammoe.experts.elliptical import Elliptical
+from streammoe.experts import family_of
 from streammoe.kernels.batch import NEWTON_LIMIT, fit_softmax
 from streammoe.kernels.compile import compile_seconds
 from streammoe.options import Lags, RegressorOptions
@@ -25,7 +24,7 @@ from streammoe.settings import Settings
 from streammoe.types import AnyArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.assembly")
-HEAVY_TAILED = [name for name, family in families().items() if isinstance(family, Elliptical)]
+HEAVY_TAILED = [name for name in noises() if name != Gaussian.name]
 
 
 def compile_kernels(settings: Settings | None = None) -> None:

@@ -26,7 +26,7 @@ class ExpertNoise(ABC):
     name: ClassVar[str]
     """Its kind in settings, which is short for the object with its defaults, and the name of its file of kernels."""
     most_outputs: ClassVar[int | None] = 1
-    """Largest number of outputs; None sets no limit, which takes `spread`, `log_density` and `joint_sample`."""
+    """Largest number of outputs; None sets no limit, which takes `log_density` and `joint_sample`."""
 
     @property
     def family(self) -> str:
@@ -53,9 +53,10 @@ class ExpertNoise(ABC):
 
     # -- One output ----------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def pdf(self, z: FloatArray) -> FloatArray:
         """Return the density."""
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(self.log_density(z * z, 1)))
 
     @abstractmethod
     def cdf(self, z: FloatArray) -> FloatArray:
@@ -73,7 +74,7 @@ class ExpertNoise(ABC):
 
     def spread(self, n_outputs: int) -> float:
         """Return the variance of each of Q outputs at scale 1."""
-        raise NotImplementedError
+        return self.variance
 
     def log_density(self, squares: FloatArray, n_outputs: int) -> FloatArray:
         """Return the logarithm of the density of Q outputs at scale 1, given squared distances δ² from 0."""

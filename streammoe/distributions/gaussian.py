@@ -19,8 +19,6 @@ from streammoe.types import FloatArray
 
 ROOT_2PI = math.sqrt(2.0 * math.pi)
 _ROOT_2 = math.sqrt(2.0)
-_FAR = 40.0
-"""Deviations from its centre at which a Gaussian density underflows."""
 
 
 class Law(NamedTuple):
@@ -117,13 +115,6 @@ class Gaussian(ExpertNoise):
         """Return the integral of δ²/Q over the core of Q outputs."""
         law = law_of(self.tail, n_outputs)
         return float(special().gammainc(0.5 * n_outputs + 1.0, 0.5 * law.square))
-
-    def pdf(self, z: FloatArray) -> FloatArray:
-        law, size = law_of(self.tail, 1), np.abs(z)
-        found = np.asarray(np.exp(-0.5 * np.minimum(size, min(self.tail, _FAR)) ** 2) / ROOT_2PI)
-        far = size > self.tail  # powers take long, and are 1 elsewhere
-        found[far] *= (size[far] / self.tail) ** -law.square
-        return found / law.total
 
     def cdf(self, z: FloatArray) -> FloatArray:
         if math.isinf(self.tail):

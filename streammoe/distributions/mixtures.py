@@ -17,8 +17,6 @@ from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
 Numbers = TypeVar("Numbers", float, FloatArray)
-MOST_STEPS = 400
-"""Limit on Newton or bisection steps for a quantile; bisection alone needs fewer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,31 +246,21 @@ def _like(given: Numbers, found: FloatArray) -> Numbers:
 
 
 def _lower_quantile(q: float, shares: FloatArray, means: FloatArray, scales: FloatArray, noise: ExpertNoise) -> float:
-    """Return the y with P(Y ≤ y) = q ≤ ½, by Newton steps inside a bracket, or bisection if they do no better.
+    """Return the y with P(Y ≤ y) = q ≤ ½, by Brent's method.
 
     All shares are above 0. Every component has less than q below the lowest of their quantiles, and more than q above
     the highest; these bracket y, up to rounding.
     """
+    from scipy.optimize import brentq  # its import takes a while
+
     own = means + scales * noise.quantile(np.array(q))
     low, high = float(own.min()), float(own.max())
     low, high = low - 4.0 * math.ulp(low), high + 4.0 * math.ulp(high)
-    finest = 1e-13 * float(scales.min())
-    y = float(shares @ own)
-    step = high - low
-    for _ in range(MOST_STEPS):
-        z = (y - means) / scales
-        probability, density = float(shares @ noise.cdf(z)), float(shares @ (noise.pdf(z) / scales))
-        if probability == q:
-            break
-        low, high = (y, high) if probability < q else (low, y)
-        following = math.inf
-        if density > 0.0 and probability > 0.0:
-            # Newton on the logarithm: it is nearly linear in the tail, where the probability itself curves sharply.
-            following = y - math.log(probability / q) * (probability / density)
-        if not (low <= following <= high and abs(following - y) < 0.5 * step):
-            following = low + 0.5 * (high - low)
-        step = abs(following - y)
-        y = following
-        if step <= finest + math.ulp(y):
-            break
-    return y
+
+    def excess(y: float) -> float:
+        # The logarithm is nearly linear in the tail, where the probability itself curves sharply.
+        return math.log(max(float(shares @ noise.cdf((y - means) / scales)), math.ulp(0.0)) / q)
+
+    if excess(low) >= 0.0 or excess(high) <= 0.0:
+        return low if excess(low) >= 0.0 else high
+    return float(brentq(excess, low, high, xtol=1e-13 * float(scales.min()), rtol=4.0 * np.finfo(float).eps))

@@ -6,7 +6,6 @@ t_ν of Q outputs with diagonal scales; it has a variance where ν is above 2.
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
 import numpy as np
 
@@ -40,25 +39,8 @@ class StudentT(ExpertNoise):
         """ν / (ν − 2)."""
         return self.df / (self.df - 2.0)
 
-    @cached_property
-    def _peak(self) -> float:
-        half = 0.5 * self.df
-        return float(np.exp(special().gammaln(half + 0.5) - special().gammaln(half))) / math.sqrt(self.df * math.pi)
-
-    def pdf(self, z: FloatArray) -> FloatArray:
-        return np.asarray(self._peak * np.exp(-0.5 * (self.df + 1.0) * np.log1p((z / math.sqrt(self.df)) ** 2)))
-
     def cdf(self, z: FloatArray) -> FloatArray:
-        half = 0.5 * self.df
-        ratio = z * z / self.df
-        # Each form of the incomplete beta function is precise on its own side.
-        near = np.minimum(ratio, 1.0)
-        below = 0.5 * np.where(
-            ratio < 1.0,
-            special().betaincc(0.5, half, near / (1.0 + near)),
-            special().betainc(half, 0.5, 1.0 / (1.0 + ratio)),
-        )
-        return np.asarray(np.where(z <= 0.0, below, 1.0 - below))
+        return np.asarray(special().stdtr(self.df, z))
 
     def quantile(self, q: FloatArray) -> FloatArray:
         half = 0.5 * self.df
@@ -73,7 +55,7 @@ class StudentT(ExpertNoise):
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None) -> FloatArray:
         return np.asarray(rng.standard_t(self.df, size))
 
-    def log_peak(self, n_outputs: int) -> float:
+    def _log_peak(self, n_outputs: int) -> float:
         """Return the logarithm of the density of Q outputs at 0 and scale 1."""
         nu, Q = self.df, n_outputs
         return math.lgamma(0.5 * (nu + Q)) - math.lgamma(0.5 * nu) - 0.5 * Q * math.log(nu * math.pi)
@@ -81,13 +63,10 @@ class StudentT(ExpertNoise):
     def entropy(self, n_outputs: int) -> float:
         nu, Q = self.df, n_outputs
         energy = 0.5 * (nu + Q) * float(special().digamma(0.5 * (nu + Q)) - special().digamma(0.5 * nu))
-        return energy - self.log_peak(Q)
-
-    def spread(self, n_outputs: int) -> float:
-        return self.variance
+        return energy - self._log_peak(Q)
 
     def log_density(self, squares: FloatArray, n_outputs: int) -> FloatArray:
-        return np.asarray(self.log_peak(n_outputs) - 0.5 * (self.df + n_outputs) * np.log1p(squares / self.df))
+        return np.asarray(self._log_peak(n_outputs) - 0.5 * (self.df + n_outputs) * np.log1p(squares / self.df))
 
     def joint_sample(self, rng: np.random.Generator, size: tuple[int, ...], n_outputs: int) -> FloatArray:
         stretch = np.sqrt(self.df / rng.chisquare(self.df, size))

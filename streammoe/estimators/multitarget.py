@@ -16,7 +16,7 @@ from streammoe.experts import family_of
 from streammoe.model import predicting
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import experts_in
-from streammoe.model.targets import VectorTarget
+from streammoe.model.targets import NumericTarget
 from streammoe.options import FeatureOptions, RegressorOptions, documented
 from streammoe.types import AnyArray
 
@@ -56,8 +56,8 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         yield {"n_experts": 3, "warmup": 0, "expert": Gaussian("full")}
         yield {"n_experts": 2, "warmup": 15, "expert": "student_t"}
 
-    def _new_targets(self) -> VectorTarget:
-        return VectorTarget(family_of(cast("RegressorOptions", self.options).expert))
+    def _new_targets(self) -> NumericTarget:
+        return NumericTarget(family_of(cast("RegressorOptions", self.options).expert), is_number=False)
 
     @classmethod
     def _blank(cls, parameters: Mapping[str, Any], arguments: Mapping[str, Any]) -> Self:

@@ -12,7 +12,7 @@ from streammoe.estimators.arguments import RegressorArguments, named_after_class
 from streammoe.estimators.frames import series_like, table_of
 from streammoe.experts import family_of
 from streammoe.model import predicting
-from streammoe.model.targets import ScalarTarget
+from streammoe.model.targets import NumericTarget
 from streammoe.options import FeatureOptions, RegressorOptions, documented
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         yield {"n_experts": 2, "warmup": 0, "expert": "laplace"}
         yield {"n_experts": 2, "warmup": 60, "lags": 2}
 
-    def _new_targets(self) -> ScalarTarget:
-        return ScalarTarget(family_of(cast("RegressorOptions", self.options).expert))
+    def _new_targets(self) -> NumericTarget:
+        return NumericTarget(family_of(cast("RegressorOptions", self.options).expert), is_number=True)
 
     # -- River's contract ------------------------------------------------------------------------------------------
 

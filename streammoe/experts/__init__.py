@@ -1,15 +1,14 @@
-"""Families of experts: those of the modules here that define a `FAMILY`, and one for each noise with heavy tails."""
+"""Families of experts: linear ones of each noise, and categorical ones."""
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
 
-from streammoe.distributions import ExpertNoise, noises
+from streammoe.distributions import ExpertNoise, Gaussian, noises
+from streammoe.experts.categorical import Categorical
 from streammoe.experts.contract import Family, Parameters
-from streammoe.experts.elliptical import Elliptical
+from streammoe.experts.linear import Linear
 
 __all__ = ["Family", "Parameters", "families", "family_of"]
 
@@ -21,20 +20,11 @@ def families() -> Mapping[str, Family]:
     >>> families()["student_t"].noise
     StudentT(df=4.0)
     """
-    of_noise = [family_of(noise()) for noise in noises().values()]
-    return {**_families_in_modules(), **{family.name: family for family in of_noise}}
+    linear = [family_of(noise) for noise in (*(noise() for noise in noises().values()), Gaussian("full"))]
+    return {family.name: family for family in (Categorical(), *linear)}
 
 
 @cache
 def family_of(noise: ExpertNoise) -> Family:
-    """Return the family of experts with this noise: a module's own, or one made for its heavy tails."""
-    own = _families_in_modules().get(noise.family)
-    if own is None:
-        return Elliptical(noise)
-    return own if own.noise == noise else type(own)(noise)  # type: ignore[call-arg]  # those with a noise take it
-
-
-@cache
-def _families_in_modules() -> Mapping[str, Family]:
-    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    return {module.FAMILY.name: module.FAMILY for module in modules if hasattr(module, "FAMILY")}
+    """Return the family of linear experts with this noise."""
+    return Linear(noise)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
-from streammoe.experts.contract import (
-    Family,
-    Parameters,
-    squared_differences,
-)
-from streammoe.experts.gaussian import expert_grams
+from streammoe.experts.contract import Family, Parameters, squared_differences
 from streammoe.experts.on_sums import SoftmaxPrior, Sums, softmax_step, sums_of_softmax
 from streammoe.kernels import categorical
 from streammoe.kernels.batch import (
@@ -46,9 +39,6 @@ class Categorical(Family):
     is_metric = False
     is_exact = False
 
-    def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
-        categorical.score_rows((), gate, experts, *others)
-
     def compiled(self, experts: FloatArray) -> tuple[ModuleType, tuple[float, ...]]:
         return categorical, ()
 
@@ -74,52 +64,12 @@ class Categorical(Family):
         Y: FloatArray,
         rounds: int,
     ) -> None:
-        K = len(theta.experts)
-        for k in range(K):
-            fit_softmax(
-                theta.experts[k],
-                prior.strength / K,
-                prior.expert_gram,
-                prior.experts,
-                options.expert_curvature,
-                _soft(Y, tau[:, k], theta),
-                R,
-                0,
-                rounds,
-            )
+        for k, expert in enumerate(theta.experts):
+            fit_softmax(expert, *_share(theta, prior, options), _soft(Y, tau[:, k], theta), R, 0, rounds)
 
     def log_prior(self, theta: Parameters, prior: Prior, options: LearningOptions) -> float:
-        share = prior.strength / len(theta.experts)
-        curvature = options.expert_curvature
-        squares = [prior_quadratic(expert, prior.experts, prior.expert_gram, curvature) for expert in theta.experts]
-        return -0.5 * share * sum(squares)
-
-    def settle(
-        self,
-        theta: Parameters,
-        prior: Prior,
-        options: LearningOptions,
-        tau: FloatArray,
-        R: FloatArray,
-        Y: FloatArray,
-    ) -> FloatArray:
-        n, K = tau.shape
-        labels = Y[:, 0].astype(np.int64)
-        probabilities = np.empty((n, theta.experts.shape[1] + 1))
-        weights = tau.copy()
-        pushes = []
-        bends = np.empty(n)
-        for k in range(K):
-            softmax_rows(theta.experts[k], R, 0, probabilities)
-            if options.adaptive:
-                adaptive_weights(probabilities, bends)
-                weights[:, k] *= bends
-            push = probabilities.copy()
-            push[np.arange(n), labels] -= 1.0
-            pushes.append(np.ascontiguousarray(push[:, 1:] * tau[:, k, None]))
-        grams = expert_grams(prior, weights, R)
-        _majorize(theta, grams, prior, options, pushes, [R] * K, n + prior.strength)
-        return grams
+        strength, gram, target, curvature = _share(theta, prior, options)
+        return -0.5 * strength * sum(prior_quadratic(expert, target, gram, curvature) for expert in theta.experts)
 
     def step_sums(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> Sums:
         """Return what `sums_of_softmax` does, of each expert."""
@@ -127,10 +77,8 @@ class Categorical(Family):
         return tuple(np.stack(parts) for parts in zip(*each, strict=True))
 
     def step_on_sums(self, theta: Parameters, prior: Prior, options: LearningOptions, sums: Sums) -> None:
-        share = prior.strength / len(theta.experts)
-        own = SoftmaxPrior(share, prior.expert_gram, prior.experts, options.expert_curvature)
-        for expert, *sums_of_expert in zip(theta.experts, *sums, strict=True):
-            softmax_step(expert, own, tuple(sums_of_expert))
+        for expert, *own in zip(theta.experts, *sums, strict=True):
+            softmax_step(expert, _share(theta, prior, options), tuple(own))
 
     def settle_sums(
         self, theta: Parameters, options: LearningOptions, tau: FloatArray, R: FloatArray, Y: FloatArray
@@ -139,33 +87,24 @@ class Categorical(Family):
         n, p = R.shape
         grams, pushes = np.empty((len(theta.experts), p, p)), np.empty_like(theta.experts)
         probabilities, bends = np.empty((n, theta.experts.shape[1] + 1)), np.ones(n)
-        unit = self.unit_prior(0.0, 0, p, theta.experts.shape[1] + 1)
+        none = _share(theta, self.unit_prior(0.0, 0, p, theta.experts.shape[1] + 1), options)
         for k, expert in enumerate(theta.experts):
             if options.adaptive:
                 softmax_rows(expert, R, 0, probabilities)
                 adaptive_weights(probabilities, bends)
-            collect_gram(R, tau[:, k] * bends, 0.0, unit.expert_gram, 1.0, grams[k])
-            softmax_gradient(
-                expert,
-                0.0,
-                unit.expert_gram,
-                unit.experts,
-                options.expert_curvature,
-                _soft(Y, tau[:, k], theta),
-                R,
-                0,
-                pushes[k],
-            )
+            collect_gram(R, tau[:, k] * bends, 0.0, none.gram, 1.0, grams[k])
+            softmax_gradient(expert, *none, _soft(Y, tau[:, k], theta), R, 0, pushes[k])
         return grams, -pushes
 
     def settle_on_sums(
         self, theta: Parameters, prior: Prior, options: LearningOptions, sums: Sums, n: int
     ) -> FloatArray:
-        K, N, _ = theta.experts.shape
-        total = n + prior.strength
-        grams: FloatArray = (sums[0] + np.diag(prior.strength / K * prior.expert_gram)) / total
+        share, total = _share(theta, prior, options), n + prior.strength
+        grams: FloatArray = (sums[0] + np.diag(share.strength * prior.expert_gram)) / total
         # The sums of pushes times features take the place of rows: each is a row of weight 1 of one logit.
-        _majorize(theta, grams, prior, options, [np.eye(N)] * K, sums[1], total)
+        each = np.eye(theta.experts.shape[1])
+        for expert, gram, pushes in zip(theta.experts, grams, sums[1], strict=True):
+            majorize_softmax(expert, gram, *share, each, pushes, total)
         return grams
 
     def gradient(
@@ -177,20 +116,9 @@ class Categorical(Family):
         R: FloatArray,
         Y: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
-        K = len(theta.experts)
-        by_coefficients = np.empty_like(theta.experts)
-        for k in range(K):
-            softmax_gradient(
-                theta.experts[k],
-                prior.strength / K,
-                prior.expert_gram,
-                prior.experts,
-                options.expert_curvature,
-                _soft(Y, tau[:, k], theta),
-                R,
-                0,
-                by_coefficients[k],
-            )
+        share, by_coefficients = _share(theta, prior, options), np.empty_like(theta.experts)
+        for k, expert in enumerate(theta.experts):
+            softmax_gradient(expert, *share, _soft(Y, tau[:, k], theta), R, 0, by_coefficients[k])
         return by_coefficients, np.empty_like(theta.variances)
 
     def expert_losses(self, state: MMState) -> FloatArray:
@@ -212,9 +140,6 @@ class Categorical(Family):
         bent = np.einsum("ijqq->ij", squares) - c * np.sum(squares, axis=(2, 3))
         found: FloatArray = 0.5 / a * bent
         return found
-
-    def residual_size(self, n_outputs: int, p_v: int) -> int:
-        return p_v * p_v + self.n_rows(n_outputs) * p_v + 1
 
     def search_prior(self, prior: Prior, Y: FloatArray) -> Prior:
         """Return a strong prior around the frequencies of the classes where there are many features.
@@ -240,29 +165,10 @@ def _shrinkage(prior: Prior) -> float:
     return max(len(prior.expert_gram) - NARROW, 0) / FEATURES_PER_EVENT
 
 
-def _majorize(
-    theta: Parameters,
-    grams: FloatArray,
-    prior: Prior,
-    options: LearningOptions,
-    pushes: Sequence[FloatArray],
-    X: Sequence[FloatArray] | FloatArray,
-    total: float,
-) -> None:
-    """Take each expert's step, in place, as `majorize_softmax` does from its Gram matrix, pushes and features."""
-    share = prior.strength / len(theta.experts)
-    for expert, gram, push, features in zip(theta.experts, grams, pushes, X, strict=True):
-        majorize_softmax(
-            expert,
-            gram,
-            share,
-            prior.expert_gram,
-            prior.experts,
-            options.expert_curvature,
-            push,
-            features,
-            total,
-        )
+def _share(theta: Parameters, prior: Prior, options: LearningOptions) -> SoftmaxPrior:
+    """Return each expert's share of the prior."""
+    strength = prior.strength / len(theta.experts)
+    return SoftmaxPrior(strength, prior.expert_gram, prior.experts, options.expert_curvature)
 
 
 def _soft(Y: FloatArray, tau: FloatArray, theta: Parameters) -> FloatArray:
@@ -270,6 +176,3 @@ def _soft(Y: FloatArray, tau: FloatArray, theta: Parameters) -> FloatArray:
     targets = np.zeros((len(Y), theta.experts.shape[1] + 1))
     targets[np.arange(len(Y)), Y[:, 0].astype(np.int64)] = tau
     return targets
-
-
-FAMILY = Categorical()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
@@ -14,9 +13,6 @@ from streammoe.experts.on_sums import Sums
 from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
-
-LONGEST_MOVE = 50.0
-"""Longest step of a variance's logarithm, so that no step makes a variance 0 or infinite."""
 
 
 class Parameters(NamedTuple):
@@ -63,15 +59,16 @@ class Family(ABC):
     def __reduce__(self) -> tuple[type[Family], tuple[Any, ...]]:
         return type(self), ()
 
-    @abstractmethod
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
-        """Call the one that scores without learning."""
+        """Call the kernel that scores without learning."""
+        module, shape = self.compiled(experts)
+        module.score_rows(shape, gate, experts, *others)
 
     @abstractmethod
     def compiled(self, experts: FloatArray) -> tuple[ModuleType, tuple[float, ...]]:
         """Return the module of its kernels, and the numbers of its noise, given coefficients (K, N, p).
 
-        The module holds `learn`, which `streammoe.kernels.event` makes.
+        The module holds `learn`, which `streammoe.kernels.event` makes, and `score_rows`.
         """
 
     @abstractmethod
@@ -81,6 +78,8 @@ class Family(ABC):
     @abstractmethod
     def variances_of(self, variances: FloatArray, n_experts: int) -> FloatArray:
         """Repeat variances (Q,) for each of K experts, in the shape that the state has."""
+
+    # -- Fits: steps on sums over rows, which may lie in several parts -----------------------------------------------
 
     @abstractmethod
     def fit_experts(
@@ -96,10 +95,13 @@ class Family(ABC):
         """Perform the experts' M-step for `tau` in place: exact if there is a closed form, else `rounds` safe steps."""
 
     @abstractmethod
-    def log_prior(self, theta: Parameters, prior: Prior, options: LearningOptions) -> float:
-        """Return the log density of the prior's pseudo-events for the experts, up to a constant."""
+    def step_sums(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> Sums:
+        """Return what one step of `fit_experts` from θ needs of these rows, without the prior."""
 
     @abstractmethod
+    def step_on_sums(self, theta: Parameters, prior: Prior, options: LearningOptions, sums: Sums) -> None:
+        """Take one step of `fit_experts` from θ in place, given the `step_sums` of all rows at θ."""
+
     def settle(
         self,
         theta: Parameters,
@@ -113,16 +115,7 @@ class Family(ABC):
 
         The prior counts as `prior.strength` more rows. Returns the averaged Gram matrices (K, p, p).
         """
-
-    # What follows does the same on sums over rows, which may lie in several parts.
-
-    @abstractmethod
-    def step_sums(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> Sums:
-        """Return what one step of `fit_experts` from θ needs of these rows, without the prior."""
-
-    @abstractmethod
-    def step_on_sums(self, theta: Parameters, prior: Prior, options: LearningOptions, sums: Sums) -> None:
-        """Take one step of `fit_experts` from θ in place, given the `step_sums` of all rows at θ."""
+        return self.settle_on_sums(theta, prior, options, self.settle_sums(theta, options, tau, R, Y), len(R))
 
     @abstractmethod
     def settle_sums(
@@ -135,6 +128,12 @@ class Family(ABC):
         self, theta: Parameters, prior: Prior, options: LearningOptions, sums: Sums, n: int
     ) -> FloatArray:
         """Do what `settle` does, in place, from the `settle_sums` of all n rows."""
+
+    # -- The likelihood ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def log_prior(self, theta: Parameters, prior: Prior, options: LearningOptions) -> float:
+        """Return the log density of the prior's pseudo-events for the experts, up to a constant."""
 
     @abstractmethod
     def gradient(
@@ -153,35 +152,25 @@ class Family(ABC):
         """
 
     def moved_variances(self, variances: FloatArray, moves: FloatArray) -> FloatArray:
-        """Move variances in coordinates in which they stay positive: by default, their logarithms."""
-        return variances * np.exp(np.clip(moves, -LONGEST_MOVE, LONGEST_MOVE))
+        """Move variances in coordinates in which they stay positive."""
+        return variances
 
-    @abstractmethod
     def residual_size(self, n_outputs: int, p_v: int) -> int:
         """Return the number of entries of one expert in the convergence residual."""
+        variances = self.variances_of(np.ones(self.n_variances(n_outputs)), 1)
+        return p_v * p_v + self.n_rows(n_outputs) * p_v + variances.size + 1
 
+    @abstractmethod
     def expert_losses(self, state: MMState) -> FloatArray:
-        """Return the mean loss of each expert, (K,): −log e_k(y|x) weighted by τ_k.
+        """Return the mean loss of each expert, (K,): −log e_k(y|x) weighted by τ_k."""
 
-        By default ½ Σ_q log 2πe σ²_kq: exact for normal distributions, whose variance is the running mean of their
-        squared errors. Their tails change it by less than 1e-7 at κ = 6.
-        """
-        losses: FloatArray = 0.5 * np.sum(np.log(2.0 * math.pi * math.e * state.variances), axis=1)
-        return losses
-
+    @abstractmethod
     def divergences(self, state: MMState, options: LearningOptions) -> FloatArray:
         """Return the divergence of each pair of experts in nats, (K, K): the mean of both Kullback-Leibler divergences.
 
         It is averaged over the inputs that either of them is responsible for, according to their Gram matrices, at the
-        served parameters. The diagonal is 0. By default, the divergence of normal distributions with a mean and a
-        variance for each output, which are the cores of those with tails.
+        served parameters. The diagonal is 0.
         """
-        variances = state.average_variances
-        ratios = variances[:, None] / variances[None]
-        spread = 0.25 * np.sum(ratios + 1.0 / ratios - 2.0, axis=2)
-        sharpness = 0.25 * (1.0 / variances[:, None] + 1.0 / variances[None])
-        found: FloatArray = spread + np.einsum("ijq,ijqq->ij", sharpness, squared_differences(state))
-        return found
 
     def n_targets(self, n_outputs: int) -> int:
         """Return the number of columns of Y."""

@@ -44,135 +44,102 @@ def _inversion() -> int:
     return INVERSION.address()
 
 
-def fit_linear(
+@jit
+def linear_sums(
     experts: FloatArray,
-    prior_strength: float,
-    prior_gram: FloatArray,
-    prior_experts: FloatArray,
-    tau: FloatArray,
+    weights: FloatArray,
     R: FloatArray,
     Y: FloatArray,
+    grams: FloatArray,
+    pulls: FloatArray,
+    scatters: FloatArray,
 ) -> None:
-    """Weighted least squares of each expert, (K, Q, p), in place; the prior is worth `prior_strength` / K rows."""
-    _fit_linear(_inversion(), experts, prior_strength, prior_gram, prior_experts, tau, R, Y)
+    """Add Σ v r rᵀ, Σ v ρ rᵀ and Σ v ρ ρᵀ of each expert, errors ρ = y − Υ_k r and weights v (n, K), to arrays.
+
+    Args:
+        grams: (K, p, p), of which only the lower triangles are written, or (0, p, p) if they are not wanted.
+        pulls: (K, Q, p).
+        scatters: (K, Q, Q).
+    """
+    K, Q, _ = experts.shape
+    own = np.empty(R.shape[0])
+    errors, pushes = np.empty((Q, 4)), np.empty((4, Q))
+    for k in range(K):
+        for i in range(R.shape[0]):
+            own[i] = weights[i, k]
+        if grams.shape[0]:
+            add_outers_in_turn(grams[k], R, own, True)
+        for i in range(0, R.shape[0], 4):
+            count = 0
+            for q in range(Q):
+                count = errors_of(experts[k, q], R, Y, q, i, errors[q])
+            for q in range(Q):
+                for at in range(count):
+                    pushes[at, q] = own[i + at] * errors[q, at]
+                for c in range(Q):
+                    for at in range(count):
+                        scatters[k, q, c] += pushes[at, q] * errors[c, at]
+            add_pushes(R, i, count, pushes, pulls[k])
+
+
+def linear_step(
+    experts: FloatArray,
+    share: float,
+    prior_gram: FloatArray,
+    prior_experts: FloatArray,
+    grams: FloatArray,
+    pulls: FloatArray,
+    scatters: FloatArray,
+) -> None:
+    """Move each expert, (K, Q, p), to its weighted least squares, in place; the prior is worth `share` rows.
+
+    Args:
+        experts: where the sums were taken.
+        share, prior_gram, prior_experts: the prior, whose Λ is (p,).
+        grams, pulls, scatters: from `linear_sums`; scatters, (K, Q, Q), become those of the moved experts, prior
+            included, which follow from the old ones without another pass over the rows.
+    """
+    _linear_step(_inversion(), experts, share, prior_gram, prior_experts, grams, pulls, scatters)
 
 
 @jit
-def _fit_linear(
+def _linear_step(
     inversion: int,
     experts: FloatArray,
-    prior_strength: float,
+    share: float,
     prior_gram: FloatArray,
     prior_experts: FloatArray,
-    tau: FloatArray,
-    R: FloatArray,
-    Y: FloatArray,
+    grams: FloatArray,
+    pulls: FloatArray,
+    scatters: FloatArray,
 ) -> None:
     K, Q, p = experts.shape
-    share = prior_strength / K
-    gram = np.empty((p, p))
-    inverse = np.empty((p, p))
-    scratch = np.empty((p, p))
-    pull = np.empty(p)
-    weights = np.empty(R.shape[0])
-    errors = np.empty(4)
+    gram, inverse, scratch = np.empty((p, p)), np.empty((p, p)), np.empty((p, p))
+    pull, move, bent = np.empty((Q, p)), np.empty((Q, p)), np.empty((Q, p))
     for k in range(K):
-        gram[:, :] = 0.0
         for j in range(p):
-            gram[j, j] = share * prior_gram[j]
-        for i in range(R.shape[0]):
-            weights[i] = tau[i, k]
-        add_outers_in_turn(gram, R, weights, True)
+            for i in range(j + 1):
+                gram[j, i] = gram[i, j] = grams[k, j, i]
+            gram[j, j] += share * prior_gram[j]
         _invert(inversion, (gram, inverse, scratch))
+        move[:, :] = 0.0
+        bent[:, :] = 0.0
         for q in range(Q):
-            theta = experts[k, q]
+            for j in range(p):
+                pull[q, j] = pulls[k, q, j] + share * prior_gram[j] * (prior_experts[q, j] - experts[k, q, j])
             # Correcting the old coefficients keeps the rounding of an ill-conditioned inverse out of what fits already.
-            for j in range(p):
-                pull[j] = share * prior_gram[j] * (prior_experts[q, j] - theta[j])
-            for i in range(0, R.shape[0], 4):
-                add_pulls(theta, R, Y, q, i, weights, errors, pull)
-            add_product(inverse, pull, theta)
-
-
-@jit
-def fit_variances(
-    experts: FloatArray,
-    variances: FloatArray,
-    prior_strength: float,
-    prior_gram: FloatArray,
-    prior_experts: FloatArray,
-    prior_variances: FloatArray,
-    variance_floor: float,
-    tau: FloatArray,
-    trusted: FloatArray,
-    R: FloatArray,
-    Y: FloatArray,
-) -> None:
-    """What the experts leave unexplained of each output, (K, Q), under responsibilities `tau`.
-
-    `trusted`, (n, K), is the weight of squared errors: `tau`, or less for events that are far out.
-    """
-    K, Q, p = experts.shape
-    share = prior_strength / K
-    errors = np.empty(4)
-    for k in range(K):
-        mass = share
-        for i in range(R.shape[0]):
-            mass += tau[i, k]
+            add_product(inverse, pull[q], move[q])
+            add_product(gram, move[q], bent[q])
         for q in range(Q):
-            theta = experts[k, q]
-            total = share * prior_variances[q]
-            for j in range(p):
-                apart = theta[j] - prior_experts[q, j]
-                total += share * prior_gram[j] * apart * apart
-            for i in range(0, R.shape[0], 4):
-                for at in range(errors_of(theta, R, Y, q, i, errors)):
-                    total += trusted[i + at, k] * errors[at] * errors[at]
-            variances[k, q] = max(total / mass, variance_floor * prior_variances[q])
-
-
-@jit
-def fit_covariances(
-    experts: FloatArray,
-    covariances: FloatArray,
-    prior_strength: float,
-    prior_gram: FloatArray,
-    prior_experts: FloatArray,
-    prior_variances: FloatArray,
-    variance_floor: float,
-    tau: FloatArray,
-    trusted: FloatArray,
-    R: FloatArray,
-    Y: FloatArray,
-) -> None:
-    """What the experts leave unexplained, (K, Q, Q), under responsibilities `tau`; `trusted` as above."""
-    K, Q, p = experts.shape
-    share = prior_strength / K
-    errors = np.empty(Q)
-    for k in range(K):
-        mass = share
-        for q in range(Q):
-            for c in range(Q):
-                total = share * prior_variances[q] if c == q else 0.0
+            for c in range(q + 1):
                 for j in range(p):
-                    total += (
-                        share
-                        * prior_gram[j]
-                        * (experts[k, q, j] - prior_experts[q, j])
-                        * (experts[k, c, j] - prior_experts[c, j])
-                    )
-                covariances[k, q, c] = total
-        for i in range(R.shape[0]):
-            mass += tau[i, k]
-            for q in range(Q):
-                errors[q] = error_of(experts[k, q], R[i], Y[i, q])
-            for q in range(Q):
-                for c in range(Q):
-                    covariances[k, q, c] += trusted[i, k] * errors[q] * errors[c]
+                    apart = (prior_experts[q, j] - experts[k, q, j]) * (prior_experts[c, j] - experts[k, c, j])
+                    gained = move[q, j] * (pull[c, j] - bent[c, j]) + pull[q, j] * move[c, j]
+                    scatters[k, q, c] += share * prior_gram[j] * apart - gained
+                scatters[k, c, q] = scatters[k, q, c]
         for q in range(Q):
-            for c in range(Q):
-                covariances[k, q, c] /= mass
-            covariances[k, q, q] = max(covariances[k, q, q], variance_floor * prior_variances[q])
+            for j in range(p):
+                experts[k, q, j] += move[q, j]
 
 
 @part
@@ -204,32 +171,6 @@ def errors_of(theta: FloatArray, R: FloatArray, Y: FloatArray, q: int, i: int, o
         t3 += theta[j] * r3[j]
     out[0], out[1], out[2], out[3] = Y[i, q] - t0, Y[i + 1, q] - t1, Y[i + 2, q] - t2, Y[i + 3, q] - t3
     return 4
-
-
-@part
-def add_pulls(
-    theta: FloatArray,
-    R: FloatArray,
-    Y: FloatArray,
-    q: int,
-    i: int,
-    weights: FloatArray,
-    errors: FloatArray,
-    pull: FloatArray,
-) -> None:
-    """Add weight · error · r of rows i to i + 3, one after the other, to `pull`; `errors`: scratch."""
-    count = errors_of(theta, R, Y, q, i, errors)
-    for at in range(count):
-        errors[at] *= weights[i + at]
-    if count == 4:
-        r0, r1, r2, r3 = R[i], R[i + 1], R[i + 2], R[i + 3]
-        e0, e1, e2, e3 = errors[0], errors[1], errors[2], errors[3]
-        for j in range(pull.shape[0]):
-            pull[j] = pull[j] + e0 * r0[j] + e1 * r1[j] + e2 * r2[j] + e3 * r3[j]
-        return
-    for at in range(count):
-        for j in range(pull.shape[0]):
-            pull[j] += errors[at] * R[i + at, j]
 
 
 @part
@@ -643,23 +584,8 @@ def softmax_gradient(
     out: FloatArray,
 ) -> None:
     """Write the gradient of `softmax_objective`, (N, p), to `out`."""
-    free, p = coefficients.shape
     pull_to_prior(coefficients, prior_strength, prior_gram, prior_target, curvature, out)
-    shares = np.empty(free + 1)
-    for i in range(X.shape[0]):
-        weight = 0.0
-        for k in range(free):
-            at = k if k < reference else k + 1
-            weight += targets[i, at]
-            shares[at] = -error_of(coefficients[k], X[i], 0.0)
-        weight += targets[i, reference]
-        shares[reference] = 0.0
-        softmax(shares)
-        for k in range(free):
-            at = k if k < reference else k + 1
-            push = targets[i, at] - weight * shares[at]
-            for j in range(p):
-                out[k, j] += push * X[i, j]
+    softmax_sums(coefficients, targets, X, reference, False, out, np.empty((0, 0)))
 
 
 @jit
@@ -697,31 +623,6 @@ def softmax_sums(
         if with_hessian:
             add_softmax_curvature(hessian, X, first, count, weights, shares)
     return total
-
-
-@jit
-def collect_errors(
-    experts: FloatArray,
-    weights: FloatArray,
-    R: FloatArray,
-    Y: FloatArray,
-    pulls: FloatArray,
-    scatters: FloatArray,
-) -> None:
-    """Add Σ_i v_ik ρ r_iᵀ and Σ_i v_ik ρ ρᵀ with ρ = y_i − Υ_k r_i and weights v (n, K) to (K, Q, p) and (K, Q, Q)."""
-    K, Q, p = experts.shape
-    errors = np.empty(Q)
-    for k in range(K):
-        for i in range(R.shape[0]):
-            weight = weights[i, k]
-            for q in range(Q):
-                errors[q] = error_of(experts[k, q], R[i], Y[i, q])
-            for q in range(Q):
-                push = weight * errors[q]
-                for j in range(p):
-                    pulls[k, q, j] += push * R[i, j]
-                for c in range(Q):
-                    scatters[k, q, c] += push * errors[c]
 
 
 @jit

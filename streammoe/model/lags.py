@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.checked import array_of, require
-from streammoe.columns.encoder import NO_LAG
+from streammoe.columns.row_reader import NO_LAG
 from streammoe.errors import ConfigError
 from streammoe.options import Lags
 from streammoe.types import AnyArray, FloatArray

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from streammoe.columns.encoder import NO_LAG, Encoder
+from streammoe.columns.encoder import Encoder
 from streammoe.columns.kinds import ColumnKind
+from streammoe.columns.row_reader import NO_LAG
 from streammoe.columns.values import check_name, level, type_in_words
 from streammoe.errors import InvalidEvent
 from streammoe.model.checks import finite_array, names_in, rectangle

@@ -41,7 +41,7 @@ class Targets(ABC):
 
     are_labels: ClassVar[bool] = False
     """Whether targets are labels of classes."""
-    is_number: ClassVar[bool] = False
+    is_number: bool = False
     """Whether a target is one number, which has no name."""
 
     def __init__(self, family: Family, n_outputs: int, most_outputs: int) -> None:
@@ -139,63 +139,30 @@ class Targets(ABC):
 
     # -- In a checkpoint -------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def arrays(self) -> dict[str, AnyArray]:
         """Return what is known about the outputs as named arrays, for a checkpoint."""
-        return {}
 
     @abstractmethod
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
         """Restore what `arrays` returned."""
 
 
-class ScalarTarget(Targets):
-    """Targets that are one number."""
+class NumericTarget(Targets):
+    """Targets that are one number, or several named ones: their names are those of the first event unless fixed before.
 
-    is_number = True
+    Args:
+        family: family of the experts.
+        is_number: whether they are one number, which has no name.
+    """
 
-    def __init__(self, family: Family) -> None:
-        super().__init__(family, 1, 1)
+    def __init__(self, family: Family, *, is_number: bool) -> None:
+        super().__init__(family, int(is_number), int(is_number))
+        self.is_number = self.is_fixed = is_number
 
     @property
     def lagged_names(self) -> list[Any]:
-        """The one target has no name of its own."""
-        return ["y"]
-
-    def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
-        # The first test succeeds for nearly every value.
-        return np.array([[y if type(y) is float and y - y == 0.0 else _number(y, "target")]]), None
-
-    def one(self, predictions: FloatArray) -> float:
-        return float(predictions[0, 0])
-
-    def check_array(self, y: AnyArray, n: int) -> FloatArray:
-        found = finite_array(_numbers(y), "target")
-        if found.shape not in {(n,), (n, 1)}:
-            msg = f"y: got shape {found.shape} for {n} rows; it must hold one number for each row of X"
-            raise InvalidEvent(msg, reason="wrong_shape", feature="target")
-        return found.reshape(n, 1)
-
-    def read(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
-        return np.array(targets, dtype=np.float64).reshape(n, 1), np.zeros(n, np.bool_), {}
-
-    def many(self, predictions: FloatArray) -> FloatArray:
-        return predictions[:, 0].copy()
-
-    def distribution(self, trace: Trace, variances: FloatArray | None, scale: FloatArray) -> Mixture:
-        if variances is None:
-            return Mixture(np.ones(1), np.zeros(1), np.ones(1), Gaussian(tail=math.inf))
-        return Mixture(trace.shares[0], trace.means[0, :, 0], trace.variances[0, :, 0], self.family.noise)
-
-    def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Do nothing, since there is nothing to restore."""
-
-
-class VectorTarget(Targets):
-    """Targets that are several named numbers; the names are those of the first event unless fixed before."""
-
-    def __init__(self, family: Family) -> None:
-        super().__init__(family, 0, 0)
-        self.is_fixed = False
+        return ["y"] if self.is_number else self.names
 
     def _set(self, names: list[Any]) -> None:
         self.names = names
@@ -210,6 +177,8 @@ class VectorTarget(Targets):
             InvalidEvent: a name is neither a string nor an integer.
         """
         names = names_in(names, "set_targets")
+        if self.is_number:
+            super().fix(names)
         for name in names:
             check_name(name, "output name", "y")
         if self.names:
@@ -232,21 +201,29 @@ class VectorTarget(Targets):
         return names
 
     def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
+        if self.is_number:
+            # The first test succeeds for nearly every value.
+            return np.array([[y if type(y) is float and y - y == 0.0 else _number(y, "target")]]), None
         if not isinstance(y, Mapping):
             got = type_in_words(y) if y is None else f"{shown(y)}, {type_in_words(y)}"
             msg = f"target: got {got}; it must be a mapping of outputs to numbers"
             raise InvalidEvent(msg, reason="wrong_type", feature="target")
         return np.array([[_number(y[name], name) for name in self.names_in(y)]]), None
 
-    def one(self, predictions: FloatArray) -> dict[Any, float]:
-        return dict(zip(self.names, predictions[0].tolist(), strict=True))
+    def one(self, predictions: FloatArray) -> Any:
+        values = predictions[0].tolist()
+        return values[0] if self.is_number else dict(zip(self.names, values, strict=True))
 
     def check_array(self, y: AnyArray, n: int) -> FloatArray:
         found = finite_array(_numbers(y), "target")
+        if self.is_number and found.shape in {(n,), (n, 1)}:
+            return found.reshape(n, 1)
         width = found.shape[1] if found.ndim == 2 else 0
-        if not width or len(found) != n or (self.names and width != len(self.names)):
-            wanted = len(self.names) or "Q"
-            msg = f"y: got shape {found.shape} for {n} rows; it must be ({n}, {wanted}), one column for each output"
+        if self.is_number or not width or len(found) != n or (self.names and width != len(self.names)):
+            rule = "hold one number for each row of X"
+            if not self.is_number:
+                rule = f"be ({n}, {len(self.names) or 'Q'}), one column for each output"
+            msg = f"y: got shape {found.shape} for {n} rows; it must {rule}"
             raise InvalidEvent(msg, reason="wrong_shape", feature="target")
         return found
 
@@ -255,24 +232,29 @@ class VectorTarget(Targets):
 
     def read(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
         found = np.array(targets, dtype=np.float64)
-        return found.reshape(n, found.size // max(n, 1)), np.zeros(n, np.bool_), {}
+        return found.reshape(n, self.n_outputs or found.size // max(n, 1)), np.zeros(n, np.bool_), {}
 
     def many(self, predictions: FloatArray) -> FloatArray:
-        return predictions
+        return predictions[:, 0].copy() if self.is_number else predictions
 
-    def distribution(self, trace: Trace, variances: FloatArray | None, scale: FloatArray) -> MultivariateMixture:
-        shares, means, own = trace
-        names, Q = tuple(self.names), self.n_outputs
+    def distribution(
+        self, trace: Trace, variances: FloatArray | None, scale: FloatArray
+    ) -> Mixture | MultivariateMixture:
+        (shares, means, own), noise, Q = trace, self.family.noise, self.n_outputs
+        names = tuple(self.lagged_names)
         if variances is None:
-            return MultivariateMixture(np.ones(1), np.zeros((1, Q)), np.ones((1, Q)), Gaussian(tail=math.inf), names)
-        within = variances * np.outer(scale, scale) if variances.ndim == 3 else own[0]
-        return MultivariateMixture(shares[0], means[0], within, self.family.noise, names)
+            joint = MultivariateMixture(np.ones(1), np.zeros((1, Q)), np.ones((1, Q)), Gaussian(tail=math.inf), names)
+        else:
+            within = variances * np.outer(scale, scale) if variances.ndim == 3 else own[0]
+            joint = MultivariateMixture(shares[0], means[0], within, noise, names)
+        return joint.marginal(names[0]) if self.is_number else joint
 
     def arrays(self) -> dict[str, AnyArray]:
-        return {"encoder.targets": as_json(self.names)}
+        return {} if self.is_number else {"encoder.targets": as_json(self.names)}
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        self._set(names_of(arrays, "encoder.targets", (str, int, float, bool)))
+        if not self.is_number:
+            self._set(names_of(arrays, "encoder.targets", (str, int, float, bool)))
 
 
 class ClassTarget(Targets):

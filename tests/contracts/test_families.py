@@ -14,12 +14,10 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
 from streammoe.engine import mixture
-from streammoe.engine.em import Buffer, Em, one_expert_prior
 from streammoe.engine.gradient import gradient, moved
-from streammoe.engine.jobs import run_job
 from streammoe.experts import Family, Parameters, families
 from streammoe.reduction import reduce
-from streammoe.schedules import Power
+from tests.unit.cases import CASES, problem, random_theta
 
 N, WARM_UP = 240, 60
 GATE = np.array([[6.0, 0.0, 0.0], [-3.0, 5.0, 0.0], [-3.0, -5.0, 0.0]])
@@ -43,14 +41,9 @@ class Sample:
     kind: type = MoERegressor
     arguments: dict[str, Any] = field(default_factory=dict)
     n_targets: int = 1
-    bounds: tuple[str, ...] = ("adaptive",)
 
     def __str__(self):
         return self.family.name
-
-    @property
-    def n_outputs(self):
-        return len(LABELS) if self.kind is MoEClassifier else self.n_targets
 
     def events(self, n, seed):
         """Inputs, and targets that three experts under a steep gate explain better than one."""
@@ -67,11 +60,6 @@ class Sample:
         Y = values[:, : self.n_targets] + noise * np.where(rng.random((n, 1)) < rare, 30.0, 1.0)
         return X, Y if self.n_targets > 1 else Y[:, 0]
 
-    def encoded(self, y):
-        if self.kind is MoEClassifier:
-            return np.array([[float(LABELS.index(label))] for label in y])
-        return np.ascontiguousarray(y.reshape(len(y), -1))
-
     def learned(self, X, y, bound="tight", **more):
         given = {"warmup": WARM_UP, "standardize": False, **self.arguments, **more}
         model = self.kind(3, bound=bound, **given)
@@ -85,35 +73,6 @@ class Sample:
 
     def predictions(self, model, X):
         return model.predict_proba_array(X) if self.kind is MoEClassifier else model.predict_array(X)
-
-    def em(self, bound, X, y, *, prior_strength, like=None):
-        """EM on these events, with the prior of the events in `like`, if given."""
-        options = mixture.learning_options(
-            bound=bound,
-            n_experts=3,
-            n_rows=self.family.n_rows(self.n_outputs),
-            prior_strength=prior_strength,
-            averaging=None,
-            schedule=Power(alpha=0.6, gamma0=0.5, offset=20.0),
-        )
-        buffer, whole = (
-            Buffer(*(design(X),) * 2, self.encoded(y), np.ones(len(X))) for X, y in ((X, y), like or (X, y))
-        )
-        prior = run_job(one_expert_prior(self.family, whole, self.n_outputs, options))
-        return Em(self.family, buffer, prior, options)
-
-
-def design(X):
-    return np.ascontiguousarray(np.column_stack([np.ones(len(X)), X]))
-
-
-def random_theta(em):
-    """Three random experts around the fit of a single one, with a random gate."""
-    rng, prior = np.random.default_rng(3), em.prior
-    shape = (3, *prior.experts.shape)
-    experts = rng.normal(size=shape) * np.sqrt(np.mean(prior.experts**2)) + 0.1 * rng.normal(size=shape)
-    variances = np.ascontiguousarray(em.family.variances_of(prior.variances, 3))
-    return Parameters(rng.normal(size=(2, em.buffer.W.shape[1])), prior.experts + experts, variances)
 
 
 def assert_close(actual, expected, rtol=1e-9):
@@ -134,11 +93,11 @@ def permuted(parameters, order):
 
 
 SAMPLES = [
-    Sample(families()["gaussian"], bounds=mixture.BOUNDS),
+    Sample(families()["gaussian"]),
     Sample(families()["gaussian_full"], MoEMultiTargetRegressor, {"expert": Gaussian("full")}, 3),
     Sample(families()["student_t"], MoEMultiTargetRegressor, {"expert": "student_t"}, 3),
     Sample(families()["laplace"], arguments={"expert": "laplace"}),
-    Sample(families()["categorical"], MoEClassifier, bounds=("adaptive", "paper")),
+    Sample(families()["categorical"], MoEClassifier),
 ]
 samples = pytest.mark.parametrize("sample", SAMPLES, ids=str)
 
@@ -150,12 +109,11 @@ def test_every_family_is_held_to_the_contract():
 # --- the family -------------------------------------------------------------------------------------------------------
 
 
-@samples
-def test_the_gradient_is_that_of_finite_differences(sample):
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_gradient_is_that_of_finite_differences_and_variances_stay_positive_under_any_move(case):
     rng = np.random.default_rng(15)
-    for bound in sample.bounds:
-        em = sample.em(bound, *sample.events(N, 15), prior_strength=0.5)
-        theta = random_theta(em)
+    for bound in mixture.BOUNDS:
+        em, theta = problem(case, N, 4, 3, strength=0.5, bound=bound), random_theta(case, 3, 4, 3)
         slope = gradient(em, theta, em.e_step(theta)[1])
         for _ in range(5):
             direction = Parameters(*(rng.normal(size=array.shape) for array in theta))
@@ -165,15 +123,8 @@ def test_the_gradient_is_that_of_finite_differences(sample):
             parts = [a * b for a, b in zip(slope, direction, strict=True)]
             size = sum(float(np.abs(part).sum()) for part in parts)
             assert abs(sum(float(part.sum()) for part in parts) - (ahead - behind) / 2e-5) <= 1e-6 * size, bound
-
-
-@samples
-def test_variances_stay_positive_under_any_move(sample):
-    variances = random_theta(sample.em("tight", *sample.events(N, 16), prior_strength=0.5)).variances
-    assert_close({"": sample.family.moved_variances(variances, np.zeros_like(variances))}, {"": variances})
-    rng = np.random.default_rng(16)
     for size in (0.1, 10.0, 1e3):
-        updated = sample.family.moved_variances(variances, size * rng.normal(size=variances.shape))
+        updated = case.family.moved_variances(theta.variances, size * rng.normal(size=theta.variances.shape))
         diagonal = np.diagonal(updated, axis1=1, axis2=2) if updated.ndim == 3 else updated
         assert (diagonal > 0.0).all()
         assert np.isfinite(updated).all()

@@ -24,8 +24,8 @@ SERVERS = {"bind", "listen", "create_server", "start_server", "start_unix_server
 MAY = {
     # Modules of this package, and of River by the short list of them that the command line knows.
     "import_module": {
-        *(f"streammoe/{folder}__init__.py" for folder in ("", "experts/", "commands/", "distributions/")),
-        "streammoe/experts/elliptical.py",
+        *(f"streammoe/{folder}__init__.py" for folder in ("", "commands/", "distributions/")),
+        "streammoe/experts/linear.py",
         "streammoe/commands/evaluate/peers.py",
     },
     # No other program is started.

@@ -6,40 +6,30 @@ import copy
 import math
 import operator
 import threading
-from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe import InvalidEvent, MoERegressor
 from streammoe.model.bound import Bound
 
 N, WARMUP = 900, 150
 
 
-def stream(kind, seed=0, n=N):
+def stream():
     """Return events with a change of what is true, targets far out, and missing values."""
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 4))
-    f = np.where(X[:, 0] > 0.0, X @ rng.normal(size=4), X @ rng.normal(size=4))
-    f[n // 2 :] += 6.0 * X[n // 2 :, 1]
-    y = f + 0.1 * rng.normal(size=n)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 4))
+    y = np.where(X[:, 0] > 0.0, X @ rng.normal(size=4), X @ rng.normal(size=4)) + 0.1 * rng.normal(size=N)
+    y[N // 2 :] += 6.0 * X[N // 2 :, 1]
     y[700:703] = 300.0
     events = [{f"x{j}": float(v) for j, v in enumerate(row)} for row in X]
-    for i in range(0, n, 17):
+    for i in range(0, N, 17):
         del events[i]["x2"]
-    for i in range(5, n, 19):
+    for i in range(5, N, 19):
         events[i]["x3"] = int(events[i]["x3"])
-    if kind is MoEClassifier:
-        return events, np.digitize(f, [-1.0, 1.0]).tolist()
-    if kind is MoEMultiTargetRegressor:
-        return events, [{"a": float(v), "b": float(2.0 * v + u)} for v, u in zip(y, rng.normal(size=n), strict=True)]
     return events, y.tolist()
-
-
-def made(kind, arguments):
-    return kind(warmup=WARMUP, **arguments)
 
 
 def learned(model, events, targets):
@@ -52,7 +42,7 @@ def learned(model, events, targets):
 
 
 def settled_model():
-    events, targets = stream(MoERegressor)
+    events, targets = stream()
     model = MoERegressor(2, warmup=WARMUP)
     learned(model, events[:400], targets[:400])
     return model, events, targets
@@ -80,34 +70,11 @@ def test_a_bad_event_changes_nothing():
     assert model.state_digest() == before
 
 
-def test_an_event_that_would_poison_the_model_changes_nothing():
-    model, events, targets = settled_model()
-    model.learner.state.average_experts[...] = 1e308
-    model.learner.undo.forget()
-    before = model.state_digest()
-    with pytest.raises(InvalidEvent) as caught:
-        model.learn_one(events[400], targets[400])
-    assert caught.value.reason == "poison"
-    assert model.state_digest() == before
-
-
 def test_a_target_that_is_taken_for_an_error_hardly_counts():
     model, events, _ = settled_model()
     before = model.learner.state.experts.copy()
     model.learn_one(events[400], 300.0)
     np.testing.assert_allclose(model.learner.state.experts, before, rtol=1e-6, atol=1e-6)
-
-
-def test_parameters_in_the_order_of_fortran_are_learned():
-    model, events, targets = settled_model()
-    of, averaged = model.parameters(), model.parameters(averaged=True)
-    given = {name: np.asfortranarray(value) if isinstance(value, np.ndarray) else value for name, value in of.items()}
-    average = {name: np.asfortranarray(averaged[name]) for name in ("gate", "experts", "variances")}
-    names = model.feature_names
-    one = MoERegressor.from_parameters(of, feature_names=names, average=averaged, n_average=400)
-    other = MoERegressor.from_parameters(given, feature_names=names, average=average, n_average=400)
-    assert learned(one, events[400:450], targets[400:450]) == learned(other, events[400:450], targets[400:450])
-    assert one.state_digest() == other.state_digest()
 
 
 REPLACED = ["context", "phase", *(f"context.{name}" for name in ("options", "detector", "encoder", "recent"))]
@@ -146,23 +113,12 @@ def test_whatever_is_replaced_is_noticed():
         assert model.state_digest() == twin.state_digest(), path
 
 
-def test_values_of_other_types_are_learned_as_the_numbers_that_they_are():
-    model, _, _ = settled_model()
-    other = copy.deepcopy(model)
-    given = [1, True, np.float64(1.0), Decimal(1), math.nan, None, -0.0, 1.0, 1.0]
-    numbers = [1.0, 1.0, 1.0, 1.0, math.nan, math.nan, -0.0, 1.0, 1.0]
-    events, plain = ([{"x0": x, "x1": 2.0, "x2": 3.0, "x3": 4.0} for x in values] for values in (given, numbers))
-    targets = [1.0] * 7 + [1, np.float64(1.0)]
-    assert learned(model, events, targets) == learned(other, plain, [1.0] * 9)
-    assert other.state_digest() == model.state_digest()
-
-
 @pytest.mark.parametrize("where", ["detector.declare", "reservoir.add_one", "undo.notes"])
 def test_an_interrupted_event_is_not_learned(where, monkeypatch):
     for name, value in {"BLOCK": 8, "CALIBRATION": 3, "TOLERANCE": 0.1, "THRESHOLD": 1.0}.items():
         monkeypatch.setattr(f"streammoe.engine.drift.{name}", value)  # so that there is a drift
     monkeypatch.setattr("streammoe.engine.schedule.SETTLED", 100)  # from which on losses are watched
-    events, targets = stream(MoERegressor)
+    events, targets = stream()
     model = MoERegressor(2, warmup=WARMUP, reservoir=20)
     learned(model, events[:320], targets[:320])
     twin = copy.deepcopy(model)

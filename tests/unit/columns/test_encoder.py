@@ -2,11 +2,9 @@
 
 import math
 from datetime import UTC, datetime
-from decimal import Decimal
 from statistics import median
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -16,7 +14,6 @@ from streammoe.columns.fitting import fit_scaler
 from streammoe.columns.kinds import GivenKinds
 from streammoe.columns.layout import CYCLES
 from streammoe.columns.values import level, seconds
-from streammoe.errors import InvalidEvent
 from streammoe.kernels.features import BLOCK, RUN, SETTLED
 
 
@@ -44,25 +41,7 @@ def features(of, rows):
     )
 
 
-def test_an_event_with_a_missing_value_is_one_without_its_key():
-    without, rows = {"b": 1.0, "d": "x", "t": 0.5}, set()
-    missing = [None, math.nan, np.float32("nan"), Decimal("NaN"), Decimal("sNaN"), pd.NaT]
-    for event in (without, *({**without, "a": value, "c": value, "s": value} for value in missing)):
-        made = encoder(categorical=("c", "d"), timestamps=("s", "t"))
-        take(made, {"a": 1.0, "c": "red"})
-        rows |= {take(made, event).tobytes(), made.row(event).tobytes()}
-        assert made.feature_names == ["a", "c=red", "b", *(f"t:{part}" for part in CYCLES), "d=x"]
-    assert len(rows) == 1
-
-
 # --- columns, ranges and levels -------------------------------------------------------------------------------------
-
-
-def test_powers_lower_the_limit_so_that_squares_stay_finite():
-    for degree, gate_degree, limit in ((1, 1, 1e50), (3, 1, 1e50), (4, 1, 10**37.5), (1, 6, 1e25)):
-        made = encoder(degree=degree, gate_degree=gate_degree)
-        assert made.limit == pytest.approx(limit)
-        assert np.isfinite((made.limit ** max(degree, gate_degree)) ** 2)
 
 
 def literal_verdicts(X, Y, factor, limit):
@@ -86,12 +65,12 @@ def literal_verdicts(X, Y, factor, limit):
     return verdicts
 
 
-@pytest.mark.parametrize("factor", [0.0, 3.0])
+@pytest.mark.parametrize("factor", [0.0, 10.0])
 def test_ranges_are_judged_by_the_medians_of_what_was_accepted_however_rows_are_cut(factor):
     rng = np.random.default_rng(0)
     n = 600
     X = rng.normal(size=(n, 4)) * np.exp(rng.normal(size=(n, 4))) * [1.0, 1e-9, 1e9, 1.0]
-    X[:, 3] *= rng.random(n) < 0.1
+    X[:, 3] *= rng.random(n) < 0.3
     X[rng.random((n, 4)) < 0.02] = np.nan
     X[rng.random((n, 4)) < 0.02] *= 1e7
     X[500, 0] = 1e60
@@ -113,56 +92,15 @@ def test_ranges_are_judged_by_the_medians_of_what_was_accepted_however_rows_are_
     }
 
 
-def test_valid_data_of_any_unit_is_in_range_and_what_is_absurd_is_not():
-    noise = np.random.default_rng(0).normal(size=5_000)
-    zeros, volumes = np.zeros(5_000), np.append(np.zeros(5_000), 2.5e6 * np.exp(noise))
-    first, small = np.full(100, 3e9), 1e-12 * noise
-    growing = np.exp(np.linspace(0.0, 60.0, 5_000))
-    for valid in (zeros, volumes, first, small, growing, np.append(np.ones(100), -99_999.0)):
-        made = encoder(["a"])
-        assert (made.screen(valid[:, None], valid[:, None]) == -1).all()
-    for absurd in (1e30, -1e30):
-        made = encoder(["a"])
-        assert made.screen(np.append(np.ones(BLOCK), absurd)[:, None], np.ones((BLOCK + 1, 1)))[-1] == 0
-        assert made.screen(np.ones((1, 1)), np.array([[absurd]])).tolist() == [1]
-        assert made.screen(np.ones((1, 1)), np.array([[np.nan]])).tolist() == [-1]
-        made.screen(np.ones((BLOCK, 1)), np.ones((BLOCK, 1)))
-        assert made.screen(np.array([[absurd]]), np.array([[np.nan]])).tolist() == [-1], (
-            "only what is learned is judged"
-        )
-
-
-def test_rows_that_are_taken_together_are_judged_by_those_before_and_leave_nothing_behind():
-    made = encoder(["a"])
-    rows = np.append(np.full(BLOCK, 3.0), 1e30)[:, None]
-    with pytest.raises(InvalidEvent, match="accepted values are about 3 and") as rejected:
-        made.take(rows, np.ones((BLOCK + 1, 1)))
-    assert rejected.value.row == BLOCK
-    assert not made.scales.scales.any()
-
-
-def upper_bounds(values):
-    """Upper bounds of a settled column of numbers from 0 to 1 after each of these further values."""
-    made = encoder(["a"], holds=True)
-    found = []
-    for x in [*np.linspace(0.0, 1.0, SETTLED + 2), *values]:
-        made.hold(np.array([[x]]), np.zeros((1, 1)))
-        found.append(float(made.bounds.high[0]))
-    return found[-len(values) :]
-
-
 def test_bounds_follow_a_jump_but_not_what_moves_there_step_by_step():
-    rng = np.random.default_rng(1)
-    jumped = upper_bounds(3.0 + rng.random(2 * RUN))
-    assert jumped[RUN - 1] < 1.05
-    assert jumped[-1] > 3.0
-    moved = upper_bounds(np.linspace(0.0, 4.0, 2_000) + 0.2 * rng.random(2_000))
-    assert moved[-1] < 1.23  # 2,000 steps of the pace
-
-
-def test_zeros_between_values_do_not_hide_their_unit():
-    values = np.append(np.tile([0.0, 0.0, 1.0], BLOCK), 1e30)
-    assert encoder(["a"]).screen(values[:, None], np.ones((len(values), 1)))[-1] == 0
+    rng, highs = np.random.default_rng(1), []
+    for values in (3.0 + rng.random(2 * RUN), np.linspace(0.0, 4.0, 2_000) + 0.2 * rng.random(2_000)):
+        made = encoder(["a"], holds=True)
+        for x in [*np.linspace(0.0, 1.0, SETTLED + 2), *values]:
+            made.hold(np.array([[x]]), np.zeros((1, 1)))
+        highs.append(float(made.bounds.high[0]))
+    assert highs[0] > 3.0
+    assert highs[1] < 1.23  # 2,000 steps of the pace
 
 
 def test_beyond_max_levels_none_is_added_which_is_logged_once(caplog):
@@ -174,16 +112,6 @@ def test_beyond_max_levels_none_is_added_which_is_logged_once(caplog):
     (record,) = caplog.records
     assert "c: has 2 levels" in record.message
     assert "max_levels" in record.message
-
-
-def test_arrivals_say_where_an_array_has_to_be_cut():
-    made = encoder(["c", "d"], categorical=("c", "d"), max_levels=3)
-    made.append_levels([("c", "a")])
-    texts = {"c": ["a", None, "b", "z", "c", "e"], "d": ["p", "p", "q", "p", None, "r"]}
-    learned = np.array([True, True, True, False, True, True])
-    expected = [(0, (("d", "p"),)), (2, (("c", "b"), ("d", "q"))), (4, (("c", "c"),)), (5, (("d", "r"),))]
-    assert made.columns.arrivals(texts, learned) == expected
-    assert made.columns.arrivals({"c": ["z"]}) == [(0, (("c", "z"),))]
 
 
 # --- features -------------------------------------------------------------------------------------------------------

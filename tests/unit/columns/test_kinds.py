@@ -18,7 +18,7 @@ from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
 from tests.pairs import pairwise_cases
-from tests.unit.pipeline.streams import batches_of, run
+from tests.unit.pipeline.streams import run
 
 KINDS = {"categorical": ("c", "d"), "timestamps": ("t", "u")}
 QUICK = {"n_experts": 2, "warmup": 30}
@@ -104,21 +104,6 @@ def test_a_value_has_one_kind_and_what_is_meant_as_a_number_is_one():
             assert kind_of(word, notation) == ("boolean" if decimal else "category")
 
 
-AS_TEXT = [*MISSING, *(value for value in TO_BE_REJECTED if isinstance(value, str)), "0", "10115", " -1.5e3 ", "true"]
-
-
-def test_in_python_any_text_is_a_category_but_a_time_in_full():
-    texts = {f"x{i}": text for i, text in enumerate(AS_TEXT)}
-    one, many, declared = (MoERegressor(**QUICK, **more) for more in ({}, {}, {"categorical": tuple(texts)}))
-    for model in (one, declared):
-        model.learn_one(texts, 1.0)
-    many.learn_many(pd.DataFrame([texts]), pd.Series([1.0]))
-    assert set(one.column_kinds.values()) == {"category"}
-    assert one.state_digest() == many.state_digest() == declared.state_digest()
-    one.learn_one({"t": "2026-01-31T12:00Z"}, 1.0)
-    assert one.column_kinds["t"] == "time"
-
-
 @pytest.mark.parametrize(
     ("codes", "ordered"), [([0, 1, 2], True), (["0", "1", "2"], False), ([0.5, 1.5, 2.5], False)], ids=str
 )
@@ -143,37 +128,6 @@ def test_a_type_of_categories_is_what_the_user_says_whatever_the_codes(codes, or
     of_numbers.learn_one({"k": 1.0, "a": 0.0}, 1.0)
     with pytest.raises(InvalidEvent, match="its type is category, but the model has a column of numbers"):
         of_numbers.predict_many(typed)
-
-
-@pytest.mark.parametrize("format", ["jsonl", "csv"])
-def test_codes_as_text_go_on_in_a_daemon_and_those_of_a_daemon_in_python(format, tmp_path):
-    events = [{"a": 0.5 * i, "zip": str(10115 + i % 3), "y": float(i % 3)} for i in range(80)]
-    expected = learned(MoERegressor(**QUICK), events)
-    for first in ("python", "daemon"):
-        line = pipeline(**({"categorical": ("zip",)} if first == "daemon" else {}))
-        if first == "daemon":
-            assert run(line, events[:40], format).outcomes["learned"] == 40
-        else:
-            line.model = learned(MoERegressor(**QUICK), events[:40])
-        line.model.save(tmp_path / "model")
-        model = load(tmp_path / "model")
-        if first == "python":
-            line = Pipeline(model, line.schema, line.scores)
-            outcomes = [line.process(batch).outcomes["learned"] for batch in batches_of(events[40:], format)]
-            assert outcomes == [40]
-        else:
-            learned(model, events[40:])
-        assert model.state_digest() == expected.state_digest()
-
-
-def test_what_is_rejected_decides_nothing():
-    model = MoERegressor(**QUICK)
-    for value in (b"x", [1]):
-        with pytest.raises(InvalidEvent):
-            model.learn_one({"a": 1.0, "x": value}, 1.0)
-    assert not model.fields
-    model.learn_one({"a": 1.0, "x": "red"}, 1.0)
-    assert model.column_kinds == {"a": "number", "x": "category"}
 
 
 # --- the same everywhere --------------------------------------------------------------------------------------------
@@ -257,32 +211,6 @@ def test_a_column_that_never_has_a_value_costs_nothing_and_is_not_warned_of(capl
         events = [{"a": 1.0 * i, "q": None, "y": 1.0 * i} for i in range(20)]
         assert run(line, events, "arrow").outcomes["learned"] == 20
     assert (line.model.fields, line.model.awaited, caplog.records) == (["a"], ["q"], [])
-
-
-def test_a_record_without_any_value_determines_no_columns():
-    line = pipeline()
-    records = [{"a": None, "b": "", "y": 1.0}, {"a": 1.0, "b": None, "y": 1.0}]
-    assert run(line, records, "csv").letters == [(0, "no_features", "validate")]
-    assert (line.model.fields, line.model.awaited) == (["a"], ["b"])
-
-
-# --- messages -------------------------------------------------------------------------------------------------------
-
-
-def said(caplog, level):
-    return [record for record in caplog.records if record.levelno == level and "first value" in record.message]
-
-
-def test_what_was_found_is_logged_once_for_a_set_of_columns_and_not_for_thousands(caplog):
-    with caplog.at_level(logging.INFO):
-        learned(MoERegressor(**QUICK), EVENTS[:4])
-    assert len(said(caplog, logging.INFO)) == 2  # the columns of the first event, and a time with the second
-    caplog.clear()
-    model = MoERegressor(**QUICK)
-    with caplog.at_level(logging.INFO):
-        for i in range(150):
-            model.learn_one({f"x{i}": 1.0}, 1.0)
-    assert len(said(caplog, logging.INFO)) == 100
 
 
 # --- a scaler in front ----------------------------------------------------------------------------------------------

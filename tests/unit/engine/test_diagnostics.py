@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from streammoe.distributions import Gaussian
 from streammoe.engine.diagnostics import STARVED_BELOW, diagnose
-from streammoe.experts.gaussian import Gaussian
+from streammoe.experts.linear import Linear
 
 
-class Apart(Gaussian):
+class Apart(Linear):
     """Experts that have nothing in common."""
 
     def divergences(self, state, options):
@@ -20,7 +21,7 @@ class Apart(Gaussian):
 
 
 def judged(masses):
-    return diagnose(Apart(), SimpleNamespace(masses=np.array(masses)), None)
+    return diagnose(Apart(Gaussian()), SimpleNamespace(masses=np.array(masses)), None)
 
 
 def test_an_expert_is_starved_below_a_share_of_all_but_never_alone():

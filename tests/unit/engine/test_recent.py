@@ -43,28 +43,6 @@ def test_the_change_is_found_among_the_events_before_the_drift(later):
     assert (rows == X[N - len(rows) :]).all()
 
 
-@pytest.mark.parametrize("pieces", [range(1, N), (5, 7, 290, 301, 610, 890), (CAPACITY,)], ids=str)
-def test_the_latest_rows_are_kept_however_they_come_and_as_wide_as_columns_are_by_then(pieces):
-    recent = filled(N, pieces)
-    for found, given in zip(recent.rows(2), (X, Y, WEIGHTS), strict=True):
-        assert found.tobytes() == given[-CAPACITY:].tobytes()
-    recent.prepare(3, 1, CAPACITY + 10)
-    for each in (recent, restored(recent.arrays(), n_fields=3)):
-        each.add(np.full((20, 3), 7.0), np.zeros((20, 1)), np.ones(20), np.zeros(20))
-        wide = each.rows(3)[0]
-        np.testing.assert_array_equal(wide[:, 2], [np.nan] * (CAPACITY - 10) + [7.0] * 20)
-        assert wide[: CAPACITY - 10, :2].tobytes() == X[-CAPACITY + 10 :].tobytes()
-
-
-def test_without_rows_all_is_restored_as_wide_as_it_was():
-    recent = RecentEvents()
-    recent.prepare(2, 1, 0)
-    shapes = [
-        {name: array.shape for name, array in each.arrays().items()} for each in (recent, restored(recent.arrays()))
-    ]
-    assert shapes[0] == shapes[1]
-
-
 def kept(*counts):
     recent = filled(5)
     for n in counts:

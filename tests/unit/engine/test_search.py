@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe.engine import batch, em, mixture, search
+from streammoe.engine import em, mixture, search
 from streammoe.engine.jobs import run_job
 from streammoe.engine.state import is_finite
 from tests.unit.cases import Case, draw, em_of, options
@@ -52,38 +52,6 @@ def test_experts_that_made_the_data_are_found(make, K):
     # What choosing the expert costs comes on top of the noise.
     assert loss(state, *make(1000, 100)) < ENTROPY + 0.25
     assert np.sqrt(state.variances.min()) == pytest.approx(0.3, abs=0.06)
-
-
-def four(n, seed):
-    """Four experts of 20 inputs, which few starts find reliably."""
-    rng = np.random.default_rng(1000 + seed)
-    slopes, gate = rng.normal(size=(4, 20)), rng.normal(size=(4, 20))
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 20))
-    expert = (X @ gate.T + rng.gumbel(size=(n, 4))).argmax(axis=1)
-    y = (X * slopes[expert]).sum(axis=1) + 0.1 * rng.normal(size=n)
-    return np.column_stack([np.ones(n), X]), y[:, None]
-
-
-def fit_of_all(R, Y, K, weights):
-    """The likelihood of a batch fit."""
-    buffer = em.Buffer(R, R, Y, weights)
-    problem = run_job(search.with_own_prior(LINE.family, buffer, 1, options(LINE, K)))
-    starts = run_job(search.best_starts(problem, K, 1, np.random.default_rng(0)))
-    return batch.fit(problem, starts.thetas, "em", rounds=40, tolerance=1e-5, folds=starts.folds)[1]
-
-
-@pytest.mark.parametrize(
-    ("n", "limit", "share", "least"),
-    [(4_000, 8e8, 1.0, -0.4), (20_000, 4e9, 0.05, -0.35)],
-    ids=["all", "those that count"],
-)
-def test_of_many_rows_some_are_searched_thoroughly(n, limit, share, least, monkeypatch):
-    """Two starts, if all of them were searched; those of next to no weight say nothing."""
-    R, Y = four(n, 3)
-    monkeypatch.setattr(search, "WORK_LIMIT", limit)
-    counts = np.random.default_rng(3).random(n) < share
-    assert loss(fit_of_all(R, Y, 4, np.where(counts, 1.0, 1e-4)), R, Y) < least
 
 
 def mirrored(n, seed=0):

@@ -8,7 +8,7 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch
 from streammoe.engine.em import Em
-from streammoe.experts.gaussian import Gaussian
+from streammoe.experts.linear import Linear
 from streammoe.options import Auto
 from tests.unit.estimators.models import NAMES, STREAMS, pairs
 
@@ -72,7 +72,7 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was(kind, n_experts, way, mon
 
 @pytest.mark.parametrize("learned", [130, 240], ids=["warm-up", "settled"])
 def test_an_array_is_interrupted_between_two_calls_of_the_kernel(learned, monkeypatch):
-    calls, compiled = [], Gaussian.compiled
+    calls, compiled = [], Linear.compiled
     is_pressed = False
 
     def with_ctrl_c(family, experts):
@@ -90,7 +90,7 @@ def test_an_array_is_interrupted_between_two_calls_of_the_kernel(learned, monkey
         return SimpleNamespace(learn=learn), shape
 
     monkeypatch.setattr("streammoe.engine.bound_mixture.ROWS_AT_ONCE", 50)
-    monkeypatch.setattr(Gaussian, "compiled", with_ctrl_c)
+    monkeypatch.setattr(Linear, "compiled", with_ctrl_c)
     model, whole = MoERegressor(**SMALL), MoERegressor(**SMALL)
     for each in (model, whole):
         each.learn_array(X[:learned], Y[:learned])

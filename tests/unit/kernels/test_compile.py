@@ -150,27 +150,8 @@ def test_models_compile_each_kernel_for_one_kind_of_arguments_and_none_that_they
     found = {name: int(count) for name, count in map(str.split, done.stdout.splitlines())}
     needed = {f"{family}.{kernel}" for family in ("gaussian", "categorical") for kernel in ("learn", "score_rows")}
     assert found.keys() > {*needed, "batch._fit_by_newton", "features.screen_rows"}
-    assert not found.keys() & {"batch._fit_by_conjugate_gradients", "batch.softmax_sums"}
+    assert "batch._fit_by_conjugate_gradients" not in found
     assert {name: count for name, count in found.items() if count > 1} == {}
-
-
-AHEAD = """
-from streammoe.daemon.model import compile_kernels
-from streammoe.kernels import batch, categorical, gaussian, gaussian_full, laplace, quantiles, student_t
-compile_kernels()
-families = (categorical, gaussian, gaussian_full, laplace, student_t)
-names = ("learn", "score_rows")
-kernels = [getattr(family, name) for family in families for name in names]
-kernels += [batch._fit_by_conjugate_gradients, quantiles.mixture_ends]
-print(*(len(kernel.signatures) for kernel in kernels))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.process
-def test_what_few_models_need_is_compiled_ahead_of_time_too():
-    done = subprocess.run([sys.executable, "-c", AHEAD], capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == {"1"}
 
 
 @pytest.mark.parametrize(

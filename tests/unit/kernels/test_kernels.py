@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from scipy.special import softmax as reference_softmax
 
-from streammoe.distributions import Gaussian
-from streammoe.engine import mixture
 from streammoe.kernels import categorical
 from streammoe.kernels.batch import NEWTON_LIMIT, adaptive_weights, fit_softmax, softmax_gradient, softmax_objective
 from streammoe.kernels.linalg import invert_spd
@@ -13,7 +11,7 @@ from streammoe.kernels.softmax import adaptive_weight
 from streammoe.kernels.soundness import LARGEST_LOSS, LARGEST_PREDICTION, are_small
 from streammoe.kernels.state import Trace
 from tests.oracle.literal import curvature_weight
-from tests.unit.cases import CASES, HEAVY, log_classes, log_gate, random_state
+from tests.unit.cases import log_classes, log_gate
 
 # --- softmax in log space, and the weights of the adaptive bound ------------------------------------------------------
 
@@ -74,26 +72,6 @@ def test_unlikely_is_the_formula_in_log_space(K, M, size):
         np.testing.assert_allclose(joint, tau[i], rtol=1e-6, atol=1e-9)
 
 
-# --- heavy tails ------------------------------------------------------------------------------------------------------
-
-FEATURES = 4
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if case.family.is_metric], ids=str)
-def test_the_loss_of_an_expert_is_the_entropy_of_its_noise(case):
-    rng, Q = np.random.default_rng(0), case.n_outputs
-    state = random_state(case, 1, FEATURES)
-    if case.name in HEAVY and Q > 1:
-        noise = 2.0 * case.family.noise.joint_sample(rng, (50_000,), Q)
-    else:
-        noise = 2.0 * (case.family.noise if case.name in HEAVY else Gaussian()).sample(rng, (50_000, Q))
-    for variances in (state.variances, state.average_variances):
-        variances[:] = 4.0 * np.eye(Q) if variances.ndim == 3 else 4.0
-    R = np.zeros((len(noise), FEATURES))
-    losses = mixture.score(case.family, mixture.served_parameters(state), R, R, noise, n_outputs=Q)[0].losses
-    assert case.family.expert_losses(state)[0] == pytest.approx(losses.mean(), abs=0.03)
-
-
 # --- inverses of symmetric matrices -----------------------------------------------------------------------------------
 
 
@@ -116,13 +94,6 @@ def test_inverses_are_the_dense_ones(p):
     inverse, sound = inverse_of(matrix)
     assert sound
     np.testing.assert_allclose(inverse @ matrix, np.eye(p), atol=1e-10)
-
-
-def test_features_of_very_different_size_cost_no_accuracy():
-    matrix, size = spd(5), np.array([1e-40, 1e-12, 1.0, 1e15, 1e60])
-    inverse, sound = inverse_of(matrix * np.outer(size, size))
-    assert sound
-    np.testing.assert_allclose(inverse * np.outer(size, size), np.linalg.inv(matrix), rtol=1e-11)
 
 
 def test_a_singular_matrix_is_damped_and_reported():

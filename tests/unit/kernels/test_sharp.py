@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from streammoe import MoEClassifier, MoERegressor, schedules
 from streammoe.engine.em import Buffer, statistics_at
 from streammoe.engine.jobs import run_job
 from streammoe.engine.search import with_own_prior
@@ -48,29 +47,6 @@ def test_no_event_is_explained_worse_by_its_own_step():
         assert after <= before + 1e-9 * max(before, 1.0)
         moved += after < before - 1e-3
     assert moved > 100
-
-
-@pytest.mark.parametrize("schedule", [None, schedules.Constant(0.5), schedules.Constant(1.0 - 1e-9)])
-def test_a_separable_gate_and_far_inputs_stay_finite_and_are_learned(schedule):
-    rng = np.random.default_rng(2)
-    X = rng.normal(size=(1_500, 2))
-    X[::97] *= 1e3
-    sides = X[:, 0] > 0.0
-    given = {"bound": "sharp", "schedule": schedule, "warmup": 200}
-    model = MoERegressor(2, **given)
-    y = np.where(sides, 3.0, -3.0) + 0.01 * rng.normal(size=len(X))
-    model.learn_array(X, y)
-    assert model.is_finite()
-    if schedule is None:
-        bounded = MoERegressor(2, **given | {"bound": "adaptive"})
-        bounded.learn_array(X, y)
-        new = rng.normal(size=(500, 2))
-        truth = np.where(new[:, 0] > 0.0, 3.0, -3.0)
-        errors = [np.mean((each.predict_array(new) - truth) ** 2) for each in (model, bounded)]
-        assert errors[0] < 1.1 * errors[1] + 0.01
-    classes = MoEClassifier(2, **given)
-    classes.learn_array(X, sides.astype(int))
-    assert classes.is_finite()
 
 
 @pytest.mark.parametrize(("seed", "scale"), [(2, 3.0), (3, 3.0), (14, 10.0)])
