@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import blas
 
-from benchmarks.report import Record
+from benchmarks.performance.events import short
+from benchmarks.report import Target, markdown
 from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 
 FEATURES = (10, 50, 100, 200, 400)
@@ -37,6 +36,7 @@ class Case(NamedTuple):
     family: str = "gaussian"
     rows: int = MOST
     """In a call."""
+    top_k: int | None = None
 
 
 AXES: dict[str, tuple[str, dict[Any, Case]]] = {
@@ -49,12 +49,14 @@ AXES: dict[str, tuple[str, dict[Any, Case]]] = {
         "experts (p = 11, K = 4)",
         {name: Case(family=name, outputs=3 if "full" in name else 1) for name in FAMILIES},
     ),
+    "top_k": ("top_k (p = 51, K = 32)", {top_k: Case(p=51, K=32, top_k=top_k) for top_k in (None, 8, 4, 1)}),
 }
 
 
 def model_of(case: Case, options: dict[str, Any]) -> Any:
     """Create a model at event 20,000 with random parameters, and Gram matrices of N(0, I) inputs."""
     rng = np.random.default_rng(0)
+    options = {**options, "top_k": case.top_k}
     p, K = case.p, case.K
     N = case.classes - 1 if case.classes else case.outputs
     is_full = "full" in case.family
@@ -115,48 +117,34 @@ class Timed:
         return (time.process_time() - started) / self._count
 
 
-def rank_one(p: int, K: int) -> Callable[[], float]:
-    """Return what times 2K + 1 rank-1 updates by BLAS, each of another matrix, as an event needs them."""
-    matrices = [np.asfortranarray(np.eye(p)) for _ in range(2 * K + 1)]
-    vector = np.random.default_rng(0).normal(size=p)
-    times = max(int(SECONDS / (len(matrices) * (1e-6 + 0.2e-9 * p * p))), 10)
-
-    def timed() -> float:
-        started = time.process_time()
-        for _ in range(times):
-            for matrix in matrices:
-                blas.dsyr(1e-9, vector, a=matrix, overwrite_a=1)
-        return (time.process_time() - started) / times
-
-    return timed
-
-
-def measured(axis: str, rounds: int) -> Record:
+def measured(axis: str, rounds: int) -> dict[str, dict[str, float]]:
     """Time all cases of an axis in turn; return CPU microseconds an event."""
-    cases = AXES[axis][1]
-    timers: dict[str, dict[str, Callable[[], float]]] = {
-        str(value): {"portfolio": Timed(case, {}), "polyak": Timed(case, ALONE)} for value, case in cases.items()
+    timers = {
+        str(value): {"portfolio": Timed(case, {}), "polyak": Timed(case, ALONE)}
+        for value, case in AXES[axis][1].items()
     }
-    if axis == "p":
-        for value, case in cases.items():
-            timers[str(value)]["dsyr"] = rank_one(case.p, case.K)
-    turns: dict[str, dict[str, list[float]]] = {value: {name: [] for name in of} for value, of in timers.items()}
-    for _ in range(rounds):
-        for value, of in timers.items():
-            for name, timer in of.items():
-                turns[value][name].append(1e6 * timer())
+    turns = [
+        {value: {name: timer() for name, timer in of.items()} for value, of in timers.items()} for _ in range(rounds)
+    ]
     return {
-        "rounds": rounds,
-        "us": {value: {name: float(np.median(found)) for name, found in of.items()} for value, of in turns.items()},
+        value: {name: 1e6 * float(np.median([turn[value][name] for turn in turns])) for name in of}
+        for value, of in timers.items()
     }
 
 
-def slope(found: Record, name: str) -> float:
-    """Return the log-log slope in p from 50 on."""
-    widths = [p for p in FEATURES if p >= 50]
-    return float(np.polyfit(np.log(widths), np.log([found["us"][str(p)][name] for p in widths]), 1)[0])
-
-
-def flops(p: int, K: int) -> int:
-    """Return the operations of 2K + 1 symmetric rank-1 updates."""
-    return (2 * K + 1) * p * (p + 1)
+def tables(rounds: int) -> tuple[str, list[Target]]:
+    """Return a table for each axis, and the target."""
+    parts, targets = [], []
+    for axis, (title, _) in AXES.items():
+        found = measured(axis, rounds)
+        rows = [
+            [name, short(one["portfolio"]), short(one["polyak"]), f"{one['portfolio'] / one['polyak']:.2f}"]
+            for name, one in found.items()
+        ]
+        headers = ["", "portfolio, µs/event", "polyak, µs/event", "portfolio / polyak"]
+        parts.append(f"By {title}; {rounds} rounds\n\n{markdown(headers, rows)}")
+        if axis == "p":
+            wide = [(p, found[str(p)]["polyak"]) for p in FEATURES if p >= 50]
+            slope = float(np.polyfit(*np.log(wide).T, 1)[0])
+            targets.append(Target("log-log slope in p, 50 to 400, polyak", slope, 2.1))
+    return "\n\n".join(parts), targets
