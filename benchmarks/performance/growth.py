@@ -12,11 +12,6 @@ from benchmarks.report import Target, markdown
 from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 
 FEATURES = (10, 50, 100, 200, 400)
-EXPERTS = (1, 2, 4, 8, 16, 64)
-OUTPUTS = (1, 2, 8)
-CLASSES = (2, 3, 10, 100)
-ROWS = (1, 10, 100, 1_000, 10_000)
-FAMILIES = ("gaussian", "gaussian, full covariance, 3 outputs", "student_t", "laplace")
 EVENTS_SO_FAR = 20_000
 """Where models start: refreshes are then as rare as in real use."""
 SECONDS = 0.1
@@ -39,18 +34,17 @@ class Case(NamedTuple):
     top_k: int | None = None
 
 
-AXES: dict[str, tuple[str, dict[Any, Case]]] = {
-    "p": ("features p, with the intercept (K = 4)", {p: Case(p=p) for p in FEATURES}),
-    "K": ("experts K (p = 11)", {K: Case(K=K) for K in EXPERTS}),
-    "Q": ("outputs Q (p = 11, K = 4)", {Q: Case(outputs=Q) for Q in OUTPUTS}),
-    "M": ("classes M (p = 11, K = 2)", {M: Case(K=2, classes=M) for M in CLASSES}),
-    "rows": ("rows in a call (p = 11, K = 4)", {n: Case(rows=n) for n in ROWS}),
-    "family": (
-        "experts (p = 11, K = 4)",
-        {name: Case(family=name, outputs=3 if "full" in name else 1) for name in FAMILIES},
-    ),
-    "top_k": ("top_k (p = 51, K = 32)", {top_k: Case(p=51, K=32, top_k=top_k) for top_k in (None, 8, 4, 1)}),
+CASES = {
+    **{f"p = {p}": Case(p=p) for p in FEATURES},
+    **{f"K = {K}": Case(K=K) for K in (1, 2, 4, 8, 16, 64)},
+    **{f"{Q} outputs": Case(outputs=Q) for Q in (2, 8)},
+    **{f"{M} classes, K = 2": Case(K=2, classes=M) for M in (2, 3, 10, 100)},
+    **{f"{n:,} rows in a call": Case(rows=n) for n in (1, 10, 100, 1_000, 10_000)},
+    **{name: Case(family=name) for name in ("student_t", "laplace")},
+    "gaussian, full covariance, 3 outputs": Case(family="full", outputs=3),
+    **{f"p = 51, K = 32, top_k = {top_k}": Case(p=51, K=32, top_k=top_k) for top_k in (None, 8, 4, 1)},
 }
+"""p = 11 features with the intercept and K = 4 experts where they are not named."""
 
 
 def model_of(case: Case, options: dict[str, Any]) -> Any:
@@ -117,34 +111,15 @@ class Timed:
         return (time.process_time() - started) / self._count
 
 
-def measured(axis: str, rounds: int) -> dict[str, dict[str, float]]:
-    """Time all cases of an axis in turn; return CPU microseconds an event."""
-    timers = {
-        str(value): {"portfolio": Timed(case, {}), "polyak": Timed(case, ALONE)}
-        for value, case in AXES[axis][1].items()
-    }
-    turns = [
-        {value: {name: timer() for name, timer in of.items()} for value, of in timers.items()} for _ in range(rounds)
-    ]
-    return {
-        value: {name: 1e6 * float(np.median([turn[value][name] for turn in turns])) for name in of}
-        for value, of in timers.items()
-    }
-
-
 def tables(rounds: int) -> tuple[str, list[Target]]:
-    """Return a table for each axis, and the target."""
-    parts, targets = [], []
-    for axis, (title, _) in AXES.items():
-        found = measured(axis, rounds)
-        rows = [
-            [name, short(one["portfolio"]), short(one["polyak"]), f"{one['portfolio'] / one['polyak']:.2f}"]
-            for name, one in found.items()
-        ]
-        headers = ["", "portfolio, µs/event", "polyak, µs/event", "portfolio / polyak"]
-        parts.append(f"By {title}; {rounds} rounds\n\n{markdown(headers, rows)}")
-        if axis == "p":
-            wide = [(p, found[str(p)]["polyak"]) for p in FEATURES if p >= 50]
-            slope = float(np.polyfit(*np.log(wide).T, 1)[0])
-            targets.append(Target("log-log slope in p, 50 to 400, polyak", slope, 2.1))
-    return "\n\n".join(parts), targets
+    """Time all cases in turn, and return their table and the target."""
+    options = ({}, ALONE)
+    timers = {name: [Timed(case, each) for each in options] for name, case in CASES.items()}
+    turns = [[[timer() for timer in pair] for pair in timers.values()] for _ in range(rounds)]
+    found = dict(zip(timers, 1e6 * np.median(turns, axis=0), strict=True))
+    rows = [[name, *map(short, pair)] for name, pair in found.items()]
+    headers = ["p = 11, K = 4, but for", "portfolio, µs/event", "polyak, µs/event"]
+    wide = [(p, found[f"p = {p}"][1]) for p in FEATURES if p >= 50]
+    slope = float(np.polyfit(*np.log(wide).T, 1)[0])
+    target = Target("log-log slope in p, 50 to 400, polyak", slope, 2.1)
+    return f"{rounds} rounds\n\n{markdown(headers, rows)}", [target]
