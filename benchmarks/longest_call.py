@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> None:
     """Print the longest calls of each model."""
     given = parsed(__doc__, argv, seed=0)
     for kind in (False, True):  # compiles
-        calls(next(case for case in CASES if bool(case.n_classes) == kind)._replace(n_events=1500))
+        calls(next(case for case in CASES if bool(case.n_classes) == kind))
     rows = []
     for case in CASES:
         found = 1e3 * calls(case, given.seed)
