@@ -43,6 +43,7 @@ class GaussianFull(Gaussian):
         )
 
     def _variances_from(self, scatter: FloatArray, prior: Prior) -> FloatArray:
+        """Return covariances whose diagonals are bounded as the variances of independent outputs are."""
         covariance = scatter.copy()
         np.fill_diagonal(covariance, super()._variances_from(scatter, prior))
         return covariance
