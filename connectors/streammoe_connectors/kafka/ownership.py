@@ -18,10 +18,10 @@ _LOGGER = logging.getLogger("streammoe.source")
 
 
 class Ownership:
-    """Commits of checkpointed positions that name their owner, repeated as a heartbeat.
+    """Commits of checkpointed positions, repeated as a heartbeat, each with a mark: metadata that name the owner.
 
-    A mark of somebody else counts if it changes while one looks. So clocks matter only for one that seems to be old,
-    which is not waited for.
+    A partition belongs to somebody else if its mark is renewed between two looks. So clocks of other machines matter
+    only for a mark that seems to be old, whose renewal is not waited for.
     """
 
     def __init__(self, settings: ReadingSettings, owner: str, counters: Counter[str]) -> None:
@@ -101,6 +101,7 @@ class Ownership:
         return OffsetMetadata(owner, round(at, 3), self._checkpoint_generation)
 
     def _is_free(self, partition: TopicPartition, mark: OffsetMetadata | None) -> bool:
+        """Return whether nobody else reads a partition, as far as its mark tells by now; raise if somebody does."""
         now, longest = time.monotonic(), self._settings.owner_seconds
         before, since = self._seen.get(partition, (mark, None))
         has_changed = before != mark
