@@ -218,6 +218,14 @@ def test_a_shard_that_cannot_be_read_any_more_keeps_its_part(world, caplog, how)
     assert "north counts by an earlier checkpoint" in caplog.text
 
 
+def test_a_copy_of_a_shard_counts_once(world, caplog):
+    shutil.copytree(world.folder / "north", world.folder / "twin")
+    world.restart(["north", "south", "twin"])
+    world.round()
+    assert (world.contained().keys(), world.problem("twin")) == ({"north", "south"}, ["overlapping"])
+    assert "shard twin is left out" in caplog.text
+
+
 def test_a_generation_that_was_written_again_after_a_rollback_is_another_one(world):
     world.daemons["north"].learn()
     world.round()
