@@ -45,7 +45,7 @@ class World:
         self.clock = Clock()
         self.metrics = ReduceMetrics(list(names), self.clock)
         folders = {name: self.folder / name for name in names}
-        self.watcher = Watcher(folders, CheckpointStore(self.out), metrics=self.metrics, clock=self.clock)
+        self.watcher = Watcher(folders, CheckpointStore(self.out), metrics=self.metrics)
 
     def round(self, outcome="written"):
         done = self.watcher.round()
