@@ -57,7 +57,7 @@ def test_no_round_lowers_the_likelihood_where_a_whole_step_would(case):
     """From gates, and classes, that are far too sure."""
     theta, ours = random_theta(case, K, p), in_parts(problem(case, n, p, K))
     for array in (theta.gate,) if case.family.is_metric else (theta.gate, theta.experts):
-        array *= 20.0
+        array[:] *= 20.0
     way = descend(ours, theta, OnePass(), rounds=3, tolerance=0.0)
     assert min(each.change for each in way.trace[1:]) > 0.0
 
