@@ -16,9 +16,9 @@ WAITING = $(if $(filter auto,$(WORKERS)),$$(($$(getconf _NPROCESSORS_ONLN) + 2))
 # By file, because its tests share expensive fixtures; in the order of tests/conftest.py: the longest start first.
 BY_FILE = --dist loadfile --no-loadscope-reorder
 DEMO_ARGS ?=
-# make bench BENCH_ARGS="--only events --out results.jsonl".
+# make bench BENCH_ARGS="--only events".
 BENCH_ARGS ?=
-# Folder of data sets that are not generated, and further arguments: make bench-papers PAPERS_ARGS="--plots pictures",
+# Folder of data sets that are not generated, and further arguments: make bench-papers PAPERS_ARGS="--only gridlock",
 # make bench-distributed DISTRIBUTED_ARGS="--only streams".
 DATA ?=
 PAPERS_ARGS ?=

@@ -5,20 +5,16 @@ Errors are over the last quarter of each stream, relative to those of an oracle 
 
 from __future__ import annotations
 
-import argparse
-import logging
-import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from benchmarks import tasks
-from benchmarks.report import machine, table
+from benchmarks.report import parsed, table
 from streammoe import MoERegressor
-
-NAMES = [f"x{j:02}" for j in range(10)]
 
 
 def one_expert(n: int, seed: int) -> tasks.Stream:
@@ -29,58 +25,18 @@ def one_expert(n: int, seed: int) -> tasks.Stream:
     return tasks.Stream(X, truth + 0.1 * rng.normal(size=n), truth)
 
 
-STREAMS: dict[str, tuple[Any, int]] = {
-    "one expert": (one_expert, 1),
-    "two experts": (tasks.two_experts, 2),
-    "full gate": (tasks.full_gate, 4),
-}
-"""Generator, and how many experts it has."""
-
-
-def learned(model: Any, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return predictions and losses of all rows before they were learned, and the duration in seconds."""
-    if not model.fields:
-        model.set_columns(NAMES)
-    begun = time.perf_counter()
-    outcome = model.learn_rows(X, y[:, None])
-    return outcome.predictions[:, 0], outcome.losses, time.perf_counter() - begun
-
-
-def ratio(stream: tasks.Stream, predictions: np.ndarray) -> float:
-    """Return the error relative to the oracle's over the last quarter of the stream."""
-    last = len(stream.y) // 4
-    return tasks.rmse(stream.y[-last:], predictions[-last:]) / tasks.rmse(stream.y[-last:], stream.truth[-last:])
-
-
-def choice(seeds: int, events: int) -> list[list[object]]:
-    """Compute a row for each stream."""
-    rows = []
-    for title, (generate, K) in STREAMS.items():
-        ratios: dict[object, list[float]] = {K: [], "auto": []}
-        seconds: dict[object, list[float]] = {K: [], "auto": []}
-        found = Counter[int]()
-        for seed in range(seeds):
-            print(f"{title}, auto: {seed + 1} of {seeds}", file=sys.stderr, flush=True)
-            stream = generate(events, seed=seed)
-            for n_experts, values in ratios.items():
-                model = MoERegressor(n_experts)
-                predictions, _, took = learned(model, stream.X, stream.y)
-                values.append(ratio(stream, predictions))
-                seconds[n_experts].append(took)
-            found[int(model.chosen_n_experts or 0)] += 1
-        right = found[K]
-        tally = ", ".join(f"{n}: {times}" for n, times in sorted(found.items()))
-        means = [f"{np.mean(values):.4f}" for values in ratios.values()]
-        took = [f"{np.mean(values):.1f}" for values in seconds.values()]
-        rows.append([title, K, tally, *means, *took, f"≥ {seeds - 1}", "met" if right >= seeds - 1 else "MISSED"])
-    return rows
-
-
+STREAMS: dict[str, tuple[int, Any]] = {"one expert": (1, one_expert), **tasks.MIXTURES}
+"""How many experts it has, and its generator."""
 QUIET = 4_000
-"""Events of the streams without noise: some more than the longest warm-up."""
-FAR = np.array([10.0, -20.0, 30.0])
-"""Where three inputs of deviation 1 have their means."""
-NOISELESS: dict[str, tuple[int, Any]] = {
+"""Events of the streams without noise."""
+NOISES = (0.0, 0.001, 0.01, 0.03)
+PLACES = {
+    "around 0": (np.zeros(3), False),
+    "far off": (np.array([10.0, -20.0, 30.0]), False),
+    "far off, scaled": (np.array([10.0, -20.0, 30.0]), True),
+}
+"""Where three inputs of deviation 1 have their means, and whether the model scales them."""
+NOISELESS: dict[str, tuple[int, Callable[[np.ndarray], np.ndarray]]] = {
     "always 3": (1, lambda X: np.full(len(X), 3.0)),
     "2x − y": (1, lambda X: 2.0 * X[:, 0] - X[:, 1]),
     "|x|": (2, lambda X: np.abs(X[:, 0])),
@@ -91,47 +47,55 @@ NOISELESS: dict[str, tuple[int, Any]] = {
 """How many experts say it exactly, but for the gate's width, and the function of three inputs."""
 
 
-def choice_without_noise(seeds: int) -> list[list[object]]:
-    """Compute a row for each function and location of the inputs, with the number of experts found for each noise."""
-    rows = []
+def tally(found: Iterable[int]) -> str:
+    """Say how often each number was found."""
+    return ", ".join(f"{n}: {times}" for n, times in sorted(Counter(found).items()))
+
+
+def choice(seeds: int, events: int) -> Iterator[list[object]]:
+    """Yield a row for each stream."""
+    for title, (K, generate) in STREAMS.items():
+        found: list[int] = []
+        figures = []
+        for n_experts in (K, "auto"):
+            ratios, seconds = [], []
+            for seed in range(seeds):
+                stream = generate(events, seed=seed)
+                model = MoERegressor(n_experts)
+                begun = time.perf_counter()
+                predictions = tasks.predicted(model, stream.X, stream.y)
+                seconds.append(time.perf_counter() - begun)
+                ratios.append(tasks.over_oracle(stream, predictions))
+                if n_experts == "auto":
+                    found.append(int(model.chosen_n_experts or 0))
+            figures.append([f"{np.mean(ratios):.4f}", f"{np.mean(seconds):.1f}"])
+        yield [title, K, tally(found), *(pair[at] for at in (0, 1) for pair in figures)]
+
+
+def choice_without_noise(seeds: int) -> Iterator[list[object]]:
+    """Yield a row for each function and location of the inputs, with the number of experts found for each noise."""
+
+    def chosen(function: Any, center: np.ndarray, scaled: bool, noise: float, seed: int) -> int:
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(QUIET, 3))
+        model = MoERegressor("auto", standardize=scaled)
+        model.learn_array(X + center, function(X) + noise * rng.normal(size=QUIET))
+        return int(model.chosen_n_experts or 0)
+
     for title, (K, function) in NOISELESS.items():
-        for place, center, scaled in (
-            ("around 0", 0.0, False),
-            ("far off", FAR, False),
-            ("far off, scaled", FAR, True),
-        ):
-            tallies = []
-            for noise in (0.0, 0.001, 0.01, 0.03):
-                found = Counter[int]()
-                for seed in range(seeds):
-                    rng = np.random.default_rng(seed)
-                    X = rng.normal(size=(QUIET, 3))
-                    model = MoERegressor("auto", standardize=scaled)
-                    model.learn_array(X + center, function(X) + noise * rng.normal(size=QUIET))
-                    found[int(model.chosen_n_experts or 0)] += 1
-                tallies.append(", ".join(f"{n}: {times}" for n, times in sorted(found.items())))
-            print(f"{title}, {place}: {tallies}", file=sys.stderr, flush=True)
-            rows.append([title, K, place, *tallies])
-    return rows
+        for place, where in PLACES.items():
+            tallies = [tally(chosen(function, *where, noise, seed) for seed in range(seeds)) for noise in NOISES]
+            yield [title, K, place, *tallies]
 
 
 def main(argv: list[str] | None = None) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=10, help="streams of each kind")
-    parser.add_argument("--events", type=int, default=40_000, help="events of each stream")
-    arguments = parser.parse_args(argv)
-    logging.getLogger("streammoe.estimators").setLevel(logging.ERROR)
-    seeds, events = arguments.seeds, arguments.events
-    print(machine(), "\n")
-    print(
-        'n_experts = "auto" compared with the right number: RMSE relative to the oracle\'s, and seconds for all events'
-    )
-    headers = ["stream", "true K", "found", "right K", "auto", "s, right K", "s, auto", "target", "verdict"]
-    print(table(headers, choice(seeds, events)), "\n")
+    given = parsed(__doc__, argv, seeds=5, events=40_000)
+    print('n_experts = "auto" and the right number: RMSE relative to the oracle\'s, and seconds for all events')
+    headers = ["stream", "true K", "found", "right K", "auto", "s, right K", "s, auto"]
+    print(table(headers, choice(given.seeds, given.events)), "\n", flush=True)
     print(f'n_experts = "auto" with little noise or none, {QUIET:,} events: how many were found in how many streams')
-    headers = ["function", "true K", "inputs", "no noise", "0.001", "0.01", "0.03"]
-    print(table(headers, choice_without_noise(seeds)))
+    print(table(["function", "true K", "inputs", *map(str, NOISES)], choice_without_noise(given.seeds)))
 
 
 if __name__ == "__main__":

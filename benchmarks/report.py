@@ -1,24 +1,20 @@
-"""Arguments and output shared by the benchmarks: the machine, tables, targets, and results that a file keeps."""
+"""Arguments and output shared by the benchmarks: the machine, tables, and targets."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import platform
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numba
 import numpy as np
 
 # Log lines about the experts of hundreds of models would hide the tables.
 logging.getLogger("streammoe").addHandler(logging.NullHandler())
-
-Record = dict[str, Any]
 
 
 def machine() -> str:
@@ -49,8 +45,36 @@ def parsed(doc: str | None, argv: Sequence[str] | None = None, **defaults: float
 
 
 def verdict(met: bool) -> str:
-    """Say whether a target is met."""
-    return "met" if met else "MISSED"
+    """Say whether a target is met that is more than one number."""
+    return "met" if met else "missed"
+
+
+class Target(NamedTuple):
+    """A figure, and what it should be at most, or at least."""
+
+    what: str
+    measured: float
+    limit: float
+    least: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """Return whether the target is met, or by how much it is missed."""
+        short = self.limit - self.measured if self.least else self.measured - self.limit
+        return "met" if short <= 0.0 else f"missed by {short:.2g}"
+
+    @property
+    def cells(self) -> list[str]:
+        """Format limit and verdict."""
+        return [f"{'≥' if self.least else '≤'} {self.limit:g}", self.verdict]
+
+
+def targets(each: Iterable[Target]) -> list[list[str]]:
+    """Return the rows of a table of targets, headed by `TARGETS`."""
+    return [[target.what, f"{target.measured:.4g}", *target.cells] for target in each]
+
+
+TARGETS = ("figure", "measured", "target", "verdict")
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -76,50 +100,6 @@ def markdown(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table as Markdown; cells as in `table`."""
     lines = [headers, ["---"] * len(headers), *([_shown(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-class Verdicts:
-    """Targets, and what was measured."""
-
-    def __init__(self) -> None:
-        self._rows: list[list[str]] = []
-
-    def add_most(self, name: str, measured: float, most: float) -> None:
-        """Note a figure that should be no more than its target."""
-        self._rows.append([name, f"{measured:.4g}", f"≤ {most:g}", verdict(measured <= most)])
-
-    def add_least(self, name: str, measured: float, least: float) -> None:
-        """Note a figure that should be no less than its target."""
-        self._rows.append([name, f"{measured:.4g}", f"≥ {least:g}", verdict(measured >= least)])
-
-    def shown(self, form: Callable[[Sequence[str], Iterable[Sequence[object]]], str] = table) -> str:
-        """Return all of them as a table."""
-        return form(["figure", "measured", "target", "verdict"], self._rows)
-
-
-class Results:
-    """Records that a file keeps, one on each line, so that a run resumes where it stopped."""
-
-    def __init__(self, path: Path | None) -> None:
-        lines = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
-        self._path = path
-        self.records: list[Record] = [json.loads(line) for line in lines]
-
-    def has(self, key: Record) -> bool:
-        return any(key.items() <= record.items() for record in self.records)
-
-    def add(self, key: Record, measured: Record) -> None:
-        record = {**key, **measured}
-        self.records.append(record)
-        print(" ".join(str(value) for value in key.values()), "done", file=sys.stderr, flush=True)
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-
-    def once(self, key: Record, measure: Callable[[], Record]) -> None:
-        """Measure what is not known yet."""
-        if not self.has(key):
-            self.add(key, measure())
 
 
 def _shown(cell: object) -> str:

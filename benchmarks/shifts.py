@@ -7,33 +7,25 @@ stream without a shift.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-
 import numpy as np
 
 from benchmarks import tasks
-from benchmarks.report import parsed, table, verdict
+from benchmarks.report import Target, parsed, table
 from streammoe import MoERegressor
 
 BEFORE, AFTER = 10_000, 1_000
 NOISE = 0.1
 DEVIATIONS = 10.0
-TARGET = 1.1
+LIMIT = 1.1
 """Most that the error may be in the window of `JUDGED`."""
 WINDOWS = ((0, 50), (100, 150), (200, 250), (250, 300), (300, 450), (450, 600))
 JUDGED = (250, 300)
-STREAMS: dict[str, tuple[int, Callable[..., tasks.Stream]]] = {
-    "two experts": (2, tasks.two_experts),
-    "full gate": (4, tasks.full_gate),
-}
 
 
 def errors(n_experts: int, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, int]:
     """Return squared errors of the predictions after the shift, and the event since then at which it is found."""
     model = MoERegressor(n_experts)
-    model.set_columns([f"x{j:02}" for j in range(X.shape[1])])
-    predictions = model.learn_rows(X, y[:, None]).predictions[:, 0]
+    predictions = tasks.predicted(model, X, y)
     found = -1 if model.last_drift is None else model.last_drift.n - BEFORE
     return (y - predictions)[BEFORE:] ** 2, found
 
@@ -42,9 +34,8 @@ def main(argv: list[str] | None = None) -> None:
     """Print the table."""
     seeds = parsed(__doc__, argv, seeds=6).seeds
     rows = []
-    for name, (n_experts, make) in STREAMS.items():
+    for name, (n_experts, make) in tasks.MIXTURES.items():
         streams = [make(BEFORE + AFTER, seed=seed, noise=NOISE) for seed in range(seeds)]
-        print(name, file=sys.stderr, flush=True)
         plain = sum(errors(n_experts, stream.X, stream.y)[0] for stream in streams)
         for what in ("noise", "targets"):
             total, found = np.zeros(AFTER), []
@@ -59,7 +50,7 @@ def main(argv: list[str] | None = None) -> None:
             }
             delays = sorted(at for at in found if at >= 0)
             shown = f"{delays[0]} to {delays[-1]}" if delays else "-"
-            judged = [f"≤ {TARGET}", verdict(ratios[JUDGED] <= TARGET)]
+            judged = Target(name, ratios[JUDGED], LIMIT).cells
             missing = seeds - len(delays)
             rows.append([name, what, shown, missing, *(f"{ratio:.2f}" for ratio in ratios.values()), *judged])
     print(f"Shift by {DEVIATIONS:.0f} deviations; RMSE over that without the shift, {seeds} seeds;")

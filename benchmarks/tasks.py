@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,52 +28,6 @@ CRIME_INPUTS = (
     "NumStreet",
 )
 CRIME_ADDRESS = "https://archive.ics.uci.edu/dataset/183/communities+and+crime"
-
-
-class UciSet(NamedTuple):
-    """A data set, and where it is available."""
-
-    path: str
-    """Of the file under the folder for data."""
-    address: str
-    """Where it is published."""
-    made: str
-    """What has to be done to the published file."""
-    delimiter: str | None
-    """None is white space."""
-    inputs: slice
-    """Columns."""
-    target: int
-    """Column."""
-
-
-UCI_SETS = {
-    "concrete": UciSet(
-        "concrete/concrete.csv",
-        "https://archive.ics.uci.edu/dataset/165/concrete+compressive+strength",
-        "its only sheet, saved as CSV",
-        ",",
-        slice(0, 8),
-        8,
-    ),
-    "airfoil": UciSet(
-        "airfoil/airfoil_self_noise.dat",
-        "https://archive.ics.uci.edu/dataset/291/airfoil+self+noise",
-        "as it is",
-        None,
-        slice(0, 5),
-        5,
-    ),
-    "stock": UciSet(
-        "stock_portfolio/all_period.csv",
-        "https://archive.ics.uci.edu/dataset/390/stock+portfolio+performance",
-        "its sheet 'all period', saved as CSV",
-        ",",
-        slice(1, 7),
-        8,
-    ),
-}
-"""The target of `stock` is the excess return; the first column is a row number."""
 
 
 class Stream(NamedTuple):
@@ -106,16 +61,11 @@ class Mixture(NamedTuple):
         return Stream(X, y, first * means[:, 0] + (1.0 - first) * means[:, 1])
 
 
-def paper_5_2(n: int = 2000, seed: int = 0) -> Stream:
+def paper_5_2(n: int = 2000, seed: int = 0) -> tuple[Stream, Mixture]:
     """[MM] §5.2: experts −2.5 x₁ and 2.5 x₁ with unit noise, gate logit 8 x₁ for the first, a second, irrelevant input.
 
     The paper does not say how inputs are distributed; here they are uniform on [−1, 1]².
     """
-    return paper_5_2_mixture(n, seed)[0]
-
-
-def paper_5_2_mixture(n: int = 2000, seed: int = 0) -> tuple[Stream, Mixture]:
-    """`paper_5_2`, and the parameters."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-1.0, 1.0, (n, 2))
     mixture = Mixture(
@@ -124,17 +74,12 @@ def paper_5_2_mixture(n: int = 2000, seed: int = 0) -> tuple[Stream, Mixture]:
     return mixture.drawn(rng, X), mixture
 
 
-def paper_5_3(n: int = 1000, seed: int = 0, d: int = 10) -> Stream:
+def paper_5_3(n: int = 1000, seed: int = 0, d: int = 10) -> tuple[Stream, Mixture]:
     """[MM] §5.3, Algorithm 4: two experts in x₁, the other inputs irrelevant; gate logit 8 x₁ for the first.
 
     Intercepts and slopes are uniform on [1.5, 5], the second expert's slope is negated, variances are uniform on
     [0.5, 1.5]. Inputs are uniform on [−1, 1]ᵈ here.
     """
-    return paper_5_3_mixture(n, seed, d)[0]
-
-
-def paper_5_3_mixture(n: int = 1000, seed: int = 0, d: int = 10) -> tuple[Stream, Mixture]:
-    """`paper_5_3`, and the parameters."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-1.0, 1.0, (n, d))
     experts = np.zeros((2, 1 + d))
@@ -195,28 +140,6 @@ def gridlock(
     return Gridlock(X, y, regressors, gate)
 
 
-class Symmetric(NamedTuple):
-    """Two opposite experts, y = ±β·x + N(0, 1) with P(+) = sigmoid(w·x)."""
-
-    X: np.ndarray
-    """(n, d) inputs, standard normal."""
-    y: np.ndarray
-    """(n,) targets."""
-    slopes: np.ndarray
-    """(d,) β."""
-    gate: np.ndarray
-    """(d,) w."""
-
-
-def symmetric_experts(n: int = 1000, seed: int = 0, d: int = 10, norm: float = 4.0) -> Symmetric:
-    """[MD] §6: the direction of β and of w is uniform, and both have the length `norm`."""
-    rng = np.random.default_rng(seed)
-    slopes, gate = (v * norm / np.linalg.norm(v) for v in rng.normal(size=(2, d)))
-    X = rng.normal(size=(n, d))
-    signs = np.where(rng.random(n) < 1.0 / (1.0 + np.exp(-X @ gate)), 1.0, -1.0)
-    return Symmetric(X, signs * (X @ slopes) + rng.normal(size=n), slopes, gate)
-
-
 def two_experts(n: int = 20_000, seed: int = 0, d: int = 10, noise: float = 0.1) -> Stream:
     """Two linear experts of opposite slopes that agree in the last two inputs; gate logit 8 x₁ for the first."""
     rng = np.random.default_rng(seed)
@@ -236,6 +159,10 @@ def full_gate(n: int = 20_000, seed: int = 0, k: int = 4, d: int = 10, noise: fl
     gate = 4.0 * rng.normal(size=(k, d))
     gate[-1] = 0.0
     return _mixture(rng, X, slopes, gate, noise)
+
+
+MIXTURES: dict[str, tuple[int, Callable[..., Stream]]] = {"two experts": (2, two_experts), "full gate": (4, full_gate)}
+"""How many experts a stream has, and its generator."""
 
 
 def classes(m: int, n: int = 20_000, seed: int = 0, d: int = 10) -> Stream:
@@ -331,31 +258,6 @@ def distributed_file(data: Path | None = None) -> Path | None:
     return path if path and path.exists() else None
 
 
-def uci_file(name: str, data: Path | None = None) -> Path | None:
-    """Return the location of a set of `UCI_SETS` in the data folder; None if it is missing."""
-    folder = data_folder(data)
-    path = folder and folder / UCI_SETS[name].path
-    return path if path and path.exists() else None
-
-
-def uci(name: str, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (n, d) and targets (n,) of a set of `UCI_SETS`, in the units of the file, which may have a header."""
-    described = UCI_SETS[name]
-    lines = path.read_text(encoding="utf-8-sig").splitlines()
-    first = lines[0].split(described.delimiter)[0]
-    named = not first.replace(".", "", 1).isdigit()
-    table = np.array(
-        [[float(cell) for cell in line.split(described.delimiter)] for line in lines[named:] if line.strip()]
-    )
-    return table[:, described.inputs], table[:, described.target]
-
-
-def uci_splits(n: int, trials: int = 10) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Split into rows to learn, in stream order, and rows to score: 75 % and 25 %, shuffled by the trial."""
-    orders = [np.random.default_rng(trial).permutation(n) for trial in range(trials)]
-    return [(order[: int(0.75 * n)], order[int(0.75 * n) :]) for order in orders]
-
-
 def data_folder(data: Path | None = None) -> Path | None:
     """The folder for data sets: `data`, else the one that STREAMMOE_DATA names; None if neither is given."""
     return data or (Path(os.environ["STREAMMOE_DATA"]) if os.environ.get("STREAMMOE_DATA") else None)
@@ -367,9 +269,28 @@ def folds(n: int, repetition: int, parts: int = 5) -> list[tuple[np.ndarray, np.
     return [(np.concatenate(pieces[:at] + pieces[at + 1 :]), pieces[at]) for at in range(parts)]
 
 
+def names_of(X: np.ndarray) -> list[str]:
+    """Return names of inputs that keep their order when sorted."""
+    return [f"x{j:02}" for j in range(X.shape[1])]
+
+
+def predicted(model: Any, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the predictions of all numbers, each made before its event was learned (*prequential*)."""
+    if not model.fields:
+        model.set_columns(names_of(X))
+    predictions: np.ndarray = model.learn_rows(X, y[:, None]).predictions[:, 0]
+    return predictions
+
+
 def rmse(y: np.ndarray, predictions: np.ndarray) -> float:
     """Root mean squared error."""
     return float(np.sqrt(np.mean((y - predictions) ** 2)))
+
+
+def over_oracle(stream: Stream, predictions: np.ndarray, rows: slice | None = None) -> float:
+    """Return the RMSE over that of the true regression function; by default over the last quarter of the stream."""
+    rows = slice(-(len(stream.y) // 4), None) if rows is None else rows
+    return rmse(stream.y[rows], predictions[rows]) / rmse(stream.y[rows], stream.truth[rows])
 
 
 def _mixture(rng: np.random.Generator, X: np.ndarray, slopes: np.ndarray, gate: np.ndarray, noise: float) -> Stream:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors, extension
-from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpoints import Checkpoints
 from streammoe.daemon.health import Health
 from streammoe.daemon.loop import POLL_SECONDS, Daemon, Observer, ProgressListener
@@ -39,12 +38,7 @@ class DaemonHandle(NamedTuple):
 
 def open_source(settings: Settings) -> Source:
     """Create the source that the settings describe, without calling it yet."""
-    source_classes = connectors()
-    sources = [
-        cast("Source", source_classes[source.kind](source))  # type: ignore[attr-defined]
-        for source in settings.sources
-    ]
-    return sources[0] if len(sources) == 1 else ChainedSource(sources)
+    return cast("Source", connectors()[settings.source.kind](settings.source))
 
 
 def batches_of(
@@ -162,7 +156,7 @@ def _prediction_writer(settings: Settings, health: Health) -> PredictionWriter |
             # What another thread waits for does not keep learning waiting.
             sink = OverlappedPredictions(sink) if has_other_core() else sink
         case _:
-            sink = cast("PredictionSink", connectors(PREDICTIONS)[predictions.kind](predictions, settings.sources))
+            sink = cast("PredictionSink", connectors(PREDICTIONS)[predictions.kind](predictions, (settings.source,)))
     wait.rejection = lambda: sink.rejection
     return PredictionWriter(sink, predictions.interval, predictions.gate, wait)
 
@@ -171,7 +165,7 @@ def _dead_letters(settings: Settings, health: Health) -> DeadLetterSink:
     letters = settings.dead_letters
     if isinstance(letters, DeadLetterFileSettings):
         return DeadLetterFile(letters.path)
-    sink = cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, settings.sources))
+    sink = cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, (settings.source,)))
     health.waits["dead_letters"].rejection = lambda: sink.rejection
     return sink
 

@@ -35,7 +35,7 @@ class CheckedTable(BaseModel):
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """Exceptions that reading malformed content may raise."""
 DEEPEST = 32
-"""Levels of nesting allowed in metadata; positions of several sources have six."""
+"""Levels of nesting allowed in metadata; positions have three."""
 
 
 @contextmanager

@@ -24,8 +24,8 @@ CONNECTORS = "streammoe.connectors"
 PREDICTIONS = "streammoe.predictions"
 DEAD_LETTERS = "streammoe.dead_letters"
 """Entry-point groups. Classes of `PREDICTIONS` and `DEAD_LETTERS` are called with their own settings and those of the
-sources. Their optional ``check`` also takes the settings of checkpoints, and raises `ConfigError` for settings that
-contradict each other."""
+sources, of which there is one. Their optional ``check`` also takes the settings of checkpoints, and raises
+`ConfigError` for settings that contradict each other."""
 EXTENSIONS = "streammoe.extensions"
 """Entry-point group of what is called without being imported: ``observer``, called with settings and metrics where
 ``global.path`` is set, returns a `streammoe.daemon.loop.Observer`; and ``fit_files`` fits files by several
@@ -88,7 +88,7 @@ def load_settings(
         check = getattr(connectors(group).get(section.kind), "check", None)
         if check is not None:
             try:
-                check(section, settings.sources, settings.checkpoint)
+                check(section, (settings.source,), settings.checkpoint)
             except ConfigError as error:
                 problems += error.problems
     if problems:
@@ -102,12 +102,8 @@ def check_readable_files(settings: Settings) -> None:
     Raises:
         ConfigError: with all that cannot be read.
     """
-    several = len(settings.sources) > 1
-    sections = {f"source.{i}" if several else "source": source for i, source in enumerate(settings.sources)}
-    sections |= {"predictions": settings.predictions, "dead_letters": settings.dead_letters}
-    if settings.metrics.enabled:
-        sections["metrics"] = settings.metrics
-    if problems := [problem for name, section in sections.items() for problem in unreadable(section, name)]:
+    names = ["source", "predictions", "dead_letters", *(["metrics"] if settings.metrics.enabled else [])]
+    if problems := [problem for name in names for problem in unreadable(getattr(settings, name), name)]:
         raise ConfigError(*problems)
 
 
@@ -165,22 +161,18 @@ def contested(
         inputs: further files that are read, each with what names it.
     """
     yield from _reserved(settings, outputs)
-    known: Mapping[Any, Any] = connectors()
+    source: Any = settings.source
+    kind: Any = connectors()[source.kind]
     others = dict(outputs)
     for setting, path in outputs.items():
-        for source in settings.sources:
-            kind: Any = known[source.kind]  # type: ignore[attr-defined]
-            if hasattr(kind, "reads") and kind.reads(source, path):
-                what = f"source.path {source.path!r}" if hasattr(source, "path") else source.kind  # type: ignore[attr-defined]
-                yield f"{setting}: is {path!r}, which {what} reads; name another file"
-                others.pop(setting, None)
-    sections = [("source", source) for source in settings.sources]
-    sections += [("metrics", settings.metrics), ("predictions", settings.predictions)]
-    sections += [("dead_letters", settings.dead_letters)]
+        if hasattr(kind, "reads") and kind.reads(source, path):
+            what = f"source.path {source.path!r}" if hasattr(source, "path") else source.kind
+            yield f"{setting}: is {path!r}, which {what} reads; name another file"
+            others.pop(setting, None)
     named = [
         (name, file)
-        for section, table in sections
-        for name, file in _texts(section, table.model_dump())
+        for section in ("source", "metrics", "predictions", "dead_letters")
+        for name, file in _texts(section, getattr(settings, section).model_dump())
         if os.path.isfile(file) and name not in outputs  # noqa: PTH113 - whatever the text is
     ]
     yield from overlaps(others, [*inputs, *named])

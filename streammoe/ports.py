@@ -19,29 +19,8 @@ from streammoe.types import FloatArray, IntArray
 Position = dict[str, Any]
 """Where reading resumes: JSON-serializable, and opaque to all but the source that created it.
 
-Its entry ``kind`` is the ``kind`` in the source's settings. Only that source understands the rest; `chained` and
-`parts_of` handle positions of several sources without looking inside.
+Its entry ``kind`` is the ``kind`` in the source's settings. Only that source understands the rest.
 """
-CHAINED = "chain"
-"""The ``kind`` of a position that combines those of several sources."""
-
-
-def chained(positions: Sequence[Position | None]) -> Position:
-    """Combine the positions of several sources, in their order; ``None`` for a source that has not started."""
-    return {"kind": CHAINED, "positions": list(positions)}
-
-
-def parts_of(position: Position | None) -> Iterator[Position]:
-    """Yield the single-source positions that make up `position`, in order."""
-    if position is None:
-        return
-    if position.get("kind") != CHAINED:
-        yield position
-        return
-    for part in position["positions"]:
-        yield from parts_of(part)
-
-
 Location = dict[str, str | int]
 """Where a record came from; identifies a dead letter or a prediction.
 
@@ -182,28 +161,30 @@ class Batch:
 
     def select(self, indexes: IntArray) -> Batch:
         """Return the batch with only the records of these indexes, which rise."""
-        kept = indexes.tolist()
-        new_index = {i: at for at, i in enumerate(kept)}
+        first, last = (int(indexes[0]), int(indexes[-1]) + 1) if len(indexes) else (0, 0)
+        is_run = last - first == len(indexes)
+
+        def chosen(values: Sequence[Any]) -> Sequence[Any]:
+            return values[first:last] if is_run else [values[i] for i in indexes.tolist()]
+
+        now_at = {i: at for at, i in enumerate(indexes.tolist())} if self.unreadable or self.lags else {}
         rest = replace(
             self,
-            locations=self.locations_at(indexes),
+            locations=chosen(self.locations) if is_run else self.locations_at(indexes),
             timestamps=None if self.timestamps is None else self.timestamps[indexes],
-            keys=None if self.keys is None else [self.keys[i] for i in kept],
-            headers=None if self.headers is None else [self.headers[i] for i in kept],
-            unreadable={new_index[i]: bad for i, bad in self.unreadable.items() if i in new_index},
-            lags={new_index[i]: lags for i, lags in self.lags.items() if i in new_index},
+            keys=None if self.keys is None else chosen(self.keys),
+            headers=None if self.headers is None else chosen(self.headers),
+            unreadable={now_at[i]: bad for i, bad in self.unreadable.items() if i in now_at},
+            lags={now_at[i]: lags for i, lags in self.lags.items() if i in now_at},
         )
-        is_run = len(kept) > 0 and kept[-1] - kept[0] + 1 == len(kept)
         if self.table is not None:
-            table = self.table.slice(kept[0], len(kept)) if is_run else self.table.take(indexes)
+            table = self.table.slice(first, last - first) if is_run else self.table.take(indexes)
             return replace(rest, table=table)
-        starts = np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])[: len(self)]
-        if is_run:
-            start, ends = int(starts[kept[0]]), self.ends[indexes]
-            return replace(rest, block=self.block[start : int(ends[-1])], ends=ends - start)
-        records = [self.block[start:stop] for start, stop in zip(starts[indexes], self.ends[indexes], strict=True)]
-        ends = np.cumsum([len(record) for record in records], dtype=np.int64)
-        return replace(rest, block=b"".join(records), ends=ends)
+        starts = np.concatenate([np.zeros(1, np.int64), self.ends])
+        block = self.block[starts[first] : starts[last]]
+        if not is_run:
+            block = b"".join([self.block[starts[i] : starts[i + 1]] for i in indexes.tolist()])
+        return replace(rest, block=block, ends=np.cumsum(np.diff(starts)[indexes]))
 
 
 def _as_python(scalar: Any) -> object:

@@ -6,4 +6,6 @@ One script per table, each with the published figures, the baselines' on the sam
             Applications to Mixture of Experts, arXiv 2601.19811
     [CQT]   Makkuva, Oh, Kannan, Viswanath, Breaking the gridlock in Mixture-of-Experts, ICML 2019
     [MD]    Fruytier, Mokhtari, Sanghavi, Learning Mixtures of Experts with EM: A Mirror Descent Perspective, ICML 2025
+
+[DMoE] is in `benchmarks.distributed`.
 """

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe import MoERegressor
 from streammoe.kernels.compile import jit
 
 LOG_2PI = float(np.log(2.0 * np.pi))
@@ -128,7 +127,7 @@ def sophia(theta, gradient, first, second, rate, rho):
 
 
 @jit
-def follow(optimizer, rate, fade, extra, theta, K, W, y, uniforms, normals, losses, trail, every):
+def follow(optimizer, rate, fade, extra, theta, K, W, y, uniforms, normals, losses, ends):
     """Predict, score and learn each event.
 
     Args:
@@ -140,8 +139,7 @@ def follow(optimizer, rate, fade, extra, theta, K, W, y, uniforms, normals, loss
         uniforms, normals: (n,) random numbers, for Sophia's draws from the model.
         losses: (2, n) filled with −log s(y | x) before learning, of the last iterate and of the mean of all; inf from
             where they are lost.
-        trail: (2, n // every, size) filled with both after every so many events.
-        every: events.
+        ends: (2, size) filled with both after all events; NaN if they are lost.
     """
     mean = theta.copy()
     gradient = np.zeros_like(theta)
@@ -149,7 +147,7 @@ def follow(optimizer, rate, fade, extra, theta, K, W, y, uniforms, normals, loss
     first = np.zeros_like(theta)
     second = np.zeros_like(theta)
     losses[:] = np.inf
-    trail[:] = np.nan
+    ends[:] = np.nan
     for i in range(W.shape[0]):
         t = i + 1
         of_mean = loss_and_gradient(mean, K, W[i], y[i], other)
@@ -175,9 +173,8 @@ def follow(optimizer, rate, fade, extra, theta, K, W, y, uniforms, normals, loss
                 second += 0.01 * other * other
             sophia(theta, gradient, first, second, step, extra)
         mean += (theta - mean) / t
-        if t % every == 0:
-            trail[0, t // every - 1] = theta
-            trail[1, t // every - 1] = mean
+    ends[0] = theta
+    ends[1] = mean
 
 
 OPTIMIZERS = ("SGD", "RMSProp", "Adam", "AdamW", "Sophia")
@@ -237,37 +234,19 @@ def features(X: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.column_stack([np.ones(len(X)), X]))
 
 
-def start_of(model: MoERegressor, X: np.ndarray, y: np.ndarray) -> Start:
-    """Start from a model at the end of its warm-up; X and y are the events after it."""
-    found = model.parameters()
-    theta = np.concatenate([found["gate"].ravel(), found["experts"][:, 0].ravel(), np.log(found["variances"][:, 0])])
-    return Start(theta, model.n_experts, features(X), np.ascontiguousarray(y))
+def learned(name: str, point: Point, start: Start) -> list[tuple[float, np.ndarray]]:
+    """Return the mean prequential loss and the final θ, of the last iterate and of the mean of all.
 
-
-def learned(name: str, point: Point, start: Start, every: int) -> list[tuple[float, np.ndarray]]:
-    """Return, for the last iterate and the mean of all, the mean prequential loss and θ at regular intervals.
-
-    The loss is inf, and θ NaN, once an optimizer has diverged. `point.mean_serves` does not matter here.
+    The loss is inf, and θ NaN, if an optimizer diverges. `point.mean_serves` does not matter here.
     """
     rng = np.random.default_rng(0)
     n = len(start.y)
-    losses = np.empty((2, n))
-    trail = np.empty((2, n // every, len(start.theta)))
-    settings = OPTIMIZERS.index(name), point.rate, point.fade, point.extra
+    losses, ends = np.empty((2, n)), np.empty((2, len(start.theta)))
+    options = OPTIMIZERS.index(name), point.rate, point.fade, point.extra
+    events = start.theta.copy(), start.K, start.W, start.y, rng.random(n), rng.normal(size=n)
     with np.errstate(all="ignore"):
-        follow(
-            *settings,
-            start.theta.copy(),
-            start.K,
-            start.W,
-            start.y,
-            rng.random(n),
-            rng.normal(size=n),
-            losses,
-            trail,
-            every,
-        )
-    return list(zip(losses.mean(axis=1).tolist(), trail, strict=True))
+        follow(*options, *events, losses, ends)
+    return list(zip(losses.mean(axis=1).tolist(), ends, strict=True))
 
 
 def regression(theta: np.ndarray, K: int, X: np.ndarray) -> np.ndarray:
@@ -291,5 +270,5 @@ def tried(start: Start, name: str, score: Callable[[np.ndarray], Any]) -> list[t
     found = []
     for point in grid(name):
         if not point.mean_serves:  # each run gives this point and the next
-            found += [(loss, score(trail[-1])) for loss, trail in learned(name, point, start, len(start.y))]
+            found += [(loss, score(theta)) for loss, theta in learned(name, point, start)]
     return found

@@ -16,7 +16,8 @@ import numpy as np
 from benchmarks import tasks
 from benchmarks.papers import baselines, learners, paper_mm
 from benchmarks.papers.measures import NAMES, Errors, errors_of
-from benchmarks.papers.sheets import Options, Sheet, Target, main, not_run
+from benchmarks.papers.sheets import Options, Sheet, not_run
+from benchmarks.report import Target
 
 TITLE = "[MM] Table 7, Communities and Crime, errors on folds that were not learned"
 ONE_PASS = "streammoe, warmup=200"
@@ -119,7 +120,3 @@ def sheets(options: Options) -> list[Sheet]:
             ],
         )
     ]
-
-
-if __name__ == "__main__":
-    main(__doc__)

@@ -17,7 +17,8 @@ import numpy as np
 from benchmarks import tasks
 from benchmarks.papers import learners
 from benchmarks.papers.mixtures import em_on, random_start, spectral_start
-from benchmarks.papers.sheets import UNKNOWN, Options, Sheet, Target, main
+from benchmarks.papers.sheets import UNKNOWN, Options, Sheet
+from benchmarks.report import Target
 from streammoe.engine.em import TOLERANCE, Em
 from streammoe.experts import Parameters
 
@@ -173,7 +174,3 @@ def sheet_of(options: Options, task: Task) -> Sheet:
 def sheets(options: Options) -> Iterator[Sheet]:
     """Compute a table for each kind."""
     return (sheet_of(options, task) for task in TASKS)
-
-
-if __name__ == "__main__":
-    main(__doc__)

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from streammoe import MoEClassifier, MoERegressor, batch, schedules
+from streammoe import MoERegressor, batch, schedules
 
-CLASSIFIER_TOLERANCE = 1e-5
-"""Nats an event that a round of batch EM has to gain on classes: down to the library's own 1e-7 it takes minutes."""
 Predictor = Callable[[np.ndarray], np.ndarray]
 
 
@@ -25,13 +23,6 @@ def batch_em(X: np.ndarray, y: np.ndarray, n_experts: int = 2, **settings: Any) 
     """Run EM on all events to convergence, and return the likeliest of several starts."""
     model = MoERegressor(n_experts=n_experts, **settings)
     batch.fit(model, X, y)
-    return model
-
-
-def batch_em_classifier(X: np.ndarray, y: np.ndarray, n_experts: int = 2, **settings: Any) -> MoEClassifier:
-    """Run EM on all events of classes."""
-    model = MoEClassifier(n_experts, **settings)
-    batch.fit(model, X, y, tolerance=CLASSIFIER_TOLERANCE)
     return model
 
 
@@ -58,8 +49,3 @@ def standardized(X: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
     center, scale = X.mean(axis=0), X.std(axis=0)
     scale = np.where(scale > 0.0, scale, 1.0)
     return [(inputs - center) / scale for inputs in (X, *others)]
-
-
-def mean_square(errors: np.ndarray) -> float:
-    """Mean squared error."""
-    return float(np.mean(errors**2))

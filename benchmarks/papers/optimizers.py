@@ -1,4 +1,4 @@
-"""Does incremental MM beat tuned optimizers from the paper's own two starts, [MM] Tables 1 to 5 and Figures 2 and 3?
+"""Does incremental MM beat tuned optimizers from the paper's own two starts, [MM] Tables 1 to 5?
 
 Incremental MM as the paper runs it (`paper_mm`) and the optimizers begin at the same parameters: those after the
 start's 85 rows, from the perturbed truth or from K-means. Below them stand the default settings with their own start,
@@ -6,7 +6,7 @@ and batch fits.
 
 The paper does not say how inputs are distributed. Its MSE and NRMSE together say how wide the regression function is:
 √0.014 / 0.009 = 13 in §5.2 and √2.809 / 0.081 = 21 in §5.3. Uniform inputs on [−5, 5] give 12.5 and 20, those on
-[−1, 1], which `simulation` has, 2.5 and 4.3. Tables are printed for both; only those of the first are on its scale.
+[−1, 1] 2.5 and 4.3. Tables are printed for both; only those of the first are on its scale.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from benchmarks import tasks
 from benchmarks.papers import baselines, learners, paper_mm
 from benchmarks.papers.measures import MAPE_NOTE, SUMMARY_NOTE, Errors, Summary, cells, errors_of, headers
 from benchmarks.papers.paper_mm import Theta
-from benchmarks.papers.sheets import Options, Sheet, Target, main, picture
+from benchmarks.papers.sheets import Options, Sheet
+from benchmarks.report import Target
 
 INC_MM = "Inc. MM"
 LAST = "Inc. MM, last iterate"
@@ -30,11 +31,6 @@ BATCH = "batch EM, several starts"
 TRUE = "the true regression function"
 DATA, PERTURBED = "data-driven start", "perturbed truth"
 STARTS = (DATA, PERTURBED)
-EVERY = 20
-"""Iterations between two points of a curve."""
-FRESH = 20_000
-"""Events that a curve's log-likelihood is the mean of."""
-CURVE_SEEDS = 20
 SEEDS = 25
 
 
@@ -57,7 +53,7 @@ class Task(NamedTuple):
 
     def drawn(self, seed: int) -> tuple[tasks.Stream, Theta]:
         """Its events and the true parameters."""
-        generate = tasks.paper_5_2_mixture if self.name == "§5.2" else tasks.paper_5_3_mixture
+        generate = tasks.paper_5_2 if self.name == "§5.2" else tasks.paper_5_3
         stream, mixture = generate(self.n, seed=seed)
         if self.span != 1.0:
             rng = np.random.default_rng(40_000 + seed)
@@ -207,104 +203,6 @@ def of_seed(task: Task, seed: int) -> Found:
     return Found(fixed, tuned, parameters)
 
 
-def curves(task: Task, points: dict[tuple[str, str], baselines.Point], start: str, seed: int) -> dict[str, np.ndarray]:
-    """Return θ along the way, (points of the curve, size), by method; the start first."""
-    stream, truth = task.drawn(seed)
-    begin = begun(stream, truth, start, seed)
-    X, y = stream.X[: task.learned], stream.y[: task.learned]
-    of_optimizers = paper_mm.optimizer_start(begin, X, y)
-    found: dict[str, list[np.ndarray]] = {name: [of_optimizers.theta] for name in (INC_MM, LAST)}
-    for _, model in paper_mm.path(begin, X, y, every=EVERY):
-        found[INC_MM].append(paper_mm.served(model).flat)
-        found[LAST].append(paper_mm.served(model, averaged=False).flat)
-    for name in baselines.OPTIMIZERS:
-        point = points[name, start]
-        _, trail = baselines.learned(name, point, of_optimizers, EVERY)[point.mean_serves]
-        found[name] = [of_optimizers.theta, *trail]
-    return {name: np.array(each) for name, each in found.items()}
-
-
-def gaps(
-    task: Task, points: dict[tuple[str, str], baselines.Point], start: str, seed: int
-) -> tuple[float, dict[str, np.ndarray]]:
-    """Return the true log-likelihood on fresh events, and how far each method is below it along the way."""
-    _, truth = task.drawn(seed)
-    rng = np.random.default_rng(30_000 + seed)
-    fresh = tasks.Mixture(*truth).drawn(rng, rng.uniform(-task.span, task.span, (FRESH, truth.gate.shape[1] - 1)))
-    best = paper_mm.log_likelihood(truth, fresh.X, fresh.y)
-    found = {}
-    for name, trail in curves(task, points, start, seed).items():
-        of_trail = (paper_mm.log_likelihood(paper_mm.unflattened(theta, 2), fresh.X, fresh.y) for theta in trail)
-        found[name] = best - np.array(list(of_trail))
-    return best, found
-
-
-def draw(options: Options, task: Task, points: dict[tuple[str, str], baselines.Point], seeds: int) -> None:
-    """Draw Figures 2 and 3: log-likelihood and parameters of the first stream, distances in the mean of all."""
-    _, truth = task.drawn(0)
-    iterations = EVERY * np.arange(task.learned // EVERY + 1)
-    for start, file_name in ((DATA, "data-driven"), (PERTURBED, "perturbed")):
-        file = f"optimizers-{task.name[1:].replace('.', '-')}-inputs-{task.span:g}-{file_name}"
-        each = list(options.map(partial(gaps, task, points, start), range(seeds)))
-        best, first = each[0]
-        with picture(options, f"{file}-likelihood") as axes:
-            axes.plot(iterations, best - first[LAST], label="Inc. MM, last iterate", linewidth=1.0)
-            axes.plot(iterations, best - first[INC_MM], label="Inc. MM, averaged")
-            axes.axhline(best, color="black", linestyle=":", label="truth")
-            axes.set(
-                xlabel="iteration",
-                ylabel="log-likelihood of a fresh event",
-                title=f"[MM] {task.name}, {task.inputs}, {start}, one run",
-            )
-            axes.legend()
-        with picture(options, f"{file}-distance") as axes:
-            for learner in first:
-                mean = np.mean([gap[learner] for _, gap in each], axis=0)
-                axes.plot(iterations, mean, label=learner, linewidth=2.5 if learner == INC_MM else 1.2)
-            axes.set(
-                yscale="log",
-                xlabel="iteration",
-                ylabel="nats an event below the truth",
-                title=f"[MM] {task.name}, {task.inputs}, {start}, mean of {seeds} runs",
-            )
-            axes.legend()
-        trails = {name: matched(trail, truth) for name, trail in curves(task, points, start, 0).items() if "MM" in name}
-        with picture(options, f"{file}-parameters") as axes:
-            draw_parameters(axes, iterations, trails, truth)
-            axes.set(xlabel="iteration", ylabel="parameter", title=f"[MM] {task.name}, {task.inputs}, {start}, one run")
-
-
-def matched(trail: np.ndarray, truth: Theta) -> np.ndarray:
-    """Exchange the two experts all along if in the end they are closer to the truth that way."""
-    gate, first, second, variances = np.split(trail, np.cumsum([truth.gate.shape[1]] * 3), axis=1)
-    exchanged = np.hstack([-gate, second, first, variances[:, ::-1]])
-    return min(trail, exchanged, key=lambda each: float(np.sum((each[-1] - truth.flat) ** 2)))
-
-
-def draw_parameters(axes: Any, iterations: np.ndarray, trails: dict[str, np.ndarray], truth: Theta) -> None:
-    """Plot the gate's slope, the experts' slopes on the first input and their variances, by iteration."""
-    p = truth.gate.shape[1]
-    chosen = {
-        "gate, slope": (1, truth.gate[0, 1]),
-        "expert 1, slope": (p + 1, truth.experts[0, 1]),
-        "expert 2, slope": (2 * p + 1, truth.experts[1, 1]),
-        "expert 1, log variance": (3 * p, np.log(truth.variances[0])),
-        "expert 2, log variance": (3 * p + 1, np.log(truth.variances[1])),
-    }
-    for number, (name, (at, true)) in enumerate(chosen.items()):
-        color = f"C{number}"
-        axes.plot(iterations, trails[INC_MM][:, at], color=color, label=name)
-        axes.plot(iterations, trails[LAST][:, at], color=color, linewidth=0.6, alpha=0.6)
-        axes.axhline(true, color=color, linestyle=":")
-    axes.legend(
-        title="thick: averaged\nthin: last iterate\ndotted: truth",
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        fontsize="small",
-        title_fontsize="small",
-    )
-
-
 def sheets_of(options: Options, task: Task, seeds: int) -> Iterator[Sheet]:
     """Compute the tables of one simulation."""
     found = list(options.map(partial(of_seed, task), range(seeds)))
@@ -314,8 +212,6 @@ def sheets_of(options: Options, task: Task, seeds: int) -> Iterator[Sheet]:
         at = baselines.best_point([[loss for loss, _ in one.tuned[key]] for one in found])
         points[key] = baselines.grid(key[0])[at]
         errors[key] = [one.tuned[key][at][1] for one in found]
-    if options.plots is not None and task.name == "§5.2":
-        draw(options, task, points, min(seeds, CURVE_SEEDS))
     for number, field in zip(task.tables, Both._fields, strict=True):
         yield table_of(task, number, field, seeds, errors, points)
         if task.name == "§5.3" and field == Both._fields[0]:
@@ -389,7 +285,3 @@ def sheets(options: Options) -> Iterator[Sheet]:
     """Compute all tables."""
     for task in TASKS:
         yield from sheets_of(options, task, options.count(SEEDS, 2))
-
-
-if __name__ == "__main__":
-    main(__doc__)

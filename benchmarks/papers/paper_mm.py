@@ -7,7 +7,7 @@ known here: n^(−0.6), counted on from the rows that the start has seen.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,26 +56,9 @@ class Theta(NamedTuple):
         return np.concatenate([self.gate.ravel(), self.experts.ravel(), np.log(self.variances)])
 
 
-def unflattened(flat: np.ndarray, K: int) -> Theta:
-    """Undo `Theta.flat`."""
-    p = (len(flat) - K) // (2 * K - 1)
-    gate, experts, logarithms = np.split(flat, [(K - 1) * p, (2 * K - 1) * p])
-    return Theta(gate.reshape(K - 1, p), experts.reshape(K, p), np.exp(logarithms))
-
-
 def powers(X: np.ndarray, degree: int) -> np.ndarray:
     """(n, 1 + degree · d) an intercept, the inputs, and their powers."""
     return features(np.column_stack([X**power for power in range(1, degree + 1)]))
-
-
-def log_likelihood(theta: Theta, X: np.ndarray, y: np.ndarray) -> float:
-    """Compute the mean of log s(y | x), of degree 1."""
-    W = features(X)
-    logits = np.column_stack([W @ theta.gate.T, np.zeros(len(W))])
-    logits -= np.logaddexp.reduce(logits, axis=1)[:, None]
-    errors = y[:, None] - W @ theta.experts.T
-    joint = logits - 0.5 * (np.log(2.0 * np.pi * theta.variances) + errors**2 / theta.variances)
-    return float(np.logaddexp.reduce(joint, axis=1).mean())
 
 
 def perturbed(truth: Theta, seed: int) -> Theta:
@@ -160,23 +143,11 @@ def served(model: MoERegressor, averaged: bool = True) -> Theta:
     return theta_of(model.parameters(averaged=averaged))
 
 
-def path(
-    begin: dict[str, Any], X: np.ndarray, y: np.ndarray, *, degree: int = 1, every: int | None = None
-) -> Iterator[tuple[int, MoERegressor]]:
-    """Run one pass, and return the model after every so many iterations, with their number; by default, at the end."""
-    names = [f"x{i}" for i in range(X.shape[1])]
-    arguments = {**SETTINGS, "degree": degree, "feature_names": names}
-    model = MoERegressor.from_parameters(begin, **arguments, averaging=None)
-    done = 0
-    for stop in sorted({AVERAGE_FROM, len(y), *range(0, len(y) + 1, every or len(y))} - {0}):
-        model.learn_array(X[done:stop], y[done:stop])
-        done = stop
-        if every is None or stop % every == 0 or stop == len(y):
-            yield stop, model
-        if stop == AVERAGE_FROM:
-            model = MoERegressor.from_parameters(model.parameters(), **arguments, averaging="polyak")
-
-
 def one_pass(begin: dict[str, Any], X: np.ndarray, y: np.ndarray, *, degree: int = 1) -> MoERegressor:
     """Run one pass."""
-    return list(path(begin, X, y, degree=degree))[-1][1]
+    arguments = {**SETTINGS, "degree": degree, "feature_names": [f"x{i}" for i in range(X.shape[1])]}
+    model = MoERegressor.from_parameters(begin, **arguments, averaging=None)
+    model.learn_array(X[:AVERAGE_FROM], y[:AVERAGE_FROM])
+    model = MoERegressor.from_parameters(model.parameters(), **arguments, averaging="polyak")
+    model.learn_array(X[AVERAGE_FROM:], y[AVERAGE_FROM:])
+    return model

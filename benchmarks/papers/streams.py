@@ -1,120 +1,99 @@
 """How close do predictions come to an oracle's on long streams, predicting each event before it is learned?
 
-The oracle knows the true regression function. Errors are over the last quarter of the stream; other learners run on
-fewer streams and, if they are slow, on fewer events, whose last quarter counts.
+The oracle knows the regression function, or the probability of each class and predicts the likeliest. Scores are over
+the last quarter of the stream; peers, which are those of `benchmarks.real`, run on fewer streams. The gap is the
+oracle's accuracy minus a learner's, in points; random labels can make a small gap negative.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from benchmarks import tasks
-from benchmarks.papers import peers
-from benchmarks.papers.sheets import Options, Sheet, Target, main, picture
-from streammoe import MoERegressor
+from benchmarks.papers.sheets import Options, Sheet
+from benchmarks.real import peers
+from benchmarks.real.streams import Stream
+from benchmarks.report import Target
+
+PEERS = ("one-expert", "river-linear", "hat", "vw", "vw-ff", "lightgbm")
+PEER_STREAMS = 2
+EVENTS = 20_000
+STUCK = 1.0
+"""Points of gap above which a stream's start has led nowhere."""
 
 
 class Task(NamedTuple):
-    """A kind of stream."""
+    """A kind of stream, and what our mean and worst figures should be at most."""
 
     title: str
-    generate: str
-    """Name of its generator in `benchmarks.tasks`."""
+    make: Callable[..., tasks.Stream]
     K: int
-    limit: float
-    """For the mean of RMSE / oracle."""
-    window: int = 500
-    """Events that a point of the picture is the error of."""
-
-    def drawn(self, seed: int, events: int) -> tasks.Stream:
-        """Its events."""
-        stream: tasks.Stream = getattr(tasks, self.generate)(events, seed=seed)
-        return stream
+    limits: tuple[float, ...]
+    """Of RMSE / oracle; or of the gap, and of the excess log-loss in nats."""
+    events: int = EVENTS
 
 
-TASKS = (Task("two experts, K = 2", "two_experts", 2, 1.005), Task("full gate, K = 4", "full_gate", 4, 1.008))
-EVENTS = 20_000
+NUMBERS = (
+    Task("two experts, K = 2", tasks.two_experts, 2, (1.005,)),
+    Task("full gate, K = 4", tasks.full_gate, 4, (1.008,)),
+)
+CLASSES = (
+    Task("2 classes", partial(tasks.classes, 2), 2, (0.1, 0.003)),
+    Task("3 classes", partial(tasks.classes, 3), 2, (0.25, 0.010)),
+    Task("5 classes", partial(tasks.classes, 5), 2, (0.5,), 50_000),
+)
 
 
-class Score(NamedTuple):
-    """Result of a learner on a stream."""
-
-    ratio: float
-    """RMSE over the oracle's, last quarter."""
-    rmse: float
-    curve: np.ndarray
-    """RMSE over the oracle's of each window."""
-
-
-def score_of(task: Task, stream: tasks.Stream, predictions: np.ndarray) -> Score:
-    """Compute the error of predictions made before each event was learned."""
-    last = slice(3 * len(stream.y) // 4, None)
-    rmse = tasks.rmse(stream.y[last], predictions[last])
-    windows = len(stream.y) // task.window
-    ours, oracles = (
-        np.sqrt(((stream.y - given) ** 2)[: windows * task.window].reshape(windows, task.window).mean(axis=1))
-        for given in (predictions, stream.truth)
-    )
-    return Score(rmse / tasks.rmse(stream.y[last], stream.truth[last]), rmse, ours / oracles)
-
-
-def of_mixture(task: Task, events: int, case: tuple[int, int]) -> Score:
-    """Run a default model with a number of experts on a stream."""
-    n_experts, seed = case
-    stream = task.drawn(seed, events)
-    model = MoERegressor(n_experts=n_experts)
-    model.set_columns([f"x{j:02}" for j in range(stream.X.shape[1])])
-    return score_of(task, stream, model.learn_rows(stream.X, stream.y[:, None]).predictions[:, 0])
-
-
-def of_peer(task: Task, events: int, job: peers.Job) -> Score:
-    """Run another learner on a stream."""
-    whole = task.drawn(job.seed, events)
-    stream = tasks.Stream(*(part[: job.events] for part in whole))
-    return score_of(task, stream, peers.run(job.name, stream.X, stream.y, None))
+def scores(task: Task, events: int, case: tuple[str, int]) -> tuple[float, float]:
+    """Return RMSE over the oracle's, twice, or the gap and the excess log-loss, of a learner on a stream."""
+    name, seed = case
+    made = task.make(events, seed=seed)
+    classify = made.truth.ndim == 2
+    frame = pd.DataFrame(made.X, columns=tasks.names_of(made.X)).assign(y=made.y.astype(str) if classify else made.y)
+    stream = Stream(task.title, frame, classify=classify)
+    settings = {"n_experts": task.K} if name == peers.OURS else {}
+    values = (peers.ours(stream, events, **settings) if settings else peers.LEARNERS[name].predict(stream, events))[0]
+    if not classify:
+        return (tasks.over_oracle(made, values),) * 2
+    last = np.arange(3 * events // 4, events)
+    oracle = np.mean(made.truth[last].argmax(axis=1) == made.y[last])
+    gap = 100.0 * float(oracle - np.mean(values[last].argmax(axis=1) == stream.codes[last]))
+    likely = np.maximum(values[last, stream.codes[last]], peers.LEAST_PROBABILITY)
+    return gap, float(np.mean(np.log(made.truth[last, made.y[last]]) - np.log(likely)))
 
 
 def sheet_of(options: Options, task: Task) -> Sheet:
     """Compute the table of one kind of stream."""
-    seeds = options.count(10, 1)
-    events = options.count(EVENTS, 1500)
-    cases = [(n_experts, seed) for n_experts in (task.K, 1) for seed in range(seeds)]
-    found: dict[str, list[Score]] = {}
-    for (n_experts, _), score in zip(cases, options.map(partial(of_mixture, task, events), cases), strict=True):
-        found.setdefault(f"streammoe, K = {n_experts}", []).append(score)
-    jobs = peers.jobs(None, quick=options.quick)
-    for job, score in zip(jobs, options.map(partial(of_peer, task, events), jobs), strict=True):
-        found.setdefault(job.name, []).append(score)
+    events = options.count(task.events, 1500)
+    ours = [(peers.OURS, seed) for seed in range(options.count(8, 1))]
+    others = [name for name in PEERS if not peers.missing(name)]
+    cases = [*ours, *((name, seed) for name in others for seed in range(options.count(PEER_STREAMS, 1)))]
+    found: dict[str, list[tuple[float, float]]] = {}
+    for (name, _), both in zip(cases, options.map(partial(scores, task, events), cases), strict=True):
+        found.setdefault(name, []).append(both)
+    classify = task in CLASSES
     rows: list[list[object]] = []
-    for name, scores in found.items():
-        ratios = [score.ratio for score in scores]
-        figures = [np.mean(ratios), min(ratios), max(ratios), np.mean([score.rmse for score in scores])]
-        rows.append([name, *(f"{figure:.4f}" for figure in figures), len(scores)])
-    if options.plots is not None:
-        with picture(options, f"streams-{task.generate.replace('_', '-')}") as axes:
-            for name, scores in found.items():
-                if len(scores[0].curve) == events // task.window:
-                    axes.plot(task.window * np.arange(1, 1 + len(scores[0].curve)), scores[0].curve, label=name)
-            axes.set(xlabel="events", ylabel=f"RMSE over the oracle's, each {task.window}", title=task.title)
-            axes.legend(fontsize="small")
-    ours = [score.ratio for score in found[f"streammoe, K = {task.K}"]]
-    return Sheet(
-        f"{task.title}: RMSE over the oracle's, last quarter of {events:,} events, 10 inputs",
-        ["learner", "mean ratio", "least", "largest", "mean RMSE", "streams"],
-        rows,
-        [Target("mean ratio, default settings", float(np.mean(ours)), task.limit)],
-        [] if peers.has_vowpal() else [peers.NO_VOWPAL],
-    )
+    for name, each in found.items():
+        first, second = np.array(each).T
+        cells = [f"{first.mean():.4f}", f"{first.max():.4f}", *([f"{second.mean():.4f}"] if classify else [])]
+        rows.append([name, *cells, len(each)])
+    first, second = np.array(found[peers.OURS]).T
+    figure = "gap, points" if classify else "RMSE / oracle"
+    targets = [Target(f"mean {figure}", float(first.mean()), task.limits[0])]
+    if classify:
+        targets.append(Target(f"worst {figure}", float(first.max()), STUCK))
+    if len(task.limits) > 1:
+        targets.append(Target("mean excess log-loss", float(second.mean()), task.limits[1]))
+    headers = ["learner", f"mean {figure}", "worst", *(["excess log-loss"] if classify else []), "streams"]
+    missing = [f"{name}: not installed; `{peers.missing(name)}`" for name in PEERS if name not in others]
+    return Sheet(f"{task.title}, last quarter of {events:,} events, 10 inputs", headers, rows, targets, missing)
 
 
 def sheets(options: Options) -> Iterator[Sheet]:
     """Compute a table for each kind."""
-    return (sheet_of(options, task) for task in TASKS)
-
-
-if __name__ == "__main__":
-    main(__doc__)
+    return (sheet_of(options, task) for task in (*NUMBERS, *CLASSES))

@@ -8,19 +8,17 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
 from benchmarks import tasks
-from benchmarks.performance.contenders import has_vowpal
-from benchmarks.report import Record
+from benchmarks.performance.events import has_vowpal, short
+from benchmarks.report import Target, markdown
 
 DRIVER, DRIVER_PAIRS = "Vowpal Wabbit's driver, predictions", "Vowpal Wabbit's driver, predictions, -q ff"
 CSV, JSONL = "streammoe run, csv, predictions", "streammoe run, jsonl, predictions"
@@ -46,13 +44,6 @@ port = 0
 [dead_letters]
 path = {dead_letters}
 """
-
-
-class Cost(NamedTuple):
-    """Of one process."""
-
-    cpu_seconds: float
-    seconds: float
 
 
 def names_of(stream: tasks.Stream) -> list[str]:
@@ -101,20 +92,18 @@ def one_core() -> Iterator[None]:
         os.sched_setaffinity(0, allowed)
 
 
-def run(command: list[str], folder: Path) -> Cost:
-    """Run a process on one core to its end."""
+def run(command: list[str], folder: Path) -> float:
+    """Run a process on one core to its end, and return its CPU seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    begun = time.perf_counter()
     with one_core():
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
-    seconds = time.perf_counter() - begun
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return Cost(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, seconds)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _daemon(path: Path, settings: tuple[str, ...]) -> Cost:
+def _daemon(path: Path, settings: tuple[str, ...]) -> float:
     """Run over `path` once, with state and predictions in a temporary folder."""
     flags = [part for setting in settings for part in ("--set", setting)]
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
@@ -122,14 +111,14 @@ def _daemon(path: Path, settings: tuple[str, ...]) -> Cost:
         return run([sys.executable, "-m", "streammoe", "run", str(write_config(folder, path)), *flags], folder)
 
 
-def _driver(path: Path, *options: str) -> Cost:
+def _driver(path: Path, *options: str) -> float:
     """Learn a file, write predictions, and save the model at the end."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         command = [sys.executable, "-m", "vowpalwabbit", "-d", str(path), "-p", "predictions", "-f", "model", *options]
         return run(command, Path(folder))
 
 
-CASES: dict[str, tuple[str, Callable[[Path], Cost]]] = {
+CASES: dict[str, tuple[str, Callable[[Path], float]]] = {
     CSV: ("csv", lambda path: _daemon(path, PREDICTIONS)),
     JSONL: ("jsonl", lambda path: _daemon(path, PREDICTIONS)),
     PLAIN: ("csv", lambda path: _daemon(path, (*PREDICTIONS, "predictions.interval=0", "predictions.gate=false"))),
@@ -140,21 +129,39 @@ CASES: dict[str, tuple[str, Callable[[Path], Cost]]] = {
 """By name: the ending of the file, and what runs."""
 
 
-def measured(events: int, rounds: int) -> Record:
-    """Run all in turn; return events per CPU second without the start-up, and by the clock with it."""
+def measured(events: int, rounds: int) -> dict[str, tuple[float, float]]:
+    """Run all in turn; return events per CPU second without the start-up, and the seconds of it."""
     cases = {name: case for name, case in CASES.items() if has_vowpal() or case[0] != "txt"}
-    turns: dict[str, list[tuple[float, float, float]]] = {name: [] for name in cases}
+    turns: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
     with tempfile.TemporaryDirectory(prefix="streammoe-") as place:
         folder = Path(place)
         for stem, stream in {"all": tasks.full_gate(events), "one": tasks.full_gate(1)}.items():
             write_csv(folder / f"{stem}.csv", stream)
             write_jsonl(folder / f"{stem}.jsonl", stream)
             write_text(folder / f"{stem}.txt", stream)
-        for turn in range(rounds):
+        for _ in range(rounds):
             for name, (ending, call) in cases.items():
-                print(f"{name}: {turn + 1} of {rounds}", file=sys.stderr, flush=True)
                 empty, full = call(folder / f"one.{ending}"), call(folder / f"all.{ending}")
-                rate = events / (full.cpu_seconds - empty.cpu_seconds)
-                turns[name].append((rate, events / full.seconds, empty.cpu_seconds))
-    found = {name: np.median(rates, axis=0).tolist() for name, rates in turns.items()}
-    return {"events": events, "rounds": rounds, "found": found}
+                turns[name].append((events / (full - empty), empty))
+    return {name: tuple(np.median(rates, axis=0).tolist()) for name, rates in turns.items()}
+
+
+def tables(events: int, rounds: int) -> tuple[str, list[Target]]:
+    """Return the table of the daemon and Vowpal Wabbit's driver, and the targets."""
+    found = measured(events, rounds)
+    driver = found[DRIVER][0] if DRIVER in found else None
+    rows = [
+        [
+            name, f"{rate:,.0f}", short(1e6 / rate), f"{rate / driver:.2f}" if driver else "–", f"{startup:.1f}",
+        ]
+        for name, (rate, startup) in found.items()
+    ]  # fmt: skip
+    headers = ["", "events per CPU second", "CPU µs/event", f"/ {DRIVER}", "start-up, CPU s"]
+    targets = [Target("jsonl / csv, both with predictions", found[JSONL][0] / found[CSV][0], 0.8, least=True)]
+    if driver:
+        targets += [
+            Target("csv with predictions / Vowpal Wabbit's driver", found[CSV][0] / driver, 1.5, least=True),
+            Target("the same without intervals and gate", found[PLAIN][0] / driver, 1.5, least=True),
+        ]
+    title = f"{events:,} events from a file; the daemon with metrics and checkpoints; {rounds} rounds"
+    return f"{title}\n\n{markdown(headers, rows)}", targets

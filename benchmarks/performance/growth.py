@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import blas
 
-from benchmarks.report import Record
+from benchmarks.performance.events import short
+from benchmarks.report import Target, markdown
 from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 
 FEATURES = (10, 50, 100, 200, 400)
-EXPERTS = (1, 2, 4, 8, 16, 64)
-OUTPUTS = (1, 2, 8)
-CLASSES = (2, 3, 10, 100)
-ROWS = (1, 10, 100, 1_000, 10_000)
-FAMILIES = ("gaussian", "gaussian, full covariance, 3 outputs", "student_t", "laplace")
 EVENTS_SO_FAR = 20_000
 """Where models start: refreshes are then as rare as in real use."""
 SECONDS = 0.1
@@ -37,24 +31,26 @@ class Case(NamedTuple):
     family: str = "gaussian"
     rows: int = MOST
     """In a call."""
+    top_k: int | None = None
 
 
-AXES: dict[str, tuple[str, dict[Any, Case]]] = {
-    "p": ("features p, with the intercept (K = 4)", {p: Case(p=p) for p in FEATURES}),
-    "K": ("experts K (p = 11)", {K: Case(K=K) for K in EXPERTS}),
-    "Q": ("outputs Q (p = 11, K = 4)", {Q: Case(outputs=Q) for Q in OUTPUTS}),
-    "M": ("classes M (p = 11, K = 2)", {M: Case(K=2, classes=M) for M in CLASSES}),
-    "rows": ("rows in a call (p = 11, K = 4)", {n: Case(rows=n) for n in ROWS}),
-    "family": (
-        "experts (p = 11, K = 4)",
-        {name: Case(family=name, outputs=3 if "full" in name else 1) for name in FAMILIES},
-    ),
+CASES = {
+    **{f"p = {p}": Case(p=p) for p in FEATURES},
+    **{f"K = {K}": Case(K=K) for K in (1, 2, 4, 8, 16, 64)},
+    **{f"{Q} outputs": Case(outputs=Q) for Q in (2, 8)},
+    **{f"{M} classes, K = 2": Case(K=2, classes=M) for M in (2, 3, 10, 100)},
+    **{f"{n:,} rows in a call": Case(rows=n) for n in (1, 10, 100, 1_000, 10_000)},
+    **{name: Case(family=name) for name in ("student_t", "laplace")},
+    "gaussian, full covariance, 3 outputs": Case(family="full", outputs=3),
+    **{f"p = 51, K = 32, top_k = {top_k}": Case(p=51, K=32, top_k=top_k) for top_k in (None, 8, 4, 1)},
 }
+"""p = 11 features with the intercept and K = 4 experts where they are not named."""
 
 
 def model_of(case: Case, options: dict[str, Any]) -> Any:
     """Create a model at event 20,000 with random parameters, and Gram matrices of N(0, I) inputs."""
     rng = np.random.default_rng(0)
+    options = {**options, "top_k": case.top_k}
     p, K = case.p, case.K
     N = case.classes - 1 if case.classes else case.outputs
     is_full = "full" in case.family
@@ -115,48 +111,15 @@ class Timed:
         return (time.process_time() - started) / self._count
 
 
-def rank_one(p: int, K: int) -> Callable[[], float]:
-    """Return what times 2K + 1 rank-1 updates by BLAS, each of another matrix, as an event needs them."""
-    matrices = [np.asfortranarray(np.eye(p)) for _ in range(2 * K + 1)]
-    vector = np.random.default_rng(0).normal(size=p)
-    times = max(int(SECONDS / (len(matrices) * (1e-6 + 0.2e-9 * p * p))), 10)
-
-    def timed() -> float:
-        started = time.process_time()
-        for _ in range(times):
-            for matrix in matrices:
-                blas.dsyr(1e-9, vector, a=matrix, overwrite_a=1)
-        return (time.process_time() - started) / times
-
-    return timed
-
-
-def measured(axis: str, rounds: int) -> Record:
-    """Time all cases of an axis in turn; return CPU microseconds an event."""
-    cases = AXES[axis][1]
-    timers: dict[str, dict[str, Callable[[], float]]] = {
-        str(value): {"portfolio": Timed(case, {}), "polyak": Timed(case, ALONE)} for value, case in cases.items()
-    }
-    if axis == "p":
-        for value, case in cases.items():
-            timers[str(value)]["dsyr"] = rank_one(case.p, case.K)
-    turns: dict[str, dict[str, list[float]]] = {value: {name: [] for name in of} for value, of in timers.items()}
-    for _ in range(rounds):
-        for value, of in timers.items():
-            for name, timer in of.items():
-                turns[value][name].append(1e6 * timer())
-    return {
-        "rounds": rounds,
-        "us": {value: {name: float(np.median(found)) for name, found in of.items()} for value, of in turns.items()},
-    }
-
-
-def slope(found: Record, name: str) -> float:
-    """Return the log-log slope in p from 50 on."""
-    widths = [p for p in FEATURES if p >= 50]
-    return float(np.polyfit(np.log(widths), np.log([found["us"][str(p)][name] for p in widths]), 1)[0])
-
-
-def flops(p: int, K: int) -> int:
-    """Return the operations of 2K + 1 symmetric rank-1 updates."""
-    return (2 * K + 1) * p * (p + 1)
+def tables(rounds: int) -> tuple[str, list[Target]]:
+    """Time all cases in turn, and return their table and the target."""
+    options = ({}, ALONE)
+    timers = {name: [Timed(case, each) for each in options] for name, case in CASES.items()}
+    turns = [[[timer() for timer in pair] for pair in timers.values()] for _ in range(rounds)]
+    found = dict(zip(timers, 1e6 * np.median(turns, axis=0), strict=True))
+    rows = [[name, *map(short, pair)] for name, pair in found.items()]
+    headers = ["p = 11, K = 4, but for", "portfolio, µs/event", "polyak, µs/event"]
+    wide = [(p, found[f"p = {p}"][1]) for p in FEATURES if p >= 50]
+    slope = float(np.polyfit(*np.log(wide).T, 1)[0])
+    target = Target("log-log slope in p, 50 to 400, polyak", slope, 2.1)
+    return f"{rounds} rounds\n\n{markdown(headers, rows)}", [target]

@@ -49,8 +49,7 @@ def _look_ahead(settings: Settings) -> None:
     from streammoe.persistence import CheckpointStore
     from streammoe.pipeline.feature_columns import FeatureColumns
 
-    kinds = connectors()
-    if not all(getattr(kinds[each.kind], "can_look_ahead", False) for each in settings.sources):  # type: ignore[attr-defined]
+    if not getattr(connectors()[settings.source.kind], "can_look_ahead", False):
         return
     latest = CheckpointStore(settings.checkpoint.dir).latest()
     source = open_source(settings)

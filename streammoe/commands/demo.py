@@ -23,8 +23,7 @@ import click
 from river import datasets
 
 from streammoe.assembly import open_daemon
-from streammoe.commands.evaluate import score_report
-from streammoe.commands.evaluate.prequential import evaluate
+from streammoe.commands.evaluate.prequential import evaluate, table
 from streammoe.configuration import load_settings
 from streammoe.console import end_without_result, logged, progress_bar
 from streammoe.daemon.signals import StopFlag
@@ -141,7 +140,7 @@ def command(folder: Path | None, port: int, classify: bool, stay: bool) -> None:
                 for words in (("inspect", str(folder / "checkpoints")), ("run", str(config), "--fresh"))
             )
             lines = [
-                score_report.table(compared),
+                table(compared),
                 "of so few events, most of our time goes into the fits of the warm-up: docs/performance.md",
                 "",
                 f"metrics     {running.metrics_url} (while this runs; --stay keeps them up)",

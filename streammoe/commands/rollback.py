@@ -16,7 +16,6 @@ from streammoe.configuration import connectors
 from streammoe.console import logged
 from streammoe.errors import CheckpointError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, NewerCheckpointError
-from streammoe.ports import parts_of
 
 
 def roll_back(folder: Path, to: int | None = None) -> list[str]:
@@ -135,8 +134,8 @@ def _check_losses(
 
 def _is_replayable(checkpoint: Checkpoint, source_classes: Mapping[str, Any]) -> bool:
     """Return whether the records after a checkpoint can be read again from their source."""
-    parts = (part for position in checkpoint.metadata.get("positions", []) for part in parts_of(position))
-    return all(getattr(source_classes.get(str(part.get("kind"))), "replayable", True) for part in parts)
+    positions = [position for position in checkpoint.metadata.get("positions", []) if position is not None]
+    return all(getattr(source_classes.get(str(each.get("kind"))), "replayable", True) for each in positions)
 
 
 def _n_records(checkpoint: Checkpoint) -> int:

@@ -21,7 +21,7 @@ from streammoe.types import AnyArray
 LOGGER = logging.getLogger("streammoe.daemon")
 LONGEST_PAUSE = 30.0
 """Seconds between two attempts to save; the first pause is one second, and each further one twice as long."""
-_NOT_LEARNED = (*ASIDE, "scores.", "guard.", "labels.origins", "labels.refused")
+_NOT_LEARNED = (*ASIDE, "scores", "guard.", "labels.origins", "labels.refused")
 """Beginnings of the names of arrays that do not influence learning."""
 
 

@@ -91,7 +91,4 @@ def _flat(settings: Settings) -> dict[str, object]:
 
 
 def _sections(settings: Settings) -> dict[str, BaseModel]:
-    one = len(settings.sources) == 1
-    sections = {"source" if one else f"source.{i}": source for i, source in enumerate(settings.sources)}
-    others = [name for name in settings.__dataclass_fields__ if name not in {"sources", "given"}]
-    return sections | {section_name(name): getattr(settings, name) for name in others}
+    return {section_name(name): getattr(settings, name) for name in settings.__dataclass_fields__ if name != "given"}

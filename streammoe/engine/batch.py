@@ -58,11 +58,6 @@ class Descent(NamedTuple):
     """Why it ended: one of the constants above."""
 
     @property
-    def converged(self) -> bool:
-        """Whether it ended because there was nothing more to gain."""
-        return self.reason in NOTHING_TO_GAIN
-
-    @property
     def objective(self) -> float:
         """Objective at `theta`."""
         return max(each.objective for each in self.trace)

@@ -11,7 +11,7 @@ from streammoe.kernels.batch import CONJUGATE_ROUNDS, is_conjugate
 EXPONENTIAL = 20
 """Multiply-adds that take as long as an exponential function."""
 SWEEPS = 4
-"""How often a step of a softmax regression multiplies each feature by each coefficient, apart from its curvature."""
+"""How often a step of a softmax regression passes over all features and coefficients, apart from its curvature."""
 
 
 class Shape(NamedTuple):

@@ -7,10 +7,12 @@ or for a signal. This does not affect what is computed.
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any, ParamSpec, TypeVar
@@ -42,7 +44,7 @@ def cancellable(stop_requested: Callable[[], bool]) -> Iterator[None]:
 
     Nearly all fits end within that time, and nothing is lost.
     """
-    token = _stop_requested.set(_Grace(stop_requested))
+    token = _stop_requested.set(_after_grace(stop_requested))
     try:
         yield
     finally:
@@ -99,9 +101,25 @@ def interruptible(work: float, function: Callable[P, T], *args: P.args, **kwargs
     # Only the main thread receives signals.
     if work < LONG or threading.current_thread() is not threading.main_thread():
         return function(*args, **kwargs)
-    call = _Call(lambda: function(*args, **kwargs))
-    found: T = call.result()
-    return found
+    found: Future[T] = Future()
+    asked, is_abandoned = _stop_requested.get(), threading.Event()
+
+    def call() -> None:
+        _stop_requested.set(lambda: is_abandoned.is_set() or (asked is not None and asked()))
+        try:
+            found.set_result(function(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
+            found.set_exception(error)
+
+    try:
+        threading.Thread(target=copy_context().run, args=(call,), name=THREAD_NAME).start()
+        while not wait([found], LOOK_SECONDS).done:
+            if is_cancelled():
+                raise FitCancelled
+    except BaseException:
+        is_abandoned.set()
+        raise
+    return found.result()
 
 
 def has_abandoned_calls() -> bool:
@@ -109,53 +127,16 @@ def has_abandoned_calls() -> bool:
     return any(thread.name == THREAD_NAME for thread in threading.enumerate())
 
 
-class _Grace:
-    """A function that returns whether a stop was requested at least `GRACE_SECONDS` ago."""
+def _after_grace(stop_requested: Callable[[], bool]) -> Callable[[], bool]:
+    """Return a function that returns whether a stop was requested at least `GRACE_SECONDS` ago."""
+    since = math.inf
 
-    def __init__(self, stop_requested: Callable[[], bool]) -> None:
-        self._stop_requested = stop_requested
-        self._since: float | None = None
-
-    def __call__(self) -> bool:
-        if not self._stop_requested():
+    def asked() -> bool:
+        nonlocal since
+        if not stop_requested():
             return False
         now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        return now - self._since >= GRACE_SECONDS
+        since = min(since, now)
+        return now - since >= GRACE_SECONDS
 
-
-class _Call:
-    """A call in its own thread, with the caller's context variables."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self._function = function
-        self._ended = threading.Event()
-        self._is_abandoned = False
-        self._value: Any = None
-        self._error: BaseException | None = None
-
-    def result(self) -> Any:
-        """Wait for the function's result and return it."""
-        context = copy_context()
-        asked = _stop_requested.get()
-        context.run(_stop_requested.set, lambda: self._is_abandoned or (asked is not None and asked()))
-        try:
-            threading.Thread(target=context.run, args=(self._run,), name=THREAD_NAME).start()
-            while not self._ended.wait(LOOK_SECONDS):
-                if is_cancelled():
-                    raise FitCancelled
-        except BaseException:
-            self._is_abandoned = True
-            raise
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def _run(self) -> None:
-        try:
-            self._value = self._function()
-        except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
-            self._error = error
-        finally:
-            self._ended.set()
+    return asked

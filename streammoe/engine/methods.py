@@ -67,7 +67,7 @@ class ExpectationMaximization(Method):
 
 
 class MajorizationMinimization(Method):
-    """Majorization-minimization: the streaming algorithm's majorizer averaged over all rows, with a step of size 1."""
+    """The streaming algorithm's majorizer averaged over all rows, with a step of size 1."""
 
     def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
         theta = point.theta.copied()
@@ -146,14 +146,12 @@ class LineSearch:
             now: the objective at step 0; by default it is evaluated.
         """
         before = objective(0.0) if now is None else now
-        step = self._next
-        for _ in range(MOST_HALVINGS):
+        for step in self._next * 0.5 ** np.arange(MOST_HALVINGS):
             after = objective(step)
             # NaN is not a gain; nor, at the end of a descent, is a rounding error.
             if after >= before + SUFFICIENT * step * square and after > before:
                 self._next = 2.0 * step
-                return step
-            step *= 0.5
+                return float(step)
         return 0.0
 
 

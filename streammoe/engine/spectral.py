@@ -1,27 +1,18 @@
 """Spectral start: directions of regressors from a moment tensor, without an initial guess ([CQT] Algorithms 1 and 2).
 
 For x ~ N(0, I) the score functions S_2(x) = x xᵀ − I and S_3(x) = x⊗x⊗x − Σ_i sym(x⊗e_i⊗e_i) turn moments of y into
-derivatives, and for certain polynomials in y the gate's contribution to them vanishes. What remains is
-Σ_i E[g_i] a_i⊗a_i⊗a_i, whose components the tensor power method finds. That holds for |a_i| = 1 and gate directions
-orthogonal to the regressors; elsewhere the directions are off by a few per cent, which EM corrects.
+derivatives, and for certain polynomials in y, for linear experts y² and y³ − 3 E[y²] y, the gate's contribution to
+them vanishes. What remains is Σ_i E[g_i] a_i⊗a_i⊗a_i, whose components the tensor power method finds. That holds for
+|a_i| = 1 and gate directions orthogonal to the regressors; elsewhere the directions are off by a few per cent, which EM
+corrects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import NamedTuple
-
 import numpy as np
 
-from streammoe.errors import ConfigError
 from streammoe.types import FloatArray
 
-LINKS: dict[str, Callable[[FloatArray], FloatArray]] = {
-    "linear": lambda z: z,
-    "relu": lambda z: np.maximum(z, 0.0),
-    "sigmoid": lambda z: 1.0 / (1.0 + np.exp(-z)),
-}
 POWER_STARTS = 20
 """Random starting points of the power method; the strongest result counts."""
 POWER_ROUNDS = 60
@@ -30,57 +21,19 @@ LEAST_SHARE = 1e-3
 """Eigenvalues of the second moment below this fraction of the largest are noise; then there are fewer regressors."""
 
 
-class Polynomials(NamedTuple):
-    """P_2(y) = y² + γ y and P_3(y) = y³ + α y² + β y."""
-
-    gamma: float
-    alpha: float
-    beta: float
-
-
-@cache
-def polynomials(link: str, sigma: float) -> Polynomials:
-    """Return the polynomials in y whose moments are taken, for experts y = link(a·x) + N(0, σ²) with |a| = 1.
-
-    The first two derivatives of h(z) = E[P_3(link(z) + noise)] must vanish on average over z ~ N(0, 1), and the first
-    one for P_2; by Stein's lemma E[h′] = E[z h] and E[h″] = E[(z² − 1) h], also where the link has a kink.
-
-    Raises:
-        ConfigError: the link is not known.
-
-    >>> [round(value, 6) + 0.0 for value in polynomials("linear", 0.5)]
-    [0.0, 0.0, -3.75]
-    """
-    if link not in LINKS:
-        raise ConfigError(f"link: {link!r} is not known; choose one of {', '.join(LINKS)}")
-    z = np.linspace(-12.0, 12.0, 24_001)
-    density = np.exp(-0.5 * z * z) * (z[1] - z[0]) / np.sqrt(2.0 * np.pi)
-    g = LINKS[link](z)
-    powers = np.stack([g, g**2 + sigma**2, g**3 + 3.0 * sigma**2 * g])
-    first = powers @ (density * z)
-    second = powers @ (density * (z * z - 1.0))
-    alpha, beta = np.linalg.solve([[first[1], first[0]], [second[1], second[0]]], [-first[2], -second[2]])
-    return Polynomials(float(-first[1] / first[0]), float(alpha), float(beta))
-
-
-def regressors(
-    Z: FloatArray, y: FloatArray, K: int, rng: np.random.Generator, *, link: str = "linear", sigma: float
-) -> FloatArray | None:
+def regressors(Z: FloatArray, y: FloatArray, K: int, rng: np.random.Generator) -> FloatArray | None:
     """Estimate directions of K regressors, (K, d) of length 1; return ``None`` if the moments show fewer.
 
     The tensor of d³ numbers is never formed: x is projected onto K dimensions first.
 
     Args:
         Z: (n, d) whitened inputs.
-        y: (n,) outputs on the scale on which regressors have length 1.
+        y: (n,) outputs of mean 0 and mean square 1.
         K: number of regressors, at most d.
         rng: source of the power method's starting points.
-        link: link of the experts.
-        sigma: standard deviation of the noise.
     """
     n, d = Z.shape
-    gamma, alpha, beta = polynomials(link, sigma)
-    second = y * (y + gamma)
+    second = y * y
     T2 = (Z.T * second) @ Z / n - second.mean() * np.eye(d)
     values, vectors = np.linalg.eigh(T2)
     order = np.argsort(values)[::-1][:K]
@@ -88,7 +41,7 @@ def regressors(
     if len(values) < K or not values[-1] > LEAST_SHARE * values[0]:
         return None
     whitening = vectors / np.sqrt(values)
-    third = y * (y * (y + alpha) + beta)
+    third = y * (y * y - 3.0)
     T3 = _projected(Z @ whitening, third, whitening.T @ whitening)
     components = np.stack([_power_method(T3, rng) for _ in range(K)])
     directions: FloatArray = components @ (vectors * np.sqrt(values)).T

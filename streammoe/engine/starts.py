@@ -136,8 +136,7 @@ def _moment_start(em: Em, K: int, rng: np.random.Generator) -> tuple[FloatArray,
     deviation = y.std()
     if whitening.shape[1] < K or not deviation > 0.0:
         return None
-    # The mean square of the output is 1 and includes the noise, hence 1 instead of 1 + σ².
-    directions = regressors((X - means) @ whitening, (y - y.mean()) / deviation, K, rng, sigma=0.0)
+    directions = regressors((X - means) @ whitening, (y - y.mean()) / deviation, K, rng)
     if directions is None:
         return None
     found = deviation * directions @ whitening.T

@@ -125,8 +125,9 @@ def named_after_class(estimator: AnyClass) -> AnyClass:
         try:
             own.bind(self, *values, **named)
         except TypeError as error:
-            unknown = [_hint(name, own.parameters) for name in named if name not in own.parameters]
-            raise TypeError(f"{estimator.__name__}: {error}{unknown[0] if unknown else ''}") from None
+            hints = [_hint(name, own.parameters) for name in named if name not in own.parameters]
+            hints += ["; give all but the first by name"] * (len(values) > 1)
+            raise TypeError(f"{estimator.__name__}: {error}{hints[0] if hints else ''}") from None
         construct(self, *values, **named)
 
     made.__init__ = init

@@ -58,7 +58,7 @@ class MixtureOfExperts(Inspected):
         self.learner = Learner(self.options, features, self._new_targets())
 
     def __copy__(self) -> Self:
-        """Return an independent copy: half a model, whose arrays two of them update, would be of no use."""
+        """Return an independent copy; a shallow one would share arrays that both models update."""
         return copy.deepcopy(self)
 
     def _check(self) -> None:
@@ -69,7 +69,7 @@ class MixtureOfExperts(Inspected):
             name: CHOICES[name].table(value) if name in CHOICES else as_python(value) for name, value in given.items()
         }
         if isinstance(expert := getattr(self.options, "expert", None), Gaussian):
-            # In full: what leaves out the tail has an infinite one, which JSON does not know.
+            # Written out, since a table without a tail means an infinite one, which JSON cannot hold.
             self._checked["expert"] = CHOICES["expert"].table(expert)
 
     @abstractmethod

@@ -57,8 +57,8 @@ def fit_gathered(
     """Fit the gathered rows; streaming continues from the result.
 
     Args:
-        learner: within its `gathering`.
-        method: this and the others: see `streammoe.engine.batch.fit`.
+        learner: one that has gathered rows instead of learning them.
+        method: how to fit; this, `rounds`, `tolerance`, `step` and `on_round` as in `streammoe.engine.batch.fit`.
         from_model: start at the averaged parameters, with the model's prior and scales; else at the
             starts of a warm-up.
 
@@ -89,7 +89,7 @@ def fit_gathered(
 
 
 def from_warmup(context: Context, buffer: em.Buffer, run: Run) -> tuple[Descent, MMState]:
-    """Fit rows from the starts of a warm-up.
+    """Fit rows from new starts, for each number of experts if that is to be chosen.
 
     Raises:
         UnsoundError: the fit is not finite.
@@ -117,6 +117,7 @@ def warn_of_want(context: Context, is_empty: BoolArray, n: int, n_experts: int) 
 
 
 def _refit(context: Context, buffer: em.Buffer, n_experts: int, run: Run) -> Job[tuple[Descent, MMState]]:
+    """Fit rows from new starts with a given number of experts."""
     options = context.options
     rng = np.random.default_rng(options.seed)
     steps = context.learning_options(n_experts)
@@ -127,7 +128,7 @@ def _refit(context: Context, buffer: em.Buffer, n_experts: int, run: Run) -> Job
 
 
 def _choose(context: Context, buffer: em.Buffer, run: Run) -> Job[tuple[Descent, MMState]]:
-    """Choose the number of experts."""
+    """Fit rows with each number of experts, and take the cheapest."""
     descents: dict[int, Descent] = {}
 
     def fit(n_experts: int) -> Job[MMState]:

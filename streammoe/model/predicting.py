@@ -1,4 +1,4 @@
-"""What a model predicts, by one event and by many; nothing is learned."""
+"""Predictions of one event or of many rows, from which nothing is learned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from streammoe.types import FloatArray
 def score(
     learner: Learner, X: FloatArray, Y: FloatArray | None, *, traced: bool = False
 ) -> tuple[mixture.Scores, FloatArray]:
-    """Score raw rows, and return their responsibilities, or without targets the gate's probabilities."""
+    """Score raw rows, and return their responsibilities, or without targets the gate's probabilities.
+
+    With `traced` the scores keep the parameters of each component, from which a distribution is made.
+    """
     context = learner.context
     served, encoder = learner.phase.served(context), context.encoder
     if not served.members:
@@ -40,7 +43,7 @@ def score(
     )
     scores = in_units(scores, scaler)
     if context.family.is_metric:
-        # A prediction is held to the targets seen; a density is what it is.
+        # A point prediction is moved into the range of the targets seen; the density stays.
         encoder.hold_predictions(scores.predictions)
     return scores, responsibilities
 
@@ -98,5 +101,5 @@ def _row(learner: Learner, x: Mapping[Any, Any]) -> FloatArray:
 
 
 def _rows(learner: Learner, table: Table) -> FloatArray:
-    """Encode rows that are to be predicted; all have the same lags."""
+    """Encode rows that are to be predicted; all have the lags of the next event."""
     return learner.context.with_last(raw_rows(table, learner.encoder))

@@ -10,14 +10,13 @@ worse than such a fit does, which is refused then.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from streammoe.engine.batch import descend
-from streammoe.engine.em import TOLERANCE, Em
-from streammoe.engine.methods import ExpectationMaximization, point_at
+from streammoe.engine.em import TOLERANCE
+from streammoe.engine.methods import ExpectationMaximization
 from streammoe.engine.model_selection import n_parameters
 from streammoe.experts import Parameters
 from streammoe.model import fitting
@@ -40,8 +39,7 @@ def refined(new: Learner, learners: Sequence[Learner], weights: FloatArray, thet
 
     Args:
         new: the learner that starts at `theta`.
-        learners: whose models were reduced.
-        weights: (M,) of the models.
+        learners, weights: those whose models were reduced, and how much each counts, (M,).
         theta: what they were reduced to.
     """
     sample, counts = reservoir_events(new, learners, weights)
@@ -62,7 +60,7 @@ def refined(new: Learner, learners: Sequence[Learner], weights: FloatArray, thet
     covered = min(n_equal * float(((weights / weights.sum()) ** 2 / n).sum()), 1.0)
     # As in Akaike's criterion with its correction for few events.
     by_chance = n_free / (n_equal - n_free) * float(amounts.mean())
-    is_better = _objective(em, done.theta) - _objective(em, theta) > LEAST_GAIN * (1.0 - covered) * by_chance
+    is_better = done.objective - done.trace[0].objective > LEAST_GAIN * (1.0 - covered) * by_chance
     return done.theta if is_better else theta
 
 
@@ -78,13 +76,6 @@ def have_forgotten(learners: Sequence[Learner], new: Learner) -> bool:
         if np.average(apart, weights=weights) > MOST_LOSS * n_free / learner.n:
             return True
     return False
-
-
-def _objective(em: Em, theta: Parameters) -> float:
-    """Return the penalized log-likelihood of an event; −∞ where it is not finite."""
-    with np.errstate(all="ignore"):
-        found = point_at(em, theta).objective
-    return found if math.isfinite(found) else -math.inf
 
 
 def _n_free(new: Learner) -> int:

@@ -49,7 +49,7 @@ def warn_of_values(
 def _doubts(
     batch: Batch, name: str, kind: ColumnKind | None, values: Sequence[object], schema: Schema
 ) -> Iterator[str]:
-    """Yield what may be wrong with the reading of a column, None of a kind if it is no feature but holds numbers."""
+    """Yield what may be wrong with how a column is read; `kind` is None for a target or weight, which hold numbers."""
     first, notation = values[0], schema.notations.of(name)._replace(decimal=batch.decimal)
     texts = list(map(notation.with_point, map(str, values)))
     given = schema.given_kinds.kind(name)

@@ -356,8 +356,9 @@ class LabelJoin:
         except InvalidEvent as error:
             return _Half(fields, is_label, None, (error.reason, str(error)))
         if key is None:
-            text = record[:_SHOWN].decode(errors="replace").strip()
-            detail = f"record {shown(text)} has no {self._key!r}, which labels.key names"
+            detail = (
+                f"record {shown(record.decode(errors='replace').strip())} has no {self._key!r}, which labels.key names"
+            )
             return _Half(fields, is_label, None, (NO_KEY, detail))
         return _Half(fields, is_label, key)
 
@@ -435,7 +436,6 @@ class _JoinedRecords:
 
 _UNKNOWN = -1  # no timestamp, as in Kafka
 _Time = Annotated[int, msgspec.Meta(ge=_UNKNOWN, le=(1 << 63) - 1)]
-_SHOWN = 400  # bytes of a record to decode for a message; more than it shows
 _NULL = msgspec.Raw(b"null")
 _MISSING = (_NULL, msgspec.Raw(b'""'))
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -182,15 +182,7 @@ class Pipeline:
     def _teach(
         self, learn: Callable[..., Outcome], batch: Batch, decoded: DecodedBatch, ledger: _Ledger, fields: Sequence[str]
     ) -> _LearnedRows:
-        """Learn the decoded events of `batch`, a tail of the ledger's batch.
-
-        Args:
-            learn: does it.
-            batch: holds them.
-            decoded: the events.
-            ledger: of the whole batch.
-            fields: names of the columns of the events.
-        """
+        """Learn the decoded events of `batch`, a tail of the ledger's batch, with columns of these names."""
         n, classes = self.model.n, len(self.model.output_names)
         targets = decoded.Y if decoded.labels is None else decoded.labels
         texts = {fields[j]: column for j, column in decoded.texts.items()}
@@ -252,17 +244,8 @@ class Pipeline:
         texts: Mapping[str, Sequence[str | None]],
         outcome: Outcome,
         rows: IntArray,
-    ) -> _RivalRows | None:
-        """Score the events of these rows by the rival, if there is one.
-
-        Args:
-            fields: names of the columns of `X`.
-            X: (n, F).
-            targets: (n, Q) numbers or n labels.
-            texts: levels of categories by the name of their field.
-            outcome: of the own model.
-            rows: those that the own model has used.
-        """
+    ) -> tuple[Rival, Outcome] | None:
+        """Score those rows that the own model has used, with this outcome, by the rival, if there is one."""
         if self.rival is None:
             return None
         kept = rows.tolist()
@@ -273,7 +256,7 @@ class Pipeline:
             return None
         # What it says of an event that was not learned, such as one without weight, is no loss.
         scored = scored._replace(losses=np.where(np.isnan(outcome.losses[rows]), np.nan, scored.losses))
-        return _RivalRows(self.rival, scored)
+        return self.rival, scored
 
     def _report(self, ledger: _Ledger, each: _LearnedRows) -> None:
         """Score events, write their predictions and count them."""
@@ -282,7 +265,7 @@ class Pipeline:
         if rival is None:
             by_rival = np.zeros(int(used.sum()), np.bool_)
         else:
-            by_rival = rival.rival.choose(outcome.losses[used], rival.outcome)
+            by_rival = rival[0].choose(outcome.losses[used], rival[1])
         served = outcome if rival is None or not by_rival.any() else _served(self.model, outcome, used, rival, by_rival)
         self.scores.update(served.losses[learned], served.predictions[learned], outcome.targets[learned])
         ledger.losses.append(outcome.losses[learned])
@@ -317,7 +300,7 @@ class Pipeline:
             version = 0 if self.may_have_rival else None
             met_before = known if known is None else known[piece]
             if rival is not None and by_rival[start]:
-                scored, model, version = rival.outcome, rival.rival.model, rival.rival.version
+                scored, model, version = rival[1], rival[0].model, rival[0].version
                 written = own._replace(
                     predictions=scored.predictions, losses=scored.losses, trace=scored.trace, gate=scored.gate
                 )
@@ -330,13 +313,6 @@ class Pipeline:
         """Whether what is written of predictions needs each expert's part."""
         writer = self.predictions
         return writer is not None and (writer.gate or (writer.interval > 0.0 and not self.model.is_classifier))
-
-
-class _RivalRows(NamedTuple):
-    """What the rival says of those events of a run that were used."""
-
-    rival: Rival
-    outcome: Outcome
 
 
 class _LearnedRows(NamedTuple):
@@ -352,7 +328,8 @@ class _LearnedRows(NamedTuple):
     classes: int
     """Classes known before, for a classifier."""
     labels: Sequence[str | None] | None
-    rival: _RivalRows | None
+    rival: tuple[Rival, Outcome] | None
+    """What it says of those events that were used."""
 
 
 class _Ledger:
@@ -367,34 +344,23 @@ class _Ledger:
         self._letters: dict[int, DeadLetter] = {}
 
     def reject(self, i: int, stage: str, reason: str, detail: str) -> None:
-        """Reject the i-th record."""
-        batch = self.batch
+        """Reject the i-th record; its letter has key and headers."""
+        batch, how = self.batch, dict[str, Any]()
         if i in batch.unreadable:
-            reason, detail, record = batch.unreadable[i]
-            self._add(i, DeadLetter(batch.location(i), "decode", reason, detail, record))
-            return
-        written = "jsonl" if batch.table is not None else batch.format  # see `Batch.record`
-        columns = None if batch.table is not None else batch.columns
-        whole = None if batch.too_long else written
-        usual = whole != "csv"
-        letter = DeadLetter(
-            batch.location(i),
-            stage,
-            reason,
-            detail,
-            batch.record(i),
-            whole,
-            columns,
-            delimiter=None if usual or batch.delimiter == "," else batch.delimiter,
-            decimal=None if usual or batch.decimal == "." else batch.decimal,
-        )
-        self._add(i, letter)
-
-    def _add(self, i: int, letter: DeadLetter) -> None:
-        """Keep the letter of the i-th record, with key and headers."""
-        keys, headers = self.batch.keys, self.batch.headers
-        key = None if keys is None else keys[i]
-        self._letters[i] = enveloped(letter, key, None if headers is None else headers[i])
+            stage, (reason, detail, record) = "decode", batch.unreadable[i]
+        else:
+            record = batch.record(i)
+            if batch.table is not None:  # see `Batch.record`
+                how = {"format": "jsonl"}
+            elif not batch.too_long:
+                how = {"format": batch.format, "columns": batch.columns}
+                if batch.format == "csv":
+                    how["delimiter"] = None if batch.delimiter == "," else batch.delimiter
+                    how["decimal"] = None if batch.decimal == "." else batch.decimal
+        letter = DeadLetter(batch.location(i), stage, reason, detail, record, **how)
+        key = None if batch.keys is None else batch.keys[i]
+        headers = None if batch.headers is None else batch.headers[i]
+        self._letters[i] = enveloped(letter, key, headers)
 
     def to_result(self) -> BatchResult:
         """Return the totals, and the letters in the order of the records wherever the stream was cut."""
@@ -413,7 +379,7 @@ class _Ledger:
 
 
 def _served(
-    model: MixtureOfExperts, outcome: Outcome, used: BoolArray, rival: _RivalRows, by_rival: BoolArray
+    model: MixtureOfExperts, outcome: Outcome, used: BoolArray, rival: tuple[Rival, Outcome], by_rival: BoolArray
 ) -> Outcome:
     """Return the outcome with losses and predictions of the rival where it has predicted, for scores.
 
@@ -421,10 +387,10 @@ def _served(
     """
     rows = np.flatnonzero(used)[by_rival]
     losses, predictions = outcome.losses.copy(), outcome.predictions.copy()
-    losses[rows] = rival.outcome.losses[by_rival]
-    theirs = rival.outcome.predictions[by_rival]
+    scored = rival[1]
+    losses[rows], theirs = scored.losses[by_rival], scored.predictions[by_rival]
     if model.is_classifier:
-        own_names, names = model.output_names, rival.rival.model.output_names
+        own_names, names = model.output_names, rival[0].model.output_names
         at = {name: j for j, name in enumerate(own_names)}
         wide = np.zeros((len(predictions), len(own_names) + 1))
         wide[:, : predictions.shape[1]] = predictions

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from streammoe.persistence.append_log import AppendLog
-from streammoe.ports import Position, Predictions, PredictionSink, nothing_more
+from streammoe.ports import Predictions, PredictionSink, nothing_more
 from streammoe.rows import json_lines
 
 LOGGER = logging.getLogger("streammoe.predictions")
@@ -38,18 +38,10 @@ def plan_restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> Re
     if known is None:
         LOGGER.info("the checkpoint has no position of the predictions; those after it are written again")
         return RestartPlan(must_save=True)
-    if "stdin" in _kinds(metadata["positions"]):
+    if any(position is not None and position.get("kind") == "stdin" for position in metadata["positions"]):
         LOGGER.warning("predictions after the checkpoint are kept: stdin cannot be read again to recreate them")
         return RestartPlan()
     return RestartPlan(sink.restore(known))
-
-
-def _kinds(positions: Sequence[Position | None]) -> Iterator[object]:
-    """Yield the kinds of these positions, including nested ones."""
-    for position in positions:
-        if isinstance(position, dict):
-            yield position.get("kind")
-            yield from _kinds(position.get("positions", []))
 
 
 class JsonlPredictions(AppendLog, PredictionSink):

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from streammoe.checked import array_of, is_count, is_finite_number, require, table_of
+from streammoe.checked import array_of, is_count, is_finite_number, require
 from streammoe.errors import PoisonedModel
 from streammoe.text import shown
-from streammoe.types import FloatArray, IntArray
+from streammoe.types import FloatArray
 
 WINDOW = 10_000
 """Events of the windowed average."""
@@ -21,8 +21,6 @@ HORIZON = 1_000
 AVERAGES = ("running", "exponential", "window")
 MIN_PROBABILITY = 1e-15
 """Lower bound of a class probability in log-losses, so that one surprise does not make them infinite."""
-
-_AT_ONCE = 4096  # events per array of class counts
 
 
 class Average:
@@ -47,11 +45,6 @@ class Average:
         self.exponential = self.exponential * keep**n + (1.0 - keep) * float(fades @ values)
         self.weight = self.weight * keep**n + (1.0 - keep) * float(fades.sum())
         self.window = np.concatenate([self.window, values])[-WINDOW:]
-
-    def is_finite(self) -> bool:
-        """Whether all averages are finite."""
-        sums = math.isfinite(self.total) and math.isfinite(self.exponential)
-        return sums and bool(np.isfinite(self.window).all())
 
     def means(self) -> dict[str, float]:
         """Return the mean by each of `AVERAGES`; NaN before the first value."""
@@ -86,37 +79,31 @@ class Scores(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Return everything but the windows, for the checkpoint; raise `PoisonedModel` if an average is not finite."""
+        """Return what the baseline knows, for the checkpoint."""
 
     def arrays(self) -> dict[str, FloatArray]:
-        """Return the windows, for the checkpoint."""
-        return {f"scores.{name}": average.window for name, average in self.averages.items()}
-
-    def _averages_to_json(self) -> dict[str, Any]:
-        poisoned = [name for name, average in self.averages.items() if not average.is_finite()]
-        if poisoned:
+        """Return the averages, for the checkpoint; raise `PoisonedModel` if one is not finite."""
+        windows = {f"scores.{name}": average.window for name, average in self.averages.items()}
+        sums = [(each.count, each.total, each.exponential, each.weight) for each in self.averages.values()]
+        arrays: dict[str, FloatArray] = {"scores": np.array(sums), **windows}
+        if not all(np.isfinite(array).all() for array in arrays.values()):
             raise PoisonedModel(
-                f"the scores are not finite ({', '.join(poisoned)}), and nothing is saved; resume from the last "
-                "checkpoint, and please report this bug"
+                "the scores are not finite, and nothing is saved; resume from the last checkpoint, and please report "
+                "this bug"
             )
-        return {name: {**vars(average), "window": None} for name, average in self.averages.items()}
+        return arrays
 
     def restore(self, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
         """Restore the results of `to_json` and `arrays`; call within `streammoe.checked.restoring`."""
-        for name, average in self.averages.items():
-            saved = table_of(state, name)
-            known = vars(average).keys()
-            require(saved.keys() == known, f"scores.{name} holds {shown(sorted(saved))}, and must hold {sorted(known)}")
-            require(is_count(saved["count"]), f"scores.{name} counts {shown(saved['count'])} events")
+        sums = array_of(arrays, "scores", "float64", (len(self.averages), 4))
+        for (name, average), (n, total, exponential, weight) in zip(self.averages.items(), sums.tolist(), strict=True):
             # The root is taken of mean squared errors.
             least = 0.0 if "squared" in name else -math.inf
-            for part in known - {"count", "window"}:
-                fits = is_finite_number(saved[part]) and saved[part] >= least
-                require(fits, f"scores.{name} has {shown(saved[part])} for its {part}")
-            require(saved["weight"] > 0.0 or not saved["count"], f"scores.{name} has events and no weight")
-            length = min(saved["count"], WINDOW)
-            window = array_of(arrays, f"scores.{name}", "float64", (length,), least=least)
-            vars(average).update(saved, window=window)
+            count = int(n)
+            is_sound = 0 <= count == n and min(total, exponential) >= least and (weight > 0.0 or not count)
+            require(is_sound, f"array scores holds {shown([n, total, exponential, weight])} for {name}")
+            window = array_of(arrays, f"scores.{name}", "float64", (min(count, WINDOW),), least=least)
+            vars(average).update(count=count, total=total, exponential=exponential, weight=weight, window=window)
         return self
 
 
@@ -164,7 +151,7 @@ class PrequentialScores(Scores):
         return {average: math.sqrt(value) for average, value in self.averages[name].means().items()}
 
     def to_json(self) -> dict[str, Any]:
-        return {"targets": self._targets, "target_sums": self._target_sums.tolist(), **self._averages_to_json()}
+        return {"targets": self._targets, "target_sums": self._target_sums.tolist()}
 
     def restore(self, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
         sums, n = state["target_sums"], state["targets"]
@@ -183,7 +170,7 @@ class ClassificationScores(Scores):
 
     def __init__(self) -> None:
         super().__init__("hits", "baseline_hits")
-        self._counts = np.zeros(0, np.int64)
+        self._counts: list[int] = []
 
     @property
     def classes(self) -> int:
@@ -207,30 +194,26 @@ class ClassificationScores(Scores):
         best = predictions.argmax(axis=1)
         self.log_loss.update(np.minimum(losses, -math.log(MIN_PROBABILITY)))
         self.averages["hits"].update(((best == classes) & (probabilities > 0.0)).astype(np.float64))
-        for start in range(0, n, _AT_ONCE):
-            self._update_baseline(classes[start : start + _AT_ONCE])
-
-    def _update_baseline(self, classes: IntArray) -> None:
-        n, M = len(classes), max(len(self._counts), int(classes.max()) + 1)
-        counts = np.zeros((n + 1, M), np.int64)
-        counts[0, : len(self._counts)] = self._counts
-        counts[np.arange(1, n + 1), classes] = 1
-        np.cumsum(counts, axis=0, out=counts)
-        before, self._counts = counts[:-1], counts[-1].copy()
-        # Before the first event nothing is predicted, so nothing is hit.
-        hits = (before.argmax(axis=1) == classes) & before.any(axis=1)
-        self.averages["baseline_hits"].update(hits.astype(np.float64))
+        hits, counts = [], [*self._counts, *[0] * (int(classes.max()) + 1 - len(self._counts))]
+        usual = counts.index(max(counts)) if any(counts) else -1  # before the first event nothing is predicted
+        for c in classes.tolist():
+            hits.append(float(c == usual))
+            counts[c] += 1
+            if (counts[c], -c) > (counts[usual], -usual) or usual < 0:
+                usual = c
+        self._counts = counts
+        self.averages["baseline_hits"].update(np.array(hits))
 
     def means(self) -> dict[str, dict[str, float]]:
         shown = {"accuracy": "hits", "log_loss": "log_loss", "baseline_accuracy": "baseline_hits"}
         return {name: self.averages[average].means() for name, average in shown.items()}
 
     def to_json(self) -> dict[str, Any]:
-        return {"counts": self._counts.tolist(), **self._averages_to_json()}
+        return {"counts": self._counts}
 
     def restore(self, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
         counts = state["counts"]
         sound = isinstance(counts, list) and all(map(is_count, counts))
         require(sound, f"scores counts {shown(counts)} events of each class")
-        self._counts = np.array(counts, np.int64)
+        self._counts = list(counts)
         return super().restore(state, arrays)

@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PIECE_ROWS", "SAMPLE_ROWS", "connected", "fit", "fit_parts"]
 
-LOGGER = logging.getLogger("streammoe.distributed")
 SAMPLE_ROWS = 10_000
 """Most rows of the sample, unless the model needs more: a dozen or more for each parameter."""
 PIECE_ROWS = 65_536
@@ -103,12 +102,14 @@ def connected(workers: int | None = None, scheduler: str | None = None) -> Itera
     except ImportError as error:
         raise not_installed("a fit by several processes", "dask[distributed]", "distributed") from error
     with ExitStack() as stack:
-        stack.enter_context(_quiet("distributed"))
+        # Dask reports each start and end of a process; what matters is raised where a result is awaited.
+        stack.enter_context(_logging("distributed", level=logging.CRITICAL + 1))
         if scheduler is not None:
             try:
-                yield stack.enter_context(Client(scheduler))  # type: ignore[no-untyped-call]  # Dask has few types
+                client = stack.enter_context(Client(scheduler))  # type: ignore[no-untyped-call]  # Dask has few types
             except (OSError, ValueError) as error:
                 raise ConfigError(f"scheduler: {scheduler} does not answer ({error})") from error
+            yield client
             return
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="streammoe-", ignore_cleanup_errors=True))
         # Forking a process that has threads may lock up for ever.
@@ -138,21 +139,6 @@ def _certificates() -> Security:
         return Security.temporary()  # type: ignore[no-any-return, no-untyped-call]  # Dask has few types
     except ImportError as error:
         raise not_installed("a fit by several processes", "cryptography", "distributed") from error
-
-
-@contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Log nothing under a name for the time of the block: Dask reports each start and end of a process.
-
-    What matters is raised where a result is awaited.
-    """
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _leave_interrupts_to_the_parent() -> None:
@@ -391,29 +377,32 @@ def _result(future: Future[Any]) -> Any:
 def _read(reader: Reader, state: bytes, part: Any, at: int) -> tuple[bytes, Rows, _Summary]:
     """Read a part into a model; return the model after it, the rows, and the summary."""
     model = _restored(state)
-    with _taken_down() as records, gathering(model.learner):
+    kept = BufferingHandler(sys.maxsize)  # for the process that started this one
+    with _logging("streammoe", level=logging.INFO, handler=kept), gathering(model.learner):
         try:
             outcome = reader(model, part)
         except Exception as error:
             error.add_note(f"in part {at} of the data")
             raise
         rows = gathered(model.learner)
-    log = [(record.name, record.levelno, record.getMessage()) for record in records]
+    log = [(record.name, record.levelno, record.getMessage()) for record in kept.buffer]
     return _bytes_of(model), rows, _Summary(len(rows.X), outcome, log)
 
 
 @contextmanager
-def _taken_down() -> Iterator[list[logging.LogRecord]]:
-    """Take down what is logged within a block, for the process that started it."""
-    logger, handler = logging.getLogger("streammoe"), BufferingHandler(sys.maxsize)
+def _logging(name: str, *, level: int, handler: logging.Handler | None = None) -> Iterator[None]:
+    """Log what is of a level under a name for the time of the block; to nobody but a handler, if one is given."""
+    logger = logging.getLogger(name)
     before = logger.level, logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
+    logger.setLevel(level)
+    if handler is not None:
+        logger.addHandler(handler)
+        logger.propagate = False
     try:
-        yield handler.buffer
+        yield
     finally:
-        logger.removeHandler(handler)
+        if handler is not None:
+            logger.removeHandler(handler)
         logger.setLevel(before[0])
         logger.propagate = before[1]
 

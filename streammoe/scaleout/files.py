@@ -85,8 +85,7 @@ class FileReader:
         Raises:
             SourceError: the file cannot be read, or has none of the columns of those before it.
         """
-        (source,) = self.settings.sources
-        settings = replace(self.settings, sources=(source.model_copy(update={"path": path}),))
+        settings = replace(self.settings, source=self.settings.source.model_copy(update={"path": path}))
         schema = schema_of(settings)
         scores = ClassificationScores() if model.is_classifier else PrequentialScores(len(schema.targets))
         pipeline, tally = Pipeline(model, schema, scores), Tally()

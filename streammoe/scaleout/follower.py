@@ -37,6 +37,10 @@ _ADVICE = {
 }
 
 
+Look = tuple[GlobalModel | None, FolderProblem | None]
+"""A newer version, if there is any, and a problem, if there was one."""
+
+
 class GlobalReader:
     """Looks for newer versions in a thread of its own, since a remote folder may take for ever to answer.
 
@@ -47,7 +51,7 @@ class GlobalReader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._store = CheckpointStore(folder)
-        self._found: SimpleQueue[GlobalModel | FolderProblem | None] = SimpleQueue()
+        self._looks: SimpleQueue[Look] = SimpleQueue()
         self._ended, self._looked = threading.Event(), threading.Event()
         self._after = 0
         """The newest version that was read."""
@@ -61,16 +65,16 @@ class GlobalReader:
         """End; a look in progress is left to itself."""
         self._ended.set()
 
-    def findings(self) -> Iterator[GlobalModel | FolderProblem | None]:
-        """Yield what was found since the last call: newer versions, problems, and None for a look without either."""
+    def looks(self) -> Iterator[Look]:
+        """Yield what each look since the last call has found."""
         while True:
             try:
-                yield self._found.get_nowait()
+                yield self._looks.get_nowait()
             except Empty:
                 return
 
     def read_once(self) -> None:
-        """Look once; what is found is among the next findings."""
+        """Look once."""
         found, problem = None, None
         try:
             found, problem = read_newest(self._store, after=self._after)
@@ -78,11 +82,8 @@ class GlobalReader:
                 problem = FolderProblem("went_back", f"{self.folder}: version {self._after} is no longer there")
         except Exception as error:  # noqa: BLE001 - whatever is in the folder, learning goes on
             problem = FolderProblem("unreadable", f"{self.folder}: {type(error).__name__}: {error}")
-        if found is not None:
-            self._after = found.version
-            self._found.put(found)
-        if found is None or problem is not None:
-            self._found.put(problem)
+        self._after = self._after if found is None else found.version
+        self._looks.put((found, problem))
 
     def _run(self) -> None:
         while True:
@@ -142,13 +143,13 @@ class GlobalFollower(Observer):
                 FolderProblem("mismatch", f"{self._origin(rival.version)} cannot score events: {rival.failure}")
             )
             self._rival = None
-        for found in self._reader.findings():
-            if isinstance(found, FolderProblem):
-                self._report(found)
-            elif found is not None:
+        for found, problem in self._reader.looks():
+            if found is not None:
                 self._problem = None
                 self._take(found.version, found.model, pipeline)
-            elif self._problem is not None and self._problem.reason != "mismatch":
+            if problem is not None:
+                self._report(problem)
+            elif found is None and self._problem is not None and self._problem.reason != "mismatch":
                 LOGGER.warning("%s: can be read again", self._reader.folder)
                 self._problem = None
         rival, n_fields = self._rival, len(pipeline.model.fields)

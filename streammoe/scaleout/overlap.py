@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from streammoe.checked import is_count
-from streammoe.ports import Position, parts_of
+from streammoe.ports import Position
 from streammoe.scaleout.shard import Shard
 from streammoe.text import shown
 
@@ -80,7 +80,7 @@ def _claims_of(shard: Shard) -> _Claims:
         whole["state", shard.n, shard.state_digest, json.dumps(shard.positions, sort_keys=True)] = (
             "it is in the same state at the same positions"
         )
-        for part in (part for position in shard.positions for part in parts_of(position)):
+        for part in filter(None, shard.positions):
             is_kafka_alone = is_kafka_alone and part.get("kind") == KAFKA
             if part.get("kind") == FILES:
                 whole.update(_files(part))

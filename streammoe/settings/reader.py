@@ -62,7 +62,7 @@ def load(
         path: config file (TOML).
         kinds: models of connectors' settings.
         environment: ``STREAMMOE_<SECTION>__<FIELD>`` is a setting; names without a double underscore are ignored.
-        overrides: flags, ``section.field=value``. With several sources, the first is ``source.0.field``.
+        overrides: flags, ``section.field=value``.
 
     Raises:
         ConfigError: settings are invalid; it has one sentence for each error.
@@ -151,19 +151,8 @@ class _Reader:
 
     def _put(self, location: Location, text: str, origin: str) -> None:
         table: dict[str, Any] = self.tables
-        first = 0
-        sources = self.tables.get("source")
-        if location[0] == "source" and isinstance(sources, list):
-            number = location[1]
-            if not (len(location) > 2 and number.isdecimal() and int(number) < len(sources)):
-                self.problems.append(
-                    f"{'.'.join(location)}: there are {len(sources)} sources (from {origin}); name one of them by its "
-                    f"number, such as source.0.{location[-1]}"
-                )
-                return
-            table, first = sources[int(number)], 2
         self.origins = {known: where for known, where in self.origins.items() if known[: len(location)] != location}
-        for i, part in enumerate(location[first:-1], start=first + 1):
+        for i, part in enumerate(location[:-1], start=1):
             if not isinstance(table.get(part), dict):
                 table[part] = _opened(location[:i], table.get(part))
                 self.origins[location[:i]] = origin
@@ -179,7 +168,7 @@ class _Reader:
         self.problems += [self._unknown((name,), "section", sections) for name in unknown]
         self.problems += [f"{location}: must not contain the character NUL" for location in _with_nul(self.tables)]
         tables = {name: self.tables.get(name, {}) for name in sections}
-        read: dict[str, Any] = {"sources": self._sources(kinds.sources, tables.pop("source"))}
+        read: dict[str, Any] = {"source": self._chosen(("source",), kinds.sources, tables.pop("source"))}
         predictions: dict[str, type[BaseModel]] = {
             "none": NoPredictionsSettings,
             "file": PredictionFileSettings,
@@ -225,9 +214,7 @@ class _Reader:
         found: Any = self._chosen(("model",), MODELS, table, "regressor", {SEVERAL: n > 1} if n else None)
         return found  # type: ignore[no-any-return]
 
-    def _check_labels(
-        self, *, labels: Labels | None, schema: SchemaSettings | None, sources: Iterable[BaseModel | None], **_: object
-    ) -> None:
+    def _check_labels(self, *, labels: Labels | None, schema: SchemaSettings | None, source: Any, **_: object) -> None:
         """Check that settings which are valid individually are compatible with joined labels."""
         key = None if labels is None else labels.key
         if key is None:
@@ -241,9 +228,8 @@ class _Reader:
                 for name, columns in taken.items()
                 if key in columns
             ]
-        formats = [form for source in sources if (form := getattr(source, "format", None)) in {"csv", "parquet"}]
-        if formats:
-            rule = f"must be omitted if a source has the format {formats[0]!r}; only JSON Lines can be joined"
+        if (form := getattr(source, "format", None)) in {"csv", "parquet"}:
+            rule = f"must be omitted if a source has the format {form!r}; only JSON Lines can be joined"
             self.problems.append(self._broken(("labels", "key"), rule, key))
 
     def _check_lags(self, *, model: Model | None, schema: SchemaSettings | None, **_: object) -> None:
@@ -266,11 +252,9 @@ class _Reader:
             if both := sorted(inputs.intersection(names)):
                 self.problems.append(self._broken(("model", "lags", "inputs"), rule.format(both[0]), list(lags.inputs)))
 
-    def _check_thousands(
-        self, *, schema: SchemaSettings | None, sources: Iterable[BaseModel | None], **_: object
-    ) -> None:
+    def _check_thousands(self, *, schema: SchemaSettings | None, source: Any, **_: object) -> None:
         """Check that thousands are not separated by a source's decimal mark."""
-        if schema is not None and any(schema.thousands == getattr(source, "decimal", ".") for source in sources):
+        if schema is not None and source is not None and schema.thousands == getattr(source, "decimal", "."):
             rule = "must differ from source.decimal, the decimal mark (which is a point in all formats but csv)"
             self.problems.append(self._broken(("schema", "thousands"), rule, schema.thousands))
 
@@ -279,14 +263,6 @@ class _Reader:
         if global_ is not None and global_.path and isinstance(model, RegressorOptions) and model.lags is not None:
             rule = "must be empty if model.lags is set: a global model does not know the last targets of each shard"
             self.problems.append(self._broken(("global", "path"), rule, global_.path))
-
-    def _sources(self, models: Mapping[str, type[BaseModel]], tables: Any) -> tuple[BaseModel | None, ...]:
-        """Check the tables of one source, or of several that are read one after the other."""
-        if not isinstance(tables, list):
-            return (self._chosen(("source",), models, tables),)
-        if not tables:
-            self.problems.append(self._missing(("source",), f"add [source] to {self.file}"))
-        return tuple(self._chosen(("source", str(i)), models, table) for i, table in enumerate(tables))
 
     def _chosen(
         self,

@@ -383,8 +383,8 @@ class Global(Section):
 class Settings:
     """All settings of one daemon."""
 
-    sources: tuple[BaseModel, ...]
-    """Sources to read one after the other; each is an instance of its connector's `Settings`."""
+    source: Any
+    """An instance of its connector's `Settings`."""
     schema: SchemaSettings
     labels: Labels
     model: Model
@@ -406,12 +406,12 @@ class Settings:
 
 
 def section_name(attribute: str) -> str:
-    """Return the name of the section that an attribute of `Settings` holds; that of ``sources`` is ``source``.
+    """Return the name of the section that an attribute of `Settings` holds.
 
     >>> section_name("global_")
     'global'
     """
-    return "source" if attribute == "sources" else attribute.removesuffix("_")
+    return attribute.removesuffix("_")
 
 
 LEARNING = ("model", "schema", "labels")

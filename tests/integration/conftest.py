@@ -1,4 +1,4 @@
-"""Brokers for tests: one that all processes of a session share, and one of each file to be killed."""
+"""Brokers for tests: one of the session, and one of each file to be killed."""
 
 import gc
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.kafka_clients import Fork, Transactions, chosen
-from tests.kafka_lab.broker import Broker, SharedBroker, Unavailable, free_port
+from tests.kafka_lab.broker import Broker, Unavailable, free_port
 from tests.kafka_lab.lab import Daemon
 from tests.kafka_lab.topics import Topics
 
@@ -62,12 +62,10 @@ def available(make):
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory):
     """The running broker of this session; tests must not end it, and use topics and groups of their own."""
-    root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent
-    broker = available(lambda: SharedBroker(root / "kafka"))
-    yield broker
-    broker.close()
+    # Compact as soon as possible.
+    broker = Broker(tmp_path_factory.mktemp("kafka"), properties={"log.cleaner.backoff.ms": "500"})
+    yield available(broker.start)
+    broker.kill9()  # its data is not needed any more
 
 
 @pytest.fixture(scope="session")

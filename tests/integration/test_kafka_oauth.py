@@ -4,10 +4,9 @@ import logging
 
 import pytest
 
-from streammoe_connectors.kafka import producer as kafka_producer
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.integration.conftest import available, broker_with_login
-from tests.integration.kafka_clients import numbers, opened, rows, settings_of, sink_to, take, versions
+from tests.integration.kafka_clients import numbers, opened, settings_of, take
 from tests.kafka_lab.lab import wait_until
 from tests.kafka_lab.topics import Topics
 from tests.unit.connectors.token_endpoint import TokenEndpoint
@@ -91,18 +90,3 @@ def test_a_secret_that_is_rejected_is_reported_and_read_again_from_its_file(
         assert take(source, 1)[0] == numbers(1)
     finally:
         source.close()
-
-
-def test_predictions_are_written_with_tokens_once_there_are_any(brokers, topics, endpoint, login, monkeypatch):
-    name = topics.create(name="predictions")
-    monkeypatch.setattr(kafka_producer, "REQUEST_SECONDS", 0.1)
-    endpoint.failure = 503
-    sink = sink_to(brokers[1], name, **login)
-    try:
-        wait_until(lambda: endpoint.requests, "it is tried")
-        endpoint.failure = None
-        sink.write(rows(0, 5))
-        sink.flush()
-    finally:
-        sink.close()
-    assert versions(topics.read(name)) == [0, 1, 2, 3, 4]

@@ -7,14 +7,10 @@ kills, each with another seed.
 import json
 import os
 import random
-import signal
 import time
-import urllib.error
-import urllib.request
 
 import numpy as np
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.assembly import open_daemon
 from streammoe.configuration import load_settings
@@ -35,7 +31,6 @@ from tests.integration.kafka_clients import (
     take,
     versions,
 )
-from tests.kafka_lab.broker import free_port
 from tests.kafka_lab.lab import Daemon, Producer, wait_until
 
 # --- kills: each event counts exactly once --------------------------------------------------------------------------
@@ -48,7 +43,6 @@ OFTEN = {"checkpoint.every_events": 300, "checkpoint.every_seconds": 0.2, "sourc
 """Checkpoints: so many that kills fall into them, too."""
 RATE, MOST = 250, 60_000
 """Events a second, and so many that a slow machine does not come to their end."""
-DELAY = 40
 MIXTURE = {"model.n_experts": 2, "model.warmup": 100}
 LEAST_SQUARES = {
     "model.n_experts": 1,
@@ -86,46 +80,10 @@ def finish(daemon):
         return running.daemon.run(StopFlag(armed=False)).flat()
 
 
-@pytest.fixture
-def filling(mortal_topics, tmp_path):
-    """Fills a topic with lines, until it is stopped, far sooner than there are no more."""
-    begun = []
-
-    def fill(topic, lines, partitions=1):
-        path = tmp_path / f"{topic}.jsonl"
-        path.write_text("\n".join(lines))
-        begun.append(Producer(mortal_topics.address, topic, path, partitions, RATE))
-        return begun[-1]
-
-    yield fill
-    for producer in begun:
-        producer.kill()
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("seed", ROUNDS)
-def test_labels_on_one_partition_that_is_still_filled_end_as_without_kills(mortal_topics, tmp_path, filling, seed):
-    X, y = events(MOST // 2, seed)
-    features = [json.dumps({"id": i, "a": a, "b": b, "c": c}) for i, (a, b, c) in enumerate(X.tolist())]
-    labels = [*[None] * DELAY, *(json.dumps({"id": i, "y": target}) for i, target in enumerate(y.tolist()))]
-    lines = [line for pair in zip(features, labels, strict=False) for line in pair if line is not None]
-    topic, chance = mortal_topics.create(), random.Random(seed)
-    settings = {**MIXTURE, "labels.key": "id"}
-    killed = Daemon(tmp_path / f"killed-{topic}", mortal_topics.address, topic, settings | OFTEN)
-    producer = filling(topic, lines)
-    for _ in range(2):
-        kill_at_random(killed, chance)
-    sent = producer.stop()
-    summary = finish(killed)
-    undisturbed = finish(Daemon(tmp_path / f"undisturbed-{topic}", mortal_topics.address, topic, settings))
-    assert summary["learned"] == sum('"y"' in line for line in lines[:sent])
-    assert summary["state_digest"] == undisturbed["state_digest"]
-
-
 @pytest.mark.both_clients
 @pytest.mark.process
 @pytest.mark.parametrize("seed", ROUNDS)
-def test_a_backlog_of_partitions_ends_so_too_and_each_prediction_is_seen_once(mortal_topics, tmp_path, seed):
+def test_a_backlog_of_partitions_ends_as_without_kills_and_each_prediction_is_seen_once(mortal_topics, tmp_path, seed):
     chance, n = random.Random(seed), 2_000
     topic = mortal_topics.create(partitions=2)
     for partition in (0, 1):
@@ -150,22 +108,26 @@ def test_a_backlog_of_partitions_ends_so_too_and_each_prediction_is_seen_once(mo
 @pytest.mark.process
 @pytest.mark.parametrize("seed", ROUNDS)
 def test_partitions_that_are_still_filled_count_each_event_once_though_daemon_and_broker_are_killed(
-    mortal, mortal_topics, tmp_path, filling, seed
+    mortal, mortal_topics, tmp_path, seed
 ):
     X, y = events(MOST, seed)
     topic, chance = mortal_topics.create(partitions=4), random.Random(seed)
     daemon = Daemon(tmp_path / f"killed-{topic}", mortal.address, topic, LEAST_SQUARES | OFTEN)
-    producer = filling(topic, objects(X, y), 4)
-    kill_at_random(daemon, chance)
-    daemon.start()
-    daemon.wait_for_events(daemon.events)
-    mortal.kill9()
-    time.sleep(chance.random())
-    before = daemon.events
-    mortal.start()
-    daemon.wait_for_events(before)
-    daemon.kill()
-    n = producer.stop()
+    (tmp_path / "lines").write_text("\n".join(objects(X, y)))
+    producer = Producer(mortal.address, topic, tmp_path / "lines", 4, RATE)
+    try:
+        kill_at_random(daemon, chance)
+        daemon.start()
+        daemon.wait_for_events(daemon.events)
+        mortal.kill9()
+        time.sleep(chance.random())
+        before = daemon.events
+        mortal.start()
+        daemon.wait_for_events(before)
+        daemon.kill()
+        n = producer.stop()
+    finally:
+        producer.kill()
     X, y = X[:n], y[:n]
     assert finish(daemon)["learned"] == n
     (position,) = daemon.metadata["positions"]
@@ -246,94 +208,6 @@ def test_source_and_sinks_wait_for_a_broker_that_is_not_there_yet_and_outlive_on
     for partition in (0, 1):
         those = versions(record for record in records if record.partition == partition)
         assert those == sorted(those)
-
-
-def reason(instance):
-    """Why a daemon is not ready; none if it is."""
-    try:
-        with urllib.request.urlopen(f"http://{instance}/readyz", timeout=10):
-            return b""
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.read()
-    except urllib.error.URLError:  # its server is about to start
-        return b""
-
-
-def value(instance, name):
-    """What a metric shows, of all sinks together."""
-    with urllib.request.urlopen(f"http://{instance}/metrics", timeout=10) as answer:
-        families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
-    return sum(sample.value for sample in families[f"streammoe_{name}"].samples)
-
-
-def kill_amid_writes(broker, instances):
-    """Kill a broker when all these daemons have rows that it will not acknowledge; else it goes on for a while."""
-    for _ in range(20):
-        os.kill(broker.pid, signal.SIGSTOP)
-        try:
-            wait_until(
-                lambda: all(value(each, "sink_waiting_seconds") > 1.0 for each in instances),
-                "they wait",
-                6.0,
-                every=0.1,
-            )
-        except TimeoutError:
-            os.kill(broker.pid, signal.SIGCONT)
-            time.sleep(0.5)
-        else:
-            broker.kill9()
-            return
-    pytest.fail("no moment was found when all of them wait")
-
-
-@pytest.mark.process
-def test_whatever_a_daemon_waits_for_in_an_outage_metrics_and_readiness_say_so(
-    mortal_topics, mortal, tmp_path, filling
-):
-    topic = mortal_topics.create()
-    to_topic = {"predictions.kind": "kafka", "checkpoint.every_seconds": 1.0}
-    kinds = {
-        "plain": {"checkpoint.every_seconds": 1.0},
-        "written": {**to_topic, "predictions.delivery_timeout_seconds": 1_200.0},
-        "transactional": {**to_topic, "predictions.transactional": True},
-    }
-    daemons, instances = {}, {}
-    filling(topic, objects(*events(MOST, 0)))
-    for kind, settings in kinds.items():
-        port = free_port()
-        if kind != "plain":
-            settings["predictions.topic"] = mortal_topics.create()
-        daemons[kind] = Daemon(
-            tmp_path / f"{kind}-{topic}", mortal.address, topic, MIXTURE | settings | {"metrics.port": port}
-        )
-        instances[kind] = f"127.0.0.1:{port}"
-        daemons[kind].start()
-    writing = "written", "transactional"
-    sinks = [instances[kind] for kind in writing]
-    for daemon in daemons.values():
-        daemon.wait_for_events(200)
-    wait_until(lambda: all(value(each, "source_connected") for each in instances.values()), "all are connected")
-    kill_amid_writes(mortal, sinks)
-    wait_until(lambda: not any(value(each, "source_connected") for each in instances.values()), "it is noticed")
-    wait_until(lambda: daemons["transactional"].said.count("going back") == 1, "the transactional sink is replaced")
-    wait_until(lambda: all(b"[predictions] has not" in reason(each) for each in sinks), "they are not ready")
-    assert reason(instances["plain"]) == b""
-    for each in sinks:
-        waited = value(each, "sink_waited_seconds")
-        assert waited > 1.5
-        wait_until(lambda each=each, waited=waited: value(each, "sink_waited_seconds") > waited, "it is counted on")
-        assert value(each, "checkpoint_age_seconds") > 1.0
-    mortal.start()
-    wait_until(lambda: not any(value(each, "sink_waiting_seconds") > 1.0 for each in sinks), "all is well again")
-    wait_until(lambda: all(value(each, "source_connected") for each in instances.values()), "all are connected")
-    wait_until(lambda: not any(map(reason, instances.values())), "all are ready")
-    for kind in ("written", "transactional"):
-        # More than one wait, if the broker takes its time to start.
-        waits = daemons[kind].said.count("[predictions] has not answered")
-        assert waits >= 1, kind
-        ends = "[predictions] answers again"
-        wait_until(lambda kind=kind, waits=waits, ends=ends: daemons[kind].said.count(ends) >= waits, "it is logged")
 
 
 def test_where_a_broker_does_not_return_waiting_is_bounded_and_what_is_given_up_stays_so(

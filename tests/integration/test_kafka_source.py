@@ -89,34 +89,22 @@ def test_it_begins_at_a_time_where_the_group_is_or_at_the_end_which_the_first_st
         assert take(source, 2)[0] == numbers(3, 4)
 
 
-def test_partitions_that_had_to_wait_for_another_are_read_on(topics):
+@pytest.mark.both_clients
+def test_partitions_that_had_to_wait_for_another_are_read_on_and_meanwhile_are_lag(topics):
     name = topics.create(partitions=3)
     for number, (count, at) in enumerate([(1_500, T0 + 1), (1_500, T0 + 1), (3_000, T0)]):
         topics.fill(name, [f"{number}".ljust(1_000)] * count, partition=number, timestamps=[at] * count)
     with opened(settings_of(topics.address, name, buffer_bytes=1 << 20, max_poll_records=300)) as source:
-        assert source.status().ready
-        first = source.poll(60.0)
-        wait_until(lambda: len(source.status().lags) == 3, "a status came")
-        status = source.status()
-        found = [record[:1] for record in records_of(first) + take(source, 6_000 - len(first))[0]]
+        learned, partition = len(first := source.poll(60.0)), TopicPartition(name, 0)
+        assert source.status().positions[TopicPartition(name, 2)] == learned
+        wait_until(lambda: source.status().lags.get(partition) == 1_500, "what waits is lag")
+        topics.fill(name, [b"0"] * 10, partition=0, timestamps=[T0 + 2] * 10)
+        wait_until(lambda: source.status().lags[partition] == 1_510, "so is what comes while nothing is read on")
+        assert (source.status().ready, source.status().connected) == (True, True)
+        found = [record[:1] for record in records_of(first) + take(source, 6_010 - learned)[0]]
         counters = source.status().counters
-    assert status.connected
-    assert status.positions[TopicPartition(name, 2)] == len(first)
-    assert status.lags[TopicPartition(name, 2)] == 3_000 - len(first)
-    assert found == [b"2"] * 3_000 + [b"0"] * 1_500 + [b"1"] * 1_500
+    assert found == [b"2"] * 3_000 + [b"0"] * 1_500 + [b"1"] * 1_500 + [b"0"] * 10
     assert "consumer_rebuilt" not in counters  # which is what helps after a minute
-
-
-@pytest.mark.both_clients
-def test_lag_is_that_of_now_while_nothing_is_read_on(topics):
-    name = topics.create()
-    topics.fill(name, [b"x" * 1_000] * 4_000)  # more than the pipe to the daemon holds
-    with opened(settings_of(topics.address, name)) as source:
-        learned, partition = len(source.poll(60.0)), TopicPartition(name, 0)
-        wait_until(lambda: source.status().lags == {partition: 4_000 - learned}, "what waits at the start is lag")
-        topics.fill(name, [b"y"] * 3_000)
-        wait_until(lambda: source.status().lags == {partition: 7_000 - learned}, "so is what comes meanwhile")
-        assert source.status().connected
 
 
 def test_a_pattern_reads_topics_that_match_and_those_that_come_later_from_their_first_record(topics):
@@ -319,25 +307,6 @@ def test_a_topic_that_is_missing_or_deleted_ends_it(topics):
         topics.admin.delete_topics([name])
         with pytest.raises(SourceError):
             source.poll(60.0)
-
-
-def test_a_new_partition_is_read_from_its_beginning(topics):
-    name = topics.create()
-
-    def fill_when_there():
-        try:
-            return topics.fill(name, numbers(7), partition=1)
-        except ValueError:  # the producer's metadata is older
-            time.sleep(0.1)
-            return None
-
-    with opened(settings_of(topics.address, name, start="latest", discover_seconds=0.5)) as source:
-        topics.admin.create_partitions({name: 2})
-        wait_until(fill_when_there, "the partition is there")
-        found, batch = take(source, 1)
-        assert found == numbers(7)
-        assert batch.end["topics"][name]["partitions"] == {"0": 0, "1": 1}
-        polled_until(source, lambda: source.status().counters.get("partition_discovered") == 1, "it is counted")
 
 
 # --- the group ------------------------------------------------------------------------------------------------------

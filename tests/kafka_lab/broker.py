@@ -2,8 +2,6 @@
 
 One node that is broker and controller (KRaft) and listens on loopback only. Maven downloads its jars once, into a
 cache. It needs Java 17 or newer, Maven for the download, and of Python only the standard library.
-
-Run as a script, this file runs the broker of a `SharedBroker` until its last user has ended.
 """
 
 from __future__ import annotations
@@ -14,11 +12,9 @@ import os
 import random
 import re
 import shutil
-import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -364,76 +360,3 @@ class Broker:
 
     def _log_tail(self) -> str:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
-
-
-# --- one broker for several processes ---------------------------------------------------------------------------------
-
-
-class SharedBroker:
-    """A broker shared by processes: the first one starts it, and it stops after the last one has ended in any way.
-
-    Each process holds a shared lock while it uses the broker. A separate keeper process waits for the exclusive lock,
-    which the kernel grants once all others have released theirs or died, and stops the broker.
-
-    Args:
-        folder: the same for all processes; holds the locks, the address, and the broker's data and log.
-
-    Raises:
-        Unavailable: Java, Maven or the jars are missing.
-        BrokerError: the broker did not start.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._keeper: subprocess.Popen[str] | None = None
-        with (self.folder / "start.lock").open("w") as starting:
-            fcntl.flock(starting, fcntl.LOCK_EX)
-            self._using = (self.folder / "using.lock").open("w")
-            fcntl.flock(self._using, fcntl.LOCK_SH)  # waits while an earlier broker is being stopped
-            if not (self.folder / "address").exists():
-                self._start()
-        self.address = (self.folder / "address").read_text(encoding="utf-8")
-
-    def _start(self) -> None:
-        # Run by its path, isolated: importing the package would take longer than the rest.
-        command = [sys.executable, "-I", __file__, str(self.folder)]
-        self._keeper = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        assert self._keeper.stdout is not None
-        with self._keeper.stdout as output:
-            error = output.read()
-        if error:
-            self.close()
-            kind, _, message = error.partition(": ")
-            raise (Unavailable if kind == "Unavailable" else BrokerError)(message.strip())
-
-    def close(self) -> None:
-        """Stop using the broker; the process that started it waits until all others have done so and it has stopped."""
-        self._using.close()
-        if self._keeper is not None:
-            self._keeper.wait()
-
-
-def _run_while_used(folder: Path) -> None:
-    """Run the broker of a `SharedBroker` until its last user has ended; redirect standard output once it is ready."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which stops the broker
-    address = folder / "address"
-    try:
-        # Compact as soon as possible.
-        properties = {"log.cleaner.backoff.ms": "500"}
-        with Broker(folder, properties=properties) as broker, (folder / "using.lock").open("w") as using:
-            address.write_text(broker.address, encoding="utf-8")
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            try:
-                fcntl.flock(using, fcntl.LOCK_EX)
-            finally:
-                address.unlink()
-                broker.stop()  # before the lock is released
-    except (Unavailable, BrokerError) as error:
-        sys.stdout.write(f"{type(error).__name__}: {error}")
-
-
-if __name__ == "__main__":
-    _run_while_used(Path(sys.argv[1]))

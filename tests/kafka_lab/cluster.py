@@ -12,8 +12,8 @@ from kafka import KafkaAdminClient
 
 from tests.kafka_lab.broker import START_TIMEOUT, Broker, BrokerError, answers, free_port, random_cluster_id
 
-GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
-"""Internal topics of one partition each, whose leader is the coordinator of all groups, or of all transactions."""
+TRANSACTIONS = "__transaction_state"
+"""An internal topic of one partition, whose leader is the coordinator of all transactions."""
 
 
 class Cluster:

@@ -1,4 +1,4 @@
-"""Of `streammoe.daemon` but for its server: guards, reload, a full disk, sources in a chain."""
+"""Of `streammoe.daemon` but for its server: guards, reload, a full disk."""
 
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -7,7 +7,6 @@ import numpy as np
 
 from streammoe import assembly
 from streammoe.configuration import extension, load_settings, settings_from
-from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.guards import BadRecordGuard
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.reload import Reload
@@ -20,7 +19,6 @@ from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.scaleout.follower import GlobalFollower, GlobalReader
 from streammoe.scaleout.global_model import Contained, save
-from tests.list_source import ListSource
 
 _FULL = RetriableCheckpointError("the disk is full")
 
@@ -99,12 +97,6 @@ def _saving_fails(folder):
                 _over({})(folder)
 
 
-def _endless_first(_):
-    source = ChainedSource([ListSource([], endless=True), ListSource([])])
-    source.seek(None)
-    source.prepare(0.0)
-
-
 def _over(*models):
     """Starts with these settings of the model, one after the other, from the checkpoint that the last one has left."""
 
@@ -170,8 +162,4 @@ CASES = {
     "reload, another kind of model": _reload("model.kind = 'classifier'\n"),
     "reload, two problems": _reload("checkpoint.keep = 0\ncheckpoint.kep = 5\n"),
     "saving fails, works, fails for good": _saving_fails,
-    "chain, more positions than sources": lambda _: ChainedSource([ListSource([])]).seek(
-        {"kind": "chain", "positions": [None, None]}
-    ),
-    "chain, an endless one first": _endless_first,
 }

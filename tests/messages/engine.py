@@ -3,7 +3,6 @@
 import numpy as np
 
 from streammoe.engine.drift import BLOCK, DriftDetector
-from streammoe.engine.spectral import polynomials
 from streammoe.kernels.compile import warn_damaged, warn_not_kept
 
 RNG = np.random.default_rng(0)
@@ -32,7 +31,6 @@ def _not_kept(_):
 CASES = {
     "kernels: a damaged file": _damaged,
     "kernels: no folder to keep them": _not_kept,
-    "unknown link": lambda _: polynomials("tanh", 0.1),
     "checkpoint: drift, a full block": lambda _: _detector("drift.counts", 0, BLOCK),
     "checkpoint: drift, a count below 0": lambda _: _detector("drift.counts", 1, -1),
     "checkpoint: drift, a deviation below 0": lambda _: _detector("drift.usual", 1, -1.0),

@@ -1,6 +1,7 @@
 """Of the estimators: arguments, events that are rejected, checkpoints that hold no model, batch fits and mixtures."""
 
 import math
+import warnings
 from functools import cache, partial
 from itertools import islice
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from streammoe.distributions import Gaussian, Laplace, StudentT
 from streammoe.options import Auto, Exponential, Lags, PageHinkley
 from streammoe.schedules import Constant, Power
 from tests.unit import test_batch, test_distributions
-from tests.unit.estimators.damages import DAMAGES, learned, outputs, quiet, restored
+from tests.unit.estimators.damages import DAMAGES, DESCRIPTIONS, learned, outputs, quiet, restored
 from tests.unit.estimators.refusals import LATER, REFUSALS, trained
 
 HUGE = 10**400
@@ -110,6 +111,14 @@ def _with_frames(call):
     return case
 
 
+def _warned(model):
+    """Predict a frame that lacks a column, and return what is warned of."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model.predict_many(FRAME.rename(columns={"a": "A"}))
+    raise said[-1].message
+
+
 def wide(n):
     return {f"x{j}": 0.5 for j in range(n)}
 
@@ -134,10 +143,28 @@ def reduced(*others, **more):
 
 
 X_OF_WORKERS = np.random.default_rng(0).normal(size=(100, 2))
-IN_PYTHONS_WORDS = {"no JSON", "deep", "field beyond"}
+IN_PYTHONS_WORDS = {"no JSON", "deep"}
 """They differ from version to version."""
 X, Y = np.arange(8.0).reshape(4, 2), np.arange(4.0)
 TWENTY = test_batch.rows(20)
+WRONG_FITS = [
+    {"method": "newton"},
+    *({"start": value} for value in ("zero", "model")),
+    *({"rounds": value} for value in (0, 2.5)),
+    *({"tolerance": value} for value in (-1.0, math.nan)),
+    {"step": 0.0, "method": "gradient_em"},
+    {"step": 0.1},
+    {"method": "x", "rounds": -1, "step": -1.0},
+]
+UNUSABLE = [
+    (np.empty((0, 2)), np.empty(0), {}),
+    (np.ones((4, 2)), np.ones(4), {"w": np.zeros(4)}),
+    ([], [], {}),
+    (pd.DataFrame({"a": []}), pd.Series([], dtype=float), {}),
+    (np.ones((4, 2)), np.ones(3), {}),
+    ([{"a": 1.0}] * 4, [1.0] * 3, {}),
+    (pd.DataFrame({"a": [1.0]}), pd.Series([1.0]), {"feature_names": ["b"]}),
+]
 FRAME = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
 
 CASES = {
@@ -206,6 +233,7 @@ CASES = {
     "numbers as text": learning(*[{"zip": "10115"}] * 30, n_experts=1),
     "a type of categories for numbers": _with_frames(lambda m: m.predict_many(FRAME.astype("category"))),
     "a frame that lacks a column": _with_frames(lambda m: m.predict_array(FRAME[["a"]])),
+    "a frame that lacks a column, by rows": _with_frames(_warned),
     "a frame with names besides": _with_frames(lambda m: m.predict_array(FRAME, feature_names=["a", "b"])),
     "a frame that is none of pandas": _with_frames(lambda m: m.predict_array(SimpleNamespace(columns=["a", "b"]))),
     "a target in quotes": learning({"a": 1.0}, y="12.5"),
@@ -253,17 +281,16 @@ CASES = {
         for name, change in changes.items()
         if name not in IN_PYTHONS_WORDS
     },
-    "checkpoint of no model": lambda folder: restored(folder, learned(), model={}),
-    "checkpoint of another class": lambda folder: restored(folder, learned(), model={"kind": "os.system"}),
+    **{
+        f"checkpoint, described as {said!r}": lambda folder, said=said: restored(folder, learned(), model=said)
+        for said in DESCRIPTIONS
+    },
     # Batch fits
     **{
         f"batch fit, {', '.join(f'{name} {value!r}' for name, value in given.items())}": fitted(*TWENTY, **given)
-        for given in test_batch.WRONG
+        for given in WRONG_FITS
     },
-    **{
-        f"batch fit, unusable rows {at}": fitted(rows, y, **more)
-        for at, (rows, y, more, _) in enumerate(test_batch.UNUSABLE)
-    },
+    **{f"batch fit, unusable rows {at}": fitted(rows, y, **more) for at, (rows, y, more) in enumerate(UNUSABLE)},
     "batch fit of a model that has learned": fitted(*TWENTY, model=learned),
     "fit, on_round no function": fitted(X, Y, model=MoERegressor, on_round=1),
     # Reductions

@@ -49,9 +49,9 @@ def resumed(change):
 
     def case(folder):
         path = folder / "a.csv"
-        path.write_bytes(b"x\n" + b"1\n" * 100)
+        path.write_bytes(b"x\n" + b"1\n" * 4000)
         sound = FileSource.Settings(kind="file", path=str(path), format="csv")
-        with closing(FileSource(sound.model_copy(update={"block_bytes": 64}))) as files:
+        with closing(FileSource(sound.model_copy(update={"block_bytes": 7000}))) as files:
             files.seek(None)
             position = files.poll(0).end
         change(path)
@@ -85,8 +85,8 @@ def grown(content, more, name="a.csv"):
             files.seek(None)
             while not files.finished:
                 batch = files.poll(0) or batch
-        with (folder / name).open("ab") as stream:
-            stream.write(more)
+        with (folder / name).open("wb" if more is None else "ab") as stream:
+            stream.write(more or b"x\n")
         opened(name, batch.end)(folder)
 
     return case
@@ -97,13 +97,13 @@ def appended(path):
         stream.write(b"2\n")
 
 
-def followed(change, **settings):
-    """Return a case: a file is followed and read, and then it changes."""
+def followed(change, glob="a.jsonl", **settings):
+    """Return a case: a file is followed and read, and then something changes."""
 
     def case(folder):
         path = folder / "a.jsonl"
         path.write_bytes(b"1\n2\n")
-        with source(path, follow=True, **settings) as files:
+        with source(folder / glob, follow=True, **settings) as files:
             files.seek(None)
             for happens in (lambda _: None, change):
                 happens(path)
@@ -190,16 +190,21 @@ CASES = {
     "a record that is not UTF-8": decoded(("a", "y"), b"1,\xfc\n"),
     "a header that is too long": read(b"a" * 5000, max_record_bytes=4096),
     "a file removed between two runs": resumed(lambda path: path.unlink()),
+    "a file truncated between two runs": resumed(lambda path: path.write_bytes(path.read_bytes()[:5000])),
     "a file replaced between two runs": resumed(lambda path: path.write_bytes(b"y\n" + b"2\n" * 100)),
     "a file renamed after it was read": renamed(lambda _: None),
     "a file renamed after it was read, and grown": renamed(appended),
     "a file grown after it was read": grown(b"x\n1\n", b"2\n"),
     "a file grown in its last record": grown(b"x\n1", b"2\n"),
     "a compressed file grown after it was read": grown(gzip.compress(b"x\n1\n"), b"2", "a.csv.gz"),
+    "a file replaced after it was read": grown(b"x\n1\n", None),
     "a position of Kafka": opened("a.csv", {"kind": "kafka"}),
     "a position that is none": opened("a.csv", {"kind": "file", "files": [{"path": 7}]}),
     "a file that is no Parquet": read(b"x,y\n1,2\n", "a.parquet"),
     "a followed file that does not exist yet": opened("a.csv", follow=True),
+    "compressed files among those that are followed": followed(
+        lambda path: path.with_name("a.jsonl.gz").write_bytes(b"\x1f\x8b"), "*.jsonl*"
+    ),
     "a followed file is truncated": followed(lambda path: path.write_bytes(b"")),
     "a followed file is truncated, and reading starts again": followed(
         lambda path: path.write_bytes(b""), on_truncate="restart"

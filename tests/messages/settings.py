@@ -86,10 +86,8 @@ _WRONG_FILES = {
     "nothing in it": "",
     "no kind": 'source.path = "data.csv"\nschema.target = "y"',
     "a section that is no table": BASE + "model = 3",
-    "an empty list of sources": 'source = []\nschema.target = "y"',
+    "several sources": '[[source]]\nkind = "file"\n[[source]]\nkind = "kafka"\n[schema]\ntarget = "y"',
     "a source that is text": 'source = "data.csv"\nschema.target = "y"',
-    "sources of which one is wrong": '[[source]]\nkind = "file"\npath = "a.csv"\n[[source]]\nkind = "fil"\n'
-    '[schema]\ntarget = "y"',
     "several mistakes": BASE + '[model]\nn_experts = "x"\ndegre = 2\n[metrics]\nport = "p"',
     "a table twice": "[model.schedule]\n[model.schedule]",
     "a file where a folder must be": BASE + 'checkpoint.dir = "/dev/null"\n'

@@ -14,6 +14,11 @@ NAMES = ["a", "b", "c", "d", "e"]
 BRIEF = {"n_experts": 2, "warmup": WARMUP, "serve": "polyak", "drift": None}
 
 
+@pytest.fixture(autouse=True)
+def _ranges_are_those_of_the_fit(monkeypatch):
+    monkeypatch.setattr("streammoe.model.fits.RANGED_AT", WARMUP)
+
+
 class Literal:
     """The range of one column: what was seen until enough values differ from the first, then a pace.
 

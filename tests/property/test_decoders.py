@@ -7,7 +7,6 @@ from datetime import UTC
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -149,25 +148,6 @@ def assert_paths_agree(batch, wanted, ignore=None):
     assert_same(decoder(batch.format).decode(batch, wanted, names), exactly(batch, wanted, ignore))
 
 
-@settings(max_examples=40)
-@given(st.lists(json_records, min_size=1, max_size=6), notations)
-def test_jsonl_blocks_and_single_records_decode_like_their_values(records, notation):
-    for part in (records, records[:1]):
-        assert_paths_agree(batch_of(part, "jsonl"), roles_of(("a", "b"), ("y",), notations=notation))
-
-
-@pytest.mark.parametrize(("delimiter", "decimal"), DIALECTS)
-def test_the_same_table_is_read_from_every_dialect(delimiter, decimal):
-    rows = [["1.5", "2024-05-01", "-.5e1", "7"], ["", "1714521600", "2", ".5"]]
-    quote = '"' if decimal == delimiter else ""
-    cells = [[f"{quote}{cell.replace('.', decimal)}{quote}" for cell in row] for row in rows]
-    text = [f"{delimiter.join(row)}\n".encode() for row in cells]
-    batch = replace(batch_of(text, "csv"), delimiter=delimiter, decimal=decimal)
-    found = decoder("csv").decode(batch, roles_of(("a", "b", "t"), ("y",), timestamps=frozenset({"t"})))
-    np.testing.assert_array_equal(found.X, [[1.5, -5.0, 1714521600.0], [math.nan, 2.0, 1714521600.0]])
-    assert found.Y.tolist() == [[7.0], [0.5]]
-
-
 # --- every kind of value --------------------------------------------------------------------------------------------
 
 
@@ -234,8 +214,9 @@ json_words = words | st.integers() | finite | st.booleans()
 )
 def test_jsonl_of_every_kind_decodes_like_its_records(rows, late, wanted, data):
     kept = [{name: row[name] for name in row if data.draw(st.integers(0, 5))} for row in rows]
-    batch = batch_of([(json.dumps(row) + "\n").encode() for row in kept], "jsonl")
-    assert_paths_agree(batch, wanted, IGNORED if late else None)
+    records = [(json.dumps(row) + "\n").encode() for row in kept] + data.draw(st.lists(json_records, max_size=3))
+    for part in (records, records[-1:]):
+        assert_paths_agree(batch_of(part, "jsonl"), wanted, IGNORED if late else None)
 
 
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -284,27 +265,3 @@ def test_arrow_tables_of_every_kind_decode_like_their_rows(data, n, late, wanted
 def arrow_batch(table):
     locations = Locations({}, {"row": np.arange(table.num_rows)})
     return Batch(b"", np.empty(0, np.int64), "arrow", None, "here", locations, {}, table=table)
-
-
-layouts = st.sampled_from(
-    ["2024-05-01", "2024-05", "2024-05-01T12:30", "2024-05-01 12:30:05.25+01:00", "2024-05-01t00:00:59,123456789Z"]
-)
-
-
-@settings(max_examples=25)
-@given(st.data(), layouts, st.integers(1, 5), notations)
-def test_times_of_one_layout_decode_like_single_ones(data, layout, n, notation):
-    """The way of columns, for which only the digits may differ."""
-    digits = st.sampled_from("0123") if data.draw(st.booleans()) else st.sampled_from("0123456789a-")
-    texts = []
-    for _ in range(n):
-        at = data.draw(st.sets(st.integers(0, len(layout) - 1), max_size=3))
-        texts.append("".join(data.draw(digits) if i in at and c.isdigit() else c for i, c in enumerate(layout)))
-    texts = [text if data.draw(st.integers(0, 4)) else None for text in texts]
-    quoted = ["" if text is None else f'"{text}"' for text in texts]
-    for batch in (
-        batch_of([f"{text}\n".encode() for text in quoted], "csv", ("t",)),
-        batch_of([f'{{"t":{text or "null"}}}\n'.encode() for text in quoted], "jsonl"),
-        arrow_batch(pa.record_batch({"t": pa.array(["x", *texts], pa.string()).slice(1)})),
-    ):
-        assert_paths_agree(batch, roles_of(("t",), timestamps=frozenset("t"), notations=notation))

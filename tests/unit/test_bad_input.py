@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import tempfile
 from collections import Counter
 from decimal import Decimal
 from functools import cache
@@ -22,7 +21,6 @@ from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe_connectors.files.source import FileSource
-from streammoe_connectors.stdin import StdinSource
 from tests.unit.connectors.kafka_records import batch_of, record, values_of
 
 ROOT = Path(__file__).parents[2]
@@ -94,14 +92,6 @@ def read(source):
 def from_file(path, content):
     path.write_bytes(content)
     return read(FileSource(FileSource.Settings(kind="file", path=str(path))))
-
-
-def from_stdin(content, format):
-    with tempfile.TemporaryFile() as file:
-        file.write(content)
-        file.seek(0)
-        settings = StdinSource.Settings(kind="stdin", format=format)
-        yield from read(StdinSource(settings, descriptor=file.fileno()))
 
 
 def from_kafka(values, format, **settings):
@@ -273,7 +263,7 @@ def records():
     for _, example, where, outcome, reason in table[1:]:
         is_own = (example, where) in own
         has_own = (example, f"{where} in Kafka") in own
-        for way in ["Kafka"] if is_own else ["file", "stdin"] if has_own else ["file", "stdin", "Kafka"]:
+        for way in ["Kafka"] if is_own else ["file"] if has_own else ["file", "Kafka"]:
             row = (as_bytes(code(example)), outcome, code(reason))
             found.setdefault(("csv" if where.startswith("CSV") else "jsonl", way), []).append(row)
     return found
@@ -285,10 +275,7 @@ def test_records_become_what_the_table_says(format, way, tmp_path):
     for middle, outcome, reason in records()[format, way]:
         lines = [first, middle, last]
         content = csv_of(*lines) if format == "csv" else b"\n".join(lines) + b"\n"
-        if way == "Kafka":
-            batches = from_kafka(lines, format)
-        else:
-            batches = from_stdin(content, format) if way == "stdin" else from_file(tmp_path / f"a.{format}", content)
+        batches = from_kafka(lines, format) if way == "Kafka" else from_file(tmp_path / f"a.{format}", content)
         outcomes, reasons, digest = run(batches)
         counted, _, as_event = outcome.partition(" as ")
         assert outcomes == dict(Counter(["learned", "learned", counted])), middle
@@ -302,13 +289,12 @@ def test_records_become_what_the_table_says(format, way, tmp_path):
 # --- streams --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["file", "stdin"])
-def test_streams_become_what_the_table_says(way, tmp_path):
+def test_streams_become_what_the_table_says(tmp_path):
     (table,) = tables("Streams")
     for _, example, name, outcome in table[1:]:
         content, form = as_bytes(code(example)), {"CSV": "csv", "JSON Lines": "jsonl"}[name]
         try:
-            found, *_ = run(from_stdin(content, form) if way == "stdin" else from_file(tmp_path / f"a.{form}", content))
+            found, *_ = run(from_file(tmp_path / f"a.{form}", content))
         except StreammoeError as error:
             found = f"exit {error.exit_code}"
         counts = {word: int(n) for n, word in re.findall(r"(\d+) (learned|rejected|skipped|predicted_only)", outcome)}

@@ -1,7 +1,6 @@
 """`streammoe.batch.fit`: the model that comes of it predicts, saves and streams on, as after a warm-up of its rows."""
 
 import copy
-import math
 
 import numpy as np
 import pandas as pd
@@ -9,8 +8,7 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, load
 from streammoe.distributions import Gaussian
-from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.options import Auto
+from streammoe.errors import InvalidEvent
 
 N = 200
 
@@ -131,44 +129,7 @@ def test_one_expert_without_a_prior_is_least_squares():
     np.testing.assert_allclose(done.model.parameters()["experts"][0, 0], expected, atol=1e-4)
 
 
-def test_the_number_of_experts_is_selected_by_default():
-    X, y = rows(300)
-    model = regressor(n_experts=Auto(3))
-    done = batch.fit(model, X, y, rounds=10)
-    assert model.chosen_n_experts == len(model.masses) == 2
-    alone = batch.fit(regressor(n_experts=2), X, y, rounds=10)
-    assert done.objective == alone.objective
-    assert model.parameters()["experts"].tobytes() == alone.model.parameters()["experts"].tobytes()
-
-
 # --- what cannot be done --------------------------------------------------------------------------------------------
-
-WRONG = [
-    {"method": "newton"},
-    *({"start": value} for value in ("zero", "model")),
-    *({"rounds": value} for value in (0, 2.5)),
-    *({"tolerance": value} for value in (-1.0, math.nan)),
-    {"step": 0.0, "method": "gradient_em"},
-    {"step": 0.1},
-    {"method": "x", "rounds": -1, "step": -1.0},
-]
-UNUSABLE = [
-    (np.empty((0, 2)), np.empty(0), {}, ConfigError),
-    (np.ones((4, 2)), np.ones(4), {"w": np.zeros(4)}, ConfigError),
-    ([], [], {}, ConfigError),
-    (pd.DataFrame({"a": []}), pd.Series([], dtype=float), {}, ConfigError),
-    (np.ones((4, 2)), np.ones(3), {}, InvalidEvent),
-    ([{"a": 1.0}] * 4, [1.0] * 3, {}, InvalidEvent),
-    (pd.DataFrame({"a": [1.0]}), pd.Series([1.0]), {"feature_names": ["b"]}, ConfigError),
-]
-
-
-def test_arguments_and_rows_that_cannot_be_used_are_rejected():
-    model = regressor()
-    for X, y, more, error in (*UNUSABLE, *((*rows(20), arguments, ConfigError) for arguments in WRONG)):
-        with pytest.raises(error):
-            batch.fit(model, X, y, **more)
-        assert (model.n, model.fields) == (0, [])
 
 
 def test_a_bad_row_is_named_and_nothing_is_changed():

@@ -10,8 +10,8 @@ import pytest
 from river import dummy, linear_model, multiclass, preprocessing, tree
 
 from streammoe.assembly import open_daemon
-from streammoe.commands.evaluate import peers, score_report
-from streammoe.commands.evaluate.prequential import LearnerScores, evaluate
+from streammoe.commands.evaluate import peers
+from streammoe.commands.evaluate.prequential import LearnerScores, evaluate, table, to_json
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError
@@ -144,13 +144,13 @@ def test_table_and_json_show_every_learner_and_what_was_rejected():
     found.rows.insert(1, LearnerScores("river X", math.nan, math.nan, None, math.nan, "ValueError after 3 events: <b>"))
     names = ["streammoe, 2 experts", "river X", "river LinearRegression", "running mean"]
 
-    text = score_report.table(found)
+    text = table(found)
     for row in found.rows:
         (line,) = [line for line in text.splitlines() if line.startswith(row.name + " ")]
         assert "failed: ValueError after 3 events" in line or f"{row.score:.4g}" in line or f"{row.score:.4f}" in line
     assert ("malformed" in text, "\x1b" in text) == (True, False)
 
-    as_json = json.loads(score_report.to_json(found))
+    as_json = json.loads(to_json(found))
     assert [row["name"] for row in as_json["rows"]] == names
     assert [row["score"] for row in as_json["rows"][:2]] == [found.rows[0].score, None]
     assert {entry["reason"]: entry["records"] for entry in as_json["refused"]} == {"malformed": 2, "wrong_type": 1}

@@ -31,8 +31,11 @@ METADATA = {
     "guard.jumps": [{"sum": "1"}, {"high": [None]}, {"count": 10**6}, {"jumps": -1}, {"\x1b[2J": 1}],
     "guard.saved": [[[1]]],
     "guard.latest": [GONE, np.zeros(3)],
-    "scores.log_loss": [[], {"update": 1}, {"count": -1}, {"total": "1"}, np.zeros(3)],
-    "scores.squared_error": [{"total": -1.0}],
+    "scores": [
+        *(np.full((3, 4), value) for value in (-1.0, 0.5, 1e17)),
+        *(np.ones(4), np.ones((2, 4)), np.zeros((3, 4), np.int64)),
+    ],
+    "scores.log_loss": [np.zeros(3)],
     "scores.target_sums": [[0.0, 0.0]],
     "scores.targets": [-3],
     "model.kind": ["MoEClassifier"],

@@ -137,16 +137,6 @@ def test_steps_may_be_given_and_statistics_replaced():
             model.step(PRIOR, gamma=gamma)
 
 
-def test_an_event_of_weight_0_is_checked_and_changes_nothing():
-    model = fresh()
-    learn(model, *events(20))
-    before = model.state_digest()
-    model.learn_one(np.ones(2), 1.0, w=0.0)
-    with pytest.raises(InvalidEvent):
-        model.learn_one(np.array([1.0, math.nan]), 1.0, w=0.0)
-    assert model.state_digest() == before
-
-
 # --- what is rejected -----------------------------------------------------------------------------------------------
 
 
@@ -176,6 +166,9 @@ def test_what_the_functions_raise_comes_through_and_what_is_rejected_changes_not
     for weight in (-1.0, math.nan):
         with pytest.raises(InvalidEvent):
             model.learn_one(X[0], y[0], weight)
+    model.learn_one(X[0], y[0], 0.0)
+    with pytest.raises(InvalidEvent):  # an event of weight 0 is checked, too
+        model.learn_one(np.array([1.0, math.nan]), 1.0, 0.0)
     assert model.state_digest() == before
 
 
@@ -232,15 +225,10 @@ def test_a_copy_continues_bit_for_bit(way, cut, tmp_path):
 
 def test_a_loaded_model_may_continue_with_another_schedule(tmp_path):
     X, y = events(60)
-    model, other = fresh(schedule=Power(0.6)), fresh(schedule=Constant(0.1))
+    model = fresh(schedule=Power(0.6))
     learn(model, X[:30], y[:30])
     changed = through_a_file(model, tmp_path, schedule=Constant(0.1))
-    assert changed.n == 30
-    assert changed.step_size == 0.1
-    assert changed.state_digest() == model.state_digest()
-    learn(changed, X[30:], y[30:])
-    learn(other, X, y)
-    assert other.parameters()["slope"] == pytest.approx(changed.parameters()["slope"], abs=0.2)
+    assert (changed.n, changed.step_size, changed.state_digest()) == (30, 0.1, model.state_digest())
     assert through_a_file(changed, tmp_path).step_size == 0.1
     with pytest.raises(ConfigError):
         through_a_file(changed, tmp_path, schedule=0.1)

@@ -20,7 +20,7 @@ NAMES = {
     *("FunctionType", "CodeType", "__import__"),
 }
 """Attributes, functions and arguments that do, or that start programs."""
-SERVERS = {"bind", "listen", "create_server", "start_server", "start_unix_server", "HTTPServer", "TCPServer"}
+SERVERS = {"listen", "create_server", "start_server", "start_unix_server", "HTTPServer", "TCPServer"}
 MAY = {
     # Modules of this package, and of River by the short list of them that the command line knows.
     "import_module": {

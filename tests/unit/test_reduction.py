@@ -40,7 +40,9 @@ def test_reduced_workers_predict_as_one_that_saw_everything(workers: Sequence[Mo
     for seed in range(4):
         one.learn_array(*stream(1000, seed))
     X, y = stream(4000, 99)
+    before = [model.state_digest() for model in workers]
     errors = [float(np.mean((y - model.predict_array(X)) ** 2)) for model in (reduce(workers), one, *workers)]
+    assert [model.state_digest() for model in workers] == before
     assert errors[0] < 1.05 * errors[1]
     assert errors[0] < min(errors[2:])
 
@@ -65,13 +67,6 @@ def test_models_of_different_numbers_of_experts_become_one(workers: Sequence[MoE
     errors = [np.mean((y - model.predict_array(X)) ** 2) for model in (reduce(models, n_experts=2), *models)]
     assert errors[0] < 1.01 * min(errors[1:])
     assert len(reduce([more], n_experts=2).masses) == 2
-
-
-def test_weights_say_how_much_a_model_counts(workers: Sequence[MoERegressor]) -> None:
-    X, _ = stream(200, 60)
-    first = reduce(workers[:1], support=X).predict_array(X)
-    near = reduce(workers, weights=[1e9, 1.0, 1.0, 1.0], support=X).predict_array(X)
-    np.testing.assert_allclose(near, first, atol=1e-4)
 
 
 def test_a_model_that_differs_is_farther_from_the_result(workers: Sequence[MoERegressor]) -> None:
@@ -205,7 +200,7 @@ def test_models_that_go_on_from_one_result_keep_as_many_different_events(workers
     assert len(np.unique(np.column_stack((rows.X, rows.Y)), axis=0)) == len(rows.X) == 300
 
 
-def test_inputs_may_be_given_as_an_array_a_frame_or_events(workers: Sequence[MoERegressor]) -> None:
+def test_inputs_may_be_given_as_an_array_a_frame_or_events_and_weights(workers: Sequence[MoERegressor]) -> None:
     pd = pytest.importorskip("pandas")
     X, _ = stream(100, 80)
     events = [{"x0": a, "x1": b} for a, b in X.tolist()]
@@ -213,16 +208,8 @@ def test_inputs_may_be_given_as_an_array_a_frame_or_events(workers: Sequence[MoE
         reduce(workers, support=given).state_digest() for given in (X, pd.DataFrame(X, columns=["x0", "x1"]), events)
     ]
     assert len(set(found)) == 1
-
-
-def test_models_without_a_reservoir_are_not_refined() -> None:
     without = [fitted(seed, reservoir=0) for seed in range(2)]
-    for models in (without, [*without, fitted(2)]):
-        X, _ = stream(100, 80)
-        assert reduce(models, support=X).n == 1000 * len(models)
-
-
-def test_models_are_not_changed(workers: Sequence[MoERegressor]) -> None:
-    before = [model.state_digest() for model in workers]
-    reduce(workers, refine=True)
-    assert [model.state_digest() for model in workers] == before
+    assert reduce([*without, workers[0]], support=X).n == 3000, "those without a reservoir are not refined"
+    first = reduce(workers[:1], support=X).predict_array(X)
+    near = reduce(workers, weights=[1e9, 1.0, 1.0, 1.0], support=X).predict_array(X)
+    np.testing.assert_allclose(near, first, atol=1e-4)

@@ -142,11 +142,8 @@ def test_it_is_rejected_while_a_daemon_runs_or_without_an_earlier_checkpoint(lea
     assert not STATE.exists()
 
 
-@pytest.mark.parametrize("is_chained", [False, True])
-def test_it_is_rejected_on_a_stream_that_cannot_be_read_again(here, is_chained):
-    position = {"kind": "stdin", "offset": 7}
-    kept = {"kind": "chain", "positions": [None, position]} if is_chained else position
-    prepare(*[{"positions": [kept]}] * 2)
+def test_it_is_rejected_on_a_stream_that_cannot_be_read_again(here):
+    prepare(*[{"positions": [{"kind": "stdin", "offset": 7}]}] * 2)
     assert_refused("generation 1")
 
 

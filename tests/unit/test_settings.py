@@ -138,7 +138,7 @@ def test_values_are_toml_or_plain_text(config: Path) -> None:
     assert read(config, "schema.features=*").schema.features == "*"
     assert read(config, 'schema.features=["a", "b"]').schema.features == ("a", "b")
     for text in ("b/*.csv", "a=b", "", "1\nformat = 2", '"open', "no # comment"):
-        assert vars(read(config, f"source.path={text}").sources[0])["path"] == text
+        assert vars(read(config, f"source.path={text}").source)["path"] == text
     classes = read(config, "model.kind=classifier", 'model.classes=[true, 7, "x", "1.0"]').model.classes
     assert classes == ("true", "7", "x", "1.0"), "as they are in records"
 
@@ -148,26 +148,14 @@ def test_a_table_can_be_replaced_in_part_or_whole(config: Path) -> None:
     assert read(config, "model.schedule.alpha=0.7").model.schedule == Power(0.7, offset=3.0)
     assert read(config, 'model.schedule={kind = "constant", gamma = 0.01}').model.schedule == Constant(0.01)
     config.write_text('[source]\nkind = "file"\n[schema]\ntarget = "y"\n')
-    found = read(config, "source.kind=queue", "source.topics=clicks").sources
-    assert found == (QueueSettings(kind="queue", topics="clicks"),)
+    found = read(config, "source.kind=queue", "source.topics=clicks").source
+    assert found == QueueSettings(kind="queue", topics="clicks")
 
 
 def test_a_file_may_be_as_windows_saves_it(config: Path) -> None:
     before = read(config)
     config.write_bytes(b"\xef\xbb\xbf" + config.read_bytes().replace(b"\n", b"\r\n"))
     assert read(config) == before
-
-
-def test_several_sources_are_taken_in_order_and_named_by_number(config: Path) -> None:
-    schema = '[schema]\ntarget = "y"\n'
-    config.write_text('[[source]]\nkind = "file"\npath = "a.csv"\n[[source]]\nkind = "queue"\ntopics = "t"\n' + schema)
-    assert read(config).sources == (FileSettings(kind="file", path="a.csv"), QueueSettings(kind="queue", topics="t"))
-    found = read(config, "source.0.path=b.csv", STREAMMOE_SOURCE__1__TOPICS="u").sources
-    assert found == (FileSettings(kind="file", path="b.csv"), QueueSettings(kind="queue", topics="u"))
-    for flag in ("source.path=b.csv", "source.2.path=b.csv", "source.0=b.csv", "source.1.kind=no", "source.0.p=x"):
-        assert named(config, flag) == [flag.partition("=")[0]]
-    config.write_text('[[source]]\nkind = "file"\npath = "a.csv"\n' + schema)
-    assert read(config).sources == (FileSettings(kind="file", path="a.csv"),)
 
 
 def test_connectors_have_settings_in_addition_to_shared_ones(config: Path) -> None:

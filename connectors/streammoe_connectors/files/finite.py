@@ -100,8 +100,7 @@ class FiniteFiles:
             # A manipulated checkpoint must not choose which files are read.
             raise SourceError(
                 f"the checkpoint resumes in the middle of {path!r}, which source.path {self._settings.path!r} does not "
-                "match; let the first [[source]] match it and a second one the new files, or start with a fresh "
-                "checkpoint folder"
+                "match; let it match that file until all of it was read, or start with a fresh checkpoint folder"
             )
         status = status_at(path)
         if status is None and not is_done:

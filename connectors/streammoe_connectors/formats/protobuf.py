@@ -52,7 +52,7 @@ class ProtobufReader:
     Args:
         root: the file.
         message: full name of the only message to read; by default all of them are read.
-        framed: where the indexes of a message in its file are: before it, or nowhere.
+        framed: whether each message follows its indexes in the file, as serializers of a registry write them.
 
     Raises:
         ValueError: the file is not usable.
@@ -70,7 +70,7 @@ class ProtobufReader:
 
     @classmethod
     def registered(cls, message: str | None, text: str, references: Sequence[tuple[str, str]]) -> ProtobufReader:
-        """Return a reader of the messages of a registered file, see `RegistryReader`."""
+        """Return a reader of a registered file, given, like those that it refers to, as a descriptor in base64."""
         from confluent_kafka.schema_registry.confluent import meta_pb2
         from confluent_kafka.schema_registry.confluent.type import decimal_pb2
         from confluent_kafka.schema_registry.confluent.types import decimal_pb2 as earlier_pb2

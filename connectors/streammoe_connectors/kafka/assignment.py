@@ -28,14 +28,8 @@ Committed = Mapping[TopicPartition, tuple[int, object]]
 class Assignment:
     """The partitions of a shard, with the buffers of those that have been begun.
 
-    Args:
-        settings: of the source.
-        position: to start from, if there is one.
-        owner: of the position.
-        counters: of incidents.
-
     Raises:
-        SourceError: the position is that of another shard.
+        SourceError: the position to start from is that of another shard.
     """
 
     def __init__(
@@ -81,11 +75,7 @@ class Assignment:
         return not self.waiting and all(b.reached_stop and not len(b.records) for b in self.buffers.values())
 
     def see(self, described: Mapping[str, TopicDescription]) -> bool:
-        """Compare what the cluster says of the topics with what is known of them; return whether all were found.
-
-        Raises:
-            SourceError: a topic is missing, or partitions are, and ``on_lost`` is ``fail``.
-        """
+        """Compare what the cluster says of the topics with what is known of them; return whether all were found."""
         settings = self._settings
         topics = settings.topics or {*described, *(topic for topic in self._ids if settings.reads(topic))}
         missing = ", ".join(sorted(topic for topic in topics if topic not in described))
@@ -129,9 +119,6 @@ class Assignment:
         Args:
             limits: of `wanted` partitions.
             committed: offsets of the group, for those that begin there.
-
-        Raises:
-            SourceError: the next records of a partition are lost, and ``on_lost`` is ``fail``.
         """
         recreated = {topic for topic in self._described if self._is_recreated(topic)}
         unseen = {tp.topic for tp, is_recreated in self.lost.items() if is_recreated} - recreated

@@ -124,10 +124,8 @@ def in_background(call: Callable[[], Result]) -> Future[Result]:
 class TopicDescription(NamedTuple):
     """What the cluster says of a topic to be read."""
 
-    id: str | None
-    """Distinguishes it from others of the same name, earlier or later; ``None`` from brokers older than 2.8."""
-    leaders: Mapping[int, int | None]
-    """The nodes that lead its partitions, by their numbers in order; ``None`` for one without a leader."""
+    id: str | None  # tells it from others of the same name, earlier or later; ``None`` from brokers older than 2.8
+    leaders: Mapping[int, int | None]  # the nodes that lead its partitions, in order; ``None`` without a leader
 
 
 class AssignedConsumer(Protocol):
@@ -188,8 +186,7 @@ class Topic(NamedTuple):
     """What a producer has to know of the topic that it writes to."""
 
     partitions: int
-    max_bytes: int | None
-    """The largest batch that it takes, before compression; ``None`` if this user may not see its settings."""
+    max_bytes: int | None  # the largest batch, before compression; ``None`` if this user may not see its settings
 
 
 class Outgoing(NamedTuple):
@@ -240,12 +237,9 @@ class Producer(Protocol):
 class Transactional(NamedTuple):
     """What makes a producer transactional."""
 
-    name: str
-    """The transactional id."""
-    timeout: float
-    """Seconds after which brokers abort an open transaction."""
-    group: str
-    """The consumer group whose offsets are committed."""
+    name: str  # the transactional id
+    timeout: float  # seconds after which brokers abort an open transaction
+    group: str  # whose offsets are committed
 
 
 class Client(Protocol):

@@ -82,8 +82,6 @@ class KafkaPythonConsumer:
             self._consumer.close(autocommit=False, timeout_ms=1_000)
             raise
 
-    # --- in any thread ----------------------------------------------------------------------------------------------
-
     def describe(self, topics: Sequence[str] | None) -> dict[str, TopicDescription]:
         described = {}
         with _answers():
@@ -111,8 +109,6 @@ class KafkaPythonConsumer:
             found = self._admin.list_partition_offsets(times, isolation, _milliseconds())
         return {TopicPartition(*partition): at.offset for partition, at in found.items()}
 
-    # --- the group --------------------------------------------------------------------------------------------------
-
     def committed(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, OffsetMetadata | None]]:
@@ -139,8 +135,6 @@ class KafkaPythonConsumer:
         """Record a failed commit; called by kafka-python's own thread."""
         if isinstance(response, Exception):
             self.failed_commits.append(_text(response))
-
-    # --- records ----------------------------------------------------------------------------------------------------
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._consumer.assign([ClientPartition(*partition) for partition in offsets])
@@ -267,9 +261,6 @@ def topic(connection: Connection, name: str) -> Topic:
         admin.close()
 
 
-# --- connections ----------------------------------------------------------------------------------------------------
-
-
 def _own_options(connection: Connection) -> dict[str, Any]:
     """Return a connection's settings by kafka-python's names, with passwords as their files hold them now."""
     # By default it would wait up to 30 s before it retries a broker.
@@ -298,8 +289,12 @@ class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # kafka-pytho
 
     def _record(self, error: BaseException) -> None:
         reason = error.__context__ or error  # it wraps what fails in a handshake
+        said = _text(reason)
         rejects = isinstance(reason, errors.SaslAuthenticationFailedError | errors.AuthorizationError | ssl.SSLError)
-        self._troubles[Cause.REJECTED if rejects else Cause.NO_ANSWER] = _text(reason)
+        if "SASL" in self.config["security_protocol"] and "socket disconnected" in said:
+            # It mostly closes a connection before it has read why the login is rejected.
+            rejects, said = True, f"{said}, as by brokers that reject a login (SASL)"
+        self._troubles[Cause.REJECTED if rejects else Cause.NO_ANSWER] = said
 
 
 class _Client(KafkaNetClient):  # type: ignore[misc]
@@ -362,9 +357,6 @@ def _as_records(found: Sequence[Any]) -> Records:
         (r.offset, -1 if r.timestamp is None else r.timestamp, r.value, r.key, r.headers, None, 0, 0.0) for r in found
     )
     return np.fromiter(rows, RECORD, len(found))
-
-
-# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -135,8 +135,6 @@ class LibrdkafkaConsumer:
                 error = ClientError(error.cause, f"{error}{where}")
             raise explained(error, self.troubles) from None
 
-    # --- in any thread ----------------------------------------------------------------------------------------------
-
     def describe(self, topics: Sequence[str] | None) -> dict[str, TopicDescription]:
         try:
             with _answers():
@@ -174,8 +172,6 @@ class LibrdkafkaConsumer:
                 for each, future in found.items()
             }
 
-    # --- the group --------------------------------------------------------------------------------------------------
-
     def committed(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, OffsetMetadata | None]]:
@@ -206,8 +202,6 @@ class LibrdkafkaConsumer:
         failed = next(filter(None, [error, *(partition.error for partition in partitions)]), None)
         if failed is not None:
             self.failed_commits.append(_text(failed))
-
-    # --- records ----------------------------------------------------------------------------------------------------
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._positions = dict(offsets)
@@ -435,9 +429,6 @@ def topic(connection: Connection, name: str) -> Topic:
     return Topic(len(found.partitions), limit)
 
 
-# --- connections ----------------------------------------------------------------------------------------------------
-
-
 def _own_options(connection: Connection, troubles: Troubles) -> dict[str, Any]:
     """Return a connection's settings by librdkafka's names, with passwords as their files hold them now."""
     found = {LIBRDKAFKA_NAMES[name]: value for name, value in connection_options(connection).items()}
@@ -465,9 +456,6 @@ def _created(kind: Callable[[dict[str, Any]], Any], options: dict[str, Any]) -> 
 
 def _with_metadata(offsets: Mapping[TopicPartition, int], metadata: str) -> list[ClientPartition]:
     return [ClientPartition(*partition, offset, metadata) for partition, offset in offsets.items()]
-
-
-# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

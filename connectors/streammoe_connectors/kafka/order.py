@@ -41,25 +41,17 @@ class Limits(NamedTuple):
     """Where a partition begins and ends."""
 
     first: int
-    """The offset of its first record."""
     stable_end: int
     """Its end, or where the first open transaction begins if the settings wait for those."""
     end: int
     """Its high watermark, which includes records of open transactions."""
     at_time: int
     """The offset of the first record from the time on at which the settings begin; the end if there is none."""
-    asked_at: float = 0.0
-    """When this was asked, in monotonic seconds."""
+    asked_at: float = 0.0  # in monotonic seconds
 
 
 class PartitionBuffer:
-    """The fetched records of a partition that have not been sent yet.
-
-    Args:
-        partition: which one.
-        offset: the first one to read.
-        stop_offset: offset at which to stop, if any; not below `offset`.
-    """
+    """The fetched records of a partition that have not been sent yet, from an offset on, up to one at which to stop."""
 
     def __init__(self, partition: TopicPartition, offset: int, stop_offset: int | None = None) -> None:
         self.partition = partition
@@ -159,14 +151,10 @@ class PartitionBuffer:
         self.at_end_since, self.was_at_end = now, True
 
     def hold(self, now: float, idle: float) -> Hold:
-        """Return whether other partitions must wait for records after the last fetched one.
+        """Return whether others must wait for records after the last fetched one; `idle` seconds if it is at its end.
 
         They wait without a bound as long as it has never been at its end: the order of a backlog must depend on nothing
         but the log.
-
-        Args:
-            now: monotonic seconds.
-            idle: for how many seconds they wait for a partition at its end.
         """
         if self.reached_stop or (self.at_end_since is not None and now - self.at_end_since >= idle):
             return Hold.NONE
@@ -186,19 +174,13 @@ def _size(records: Records) -> int:
     return sum(map(len, filter(None, records["value"].tolist())))
 
 
-class Merged(NamedTuple):
-    """The next records."""
-
-    counts: list[int]
-    """Number of records from each partition."""
-    order: IntArray
-    """Their order: indexes into the concatenation of the first records of all partitions."""
-    n_early: int
-    """How many of them, the last ones, are passed although older ones may still come."""
-
-
-def merge(times: Sequence[IntArray], holds: Sequence[Hold], overdue: Sequence[int], max_records: int) -> Merged:
+def merge(
+    times: Sequence[IntArray], holds: Sequence[Hold], overdue: Sequence[int], max_records: int
+) -> tuple[list[int], IntArray, int]:
     """Select the next records, as far as their order is certain or they have waited for too long.
+
+    Return the number from each partition; their order, as indexes into the concatenation of the first records of all
+    partitions; and how many of them, the last ones, are passed although older ones may still come.
 
     Args:
         times: for each partition the timestamps of its fetched records, in the order of the log.
@@ -229,7 +211,7 @@ def merge(times: Sequence[IntArray], holds: Sequence[Hold], overdue: Sequence[in
     counts = np.bincount(partition_index, minlength=sizes.size)
     # They are the first of each partition; what remains of those before is not counted.
     order = order - (starts - (np.cumsum(counts) - counts))[partition_index]
-    return Merged(counts.tolist(), order, max(0, order.size - certain - 1))
+    return counts.tolist(), order, max(0, order.size - certain - 1)
 
 
 class Order:

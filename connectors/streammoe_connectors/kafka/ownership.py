@@ -18,10 +18,10 @@ _LOGGER = logging.getLogger("streammoe.source")
 
 
 class Ownership:
-    """Commits of checkpointed positions that name their owner, repeated as a heartbeat.
+    """Commits of checkpointed positions, repeated as a heartbeat, each with a mark: metadata that name the owner.
 
-    A mark of somebody else counts if it changes while one looks. So clocks matter only for one that seems to be old,
-    which is not waited for.
+    A partition belongs to somebody else if its mark is renewed between two looks. So clocks of other machines matter
+    only for a mark that seems to be old, whose renewal is not waited for.
     """
 
     def __init__(self, settings: ReadingSettings, owner: str, counters: Counter[str]) -> None:
@@ -42,11 +42,7 @@ class Ownership:
         self._n_checks = 0
 
     def check(self, marks: Mapping[TopicPartition, OffsetMetadata | None]) -> bool:
-        """Return whether these partitions may be read; if not, it has to be asked again whether a mark has changed.
-
-        Raises:
-            SourceError: another daemon reads one of them.
-        """
+        """Return whether these partitions may be read; if not, it has to be asked again whether a mark has changed."""
         free = [self._is_free(partition, mark) for partition, mark in marks.items()]
         return all(free)
 
@@ -56,11 +52,7 @@ class Ownership:
         self._next_commit_at = 0.0
 
     def heartbeat(self, consumer: AssignedConsumer) -> None:
-        """Log failed commits, and commit what is new or was committed a while ago, after looking for other owners.
-
-        Raises:
-            SourceError: another daemon has taken over a partition.
-        """
+        """Log failed commits, and commit what is new or was committed a while ago, after looking for other owners."""
         while consumer.failed_commits:
             reason = consumer.failed_commits.popleft()
             self._counters["mirror_failed"] += 1
@@ -109,6 +101,7 @@ class Ownership:
         return OffsetMetadata(owner, round(at, 3), self._checkpoint_generation)
 
     def _is_free(self, partition: TopicPartition, mark: OffsetMetadata | None) -> bool:
+        """Return whether nobody else reads a partition, as far as its mark tells by now; raise if somebody does."""
         now, longest = time.monotonic(), self._settings.owner_seconds
         before, since = self._seen.get(partition, (mark, None))
         has_changed = before != mark

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from streammoe.errors import ConfigError, RetriableSinkError, SinkError
-from streammoe.ports import Location, Position, Recovered, parts_of
+from streammoe.ports import Location, Position, Recovered
 from streammoe_connectors.kafka.contract import (
     REQUEST_SECONDS,
     Cause,
@@ -85,25 +85,16 @@ class Target(NamedTuple):
     """A topic to write to, and what messages say about it."""
 
     section: str
-    """Section of the settings: ``predictions`` or ``dead_letters``."""
     topic: str
-    if_too_large: str
-    """Alternative advice for records that are too large for the topic."""
+    if_too_large: str  # what else may be done about a record that the topic has no room for
 
 
 class TopicProducer:
-    """A producer of records for one topic.
+    """A producer of records for one topic, which raises `SinkError` if one cannot be delivered.
 
     A broker that does not respond is retried, for up to `Delivery.delivery_timeout_seconds` while a record waits. One
     that rejects the login is, too, with passwords and certificates as they are then, and is sent again what it has not
     acknowledged. After a `SinkError` all further calls raise it again, since later records may not have been delivered.
-
-    Args:
-        target: the topic.
-        client: to write with.
-        connection: to the cluster.
-        delivery: settings for sending.
-        transactional: what makes the producer transactional, if it is to be.
     """
 
     def __init__(
@@ -136,23 +127,14 @@ class TopicProducer:
     # --- connecting -------------------------------------------------------------------------------------------------
 
     def try_connect(self) -> None:
-        """Connect, to detect a missing topic at the start; go on after `REQUEST_SECONDS` without a response.
-
-        Raises:
-            SinkError: the topic does not exist or may not be written.
-            ConfigError: an option is invalid for a producer.
-        """
+        """Connect, to detect a missing topic at the start; go on after `REQUEST_SECONDS` without a response."""
         try:
             self._connect(REQUEST_SECONDS)
         except ClientError as error:
             _LOGGER.warning("%s: no broker of %s responds (%s); retrying", self.target.section, self._servers, error)
 
     def connected(self) -> Producer:
-        """Return the producer, after waiting for a broker for as long as a record may take.
-
-        Raises:
-            SinkError: no broker responds in this time, or see `try_connect`.
-        """
+        """Return the producer, after waiting for a broker for as long as a record may take."""
         try:
             return self._producer or self._connect(self._give_up_seconds)
         except ClientError as error:
@@ -163,7 +145,10 @@ class TopicProducer:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                self._producer = self._connect_once()
+                self.topic = self._client.topic(self._connection, self.target.topic)
+                batch_bytes = min(self._delivery.batch_bytes, self.topic.max_bytes or DEFAULT_MAX_BYTES)
+                delivery = self._delivery.model_copy(update={"batch_bytes": batch_bytes})
+                self._producer = self._client.create_producer(self._connection, delivery, self._transactional)
             except ConfigError as error:
                 raise ConfigError(f"{self.target.section}: {error}") from error
             except ClientError as error:
@@ -175,12 +160,6 @@ class TopicProducer:
             else:
                 self._note_rejection("")
                 return self._producer
-
-    def _connect_once(self) -> Producer:
-        self.topic = self._client.topic(self._connection, self.target.topic)
-        batch_bytes = min(self._delivery.batch_bytes, self.topic.max_bytes or DEFAULT_MAX_BYTES)
-        delivery = self._delivery.model_copy(update={"batch_bytes": batch_bytes})
-        return self._client.create_producer(self._connection, delivery, self._transactional)
 
     def _note_rejection(self, reason: str) -> None:
         if reason and not self.rejection:
@@ -213,11 +192,7 @@ class TopicProducer:
         return Outgoing(value, key, location, headers, zlib.crc32(key) % self.topic.partitions)
 
     def send(self, record: Outgoing) -> None:
-        """Send a record; waits if too many are not acknowledged.
-
-        Raises:
-            SinkError: this record or an earlier one cannot be delivered.
-        """
+        """Send a record; waits if too many are not acknowledged."""
         if self._failure is not None:
             raise self._failure
         if self._bytes > MAX_UNFLUSHED_BYTES:
@@ -344,7 +319,6 @@ class TransactionalProducer(TopicProducer):
     ) -> None:
         self._group = transactional.group
         self._recovering: Future[Recovered] | None = None
-        self._last_commit: tuple[Position, int] | None = None
         super().__init__(target, client, connection, delivery, transactional)
 
     def recover(self, timeout: float, position: Position | None) -> Recovered | None:
@@ -422,12 +396,12 @@ class TransactionalProducer(TopicProducer):
         self._begin()
         producer = self.connected()
         try:
-            self._answered(lambda: self._send_offsets(producer, own, own["owner"], generation), "sending offsets")
+            metadata = OffsetMetadata(own["owner"], time.time(), generation).encode()  # noqa: TID251 - for others
+            self._answered(lambda: producer.send_offsets(offsets_of(own), metadata), "sending offsets")
             self._answered(lambda: producer.transact("commit_transaction"), "committing a transaction")
         except ClientError as error:
             raise self.fail(error) from error
         self._open_since = None
-        self._last_commit = (own, generation)
 
     def _answered(self, call: Callable[[], Result], what: str) -> Result:
         """Return the result of a call that may block for ever; raise `ClientError` if it has none in time."""
@@ -436,33 +410,18 @@ class TransactionalProducer(TopicProducer):
         except TimeoutError:
             raise ClientError(Cause.NO_ANSWER, f"{what} took more than {self._give_up_seconds:.0f} s") from None
 
-    def _send_offsets(self, producer: Producer, position: Position, owner: str, generation: int) -> None:
-        metadata = OffsetMetadata(owner, time.time(), generation).encode()  # noqa: TID251 - as other machines see it
-        producer.send_offsets(offsets_of(position), metadata)
-
     def close(self) -> None:
-        """Abort an open transaction, so that consumers need not wait; else release the partitions."""
-        producer, last = self._producer, self._last_commit
-        end: Callable[[], object] | None = None
-        if producer is None or (self._failure is not None and self._failure.retriable):
-            pass  # it would not answer now either; the next one aborts its transaction
-        elif self._open_since is not None:
-            end = partial(producer.transact, "abort_transaction")
-        elif last is not None and self._failure is None:
-            end = partial(self._release, producer, *last)
-        if end is not None:
+        """Abort an open transaction, so that consumers need not wait."""
+        producer = self._producer
+        is_deaf = self._failure is not None and self._failure.retriable  # the next one aborts its transaction
+        if producer is not None and self._open_since is not None and not is_deaf:
             try:
-                in_background(end).result(REQUEST_SECONDS)
-            except (ClientError, TimeoutError) as error:
-                _LOGGER.info("readers and other daemons wait for the time-outs of what was not released (%r)", error)
+                self._answered(lambda: producer.transact("abort_transaction"), "aborting a transaction")
+            except ClientError as error:
+                _LOGGER.info("readers wait for the time-out of a transaction that could not be aborted (%s)", error)
         super().close()
-
-    def _release(self, producer: Producer, position: Position, generation: int) -> None:
-        producer.transact("begin_transaction")
-        self._send_offsets(producer, position, "", generation)
-        producer.transact("commit_transaction")
 
 
 def kafka_part(position: Position | None) -> Position | None:
     """Return the part of a position that belongs to a Kafka source."""
-    return next((part for part in parts_of(position) if part.get("kind") == "kafka"), None)
+    return position if position is not None and position.get("kind") == "kafka" else None

@@ -48,27 +48,12 @@ class Moved(NamedTuple):
     """A position that no record has led to; the first one says that reading begins."""
 
     position: Position
-    needs_checkpoint: bool
-    """Whether a checkpoint must hold it before the next record."""
-    remaining: int
-    """Number of offsets from there to the stops."""
-
-
-class Finished(NamedTuple):
-    """Everything was read."""
+    needs_checkpoint: bool  # before the next record
+    remaining: int  # offsets from there to the stops
 
 
 class Reader(threading.Thread):
-    """The thread that reads for a daemon; it ends with the process.
-
-    Args:
-        settings: of the source.
-        client: to read with.
-        values: converts records.
-        position: that the daemon knows.
-        owner: of the position.
-        origin: of batches.
-    """
+    """The thread that reads for a daemon, from a position whose owner it is; it ends with the process."""
 
     def __init__(
         self,
@@ -80,12 +65,11 @@ class Reader(threading.Thread):
         origin: str,
     ) -> None:
         super().__init__(name="streammoe-kafka-reader", daemon=True)
-        self.found: SimpleQueue[Batch | Moved | Finished | BaseException] = SimpleQueue()
-        """What was read and not yet taken; an error is the last of all."""
+        self.found: SimpleQueue[Batch | Moved | BaseException | None] = SimpleQueue()
+        """What was read and not yet taken; ``None``, or an error, is the last of all."""
         self.checkpoints: deque[tuple[Position, int]] = deque(maxlen=1)
         """The position and generation of the latest durable one, until it is noted."""
         self.closing = False
-        """Whether to end."""
         self.wake = threading.Event()
         """Ends a wait, after something was taken or it is to end."""
         self.status = SourceStatus(connected=False)
@@ -94,8 +78,7 @@ class Reader(threading.Thread):
         self.ends: Mapping[TopicPartition, int] = {}
         """High watermarks."""
         self._settings, self._client, self._values, self._origin = settings, client, values, origin
-        self._position = position
-        """The position that the daemon knows."""
+        self._position = position  # that the daemon knows
         self._counters: Counter[str] = Counter()
         self._assignment = Assignment(settings, position, owner, self._counters)
         self._ownership = Ownership(settings, owner, self._counters)
@@ -105,15 +88,12 @@ class Reader(threading.Thread):
         self._link = Link(self._counters)
         self._consumer: AssignedConsumer | None = None
         self._paused: set[TopicPartition] = set()
-        """Partitions that are not fetched for now."""
         self._pending: Records | None = None
         """Records that could not be converted yet."""
         self._ready = self._finished = self._has_more = False
-        self._failing = False
-        """Whether nothing could be read since a request failed."""
+        self._failing = False  # whether nothing could be read since a request failed
         self._rebuilt_for_stall = False
-        self._held_up_at = time.monotonic()
-        """When reading was last prevented by the daemon or a registry."""
+        self._held_up_at = time.monotonic()  # by the daemon or a registry
         self._last_record_at = self._ticked_at = self._next_attempt_at = self._next_look_at = 0.0
 
     def run(self) -> None:
@@ -359,4 +339,4 @@ class Reader(threading.Thread):
         if self._settings.until == "end" and self._ready and not self._finished and self._assignment.finished:
             self._finished = True
             self._report(time.monotonic())
-            self.found.put(Finished())
+            self.found.put(None)

@@ -121,5 +121,5 @@ class KafkaSource(Source):
                 self._position_to_checkpoint = found.position if found.needs_checkpoint else None
                 self._positions = offsets_of(found.position)
                 self._total = self._n_consumed + found.remaining
-            else:
+            else:  # all was read
                 self._finished, self._n_consumed = True, self._total

@@ -76,13 +76,7 @@ class Survey:
     def look(self, consumer: AssignedConsumer, read: Mapping[TopicPartition, PartitionBuffer], now: float) -> bool:
         """Take answers that have arrived, and ask what is due; return whether topics were described.
 
-        Args:
-            consumer: to ask.
-            read: the partitions whose ends are to be known, where records that arrive do not tell them.
-            now: monotonic seconds.
-
-        Raises:
-            ClientError: the user may not read a topic.
+        `read` are the partitions whose ends are to be known, where records that arrive do not tell them.
         """
         answered = [node for node, (_, answer) in self._pending.items() if answer.done()]
         taken = [node for node in answered if self._take(node, *self._pending.pop(node), now)]
@@ -166,8 +160,8 @@ class Stalls:
         Args:
             buffers: of the partitions that are fetched.
             waiting: other partitions of which the cluster has not said yet where they begin and end.
-            held_up_at: when something else last prevented all progress, in monotonic seconds.
-            now: monotonic seconds.
+            held_up_at: when something else last prevented all progress.
+            now: as all times here, in monotonic seconds.
         """
         longest = self._settings.stall_seconds
 

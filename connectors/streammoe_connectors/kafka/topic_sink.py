@@ -15,11 +15,7 @@ from streammoe_connectors.kafka.settings import Connection, ReadingSettings, Top
 
 
 class TopicSink(Sink):
-    """The common part of sinks that write to a topic.
-
-    Args:
-        settings: of the section.
-        sources: all sources; the first one of Kafka provides the default connection, and the group of transactions.
+    """The common part of sinks that write to a topic, by default over the connection of the first source of Kafka.
 
     Raises:
         ConfigError: there is no connection, or no group for positions.

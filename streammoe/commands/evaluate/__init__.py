@@ -39,9 +39,9 @@ def command(file: str, options: FileOptions, against: tuple[str, ...], as_json: 
     """
     if not options.targets:
         raise click.UsageError("Missing option '--target'.")
-    from streammoe.commands.evaluate import score_report
     from streammoe.commands.evaluate.file_settings import settings_of
     from streammoe.commands.evaluate.prequential import evaluate as run_evaluation
+    from streammoe.commands.evaluate.prequential import table, to_json
     from streammoe.daemon.signals import StopFlag
 
     if against:  # slow peers, and a bar that moves
@@ -57,4 +57,4 @@ def command(file: str, options: FileOptions, against: tuple[str, ...], as_json: 
         )
     if evaluation.stopped and not evaluation.outcomes["learned"]:
         end_without_result(stop.exit_code, "before an event was scored; there are no results, and nothing was written")
-    click.echo(score_report.to_json(evaluation) if as_json else score_report.table(evaluation))
+    click.echo(to_json(evaluation) if as_json else table(evaluation))

@@ -96,8 +96,7 @@ def command(
     from streammoe.batch import FitPlan
     from streammoe.commands.evaluate.file_settings import files_of, settings_of
     from streammoe.commands.evaluate.output_files import as_config_error, check_outputs
-    from streammoe.commands.fit import fit_report
-    from streammoe.commands.fit.one_source import fit_source
+    from streammoe.commands.fit.one_source import fit_source, table, to_json
     from streammoe.configuration import extension
 
     settings = settings_of(data[0], options, command="fit", config=config)
@@ -112,7 +111,7 @@ def command(
     if out is not None:
         with as_config_error("--out", out):
             result.fit.model.save(out)
-    click.echo(fit_report.to_json(result, out) if as_json else fit_report.table(result, out))
+    click.echo(to_json(result, out) if as_json else table(result, out))
 
 
 def _check_files(data: tuple[str, ...], *, by_processes: bool, by_plain_em: bool) -> None:

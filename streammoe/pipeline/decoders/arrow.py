@@ -45,8 +45,8 @@ class ArrowDecoder(Decoder):
 
 
 def _columns(batch: Batch) -> dict[str, Any]:
+    """Return the columns by their names, views of strings as strings, since Arrow has few functions for views."""
     return {
-        # Arrow has few functions for views.
         name: column.cast(pa.large_string()) if types.is_string_view(column.type) else column
         for name, column in zip(batch.table.schema.names, batch.table.columns, strict=True)
     }

@@ -103,7 +103,7 @@ def command(
 
 
 def _shards(folders: Sequence[str]) -> dict[str, Path]:
-    """Return the shards' folders by the shards' names: as they are given."""
+    """Return the folders of the shards, each by its path as it was given, which is the name of the shard."""
     from streammoe.scaleout.global_model import folder_of
 
     shards: dict[str, Path] = {}
@@ -166,6 +166,7 @@ def _watch(watcher: Watcher, every: float, stop: StopFlag, health: Health) -> Re
 
 
 def _once(watcher: Watcher) -> ReduceRound:
+    """Do one round; raise if nothing comes of it."""
     from streammoe.scaleout.watcher import ONCE_MORE
 
     last = watcher.round()

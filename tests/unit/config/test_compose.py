@@ -20,7 +20,7 @@ def test_the_daemon_reads_the_topic_that_is_made_and_everything_finds_its_addres
     [config] = [volume.split(":") for volume in daemon["volumes"] if volume.startswith("./")]
     assert config[1] in (ROOT / "Dockerfile").read_text()
     settings = load_settings(ROOT / config[0], environment=daemon["environment"])
-    [source] = settings.sources
+    source = settings.source
     made = SERVICES["topic"]["command"]
     assert list(source.topics) == [made[made.index("--topic") + 1]]
     [server] = source.bootstrap_servers

@@ -89,7 +89,7 @@ def test_the_settings_are_valid_and_every_partition_has_one_daemon(config):
         checked = CliRunner().invoke(main, ["check-config", str(config)], env=environment(daemon, index))
         assert checked.exit_code == 0, checked.output
     found = [settings_of(index, config) for index in range(N)]
-    assert [source.shard for each in found for source in each.sources] == [f"{index}/{N}" for index in range(N)]
+    assert [each.source.shard for each in found] == [f"{index}/{N}" for index in range(N)]
     assert len({each.checkpoint.dir for each in found}) == N
     assert {each.model.reservoir for each in found} == {2000}
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from streammoe.ports import Unreadable
 from streammoe_connectors.files.source import FileSource
-from streammoe_connectors.formats.events import events_of, json_lines
+from streammoe_connectors.formats.events import events_of
 from tests.unit.connectors.kafka_records import batch_of, record, values_of
 from tests.unit.connectors.reading import placed, read, records, source, through_json
 
@@ -67,20 +67,6 @@ def test_a_record_holds_the_objects_at_its_path_or_is_rejected_as_a_whole(write)
         is_many = value.lstrip()[:1] == b"[" or b':[{"a"' in value
         assert found.numbers == [-1, *(range(len(expected)) if is_many else [-1] * len(expected)), -1]
         assert found.skipped == (not expected)
-
-
-def test_lines_of_a_value_are_events_unless_the_value_is_one_that_is_set_in_lines():
-    pretty = json.dumps({"a": 1, "y": 2}, indent=2).encode()
-    for value, expected in (
-        (A + b"\n" + B + b"\r\n\n", [A, B + b"\r"]),
-        (A + b"\nbroken", [A, b"broken"]),
-        (b"[%b,%b]\n%b" % (A, B, A), [A, B, A]),
-        (pretty, [pretty]),
-        (b"", [b""]),
-    ):
-        found = events_of([value], (), lines=json_lines)
-        assert found.values == expected
-        assert found.numbers == ([-1] if len(expected) == 1 else [*range(len(expected))])
 
 
 def test_a_path_is_names_with_points_or_a_list_of_names():

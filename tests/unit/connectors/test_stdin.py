@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from streammoe.errors import SourceError
 from streammoe_connectors.stdin import StdinSource
-from tests.unit.connectors.reading import PIECES, drain, placed, read, warnings
+from tests.unit.connectors.reading import PIECES, drain, placed, read
 
 
 class Pipe:
@@ -28,19 +28,6 @@ class Pipe:
         self.source.close()
         self.reading.close()
         self.writing.close()
-
-
-def test_after_a_restart_records_count_as_new_and_have_other_places(caplog):
-    found = []
-    for position in (None, {"kind": "stdin", "offset": 25}):
-        with Pipe(position=position) as (source, writing):
-            writing.write(b"1\n")
-            batch = source.poll(1)
-            assert batch.end == {"kind": "stdin", "offset": 2}
-            found.append(batch.location(0))
-    assert [place["offset"] for place in found] == [0, 0]
-    assert found[0]["stdin"] != found[1]["stdin"]
-    assert len(warnings(caplog)) == 1
 
 
 @settings(max_examples=50)

@@ -13,7 +13,6 @@ from streammoe.daemon.run_state import RunState
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.dead_letters import DeadLetterFile
-from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.predictions import JsonlPredictions
 from streammoe.pipeline.schema import Schema
@@ -127,12 +126,10 @@ def build(
     records,
     *,
     folder="state",
-    schema=SCHEMA,
     sizes=(100,),
     saves=NEVER,
     max_ratio=0.5,
     is_predicting=False,
-    labels=None,
     **script,
 ):
     """Build a daemon that resumes from what the last one in the same folder has left."""
@@ -145,9 +142,6 @@ def build(
     scores = PrequentialScores()
     if found:
         scores.restore(metadata["scores"], found.arrays)
-    joined = None if labels is None else LabelJoin(labels, schema)
-    if found and joined:
-        joined.restore(found.arrays)
     source = ScriptedSource(records, sizes=sizes, **script)
     source.steps = steps
     source.seek(metadata["positions"][0])
@@ -162,8 +156,8 @@ def build(
         writer = PredictionWriter(rows, 0.9, gate=True)
     counters = metadata["counters"]
     state = RunState(
-        Pipeline(model, schema, scores, writer),
-        joined,
+        Pipeline(model, SCHEMA, scores, writer),
+        None,
         BadRecordGuard(max_ratio, found.arrays["guard.latest"] if found else None),
         None,
         {"version": "1", "settings": {"model": {}}},

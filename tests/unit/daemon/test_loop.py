@@ -6,7 +6,6 @@ One long file, as the loop is: all its tests share one scripted source.
 import json
 import logging
 import math
-import random
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +15,6 @@ from streammoe import settings
 from streammoe.errors import CheckpointError, RetriableCheckpointError, SinkError, SourceError, TooManyBadRecords
 from streammoe.fields import Section
 from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan
-from streammoe.pipeline.schema import Schema
 from tests.unit.daemon.scripted import Stop, every
 
 GOOD = [b'{"a": %.4f, "y": %.4f}' % (math.sin(i), math.cos(i)) for i in range(3000)]
@@ -152,14 +150,6 @@ def test_a_run_without_new_events_leaves_a_checkpoint_and_a_summary(build):
         assert (summary.events, ran.store.generations()[-1:]) == (events, [int(summary.checkpoint[-24:-12])])
         assert ran.steps[-3:] == SAVED[: 3 if records else 2]
         assert (summary.scores["rmse"] is None) == (not events)
-
-
-def test_a_stop_finishes_the_batch_and_saves_it(build):
-    stop = Stop()
-    ran = build(GOOD[:1000], before_poll=stop.at(200))
-    assert ran.run(stop).learned == 300
-    assert ran.store.positions == [300]
-    assert build(GOOD).run(stop).events == 300, "requested before the start, nothing is read"
 
 
 # --- in which order -------------------------------------------------------------------------------------------------
@@ -299,54 +289,6 @@ def test_before_other_rules_hold_what_came_before_is_saved(build):
     ran.run()
     assert ran.store.positions[0] == 300
     assert ran.store.saved[0]["settings"] == {"model": {}}
-
-
-# --- restarts -------------------------------------------------------------------------------------------------------
-
-
-class KillError(Exception):
-    """Stands in for the end of a process."""
-
-
-def delayed(n=300):
-    """Features and labels with delays of all lengths: some are too late, some never come, some are early or double."""
-    rng = random.Random(5)
-    due = []
-    for i in range(n):
-        a, b = rng.gauss(0, 1), rng.gauss(0, 1)
-        due.append((i, {"id": i, "a": a if rng.random() < 0.9 else "no", "b": b}))
-        label = {"id": i, "y": 2 * a if b > 0 else b - 1}
-        times = rng.choice([0, 1, 1, 1, 1, 1, 1, 1, 2])
-        due += [(i + rng.choice([-2.5, 0.1, 3, 20, 60, 100, 200]), label) for _ in range(times)]
-    return [json.dumps(record).encode() for _, record in sorted(due, key=lambda each: each[0])]
-
-
-LATE = settings.Labels(key="id", max_pending=60, expire_events=130)
-
-
-def test_kills_stops_and_restarts_show_in_nothing_though_labels_come_later(build):
-    """Without late labels this is what tests/stateful shows."""
-    records, sizes = delayed(), [7, 90, 1]
-    options = {"schema": Schema(("y",), ignore=("id",)), "max_ratio": 0.9, "labels": LATE}
-    whole = build(records, folder="whole", sizes=[1000], **options).run()
-    for at in (len(records) // 4, len(records) // 3):
-        with pytest.raises(KillError):
-            build(records, sizes=sizes, saves=every(60), failures={at: KillError()}, **options).run()
-    for at in (0, len(records) // 2, 2 * len(records) // 3):
-        stop = Stop()
-        build(records, sizes=sizes, before_poll=stop.at(at), **options).run(stop)
-    resumed = build(records, sizes=sizes, **options)
-    summary = resumed.run()
-    assert summary.scores == pytest.approx(whole.scores, rel=1e-9)
-    differs = {"events_per_second", "checkpoint", "scores"}
-    for name, value in whole._asdict().items():
-        assert name in differs or getattr(summary, name) == value, name
-        if name in {"learned", "rejected", "expired", "predicted_only", "skipped"}:
-            assert resumed.value("events_total", outcome=name) == value, name
-    assert resumed.value("pending_labels") == whole.pending
-    assert resumed.value("model_events") == whole.learned
-    assert resumed.value("source_progress_ratio") == 1
-    assert min(whole.learned, whole.rejected, whole.pending, whole.expired) > 10
 
 
 # --- trouble --------------------------------------------------------------------------------------------------------

@@ -127,16 +127,10 @@ def array(name, value):
 STATE = {
     "unknown": lambda a: a.update({"state.more": np.zeros(1)}),
     "wider": lambda a: a.update({"state.gate": np.zeros((1, 8))}),
-    "huge and empty": lambda a: a.update({"state.gate": np.empty((0, 2**40))}),
     "whole numbers": lambda a: a.update({"state.masses": np.ones(2, np.int64)}),
     "NaN": lambda a: a["state.experts"].fill(np.nan),
     "negative count": lambda a: a["state.n"].fill(-1),
-    "endless count": lambda a: a["state.n"].fill(2**63 - 1),
-    "no decay": lambda a: a["state.decay"].fill(0.0),
-    "heavy prior": lambda a: a["state.prior_weight"].fill(2e9),
-    "negative mass": lambda a: a["state.masses"].__setitem__(0, -1.0),
     "no mass": lambda a: a["state.masses"].fill(0.0),
-    "no variance": lambda a: a["state.variances"].fill(0.0),
     "residual": lambda a: a.update({"diagnostics.residual": np.zeros(3)}),
     "columns": lambda a: a.update({"encoder.columns": text(["x0", "x0"])}),
     "no JSON": lambda a: a.update({"encoder.columns": np.zeros(3, np.uint8)}),
@@ -149,42 +143,27 @@ STATE = {
 BEGINNING = {
     "out of range": cell("recent.X", (0, 0), 1e300),
     "a code beyond": cell("recent.X", (0, 1), 3.0),
-    "a time beyond": cell("recent.X", (0, 2), 1e15),
-    "no target": cell("recent.Y", (0, 0), np.nan),
-    "a negative weight": cell("recent.weights", 0, -1.0),
     "fewer rows": lambda a: a.update({"recent.X": a["recent.X"][1:]}),
     "room for fewer rows": array("recent.capacity", [19]),
-    "room for too many rows": array("recent.capacity", [2**40]),
     "kinds": lambda a: a.update({"encoder.kinds": text(["numeric"])}),
     "another kind": lambda a: a.update({"encoder.kinds": text(["numeric", "numeric", "timestamp"])}),
     "level of a number": lambda a: a.update({"encoder.plan": text([[0, None], [0, "x"]])}),
-    "level twice": lambda a: a.update({"encoder.plan": text([[0, None], [1, None], [1, "r"], [1, "r"], [2, None]])}),
-    "levels": lambda a: a.update(
-        {"encoder.plan": text([[0, None], [1, None], *([1, str(i)] for i in range(4)), [2, None]])}
-    ),
     **{
         f"columns that wait {names}": lambda a, names=names: a.update({"encoder.awaited": text(names)})
         for names in (["a"], [[1]], "q")
     },
-    "field beyond": lambda a: a.update({"encoder.plan": text([[0, None], [1, None], [2, None], [3, None]])}),
     **{f"fitted at {claimed}": array("progress.fits", claimed) for claimed in ([-2, 0], [21, 0], [-1, 2])},
 }
 
 PORTFOLIO = {
     "two members": lambda a: a.update({"portfolio.weights": np.full(2, 0.5)}),
-    "half of the weight": lambda a: a["portfolio.weights"].__imul__(0.5),
     "no weight": lambda a: a["portfolio.weights"].__setitem__(slice(None), [1.0] + [0.0] * 7),
-    "weights NaN": lambda a: a["portfolio.weights"].fill(np.nan),
     "means of two members": lambda a: a.update({"portfolio.mean_weights": np.full(3, 1 / 3)}),
-    "means of less than all": lambda a: a["portfolio.mean_weights"].__imul__(0.9),
     "negative errors of means": lambda a: a["portfolio.mean_squares"].fill(-1.0),
     "means of a negative number": lambda a: a["portfolio.mean_count"].fill(-1),
     "endless surprise": lambda a: a["portfolio.surprise"].fill(1e3),
     "fitted with a third expert": lambda a: a.update({"fitted.experts": np.ones((3, 1, 4))}),
-    "fitted without variance": lambda a: a["fitted.variances"].fill(0.0),
-    "a gate": lambda a: a.update({"portfolio.recent.gate": np.zeros((0, 4))}),
     "two experts": lambda a: a.update({"portfolio.recent.masses": np.ones(2)}),
-    "an expert without variance": lambda a: a["portfolio.floor.variances"].fill(0.0),
     "an expert of more events": lambda a: a["portfolio.quick.n"].__iadd__(1),
     "a floor with features": lambda a: a.update({"portfolio.floor.experts": np.ones((1, 1, 3))}),
 }
@@ -199,10 +178,7 @@ FITTING = {
         f"plan {claimed}": array("fit.plan", claimed)
         for claimed in (
             [0, 80, 1, 1, 0, 2, 2],
-            [84, 80, 1, 1, 0, 2, 2],
-            [80, 81, 1, 1, 0, 2, 2],
             [80, 80, 1, 1, 0, 4, 2],
-            [80, 80, 1, 1, 0, 2, 4],
             [80, 80, 1, 1, 0, 2, 0],
         )
     },
@@ -210,9 +186,7 @@ FITTING = {
     "no scale": lambda a: a["fit.encoder.target_scale"].fill(0.0),
     "a start without experts": lambda a: a.update({"fit.start.experts": np.zeros((0, 1, 3))}),
     "a start of a third expert": lambda a: a.update({"fit.start.experts": np.ones((3, 1, 3))}),
-    "a start of more features": lambda a: a.update({"fit.start.experts": np.ones((2, 1, 12))}),
     "a start without gate": lambda a: a.pop("fit.start.gate"),
-    "a start NaN": lambda a: a["fit.start.experts"].fill(np.nan),
 }
 SAMPLED = {
     **{
@@ -221,9 +195,7 @@ SAMPLED = {
         for what, change in {
             "inputs out of range": cell(f"{of}.X", (3, 0), 1e60),
             "no class": cell(f"{of}.Y", (3, 0), 7.0),
-            "half a class": cell(f"{of}.Y", (3, 0), 0.5),
             "too wide": array(f"{of}.X", np.zeros((25, 3))),
-            "fewer targets": array(f"{of}.Y", np.zeros((5, 1))),
             "negative weight": cell(f"{of}.weights", 0, -1.0),
         }.items()
     },
@@ -231,8 +203,6 @@ SAMPLED = {
     "reservoir: none": lambda a: [a.pop(name) for name in [*a] if name.startswith("reservoir.")],
     "recent: more than are kept": array("recent.losses", np.zeros(10_000)),
     "recent: parameters of the future": lambda a: a["recent.earlier.n"].fill(201),
-    "recent: parameters of a third expert": lambda a: a.update({"recent.earlier.0.experts": np.ones((3, 1, 3))}),
-    "recent: parameters of no count": array("recent.earlier.n", np.ones(0, np.int64)),
 }
 CLASSES = {
     **{f"index {value}": cell("recent.Y", (0, 0), value) for value in (2.0, -1.0, 0.5)},

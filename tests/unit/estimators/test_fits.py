@@ -1,16 +1,13 @@
 """Fits: when they begin and are taken, that nothing is lost meanwhile, and what they leave as it is."""
 
-import copy
-
 import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
 from streammoe.distributions import Gaussian
 from streammoe.engine import mixture, schedule
-from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.model import fits, streaming
-from tests.unit.estimators.models import NAMES, QUICK, STREAMS, WARM, same, trained
+from tests.unit.estimators.models import NAMES, STREAMS, WARM, same, trained
 
 N = 4 * WARM + 60
 
@@ -29,8 +26,7 @@ def begins(model, n):
     return found
 
 
-@pytest.mark.parametrize("size", [1, 7, N])
-def test_fits_begin_and_are_taken_at_fixed_counts(size, spread, monkeypatch):
+def test_fits_begin_and_are_taken_at_fixed_counts(spread, monkeypatch):
     X, y = STREAMS[MoERegressor](N)
     model, found, take = trained(n=0), {}, streaming.Streaming._take
 
@@ -40,20 +36,10 @@ def test_fits_begin_and_are_taken_at_fixed_counts(size, spread, monkeypatch):
         return take(phase, context, plan, result)
 
     monkeypatch.setattr(streaming.Streaming, "_take", taken)
-    for start in range(0, N, size):
-        model.learn_array(X[start : start + size], y[start : start + size], feature_names=NAMES)
+    for start in range(0, N, 7):
+        model.learn_array(X[start : start + 7], y[start : start + 7], feature_names=NAMES)
     assert found == {at: end for at, end in begins(model, N).items() if end <= N}
     assert {WARM, 2 * WARM, 4 * WARM} <= found.keys()
-
-
-def test_there_is_one_expert_until_the_first_fit_is_taken(spread):
-    X, y = STREAMS[MoERegressor](N)
-    model = trained(n=0)
-    taken_at = WARM + WARM // fits.PART
-    for i in range(taken_at):
-        model.learn_array(X[[i]], y[[i]], feature_names=NAMES)
-        assert model.is_warming_up == (i < taken_at - 1)
-        assert len(model.learner.phase.leader.state.masses) == 1 + (not model.is_warming_up)
 
 
 OWN = ("state.", "encoder.", "portfolio.quick", "portfolio.recent", "portfolio.steady", "portfolio.floor")
@@ -78,47 +64,11 @@ def test_events_that_come_during_a_fit_are_learned_as_if_it_had_taken_no_time(ki
         assert models[1][name].tobytes() == array.tobytes(), name
 
 
-def test_a_fit_leaves_trust_as_it_was():
-    X, y = STREAMS[MoERegressor](2 * WARM)
-    model, twin = (trained(n=0, curved="off") for _ in range(2))
-    for each in (model, twin):
-        each.learn_array(X[:-1], y[:-1])
-    twin.learner.phase.fitted_at = 0  # so that it is never fitted again
-    for each in (model, twin):
-        each.learn_array(X[-1:], y[-1:])
-    assert not same(model, twin)
-    assert model.member_weights == twin.member_weights
-
-
-def test_a_stop_between_two_pieces_leaves_the_model_as_it_was(spread, monkeypatch):
-    X, y = STREAMS[MoERegressor](N)
-    model = trained(n=WARM + 3)
-    before, whole = model.state_digest(), copy.deepcopy(model)
-    monkeypatch.setattr("streammoe.engine.interruption.GRACE_SECONDS", 0.0)
-    with cancellable(lambda: True), pytest.raises(FitCancelled):
-        model.learn_array(X[WARM + 3 :], y[WARM + 3 :])
-    assert model.state_digest() == before
-    for each in (whole, model):
-        each.learn_array(X[WARM + 3 :], y[WARM + 3 :])
-    assert same(whole, model)
-
-
-@pytest.mark.parametrize("n_experts", [2, 300])
-def test_each_event_asks_for_as_much_of_a_fit(n_experts, spread, monkeypatch):
-    asked = []
-    advance = fits.StepwiseJob.advance
-    monkeypatch.setattr(fits.StepwiseJob, "advance", lambda job, work: asked.append(work) or advance(job, work))
-    X, y = STREAMS[MoERegressor](WARM + 3)
-    trained(n=0, n_experts=n_experts).learn_array(X, y)
-    assert asked[-4:] == pytest.approx([asked[-4] * times for times in (1, 2, 3, 4)])
-
-
 @pytest.fixture
 def few_rows(monkeypatch):
-    """Let at most so many rows be kept, and return how many."""
+    """Let at most so many rows be kept."""
     for name in ("LEAST_CAPACITY", "MOST_ROWS"):
         monkeypatch.setattr(f"streammoe.engine.recent.{name}", 5 * WARM)
-    return 5 * WARM
 
 
 def test_restarts_amid_fits_go_on_bit_for_bit(few_rows, spread, tmp_path):
@@ -133,14 +83,6 @@ def test_restarts_amid_fits_go_on_bit_for_bit(few_rows, spread, tmp_path):
             model.save(tmp_path / "model")
             model = load(tmp_path / "model")
     assert same(model, whole)
-
-
-def test_fits_end_where_not_all_events_are_kept(few_rows):
-    X, y = STREAMS[MoERegressor](9 * WARM)
-    model = trained(n=0, drift=None)
-    model.learn_array(X, y)
-    assert 4 * WARM <= model.learner.phase.fitted_at < few_rows
-    assert model.learner.context.recent.count == 0, "without a drift to be found, none is needed"
 
 
 @pytest.mark.parametrize("kind", STREAMS)
@@ -168,11 +110,3 @@ def test_parameters_on_other_scales_predict_the_same(kind):
         said.append((scores.losses + unit, scores.predictions if kind is MoEClassifier else means))
     for found, expected in zip(*said, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
-
-
-def test_powers_on_other_scales_are_no_start():
-    model = MoERegressor(**QUICK, degree=2)
-    X, y = STREAMS[MoERegressor](WARM + 5)
-    model.learn_array(X, y)
-    context, scaler = model.learner.context, model.learner.encoder.scaler
-    assert fits.rescaled(mixture.served_parameters(model.learner.state), scaler, scaler, context) is None

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe import InvalidEvent, MoERegressor, load
+from streammoe import MoERegressor, load
 from streammoe.daemon.checkpoints import learned_digest
 from streammoe.errors import ConfigError
 from tests.unit.estimators.models import ESTIMATORS, NAMES, QUICK, WARM, pairs
@@ -80,9 +80,3 @@ def test_its_size_may_change_over_a_checkpoint(tmp_path):
     assert rows_of(model)[0] == {((*x.values(),), (y,), 1.0)}
     with pytest.raises(ConfigError, match="reservoir"):
         model.change("reservoir", -1)
-
-
-def test_a_reservoir_that_could_not_be_kept_in_memory_is_rejected():
-    model = MoERegressor(1, warmup=0, reservoir=100_000)
-    with pytest.raises(InvalidEvent, match="reservoir"):
-        model.learn_one({f"x{i}": 1.0 for i in range(2_000)}, 1.0)

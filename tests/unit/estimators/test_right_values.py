@@ -222,12 +222,3 @@ def test_targets_in_another_order_than_the_rows_of_their_frame_are_rejected_and_
         assert model.n == 0
         model.learn_many(X, targets.reset_index(drop=True).rename(lambda i: 100 + i))
         assert model.n == 20
-
-
-def test_a_frame_that_lacks_a_column_of_the_model_is_warned_of():
-    X, _, y = line(80)
-    frame = pd.DataFrame(X, columns=["a", "b"])
-    model = MoERegressor(warmup=50)
-    model.learn_many(frame, pd.Series(y))
-    with pytest.warns(UserWarning, match="lacks 'a', which the model has, among its columns \\('A' and 'b'\\)"):
-        model.predict_many(frame.rename(columns={"a": "A"}))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe import MoEClassifier, MoERegressor
 from streammoe.engine.schedule import FIRST_FIT
 from tests.unit.estimators.models import NAMES, classes, numbers
 
@@ -11,7 +11,7 @@ UNITS = np.array([1e4, 1e-3, 50.0])
 OFFSETS = np.array([3e5, 0.0, -700.0])
 
 
-@pytest.mark.parametrize(("expert", "near"), [("gaussian", 0.05), ("student_t", 0.5), ("laplace", 0.5)])
+@pytest.mark.parametrize(("expert", "near"), [("gaussian", 0.1), ("student_t", 0.5), ("laplace", 0.5)])
 def test_the_first_predictions_are_the_mean_of_what_was_seen(expert, near):
     rng = np.random.default_rng(0)
     model, seen = MoERegressor(expert=expert), []
@@ -21,12 +21,6 @@ def test_the_first_predictions_are_the_mean_of_what_was_seen(expert, near):
             assert model.predict_one(x) == pytest.approx(np.mean(seen), abs=near)
         model.learn_one(x, y)
         seen.append(y)
-
-
-def test_each_output_has_its_own_first_mean():
-    model = MoEMultiTargetRegressor()
-    model.learn_one({"a": 3.0}, {"u": 5.0, "v": -0.001})
-    assert model.predict_one({"a": -70.0}) == pytest.approx({"u": 5.0, "v": -0.001})
 
 
 @pytest.mark.parametrize("y", [5.0, -1e6, 1e-6])
@@ -55,16 +49,3 @@ def test_inputs_without_any_use_cost_little_more_than_the_frequencies_of_the_cla
     frequencies = -np.log(np.where(y == 1, chance, 1.0 - chance)).sum()
     losses = {serve: MoEClassifier(2, serve=serve).learn_array(X, y).sum() for serve in ("portfolio", "polyak")}
     assert losses["portfolio"] < frequencies + 15.0 < losses["polyak"]
-
-
-def test_without_fits_random_experts_begin_at_once():
-    X, y = numbers(3 * FIRST_FIT)
-    model = MoERegressor(3, warmup=0)
-    assert model.is_warming_up
-    model.learn_array(X[:1], y[:1], feature_names=NAMES)
-    assert (model.is_warming_up, len(model.experts())) == (False, 3)
-    plain = MoERegressor(3, warmup=0, standardize=False)
-    plain.learn_array(X[:1], y[:1], feature_names=NAMES)
-    for each in (model, plain):
-        each.learn_array(X[1:], y[1:], feature_names=NAMES)
-    assert model.state_digest() == plain.state_digest(), "nothing is scaled"

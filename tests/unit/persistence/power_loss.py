@@ -15,11 +15,9 @@ This is more than most file systems do to anyone.
 import itertools
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
-PERSISTENCE = f"{os.sep}streammoe{os.sep}persistence{os.sep}"
 ROOT = 0
 
 
@@ -114,17 +112,11 @@ def _torn(old, new):
 
 
 class Recorder:
-    """Runs a program on a real folder, which is safe as it is, and keeps what it did, step by step.
+    """Runs a program on a real folder, which is safe as it is, and keeps what it did, step by step."""
 
-    Flushes from the line `deaf_to` of the program do nothing, as if it were not there.
-    """
-
-    def __init__(self, root, patch, *, deaf_to=None):
+    def __init__(self, root, patch):
         self.root = root
         self.steps = []
-        self.sites = []
-        """From which lines there were flushes."""
-        self._deaf_to = deaf_to
         self._ids = itertools.count(1)
         self._nodes = {root.stat().st_ino: ROOT}
         """Numbers of files (above 0) and folders (below) by the file system's own, which come again and again."""
@@ -182,11 +174,9 @@ class Recorder:
 
     def _fsync(self, descriptor):
         self.look()
-        site = _site()
-        self.sites.append(site)
         self._real["fsync"](descriptor)
         node = self._nodes.get(os.fstat(descriptor).st_ino)
-        if node is not None and site != self._deaf_to:
+        if node is not None:
             self.steps.append(Sync(node))
 
     def _move(self, source, target):
@@ -209,14 +199,6 @@ class Recorder:
     def _forget(self, node):
         """The file system may give the number of a file that is gone to another one."""
         self._nodes = {inode: known for inode, known in self._nodes.items() if known != node}
-
-
-def _site():
-    """The line that asks for a flush; of the helper that flushes folders, the line that calls it."""
-    frame = sys._getframe(2)
-    while PERSISTENCE not in frame.f_code.co_filename or frame.f_code.co_name == "sync_folder":
-        frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}:{frame.f_lineno}"
 
 
 def materialise(state, root):

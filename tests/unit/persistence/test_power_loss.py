@@ -80,10 +80,10 @@ def story(script):
     script.save(5, 6, 7)
 
 
-def record(root, monkeypatch, story=story, **options):
+def record(root, monkeypatch, story=story):
     """The steps of a story in a folder, and the disk before it."""
     with monkeypatch.context() as patch:
-        recorder = Recorder(root, patch, **options)
+        recorder = Recorder(root, patch)
         story(Script(root, recorder))
     return recorder
 
@@ -140,16 +140,6 @@ def root(tmp_path):
 
 def test_a_start_finds_what_the_last_save_that_returned_has_left_or_later(root, tmp_path, monkeypatch):
     assert next(problems(record(root, monkeypatch), tmp_path / "scratch"), None) is None
-
-
-@pytest.mark.slow
-def test_without_any_one_of_its_flushes_it_would_not(root, tmp_path, monkeypatch):
-    sites = sorted(set(record(root, monkeypatch).sites))
-    assert {"replace", "make_folder", "set_aside"} <= {site.split(":")[1] for site in sites}
-    for site in sites:
-        materialise((), root)
-        recorder = record(root, monkeypatch, deaf_to=site)
-        assert next(problems(recorder, tmp_path / "scratch"), None), f"no test would notice that {site} is missing"
 
 
 def test_it_resumes_after_cut_upon_cut(root, monkeypatch):

@@ -75,27 +75,22 @@ def kept(scores):
     return scores.to_json(), {name: array.tobytes() for name, array in scores.arrays().items()}
 
 
-def test_each_output_has_an_error_and_the_baseline_predicts_the_mean_of_the_targets_before():
+def test_scores_are_those_of_the_predictions_and_the_baselines_know_only_what_came_before():
     scores, losses, predictions, Y = scored("three outputs", [1, 7, 100])
-    assert scores.log_loss.means()["running"] == pytest.approx(losses.mean())
     means = np.array([Y[:i].mean(axis=0) if i else np.zeros(3) for i in range(N)])
     errors = np.sqrt(np.mean((Y - predictions) ** 2, axis=0))
     assert [scores.rmse(q)["running"] for q in range(3)] == pytest.approx(errors)
-    for name, expected in (("rmse", predictions), ("baseline_rmse", means)):
-        assert scores.means()[name]["running"] == pytest.approx(np.sqrt(np.mean((Y - expected) ** 2)))
-
-
-def test_hits_are_those_of_the_predictions_and_the_baseline_counts_classes():
+    expected = {"rmse": predictions, "baseline_rmse": means}
+    expected = {name: np.sqrt(np.mean((Y - said) ** 2)) for name, said in expected.items()}
+    assert scores.summary() == pytest.approx({**expected, "log_loss": losses.mean()})
     scores, losses, probabilities, Y = scored("classes", [1, 7, 100])
-    assert scores.log_loss.means()["running"] == pytest.approx(losses.mean())
-    given = Y[:, 0].astype(int).tolist()
-    hits = [p.any() and p.argmax() == c for p, c in zip(probabilities, given, strict=True)]
-    assert scores.means()["accuracy"]["running"] == pytest.approx(np.mean(hits))
-    counts, hits = np.zeros(M), []
-    for c in given:
-        hits.append(bool(counts.any()) and counts.argmax() == c)
+    counts, hits, usual = np.zeros(M), [], []
+    for said, c in zip(probabilities, Y[:, 0].astype(int).tolist(), strict=True):
+        hits.append(said.any() and said.argmax() == c)
+        usual.append(counts.any() and counts.argmax() == c)
         counts[c] += 1
-    assert scores.means()["baseline_accuracy"]["running"] == pytest.approx(np.mean(hits))
+    expected = {"accuracy": np.mean(hits), "baseline_accuracy": np.mean(usual), "log_loss": losses.mean()}
+    assert scores.summary() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", STREAMS)

@@ -70,14 +70,7 @@ SHARD = ("global", "shards", "shard-0")
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        (("global",), None, "and must be a table"),
-        (("global", "shards"), [], "must be a table"),
-        (SHARD, 3, "holds what no version of streammoe writes"),
-        ((*SHARD, "generation"), -1, "generation: "),
         ((*SHARD, "n"), 1.5, "n: "),
-        ((*SHARD, "state_digest"), 3, "state_digest: "),
-        ((*SHARD, "divergence"), "0.1", "divergence: "),
-        (("model", "kind"), "os.system", "which streammoe.load does not know"),
         (("model", "arguments", "n_experts"), 3, "state"),
     ],
 )

@@ -91,7 +91,7 @@ def test_what_overlaps_only_one_that_is_left_out_counts(shards):
 
 def test_one_file_counts_once(shards):
     shards.add("north", 30, files((1, 300)))
-    shards.add("south", 20, {"kind": "chain", "positions": [None, files((2, 10), (1, 100))]})
+    shards.add("south", 20, files((2, 10), (1, 100)))
     shards.add("west", 20, files((3, 100), (1, 0)))  # it has opened the first, and read none of it
     shards.add("east", 20, files((1, 100), head=b"b,a,y"))  # another file, of another machine
     assert shards.counting() == ({"north", "west", "east"}, {"south"})
@@ -103,7 +103,6 @@ LEGAL = {
     "a partition that was handed over before anything was read": (kafka("a", p0=0, p1=30), kafka("b", p0=20)),
     "a partition that is no longer its own": (kafka("a", p1=30, left={"p0": 20}), kafka("b", p0=20)),
     "another topic of this name": (kafka("a", p0=30), kafka("b", p0=20, topic_id="2")),
-    "another source besides": (kafka("a", p0=30), {"kind": "chain", "positions": [kafka("b", p0=20), files((1, 2))]}),
     "positions that nobody knows": ({"kind": "kafka", "topics": {}}, {"kind": "file", "files": [{"offset": [1]}]}),
     "sources that tell nothing": ({"kind": "stdin", "offset": 30}, {"kind": "stdin", "offset": 20}),
 }

@@ -111,15 +111,6 @@ def test_no_file_waits_for_another_one_that_never_pauses(write, opened, tmp_path
     assert b"2" in found
 
 
-def test_compressed_files_among_others_are_reported_once_and_left(write, opened, tmp_path, caplog):
-    write("a.csv.2.gz", b"\x1f\x8b")
-    write("a.csv", b"x\n1\n")
-    followed = opened(tmp_path / "a.csv*", format="csv")
-    assert taken(followed, 1) == [b"1"]
-    followed.poll(0.05)
-    assert len(warnings(caplog)) == 1
-
-
 # --- rotation -------------------------------------------------------------------------------------------------------
 
 
@@ -228,18 +219,6 @@ def test_a_rotated_file_that_is_gone_is_an_error(rotated, opened, tmp_path, ther
     assert any("on_truncate" in message for message in warnings(caplog))
     log.write_bytes(b"y\n6\n")
     assert taken(followed, 1) == [b"6"]
-
-
-def test_a_restart_leaves_files_alone_that_are_read_under_another_path(write, opened, tmp_path):
-    write("log", b"2\n")
-    write("log.1", b"1\n")
-    end = through_json(take(opened(tmp_path / "log*", format="jsonl"), 2)[-1].end)
-    (tmp_path / "log.1").unlink()
-    (tmp_path / "log").rename(tmp_path / "log.1")
-    write("log", b"3\n")
-    followed = opened(tmp_path / "log*", end, format="jsonl", on_truncate="restart")
-    assert taken(followed, 1) == [b"3"]
-    assert followed.poll(0.05) is None
 
 
 # --- loss -----------------------------------------------------------------------------------------------------------

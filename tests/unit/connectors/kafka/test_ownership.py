@@ -108,22 +108,6 @@ def test_a_daemon_that_comes_back_reads_at_once_and_commits_when_its_own_mark_ha
         assert group.marks[PARTITIONS[0]][1].checkpoint_generation == generation
 
 
-def test_a_commit_leaves_a_mark_that_is_renewed_and_taken_back(clock, group):
-    mine = Daemon(group, "a", owner_seconds=30)
-    mine.saves(7)
-    assert list(group.marks.values()) == [(offset, OffsetMetadata("a", clock.now, 7)) for offset in (3, 4)]
-    began = clock.now
-    for passed, renewed in [(9, began), (11, began + 11)]:
-        clock.now = began + passed
-        mine.heartbeat(group)
-        assert group.marks[PARTITIONS[0]][1].committed_at == renewed
-    mine.release(group)
-    assert [(offset, mark.owner, mark.checkpoint_generation) for offset, mark in group.marks.values()] == [
-        (3, "", 7),
-        (4, "", 7),
-    ]
-
-
 def test_of_two_that_start_at_once_the_second_to_save_ends_once_the_first_does_again(clock, group):
     first, second = Daemon(group, "a"), Daemon(group, "b")
     first.saves()

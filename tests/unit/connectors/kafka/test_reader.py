@@ -11,7 +11,7 @@ from streammoe.ports import Batch, TopicPartition
 from streammoe_connectors.kafka import reader as kafka_reader
 from streammoe_connectors.kafka import survey as kafka_survey
 from streammoe_connectors.kafka.contract import FIRST, Cause, ClientError, OffsetsLostError, TopicDescription
-from streammoe_connectors.kafka.reader import Finished, Moved, Reader
+from streammoe_connectors.kafka.reader import Moved, Reader
 from streammoe_connectors.kafka.settings import KafkaSettings
 from streammoe_connectors.kafka.values import Values
 from tests.kafka_lab.lab import PATIENCE, wait_until
@@ -164,7 +164,7 @@ def test_gaps_are_counted_tombstones_passed_and_nothing_beyond_the_stop_is_read(
         (6, 1, 1),
         (7, 0, 1),
     ]
-    until(Finished)
+    until(type(None))
     assert reader._counters["gap"] == 1
 
 

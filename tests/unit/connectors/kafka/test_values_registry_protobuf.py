@@ -119,16 +119,13 @@ def test_a_message_is_read_by_its_schema_and_all_that_it_imports_which_are_fetch
     assert registry.asked == asked
 
 
-def test_only_the_message_of_the_settings_is_read(registry):
+def test_only_the_message_of_the_settings_is_read_and_files_of_protobuf_itself_need_no_reference(registry):
     shop(registry)
     values = values_at(registry, message="shop.Refund.Reason")
     assert only(values, framed(7, b"\4\2\0")) == {"code": 0}
     assert refusal(values, framed(7, order(y=1.0))) == (0, "malformed")
-
-
-def test_files_that_come_with_protobuf_need_no_reference(registry):
-    names = ("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct", "timestamp")
-    imports = [f"google/protobuf/{name}.proto" for name in (*names, "type", "wrappers")]
+    names = ("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct", "wrappers")
+    imports = [f"google/protobuf/{name}.proto" for name in names]
     put(registry, 1, file("a.proto", "", imports, MESSAGE(name="A")))
     assert only(values_at(registry), framed(1, b"\0")) == {}
 

@@ -1,4 +1,4 @@
-"""Cost of one event: models that learn the same events in turn, in one process."""
+"""Cost of one event: models that predict and learn the same events in turn, in one process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ import numpy as np
 from river import forest, linear_model, multiclass, preprocessing, tree
 
 from benchmarks import tasks
-from benchmarks.report import Record
+from benchmarks.report import Target, markdown
 from streammoe import MoEClassifier, MoERegressor, batch
-from tests.oracle.literal import ALGORITHMS
 
 REFERENCE = "River StandardScaler \\| LinearRegression"
 BAYESIAN = "River StandardScaler \\| BayesianLinearRegression"
 OURS, OURS_CLASSES = "streammoe, dicts", "streammoe, dicts, 3 classes"
 OURS_ARRAYS, OURS_POLYAK = "streammoe, arrays", 'streammoe, arrays, serve="polyak"'
-LITERAL = "the literal algorithm in NumPy"
 VOWPAL = "Vowpal Wabbit, Python, dicts"
 EM = "streammoe.batch.fit (EM), 10,000 events"
 START = ", the first 20,000 events"
@@ -31,8 +29,6 @@ SETTLED = 20_000
 """Events after which no fit runs any more."""
 EVENTS = 100_000
 """Events of a stream; longer runs repeat it."""
-LITERAL_STEP = 0.0026
-"""Default step at event 20,000; the literal algorithm costs the same at any other."""
 STARTS = 3
 """Fresh models whose first events are timed."""
 FITTED = 10_000
@@ -125,42 +121,11 @@ def _vowpal_classes(model: Any, events: Events) -> Callable[[dict[str, float], A
     return lambda x, y: step(x, y + 1)
 
 
-def _vowpal_text(model: Any, _: Events) -> Callable[[dict[str, float], Any], Any]:
-    """Predict and learn lines of text, as most examples of its documentation do."""
-
-    def step(x: dict[str, float], y: Any) -> None:
-        line = " |f " + " ".join([f"{name}:{value}" for name, value in x.items()])
-        model.predict(line)
-        model.learn(f"{y}{line}")
-
-    return step
-
-
 # -- Contenders --------------------------------------------------------------------------------------------------------
 
 
 def _scaled(model: Any) -> Any:
     return preprocessing.StandardScaler() | model
-
-
-class Literal:
-    """The algorithm to the letter, from the state of a model after its first events."""
-
-    def __init__(self, events: Events) -> None:
-        """Let a model start it."""
-        model = MoERegressor(4, serve="polyak")
-        X, y, _ = events.stream
-        model.learn_array(X[:SETTLED], y[:SETTLED])
-        found, options = model.parameters(), model.options
-        scale = found["scale"]
-        self._rows = np.column_stack([np.ones(len(X)), (X - scale["center"]) / scale["scale"]])
-        self._targets = (y[:, None] - scale["target_center"]) / scale["target_scale"]
-        self._learner = ALGORITHMS["gaussian"](found, bound=options.bound, prior_strength=options.prior_strength)
-
-    def learn(self, start: int, stop: int) -> None:
-        """Learn events; each is predicted on the way."""
-        for row, target in zip(self._rows[start:stop], self._targets[start:stop], strict=True):
-            self._learner.learn(row, row, target, LITERAL_STEP)
 
 
 CONTENDERS = (
@@ -174,10 +139,8 @@ CONTENDERS = (
     Contender("River ARFRegressor", lambda _: forest.ARFRegressor(seed=0), one_by_one, False, 200, 5_000, 2_000),
     Contender(VOWPAL, _vowpal(""), _vowpal_dicts, traced=0),
     Contender("Vowpal Wabbit, Python, dicts, -q ff", _vowpal("-q ff"), _vowpal_dicts, traced=0),
-    Contender("Vowpal Wabbit, Python, text", _vowpal(""), _vowpal_text, traced=0),
     Contender(OURS_ARRAYS, lambda _: MoERegressor(4), _no_steps, at_once=20_000),
     Contender(OURS_POLYAK, lambda _: MoERegressor(4, serve="polyak"), _no_steps, at_once=20_000),
-    Contender(LITERAL, Literal, _no_steps, at_once=200, before=0, traced=200),
     Contender(OURS_CLASSES, lambda _: MoEClassifier(2), one_by_one, is_classifier=True),
     Contender(
         "River StandardScaler \\| OneVsRest(LogisticRegression), 3 classes",
@@ -197,8 +160,6 @@ CONTENDERS = (
 def run_of(contender: Contender, model: Any, events: Events) -> Run:
     """Return what predicts and learns some events."""
     step = contender.steps(model, events)
-    if isinstance(model, Literal):
-        return model.learn
     if step is None:
         return lambda start, stop: model.learn_array(events.stream.X[start:stop], events.stream.y[start:stop])
 
@@ -209,19 +170,13 @@ def run_of(contender: Contender, model: Any, events: Events) -> Run:
     return run
 
 
-def latencies_of(
-    step: Callable[[dict[str, float], Any], Any],
-    events: Events,
-    start: int,
-    stop: int,
-    now: Callable[[], float] = time.perf_counter,
-) -> list[float]:
-    """Return the seconds of each event, by the clock or by another one."""
+def latencies_of(step: Callable[[dict[str, float], Any], Any], events: Events, start: int, stop: int) -> list[float]:
+    """Return the CPU seconds of each event, in which other programs have no part."""
     found = []
     for x, y in zip(events.dicts[start:stop], events.targets[start:stop], strict=True):
-        started = now()
+        started = time.thread_time()
         step(x, y)
-        found.append(now() - started)
+        found.append(time.thread_time() - started)
     return found
 
 
@@ -237,7 +192,7 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
     return {"p50": float(middle), "p99": float(high), "max": float(most)}
 
 
-def measured(rounds: int) -> Record:
+def measured(rounds: int) -> dict[str, dict[str, float]]:
     """Time all contenders in turn; return CPU microseconds, latencies and bytes by their names."""
     regression, classes = events_of(tasks.full_gate(EVENTS)), events_of(tasks.classes(3, EVENTS))
     # Or each full collection, which any contender may cause, would walk through all events.
@@ -257,26 +212,18 @@ def measured(rounds: int) -> Record:
         runs.append((contender, events, model, run, contender.steps(model, events)))
     costs: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     waits: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    own: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     places = dict.fromkeys(costs, SETTLED)
     for _ in range(rounds):
         for contender, events, _, run, step in runs:
             start, count = places[contender.name], contender.at_once
-            if start + 3 * count > EVENTS:
+            if start + 2 * count > EVENTS:
                 start = SETTLED
             costs[contender.name].append(cpu_seconds(lambda run=run, a=start, b=start + count: run(a, b)) / count)
             if step is not None:
                 waits[contender.name] += latencies_of(step, events, start + count, start + 2 * count)
-                # Without what other programs took.
-                own[contender.name] += latencies_of(
-                    step, events, start + 2 * count, start + 3 * count, time.thread_time
-                )
-            places[contender.name] = start + 3 * count
+            places[contender.name] = start + 2 * count
     for name, seconds in costs.items():
-        found[name] = {"us": 1e6 * float(np.median(seconds))}
-        if waits[name]:
-            found[name] |= {**quantiles(waits[name]), "own p50": quantiles(own[name])["p50"]}
-            found[name]["own p99"] = quantiles(own[name])["p99"]
+        found[name] = {"us": 1e6 * float(np.median(seconds)), **(quantiles(waits[name]) if waits[name] else {})}
     X, y, _ = regression.stream
     fits = [cpu_seconds(lambda: batch.fit(MoERegressor(4), X[:FITTED], y[:FITTED])) for _ in range(STARTS)]
     found[EM] = {"us": 1e6 * float(np.median(fits)) / FITTED}
@@ -288,7 +235,39 @@ def measured(rounds: int) -> Record:
         if contender.traced:
             found[contender.name]["memory"] = _memory(contender, classes if contender.is_classifier else regression)
     gc.unfreeze()
-    return {"rounds": rounds, "found": found}
+    return found
+
+
+def tables(rounds: int) -> tuple[str, list[Target]]:
+    """Return the table of single events, and the targets."""
+    found = measured(rounds)
+    reference = found[REFERENCE]["us"]
+    rows = [
+        [
+            name, f"{1e6 / one['us']:,.0f}", short(one["us"]), f"{one['us'] / reference:.2f}",
+            *(short(one[key]) if key in one else "–" for key in ("p50", "p99", "max")),
+            *(f"{one[key] / 1024:,.0f}" if key in one else "–" for key in ("memory", "checkpoint")),
+            f"{one['save']:.1f}" if "save" in one else "–",
+        ]
+        for name, one in found.items()
+    ]  # fmt: skip
+    headers = ["", "events/s", "CPU µs/event", f"/ {REFERENCE}", "p50, µs", "p99, µs", "max, µs"]
+    headers += ["memory, KiB", "checkpoint, KiB", "save, ms"]
+    ours = found[OURS]
+    targets = [
+        Target("dicts / River's scaler and LinearRegression", ours["us"] / reference, 0.85),
+        Target("the first 20,000 of them", found[OURS + START]["us"] / reference, 1.3),
+        Target("dicts / BayesianLinearRegression", ours["us"] / found[BAYESIAN]["us"], 1.0),
+        Target("dicts: p99 / median", ours["p99"] / ours["p50"], 3.0),
+    ]
+    if VOWPAL in found:
+        targets.append(Target("dicts / Vowpal Wabbit's bindings", ours["us"] / found[VOWPAL]["us"], 1.0))
+    return f"Predict and learn one event; {rounds} rounds\n\n{markdown(headers, rows)}", targets
+
+
+def short(value: float) -> str:
+    """Show three digits."""
+    return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
 
 
 def _first(contender: Contender, events: Events) -> dict[str, float]:
@@ -323,9 +302,6 @@ def _memory(contender: Contender, events: Events) -> float:
     tracemalloc.start()
     try:
         model = contender.make(events)
-        if isinstance(model, Literal):
-            # Not what it took to start it.
-            tracemalloc.reset_peak()
         run_of(contender, model, events)(0, contender.traced)
         return float(tracemalloc.get_traced_memory()[1])
     finally:
