@@ -8,8 +8,6 @@ from streammoe.distributions import Gaussian
 
 WARMUP, N, SETTLED = 600, 1_199, 300
 """There is one fit, of which nothing depends on the events before it but their values."""
-TAKEN = WARMUP + 10
-"""By then it has been taken; some events before, scales may be earlier ones."""
 NAMES = ["a", "b", "c", "d", "e"]
 BRIEF = {"n_experts": 2, "warmup": WARMUP, "serve": "polyak", "drift": None}
 
@@ -134,7 +132,7 @@ def test_a_model_that_holds_is_one_without_that_is_given_held_inputs(kind):
     assert (expected != X).sum() > 100
     losses = ours.learn_array(X, y, w=weights, feature_names=NAMES)
     found = plain.learn_array(expected, y, w=weights, feature_names=NAMES)
-    np.testing.assert_array_equal(found[TAKEN:], losses[TAKEN:])
+    np.testing.assert_array_equal(found[WARMUP:], losses[WARMUP:])
     for name, array in plain.parameters().items():
         if isinstance(array, np.ndarray):
             assert array.tobytes() == ours.parameters()[name].tobytes(), name
@@ -164,7 +162,7 @@ def test_predictions_are_held_to_the_targets_before_them(kind):
     clipped = 0
     for i in range(N):
         for q, bound in enumerate(bounds):
-            if i >= TAKEN:
+            if i >= WARMUP:
                 expected = bound.held(free[i, q], after=3)
                 assert found[i, q] == expected, (i, q)
                 clipped += expected != free[i, q]
