@@ -87,13 +87,14 @@ class Linear(Family):
         rounds: int,
     ) -> None:
         before: FloatArray | None = None
-        for _ in range(1 if self.is_exact else rounds):
+        for _ in range(rounds):
             sums = self.step_sums(theta, tau, R, Y)
-            # Equal weights have equal Gram matrices; another step would move nothing but rounding.
-            if before is not None and np.array_equal(sums[0], before):
-                return
+            # Equal weights have equal Gram matrices: this step mends the rounding of the one before, and is the last.
+            is_last = before is not None and np.array_equal(sums[0], before)
             before = sums[0]
             self.step_on_sums(theta, prior, options, sums)
+            if is_last:
+                return
 
     def settle_sums(
         self, theta: Parameters, options: LearningOptions, tau: FloatArray, R: FloatArray, Y: FloatArray

@@ -58,11 +58,13 @@ def mean_divergences(case, of):
 
 
 @pytest.mark.parametrize("case", METRIC, ids=str)
-def test_divergences_are_means_over_the_rows_that_either_expert_answers_for(case):
+def test_divergences_are_means_over_the_rows_that_either_expert_answers_for_and_losses_entropies(case):
     given = state(case)
     expected = mean_divergences(case, given)
     np.testing.assert_allclose(case.family.divergences(given, options(case, K)), expected, rtol=1e-9, atol=1e-12)
     assert min(expected[0][1:]) > 0.1
+    entropies = 0.5 * np.linalg.slogdet(2.0 * np.pi * np.e * covariances(given))[1]
+    np.testing.assert_allclose(case.family.expert_losses(given), entropies, atol=1e-6)  # but for the tails
 
 
 def test_divergences_of_categorical_experts_are_bounds_that_are_tight_where_two_classes_are_as_likely():

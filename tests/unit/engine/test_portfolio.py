@@ -9,10 +9,7 @@ import pytest
 from streammoe import MoEClassifier, MoERegressor
 from streammoe.engine.members import GROWTH
 from streammoe.engine.portfolio import OF_MIXTURE, REVIEW_EVERY, Trust
-from streammoe.errors import InvalidEvent
-from streammoe.kernels.event import UNSOUND
 from streammoe.kernels.portfolio import LEAST_WEIGHT, combine, combine_means
-from streammoe.model.bound import Bound
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(3 * REVIEW_EVERY, 3))
@@ -58,37 +55,6 @@ def test_of_a_member_that_comes_or_goes_the_others_keep_their_proportions():
     np.testing.assert_allclose(less.weights, np.array([45, 18, 10]) / 73)
     np.testing.assert_allclose(less.mean_weights, np.array([36, 27, 9, 10]) / 82)
     np.testing.assert_allclose(trust.of_members, [0.5, 0.32, 0.2], err_msg="the mean of one is trusted, or its density")
-
-
-@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
-def test_an_event_that_spoils_a_member_is_rejected_and_leaves_no_trace(kind, monkeypatch):
-    targets = X[:, 1] if kind is MoERegressor else (X[:, 1] > 0.0).astype(int)
-    model, twin = (kind(2, warmup=60, standardize=False) for _ in range(2))
-    bad = 150
-    for each in (model, twin):
-        each.learn_array(X[:100], targets[:100])
-    learn = Bound.learn
-
-    def failing(self, rows, *others, **more):
-        found, out = learn(self, rows, *others, **more)
-        if not (rows[:, 0] == X[bad, 0]).any():
-            return found, out
-        model.learner.phase.portfolio.singles[0].expert.experts[...] = np.nan
-        return UNSOUND, out
-
-    monkeypatch.setattr(Bound, "learn", failing)
-    with pytest.raises(InvalidEvent) as rejected:
-        model.learn_array(X[100:200], targets[100:200])
-    assert (rejected.value.reason, rejected.value.row) == ("poison", bad - 100)
-    assert model.state_digest() == twin.state_digest()
-    outcome = model.learn_rows(
-        X[100:200], targets[100:200, None] if kind is MoERegressor else targets[100:200].tolist()
-    )
-    assert list(outcome.rejected) == [bad - 100]
-    rest = np.delete(np.arange(100, 200), bad - 100)
-    twin.learn_array(X[rest], targets[rest])
-    assert model.state_digest() == twin.state_digest()
-    assert model.is_finite()
 
 
 # --- members --------------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_an_array_is_interrupted_between_two_calls_of_the_kernel(learned, monkey
                 os.kill(os.getpid(), signal.SIGINT)
             return found
 
-        return SimpleNamespace(learn=learn), shape
+        return SimpleNamespace(learn=learn, score_rows=module.score_rows), shape
 
     monkeypatch.setattr("streammoe.engine.bound_mixture.ROWS_AT_ONCE", 50)
     monkeypatch.setattr(Linear, "compiled", with_ctrl_c)
