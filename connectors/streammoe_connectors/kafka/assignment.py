@@ -26,11 +26,7 @@ Committed = Mapping[TopicPartition, tuple[int, object]]
 
 
 class Assignment:
-    """The partitions of a shard, with the buffers of those that have been begun.
-
-    Raises:
-        SourceError: the position to start from is that of another shard.
-    """
+    """The partitions of a shard, with the buffers of those that have been begun."""
 
     def __init__(
         self, settings: ReadingSettings, position: Position | None, owner: str, counters: Counter[str]
