@@ -96,7 +96,8 @@ def test_a_position_holds_every_partition_topics_without_any_and_what_was_left()
     assert offsets_of(position) == {TopicPartition("a", 0): 3, TopicPartition("a", 10): 4}
     for wrong in (
         {"kind": "file"},
-        *({"topics": {"a": held}} for held in (7, {"partitions": {"x": 1}}, {"partitions": {"0": "1"}})),
+        {"topics": {"a": 7}},
+        *({"topics": {"a": topic("id", **held)}} for held in ({"x": 1}, {"0": "1"}, {"0": True}, {"0": 1 << 63})),
         {"owner": None},
         {"pattern": 7},
         *({"shard": shard} for shard in (None, "0", "2/2", "0/0", "x/2", "-1/2")),
