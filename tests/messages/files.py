@@ -1,16 +1,20 @@
 """Of files: what is read, and predictions that are written."""
 
 import gzip
+import io
 import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.decoders import decoder
 from streammoe.pipeline.predictions import JsonlPredictions, plan_restart
 from streammoe.ports import Batch, Predictions
+from streammoe_connectors.files.listing import file_at
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
 from tests.batches import roles_of
@@ -86,7 +90,7 @@ def grown(content, more, name="a.csv"):
             while not files.finished:
                 batch = files.poll(0) or batch
         with (folder / name).open("wb" if more is None else "ab") as stream:
-            stream.write(more or b"x\n")
+            stream.write(content[:5000] if more is None else more)
         opened(name, batch.end)(folder)
 
     return case
@@ -97,7 +101,24 @@ def appended(path):
         stream.write(b"2\n")
 
 
-def followed(change, glob="a.jsonl", **settings):
+def begun(content, offset, name="a.csv", path=None, **settings):
+    """Return a case: a start follows after a file was read up to an offset."""
+
+    def case(folder):
+        (folder / name).write_bytes(content)
+        file = file_at(path or str(folder / name), (folder / name).stat().st_ino, content[:4096])
+        opened(name, {"kind": "file", "files": [{**file, "offset": offset}]}, **settings)(folder)
+
+    return case
+
+
+def as_parquet(*names):
+    target = io.BytesIO()
+    parquet.write_table(pa.Table.from_arrays([pa.array([1])] * len(names), names), target)
+    return target.getvalue()
+
+
+def followed(*changes, glob="a.jsonl", **settings):
     """Return a case: a file is followed and read, and then something changes."""
 
     def case(folder):
@@ -105,9 +126,9 @@ def followed(change, glob="a.jsonl", **settings):
         path.write_bytes(b"1\n2\n")
         with source(folder / glob, follow=True, **settings) as files:
             files.seek(None)
-            for happens in (lambda _: None, change):
+            for happens in (lambda _: None, *changes):
                 happens(path)
-                for _ in range(4):
+                for _ in range(10):
                     files.poll(0.03)
 
     return case
@@ -197,19 +218,25 @@ CASES = {
     "a file grown after it was read": grown(b"x\n1\n", b"2\n"),
     "a file grown in its last record": grown(b"x\n1", b"2\n"),
     "a compressed file grown after it was read": grown(gzip.compress(b"x\n1\n"), b"2", "a.csv.gz"),
-    "a file replaced after it was read": grown(b"x\n1\n", None),
+    "a file truncated after it was read": grown(b"x\n" + b"1\n" * 4000, None),
     "a position of Kafka": opened("a.csv", {"kind": "kafka"}),
     "a position that is none": opened("a.csv", {"kind": "file", "files": [{"path": 7}]}),
     "a file that is no Parquet": read(b"x,y\n1,2\n", "a.parquet"),
     "a followed file that does not exist yet": opened("a.csv", follow=True),
     "compressed files among those that are followed": followed(
-        lambda path: path.with_name("a.jsonl.gz").write_bytes(b"\x1f\x8b"), "*.jsonl*"
+        lambda path: path.with_name("a.jsonl.gz").write_bytes(b"\x1f\x8b"), glob="*.jsonl*"
     ),
     "a followed file is truncated": followed(lambda path: path.write_bytes(b"")),
     "a followed file is truncated, and reading starts again": followed(
         lambda path: path.write_bytes(b""), on_truncate="restart"
     ),
     "a followed file is rotated": followed(rotated),
+    "a rotated file grows": followed(rotated, lambda path: appended(path.with_name("a.jsonl.1"))),
+    "a followed file was truncated meanwhile": begun(b"1\n" * 2500, 7000, follow=True),
+    "a compressed file is to be followed": begun(gzip.compress(b"x\n1\n"), 2, name="log", format="csv", follow=True),
+    "another file is to be followed": begun(b"x\n1\n", 2, path="/data/b.csv", follow=True),
+    "a Parquet file has fewer rows than before": begun(as_parquet("x"), 9, "a.parquet"),
+    "a Parquet file with two columns of a name": begun(as_parquet("x", "x"), 0, "a.parquet"),
     "standard input after a restart": from_stdin,
     "a dead-letter path that cannot be opened": DeadLetterFile,
 }

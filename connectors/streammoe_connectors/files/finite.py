@@ -194,26 +194,20 @@ def _match_renamed_files(before: list[File], paths: list[str]) -> tuple[list[Fil
     another hard link to it stays. If it has grown by whole lines, reading continues there, which is right even for a
     new file that has the inode of a removed one and begins with the same lines.
     """
-    gone = {
-        (file["inode"], _size_when_finished(file)): i
-        for i, file in enumerate(before)
-        if file["done"] and _size_when_finished(file) and _is_gone(file["path"])
-    }
+    gone: dict[int, list[int]] = {}
+    for i, file in enumerate(before):
+        if file["done"] and _size_when_finished(file) and _is_gone(file["path"]):
+            gone.setdefault(file["inode"], []).append(i)
     files, new = list(before), []
     for path in paths:
         status = status_at(path)
-        same = [
-            (size, i)
-            for (inode, size), i in gone.items()
-            if status is not None
-            and (inode, size <= status.st_size) == (status.st_ino, True)
-            and is_same_file_at(path, files[i])
-        ]
+        here, size = ([], 0) if status is None else (gone.get(status.st_ino, []), status.st_size)
+        same = [i for i in here if _size_when_finished(before[i]) <= size and is_same_file_at(path, before[i])]
         if not same:
             new.append(path)
             continue
-        longest = max(same)[1]
-        gone = {key: i for key, i in gone.items() if i != longest}
+        longest = max(same, key=lambda i: _size_when_finished(before[i]))
+        here.remove(longest)
         # A warning, since a new file that is taken for a removed one would be missed.
         _LOGGER.warning(
             "%s is %s under another name, which had been read completely; only what was appended since is read. If "

@@ -30,6 +30,7 @@ EXPORTS = {
     "a byte order mark and a preamble": ("\ufeff" + with_lines('of "me', "", "1,2"), {"skip_lines": 3}),
     "a preamble without end": (with_lines("z" * 9000), {"skip_lines": 1}),
     "all at once": ("\ufeff" + with_lines("by me", "", _2=[""]), {"skip_lines": 1}),
+    "blank lines first": (with_lines("", "  ", ""), {}),
     "concatenated": (with_lines(_2=["x,c,y", "x,c,y\r"]), {}),
     "blanks around names": (PLAIN.replace("x,c,y", ' x, "c",y '), {}),
     "trailing separators": (PLAIN.replace("y\n", "y,,\n").replace("2\n", "2,, \n").replace("5\n", "5,,\n"), {}),
