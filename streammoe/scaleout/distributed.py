@@ -278,6 +278,7 @@ def _begun(learner: Learner, sample: Rows, plan: FitPlan) -> tuple[Em, Parameter
     encoder.limits = limits, limits_of(targets, encoder.range_factor)
     if plan.start == "model":
         fit_bounds(encoder, sample.X, sample.Y, joining=True)
+        context.mean_weight[0] = sample.weights.mean()
     else:
         learner.phase = Gathering(rows=[sample])
         fitting.fit_gathered(

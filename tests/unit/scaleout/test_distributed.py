@@ -126,6 +126,16 @@ def test_a_fit_of_partitions_is_that_of_all_rows(client, given, target):
     assert ours.model.n == theirs.model.n == N + 50
 
 
+def test_scales_of_a_sample_lead_to_nearly_the_same_fit(client, monkeypatch):
+    rows, target = frame().drop(columns="z"), "y"
+    monkeypatch.setattr(distributed, "SAMPLE_ROWS", 600)
+    theirs = whole_fit(MoERegressor(2, **BRIEF), rows, target)
+    ours = distributed.fit(MoERegressor(2, **BRIEF), cut(rows, *PARTS), target=target, weight="w", client=client)
+    assert ours.n == N
+    assert (ours.model.learner.encoder.scaler.center != theirs.model.learner.encoder.scaler.center).any()
+    assert ours.log_loss == pytest.approx(theirs.log_loss, abs=0.02)
+
+
 def test_it_starts_from_the_parameters_of_a_model_and_holds_to_what_that_has_seen(client):
     rows, later = frame(300).drop(columns="z"), frame(seed=1).drop(columns="z")
     first = whole_fit(MoERegressor(2, **BRIEF), rows, "y", rounds=2).model
