@@ -200,7 +200,9 @@ FAULTS = {
         Fault("zeros-have-a-unit", "if size > 0.0:  # a zero", "if size >= 0.0:  # a zero"),
         Fault("range-judges-predictions", "ruled = learns and factor > 0.0", "ruled = factor > 0.0"),
         Fault("rejected-widens-range", "elif learns:\n            for j", "if learns:\n            for j"),
-        Fault("late-column-not-judged", ".screen(rows, targets)", ".screen(rows[:, : len(self.fields)], targets)"),
+        Fault(
+            "late-column-not-judged", "trial.screen(row, target)", "trial.screen(row[:, : len(self.fields)], target)"
+        ),
         Fault("predictions-not-bounded", "np.minimum(np.maximum(X, self.plan.lowest), self.plan.highest)", "X.copy()"),
     ],
     "outputs": [
