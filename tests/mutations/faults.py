@@ -289,7 +289,11 @@ FAULTS = {
         Fault("any-number-of-writes", "self._wait(MOST_WAITING - 1)", "self._wait(10**9)"),
     ],
     "decoders": [
-        Fault("marker-refused", "elif notation.is_missing(value):\n        return math.nan\n", ""),
+        Fault(
+            "marker-refused",
+            "is_missing(value):\n        return math.nan\n    elif",
+            "decimal and False:\n        pass\n    elif",
+        ),
         Fault("label-by-usual-markers", "self._notation(name, VERBATIM.missing)", "self._notation(name, MISSING)"),
         Fault("codes-stay-in-fast-numbers", ", values) if notation.codes else values", ", values) if 0 else values"),
         Fault("thousands-after-a-zero", "(?!0)\\d{{1,3}}{mark}", "\\d{{1,3}}{mark}"),
