@@ -64,8 +64,9 @@ DELIMITERS = (",", ";", "\t", "|")
 """Characters that may separate two values of csv."""
 DECIMALS = (".", ",")
 """Characters that may be the decimal mark of a number in csv."""
-INDEX_NAMES = ("Unnamed: 0", "Unnamed: 0.1")
-"""What pandas calls a first column without a name, as it writes the index of a data frame, and a second such index."""
+INDEX_NAMES = ("Unnamed: 0", "Unnamed: 0.1", "__index_level_0__", "__index_level_1__")
+"""What pandas calls the index of a data frame without a name in csv, where that is a first column without one, and in
+Parquet; and a second one."""
 
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -110,9 +111,6 @@ class Batch:
     table: Any = None
     """For the format ``arrow``, whose records come as columns: a ``pyarrow.RecordBatch`` with one row per record.
     ``block`` and ``ends`` are then empty."""
-    index: tuple[str, ...] = ()
-    """Columns of the table that were the index of the data frame that it was written from; `INDEX_NAMES` in any batch
-    are taken for one."""
     categorical: frozenset[str] = frozenset()
     """Columns of the table that are categories by their type, whatever their values are."""
     timestamps: IntArray | None = None

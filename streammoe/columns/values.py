@@ -88,6 +88,15 @@ class LocalTime(NamedTuple):
         return str(self.moment)
 
 
+class Unsupported(NamedTuple):
+    """A value of a typed column that holds neither numbers, truth values, texts nor times."""
+
+    dtype: str
+
+    def __repr__(self) -> str:
+        return f"a value of type {self.dtype}"
+
+
 def is_missing(value: object) -> bool:
     """Return whether a feature has no value: None, NaN, NaT or pandas' NA, as if its key were left out.
 
@@ -351,6 +360,8 @@ def _invalid(
     message = f"field {name!r} is {shown(value)}; it {rule}"
     if kind == "number" and reason == "wrong_type" and isinstance(value, str):
         message += _advice(str(name), value, notation)
+    elif isinstance(value, Unsupported):
+        message += OR_IGNORE
     elif isinstance(value, dict | list):
         message += (
             f"; write what it holds as fields of their own{OR_IGNORE}; if the whole event is in it, name its path in "

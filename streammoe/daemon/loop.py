@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol
 from streammoe.daemon.checkpoints import Checkpoints, learned_digest
 from streammoe.daemon.guards import Jump
 from streammoe.daemon.metrics import OUTCOMES, Metrics
-from streammoe.daemon.notices import Notices
 from streammoe.daemon.outputs import Outputs
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.run_state import RunState
@@ -19,7 +18,7 @@ from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.errors import ModelJumped, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
-from streammoe.pipeline.pipeline import Pipeline
+from streammoe.pipeline.pipeline import BatchResult, Pipeline
 from streammoe.ports import Batch, Source
 from streammoe.settings import Settings
 from streammoe.text import listed, shown, some_of
@@ -99,7 +98,6 @@ class Daemon:
         self._health = metrics.health
         self._reload = reload
         self._on_batch = on_batch or (lambda _: None)
-        self._notices = Notices(state)
         self._processed = 0
         """Records of this run."""
         metrics.follow(source.status)
@@ -198,9 +196,10 @@ class Daemon:
         """Learn a batch, and judge and count what became of its records."""
         started = time.monotonic()
         state = self.state
+        was_warming_up, drifts = state.model.is_warming_up, state.model.drifts
         processed = state.process(batch)
         self._outputs.write(processed.letters)
-        self._notices.report(batch, processed)
+        _report(state, batch, processed, was_warming_up=was_warming_up, drifts=drifts)
         with self._letters_kept():
             state.bad_records.judge(processed.bad, processed.latest_rejection)
         state.count(batch, processed)
@@ -309,4 +308,30 @@ class Daemon:
             events_per_second=self._processed / max(seconds, 1e-9),
             checkpoint=self.checkpoints.path,
             state_digest=learned_digest(state.arrays()),
+        )
+
+
+def _report(state: RunState, batch: Batch, processed: BatchResult, *, was_warming_up: bool, drifts: int) -> None:
+    """Log what is new with a batch, each thing once, before it is counted."""
+    model = state.model
+    for reason in processed.reasons.keys() - state.reasons.keys():
+        detail = next(letter.detail for letter in processed.letters if letter.reason == reason)
+        LOGGER.warning("rejected a record (%s); further ones are only counted: %s", reason, detail)
+    if not state.outcomes["learned"] and not processed.outcomes["learned"] and processed.outcomes["predicted_only"]:
+        LOGGER.warning("no record so far has a target, so nothing has been learned; is schema.target right?")
+    if was_warming_up and not model.is_warming_up:
+        # The batch may have gone on.
+        n = model.learner.context.warmed_up_at
+        LOGGER.info("warm-up is over; learning by steps from here (%d events so far)", n)
+    n_drifts, drift = model.drifts - drifts, model.last_drift
+    if n_drifts and drift is not None:
+        LOGGER.warning(
+            "%s: drift: the loss was %.3g an event and is %.3g, found at event %d%s; step sizes and average "
+            "restart, the next step size is %.3g",
+            batch.origin,
+            drift.before,
+            drift.after,
+            drift.n,
+            f" (the last of {n_drifts})" if n_drifts > 1 else "",
+            model.step_size,
         )

@@ -369,5 +369,5 @@ def latest_visible_checkpoint(
         seen,
     )
     before = store.load(seen)
-    store.set_aside(after=seen, until_replaced=True)
+    store.discard(after=seen)
     return seen, before

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import selectors
 import socket
 import threading
+import time
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -79,10 +81,7 @@ class MetricsServer:
             max_body_size=1,  # no request needs a body; 0 would mean Tornado's default
         )
         self._loop = _event_loop()
-        # A broken connection, or one for which there are no descriptors, is not worth more than a debug message.
-        self._loop.set_exception_handler(
-            lambda _, context: LOGGER.debug("a connection for metrics ended early: %r", context.get("exception"))
-        )
+        self._loop.set_exception_handler(_end_early)
         self._loop.run_until_complete(self._listen())
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
@@ -125,6 +124,14 @@ class MetricsServer:
             self.connections.pop(oldest).cancel()
             oldest.close()
         self.connections[stream] = self._loop.call_later(MAX_REQUEST_SECONDS, stream.close)
+
+
+def _end_early(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log a broken connection, which is not worth more than a debug message."""
+    error = context.get("exception")
+    LOGGER.debug("a connection for metrics ended early: %r", error)
+    if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+        time.sleep(0.1)  # or the loop would spin: a connection that lacks a descriptor is still to be accepted
 
 
 def _listener(host: str, port: int) -> socket.socket:

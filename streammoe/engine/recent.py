@@ -15,7 +15,7 @@ from streammoe.experts import Family, Parameters
 from streammoe.replacements import Noticed
 from streammoe.types import AnyArray, FloatArray
 
-LEAST_CAPACITY, MOST_ROWS = 1600, 6400
+LEAST_CAPACITY, MOST_ROWS = 1600, 25_600
 """Number of events kept, at least and at most, for a fit to determine most mixtures."""
 ROWS_PER_FEATURE = 10
 """Number of events kept for each feature, at least."""
@@ -50,7 +50,7 @@ def capacity_for(n_features: int, row_bytes: int, row_work: float, asked: int = 
     """Return how many events are kept of a model of so many features; `asked`: at least so many.
 
     >>> capacity_for(11, 104, 1573.0), capacity_for(301, 2424, 1e6), capacity_for(785, 6296, 1e7)
-    (6400, 3010, 1332)
+    (25600, 3010, 1332)
     """
     wanted = max(min(int(ROUND_LIMIT / row_work), MOST_ROWS), LEAST_CAPACITY, ROWS_PER_FEATURE * n_features)
     return max(min(wanted, MOST_BYTES // row_bytes), asked)

@@ -51,7 +51,7 @@ LEAST_SAMPLE, SAMPLE_PER_FEATURE = 400, 10
 """Number of rows from which new starts are tried in a stream, at least, and for each feature."""
 ENOUGH = 2.0
 """Nats that a round of a stream's fit must gain for another one to follow."""
-STREAM_WORK = 4e8
+STREAM_WORK = 2e8
 """Multiply-adds of the rounds of a stream's fit; wide models get fewer rounds, and at least `FEWEST_ROUNDS`."""
 FEWEST_ROUNDS = 2
 """Fewest rounds, so that each fit moves on from where it begins."""

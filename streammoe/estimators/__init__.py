@@ -38,10 +38,8 @@ def problem_of(given: object) -> str | None:
     """Return why something that was given as a model is none; None if it is one."""
     if issubclass(type(given), MixtureOfExperts):  # River's pipelines pass isinstance for their last step
         return None
-    return (
-        f"got {shown(given)}; give a MoERegressor, MoEMultiTargetRegressor or MoEClassifier, without a pipeline around "
-        "it"
-    )
+    kinds = "MoERegressor, MoEMultiTargetRegressor or MoEClassifier"
+    return f"got {shown(given)}; give a {kinds}, without a pipeline around it"
 
 
 def load(path: str | os.PathLike[str]) -> MixtureOfExperts:

@@ -103,6 +103,5 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """Predict the likeliest label for each row of a frame, with the frame's index."""
-        return series_like(
-            X, likeliest(self.output_names, predicting.predict(self.learner, table_of(self.learner.encoder, X)))
-        )
+        found = predicting.predict(self.learner, table_of(self.learner.encoder, X))
+        return series_like(X, likeliest(self.output_names, found))

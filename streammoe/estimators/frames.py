@@ -36,21 +36,13 @@ def frame_of(values: Any, what: str) -> pd.DataFrame | None:
         return cast("pd.DataFrame", values.to_pandas())
     except (AttributeError, ImportError) as error:
         why = f" ({error})" if isinstance(error, ImportError) else ""
-        msg = (
-            f"{what}: got {type_in_words(values)}, which cannot be converted to a frame of pandas{why}; give such a "
-            "frame, or an array with feature_names"
-        )
-        raise InvalidEvent(msg, reason="wrong_type", feature=what) from None
+        rule = f"cannot be converted to a frame of pandas{why}; give such a frame, or an array with feature_names"
+        message = f"{what}: got {type_in_words(values)}, which {rule}"
+        raise InvalidEvent(message, reason="wrong_type", feature=what) from None
 
 
 def table_by_names(encoder: Encoder, X: Any, feature_names: Sequence[Any] | None, *, known: bool = False) -> Table:
-    """Convert an array, or a frame, which must have all columns of the model, whatever their order.
-
-    Args:
-        encoder: of the model.
-        X: the array or frame.
-        feature_names: names of the columns of an array.
-        known: whether an array without names must have the columns of the model.
+    """Convert an array, see `table_of_array`, or a frame, which must have all columns of the model in any order.
 
     Raises:
         InvalidEvent: see `table_of` and `table_of_array`; or a column is missing.
@@ -83,13 +75,11 @@ def targets_by_names(targets: Targets, y: Any) -> tuple[Any, list[Any] | None]:
 def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
     """Convert a frame to a table; times become seconds since 1970, categories their levels, missing values NaN or None.
 
-    A type of categories makes a column one of these. Of others that the encoder does not know the first value decides
-    what they hold, as in `learn_one`. A column of the model that the frame lacks is missing in all rows, and warned of
-    unless `warns` is false.
+    A type of categories makes a column one of these; in other new ones the first value decides, as in `learn_one`. A
+    column of the model that the frame lacks is missing in all rows, and warned of if `warns`.
 
     Raises:
-        InvalidEvent: a name or a value is of the wrong type, or a number is not finite; ``row`` is the index of the
-            first such row.
+        InvalidEvent: a name or a value is of the wrong type, or a number is not finite, first in ``row``.
     """
     check_frame(X, "X")
     names = list(X.columns)
@@ -108,6 +98,7 @@ def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
     rows = np.full((len(X), len(names)), np.nan)
     texts: dict[Any, list[str | None]] = {}
     kinds: dict[Any, ColumnKind] = {}
+    column: Any
     stated = [name for name in names if X[name].dtype == "category"]
     errors: list[InvalidEvent] = []
     for j, name in enumerate(names):
@@ -115,12 +106,12 @@ def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
         kind = _kind(encoder, name, values, is_stated=name in stated)
         if kind is None:  # there is no value
             continue
-        kinds[name] = kind
+        kinds[name], column = kind, rows[:, j]
         if kind == "category":
             values = X[name].tolist()  # whole numbers as such, however large
-            texts[name] = [None] * len(X)
+            texts[name] = column = [None] * len(X)
         try:
-            _read(texts[name] if kind == "category" else rows[:, j], values, kind, name)
+            _read(column, values, kind, name)
         except InvalidEvent as error:
             errors.append(encoder.columns.given.explained(error))
     if errors:
@@ -167,11 +158,7 @@ def _values(column: pd.Series) -> AnyArray | list[Any]:
 
 
 def check_frame(frame: object, what: str) -> None:
-    """Check that an argument is a data frame.
-
-    Raises:
-        InvalidEvent: it is not.
-    """
+    """Raise `InvalidEvent` unless an argument is a data frame."""
     if not _is_frame(frame):
         msg = f"{what}: got {shown(frame)}, {type_in_words(frame)}; it must be a data frame"
         raise InvalidEvent(msg, reason="wrong_type", feature=what)

@@ -71,8 +71,8 @@ class Inspected(base.Estimator):
     def lags_of_next(self) -> dict[str, float | None]:
         """Return the lags that the next event sees, by the names of these features; None where one is missing.
 
-        Where a target becomes known only after later events were predicted, add them to the event before it is
-        predicted, and learn the event with them: what an event itself holds comes before what the model remembers.
+        Where targets come late, add them to an event before it is predicted, and learn it with them: what an event
+        holds comes before what the model remembers.
         """
         context = self.learner.context
         if context.lags is None:
@@ -142,8 +142,7 @@ class Inspected(base.Estimator):
     def last_drift(self) -> Drift | None:
         """The latest drift, with losses in the target's own units; None if there was none."""
         detector = self.learner.context.detector
-        found = None if detector is None else detector.last
-        if found is None:
+        if detector is None or (found := detector.last) is None:
             return None
         shift = self._log_scale()
         return found._replace(before=found.before + shift, after=found.after + shift)
@@ -183,12 +182,10 @@ class Inspected(base.Estimator):
             own units; ``nearest``, the most similar expert, or None, and ``divergence`` from it in nats per event, or
             None; ``condition``: "alive", "starved" or "duplicate" (docs/experts.md).
         """
-        learner = self.learner
-        leader = learner.phase.leader
-        if leader is None or not learner.phase.is_fitted:
+        phase, scale = self.learner.phase, self._log_scale()
+        if phase.leader is None or not phase.is_fitted:
             return []
-        found = diagnose(learner.context.family, leader.state, leader.options)
-        scale = self._log_scale()
+        found = diagnose(self.learner.context.family, phase.leader.state, phase.leader.options)
         alone = len(found.shares) == 1
         return [
             {
@@ -204,10 +201,8 @@ class Inspected(base.Estimator):
     @property
     def convergence_residual(self) -> float:
         """Return ‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted: near 0 at a stationary point; NaN during warm-up."""
-        leader = self.learner.phase.leader
-        if leader is None or not self.learner.phase.is_fitted:
-            return math.nan
-        return mixture.convergence_residual(leader.residual)
+        leader = self.learner.phase.leader if self.learner.phase.is_fitted else None
+        return math.nan if leader is None else mixture.convergence_residual(leader.residual)
 
     def is_finite(self) -> bool:
         """Return whether every number in the state is finite; anything else is a bug."""

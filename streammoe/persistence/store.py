@@ -22,8 +22,6 @@ logger = logging.getLogger(__name__)
 CONFIRMED = "confirmed"
 """Name of the file with the last generation whose transaction is committed; only exists with transactions."""
 
-REPLACED = "replaced"
-"""Name of the folder with checkpoints from which a daemon went back by itself, until later ones take their place."""
 _NAME = re.compile(r"checkpoint-(\d{12,})\.safetensors", re.ASCII)
 
 
@@ -144,15 +142,25 @@ class CheckpointStore:
             "restore a copy, or move these files away to learn from the beginning"
         )
 
-    def set_aside(self, after: int = 0, *, until_replaced: bool = False) -> Path | None:
+    def discard(self, after: int) -> None:
+        """Remove checkpoints of generations after `after`; raise `CheckpointError` if they cannot be removed."""
+        try:
+            # The newest last, so that a kill in between leaves one whose predictions are missing, too.
+            for generation in self.generations():
+                if generation > after:
+                    self.path(generation).unlink()
+            sync_folder(self.folder)
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint folder {self.folder}: its checkpoints after generation {after} cannot be removed "
+                f"({error.strerror}); remove them by hand"
+            ) from error
+
+    def set_aside(self, after: int = 0) -> Path | None:
         """Move checkpoints of generations after `after` to a sub-folder, so that nothing resumes from them.
 
-        Returns the folder, or ``None`` if there were none; raises `CheckpointError` if they cannot be moved.
-
-        Args:
-            after: the last generation that stays.
-            until_replaced: whether to remove each of them once `keep` later generations have been saved, as if it were
-                still in the folder: what it holds is learned again, or in the dead letters. Else nobody removes it.
+        Returns the folder, or ``None`` if there were none; raises `CheckpointError` if they cannot be moved. Nobody
+        removes it.
         """
         generations = [generation for generation in self.generations() if generation > after]
         if not generations:
@@ -160,11 +168,7 @@ class CheckpointStore:
         if self.confirmed > after:
             self.confirm(after)  # later numbers will be reused
         try:
-            if until_replaced:
-                aside = self.folder / REPLACED
-                aside.mkdir(exist_ok=True)
-            else:
-                aside = Path(tempfile.mkdtemp(prefix="set-aside-", dir=self.folder))
+            aside = Path(tempfile.mkdtemp(prefix="set-aside-", dir=self.folder))
             sync_folder(self.folder)  # or a power cut could lose the folder with what was moved there
             # The newest last, so that it is still the newest after a kill in between.
             for generation in generations:
@@ -209,8 +213,7 @@ class CheckpointStore:
         kept = [generation for generation in generations if generation not in self._unsound][-self.keep :]
         if not kept:  # the folder was removed since the new checkpoint was written
             return
-        replaced = [path for path in (self.folder / REPLACED).glob("*") if (generation_of(path) or kept[0]) < kept[0]]
-        for path in [*(self.path(generation) for generation in generations if generation < kept[0]), *replaced]:
+        for path in (self.path(generation) for generation in generations if generation < kept[0]):
             if path in self._stuck:
                 continue
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -16,7 +15,7 @@ from streammoe.pipeline.decoders import FieldRoles, NewNames, decoder, event_of
 from streammoe.pipeline.doubtful_values import EXAMINED, warn_of_values
 from streammoe.pipeline.schema import Schema
 from streammoe.ports import INDEX_NAMES, Batch
-from streammoe.text import cut, shown, some_of
+from streammoe.text import some_of
 
 LOGGER = logging.getLogger("streammoe.pipeline")
 MAX_WARNED_FIELDS = 100
@@ -65,9 +64,7 @@ class FeatureColumns:
         A setting that ignores it anyway is not counted.
         """
         given = set[str]().union(*self._schema.given_kinds)
-        return {*batch.index, *INDEX_NAMES}.difference(
-            self._schema.others, given, self._model.fields, self._model.awaited
-        )
+        return set(INDEX_NAMES).difference(self._schema.others, given, self._model.fields, self._model.awaited)
 
     def compare(self, batch: Batch) -> None:
         """Compare the columns of the first readable record with those that the model was fitted to.
@@ -97,10 +94,9 @@ class FeatureColumns:
         """Check the columns of a source before they shape the model; records of JSON have none in common.
 
         Raises:
-            SourceError: the target is not among them, there are too many, or one is of a type that is no feature.
+            SourceError: the target is not among them, or there are too many.
         """
         others = self._schema.others | self.left_out(batch)
-        self._require_types(batch, others)
         decoder(batch.format).require_targets(batch, self.roles({}))
         columns = batch.columns if self._schema.features is None else None
         if columns is not None and (problem := self._describe_excess(set(filter(None, columns)) - others)):
@@ -208,26 +204,6 @@ class FeatureColumns:
         if unseen:
             columns = {*self._model.fields, *names}.difference(*unseen.values())
             LOGGER.warning("%s: %s", batch.origin, not_found(unseen, sorted(columns)))
-
-    def _require_types(self, batch: Batch, others: Collection[str]) -> None:
-        """Require that the type of each column that would be a feature has values that can be read.
-
-        Raises:
-            SourceError: with all columns of other types, since each of them would reject nearly every record.
-        """
-        features = self._schema.features
-        found = decoder(batch.format).unsupported(batch)
-        names = sorted(found.keys() - others if features is None else found.keys() & set(features))
-        if not names:
-            return
-        remedy = "take them out of schema.features"
-        if features is None:
-            written = json.dumps(names, ensure_ascii=False)
-            remedy = f"list them in schema.ignore, as in {written}"
-        raise SourceError(
-            f"{batch.origin} has columns that hold neither numbers, truth values, texts nor times: "
-            f"{some_of(names, lambda name: f'{shown(name)} ({cut(found[name])})')}; {remedy}, or convert them"
-        )
 
     def _describe_excess(self, columns: Collection[str]) -> str | None:
         if len(columns) <= self._schema.max_columns:

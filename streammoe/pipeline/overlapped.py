@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent import futures
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from streammoe.ports import Position, Predictions, PredictionSink
 
@@ -15,7 +13,6 @@ MOST_WAITING = 4
 """Calls of `write` that may wait, so that memory stays bounded where the sink is slower than learning."""
 SIGNAL_CHECK_SECONDS = 0.5
 """Longest delay of a signal while waiting for another thread."""
-T = TypeVar("T")
 
 
 def has_other_core() -> bool:
@@ -68,12 +65,7 @@ class OverlappedPredictions(PredictionSink):
     def _wait(self, most: int = 0) -> None:
         """Wait until at most so many writes are under way; raise the exception of one that failed."""
         while self._writing and (len(self._writing) > most or self._writing[0].done()):
-            result_of(self._writing.popleft())
-
-
-def result_of(done: Future[T]) -> T:
-    """Wait for the result of another thread; a signal that arrives meanwhile is handled within half a second."""
-    # Not `result` alone: a signal that arrives just before an unlimited wait is noticed only after it.
-    while not done.done():
-        futures.wait((done,), timeout=SIGNAL_CHECK_SECONDS)
-    return done.result()
+            # Not `result` alone: a signal that arrives just before an unlimited wait is noticed only after it.
+            while not self._writing[0].done():
+                wait([self._writing[0]], SIGNAL_CHECK_SECONDS)
+            self._writing.popleft().result()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,7 +52,6 @@ class Watcher:
         n_experts: of a global model; by default as many as most events were learned by.
         retries: whether there is a next round, for messages.
         metrics: updated in each round.
-        clock: seconds that only run on.
     """
 
     def __init__(
@@ -64,13 +62,12 @@ class Watcher:
         n_experts: int | None = None,
         retries: bool = True,
         metrics: ReduceMetrics | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folders = dict(shards)
         self._store, self._out = store, store.folder
         self._n_experts = n_experts
         self._next_try = "the next round tries again" if retries else ONCE_MORE
-        self._metrics = metrics or ReduceMetrics(list(shards), clock)
+        self._metrics = metrics or ReduceMetrics(list(shards))
         self._begun = False
         self.newest: GlobalModel | None = None
         """The newest global model, if there is one."""

@@ -47,6 +47,8 @@ def pytest_collection_modifyitems(items):
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.integration)
             item.add_marker(pytest.mark.slow)
+            # kafka-python leaves sockets to the garbage collector; that ours are closed is tested in tests/process.
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"))
 
 
 def available(make):
@@ -133,10 +135,7 @@ def transactions():
 
 @pytest.fixture(autouse=True)
 def no_later_test_collects_garbage():
-    """kafka-python leaves sockets to the garbage collector, whose warning would fail the test that happens to run then.
-
-    That sockets of ours are closed is tested in `tests/process/test_resources.py`.
-    """
+    """Of sockets of kafka-python, whose warning would fail it."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

@@ -31,10 +31,6 @@ SETTINGS = {
 }
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")
-"""kafka-python, with which the tests look at topics, leaves sockets that it was connecting to a node that has died."""
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     made = Cluster(tmp_path_factory.mktemp("cluster"))

@@ -128,6 +128,12 @@ def fitted(*rows, model=None, **given):
     return lambda _: batch.fit(test_batch.regressor() if model is None else model(), *rows, **given)
 
 
+def _with_columns():
+    model = test_batch.regressor()
+    model.set_columns(["a", "gone"])
+    return model
+
+
 @cache
 @quiet()
 def worker(**arguments):
@@ -291,6 +297,10 @@ CASES = {
         for given in WRONG_FITS
     },
     **{f"batch fit, unusable rows {at}": fitted(rows, y, **more) for at, (rows, y, more) in enumerate(UNUSABLE)},
+    "batch fit, fewer rows than parameters": fitted([{"a": a} for a in TWENTY[0][:7, 0].tolist()], TWENTY[1][:7]),
+    "batch fit, a column without a value": fitted(
+        [{"a": a} for a in TWENTY[0][:, 0].tolist()], TWENTY[1], model=_with_columns
+    ),
     "batch fit of a model that has learned": fitted(*TWENTY, model=learned),
     "fit, on_round no function": fitted(X, Y, model=MoERegressor, on_round=1),
     # Reductions

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from streammoe.engine import batch
 from streammoe.engine.gradient import gradient, moved
 from streammoe.engine.methods import ExpectationMaximization, point_at
 from streammoe.experts import Parameters
@@ -85,12 +84,3 @@ def test_rounds_of_em_maximise_what_the_literal_responsibilities_expect(given):
         point = ExpectationMaximization().advance(em, point, gradient(em, point.theta, point.tau))
         assert point.objective == pytest.approx(literal.objective(point.theta), rel=1e-11)
         assert literal.slope(expected, point.theta) < limit
-
-
-@pytest.mark.parametrize("case", [Case("gaussian_full", 3), Case("categorical", 3)], ids=str)
-def test_em_ends_at_a_stationary_point_of_the_literal_likelihood(case):
-    em = problem(case, 60, p, 2)
-    way = batch.descend(em, random_theta(case, 2, p), ExpectationMaximization(), rounds=3_000, tolerance=0.0)
-    assert way.trace[-1].gradient < 1e-6 < way.trace[0].gradient
-    literal = Literal(case, em, "tight")
-    assert literal.slope(literal.objective, way.theta) < 1e-5

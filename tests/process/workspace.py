@@ -238,7 +238,7 @@ class Workspace:
         process = subprocess.Popen(
             [sys.executable, *program, *map(str, words)],
             cwd=self.folder,
-            env=environment | {"PYTHONPATH": str(ROOT)},
+            env=environment | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
             stdout=options.pop("stdout", subprocess.PIPE),
             stderr=subprocess.PIPE,
             text=True,

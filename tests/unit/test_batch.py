@@ -122,13 +122,6 @@ def test_new_columns_and_labels_join_a_model_that_continues():
     assert model.feature_names == ["x0", "x1", "extra"]
 
 
-def test_one_expert_without_a_prior_is_least_squares():
-    X, y = rows(150)
-    done = batch.fit(regressor(n_experts=1, prior_strength=0.0, standardize=False), X, y, rounds=10)
-    expected = np.linalg.lstsq(np.column_stack([np.ones(150), X]), y, rcond=None)[0]
-    np.testing.assert_allclose(done.model.parameters()["experts"][0, 0], expected, atol=1e-4)
-
-
 # --- what cannot be done --------------------------------------------------------------------------------------------
 
 
@@ -144,17 +137,3 @@ def test_a_bad_row_is_named_and_nothing_is_changed():
             batch.fit(model, inputs, targets)
         assert caught.value.row == row
         assert model.state_digest() == before
-
-
-def test_rows_that_cannot_support_the_model_are_reported(caplog):
-    X, y = rows(30)
-    events = [{"a": a} for a in X[:, 0].tolist()]
-    batch.fit(regressor(), events, y)
-    assert not caplog.messages
-    batch.fit(regressor(), events[:7], y[:7])  # by 1 · 2 numbers of the gate, 2 · (2 + 1) of the experts
-    model = regressor()
-    model.set_columns(["a", "gone"])
-    batch.fit(model, events, y)
-    few, empty = caplog.messages
-    assert "7 rows" in few
-    assert "'gone'" in empty

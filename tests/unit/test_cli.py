@@ -219,20 +219,6 @@ def test_fit_takes_model_and_schema_of_a_configuration_and_flags_over_it(call, d
     assert (model["kind"], model["warmup"], model["schedule"]["alpha"]) == ("classifier", 50, 0.7)
 
 
-def test_fit_continues_from_a_saved_model(call, data):
-    first = json.loads(call("fit", *Y, "--rounds", 1, "--tolerance", 0, "--out", "m.model", "--json").stdout)
-    second = json.loads(call("fit", *Y, "--from-model", "m.model", "--method", "mm", "--json").stdout)
-    assert second["start"] == "model"
-    assert second["objective_at_start"] == pytest.approx(first["objective"], abs=1e-2)
-    assert second["objective"] >= second["objective_at_start"]
-    call("fit", *Y, "--from-model", "m.model", "--set", "model.degree=2", code=4)
-
-
-def test_where_no_configuration_is_given_advice_to_set_something_says_how(call, tmp_path):
-    (tmp_path / "semi.csv").write_text("a;y\n1;2\n")
-    assert "--set source.delimiter=VALUE" in call("evaluate", "semi.csv", "--target", "y", code=3).stderr
-
-
 # --- text of others ------------------------------------------------------------------------------------------------
 
 

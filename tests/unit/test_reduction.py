@@ -135,16 +135,6 @@ def test_outputs_in_another_order_are_reconciled() -> None:
     assert found["v"] == pytest.approx(50.0, abs=3.0)
 
 
-def test_the_mixture_that_is_trusted_represents_a_portfolio() -> None:
-    model = fitted(0, n=3000)
-    theta = {"refitted", "average", "latest"} & set(model.member_weights)
-    assert theta
-    X, y = stream(2000, 70)
-    reduced = reduce([model], support=X)
-    served, alone = (float(np.mean((y - each.predict_array(X)) ** 2)) for each in (model, reduced))
-    assert alone < 1.1 * served
-
-
 def test_classifiers_that_have_seen_one_class_only_are_reduced_and_learn_further_ones() -> None:
     X, _ = stream(300, 0)
     workers = [MoEClassifier(n_experts=2, warmup=WARMUP, reservoir=100) for _ in range(2)]

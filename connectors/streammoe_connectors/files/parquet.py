@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,7 +47,6 @@ class ParquetReader:
             file = parquet.ParquetFile(stream, buffer_size=_BUFFER_BYTES, page_checksum_verification=True)
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             self._columns = tuple(file.schema_arrow.names)
-            self._index = _index_of(file.schema_arrow)
             self._categorical = _categorical(file)
         self._rows: int = sum(groups)
         if start > self._rows:
@@ -107,7 +105,6 @@ class ParquetReader:
             locations=Locations({"path": self._path}, {"row": rows}),
             end={},
             table=table,
-            index=self._index,
             categorical=self._categorical,
         )
 
@@ -128,18 +125,6 @@ class ParquetReader:
             f"{self._path} cannot be read as Parquet from row {self.offset} on ({reason}); the rows before have been "
             "read. Restore the file and start again: reading resumes there"
         )
-
-
-def _index_of(schema: pa.Schema) -> tuple[str, ...]:
-    """Return the columns that pandas' metadata call the index of a data frame; none where there are no such metadata.
-
-    An index that only numbers the rows is described there, and is no column.
-    """
-    try:
-        given = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
-        return tuple(name for name in given if isinstance(name, str) and name in schema.names)
-    except (ValueError, KeyError, TypeError, RecursionError):  # they are the writer's own affair
-        return ()
 
 
 def _categorical(file: parquet.ParquetFile) -> frozenset[str]:

@@ -85,8 +85,7 @@ Result = TypeVar("Result")
 
 def check_options(connection: Connection) -> None:
     """See `Client.check_options`."""
-    given = {**connection.options, "bootstrap.servers": ",".join(connection.bootstrap_servers)}
-    _created(Producer, {"enable.idempotence": True, **given, "logger": _LOGGER})
+    _created(Producer, {"enable.idempotence": True, **connection.options, "logger": _LOGGER})  # which asks nobody
 
 
 class LibrdkafkaConsumer:

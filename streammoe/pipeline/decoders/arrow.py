@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from streammoe.pipeline.decoders.columns import Unsupported, is_readable, taken, to_python, valid_of
+from streammoe.columns.values import Unsupported
+from streammoe.pipeline.decoders.columns import is_readable, taken, to_python, valid_of
 from streammoe.pipeline.decoders.decoder import Decoder, Found
 from streammoe.pipeline.decoders.rows import NewNames, Slot, Values
 from streammoe.ports import Batch
@@ -25,15 +26,11 @@ class ArrowDecoder(Decoder):
     def names(self, batch: Batch, i: int) -> Values:
         return self.reader(batch, np.array([i]), self.header(batch))(0)
 
-    def unsupported(self, batch: Batch) -> dict[str, str]:
-        types_of = ((name, column.type) for name, column in _columns(batch).items())
-        return {name: str(dtype) for name, dtype in types_of if not is_readable(dtype)}
-
     def reader(self, batch: Batch, rows: IntArray, names: Collection[str]) -> Callable[[int], Values]:
         columns = {
             name: to_python(taken(column, rows))
             if is_readable(column.type)
-            else [Unsupported(column.type) if valid else None for valid in valid_of(column)[rows]]
+            else [Unsupported(str(column.type)) if valid else None for valid in valid_of(column)[rows]]
             for name, column in _columns(batch).items()
             if name in names
         }

@@ -19,16 +19,6 @@ from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 _FIRST = 32
 
 
-class Unsupported:
-    """A value of a type that is no number, time or text."""
-
-    def __init__(self, dtype: object) -> None:
-        self._dtype = dtype
-
-    def __repr__(self) -> str:
-        return f"a value of type {self._dtype}"
-
-
 def read_column(column: Any, kind: ColumnKind, notation: Notation) -> tuple[AnyArray, BoolArray]:
     """Read a column, and return which of its values have to be read alone, since they may be rejected.
 

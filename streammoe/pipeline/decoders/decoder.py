@@ -47,10 +47,6 @@ class Decoder(ABC):
     def find(self, batch: Batch, start: int, stop: int, slots: tuple[Slot, ...], names: NewNames) -> Found | None:
         """Return what records from `start` to `stop` hold; None if nothing can be told of so many at once."""
 
-    def unsupported(self, batch: Batch) -> Mapping[str, str]:
-        """Return the columns of types of which no value can be read, with the types; none if values have the types."""
-        return {}
-
     def reader(self, batch: Batch, rows: IntArray, names: Collection[str]) -> Callable[[int], Values]:
         """Return what reads the record at an index in `rows`, at least its values of these names, like `names`."""
         return lambda at: self.names(batch, int(rows[at]))

@@ -106,21 +106,12 @@ def _shards(folders: Sequence[str]) -> dict[str, Path]:
     """Return the folders of the shards, each by its path as it was given, which is the name of the shard."""
     from streammoe.scaleout.global_model import folder_of
 
-    shards: dict[str, Path] = {}
-    for text in folders:
-        folder = folder_of(text, "DIR")
-        if twice := [other for other in shards.values() if _are_same(other, folder)]:
-            both = f"{twice[0]} and {folder} are the same folder"
+    shards: dict[Path, Path] = {}
+    for folder in (folder_of(text, "DIR") for text in folders):
+        if (other := shards.setdefault(folder.resolve(), folder)) is not folder:
+            both = f"{other} and {folder} are the same folder"
             raise ConfigError(f"DIR: {both}, whose events would count twice; leave one out")
-        shards[str(folder)] = folder
-    return shards
-
-
-def _are_same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:  # one of them is not there yet
-        return one.resolve() == other.resolve()
+    return {str(folder): folder for folder in shards.values()}
 
 
 @contextmanager

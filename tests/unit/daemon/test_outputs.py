@@ -71,7 +71,7 @@ def test_a_call_is_a_wait_while_it_lasts(section, call):
     assert wait.seconds == 0
 
 
-def test_while_a_disk_is_full_learning_does_not_wait_between_attempts():
+def test_an_attempt_that_a_full_disk_refuses_is_no_wait_for_the_sink():
     wait = SinkWait()
     with pytest.raises(RetriableCheckpointError):
         outputs(wait, flush=lambda: fail(RetriableCheckpointError("the disk is full"))).flush()

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.daemon import health as waiting
 from streammoe.daemon import server as module
-from streammoe.daemon.access import HostNames
+from streammoe.daemon.access import HostNames, tls_context
 from streammoe.daemon.health import Health
 from streammoe.daemon.server import MAX_HEAD_BYTES, MetricsServer
 from streammoe.settings import MetricsSettings
@@ -219,23 +219,8 @@ def test_with_a_certificate_everything_is_encrypted(serve, certificate, trusting
     assert b"HTTP" not in raw(server, b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
 
 
-@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
-def test_no_tls_before_1_2(serve, certificate, trusting):
-    server = serve(**certificate)
-    trusting.set_ciphers("ALL:@SECLEVEL=0")  # else this side would not even try 1.1
-    for version, works in (
-        (ssl.TLSVersion.TLSv1_3, True),
-        (ssl.TLSVersion.TLSv1_2, True),
-        (ssl.TLSVersion.TLSv1_1, False),
-    ):
-        trusting.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
-        trusting.maximum_version = version
-        trusting.minimum_version = version
-        if works:
-            assert ask(server, "/healthz", context=trusting)[0] == 200
-        else:
-            with pytest.raises((ssl.SSLError, ConnectionError)):
-                ask(server, "/healthz", context=trusting)
+def test_no_tls_before_1_2(certificate):
+    assert tls_context(MetricsSettings(**certificate)).minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 def test_a_warning_where_others_may_listen(serve, certificate, caplog, monkeypatch):

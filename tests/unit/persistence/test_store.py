@@ -50,23 +50,6 @@ def test_generations_are_numbered_pruned_and_outlive_the_process(store, tmp_path
     assert again.generations() == [6]
 
 
-def test_what_a_daemon_went_back_from_is_kept_as_long_as_any_other_and_what_a_user_set_aside_for_ever(store):
-    save(store, 1, 2, 3)
-    aside = store.set_aside(after=2)
-    save(store, 3, 4)
-    replaced = store.set_aside(after=2, until_replaced=True)
-    names = [store.path(number).name for number in (3, 4)]
-    assert sorted(path.name for path in replaced.iterdir()) == names
-    save(store, 3)  # which is not durable for long: the daemon goes back again, over what it went back from before
-    assert store.set_aside(after=2, until_replaced=True) == replaced
-    save(store, 3, 4, 5)
-    assert sorted(path.name for path in replaced.iterdir()) == names
-    for last, left in ((6, names[1:]), (7, [])):
-        save(store, last)
-        assert [path.name for path in replaced.iterdir()] == left
-    assert [path.name for path in aside.iterdir()] == names[:1]
-
-
 def test_prepare_and_save_leave_all_foreign_files_alone(store):
     names = {"dead-letters.jsonl", "checkpoint-1.safetensors", "checkpoint-000000000009.safetensors.bak"}
     for name in names:

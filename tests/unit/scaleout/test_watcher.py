@@ -45,7 +45,7 @@ class World:
         self.clock = Clock()
         self.metrics = ReduceMetrics(list(names), self.clock)
         folders = {name: self.folder / name for name in names}
-        self.watcher = Watcher(folders, CheckpointStore(self.out), metrics=self.metrics, clock=self.clock)
+        self.watcher = Watcher(folders, CheckpointStore(self.out), metrics=self.metrics)
 
     def round(self, outcome="written"):
         done = self.watcher.round()
@@ -216,6 +216,14 @@ def test_a_shard_that_cannot_be_read_any_more_keeps_its_part(world, caplog, how)
     assert world.problem("north") == [{"empty": "empty", "newer format": "unreadable"}.get(how, "damaged")]
     assert world.reduction.calls[-1] == ([31, 21], [31.0, 21.0])
     assert "north counts by an earlier checkpoint" in caplog.text
+
+
+def test_a_copy_of_a_shard_counts_once(world, caplog):
+    shutil.copytree(world.folder / "north", world.folder / "twin")
+    world.restart(["north", "south", "twin"])
+    world.round()
+    assert (world.contained().keys(), world.problem("twin")) == ({"north", "south"}, ["overlapping"])
+    assert "shard twin is left out" in caplog.text
 
 
 def test_a_generation_that_was_written_again_after_a_rollback_is_another_one(world):
