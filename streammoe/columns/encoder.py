@@ -133,25 +133,20 @@ class Encoder(RowReader):
 
     # -- Raw rows to features --------------------------------------------------------------------------------------
 
-    def take(self, rows: FloatArray, targets: FloatArray, additions: Additions = NO_ADDITIONS) -> None:
-        """Take rows, (n, F + new fields), into the ranges, and add their new fields and levels: all or nothing.
+    def take(self, row: FloatArray, target: FloatArray, additions: Additions = NO_ADDITIONS) -> None:
+        """Take a row, (1, F + new fields), into the ranges, and add its new fields and levels.
 
         Raises:
-            InvalidEvent: a value is out of range; ``row`` is the index of the first such row. Nothing was changed.
+            InvalidEvent: a value is out of range; nothing was changed.
         """
         self.columns.check_not_lagged(additions.fields)
-        scales = (*self.scales, *self.target_scales)
-        before = [array.copy() for array in scales] if len(rows) > 1 else ()  # one that is rejected changes nothing
         trial = self.copy() if additions else self
         if additions:
             trial.use(self.columns.extended(additions))
-        verdicts = trial.screen(rows, targets)
-        if (verdicts >= 0).any():
-            at = int(np.argmax(verdicts >= 0))
-            error = trial.out_of_range(rows[at], targets[at], int(verdicts[at]))
-            error.row = at
-            for array, old in zip(scales, before, strict=False):
-                array[...] = old
+        verdict = int(trial.screen(row, target)[0])
+        if verdict >= 0:
+            error = trial.out_of_range(row[0], target[0], verdict)
+            error.row = 0
             raise error
         if additions:
             self.use(trial.columns)

@@ -131,9 +131,9 @@ class Bounds(NamedTuple):
             np.maximum(self.seen, other.seen),
         )
 
-    def are_far(self, values: FloatArray, few: int = FEW) -> BoolArray:
+    def are_far(self, values: FloatArray) -> BoolArray:
         """Return which values, (n, C), are far beyond the bounds; none in columns with no more than a few values."""
-        reach = np.where(self.seen > few, FAR * (self.high - self.low), np.inf)
+        reach = np.where(self.seen > FEW, FAR * (self.high - self.low), np.inf)
         found: BoolArray = (self.low - reach > values) | (self.high + reach < values)
         return found
 

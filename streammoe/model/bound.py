@@ -276,7 +276,7 @@ def owners(context: Context, phase: Any) -> tuple[object, ...]:
         phase.is_settled,
         portfolio,
         recent.storage,
-        context.lags and context.lags.storage,
+        context.lags and context.lags.past,
     )
     if portfolio is None:
         return own

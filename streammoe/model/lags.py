@@ -31,9 +31,9 @@ class LagMemory:
 
     def __init__(self, lags: Lags) -> None:
         self.lags = lags
-        self._past: FloatArray | None = None
-        """(size, targets + inputs) of the last events learned, the latest last; NaN where there is none. None before
-        the first one."""
+        self.past: FloatArray | None = None
+        """(size, targets + inputs) of the last events learned, which kernels change; the latest last, NaN where there
+        is none. None before the first one."""
 
     def names(self, targets: Sequence[Any]) -> list[str]:
         """Return the names of the features, the latest event first.
@@ -55,19 +55,14 @@ class LagMemory:
     def copy(self) -> LagMemory:
         """Return an independent copy."""
         other = LagMemory(self.lags)
-        other._past = None if self._past is None else self._past.copy()
+        other.past = None if self.past is None else self.past.copy()
         return other
 
-    @property
-    def storage(self) -> FloatArray | None:
-        """The memory itself, which kernels change; None before the first event."""
-        return self._past
-
     def memory(self, n_sources: int) -> FloatArray:
-        """Return the memory itself, of so many targets and inputs."""
-        if self._past is None:
-            self._past = np.full((self.lags.size, n_sources), np.nan)
-        return self._past
+        """Return `past`, of so many targets and inputs."""
+        if self.past is None:
+            self.past = np.full((self.lags.size, n_sources), np.nan)
+        return self.past
 
     def shown(self, X: FloatArray, n_targets: int) -> FloatArray:
         """Return rows that are to be predicted, with the lags of the next event where they have none of their own."""
@@ -75,9 +70,9 @@ class LagMemory:
 
     def latest(self, n_targets: int) -> FloatArray:
         """Return the lags of the next event, in the order of their names."""
-        if self._past is None:
+        if self.past is None:
             return np.full(self.lags.size * (n_targets + len(self.lags.inputs)), np.nan)
-        return self._past[::-1].T.ravel()
+        return self.past[::-1].T.ravel()
 
     def taken(self, X: FloatArray, Y: FloatArray, inputs: Sequence[int | None]) -> FloatArray:
         """Return rows with their lags, each of the events learned before it, and remember those that are learned.
@@ -90,7 +85,7 @@ class LagMemory:
         size, learned = self.lags.size, ~np.isnan(Y[:, 0])
         columns = [np.full(len(X), np.nan) if field is None else X[:, field] for field in inputs]
         sources = np.column_stack([Y, *columns])
-        past = np.full((size, sources.shape[1]), np.nan) if self._past is None else self._past
+        past = np.full((size, sources.shape[1]), np.nan) if self.past is None else self.past
         events = np.concatenate([past, sources[learned]])
         # Row i sees the `size` events that end before the first one learned at i or after it.
         ends = size + np.cumsum(learned) - learned
@@ -106,7 +101,7 @@ class LagMemory:
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return the memory as an array of a checkpoint."""
-        return {} if self._past is None else {f"{PREFIX}past": self._past}
+        return {} if self.past is None else {f"{PREFIX}past": self.past}
 
     def restore(self, arrays: Mapping[str, AnyArray], n_targets: int) -> None:
         """Restore what `arrays` returned.
@@ -116,8 +111,8 @@ class LagMemory:
         """
         if f"{PREFIX}past" in arrays:
             shape = (self.lags.size, n_targets + len(self.lags.inputs))
-            self._past = array_of(arrays, f"{PREFIX}past", "float64", shape, finite=False).copy()
-            require(not np.isinf(self._past).any(), f"array {PREFIX}past holds infinity")
+            self.past = array_of(arrays, f"{PREFIX}past", "float64", shape, finite=False).copy()
+            require(not np.isinf(self.past).any(), f"array {PREFIX}past holds infinity")
 
 
 def _with_lags(X: FloatArray, lags: FloatArray) -> FloatArray:

@@ -200,7 +200,9 @@ FAULTS = {
         Fault("zeros-have-a-unit", "if size > 0.0:  # a zero", "if size >= 0.0:  # a zero"),
         Fault("range-judges-predictions", "ruled = learns and factor > 0.0", "ruled = factor > 0.0"),
         Fault("rejected-widens-range", "elif learns:\n            for j", "if learns:\n            for j"),
-        Fault("late-column-not-judged", ".screen(rows, targets)", ".screen(rows[:, : len(self.fields)], targets)"),
+        Fault(
+            "late-column-not-judged", "trial.screen(row, target)", "trial.screen(row[:, : len(self.fields)], target)"
+        ),
         Fault("predictions-not-bounded", "np.minimum(np.maximum(X, self.plan.lowest), self.plan.highest)", "X.copy()"),
     ],
     "outputs": [
@@ -287,7 +289,11 @@ FAULTS = {
         Fault("any-number-of-writes", "self._wait(MOST_WAITING - 1)", "self._wait(10**9)"),
     ],
     "decoders": [
-        Fault("marker-refused", "elif notation.is_missing(value):\n        return math.nan\n", ""),
+        Fault(
+            "marker-refused",
+            "is_missing(value):\n        return math.nan\n    elif",
+            "decimal and False:\n        pass\n    elif",
+        ),
         Fault("label-by-usual-markers", "self._notation(name, VERBATIM.missing)", "self._notation(name, MISSING)"),
         Fault("codes-stay-in-fast-numbers", ", values) if notation.codes else values", ", values) if 0 else values"),
         Fault("thousands-after-a-zero", "(?!0)\\d{{1,3}}{mark}", "\\d{{1,3}}{mark}"),
