@@ -145,6 +145,12 @@ def written(stream):
     cuts=[(1, True), (2, False), (3, True)],
     lags=Lags(1),
 )
+@example(
+    stream=[("bad features", 1, 1), ("label", 1, 1)],
+    limits=Labels(key="id", keep_expired=True),
+    cuts=[(1, True)],
+    lags=None,
+)
 def test_where_batches_are_cut_and_runs_interrupted_leaves_no_trace(stream, limits, cuts, lags):
     records, times = written(stream)
     whole, parts = Daemonlike(limits, lags), Daemonlike(limits, lags)
