@@ -8,8 +8,6 @@ FIRST_FIT = 100
 """Events at which the mixture is first fitted, at the earliest; each further fit is at twice as many."""
 ROWS_PER_FEATURE = 4
 """Rows of the first fit for each feature, at least: with fewer, a mixture predicts worse than one expert."""
-SEARCHED = (1, 4, 16)
-"""Fits at so many times the events of the first one begin at new starts, too."""
 SETTLED = 400
 """Events from which on scales stay as they are, once there was a fit; until then fits take them anew, and powers of two
 do before the first fit."""
@@ -54,5 +52,9 @@ def next_fit(n: int, first: int) -> int:
 
 
 def is_searched(n: int, first: int) -> bool:
-    """Return whether the fit at a count begins at new starts, too."""
-    return n in {times * first for times in SEARCHED}
+    """Return whether the fit at a count, one of those that double, begins at new starts, too: every other one does.
+
+    >>> [is_searched(n, 100) for n in (100, 200, 400, 800, 1600, 6400)]
+    [True, False, True, False, True, True]
+    """
+    return (n // first).bit_length() % 2 == 1

@@ -49,6 +49,8 @@ LEAST_STRENGTH = 1e-3
 """Minimum prior strength, in pseudo-events, during a search."""
 LEAST_SAMPLE, SAMPLE_PER_FEATURE = 400, 10
 """Number of rows from which new starts are tried in a stream, at least, and for each feature."""
+MOST_SAMPLED = 1600
+"""A quarter of the rows, up to so many, if that is more: fewer do not tell the experts of five classes apart."""
 ENOUGH = 2.0
 """Nats that a round of a stream's fit must gain for another one to follow."""
 STREAM_WORK = 2e8
@@ -145,7 +147,7 @@ def fit_work(family: Family, shape: Shape, n: int, *, is_searching: bool) -> flo
     work += n * row_cost_with_matrices(family, shape)
     if is_searching:
         of_starts = N_STARTS * (UNDER_ROUNDS + SHORT_ROUNDS) + STREAM_ANNEALED_ROUNDS
-        work += of_row * (min(n, sample_size(shape.p_v)) * of_starts + (rounds + 1) * n)
+        work += of_row * (min(n, sample_size(n, shape.p_v)) * of_starts + (rounds + 1) * n)
     return work
 
 
@@ -154,9 +156,9 @@ def _affordable_rounds(of_round: float) -> float:
     return float(np.clip(STREAM_WORK / of_round, FEWEST_ROUNDS, STREAM_ROUNDS))
 
 
-def sample_size(n_features: int) -> int:
-    """Return the number of rows from which new starts are tried in a stream."""
-    return max(LEAST_SAMPLE, SAMPLE_PER_FEATURE * n_features)
+def sample_size(n: int, n_features: int) -> int:
+    """Return the number of rows, of n, from which new starts are tried in a stream."""
+    return max(LEAST_SAMPLE, SAMPLE_PER_FEATURE * n_features, min(n // 4, MOST_SAMPLED))
 
 
 def _new_start(em: Em, n_experts: int, rng: np.random.Generator) -> Job[list[Parameters]]:
@@ -165,7 +167,7 @@ def _new_start(em: Em, n_experts: int, rng: np.random.Generator) -> Job[list[Par
     if n_experts == 1:
         return [(yield from em.fitted_to(np.ones((n, 1))))]
     kept = np.zeros(n, dtype=np.bool_)
-    kept[rng.permutation(n)[: sample_size(p_v)]] = True
+    kept[rng.permutation(n)[: sample_size(n, p_v)]] = True
     some = em if kept.all() else em._replace(buffer=em.buffer.rows(kept))
     starts = [
         *(yield from cluster_starts(some, n_experts, 1, rng, range(1))),
