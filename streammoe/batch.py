@@ -1,4 +1,4 @@
-"""Batch fits: all rows at once, by EM or one of three other methods; the model can continue to learn from a stream.
+"""Batch fits: all rows at once, by EM; the model can continue to learn from a stream.
 
 >>> import numpy as np
 >>> from streammoe import MoERegressor, batch
@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.engine.batch import NOTHING_TO_GAIN, Listener, Round
-from streammoe.engine.methods import METHODS, STEPPED
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import MixtureOfExperts, problem_of
@@ -33,7 +32,7 @@ from streammoe.model.gathering import gathering
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
-__all__ = ["METHODS", "STARTS", "Fit", "FitPlan", "Listener", "Round", "fit", "fit_gathered"]
+__all__ = ["STARTS", "Fit", "FitPlan", "Listener", "Round", "fit", "fit_gathered"]
 
 STARTS = ("warmup", "model")
 ROUNDS = 1_000
@@ -45,7 +44,6 @@ class Fit:
     """A fitted model, with the rounds that led to it."""
 
     model: MixtureOfExperts
-    method: str
     start: str
     n: int
     """Number of rows fitted: those with a target and a weight above 0."""
@@ -81,11 +79,9 @@ class Fit:
 class FitPlan(NamedTuple):
     """How rows are fitted; `fit` says what each of these is."""
 
-    method: str = "em"
     start: str = "warmup"
     rounds: int = ROUNDS
     tolerance: float = TOLERANCE
-    step: float | None = None
     on_round: Listener | None = None
 
     def check(self, model: MixtureOfExperts) -> None:
@@ -96,20 +92,11 @@ class FitPlan(NamedTuple):
         """
         if problem := problem_of(model):
             raise ConfigError(f"model: {problem}")
-        method, start, rounds, tolerance, step, on_round = self
+        start, rounds, tolerance, on_round = self
         rules = [
-            (is_one_of(method, METHODS), f"method: {shown(method)} is not known; choose one of {', '.join(METHODS)}"),
             (is_one_of(start, STARTS), f"start: {shown(start)} is not known; choose one of {', '.join(STARTS)}"),
             (is_whole(rounds, 1), f"rounds: got {shown(rounds)}; it must be a whole number ≥ 1"),
             (is_amount(tolerance), f"tolerance: got {shown(tolerance)}; it must be a finite number ≥ 0"),
-            (
-                step is None or (is_amount(step) and step > 0),
-                f"step: got {shown(step)}; it must be a finite number > 0",
-            ),
-            (
-                step is None or is_one_of(method, STEPPED) or not is_one_of(method, METHODS),
-                f"step: {method} takes no step size; only {' and '.join(STEPPED)} do",
-            ),
             (
                 on_round is None or callable(on_round),
                 f"on_round: got {shown(on_round)}; it must be a function of a Round",
@@ -133,11 +120,9 @@ def fit(
     X: Any,
     y: Any,
     *,
-    method: str = "em",
     start: str = "warmup",
     rounds: int = ROUNDS,
     tolerance: float = TOLERANCE,
-    step: float | None = None,
     w: AnyArray | None = None,
     feature_names: Sequence[Any] | None = None,
     on_round: Listener | None = None,
@@ -148,26 +133,19 @@ def fit(
     ``standardize``, moments that are frozen from then on. Afterwards the model is one whose warm-up was these rows:
     its statistics are their averages and ``model.n`` is their number.
 
-    Every method maximizes the mean log-likelihood, with the prior's `prior_strength` pseudo-events (at least
+    EM ([MD] Algorithm 1) takes responsibilities, then weighted least squares and weighted softmax regressions to
+    convergence. It maximizes the mean log-likelihood, with the prior's `prior_strength` pseudo-events (at least
     0.001, or a degenerate expert would have unbounded likelihood).
 
     Args:
         model: a regressor or classifier of this package. On an error it is not modified.
         X: (n, P) finite numbers; or a data frame; or a sequence of n dicts, in which a key may be missing.
         y: targets as `learn_array`, `learn_many` or `learn_one` take them.
-        method: ``"em"``: responsibilities, then weighted least squares and weighted softmax regressions to convergence
-            ([MD] Algorithm 1). ``"gradient_em"``: one gradient step on the gate's and on each expert's complete-data
-            objective ([MD] Algorithm 2). ``"gradient_descent"``: a step along the gradient of log s_θ (Algorithm 3).
-            ``"mm"``: the streaming algorithm's majorizer with averages over all rows. For the gradients the variances
-            are coordinates in which they stay positive: their logarithms, or for full covariances the Cholesky factor,
-            relative to the present one, with its diagonal as logarithms.
-        start: ``"warmup"``: the starts of a warm-up, over all rows, for a model that has learned nothing; the method
-            runs from the likeliest few, and the best result counts. ``"model"``: the parameters that the model serves,
+        start: ``"warmup"``: the starts of a warm-up, over all rows, for a model that has learned nothing; EM runs
+            from the likeliest few, and the best result counts. ``"model"``: the parameters that the model serves,
             with its own prior and scales; what it has learned so far affects only this start.
         rounds: maximum number of rounds from each start.
         tolerance: stop when a round changes the penalized mean log-likelihood by no more than this.
-        step: step size of the two gradient methods; by default, a backtracking line search (Armijo) ensures that no
-            step lowers the likelihood. A given step size may lower it: then the likeliest round counts.
         w: (n,) weight of each row, in [0, 1e6]; by default 1.
         feature_names: names of the columns of an array; by default x0, x1, …
         on_round: called with each `Round` as it ends; if it returns True, the fit ends there.
@@ -176,7 +154,7 @@ def fit(
         ConfigError: an argument is invalid, or the fit is not finite.
         InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
     """
-    plan = FitPlan(method, start, rounds, tolerance, step, on_round)
+    plan = FitPlan(start, rounds, tolerance, on_round)
     plan.check(model)
     trial = copy.deepcopy(model)
     with gathering(trial.learner):
@@ -203,11 +181,9 @@ def fit_gathered(model: MixtureOfExperts, plan: FitPlan) -> Fit:
     try:
         done = fitting.fit_gathered(
             model.learner,
-            plan.method,
             from_model=plan.start == "model",
             rounds=plan.rounds,
             tolerance=plan.tolerance,
-            step=plan.step,
             on_round=plan.on_round,
         )
     except UnsoundError as error:
@@ -216,7 +192,6 @@ def fit_gathered(model: MixtureOfExperts, plan: FitPlan) -> Fit:
     squares = np.empty((0, 1)) if classify else (done.targets - done.predictions) ** 2
     return Fit(
         model=model,
-        method=plan.method,
         start=plan.start,
         n=len(done.losses),
         trace=done.descent.trace,

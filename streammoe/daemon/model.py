@@ -58,8 +58,8 @@ def compile_kernels(settings: Settings | None = None) -> None:
                 if settings is None:  # daemons learn rows
                     _learn_single_events(model, X, target)
                 model.experts()
-                if settings is None:  # daemons need no gradients, and reduce nothing
-                    batch.fit(model, X, target, method="gradient_em", start="model", rounds=1)
+                if settings is None:  # daemons fit no batch, and reduce nothing
+                    batch.fit(model, X, target, start="model", rounds=1)
                     reduce([model, model], support=X)
         if settings is None:
             _fit_many_features()

@@ -1,4 +1,4 @@
-"""Batch fits: rounds of one method from the best starts, until they gain no more."""
+"""Batch fits: rounds of EM ([MD] Algorithm 1) from the best starts, until they gain no more."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from streammoe.engine.em import Em, statistics_at
-from streammoe.engine.gradient import squared_norm
 from streammoe.engine.interruption import FitCancelled, interruptible, is_cancelled, uncancellable
 from streammoe.engine.jobs import run_job
-from streammoe.engine.methods import M_STEPS, METHODS, Method, point_at
 from streammoe.engine.search import CandidateFit, as_streamed, chosen
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.experts import Parameters
-from streammoe.types import IntArray
+from streammoe.types import FloatArray, IntArray
 
+M_STEPS = 20
+"""Most Newton steps of one M-step; a handful does unless the start is far away."""
 CONVERGED = "gained less than the tolerance"
 STATIONARY = "no step gains anything beyond rounding"
 OUT_OF_ROUNDS = "out of rounds"
@@ -38,14 +38,26 @@ class Round(NamedTuple):
     """Penalized log-likelihood of an event, in the model's own coordinates."""
     change: float
     """Gain of the round; NaN at the start."""
-    gradient: float
-    """Norm of the objective's gradient, see `streammoe.engine.gradient`; 0 at a stationary point."""
     seconds: float
     """Time since this start began."""
 
 
 Listener: TypeAlias = Callable[[Round], object]
 """Called after each round; returning True ends the fit."""
+
+
+class Point(NamedTuple):
+    """Parameters with their objective and responsibilities."""
+
+    theta: Parameters
+    objective: float
+    """Penalized log-likelihood per event."""
+    tau: FloatArray
+    """(n, K) responsibilities."""
+
+
+Advance: TypeAlias = Callable[[Any, Point], Point | None]
+"""One round: from EM on some rows, at a point, to the next one, or None if no step gains beyond rounding."""
 
 
 class Descent(NamedTuple):
@@ -63,26 +75,34 @@ class Descent(NamedTuple):
         return max(each.objective for each in self.trace)
 
 
+def point_at(em: Any, theta: Parameters) -> Point:
+    """Perform the E-step at θ."""
+    return Point(theta, *em.e_step(theta))
+
+
+def em_round(em: Em, point: Point) -> Point:
+    """Fit each expert by weighted least squares, and the gate and experts of classes by regressions to convergence."""
+    theta = point.theta.copied()
+    em.m_step(theta, point.tau, M_STEPS)
+    return point_at(em, theta)
+
+
 def fit(
     em: Em,
     starts: Sequence[Parameters],
-    method: str,
     *,
     rounds: int,
     tolerance: float,
-    step: float | None = None,
     folds: IntArray | None = None,
     on_round: Listener | None = None,
 ) -> tuple[Descent, MMState]:
-    """Run a method from every start and return the best result.
+    """Run EM from every start and return the best result.
 
     Args:
         em: the rows, their family and the prior.
         starts: the most promising first.
-        method: one of `METHODS`.
         rounds: most rounds from each start.
         tolerance: a round that changes an event's penalized log-likelihood by less is the last one.
-        step: step size of the gradient methods, instead of their line search.
         folds: (n,) folds of the rows by which to choose among the results; None chooses the
             likeliest whose experts all have enough rows.
         on_round: called after each round.
@@ -98,8 +118,7 @@ def fit(
         descents: list[Descent] = []
         for at, theta in enumerate(starts):
             try:
-                own = METHODS[method](step)
-                descent = descend(em, theta, own, at, rounds=rounds, tolerance=tolerance, on_round=on_round)
+                descent = descend(em, theta, start=at, rounds=rounds, tolerance=tolerance, on_round=on_round)
             except FitCancelled:
                 if not descents:
                     raise
@@ -124,9 +143,9 @@ def fit(
 def descend(
     em: Any,
     theta: Parameters,
-    method: Method,
-    start: int = 0,
+    advance: Advance | None = None,
     *,
+    start: int = 0,
     rounds: int,
     tolerance: float,
     on_round: Listener | None = None,
@@ -134,9 +153,9 @@ def descend(
     """Run rounds from one start, which is not modified; return None if its likelihood is not finite.
 
     Args:
-        em: EM on rows; or on rows in parts, of which the method asks no more than an `Em` has.
+        em: EM on rows; or on rows in parts, of which no more is asked than an `Em` has.
         theta: the start.
-        method: one that has made no step yet.
+        advance: one round; that of EM without it.
         start, rounds, tolerance, on_round: see `fit`.
 
     Raises:
@@ -147,20 +166,18 @@ def descend(
     point = best = point_at(em, theta)
     if not math.isfinite(point.objective):
         return None
-    change, reason = math.nan, OUT_OF_ROUNDS
+    advance, change, reason = advance or em_round, math.nan, OUT_OF_ROUNDS
     work = em.work(len(theta.experts))
     try:
         for number in range(rounds + 1):
-            slope = interruptible(work, method.slope, em, point)
-            norm = math.sqrt(squared_norm(*slope))
-            trace.append(Round(start, number, point.objective, change, norm, time.perf_counter() - began))
+            trace.append(Round(start, number, point.objective, change, time.perf_counter() - began))
             best = max(best, point, key=lambda each: each.objective)
             if on_round is not None and on_round(trace[-1]) is True:
                 reason = STOPPED
             elif abs(change) <= tolerance:
                 reason = CONVERGED
             elif number < rounds:
-                after = interruptible(M_STEPS * work, method.advance, em, point, slope)
+                after = interruptible(M_STEPS * work, advance, em, point)
                 if after is not None and math.isfinite(after.objective):
                     change, point = after.objective - point.objective, after
                     continue

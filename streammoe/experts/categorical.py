@@ -107,20 +107,6 @@ class Categorical(Family):
             majorize_softmax(expert, gram, *share, each, pushes, total)
         return grams
 
-    def gradient(
-        self,
-        theta: Parameters,
-        prior: Prior,
-        options: LearningOptions,
-        tau: FloatArray,
-        R: FloatArray,
-        Y: FloatArray,
-    ) -> tuple[FloatArray, FloatArray]:
-        share, by_coefficients = _share(theta, prior, options), np.empty_like(theta.experts)
-        for k, expert in enumerate(theta.experts):
-            softmax_gradient(expert, *share, _soft(Y, tau[:, k], theta), R, 0, by_coefficients[k])
-        return by_coefficients, np.empty_like(theta.variances)
-
     def expert_losses(self, state: MMState) -> FloatArray:
         """Return the mean entropy of each expert over inputs with the mean and covariance of its own.
 

@@ -135,26 +135,6 @@ class Family(ABC):
     def log_prior(self, theta: Parameters, prior: Prior, options: LearningOptions) -> float:
         """Return the log density of the prior's pseudo-events for the experts, up to a constant."""
 
-    @abstractmethod
-    def gradient(
-        self,
-        theta: Parameters,
-        prior: Prior,
-        options: LearningOptions,
-        tau: FloatArray,
-        R: FloatArray,
-        Y: FloatArray,
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return the gradient of Σ_i Σ_k τ_ik log e_k(y_i | x_i) + `log_prior` in coefficients and variances.
-
-        Returns:
-            (K, N, p), and an array of the variances' shape, in the coordinates of `moved_variances` at 0.
-        """
-
-    def moved_variances(self, variances: FloatArray, moves: FloatArray) -> FloatArray:
-        """Move variances in coordinates in which they stay positive."""
-        return variances
-
     def residual_size(self, n_outputs: int, p_v: int) -> int:
         """Return the number of entries of one expert in the convergence residual."""
         variances = self.variances_of(np.ones(self.n_variances(n_outputs)), 1)

@@ -23,8 +23,6 @@ from streammoe.kernels.state import LearningOptions, MMState, Prior
 from streammoe.schedules import Power
 from streammoe.types import FloatArray
 
-LONGEST_MOVE = 50.0
-"""Longest step of a variance's logarithm, so that no step makes a variance 0 or infinite."""
 LEAST_PIVOT = 1e-14
 """The kernels' floor on the pivots of Σ, relative to each variance: a singular one has no usable density."""
 
@@ -140,46 +138,6 @@ class Linear(Family):
         covariances = self._covariances(theta.variances)
         traces = np.einsum("kqq->k", np.linalg.solve(covariances, scatter))
         return float(-0.5 * share * np.sum(np.linalg.slogdet(covariances)[1] + traces))
-
-    def gradient(
-        self,
-        theta: Parameters,
-        prior: Prior,
-        options: LearningOptions,
-        tau: FloatArray,
-        R: FloatArray,
-        Y: FloatArray,
-    ) -> tuple[FloatArray, FloatArray]:
-        share, apart = prior.strength / tau.shape[1], prior.experts - theta.experts
-        pulls = share * apart * prior.expert_gram
-        scatters = share * (np.einsum("kqj,j,kcj->kqc", apart, prior.expert_gram, apart) + np.diag(prior.variances))
-        no_grams = np.empty((0, R.shape[1], R.shape[1]))
-        linear_sums(theta.experts, self.irls_weights(theta, tau, R, Y), R, Y, no_grams, pulls, scatters)
-        masses = (tau.sum(axis=0) + share)[:, None]
-        if not self.is_full:
-            squares = np.einsum("kqq->kq", scatters) / theta.variances
-            return pulls / theta.variances[:, :, None], 0.5 * (squares - masses)
-        covariances = self._covariances(theta.variances)
-        factors = np.linalg.cholesky(covariances)
-        half = np.linalg.solve(factors, scatters)
-        white = np.asarray(np.linalg.solve(factors, half.transpose(0, 2, 1)), np.float64)
-        by_variances = np.tril(white - masses[:, None] * np.eye(len(prior.variances)))
-        return np.asarray(np.linalg.solve(covariances, pulls), np.float64), by_variances
-
-    def moved_variances(self, variances: FloatArray, moves: FloatArray) -> FloatArray:
-        """Move the logarithms of variances; or return (L T)(L T)ᵀ, L the Cholesky factor of Σ.
-
-        Moves are then the log-diagonal and the rest of a triangular T.
-        """
-        if not self.is_full:
-            return variances * np.exp(np.clip(moves, -LONGEST_MOVE, LONGEST_MOVE))
-        turned = np.tril(moves, -1)
-        own = np.einsum("kqq->kq", moves)
-        np.einsum("kqq->kq", turned)[...] = np.exp(np.clip(own, -LONGEST_MOVE, LONGEST_MOVE))
-        # Not `@`: a multithreaded BLAS may sum in another order.
-        factors = np.einsum("kqj,kjc->kqc", np.linalg.cholesky(self._covariances(variances)), turned)
-        moved: FloatArray = np.einsum("kqj,kcj->kqc", factors, factors)
-        return moved
 
     # -- Diagnostics -------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ RESTARTS = 5
 """Starts of each kind of a batch fit."""
 LOGGER = logging.getLogger("streammoe.estimators")
 Run: TypeAlias = Callable[..., tuple[Descent, MMState]]
-"""`streammoe.engine.batch.fit` with the method and its stopping rules bound."""
+"""`streammoe.engine.batch.fit` with its stopping rules bound."""
 
 
 class Fitted(NamedTuple):
@@ -46,12 +46,10 @@ class Fitted(NamedTuple):
 
 def fit_gathered(
     learner: Learner,
-    method: str,
     *,
     from_model: bool,
     rounds: int,
     tolerance: float,
-    step: float | None,
     on_round: Listener | None,
 ) -> Fitted:
     """Fit the gathered rows; streaming continues from the result.
@@ -76,7 +74,7 @@ def fit_gathered(
         context.fit_scaler(context.encoder, X, Y)
     context.mean_weight[0] = weights.mean()
     buffer = context.buffer(context.encoder, X, Y, weights)
-    run = partial(batch.fit, method=method, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
+    run = partial(batch.fit, rounds=rounds, tolerance=tolerance, on_round=on_round)
     if from_model and phase.leader is not None:
         descent, state = run(*at_the_model(context, phase.leader, buffer))
     else:

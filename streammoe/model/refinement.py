@@ -16,7 +16,6 @@ import numpy as np
 
 from streammoe.engine.batch import descend
 from streammoe.engine.em import TOLERANCE
-from streammoe.engine.methods import ExpectationMaximization
 from streammoe.engine.model_selection import n_parameters
 from streammoe.experts import Parameters
 from streammoe.model import fitting
@@ -53,7 +52,7 @@ def refined(new: Learner, learners: Sequence[Learner], weights: FloatArray, thet
     assert leader is not None  # noqa: S101 - it has just been started
     em, _ = fitting.at_the_model(context, leader, context.buffer(context.encoder, sample.X, sample.Y, amounts))
     with np.errstate(all="ignore"):
-        done = descend(em, theta, ExpectationMaximization(), rounds=ROUNDS, tolerance=TOLERANCE)
+        done = descend(em, theta, rounds=ROUNDS, tolerance=TOLERANCE)
     if done is None:
         return theta
     n = np.array([learner.n for learner in learners])

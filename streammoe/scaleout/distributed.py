@@ -189,7 +189,7 @@ def fit(
         parts = client.compute(data.to_delayed()) if is_dask else list(data)  # type: ignore[no-untyped-call]  # same
         several = isinstance(target, Sequence) and not isinstance(target, str)
         reader = _FrameReader(list(target) if several else target, weight)
-        plan = FitPlan("em", start, rounds, tolerance, on_round=on_round)
+        plan = FitPlan(start, rounds, tolerance, on_round)
         return fit_parts(client, model, parts, reader, plan)
 
 
@@ -240,7 +240,6 @@ def fit_parts(
     classify = model.is_classifier
     return Fit(
         model=model,
-        method=plan.method,
         start=plan.start,
         n=read.n,
         trace=descent.trace,
@@ -283,11 +282,9 @@ def _begun(learner: Learner, sample: Rows, plan: FitPlan) -> tuple[Em, Parameter
         learner.phase = Gathering(rows=[sample])
         fitting.fit_gathered(
             learner,
-            "em",
             from_model=False,
             rounds=min(plan.rounds, LONG_ROUNDS),
             tolerance=max(plan.tolerance, batch.TOLERANCE),
-            step=None,
             on_round=None,
         )
     leader = learner.phase.leader

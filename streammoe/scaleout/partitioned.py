@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from streammoe.engine.batch import Descent, Listener, descend
+from streammoe.engine.batch import Descent, Listener, Point, descend, point_at
 from streammoe.engine.em import Em, iterates, shortened
 from streammoe.engine.interruption import uncancellable
-from streammoe.engine.methods import Method, Point, point_at
 from streammoe.engine.state import MMState, UnsoundError, is_sound, state_at, unsound_parts
 from streammoe.experts import Family, Parameters
 from streammoe.experts.on_sums import SoftmaxPrior, Sums, softmax_step, sums_of_softmax
@@ -50,14 +49,13 @@ class Parts(Protocol):
 
 
 def round_sums(em: Em, theta: Parameters) -> Sums:
-    """Return the log-likelihood, its gradient in the experts, and what steps of the gate and the experts need."""
+    """Return the log-likelihood, and what steps of the gate and the experts need."""
     (_, R, Y, _), family = em.buffer, em.family
     theta = Parameters(*theta)
     objective, tau = em.e_step(theta)
     tau *= em.buffer.weights[:, None]
     return (
         np.array([len(tau) * objective]),
-        *family.gradient(theta, em.prior, em.options, tau, R, Y),
         *sums_of_softmax(theta.gate, tau, em.buffer.W, len(theta.gate)),
         *family.step_sums(theta, tau, R, Y),
     )
@@ -94,8 +92,6 @@ def gate_objective(em: Em, theta: Parameters, gate: FloatArray) -> Sums:
 class Expected(NamedTuple):
     """The sums of an E-step."""
 
-    slope: Parameters
-    """The gradient of the objective, per event."""
     gate: Sums
     experts: Sums
 
@@ -115,43 +111,31 @@ class PartitionedEm(NamedTuple):
     def e_step(self, theta: Parameters) -> tuple[float, Expected]:
         """Return the penalized log-likelihood per event, and the rest of the E-step."""
         family, parts, prior, options = self
-        (total,), by_experts, by_variances, *sums = parts.total(round_sums, tuple(theta))
+        (total,), *sums = parts.total(round_sums, tuple(theta))
         bent = prior_quadratic(theta.gate, np.zeros_like(theta.gate), prior.gate_gram, options.curvature)
         penalty = family.log_prior(theta, prior, options) - 0.5 * prior.strength * bent
-        no_rows = np.zeros((0, len(theta.experts))), np.zeros((0, theta.experts.shape[2]))
-        no_Y = np.zeros((0, len(prior.variances) if family.is_metric else 1))
-        of_experts, of_variances = family.gradient(theta, prior, options, *no_rows, no_Y)
-        of_gate = self.gate_prior(theta.gate).gradient(theta.gate)
-        slope = sums[0] + of_gate, by_experts + of_experts, by_variances + of_variances
-        per_event = Parameters(*(part / parts.n for part in slope))
-        return (penalty + float(total)) / parts.n, Expected(per_event, tuple(sums[:2]), tuple(sums[2:]))
+        return (penalty + float(total)) / parts.n, Expected(tuple(sums[:2]), tuple(sums[2:]))
 
     def gate_prior(self, gate: FloatArray) -> SoftmaxPrior:
         """Return the prior of the gate."""
         return SoftmaxPrior(self.prior.strength, self.prior.gate_gram, np.zeros_like(gate), self.options.curvature)
 
 
-class OnePass(Method):
-    """EM with one step of the gate, and of experts of classes, in a round, and no pass over the rows but the E-step."""
-
-    def slope(self, em: Any, point: Point) -> Parameters:
-        found: Parameters = point.tau.slope  # type: ignore[attr-defined]  # of a `PartitionedEm`
-        return found
-
-    def advance(self, em: Any, point: Point, slope: Parameters) -> Point | None:
-        expected: Any = point.tau
-        theta = point.theta.copied()
-        softmax_step(theta.gate, em.gate_prior(theta.gate), expected.gate)
-        em.family.step_on_sums(theta, em.prior, em.options, expected.experts)
-        for _ in range(HALVINGS):
-            after = point_at(em, theta.copied())
-            if after.objective >= point.objective:
-                return after
-            # Steps in closed form never lower the likelihood.
-            theta.gate[:] = 0.5 * (theta.gate + point.theta.gate)
-            if not em.family.is_metric:
-                theta.experts[:] = 0.5 * (theta.experts + point.theta.experts)
-        return None
+def one_pass(em: PartitionedEm, point: Any) -> Point | None:
+    """Take one step of the gate, and of experts of classes, in a round, with no pass over the rows but the E-step."""
+    expected: Expected = point.tau
+    theta = point.theta.copied()
+    softmax_step(theta.gate, em.gate_prior(theta.gate), expected.gate)
+    em.family.step_on_sums(theta, em.prior, em.options, expected.experts)
+    for _ in range(HALVINGS):
+        after = point_at(em, theta.copied())
+        if after.objective >= point.objective:
+            return after
+        # Steps in closed form never lower the likelihood.
+        theta.gate[:] = 0.5 * (theta.gate + point.theta.gate)
+        if not em.family.is_metric:
+            theta.experts[:] = 0.5 * (theta.experts + point.theta.experts)
+    return None
 
 
 def fit(
@@ -163,7 +147,7 @@ def fit(
         UnsoundError: the fit is not finite.
     """
     with np.errstate(all="ignore"):  # the result is checked instead
-        descent = descend(em, theta, OnePass(), rounds=rounds, tolerance=tolerance, on_round=on_round)
+        descent = descend(em, theta, one_pass, rounds=rounds, tolerance=tolerance, on_round=on_round)
         if descent is None:
             raise UnsoundError(["likelihood of every start"])
         streamed = em._replace(prior=em.prior._replace(strength=em.options.prior_strength))

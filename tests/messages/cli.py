@@ -143,7 +143,7 @@ _WRONG = {
     ),
     "fit": ("data.csv", "mostly-bad.csv --target y", "data.csv twice.csv --target y", "--workers 2 - --target y"),
     "fit data.csv --target y": (
-        *("--method magic", "--method mm --step 2", "--workers 2 --method mm", "--out folder", "--out missing/m.model"),
+        *("--out folder", "--out missing/m.model"),
         *("--out data.csv", "--out /dev/full", "--out /proc/model"),
         "--from-model other.model --out other.model",
     ),

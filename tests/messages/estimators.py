@@ -154,13 +154,10 @@ IN_PYTHONS_WORDS = {"no JSON", "deep"}
 X, Y = np.arange(8.0).reshape(4, 2), np.arange(4.0)
 TWENTY = test_batch.rows(20)
 WRONG_FITS = [
-    {"method": "newton"},
     *({"start": value} for value in ("zero", "model")),
     *({"rounds": value} for value in (0, 2.5)),
     *({"tolerance": value} for value in (-1.0, math.nan)),
-    {"step": 0.0, "method": "gradient_em"},
-    {"step": 0.1},
-    {"method": "x", "rounds": -1, "step": -1.0},
+    {"start": "x", "rounds": -1, "tolerance": -1.0},
 ]
 UNUSABLE = [
     (np.empty((0, 2)), np.empty(0), {}),

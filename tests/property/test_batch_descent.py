@@ -1,14 +1,12 @@
-"""Whatever the events are, no round of EM or of batch MM lowers the penalised likelihood."""
+"""Whatever the events are, no round of EM lowers the penalised likelihood."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe.engine import batch
 from streammoe.engine.em import Buffer
 from streammoe.engine.jobs import run_job
-from streammoe.engine.methods import METHODS
 from streammoe.engine.search import with_own_prior
 from tests.unit.cases import Case, options, random_theta
 
@@ -43,14 +41,13 @@ def problems(draw):
     return em, random_theta(case, K, d + 1, draw(st.integers(0, 3)))
 
 
-@pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=15)
+@settings(max_examples=40)
 @given(problem=problems())
-def test_no_round_lowers_the_likelihood(method, problem):
+def test_no_round_lowers_the_likelihood(problem):
     em, theta = problem
     with np.errstate(all="ignore"):
-        way = batch.descend(em, theta, METHODS[method](), rounds=6, tolerance=0.0)
+        way = batch.descend(em, theta, rounds=6, tolerance=0.0)
     assert way is not None
     assert way.reason != batch.DIVERGED
     for before, after in zip(way.trace, way.trace[1:], strict=False):
-        assert after.change >= -1e-9 * max(abs(before.objective), 1.0), (method, before, after)
+        assert after.change >= -1e-9 * max(abs(before.objective), 1.0), (before, after)

@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 import streammoe
-from streammoe import batch
 from streammoe.commands import main
 from streammoe.console import LEVELS, JsonLines, Lines, exit_codes, set_up_logging
 from streammoe.errors import CheckpointError, ConfigError, SourceError, StreammoeError, TooManyBadRecords
@@ -75,7 +74,6 @@ def test_help_has_every_command_with_its_log_options_and_examples_that_work(call
         for program, used, *arguments in examples:
             assert (program, name or used) == ("streammoe", used)
             COMMANDS[used].make_context(used, arguments)  # raises what a user would read
-    assert ", ".join(batch.METHODS) in " ".join(call("fit", "--help").stdout.split())
 
 
 # --- check-config and run -------------------------------------------------------------------------------------------
@@ -175,10 +173,10 @@ def test_fit_prints_a_table_or_json_and_writes_what_it_is_asked_for(call, data):
     for said in ("300 rows", "log-loss", "RMSE", "objective", "shares", "wrong_type"):
         assert said in done.stdout
     assert (done.stderr, [path.name for path in data.iterdir()]) == ("", ["many.csv"])
-    asked = ["--target", "z", "--classify", "--ignore", "y", "--method", "gradient_em", "--rounds", 4, "--tolerance", 0]
+    asked = ["--target", "z", "--classify", "--ignore", "y", "--rounds", 4, "--tolerance", 0]
     found = json.loads(call("fit", "many.csv", *asked, "--json", "--out", "m.model", *QUIET).stdout)
     assert (found["events"], found["learned"], found["rejected"]) == (301, 300, 1)
-    assert (found["method"], found["start"], found["rounds"], found["converged"]) == ("gradient_em", "warmup", 4, False)
+    assert (found["start"], found["rounds"], found["converged"]) == ("warmup", 4, False)
     assert (found["refused"][0]["reason"], found["rmse"]) == ("wrong_type", None)
     assert {path.name for path in data.iterdir()} == {"many.csv", "m.model"}
     assert found["state_digest"] == streammoe.load("m.model").state_digest()

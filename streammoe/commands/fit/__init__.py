@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from streammoe.batch import FitPlan, Round
     from streammoe.commands.fit.one_source import FileFit
 
-METHODS = "em, gradient_em, gradient_descent, mm"
-"""Spelled out here because the module that defines them is slow to import."""
-
 
 @click.command("fit")
 @click.argument("data", nargs=-1, required=True)
@@ -27,14 +24,12 @@ METHODS = "em, gradient_em, gradient_descent, mm"
     metavar="CONFIG",
     help="Use [model], [schema] and dead_letters.max_ratio of a daemon's configuration; options override them.",
 )
-@click.option("--method", metavar="NAME", default="em", show_default=True, help=f"One of {METHODS}.")
 @click.option(
     "--rounds", type=int, default=1000, show_default=True, metavar="N", help="Maximum number of rounds from each start."
 )
 @click.option(
     "--tolerance", type=float, default=1e-7, show_default=True, metavar="X", help="Stop when a round gains less."
 )
-@click.option("--step", type=float, metavar="X", help="Fixed step of the gradient methods; by default a line search.")
 @click.option(
     "--from-model",
     type=click.Path(path_type=Path),
@@ -45,7 +40,7 @@ METHODS = "em, gradient_em, gradient_descent, mm"
     "--workers",
     type=int,
     metavar="N",
-    help="Fit by EM in so many processes; DATA are then files, globs and folders.",
+    help="Fit in so many processes; DATA are then files, globs and folders.",
 )
 @click.option("--scheduler", metavar="ADDRESS", help="Fit by the workers of a Dask scheduler, such as tcp://host:8786.")
 @file_options
@@ -55,10 +50,8 @@ METHODS = "em, gradient_em, gradient_descent, mm"
 def command(
     data: tuple[str, ...],
     config: Path | None,
-    method: str,
     rounds: int,
     tolerance: float,
-    step: float | None,
     from_model: Path | None,
     workers: int | None,
     scheduler: str | None,
@@ -86,13 +79,13 @@ def command(
     \b
     Example:
       streammoe fit rides.csv --target minutes --ignore id --set model.n_experts=8 --out rides.model
-      streammoe fit rides.csv --config rides.toml --method mm --json
+      streammoe fit rides.csv --config rides.toml --json
       streammoe fit --workers 8 --target minutes --out rides.model rides/
     """
     by_processes = workers is not None or scheduler is not None
     if not options.targets and config is None:
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
-    _check_files(data, by_processes=by_processes, by_plain_em=method == "em" and step is None)
+    _check_files(data, by_processes=by_processes)
     from streammoe.batch import FitPlan
     from streammoe.commands.evaluate.file_settings import files_of, settings_of
     from streammoe.commands.evaluate.output_files import as_config_error, check_outputs
@@ -106,7 +99,7 @@ def command(
         fit = partial(extension("fit_files"), files=files, workers=workers, scheduler=scheduler)
     inputs = [("--config", config), ("--from-model", from_model), *(("DATA", Path(name)) for name in files)]
     check_outputs({"--out": out}, settings, inputs)
-    plan = FitPlan(method, rounds=rounds, tolerance=tolerance, step=step)
+    plan = FitPlan(rounds=rounds, tolerance=tolerance)
     result = _fitted(partial(fit, settings, from_model=from_model), plan)
     if out is not None:
         with as_config_error("--out", out):
@@ -114,14 +107,12 @@ def command(
     click.echo(to_json(result, out) if as_json else table(result, out))
 
 
-def _check_files(data: tuple[str, ...], *, by_processes: bool, by_plain_em: bool) -> None:
+def _check_files(data: tuple[str, ...], *, by_processes: bool) -> None:
     """Check that several processes have something to do, and several files the processes for it."""
     if len(data) > 1 and not by_processes:
         raise click.UsageError("Several files need --workers, or --scheduler")
     if by_processes and data == ("-",):
         raise click.UsageError("'--workers' and '--scheduler' read files, not stdin (-)")
-    if by_processes and not by_plain_em:
-        raise click.UsageError("'--workers' and '--scheduler' fit by --method em, which has no --step")
 
 
 def _fitted(fit: Callable[..., FileFit | None], plan: FitPlan) -> FileFit:

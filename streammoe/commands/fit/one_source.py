@@ -142,7 +142,6 @@ def table(result: FileFit, out: Path | None) -> str:
         ("log-loss", format_number(fit.log_loss), "nats, mean over the fitted rows"),
         (score[0], format_number(score[1] or 0.0), "over the fitted rows"),
         ("objective", format_number(fit.objective), gained),
-        ("gradient", format_number(fit.trace[-1].gradient), "norm, at the last round"),
         ("experts", str(len(fit.model.masses)), chosen),
         ("shares", shares, "of the experts"),
         ("seconds", format_number(fit.seconds), ""),
@@ -151,7 +150,7 @@ def table(result: FileFit, out: Path | None) -> str:
     width = max(len(value) for _, value, _ in lines)
     return "\n".join(
         [
-            f"{result.source}: {fit.n:,} rows fitted by {fit.method}, {rounds}, {_ending(fit)}",
+            f"{result.source}: {fit.n:,} rows fitted, {rounds}, {_ending(fit)}",
             "",
             *(f"{name:12}{value:{width}}  {note}".rstrip() for name, value, note in lines),
             *(["", *result.records.notes()] if result.records.notes() else []),
@@ -169,7 +168,6 @@ def to_json(result: FileFit, out: Path | None) -> str:
     return json.dumps(
         {
             "source": result.source,
-            "method": fit.method,
             "start": fit.start,
             **result.records.counts(),
             "rounds": fit.rounds,
@@ -177,7 +175,6 @@ def to_json(result: FileFit, out: Path | None) -> str:
             "reason": fit.reason,
             "objective": fit.objective,
             "objective_at_start": fit.trace[0].objective,
-            "gradient": finite_or_none(fit.trace[-1].gradient),
             "log_loss": finite_or_none(fit.log_loss),
             "rmse": finite_or_none(fit.rmse),
             "accuracy": finite_or_none(fit.accuracy),
