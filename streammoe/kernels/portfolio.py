@@ -27,9 +27,6 @@ MOST_REMEMBERED = 100.0
 CREDENCE = 0.5
 """Share of the log-likelihood of an error that counts for the weights of means: where the noise of events differs, few
 of them decide."""
-ADVANTAGE = 6.0
-"""Nats that the mean of the served density is ahead of those of members: what errors say of them is mostly noise, and
-where densities are right they tell members apart much better."""
 CERTAIN = 4.0
 """Errors beyond so many times their scale count less and less for the weights of means."""
 FINITE = 1e300
@@ -183,6 +180,5 @@ def combine_means(
         if not learns:
             continue
         for j in range(1 + m):
-            behind = ADVANTAGE if j > 0 else 0.0
-            logs[j] = DISCOUNT * math.log(weights[j]) - (1.0 - DISCOUNT) * behind
+            logs[j] = DISCOUNT * math.log(weights[j])
         _update(logs, costs, counts[i], surprise, weights)

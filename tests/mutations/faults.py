@@ -161,7 +161,6 @@ FAULTS = {
         Fault("products-sleep-through-a-drift", "            self.portfolio.wake()\n", "            pass\n"),
         Fault("terms-not-moved", "self.terms = expert_at[self.terms]", "self.terms = self.terms.copy()"),
         Fault("singles-forget-at-once", "(min(1.0 / (expert.n[0] + 1.0), LARGEST_STEP)", "(min(1.0, LARGEST_STEP)"),
-        Fault("means-without-lead", "behind = ADVANTAGE if j > 0 else 0.0", "behind = 0.0"),
         Fault("far-errors-decide", "(ratio if ratio <= limit else", "(ratio if ratio >= 0.0 else"),
     ],
     "refits": [

@@ -30,7 +30,7 @@ KEPT, FLOOR = portfolio.DISCOUNT, portfolio.LEAST_WEIGHT
 MOST, REMEMBERED, ENDLESS = portfolio.MOST, portfolio.REMEMBERED, portfolio.MOST_REMEMBERED
 SURE = 3.0
 """Nats beyond which a class that is surely wrong counts less for a single expert."""
-CREDENCE, CERTAIN, ADVANTAGE = portfolio.CREDENCE, portfolio.CERTAIN, portfolio.ADVANTAGE
+CREDENCE, CERTAIN = portfolio.CREDENCE, portfolio.CERTAIN
 
 
 class Trust:
@@ -43,10 +43,10 @@ class Trust:
     def __init__(self, weights):
         self.weights, self.surprise = np.array(weights), 0.0
 
-    def learn(self, costs, lead=0.0):
-        """Costs are those of an event in nats, times its weight; lead is added to the logarithms of the weights."""
+    def learn(self, costs):
+        """Costs are those of an event in nats, times its weight."""
         behind = costs - costs.min()
-        logs = KEPT * np.log(self.weights) + lead - np.minimum(behind, MOST + self.surprise)
+        logs = KEPT * np.log(self.weights) - np.minimum(behind, MOST + self.surprise)
         self.surprise = min(REMEMBERED * self.surprise + max(self.weights @ behind - MOST, 0.0), ENDLESS)
         trust = np.exp(logs - logs.max())
         floored = np.maximum(trust / trust.sum(), FLOOR)
@@ -143,8 +143,7 @@ class LiteralPortfolio:
         scale = error if self.squares is None else self.squares
         ratios, limit = (y - candidates) ** 2 / scale, CERTAIN**2
         costs = np.where(ratios <= limit, ratios, limit * (1 + np.log(np.maximum(ratios, limit) / limit))).sum(axis=1)
-        behind = np.where(np.arange(len(costs)) > 0, ADVANTAGE, 0.0)
-        self.trust_in_means.learn(0.5 * CREDENCE * weight * costs, -(1.0 - KEPT) * behind)
+        self.trust_in_means.learn(0.5 * CREDENCE * weight * costs)
         self.count += 1
         before, step = np.zeros_like(scale) if self.squares is None else scale, max(1 / self.count, 1 - KEPT)
         self.squares = before + step * min(weight, 1) * (np.minimum(error, limit * scale) - before)
