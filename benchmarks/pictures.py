@@ -15,17 +15,10 @@ from PIL import Image
 from benchmarks import drift
 from benchmarks.report import parsed, table
 from streammoe import MoERegressor
+from streammoe.engine import portfolio
 
-MEMBERS = {
-    "average": "#0072B2",
-    "fitted": "#D55E00",
-    "latest": "#E69F00",
-    "quick": "#000000",
-    "recent": "#009e73",
-    "steady": "#56B4E9",
-    "floor": "#CC79A7",
-    "curved": "#F0E442",
-}
+PALETTE = ("#0072B2", "#D55E00", "#E69F00", "#000000", "#009e73", "#56B4E9", "#CC79A7", "#F0E442")
+MEMBERS = dict(zip(portfolio.MEMBERS, PALETTE, strict=True))
 """With colors that differ for color-blind eyes too (Okabe and Ito)."""
 CHANGES = {"it changes at once": drift.abrupt, "it changes slowly": drift.gradual}
 POINTS = 200

@@ -1,7 +1,8 @@
 """Write the golden files of the current checkpoint format: one for each family and phase, as a daemon writes them.
 
-Run it once for each new format number, and never again: tests/golden/format-N is what users have on their disks, so
-existing files are left alone, and a test compares their bytes with tests/golden/format-N/expected.json.
+Run it once for each new format number, and never again after its release: tests/golden/format-N is what users have on
+their disks, so existing files are left alone, and a test compares their bytes with tests/golden/format-N/expected.json.
+Before the release remove the files of a format that has changed first.
 
     python scripts/golden_checkpoints.py
 

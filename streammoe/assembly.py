@@ -114,7 +114,10 @@ def open_daemon(
         found = None if fresh else _checkpoint(settings, store, from_model)
         recovered = None if sink is None or not sink.transactional else _recovered(sink, found, health)
         found = found and latest_visible_checkpoint(store, found, recovered, may_repeat=repeat_predictions)
-        restart = RestartPlan() if sink is None else plan_restart(sink, found and found[1].metadata)
+        restart = RestartPlan()
+        if sink is not None:
+            replayable = connectors()[settings.source.kind].replayable
+            restart = plan_restart(sink, found and found[1].metadata, replayable=replayable)
         must_save = restart.must_save or from_model is not None
         restart = RestartPlan(store.set_aside if fresh else restart.begin, must_save)
         state = resumed(settings, found, writer, store, from_model)

@@ -10,6 +10,14 @@ from streammoe.errors import InvalidEvent
 from streammoe.text import listed, shown, some_of
 
 ColumnKind = Literal["number", "boolean", "category", "time"]
+"""What the first value of a column makes it hold; from then on truth values are numbers."""
+WORDS: Mapping[ColumnKind, str] = {
+    "number": "numbers",
+    "boolean": "truth values",
+    "category": "categories",
+    "time": "times",
+}
+"""What logs call them."""
 
 
 class GivenKinds(NamedTuple):
@@ -69,8 +77,7 @@ def described(found: Mapping[Any, ColumnKind]) -> str:
     'numbers in a and d; categories in c'
     """
     parts = []
-    words_of = {"number": "numbers", "boolean": "truth values", "category": "categories", "time": "times"}
-    for kind, words in words_of.items():
+    for kind, words in WORDS.items():
         names = [name if isinstance(name, str) else str(name) for name, held in found.items() if held == kind]
         if names:
             parts.append(f"{words} in {some_of(names, lambda name: shown(name)[1:-1])}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from streammoe.columns.kinds import ColumnKind
 from streammoe.columns.layout import NO_ADDITIONS, UNPLACED, Additions, Columns
-from streammoe.columns.values import check_name, is_missing, level, not_a_mapping, quantity, seconds
+from streammoe.columns.values import READERS_IN_PYTHON, check_name, is_missing, not_a_mapping
 from streammoe.errors import InvalidEvent
 from streammoe.notation import NUMBER
 from streammoe.replacements import Noticed
@@ -112,12 +112,9 @@ class RowReader(Noticed):
                 elif is_missing(value):
                     if j < len(self.lagged):
                         found[j] = NO_LAG
-                elif kind == "number":
-                    found[j] = quantity(value, name)
-                elif kind == "category":
-                    found[j] = levels[name].get(level(value, name), UNPLACED)
                 else:
-                    found[j] = seconds(value, name)
+                    read: Any = READERS_IN_PYTHON[kind](value, name)
+                    found[j] = levels[name].get(read, UNPLACED) if kind == "category" else read
         except InvalidEvent as error:
             raise columns.given.explained(error) from None
         return np.array([found])

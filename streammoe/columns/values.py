@@ -294,6 +294,12 @@ READERS: Mapping[ColumnKind, Callable[..., float | str | None]] = {
     "category": category,
 }
 """How the values of each kind of column are read: from the value, the name and the ``notation``."""
+READERS_IN_PYTHON: Mapping[ColumnKind, Callable[[Any, Any], float | str]] = {
+    "number": quantity,
+    "time": seconds,
+    "category": level,
+}
+"""How those of events and data frames are read, in which truth values are numbers: from the value and the name."""
 
 
 def _from_date(value: date, name: object, notation: Notation) -> float:

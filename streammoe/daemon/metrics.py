@@ -11,11 +11,13 @@ from prometheus_client import Counter, Gauge, Histogram
 from streammoe.catalogue import COMMON, LiveMetrics, Metric
 from streammoe.daemon.guards import LossState
 from streammoe.daemon.health import SINKS, Health
+from streammoe.engine.portfolio import MEMBERS
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.compile import compile_seconds
 from streammoe.pipeline.scores import AVERAGES, PrequentialScores, Scores
 from streammoe.pipeline.sink_wait import SinkWait
 from streammoe.ports import SourceStatus
+from streammoe.text import listed
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Ends of the buckets of all histograms: from a batch of a few records to a checkpoint on a slow disk."""
@@ -61,7 +63,7 @@ CATALOGUE: dict[str, Metric] = {
     ),
     "streammoe_member_weight": Metric(
         Gauge,
-        "Weight of a member in the next prediction: average, fitted, latest, quick, recent, steady, floor or curved",
+        f"Weight of a member in the next prediction: {listed(MEMBERS, 'or')}",
         ("member",),
     ),
     "streammoe_drifts_total": Metric(Counter, "Concept drifts detected since the first start"),

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from streammoe.checked import CheckedTable, Count, array_of, is_count, require, restoring
 from streammoe.daemon.guards import BadRecordGuard, JumpGuard, LossGuard, LossState
@@ -189,6 +189,13 @@ def is_blank(checkpoint: Checkpoint) -> bool:
     return checkpoint.metadata["n"] == 0 and not counted and not waiting
 
 
+def _defaults(section: BaseModel) -> dict[str, Any]:
+    """Return the defaults of a section, which hold for settings that are newer than a checkpoint."""
+    fields = type(section).model_fields.items()
+    defaults = {name: field.get_default() for name, field in fields if not field.is_required()}
+    return section.model_copy(update=defaults).model_dump(mode="json", include=set(defaults))
+
+
 def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts:
     """Restore the model of a checkpoint, provided that the settings still describe it."""
     check_checkpoint(settings, checkpoint)
@@ -196,8 +203,11 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
     differing = []
     for section in {**before, **now}:
         was, value = before.get(section, {}), cast("Mapping[str, object]", now.get(section, {}))
+        is_alike = was.get("kind") == value.get("kind")
+        if section in now and is_alike:
+            was = {**_defaults(getattr(settings, section)), **was}
         # Another kind of model has other options, which need not be listed.
-        names = {**was, **value} if was.get("kind") == value.get("kind") else ["kind"]
+        names = {**was, **value} if is_alike else ["kind"]
         for name in names:
             policy = change_policy(section, type(getattr(settings, section)), name) if section in now else "never"
             if was.get(name) == value.get(name) or policy in {"restart", "reload"}:

@@ -30,6 +30,8 @@ PREFIX = "portfolio."
 OF_MIXTURE = ("average", "fitted", "latest")
 """The members that are the mixture: by the mean of its parameters, by those of its last fit, and by its current ones.
 On a stationary stream steps are noise, and one of the former two is best."""
+MEMBERS = (*OF_MIXTURE, *(kind.name for kind in (*KINDS, CURVED)))
+"""The names of all members that there may be; that of the member of products is last."""
 REVIEW_EVERY = 1024
 """The member of products is reviewed at multiples of this number of events."""
 TRUSTED = 0.5

@@ -11,7 +11,7 @@ import numpy as np
 
 from streammoe.columns.encoder import Encoder
 from streammoe.columns.kinds import ColumnKind
-from streammoe.columns.values import check_name, is_missing, level, quantity, seconds, type_in_words
+from streammoe.columns.values import READERS_IN_PYTHON, check_name, is_missing, type_in_words
 from streammoe.errors import InvalidEvent
 from streammoe.model.tables import Table, table_of_array
 from streammoe.model.targets import Targets
@@ -135,7 +135,7 @@ def _read(column: Any, values: AnyArray | list[Any], kind: ColumnKind, name: Any
     if kind != "category" and isinstance(values, np.ndarray) and not np.isinf(values).any():
         column[:] = values
         return
-    read = level if kind == "category" else seconds if kind == "time" else quantity
+    read = READERS_IN_PYTHON["number" if kind == "boolean" else kind]
     for i, value in enumerate(values):
         try:
             if not is_missing(value):

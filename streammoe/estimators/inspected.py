@@ -14,8 +14,7 @@ from streammoe.distributions import ExpertNoise
 from streammoe.engine import mixture
 from streammoe.engine.diagnostics import diagnose
 from streammoe.engine.drift import Drift
-from streammoe.engine.members import CURVED, KINDS
-from streammoe.engine.portfolio import OF_MIXTURE
+from streammoe.engine.portfolio import MEMBERS
 from streammoe.kernels.shared import limited_step
 from streammoe.model import predicting
 from streammoe.model.learner import Learner
@@ -38,16 +37,14 @@ class Inspected(base.Estimator):
         options = self.options
         if not options.has_portfolio:
             return ()
-        return (*OF_MIXTURE, *(kind.name for kind in KINDS), *(CURVED.name,) * options.has_curved)
+        return MEMBERS if options.has_curved else MEMBERS[:-1]
 
     @property
     def member_weights(self) -> dict[str, float]:
         """How much each member of the portfolio counts in the next prediction; empty where the average predicts alone.
 
         ``average``, ``fitted`` and ``latest`` are the mixture by the mean of its parameters, by those of its last fit
-        and by its current ones. The others are single experts: ``quick`` learns from about the last 20 events,
-        ``recent`` from 100, ``steady`` from all, with inputs beyond the range seen before as they are; ``floor`` has no
-        inputs, and ``curved`` sees squares and products of inputs, and may rest. The weights add up to 1.
+        and by its current ones; the others are single experts (docs/learning.md). The weights add up to 1.
         """
         phase = self.learner.phase
         portfolio = phase.portfolio if isinstance(phase, Streaming) else None
@@ -83,7 +80,7 @@ class Inspected(base.Estimator):
 
     @property
     def column_kinds(self) -> dict[Any, ColumnKind]:
-        """What each field holds: ``"number"``, ``"category"`` or ``"time"``; truth values are numbers."""
+        """What each field holds: a kind of `streammoe.columns.kinds`; truth values are numbers."""
         return dict(self.learner.encoder.columns.own_kinds)
 
     @property

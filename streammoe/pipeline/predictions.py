@@ -24,8 +24,13 @@ class RestartPlan(NamedTuple):
     model whose file may be gone at the next start."""
 
 
-def plan_restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> RestartPlan:
+def plan_restart(sink: PredictionSink, metadata: Mapping[str, Any] | None, *, replayable: bool = True) -> RestartPlan:
     """Determine what to do with existing predictions when a daemon starts from a checkpoint, if any, or fresh.
+
+    Args:
+        sink: of the predictions.
+        metadata: of the checkpoint.
+        replayable: whether the source can read again what came after it.
 
     Raises:
         CheckpointError: predictions have changed since the checkpoint was written.
@@ -38,8 +43,8 @@ def plan_restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> Re
     if known is None:
         LOGGER.info("the checkpoint has no position of the predictions; those after it are written again")
         return RestartPlan(must_save=True)
-    if any(position is not None and position.get("kind") == "stdin" for position in metadata["positions"]):
-        LOGGER.warning("predictions after the checkpoint are kept: stdin cannot be read again to recreate them")
+    if not replayable:
+        LOGGER.warning("predictions after the checkpoint are kept: the source cannot be read again to recreate them")
         return RestartPlan()
     return RestartPlan(sink.restore(known))
 

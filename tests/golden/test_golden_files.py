@@ -1,7 +1,8 @@
 """Checkpoints as released versions wrote them: they load, are what they were, and go on learning.
 
 `scripts/golden_checkpoints.py` made them, once for each format. A change that breaks a test here would leave users with
-checkpoints that they cannot use: it needs a new format number, and a reader for the old one or an error message.
+checkpoints that they cannot use: it needs a new format number, and a reader for the old one or an error message. Until
+the first release of a format its files are written anew instead (docs/checkpoint-format.md).
 """
 
 import hashlib

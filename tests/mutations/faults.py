@@ -370,6 +370,7 @@ FAULTS = {
             "    for name, text in sorted(environment.items()):\n        reader.read_variable(name, text)\n",
         ),
         Fault("limit-may-fall", 'cast("int", value[name]) > was[name])', 'cast("int", value[name]) != was[name])'),
+        Fault("settings-of-older-version", "was = {**_defaults(getattr(settings, section)), **was}", "pass"),
         Fault("settings-of-newer-version", "names = {**was, **value} if", "names = value if"),
         Fault("reload-takes-anything", "if name not in reloadable(new)]", "if name not in changed]"),
     ],

@@ -11,6 +11,7 @@ from streammoe.daemon.signals import StopFlag
 from streammoe.distributions import Gaussian, StudentT
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe_connectors.files.source import FileSource
 from tests.unit import daemons
 from tests.unit.daemons import checkpoints, opened, run, settings, store
 
@@ -113,6 +114,17 @@ def test_a_fresh_start_sets_the_checkpoints_there_are_aside(here):
     (aside,) = Path("state").glob("set-aside-*")
     assert describe_checkpoint(aside)["state_digest"] == first.state_digest
     assert Path("rows.jsonl").read_bytes() == 2 * before
+
+
+@pytest.mark.parametrize("replayable", [True, False])
+def test_a_restart_keeps_predictions_that_its_source_cannot_have_made_again(replayable, here, monkeypatch):
+    rows = ["predictions.kind=file", "predictions.path=rows.jsonl"]
+    run(*rows)
+    written = Path("rows.jsonl").read_text()
+    Path("rows.jsonl").write_text(f"{written}{{}}\n")
+    monkeypatch.setattr(FileSource, "replayable", replayable)
+    run(*rows)
+    assert Path("rows.jsonl").read_text() == (written if replayable else f"{written}{{}}\n")
 
 
 def test_without_any_valid_checkpoint_it_does_not_start_over(here):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from streammoe.engine.portfolio import MEMBERS
+
 ROOT = Path(__file__).parents[2]
 PROMISES = {"kafka.md": "What happens when", "delivery.md": "What happens when", "reliability.md": "What is promised"}
 """Documents with a table of what is promised, and its title; the last column names tests."""
@@ -39,6 +41,12 @@ def test_examples_print_what_they_show(document, tmp_path, monkeypatch):
     assert found.attempted > 0
     assert found.failed == 0
     assert not list(tmp_path.iterdir()), "an example leaves files where it is run"
+
+
+def test_the_table_of_who_predicts_has_each_member_in_its_order():
+    text = (ROOT / "docs" / "learning.md").read_text(encoding="utf-8").split("## Who predicts\n")[1]
+    table = text.partition("|\n\n")[0]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == MEMBERS
 
 
 def test_commands_that_repeat_a_figure_exist():

@@ -99,3 +99,21 @@ def test_a_checkpoint_of_a_version_with_more_settings_is_rejected(section, monke
     with pytest.raises(CheckpointError) as rejected:
         run()
     assert f"{section}.forgetting" in str(rejected.value)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(("section", "name", "other"), [("model", "curved", "off"), ("schema", "late_columns", "true")])
+def test_a_checkpoint_of_a_version_with_fewer_settings_was_learned_with_their_defaults(
+    section, name, other, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        written = settings().learning_settings()
+        del written[section][name]
+        patch.setattr("streammoe.settings.Settings.learning_settings", lambda self: written)
+        run()
+    assert name not in latest()["settings"][section]
+    with pytest.raises(CheckpointError) as rejected:
+        run(f"{section}.{name}={other}")
+    assert f"{section}.{name} is " in str(rejected.value)
+    with opened() as running:
+        assert running.daemon.model.n == EVENTS

@@ -24,7 +24,7 @@ def read_column(column: Any, kind: ColumnKind, notation: Notation) -> tuple[AnyA
 
     Args:
         column: of Arrow, of any type; or an array of floats, NaN where missing; or a list of values of several types.
-        kind: what it holds.
+        kind: what it holds; all but categories and times are read as numbers.
         notation: how that is written.
     """
     if isinstance(column, np.ndarray):

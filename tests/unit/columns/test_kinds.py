@@ -5,6 +5,7 @@ import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import islice
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,9 @@ import pytest
 from river import datasets, preprocessing
 
 from streammoe import InvalidEvent, MoEClassifier, MoERegressor, load
-from streammoe.columns.values import kind_of
+from streammoe.columns.kinds import WORDS, ColumnKind
+from streammoe.columns.layout import CODES, IN_CHECKPOINTS
+from streammoe.columns.values import _RULES, READERS, READERS_IN_PYTHON, kind_of
 from streammoe.notation import Notation
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.schema import Schema
@@ -85,6 +88,13 @@ FOUND = {
     ],
     None: [None, "", "  "],
 }
+
+
+def test_every_table_of_kinds_has_all_of_them():
+    kinds = set(get_args(ColumnKind))
+    assert READERS.keys() == WORDS.keys() == kinds == FOUND.keys() - {None}
+    assert READERS_IN_PYTHON.keys() == CODES.keys() == IN_CHECKPOINTS.keys() == kinds - {"boolean"}
+    assert {kind for kind, _ in _RULES} == kinds - {"boolean"}
 
 
 def test_a_value_has_one_kind_and_what_is_meant_as_a_number_is_one():

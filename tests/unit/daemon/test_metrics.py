@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from streammoe.catalogue import LiveMetrics
 from streammoe.daemon.metrics import CATALOGUE, CONDITIONS, OUTCOMES, Metrics
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
@@ -77,6 +78,11 @@ WITHOUT = {
     "classifier": {*ERRORS, "streammoe_output_rmse"},
 }
 """What says nothing of a model of each kind, and has no sample."""
+SET_ELSEWHERE = {
+    *("streammoe_guard_high_windows", "streammoe_guard_jumps_total"),
+    *("streammoe_checkpoint_failures_total", "streammoe_unsaved_events"),
+}
+"""What only a daemon with a guard and checkpoints sets."""
 
 
 # --- the catalogue --------------------------------------------------------------------------------------------------
@@ -94,6 +100,17 @@ def test_every_metric_of_the_catalogue_is_exposed_as_it_says_and_no_other(kind):
         names = {sample.name for sample in family.samples}
         assert bool(names & {name, f"{name}_bucket"}) == (name not in WITHOUT[kind]), name
         assert all(sample.labels.keys() - {"le"} == set(metric.labels) for sample in family.samples), name
+
+
+def test_every_metric_is_set(monkeypatch):
+    """One without labels that nobody sets would show 0 for ever."""
+    asked, series = set(), LiveMetrics._series
+    monkeypatch.setattr(
+        LiveMetrics, "_series", lambda self, kind, name, *labels: asked.add(name) or series(self, kind, name, *labels)
+    )
+    for kind in WITHOUT:
+        samples(published(*learned(kind)))
+    assert CATALOGUE.keys() - asked == SET_ELSEWHERE, "Metrics.publish sets all others"
 
 
 def test_the_document_names_only_metrics_that_there_are():

@@ -8,7 +8,7 @@ import pytest
 
 from streammoe import MoEClassifier, MoERegressor
 from streammoe.engine.members import GROWTH
-from streammoe.engine.portfolio import OF_MIXTURE, REVIEW_EVERY, Trust
+from streammoe.engine.portfolio import MEMBERS, REVIEW_EVERY, Trust
 from streammoe.kernels.portfolio import LEAST_WEIGHT, combine, combine_means
 
 RNG = np.random.default_rng(2)
@@ -75,7 +75,7 @@ def test_a_member_is_trusted_where_it_is_right(name):
     model.learn_array(X[:1_000], y[:1_000])
     weights = model.member_weights
     assert max(weights, key=weights.get) == name
-    assert list(weights) == [*OF_MIXTURE, "quick", "recent", "steady", "floor", "curved"]
+    assert list(weights) == [*MEMBERS]
 
 
 def test_the_member_of_products_rests_where_it_does_not_help_and_comes_back_where_the_average_is_not_trusted():

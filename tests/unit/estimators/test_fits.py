@@ -6,6 +6,7 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
 from streammoe.distributions import Gaussian
 from streammoe.engine import mixture, schedule
+from streammoe.engine.members import KINDS
 from streammoe.model import fits, streaming
 from tests.unit.estimators.models import NAMES, STREAMS, WARM, same, trained
 
@@ -42,7 +43,7 @@ def test_fits_begin_and_are_taken_at_fixed_counts(spread, monkeypatch):
     assert {WARM, 2 * WARM, 4 * WARM} <= found.keys()
 
 
-OWN = ("state.", "encoder.", "portfolio.quick", "portfolio.recent", "portfolio.steady", "portfolio.floor")
+OWN = ("state.", "encoder.", *(f"portfolio.{kind.name}." for kind in KINDS))
 
 
 @pytest.mark.parametrize(

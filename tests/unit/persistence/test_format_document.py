@@ -124,7 +124,9 @@ def test_every_array_is_there_with_its_type(contents):
     patterns = {pattern: row[1] for row in table("Arrays") for pattern in names_in(row[0]).values()}
     used = set()
     for name, dtype in {(name, array.dtype.name) for arrays, _ in contents for name, array in arrays.items()}:
-        (pattern,) = (pattern for pattern in patterns if re.fullmatch(pattern, name))
+        found = [pattern for pattern in patterns if re.fullmatch(pattern, name)]
+        assert len(found) == 1, f"docs/checkpoint-format.md describes {name} in {len(found)} rows"
+        pattern = found[0]
         used.add(pattern)
         said, kind = patterns[pattern], DTYPES[dtype]
         if name.startswith(STATES):
