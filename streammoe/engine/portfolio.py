@@ -213,11 +213,16 @@ class Portfolio(Noticed):
             self.wake()
 
     def wake(self) -> None:
-        """Let the member of products predict if it rests: after a drift, or on trial."""
+        """Let the member of products predict if it rests."""
         if self.resting is not None:
             # It will learn, and copies of the portfolio share its arrays.
             self.singles, self.resting = (*self.singles, self.resting.copy()), None
             self.trust = self.trust.with_another(LEAST_WEIGHT)
+
+    def begin_again(self) -> None:
+        """After a drift, let the member of products predict if it rests, and find the scale of errors anew."""
+        self.wake()
+        self.trust.mean_count[:] = 0
 
     # -- Changes -------------------------------------------------------------------------------------------------------
 

@@ -357,7 +357,7 @@ class Streaming(Noticed, Phase):
     def _begin_again(self, context: Context) -> bool:
         """Forget what was true before a drift; return whether the mixture continues from a fit to the events since."""
         if self.portfolio is not None:
-            self.portfolio.wake()
+            self.portfolio.begin_again()
         is_refitted = self.refit(context)
         if not is_refitted:
             self.restart_average()

@@ -158,7 +158,7 @@ FAULTS = {
         Fault("member-comes-without-share", "np.append((1.0 - share) * each, share)", "np.append(each, share)"),
         Fault("products-never-rest", "idle + 1 if weight < NEGLIGIBLE else 0", "0"),
         Fault("products-back-at-once", "return n >= GROWTH * int(self.notes[1])", "return True"),
-        Fault("products-sleep-through-a-drift", "            self.portfolio.wake()\n", "            pass\n"),
+        Fault("products-sleep-through-a-drift", "            self.portfolio.begin_again()\n", "            pass\n"),
         Fault("terms-not-moved", "self.terms = expert_at[self.terms]", "self.terms = self.terms.copy()"),
         Fault("singles-forget-at-once", "(min(1.0 / (expert.n[0] + 1.0), LARGEST_STEP)", "(min(1.0, LARGEST_STEP)"),
         Fault("far-errors-decide", "(ratio if ratio <= limit else", "(ratio if ratio >= 0.0 else"),
