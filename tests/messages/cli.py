@@ -114,7 +114,7 @@ _WRONG = {
     "inspect": ("missing", "folder", "file"),
     "run config.toml --from-model": ("missing.model", "other.model"),
     "run config.toml --set": (
-        *("schema.target=z", "source.follow=true --set source.path=binary.csv.gz"),
+        *("schema.target=z", "schema.target=a,y", "source.follow=true --set source.path=binary.csv.gz"),
         "checkpoint.dir=file",
         *("dead_letters.path=folder", "dead_letters.path=config.toml", "dead_letters.path=data.csv"),
         *(f"predictions.kind=file --set predictions.path={path}" for path in ("file/rows.jsonl", "rows.csv")),

@@ -59,7 +59,7 @@ class Decoder(ABC):
             if header is not None and target not in header:
                 raise SourceError(
                     f"{batch.origin} has no column {target!r}, which is the target in the settings; its columns are "
-                    f"{some_of(named)}{_hint(named)}"
+                    f"{some_of(named)}{_hint(named, target)}"
                 )
 
     def decode(self, batch: Batch, roles: FieldRoles, names: NewNames = NO_OTHERS) -> DecodedBatch:
@@ -109,8 +109,11 @@ class Decoder(ABC):
                 return
 
 
-def _hint(header: Sequence[str]) -> str:
-    """Suggest a setting for a header that looks like a record, or like csv with another delimiter."""
+def _hint(header: Sequence[str], target: str) -> str:
+    """Suggest a setting for several targets in one text, a header like a record, or csv with another delimiter."""
+    if len(several := [part.strip() for part in target.split(",")]) > 1 and set(several) <= set(header):
+        listed = json.dumps(several, ensure_ascii=False)
+        return f"; if several are meant, set schema.target to {listed} (of evaluate and fit: --target once for each)"
     if len(header) == 1 and (delimiters := [mark for mark in DELIMITERS if mark in header[0]]):
         return f"; it looks like csv with another delimiter: set source.delimiter to {json.dumps(delimiters[0])}"
     numbers = [name for name in header if NUMBER.fullmatch(name.replace(",", "."))]
