@@ -41,7 +41,7 @@ MONDAY = 3.0 * DAY
 """1970-01-01 was a Thursday: so long after the week had begun."""
 EARLIEST, LATEST = -62_135_596_800.0, 253_402_300_800.0
 """Seconds since 1970-01-01 UTC at which the years 1 to 9999, those of a `datetime`, begin and end."""
-STILL = 1e-9
+STILL = 1e-11
 """Deviation from the center of a column, in units of that center, up to which a number has not varied: sums and
 conversions leave rounding errors, which say nothing."""
 
@@ -68,7 +68,8 @@ def _expand_number(
     """Write the powers of one number, the r-th of N, whose column is c."""
     value = fill[c] if math.isnan(x) else x
     deviation = value - center[c]
-    z = deviation / scale[c] if abs(deviation) > STILL * abs(center[c]) else 0.0
+    # Of a column that has varied, whose scale is hardly ever 1, the values near the center count as any other.
+    z = deviation / scale[c] if scale[c] != 1.0 or abs(deviation) > STILL * abs(center[c]) else 0.0
     out[i, 1 + c] = z
     power = z
     for d in range(degree - 1):
@@ -91,10 +92,11 @@ def expand_rows(
 ) -> None:
     """Write φ(x): 1, the columns of degree 1 in order, and the powers 2 … degree of the numeric ones.
 
-    A numeric field x is one column z = (x − center)/scale ([MM] §4.1.1), 0 where x has not varied (`STILL`); NaN takes
-    the column's `fill`. A categorical field is one column for each level, 1 for the event's own and else 0. A timestamp
-    t is six: sin and cos of its place in the day, the week from Monday on, and the year of 365.2425 days from
-    1970-01-01 on. A missing category or timestamp, and a code without a column, are all zeros.
+    A numeric field x is one column z = (x − center)/scale ([MM] §4.1.1), 0 where the column has not varied, nor x from
+    its center (`STILL`); NaN takes the column's `fill`. A categorical field is one column for each level, 1 for the
+    event's own and else 0. A timestamp t is six: sin and cos of its place in the day, the week from Monday on, and the
+    year of 365.2425 days from 1970-01-01 on. A missing category or timestamp, and a code without a column, are all
+    zeros.
 
     Args:
         X: (n, F) raw fields.

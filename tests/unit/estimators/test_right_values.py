@@ -75,6 +75,15 @@ def test_a_column_that_hardly_varied_does_no_harm_where_it_jumps(kind, n_experts
 # -- Lone errors -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("offset", [1e9, -1e10])
+def test_a_column_far_from_0_says_as_much_as_one_around_it(offset):
+    numbers, model = np.random.default_rng(3).normal(size=600), MoERegressor()
+    for number in numbers.tolist():
+        model.learn_one({"a": offset + number}, 2.0 * number)
+    for number in (-2.0, -0.5, 0.0, 0.1, 0.5, 2.0):
+        assert model.predict_one({"a": offset + number}) == pytest.approx(2.0 * number, abs=0.02)
+
+
 @pytest.mark.parametrize("is_curved", [False, True])
 def test_one_wrong_label_after_many_changes_hardly_any_label(is_curved):
     rng = np.random.default_rng(0)
