@@ -64,7 +64,8 @@ def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: Le
 
     The prior does not fade, so a single absurd value in the buffer must not affect it: columns are winsorized first.
     """
-    W, R, weights = winsorised(buffer.W), winsorised(buffer.R), buffer.weights
+    R, weights = winsorised(buffer.R), buffer.weights
+    W = R if buffer.W is buffer.R else winsorised(buffer.W)
     Y = winsorised(buffer.Y, share=MAX_ERROR_SHARE) if family.is_metric else buffer.Y
     prior = family.unit_prior(options.prior_strength, W.shape[1], R.shape[1], n_outputs)
     squares = np.mean(R * R, axis=0)

@@ -37,7 +37,7 @@ from streammoe.types import BoolArray, FloatArray, IntArray
 
 SCALER_COST = 100
 """Rough multiply-adds per value when fitting scales, which need quantiles."""
-DESIGN_COST = 10
+DESIGN_COST = 40
 """Rough multiply-adds per feature when expanding rows."""
 
 

@@ -232,9 +232,11 @@ class Fit:
     def _work(self) -> float:
         """Estimate the multiply-adds of all steps."""
         context, plan = self._frozen, self.plan
-        work = plan.is_scaling * relearning_work(context, plan.n_rows)
+        shape = context.shape
+        work = float(plan.n_rows * (SCALER_COST * len(context.encoder.fields) + DESIGN_COST * shape.p_v))
+        work += plan.is_scaling * relearning_work(context, plan.n_rows)
         if plan.is_fitting:
-            work += search.fit_work(context.family, context.shape, plan.n_rows, is_searching=plan.is_searching)
+            work += search.fit_work(context.family, shape, plan.n_rows, is_searching=plan.is_searching)
         return work
 
     def _job(self) -> Job[Found]:
@@ -243,9 +245,9 @@ class Fit:
         encoder, before = context.encoder, context.encoder.scaler
         if plan.is_scaling:
             take_scales(context, X, Y)
-            yield float(SCALER_COST * X.size)
         else:
             fit_bounds(encoder, X, Y, joining=True)
+        yield float(SCALER_COST * X.size)
         buffer = context.buffer(encoder, X, Y, np.where(outlying(context, Y), 0.0, weights))
         yield float(DESIGN_COST * buffer.R.size)
         portfolio, state = None, None
