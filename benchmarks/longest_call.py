@@ -58,9 +58,9 @@ def calls(case: Case, seed: int = 0) -> np.ndarray:
     events, targets = stream(case, seed)
     found = np.empty(case.n_events)
     for i, (x, y) in enumerate(zip(events, targets, strict=True)):
-        begun = time.process_time()
+        start = time.process_time()
         model.learn_one(x, y)
-        found[i] = time.process_time() - begun
+        found[i] = time.process_time() - start
     return found
 
 

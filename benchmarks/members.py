@@ -1,4 +1,4 @@
-"""What is each member of the portfolio worth: errors of the defaults without it over those with all of them.
+"""Measure the worth of each member of the portfolio: errors of the defaults without it over those with all of them.
 
 The first events of all streams of `benchmarks.real`; log-losses of classes, RMSE of numbers.
 """

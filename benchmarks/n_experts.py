@@ -62,9 +62,9 @@ def choice(seeds: int, events: int) -> Iterator[list[object]]:
             for seed in range(seeds):
                 stream = generate(events, seed=seed)
                 model = MoERegressor(n_experts)
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 predictions = tasks.predicted(model, stream.X, stream.y)
-                seconds.append(time.perf_counter() - begun)
+                seconds.append(time.perf_counter() - start)
                 ratios.append(tasks.over_oracle(stream, predictions))
                 if n_experts == "auto":
                     found.append(int(model.chosen_n_experts or 0))

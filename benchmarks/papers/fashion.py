@@ -117,9 +117,9 @@ def streamed(folder: Path, limit: int | None, *, experts: int = 2, altered: bool
     """Learn all images in one pass."""
     learn, test = images(folder, altered)
     model = MoEClassifier(experts, classes=CLASSES, **settings)
-    begun = time.process_time()
+    began = time.process_time()
     model.learn_array(learn.X[:limit], learn.y[:limit])
-    return scored(model, test, events=len(learn.y[:limit]), seconds=time.process_time() - begun)
+    return scored(model, test, events=len(learn.y[:limit]), seconds=time.process_time() - began)
 
 
 def fitted(folder: Path, limit: int | None) -> Found:
@@ -139,9 +139,9 @@ def fitted(folder: Path, limit: int | None) -> Found:
     }
     model = MoEClassifier.from_parameters(start, feature_names=[f"x{i}" for i in range(p - 1)], classes=CLASSES)
     rows = slice(PART if limit is None else limit)
-    begun = time.process_time()
+    began = time.process_time()
     done = batch.fit(model, learn.X[rows], learn.y[rows], start="model", rounds=ROUNDS)
-    return scored(model, test, events=done.n, seconds=time.process_time() - begun, note=f"{done.rounds} rounds")
+    return scored(model, test, events=done.n, seconds=time.process_time() - began, note=f"{done.rounds} rounds")
 
 
 def call(run: Callable[[], Found]) -> Found:
