@@ -143,7 +143,7 @@ def fit(
 def descend(
     em: Any,
     theta: Parameters,
-    advance: Advance | None = None,
+    advance: Advance = em_round,
     *,
     start: int = 0,
     rounds: int,
@@ -155,7 +155,7 @@ def descend(
     Args:
         em: EM on rows; or on rows in parts, of which no more is asked than an `Em` has.
         theta: the start.
-        advance: one round; that of EM without it.
+        advance: one round.
         start, rounds, tolerance, on_round: see `fit`.
 
     Raises:
@@ -166,7 +166,7 @@ def descend(
     point = best = point_at(em, theta)
     if not math.isfinite(point.objective):
         return None
-    advance, change, reason = advance or em_round, math.nan, OUT_OF_ROUNDS
+    change, reason = math.nan, OUT_OF_ROUNDS
     work = em.work(len(theta.experts))
     try:
         for number in range(rounds + 1):

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from streammoe.kernels.batch import NEWTON_LIMIT, collect_gram, softmax_gradient, softmax_sums
+from streammoe.kernels.batch import collect_gram, is_conjugate, softmax_gradient, softmax_sums
 from streammoe.kernels.linalg import invert_spd
 from streammoe.types import FloatArray
 
@@ -40,7 +40,7 @@ def sums_of_softmax(coefficients: FloatArray, targets: FloatArray, X: FloatArray
     filled, (N p, N p); beyond, the Gram matrix of the features under the rows' weights, (p, p).
     """
     free, p = coefficients.shape
-    is_newton = free * p <= NEWTON_LIMIT
+    is_newton = not is_conjugate(free, p)
     gradient = np.zeros((free, p))
     matrix = np.zeros((free * p, free * p) if is_newton else (p, p))
     softmax_sums(coefficients, targets, X, reference, is_newton, gradient, matrix)
@@ -56,7 +56,7 @@ def softmax_step(coefficients: FloatArray, prior: SoftmaxPrior, sums: Sums) -> N
         return
     gradient, matrix = sums[0] + prior.gradient(coefficients), sums[1]
     scale, mix = prior.curvature
-    is_newton = free * p <= NEWTON_LIMIT
+    is_newton = not is_conjugate(free, p)
     bend = np.diag(prior.strength * prior.gram)
     if is_newton:
         bend = np.kron((np.eye(free) - mix / (1.0 + mix * free)) / scale, bend)
