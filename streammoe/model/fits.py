@@ -265,7 +265,7 @@ class Fit:
         return Found(encoder, portfolio, state)
 
 
-def begun(context: Context, state: MMState, *, is_settled: bool) -> Fit:
+def new_fit(context: Context, state: MMState, *, is_settled: bool) -> Fit:
     """Return the fit that begins now, at the count of events of the mixture's state."""
     n, first, n_rows = int(state.n[0]), context.first_fit, context.recent.count
     if context.detector is not None and context.detector.last is not None:

@@ -29,7 +29,7 @@ from streammoe.kernels.event import DRIFT, FLAGS, UNSOUND
 from streammoe.kernels.linalg import VANISHED
 from streammoe.model.bound import Bound
 from streammoe.model.context import Context, Moves
-from streammoe.model.fits import Fit, Found, Plan, begun
+from streammoe.model.fits import Fit, Found, Plan, new_fit
 from streammoe.model.phase import Change, Phase, Served, in_units, unlearned
 from streammoe.replacements import Noticed
 from streammoe.schedules import Steps
@@ -220,7 +220,7 @@ class Streaming(Noticed, Phase):
     def _advance(self, context: Context) -> None:
         """Begin the fit that is due, or run steps of the one in progress; take its result if that is due."""
         n, self.refits = self.n, self.fit is None  # its steps are not repeated for copies
-        fit = self.fit = self.fit or begun(context, self.leader.state, is_settled=self.is_settled)
+        fit = self.fit = self.fit or new_fit(context, self.leader.state, is_settled=self.is_settled)
         if not fit.advance(n):
             return
         self.fit, self._bound, plan = None, None, fit.plan  # bound again, since fewer rows may have to be kept

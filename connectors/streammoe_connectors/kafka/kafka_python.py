@@ -151,9 +151,9 @@ class KafkaPythonConsumer:
         # It returns records of resumed partitions that it fetched before they were paused only when no other records
         # are pending, and (3.0.12) does not notice that these are used up. Without records from other partitions it
         # would then return nothing at all. The only alternative is to reconnect.
-        fetcher = self._consumer._fetcher  # noqa: SLF001
+        fetcher = self._consumer._fetcher  # noqa: SLF001 - as said above
         if not getattr(fetcher, "_next_partition_records", None):
-            fetcher._next_partition_records = None  # noqa: SLF001
+            fetcher._next_partition_records = None  # noqa: SLF001 - same
         try:
             with _answers():
                 fetched = self._consumer.poll(int(seconds * 1000))
@@ -170,7 +170,7 @@ class KafkaPythonConsumer:
     def place(self, partition: TopicPartition) -> tuple[int | None, int | None]:
         at = ClientPartition(*partition)
         # `position` is slow, and may send a request to the cluster.
-        state = self._consumer._subscription.assignment.get(at)  # noqa: SLF001
+        state = self._consumer._subscription.assignment.get(at)  # noqa: SLF001 - see the module's docstring
         position = None if state is None or state.position is None else int(state.position.offset)
         return position, self._consumer.highwater(at)
 
@@ -233,7 +233,7 @@ class KafkaPythonProducer:
 
     def close(self, seconds: float) -> None:
         if not seconds:  # `close` alone would wait for what cannot be delivered, and fail
-            self._producer._sender.force_close()  # noqa: SLF001
+            self._producer._sender.force_close()  # noqa: SLF001 - no public call gives up at once
         with _answers():
             self._producer.close(seconds or 1.0)
 

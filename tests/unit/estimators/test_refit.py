@@ -38,14 +38,14 @@ def test_fits_after_a_drift_are_to_events_since_the_change(amid, monkeypatch, ca
     if amid:
         monkeypatch.setattr(fits, "AT_ONCE", 1.0)
     X, y = STREAMS[MoERegressor](due + 500)
-    plans, begun = [], fits.begun
+    plans, new_fit = [], fits.new_fit
 
     def begin(*given, **more):
-        fit = begun(*given, **more)
+        fit = new_fit(*given, **more)
         plans.append(fit.plan)
         return fit
 
-    monkeypatch.setattr(streaming, "begun", begin)
+    monkeypatch.setattr(streaming, "new_fit", begin)
     model, calm, calm_y = started(MoERegressor), started(MoERegressor), y
     y = np.where(np.arange(len(y)) < change, y, y + 10.0 * y.std())
     model.learn_array(X[: due + 1], y[: due + 1])
