@@ -121,9 +121,9 @@ class Checkpoints:
                 pause = min(2.0 * pause, LONGEST_PAUSE)
             else:
                 break
-        if self._metrics.health.unsaved:
+        failed, self._metrics.health.unsaved = self._metrics.health.unsaved, ""
+        if failed:  # logged when probes say so, too
             LOGGER.warning("saving works again after %.0f s", time.monotonic() - started)
-        self._metrics.health.unsaved = ""
         self._metrics.health.saved_at = started
         self._has_saved = True
         self._start_is_saved = self._state.position is not None
