@@ -180,13 +180,16 @@ def test_source_and_sinks_wait_for_a_broker_that_is_not_there_yet_and_outlive_on
         wait_until(lambda: source.prepare(0.5), "it is ready")
         found = records_of(source.poll(60.0))
         mortal.kill9()
-        while (batch := source.poll(1.0)) is not None:
-            found += records_of(batch)
-        polled_until(source, lambda: not source.status().connected, "it is noticed")
+
+        def is_cut_off():
+            batch = source.poll(0.1)  # what was fetched before still comes, on a busy machine late
+            found.extend([] if batch is None else records_of(batch))
+            return not source.status().connected
+
+        wait_until(is_cut_off, "it is noticed")
         before = source.status().counters.get("reconnected")
         for _ in range(15):
-            assert source.poll(0.1) is None
-            assert not source.status().connected, "there is no broker"
+            assert is_cut_off(), "there is no broker"
         assert source.status().counters.get("reconnected") == before
         starting = in_background(mortal.start)
         write(*range(2_000, 8_000, 200))
