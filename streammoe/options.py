@@ -121,6 +121,11 @@ class Lags:
     )
 
 
+@part
+class AutoLags:
+    """The last targets as features of one member of the portfolio, which is trusted where they help."""
+
+
 Averaging: TypeAlias = Polyak | Decay | Exponential
 
 NUMBER: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=1, le=1_000)], config=ConfigDict(strict=True))
@@ -130,7 +135,11 @@ CHOICES: Mapping[str, Choice] = {
     "averaging": Choice({"polyak": Polyak, "decay": Decay, "exponential": Exponential}, none="none"),
     "drift": Choice({"page_hinkley": PageHinkley}, none="off"),
     "schedule": Choice(SCHEDULES, defaults_to_none=True),
-    "lags": Choice({"": Lags}, none="off", number=lambda size: read_object(Lags, {"size": size}) if size else None),
+    "lags": Choice(
+        {"": Lags, "auto": AutoLags},
+        none="off",
+        number=lambda size: read_object(Lags, {"size": size}) if size else None,
+    ),
 }
 """By the name of the option."""
 
@@ -287,6 +296,14 @@ class Options(Section):
         le=10_000,
     )
     schedule: Schedule = _schedule_option(Power(0.6))
+    lags: Lags | AutoLags | None = option(
+        AutoLags(),
+        'Number of last targets that are features of the next event; "auto": one member sees three, and is trusted '
+        "where that helps.",
+        more='`Lags(3, inputs=("temp",))`: the last three targets and values of `temp`. Only events that were learned '
+        'count. Classifiers have "auto" or "off" (docs/learning.md).',
+        sample=3,
+    )
 
     @field_validator(*CHOICES, mode="plain", check_fields=False)
     @classmethod
@@ -323,6 +340,16 @@ class Options(Section):
     def has_portfolio(self) -> bool:
         """Whether average, latest parameters and further members predict together."""
         return self.serve == "portfolio"
+
+    @property
+    def given_lags(self) -> Lags | None:
+        """The lags that are features of all members, if any."""
+        return self.lags if isinstance(self.lags, Lags) else None
+
+    @property
+    def has_series(self) -> bool:
+        """Whether the portfolio has a member that sees the last targets."""
+        return self.has_portfolio and isinstance(self.lags, AutoLags)
 
     @property
     def has_curved(self) -> bool:
@@ -393,14 +420,6 @@ class RegressorOptions(Options):
         f"Noise of the experts; {_heavy_tailed()} are for many outliers.",
     )
 
-    lags: Lags | None = option(
-        None,
-        "Number of last targets that are features of the next event; off unless set.",
-        more='`Lags(3, inputs=("temp",))`: the last three targets and values of `temp`. Only events that were learned '
-        "count (docs/learning.md).",
-        sample=3,
-    )
-
     @field_validator("expert")
     @classmethod
     def _fits_outputs(cls, expert: ExpertNoise, info: ValidationInfo) -> ExpertNoise:
@@ -434,6 +453,13 @@ class ClassifierOptions(Options):
         ge=2,
         le=10_000,
     )
+
+    @field_validator("lags")
+    @classmethod
+    def _are_no_features(cls, lags: Lags | AutoLags | None) -> AutoLags | None:
+        if isinstance(lags, Lags):
+            raise ValueError("must be 'auto' or 'off'; put earlier labels or inputs into x, as features of their own")
+        return lags
 
     @field_validator("max_classes")
     @classmethod

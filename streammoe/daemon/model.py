@@ -14,7 +14,7 @@ from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTarget
 from streammoe.experts import family_of
 from streammoe.kernels.batch import NEWTON_LIMIT, fit_softmax
 from streammoe.kernels.compile import compile_seconds
-from streammoe.options import Lags, RegressorOptions
+from streammoe.options import RegressorOptions
 from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.pipeline.intervals import mixture_intervals
 from streammoe.pipeline.schema import Schema
@@ -107,7 +107,7 @@ def _kind(settings: Settings) -> str:
 
 def schema_of(settings: Settings) -> Schema:
     """Return the meaning of the fields of a record."""
-    schema, lags, key = settings.schema, _lags(settings), settings.labels.key
+    schema, lags, key = settings.schema, settings.model.given_lags, settings.labels.key
     features = None if schema.features == "*" else tuple(schema.features)
     # The key of labels would become a feature although it is not listed as one.
     ignore = schema.ignore if key is None or features is not None else tuple(dict.fromkeys((*schema.ignore, key)))
@@ -128,12 +128,8 @@ def schema_of(settings: Settings) -> Schema:
 
 def n_lags(settings: Settings) -> int:
     """Return the number of lags that are features of a model."""
-    lags = _lags(settings)
+    lags = settings.model.given_lags
     return 0 if lags is None else lags.size * (len(settings.schema.targets) + len(lags.inputs))
-
-
-def _lags(settings: Settings) -> Lags | None:
-    return settings.model.lags if isinstance(settings.model, RegressorOptions) else None
 
 
 def model_from(settings: Settings) -> MixtureOfExperts:
@@ -143,6 +139,8 @@ def model_from(settings: Settings) -> MixtureOfExperts:
     options: dict[str, Any] = {
         name: getattr(settings.model, name) for name in type(settings.model).model_fields if name != "kind"
     }
+    if settings.labels.key is not None and settings.model.has_series:
+        options["lags"] = None  # the last targets are not known in time
     lists: dict[str, Any] = {
         name: tuple(getattr(settings.schema, name)) for name in ("categorical", "timestamps", "numeric")
     }

@@ -22,7 +22,7 @@ from streammoe.kernels.state import LearningOptions, SingleExpert
 from streammoe.schedules import Constant, Power, Schedule
 from streammoe.types import AnyArray, FloatArray, IntArray
 
-Sees: TypeAlias = Literal["all", "nothing", "products"]
+Sees: TypeAlias = Literal["all", "nothing", "series", "products"]
 MOST_WITH_PRODUCTS = 66
 """Most features with the products of two inputs; beyond, there are squares alone. Ten inputs have so many."""
 MOST_FEATURES = 128
@@ -37,6 +37,8 @@ PATIENCE = 2
 """Number of reviews in a row at which the weight of a member is negligible when it rests."""
 GROWTH = 1.25
 """It comes back at so many times the events at which it began to rest, at the earliest."""
+MOST_SERIES = 16
+"""Most outputs or classes of which the last targets are features."""
 INTERCEPT = np.zeros((1, 2), dtype=np.int64)
 """The terms of an expert that has nothing but an intercept."""
 _of_single_expert = attrgetter(*SingleExpert._fields)
@@ -64,6 +66,8 @@ KINDS = (
     Kind("floor", 1e-3, sees="nothing"),
 )
 """Those that are there from the first event."""
+SERIES = Kind("series", 0.0, sees="series")
+"""The one that sees the last targets, too; from the first event where they are known in time."""
 CURVED = Kind("curved", 0.01, sees="products")
 """The one that joins as soon as columns have varied, if at all."""
 
@@ -75,6 +79,8 @@ class Single:
         kind: its row of the table.
         state: its state, of one expert without gate features, of which the average is not used.
         terms: (P, 2) the factors of each of its features; None if it sees those of the mixture.
+        n_lags: how many of the last targets it sees.
+        n_series: how many features these are.
         expert: the part of its state that steps change.
         options: those of its steps.
         notes: (2,) of the member of products the number of reviews in a row at which its weight was negligible, and
@@ -82,10 +88,20 @@ class Single:
     """
 
     def __init__(
-        self, kind: Kind, family: Family, bound: str, state: MMState, terms: IntArray | None, notes: IntArray | None
+        self,
+        kind: Kind,
+        family: Family,
+        bound: str,
+        state: MMState,
+        terms: IntArray | None,
+        notes: IntArray | None,
+        n_lags: int,
+        n_series: int,
     ) -> None:
         self.kind = kind
         self.terms = terms
+        self.n_lags = n_lags
+        self.n_series = n_series
         self.notes = np.zeros(2, dtype=np.int64) if notes is None else notes
         self._family = family
         self._bound = bound
@@ -93,7 +109,15 @@ class Single:
 
     @classmethod
     def blank(
-        cls, kind: Kind, family: Family, bound: str, n_outputs: int, p_v: int, terms: IntArray | None = None
+        cls,
+        kind: Kind,
+        family: Family,
+        bound: str,
+        n_outputs: int,
+        p_v: int,
+        *,
+        terms: IntArray | None = None,
+        n_lags: int = 0,
     ) -> Single:
         """Return one that has learned nothing, and predicts like its prior.
 
@@ -104,9 +128,12 @@ class Single:
             n_outputs: Q, or the number of classes.
             p_v: number of features of the mixture's experts, padding included.
             terms: features of the member of products.
+            n_lags: how many of the last targets the member of series sees.
         """
         terms = INTERCEPT if kind.sees == "nothing" else terms
-        prior = family.unit_prior(kind.prior_strength, 0, p_v if terms is None else len(terms), n_outputs)
+        n_series = series_width(n_outputs, n_lags)
+        width = p_v + n_series if terms is None else len(terms)
+        prior = family.unit_prior(kind.prior_strength, 0, width, n_outputs)
         state = state_at(
             gate=np.empty((0, 0)),
             experts=prior.experts[None],
@@ -118,7 +145,7 @@ class Single:
             n=0,
             prior_weight=1.0,
         )
-        return cls(kind, family, bound, state, terms, None)
+        return cls(kind, family, bound, state, terms, None, n_lags, n_series)
 
     def _continue_with(self, state: MMState) -> None:
         self._take(state)
@@ -144,7 +171,7 @@ class Single:
     @property
     def step(self) -> float:
         """The least size of a step."""
-        if self.kind.sees != "products":
+        if self.terms is None or self.kind.sees == "nothing":
             return self.kind.step
         n_features: int = self.state.experts.shape[2]
         return min(self.kind.step, 1.0 / (EVENTS_PER_FEATURE * n_features))
@@ -168,7 +195,8 @@ class Single:
         Raises:
             UnsoundError: a number is NaN or infinite; discard the member.
         """
-        seen = R if self.terms is None else features_of(R, self.terms)
+        seen = with_series(R, Y, self.n_lags, n_outputs, is_metric=self._family.is_metric) if self.n_lags else R
+        seen = seen if self.terms is None else features_of(R, self.terms)
         candidate = Candidate(self.state, np.empty(0), self.options)
         bound = BoundMixture(self._family, candidate, self._schedule, n_outputs, least_step=self.step)
         return bound.learn(np.empty((len(R), 0)), seen, Y, weights)
@@ -182,7 +210,7 @@ class Single:
         if self.kind.sees == "nothing":
             return
         if self.terms is None:
-            self._continue_with(widen(self.state, np.empty(0, dtype=np.int64), 0, expert_at, p_v))
+            self._rearrange(expert_at, p_v, self.n_series)
             return
         self.terms = expert_at[self.terms]
         before = len(self.terms)
@@ -192,8 +220,17 @@ class Single:
             at = np.arange(before)
             self._continue_with(widen(self.state, np.empty(0, dtype=np.int64), 0, at, before + len(new)))
 
+    def _rearrange(self, expert_at: IntArray, p_v: int, n_series: int) -> None:
+        """Let features of the mixture's experts, and behind the first of them last targets, have other places."""
+        at = np.concatenate([np.arange(1 + self.n_series), n_series + expert_at[1:]])
+        self._continue_with(widen(self.state, np.empty(0, dtype=np.int64), 0, at, p_v + n_series))
+        self.n_series = n_series
+
     def add_class(self, n_features: int) -> None:
         """Adapt to a new class; `n_features` is the number of features of the mixture's experts, padding excluded."""
+        if self.n_series < self.n_lags * MOST_SERIES:
+            p_v = self.state.experts.shape[2] - self.n_series
+            self._rearrange(np.arange(p_v), p_v, self.n_series + self.n_lags)
         gamma = max(self.step, 1.0 / (int(self.state.n[0]) + 1))
         # A single expert needs no random numbers.
         self._continue_with(with_class(self.state, np.random.default_rng(0), n_features, gamma))
@@ -243,6 +280,7 @@ class Single:
         n: int,
         n_outputs: int,
         p_v: int,
+        n_lags: int = 0,
     ) -> Single:
         """Restore a member of a portfolio that has learned n events from what `arrays` returned, with a prefix.
 
@@ -258,12 +296,13 @@ class Single:
             require(possible, f"array {place}_terms holds {len(terms)} of 1 to {MOST_FEATURES} features")
             notes = array_of(given, f"{place}_notes", "int64", (2,), least=0, most=LARGEST_COUNT).copy()
             require(notes[0] < PATIENCE, f"array {place}_notes holds {notes[0]} reviews, but it rests at {PATIENCE}")
-        width = p_v if terms is None else len(terms)
+        n_series = series_width(n_outputs, n_lags)
+        width = p_v + n_series if terms is None else len(terms)
         sizes = {"n_experts": 1, "n_outputs": n_outputs, "p_w": 0, "p_v": width}
         state = restored_state(given, place, family, **sizes, saved=SingleExpert._fields)
         counted = int(state.n[0])
         require(counted <= n, f"array {place}.n counts {counted} events, but the mixture has learned {n}")
-        return cls(kind, family, bound, state, terms, notes)
+        return cls(kind, family, bound, state, terms, notes, n_lags, n_series)
 
 
 def features_of(R: FloatArray, terms: IntArray) -> FloatArray:
@@ -273,6 +312,27 @@ def features_of(R: FloatArray, terms: IntArray) -> FloatArray:
     products: FloatArray = np.take(R, first, axis=1)
     products *= np.take(R, second, axis=1)
     return products
+
+
+def series_width(n_outputs: int, n_lags: int) -> int:
+    """Return how many features the last targets are, of so many outputs or classes."""
+    return n_lags * min(n_outputs, MOST_SERIES)
+
+
+def with_series(R: FloatArray, Y: FloatArray, n_lags: int, n_outputs: int, *, is_metric: bool) -> FloatArray:
+    """Return features (n, p_v) with those of the last targets behind the first one; Y (n, Q) are those of the rows.
+
+    By output, the latest first: its scaled values; or by class, 1 where an event was of it. The rows follow each other,
+    and before the first one nothing is known.
+    """
+    width = series_width(n_outputs, n_lags)
+    last = np.zeros((len(R), width // n_lags, n_lags))
+    for lag in range(1, n_lags + 1):
+        if is_metric:
+            last[lag:, :, lag - 1] = Y[:-lag, :MOST_SERIES]
+        else:
+            last[lag:, :, lag - 1] = Y[:-lag] == np.arange(width // n_lags)
+    return np.ascontiguousarray(np.concatenate([R[:, :1], last.reshape(len(R), width), R[:, 1:]], axis=1))
 
 
 def linear(features: IntArray) -> IntArray:

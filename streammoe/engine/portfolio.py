@@ -15,7 +15,7 @@ import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine import mixture
-from streammoe.engine.members import CURVED, KINDS, Single, features_of
+from streammoe.engine.members import CURVED, KINDS, SERIES, Single, features_of
 from streammoe.engine.mixture import Scores
 from streammoe.engine.state import MMState, copy_array
 from streammoe.experts import Family, Parameters
@@ -30,7 +30,7 @@ PREFIX = "portfolio."
 OF_MIXTURE = ("average", "fitted", "latest")
 """The members that are the mixture: by the mean of its parameters, by those of its last fit, and by its current ones.
 On a stationary stream steps are noise, and one of the former two is best."""
-MEMBERS = (*OF_MIXTURE, *(kind.name for kind in (*KINDS, CURVED)))
+MEMBERS = (*OF_MIXTURE, *(kind.name for kind in (*KINDS, SERIES, CURVED)))
 """The names of all members that there may be; that of the member of products is last."""
 REVIEW_EVERY = 1024
 """The member of products is reviewed at multiples of this number of events."""
@@ -50,6 +50,8 @@ class Predictor(NamedTuple):
     """(P, 2) factors of each feature of its experts; None if it sees the mixture's."""
     is_held: bool = True
     """Whether inputs are held to the range seen before."""
+    n_lags: int = 0
+    """How many of the last targets it sees."""
 
 
 class Trust(NamedTuple):
@@ -91,6 +93,13 @@ class Trust(NamedTuple):
         """Return the trust in all members but one."""
         left, means = np.delete(self.weights, at), np.delete(self.mean_weights, 1 + at)
         return self._replace(weights=left / left.sum(), mean_weights=means / means.sum())
+
+    def without_series(self, at: int) -> Trust:
+        """Return the trust in all members but one, whose part the first one takes."""
+        found = self.copied()
+        found.weights[0] += found.weights[at]
+        found.mean_weights[1] += found.mean_weights[1 + at]
+        return found._replace(weights=np.delete(found.weights, at), mean_weights=np.delete(found.mean_weights, 1 + at))
 
     def copied(self, spare: Trust | None = None) -> Trust:
         """Return an independent copy; arrays of `spare` may be reused."""
@@ -142,7 +151,15 @@ class Portfolio(Noticed):
 
     @classmethod
     def blank(
-        cls, family: Family, bound: str, n_outputs: int, p_v: int, terms: IntArray | None, *, is_trusted: bool = False
+        cls,
+        family: Family,
+        bound: str,
+        n_outputs: int,
+        p_v: int,
+        *,
+        terms: IntArray | None,
+        n_lags: int,
+        is_trusted: bool = False,
     ) -> Portfolio:
         """Return a portfolio of single experts that have learned nothing.
 
@@ -152,14 +169,16 @@ class Portfolio(Noticed):
             n_outputs: Q, or the number of classes.
             p_v: number of features of the mixture's experts, padding included.
             terms: features of the member of products; None if there is none.
+            n_lags: how many of the last targets the member of series sees; 0 if there is none.
             is_trusted: whether the mixture has almost all the weight until events show that another member is better.
         """
-        kinds = KINDS if terms is None else (*KINDS, CURVED)
-        singles = [
-            Single.blank(kind, family, bound, n_outputs, p_v, terms if kind is CURVED else None) for kind in kinds
-        ]
+        singles = [Single.blank(kind, family, bound, n_outputs, p_v) for kind in KINDS]
+        if n_lags:
+            singles.append(Single.blank(SERIES, family, bound, n_outputs, p_v, n_lags=n_lags))
+        if terms is not None:
+            singles.append(Single.blank(CURVED, family, bound, n_outputs, p_v, terms=terms))
         n_means = n_outputs if family.is_metric else 0
-        return cls(singles, Trust.beginning(len(OF_MIXTURE) + len(kinds), n_means, is_trusted=is_trusted))
+        return cls(singles, Trust.beginning(len(OF_MIXTURE) + len(singles), n_means, is_trusted=is_trusted))
 
     def take_over(self, again: Portfolio) -> None:
         """Let the single experts of another portfolio take the place of these, with their trust."""
@@ -185,17 +204,25 @@ class Portfolio(Noticed):
         """All single experts, the one that rests included."""
         return self.singles if self.resting is None else (*self.singles, self.resting)
 
+    @property
+    def at_series(self) -> int:
+        """Index of the member that sees the last targets; 0 if there is none."""
+        at = len(OF_MIXTURE) + len(KINDS)
+        return at if SERIES.name in self.names[at:] else 0
+
     def predictors(self, mixture_state: MMState, fitted: Parameters) -> list[Predictor]:
         """Return what each member predicts by, given the state of the mixture and its parameters at the last fit."""
         latest = Parameters(mixture_state.gate, mixture_state.experts, mixture_state.variances)
-        own = [Predictor(single.parameters, single.terms, single.kind.is_held) for single in self.singles]
+        own = [
+            Predictor(single.parameters, single.terms, single.kind.is_held, single.n_lags) for single in self.singles
+        ]
         return [*map(Predictor, (mixture.served_parameters(mixture_state), fitted, latest)), *own]
 
     # -- Rest of the member of products --------------------------------------------------------------------------------
 
     def next_review(self, n: int) -> int:
         """Return the next count after n at which the member of products is reviewed."""
-        return (n // REVIEW_EVERY + 1) * REVIEW_EVERY if len(self.known) > len(KINDS) else sys.maxsize
+        return (n // REVIEW_EVERY + 1) * REVIEW_EVERY if self.known[-1].kind is CURVED else sys.maxsize
 
     def review(self, n: int) -> None:
         """Let the member of products rest if its weight is negligible, or try it again where that may help.
@@ -257,19 +284,29 @@ class Portfolio(Noticed):
 
     @classmethod
     def from_arrays(
-        cls, family: Family, bound: str, arrays: Mapping[str, AnyArray], *, n: int, n_outputs: int, p_v: int
+        cls,
+        family: Family,
+        bound: str,
+        arrays: Mapping[str, AnyArray],
+        *,
+        n: int,
+        n_outputs: int,
+        p_v: int,
+        n_lags: int,
     ) -> Portfolio:
         """Restore the portfolio of a mixture that has learned n events from the arrays that `arrays` returned.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
-        kinds = (*KINDS, *(CURVED,) * (f"{PREFIX}{CURVED.name}.n" in arrays))
+        kinds = (*KINDS, *(SERIES,) * (n_lags > 0), *(CURVED,) * (f"{PREFIX}{CURVED.name}.n" in arrays))
+        sizes = {"n": n, "n_outputs": n_outputs, "p_v": p_v}
         singles: list[Single] = [
-            Single.restored(kind, family, bound, arrays, PREFIX, n=n, n_outputs=n_outputs, p_v=p_v) for kind in kinds
+            Single.restored(kind, family, bound, arrays, PREFIX, **sizes, n_lags=n_lags * (kind is SERIES))
+            for kind in kinds
         ]
         saved = array_of(arrays, f"{PREFIX}weights", "float64", (None,), least=LEAST_SAVED, most=1.0)
-        rests = len(singles) > len(KINDS) and len(saved) < len(OF_MIXTURE) + len(singles)
+        rests = singles[-1].kind is CURVED and len(saved) < len(OF_MIXTURE) + len(singles)
         resting = singles.pop() if rests else None
         n_means = n_outputs if family.is_metric else 0
         return cls(singles, Trust.restored(arrays, len(OF_MIXTURE) + len(singles), n_means), resting)
@@ -307,6 +344,7 @@ def score(
     Y: FloatArray | None = None,
     *,
     unheld: FloatArray,
+    last: FloatArray,
     n_outputs: int,
     traced: bool = False,
 ) -> tuple[Scores, FloatArray]:
@@ -318,6 +356,7 @@ def score(
         trust: what weighs them; None if there is one alone.
         W: (n, p_w) gate features; R: (n, p_v) expert features; Y: targets, if known.
         unheld: R of rows of which only inputs far beyond their range are held; R itself if there are none.
+        last: (n, S) last targets as features of the member that sees them.
         n_outputs: Q, or the number of classes.
         traced: whether to record each expert's part.
 
@@ -327,8 +366,10 @@ def score(
     # Made once for all members; an event is predicted in a few microseconds.
     targets = np.full((len(W), family.n_targets(n_outputs)), np.nan) if Y is None else Y
     found = []
-    for theta, terms, is_held in members:
+    for theta, terms, is_held, n_lags in members:
         seen = unheld if not is_held else R if terms is None else features_of(R, terms)
+        if n_lags:
+            seen = np.concatenate([R[:, :1], last, R[:, 1:]], axis=1)
         gate = seen if len(theta.experts) == 1 else W  # one expert has no gate
         found.append(mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=traced))
     if trust is None:

@@ -21,6 +21,7 @@ from streammoe.options import (
     MODELS,
     AnyClass,
     Auto,
+    AutoLags,
     Averaging,
     Bound,
     ClassifierOptions,
@@ -32,9 +33,6 @@ from streammoe.options import (
 )
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, FloatArray, as_python
-
-INSTEAD = {"lags": "put earlier labels or inputs into x, as features with names of their own"}
-"""What to do without an argument that only another kind of estimator has."""
 
 
 class RegressorArguments(MixtureOfExperts):
@@ -68,7 +66,7 @@ class RegressorArguments(MixtureOfExperts):
         max_levels: int = 64,
         top_k: int | None = None,
         reservoir: int = 0,
-        lags: int | str | Lags | None = None,
+        lags: int | str | Lags | AutoLags | None = "auto",
     ) -> None:
         super().__init__(locals())
 
@@ -110,6 +108,7 @@ class ClassifierArguments(MixtureOfExperts):
         max_levels: int = 64,
         top_k: int | None = None,
         reservoir: int = 0,
+        lags: str | AutoLags | None = "auto",
     ) -> None:
         super().__init__({**locals(), "classes": plain_labels(classes)})
 
@@ -138,8 +137,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
     """Return what a user may have meant by the name of an argument that there is not."""
     owners = [kind for kind, options in MODELS.items() if name in options.model_fields]
     if len(owners) == 1:
-        instead = f"; {INSTEAD[name]}" if name in INSTEAD else ""
-        return f", which only a {owners[0]} has{instead}"
+        return f", which only a {owners[0]} has"
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -50,7 +50,7 @@ class MixtureOfExperts(Inspected):
                 setattr(self, name, None if is_empty else value)  # River's `clone` inspects the first entry of a tuple
         self._check()
         features = FeatureOptions(**{name: tuple(getattr(self, name) or ()) for name in FeatureOptions.model_fields})
-        lags = getattr(self.options, "lags", None)
+        lags = self.options.given_lags
         for argument in ("categorical", "timestamps"):
             for name in set(getattr(features, argument)).intersection(() if lags is None else lags.inputs):
                 rule = f"must leave out {name!r}, which {argument} names: only numbers have lags"

@@ -67,6 +67,7 @@ _MORE_SIZES = (
     "n_lags",
     "n_sources",
     "n_experts",
+    "at_series",
 )
 _SWITCHES = (
     "has_features",
@@ -80,6 +81,8 @@ _SWITCHES = (
     "has_near",
     "has_portfolio",
     "has_means",
+    "has_past",
+    "shows_series",
 )
 _NUMBERS = (
     "degree",
@@ -112,7 +115,18 @@ _REST = (
         "residual",
     ),
     *("weights", "surprise", "mean_weights", "mean_surprise", "mean_squares", "mean_count", "mean_weight", "outliers"),
-    *("losses_block", "loss_counts", "usual", "sums", "closed", "lag_past", "lag_fields", "noted", "noted_used"),
+    *(
+        "losses_block",
+        "loss_counts",
+        "usual",
+        "sums",
+        "closed",
+        "lag_past",
+        "lag_fields",
+        "lag_ahead",
+        "noted",
+        "noted_used",
+    ),
     *("recent_X", "recent_Y", "recent_weights", "recent_losses", "recent_used"),
 )
 _SCRATCH = (
@@ -153,7 +167,7 @@ RULES = (
 )
 """Names of the entries of the array `rules`."""
 RULE = _indexes(RULES)
-MEMBER_FIELDS = ("kind", "K", "p", "terms", "seen", "near", "gate", *SingleExpert._fields)
+MEMBER_FIELDS = ("kind", "K", "p", "n_lags", "terms", "seen", "near", "gate", *SingleExpert._fields)
 """Names of the columns of the array `members`, which has a row for each."""
 B = _indexes(MEMBER_FIELDS)
 N_MEMBER = len(MEMBER_FIELDS)
@@ -523,13 +537,49 @@ def _views(n_dim: int) -> tuple[Kernel, Kernel, Kernel]:
     return state_of, expert_of, are_sound
 
 
+@inline
+def _write_series(S: Any, rules: FloatArray, n_lags: int, x: FloatArray) -> None:
+    """Write the features of a row, and behind the first one the last targets, scaled, or 1 for the class of each."""
+    p_v, T, size = S[A.p_v], S[A.T], S[A.lag_size]
+    r, past = floats(S[A.R], (p_v,)), floats(S[A.lag_past], (size, T))
+    width = x.shape[0] - p_v
+    x[0] = r[0]
+    for i in range(1, x.shape[0]):
+        x[i] = 0.0 if i <= width else r[i - width]
+    if S[A.is_metric] != 0:
+        center, scale = floats(S[A.target_center], (T,)), floats(S[A.target_scale], (T,))
+        low, high, seen = floats(S[A.target_low], (T,)), floats(S[A.target_high], (T,)), S[A.target_seen]
+        for q in range(width // n_lags):
+            for e in range(n_lags):
+                y = past[size - 1 - e, q]
+                if math.isnan(y):
+                    continue
+                if S[A.holds] != 0 and whole_numbers(seen, (T,))[q] > features.FEWEST:
+                    y = features.held(y, q, low, high, rules[RULE.margin])
+                x[1 + q * n_lags + e] = (y - center[q]) / scale[q]
+    else:
+        for e in range(n_lags):
+            y = past[size - 1 - e, 0]
+            if not math.isnan(y):
+                at = int(y) * n_lags + e
+                if at < width:
+                    x[1 + at] = 1.0
+
+
 def _evaluation(noise: Noise) -> Kernel:
     """Make what evaluates a row by a member."""
     evaluate, scratch_rows = noise.evaluate, noise.scratch_rows
 
     @inline
     def evaluate_member(
-        S: Any, j: int, shape: Any, constant: float, expert: SingleExpert, x: FloatArray, z: FloatArray
+        S: Any,
+        rules: FloatArray,
+        j: int,
+        shape: Any,
+        constant: float,
+        expert: SingleExpert,
+        x: FloatArray,
+        z: FloatArray,
     ) -> None:
         """Write what a member says of a row, and its loss."""
         members, M = whole_numbers(S[A.members], (S[A.m], N_MEMBER)), S[A.M]
@@ -539,6 +589,8 @@ def _evaluation(noise: Noise) -> Kernel:
             terms = whole_numbers(members[j, B.terms], (x.shape[0], 2))
             for e in range(x.shape[0]):
                 x[e] = r[terms[e, 0]] * r[terms[e, 1]]
+        if members[j, B.n_lags] != 0:
+            _write_series(S, rules, members[j, B.n_lags], x)
         shares, tau, means = floats(S[A.shares], (K,)), floats(S[A.tau], (K,)), floats(S[A.means], (K, M))
         room, gate = floats(S[A.noise], (scratch_rows(M), max(E, M))), floats(members[j, B.gate], (K - 1, p_w))
         loss: float = evaluate(
@@ -622,6 +674,7 @@ def _passage(noise: Noise, single: Noise, expert_of: Kernel) -> Kernel:
     @inline
     def go_through_members(
         S: Any,
+        rules: FloatArray,
         shape: Any,
         constant: float,
         state: MMState,
@@ -631,9 +684,14 @@ def _passage(noise: Noise, single: Noise, expert_of: Kernel) -> Kernel:
         target: FloatArray,
         is_beyond: bool,
         learns: bool,
+        is_next: bool,
         out: FloatArray,
     ) -> bool:
-        """Let each member predict a row and, if it is to be learned, learn it; return whether all numbers are small."""
+        """Let each member predict a row and, if it is to be learned, learn it; return whether all numbers are small.
+
+        Of a row that is not the next event the last targets are not known, so the first member takes the part of that
+        which sees them.
+        """
         m, M, T, K, E = S[A.m], S[A.M], S[A.T], S[A.K], S[A.n_experts]
         members, z = whole_numbers(S[A.members], (m, N_MEMBER)), floats(S[A.Z], (T,))
         center, scale = floats(S[A.target_center], (T,)), floats(S[A.target_scale], (T,))
@@ -645,12 +703,20 @@ def _passage(noise: Noise, single: Noise, expert_of: Kernel) -> Kernel:
             sees_near = is_beyond and members[j, B.near] != 0
             x = floats(S[A.near_R] if sees_near else members[j, B.seen], (members[j, B.p],))
             expert = expert_of(S, j)
-            evaluate_member(S, j, shape, constant, expert, x, z)
+            evaluate_member(S, rules, j, shape, constant, expert, x, z)
+            weight_of = weights[j] if has_portfolio else 1.0
+            if not is_next and S[A.at_series] != 0:
+                if j == 0:
+                    weight_of += weights[S[A.at_series]]
+                if j == S[A.at_series]:
+                    weight_of, losses[j, 0] = 0.0, losses[0, 0]
+                    for q in range(M):
+                        said[j, q] = said[0, q]
             if S[A.learns] != 0 and not _are_small(z, losses[j], said[j]):
                 return False
             if width > trace_at and (has_portfolio or j == 0):
                 shares, means = floats(S[A.shares], (members[j, B.K],)), floats(S[A.means], (members[j, B.K], M))
-                _trace(out, trace_at, at, E, weights[j] if has_portfolio else 1.0, shares, means, expert.variances)
+                _trace(out, trace_at, at, E, weight_of, shares, means, expert.variances)
                 if j == 0:
                     for k in range(K):
                         out[width - K + k] = shares[k]
@@ -707,8 +773,12 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                 is_beyond = _expand_all(S, held)
             if learns:
                 counts[0] = _weigh(S, rules, count, weight, target)
+            is_next = learns or S[A.shows_series] != 0
+            if S[A.has_past] != 0 and learning:
+                ahead = whole_numbers(S[A.lag_ahead], (1,))
+                is_next, ahead[0] = learns or ahead[0] == 0, not learns
             if not go_through_members(
-                S, shape, constant, state, options, count, counts[0], target, is_beyond, learns, out
+                S, rules, shape, constant, state, options, count, counts[0], target, is_beyond, learns, is_next, out
             ):
                 return FLAGS * i + UNSOUND
             # Before the event is noted, which will be learned again if another one has to be undone.
@@ -723,7 +793,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                     _keep(S, F, T, n_recent, row, target, loss[0], counts[0])
                 if S[A.noted_used] != 0:
                     _note(S, F, T, row, target, weight)
-                if S[A.n_lags] > 0:
+                if S[A.n_lags] > 0 or S[A.has_past] != 0:
                     _remember(S, row, target)
                 if not varies or state.n[0] == S[A.look_at]:
                     flags |= LOOK

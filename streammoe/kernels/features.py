@@ -241,7 +241,7 @@ def screen_rows(
 
 
 @inline
-def _held(x: float, j: int, low: FloatArray, high: FloatArray, margin: float) -> float:
+def held(x: float, j: int, low: FloatArray, high: FloatArray, margin: float) -> float:
     """Return a number moved to within reach of the bounds of its column."""
     reach = margin * (high[j] - low[j])
     held: float = min(max(x, low[j] - reach), high[j] + reach)
@@ -338,7 +338,7 @@ def clip_rows(
             if seen[j] == SETTLED + 1 and low[j] <= x <= high[j]:  # as nearly all are
                 continue
             if seen[j] > SETTLED and not math.isnan(x):
-                out[i, j] = _held(x, j, low, high, margin)
+                out[i, j] = held(x, j, low, high, margin)
                 if abs(x - out[i, j]) > LEAP * (high[j] - low[j]):
                     near[i, j] = out[i, j]
             if learns:
@@ -394,7 +394,7 @@ def hold_predictions(
     for i in range(predictions.shape[0]):
         for q in range(predictions.shape[1]):
             if seen[q] > FEWEST:
-                predictions[i, q] = _held(predictions[i, q], q, low, high, margin)
+                predictions[i, q] = held(predictions[i, q], q, low, high, margin)
             if Y.shape[0] == 0 or math.isnan(Y[i, q]):
                 continue
             if _doubts(Y[i, q], q, low, high, seen, doubts):

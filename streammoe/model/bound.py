@@ -50,9 +50,15 @@ from streammoe.types import AnyArray, FloatArray
 
 Row: TypeAlias = Sequence[float]
 """A raw row."""
-_ONE, _SHOWN, _MANY = range(3)
-"""Ways to call the kernel: it learns single events, which it screens; it predicts one; it learns rows."""
-WAYS = {_ONE: ("screens", "learns", "weighs"), _SHOWN: ("screens",), _MANY: ("learns",)}
+_ONE, _SHOWN, _NEXT, _MANY = range(4)
+"""Ways to call the kernel: it learns single events, which it screens; it predicts one, or the next one; it learns rows.
+"""
+WAYS = {
+    _ONE: ("screens", "learns", "weighs"),
+    _SHOWN: ("screens",),
+    _NEXT: ("screens", "shows_series"),
+    _MANY: ("learns",),
+}
 """Switches that are on in each of them."""
 OF_DETECTOR = ("losses_block", "loss_counts", "usual", "sums")
 
@@ -67,8 +73,8 @@ class Bound:
         leaves_more: whether single events are kept elsewhere as well, which Python does.
         learn_one: learns a raw row with its target and weight, and returns why that was not all, or 0. Raises
             `struct.error` if a value is no number.
-        predict: returns the prediction of a raw row in the targets' own units, a number or (1, M), or None if that
-            takes more. Raises likewise.
+        predict: returns the prediction of a raw row, and whether it is the next event, in the targets' own units, a
+            number or (1, M), or None if that takes more. Raises likewise.
         next_refit: count of events at which the mixture is fitted again after a drift.
         row: (1, F) the row that was learned last, with its lags.
         closed: (1, 3) what the drift test says of the block of losses that was closed last.
@@ -89,7 +95,7 @@ class Bound:
         self._kernel: Callable[[], Any] = lambda: kernel
         self.rows_at_once = rows_at_once(sum(len(gram) * gram.shape[1] ** 2 for gram in _grams(phase)))
         singles: tuple[Single, ...] = () if phase.portfolio is None else phase.portfolio.singles
-        states = [state, *(single.state for single in singles if single.terms is None)]
+        states = [state, *(single.state for single in singles if single.kind.sees == "all")]
         rows, p_w, p_v = context.family.n_rows(M), encoder.gate_width, encoder.expert_width
         if state.gate_gram.shape[0] != p_w or any(each.experts.shape[1:] != (rows, p_v) for each in states):
             raise RuntimeError(TORN)
@@ -126,7 +132,7 @@ class Bound:
         for way, names in WAYS.items():
             for name in names:
                 self._sizes[way][AT[name]] = 1
-        for way in (_ONE, _SHOWN):
+        for way in (_ONE, _SHOWN, _NEXT):
             self._sizes[way][AT["n_lags"]] = len(encoder.lagged)
         raw = bytearray(8 * (F + T + 1))
         cells = np.frombuffer(raw)
@@ -157,7 +163,10 @@ class Bound:
             arrays = {"gate": single.state.gate, "seen": scratch["R"], **single.expert._asdict()}
             if single.terms is not None:
                 arrays |= {"seen": np.empty(p), "terms": single.terms}
-            write_member(table[at], {"kind": LEARNS, "K": 1, "p": p, "near": not single.kind.is_held}, arrays)
+            elif single.n_lags:
+                arrays["seen"] = np.empty(p)
+            numbers = {"kind": LEARNS, "K": 1, "p": p, "n_lags": single.n_lags, "near": not single.kind.is_held}
+            write_member(table[at], numbers, arrays)
             steps[at] = single.step
             self._alive += arrays.values()
         return table, steps
@@ -199,7 +208,8 @@ class Bound:
     def _room(self) -> Any:
         raw, out = bytearray(8 * self.n_fields), np.empty((1, 1 + self._M))
         rows, unknown = np.frombuffer(raw).reshape(1, self.n_fields), np.full((1, self.n_targets), np.nan)
-        return raw, (self._sizes[_SHOWN], rows, unknown, np.ones(1), out), out, out.data[0:1].cast("B").cast("d")
+        rest = (rows, unknown, np.ones(1), out)
+        return raw, [(self._sizes[way], *rest) for way in (_SHOWN, _NEXT)], out, out.data[0:1].cast("B").cast("d")
 
     def scores(self, out: FloatArray, *, traced: bool) -> Scores:
         """Return what the kernel has written of rows."""
@@ -232,20 +242,20 @@ def _learning(kernel: Any, raw: bytearray, arguments: Sequence[Any]) -> Callable
 
 def _predicting(
     kernel: Any, new_room: Callable[[], Any], n_fields: int, *, is_number: bool
-) -> Callable[[Row], float | FloatArray | None]:
+) -> Callable[[Row, bool], float | FloatArray | None]:
     """Make `Bound.predict`."""
     pack = struct.Struct(f"{n_fields}d").pack_into
     free: list[Any] = []
     """Room for predictions, which several threads may want at once."""
 
-    def predict(row: Row) -> float | FloatArray | None:
+    def predict(row: Row, is_next: bool) -> float | FloatArray | None:
         try:
             room = free.pop()
         except IndexError:
             room = new_room()
         raw, arguments, out, said = room
         pack(raw, 0, *row)
-        flags = kernel(*arguments) % FLAGS
+        flags = kernel(*arguments[is_next]) % FLAGS
         found: float | FloatArray = said[1] if is_number else out[:, 1:].copy()
         free.append(room)
         return None if flags else found
@@ -277,6 +287,7 @@ def owners(context: Context, phase: Any) -> tuple[object, ...]:
         portfolio,
         recent.storage,
         context.lags and context.lags.past,
+        context.past and context.past.targets,
     )
     if portfolio is None:
         return own
@@ -308,8 +319,10 @@ def _sizes(context: Context, phase: Any, singles: Sequence[Single]) -> dict[str,
         "n_residual": len(phase.leader.residual),
         "n_losses": 0 if block is None else len(block),
         "n_counts": 0 if counts is None else len(counts),
-        "lag_size": 0 if lags is None else lags.lags.size,
-        "n_sources": 0 if lags is None else encoder.n_outputs + len(lags.lags.inputs),
+        "lag_size": context.n_series_lags if lags is None else lags.lags.size,
+        "n_sources": encoder.n_outputs + (0 if lags is None else len(lags.lags.inputs)),
+        "at_series": 0 if portfolio is None else portfolio.at_series,
+        "has_past": context.past is not None,
         "holds": encoder.holds,
         "doubts": context.doubts_targets and encoder.holds and phase.is_fitted,
         "is_metric": context.family.is_metric,
@@ -391,6 +404,9 @@ def _memory_arrays(context: Context, phase: Any) -> dict[str, AnyArray]:
         fields = [*(-1 - q for q in range(T)), *(F if field is None else field for field in inputs)]
         found["lag_fields"] = np.array(fields, dtype=np.int64)
         found["lag_past"] = context.lags.memory(len(fields))
+    elif context.past is not None:
+        found["lag_fields"] = np.array([-1 - q for q in range(context.encoder.n_outputs)], dtype=np.int64)
+        found["lag_past"], found["lag_ahead"] = context.past.targets, context.past.ahead
     return found
 
 

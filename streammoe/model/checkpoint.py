@@ -72,6 +72,7 @@ def learning_arrays(learner: Learner) -> dict[str, AnyArray]:
     context = learner.context
     detector = {} if context.detector is None else context.detector.arrays()
     last = {} if context.lags is None else context.lags.arrays()
+    last |= {} if context.past is None else context.past.arrays()
     return {
         **context.encoder.arrays(),
         **context.targets.arrays(),
@@ -159,6 +160,9 @@ def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
         array_of(arrays, "diagnostics.residual", "float64", (0,))
         context.recent = _recent(context, arrays, 0, ())
         return Empty()
+    context.begin_series()
+    if context.past is not None:
+        context.past.restore(arrays)
     candidate = context.candidate(_state(context, arrays))
     residual = array_of(arrays, "diagnostics.residual", "float64", (len(candidate.residual),)).copy()
     state = candidate.state
@@ -166,8 +170,8 @@ def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
     context.recent = _recent(context, arrays, n, state.experts.shape)
     portfolio = None
     if options.has_portfolio:
-        p_v = encoder.expert_width
-        portfolio = Portfolio.from_arrays(context.family, options.bound, arrays, n=n, n_outputs=n_outputs, p_v=p_v)
+        sizes = {"n_outputs": n_outputs, "p_v": encoder.expert_width, "n_lags": context.n_series_lags}
+        portfolio = Portfolio.from_arrays(context.family, options.bound, arrays, n=n, **sizes)
     fitted_at, is_settled = array_of(arrays, PROGRESS, "int64", (2,), least=-1, most=n).tolist()
     require(is_settled in {0, 1}, f"array {PROGRESS} holds {[fitted_at, is_settled]}; the latter is 0 or 1")
     fit = Fit.from_arrays(arrays, context, n)

@@ -19,14 +19,14 @@ from streammoe.engine.bound_mixture import BoundMixture
 from streammoe.engine.cost import Shape, row_cost_with_matrices
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.interruption import interruptible
-from streammoe.engine.members import MOST_FEATURES, terms_of
+from streammoe.engine.members import MOST_FEATURES, terms_of, with_series
 from streammoe.engine.mixture import Candidate
 from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.recent import RecentEvents, capacity_for
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState
 from streammoe.kernels.state import LearningOptions
-from streammoe.model.lags import LagMemory
+from streammoe.model.lags import SERIES_LAGS, LagMemory, Past
 from streammoe.model.targets import Targets
 from streammoe.notation import as_text, missing_advice
 from streammoe.options import FeatureOptions, Options
@@ -73,6 +73,7 @@ class Context(Noticed):
         family: family of the experts.
         encoder: encoder of events.
         lags: the memory of the last events, if they are features of the next one.
+        past: the last targets, if one member sees them and anything was learned.
         detector: the drift detector, if there is one.
         recent: the latest events, to which the mixture is fitted.
         reservoir: a sample of all events, if there is to be one; nothing that is learned depends on it.
@@ -87,8 +88,8 @@ class Context(Noticed):
         self.features = features
         self.targets = targets
         self.family = targets.family
-        lags = getattr(options, "lags", None)
-        self.lags = None if lags is None else LagMemory(lags)
+        self.lags = None if options.given_lags is None else LagMemory(options.given_lags)
+        self.past: Past | None = None
         self.encoder = self.new_encoder()
         self.detector = None if options.drift is None else DriftDetector()
         self.recent = RecentEvents()
@@ -104,6 +105,7 @@ class Context(Noticed):
         other.targets = self.targets.copy()
         other.encoder = self.encoder.copy()
         other.lags = self.lags and self.lags.copy()
+        other.past = self.past and self.past.copy()
         other.detector = self.detector and self.detector.copy()
         other.recent = self.recent.copy()
         other.reservoir = self.reservoir and self.reservoir.copy(None if spare is None else spare.reservoir)
@@ -169,8 +171,23 @@ class Context(Noticed):
         family, n_outputs = self.family, self.targets.n_outputs
         terms = self.curved_terms(X)
         return Portfolio.blank(
-            family, self.options.bound, n_outputs, self.encoder.expert_width, terms, is_trusted=is_trusted
+            family,
+            self.options.bound,
+            n_outputs,
+            self.encoder.expert_width,
+            terms=terms,
+            n_lags=self.n_series_lags,
+            is_trusted=is_trusted,
         )
+
+    @property
+    def n_series_lags(self) -> int:
+        """How many of the last targets one member sees; 0 if none does."""
+        return SERIES_LAGS if self.options.has_series else 0
+
+    def begin_series(self) -> None:
+        """Remember targets from now on, if one member sees the last ones."""
+        self.past = Past(self.encoder.n_outputs) if self.options.has_series else None
 
     def curved_terms(self, X: FloatArray | None) -> IntArray | None:
         """Return the features of the member of products, given the rows that set the scales, if they are known.
@@ -319,6 +336,19 @@ class Context(Noticed):
         """Return raw rows to be learned with their lags, and remember them."""
         place = self.encoder.columns.index.get
         return X if self.lags is None else self.lags.taken(X, Y, [*map(place, self.lags.lags.inputs)])
+
+    def last_targets(self) -> FloatArray:
+        """Return the last targets as features of the next event, (1, S); those of rows that are not it are not used."""
+        if self.past is None:
+            return np.zeros((1, 0))
+        targets, scaler, is_metric = self.past.targets, self.encoder.scaler, self.family.is_metric
+        if is_metric:
+            held = targets.copy()
+            self.encoder.hold_predictions(held)
+            targets = np.where(np.isnan(targets), 0.0, (held - scaler.target_center) / scaler.target_scale)
+        rows = np.concatenate([targets, targets[:1]])  # the last one is the next event's, and not looked at
+        R = np.zeros((len(rows), 1))
+        return with_series(R, rows, SERIES_LAGS, self.targets.n_outputs, is_metric=is_metric)[-1:, 1:]
 
     # -- Columns -------------------------------------------------------------------------------------------------------
 

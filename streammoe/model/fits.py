@@ -23,7 +23,7 @@ from streammoe.engine import model_selection, schedule, search
 from streammoe.engine.cost import Shape
 from streammoe.engine.em import Buffer
 from streammoe.engine.jobs import Job, StepwiseJob
-from streammoe.engine.members import KINDS, MOST_FEATURES, Single
+from streammoe.engine.members import KINDS, MOST_FEATURES, Single, series_width
 from streammoe.engine.mixture import served_parameters
 from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.recent import restored_parameters
@@ -340,6 +340,7 @@ def relearning_work(context: Context, n_rows: int) -> float:
     """Estimate the multiply-adds by which single experts learn rows again."""
     _, N, _, p_v = context.shape
     widths = [p_v] * (1 + context.options.has_portfolio * sum(kind.sees == "all" for kind in KINDS))
+    widths += [p_v + series_width(context.targets.n_outputs, n) for n in [context.n_series_lags] if n]
     widths += [min(MOST_FEATURES, p_v**2)] * context.options.has_curved
     return float(n_rows * sum(_row_work(N, p) for p in widths))
 

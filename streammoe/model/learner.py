@@ -116,6 +116,7 @@ class Learner:
             row_read, targets = context.encoder.plain_row(x), context.targets
             target_read = (y,) if targets.is_number and type(y) is float else targets.plain(y)
             if row_read is not None and target_read is not None and self._learn_usual(row_read, target_read, 1.0):
+                self._note_learned(row_read)
                 return
         target, new_label = context.targets.read_one(y)
         if not context.targets.is_fixed:
@@ -135,8 +136,13 @@ class Learner:
             self._learn_at_length(row, target, additions, weight, new_label)
         elif context.encoder.levels:
             context.encoder.notice_unplaced(row, target)
+        self._note_learned(row[0].tolist())
         if self.n == SETTLED_AT:
             warn_of_columns(self.context)
+
+    def _note_learned(self, row: Row) -> None:
+        if (past := self.context.past) is not None:
+            past.learned(row)
 
     def _learn_at_length(
         self, row: FloatArray, target: FloatArray, additions: Additions, weight: float, new_label: Any

@@ -16,14 +16,14 @@ from streammoe.types import FloatArray
 
 
 def score(
-    learner: Learner, X: FloatArray, Y: FloatArray | None, *, traced: bool = False
+    learner: Learner, X: FloatArray, Y: FloatArray | None, *, is_next: bool = False, traced: bool = False
 ) -> tuple[mixture.Scores, FloatArray]:
     """Score raw rows, and return their responsibilities, or without targets the gate's probabilities.
 
-    With `traced` the scores keep the parameters of each component, from which a distribution is made.
+    Only a single row may be the next event, which sees the last targets. With `traced` the scores keep the parameters of each component, from which a distribution is made.
     """
     context = learner.context
-    served, encoder = learner.phase.served(context), context.encoder
+    served, encoder = learner.phase.served(context, is_next=is_next), context.encoder
     if not served.members:
         losses = np.full(len(X), np.nan)
         return mixture.Scores(losses, context.targets.blank(len(X)), mixture.no_trace()), np.empty((len(X), 0))
@@ -38,6 +38,7 @@ def score(
         R,
         None if Y is None else (Y - scaler.target_center) / scaler.target_scale,
         unheld=unheld,
+        last=context.last_targets(),
         n_outputs=context.targets.n_outputs,
         traced=traced,
     )
@@ -51,21 +52,25 @@ def score(
 def predict_one(learner: Learner, x: Mapping[Any, Any]) -> Any:
     """Predict one event, in the form of the targets."""
     context, phase = learner.context, learner.phase
+    is_next = False
     if isinstance(phase, Streaming):
         row = context.encoder.plain_row(x)
         if row is None:
             row = context.encoder.row(x)[0].tolist()
-        found = phase.bound(context).predict(row)
+        is_next = context.past is not None and context.past.shows(row, phase.n)
+        found = phase.bound(context).predict(row, is_next)
         if found is not None:
             return found if isinstance(found, float) else context.targets.one(found)
-    scores, _ = score(learner, _row(learner, x), None)
+    scores, _ = score(learner, _row(learner, x), None, is_next=is_next)
     return context.targets.one(scores.predictions)
 
 
 def distribution_one(learner: Learner, x: Mapping[Any, Any]) -> Any:
     """Return the distribution of the targets of an event, which are numbers."""
-    scores, _ = score(learner, _row(learner, x), None, traced=True)
-    served = learner.phase.served(learner.context)
+    context, raw = learner.context, learner.encoder.row(x)
+    is_next = context.past is not None and context.past.shows(raw[0].tolist(), learner.n)
+    scores, _ = score(learner, context.with_last(raw), None, is_next=is_next, traced=True)
+    served = learner.phase.served(context, is_next=is_next)
     variances = [member.theta.variances for member in served.members]
     within = np.concatenate(variances) if variances else None
     return learner.targets.distribution(scores.trace, within, learner.encoder.scaler.target_scale)

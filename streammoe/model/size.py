@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streammoe.bounds import MAX_BUFFER_BYTES, MAX_STATE_BYTES, buffer_bytes, model_bytes
 from streammoe.columns.layout import Additions, padded
-from streammoe.engine.members import KINDS, MOST_FEATURES
+from streammoe.engine.members import KINDS, MOST_FEATURES, series_width
 from streammoe.model.context import Context
 
 
@@ -36,5 +36,8 @@ def _state_bytes(context: Context, gate_features: int, expert_features: int) -> 
     options, p_w, p_v = context.options, padded(gate_features), padded(expert_features)
     n_rows = context.family.n_rows(context.targets.most_outputs)
     curved = model_bytes(1, n_rows, 0, MOST_FEATURES) if options.has_curved else 0
+    series = context.n_series_lags and model_bytes(
+        1, n_rows, 0, p_v + series_width(context.targets.most_outputs, context.n_series_lags)
+    )
     n_singles = options.has_portfolio * sum(kind.sees == "all" for kind in KINDS)
-    return model_bytes(options.most_experts + n_singles, n_rows, p_w, p_v) + curved
+    return model_bytes(options.most_experts + n_singles, n_rows, p_w, p_v) + curved + series

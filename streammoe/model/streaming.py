@@ -142,6 +142,7 @@ class Streaming(Noticed, Phase):
     def blank(cls, context: Context) -> Streaming:
         """Return the phase in which nothing was learned."""
         options = context.options
+        context.begin_series()
         portfolio = context.blank_portfolio(np.empty((0, 0))) if options.has_portfolio else None
         if options.warmup == 0:
             return cls(context.candidate(context.random_start(options.most_experts)), portfolio, 0, is_settled=True)
@@ -151,6 +152,7 @@ class Streaming(Noticed, Phase):
     def given(cls, context: Context, state: MMState) -> Streaming:
         """Return the phase of a state that was fitted or given, which predicts until events speak against it."""
         portfolio = None
+        context.begin_series()
         if context.options.has_portfolio:
             portfolio = context.blank_portfolio(None, is_trusted=True)
         return cls(context.candidate(state), portfolio, 0, is_settled=True)
@@ -384,10 +386,13 @@ class Streaming(Noticed, Phase):
         LOGGER.info("fitted again to the %d events since the drift (event %d)", len(X), self.n)
         return True
 
-    def served(self, context: Context) -> Served:
+    def served(self, context: Context, *, is_next: bool = False) -> Served:
         if self.portfolio is None:
             return Served([Predictor(mixture.served_parameters(self.leader.state))], None)
-        return Served(self.portfolio.predictors(self.leader.state, self.fitted), self.portfolio.trust)
+        members, trust = self.portfolio.predictors(self.leader.state, self.fitted), self.portfolio.trust
+        if is_next or not (at := self.portfolio.at_series):
+            return Served(members, trust)
+        return Served([*members[:at], *members[at + 1 :]], trust.without_series(at))
 
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder

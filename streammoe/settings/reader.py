@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from streammoe.errors import ConfigError
 from streammoe.fields import Section, errors_of, rule_of, shown
 from streammoe.notation import EVERY, ISO
-from streammoe.options import CHOICES, SEVERAL, RegressorOptions
+from streammoe.options import CHOICES, SEVERAL
 from streammoe.secrets import HIDDEN, is_secret, masked
 from streammoe.settings.sections import (
     LEARNING,
@@ -234,7 +234,7 @@ class _Reader:
 
     def _check_lags(self, *, model: Model | None, schema: SchemaSettings | None, **_: object) -> None:
         """Check that the inputs with lags are inputs, and numbers."""
-        lags = model.lags if isinstance(model, RegressorOptions) else None
+        lags = None if model is None else model.given_lags
         if lags is None or schema is None:
             return
         inputs = set(lags.inputs)
@@ -260,7 +260,7 @@ class _Reader:
 
     def _check_global(self, *, model: Model | None, global_: Global | None, **_: object) -> None:
         """Check that a global model would see what the own one sees."""
-        if global_ is not None and global_.path and isinstance(model, RegressorOptions) and model.lags is not None:
+        if global_ is not None and global_.path and model is not None and model.given_lags is not None:
             rule = "must be empty if model.lags is set: a global model does not know the last targets of each shard"
             self.problems.append(self._broken(("global", "path"), rule, global_.path))
 
