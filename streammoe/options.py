@@ -458,7 +458,8 @@ class ClassifierOptions(Options):
     @classmethod
     def _are_no_features(cls, lags: Lags | AutoLags | None) -> AutoLags | None:
         if isinstance(lags, Lags):
-            raise ValueError("must be 'auto' or 'off'; put earlier labels or inputs into x, as features of their own")
+            rule = "must be 'auto' or 'off'; put earlier labels or inputs into x, as features of their own"
+            raise ValueError(rule)  # noqa: TRY004 - pydantic reports these
         return lags
 
     @field_validator("max_classes")

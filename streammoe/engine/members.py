@@ -18,6 +18,7 @@ from streammoe.engine.bound_mixture import BoundMixture
 from streammoe.engine.mixture import Candidate, Scores, learning_options
 from streammoe.engine.state import MMState, copy_state, is_finite, restored_state, state_at, widen, with_class
 from streammoe.experts import Family, Parameters
+from streammoe.kernels.features import CENTERED_AT
 from streammoe.kernels.state import LearningOptions, SingleExpert
 from streammoe.schedules import Constant, Power, Schedule
 from streammoe.types import AnyArray, FloatArray, IntArray
@@ -195,7 +196,10 @@ class Single:
         Raises:
             UnsoundError: a number is NaN or infinite; discard the member.
         """
-        seen = with_series(R, Y, self.n_lags, n_outputs, is_metric=self._family.is_metric) if self.n_lags else R
+        seen = R
+        if self.n_lags:
+            seen = with_series(R, Y, self.n_lags, n_outputs, is_metric=self._family.is_metric)
+            seen[: max(CENTERED_AT + 1 - int(self.state.n[0]), 0), 1 : 1 + self.n_series] = 0.0
         seen = seen if self.terms is None else features_of(R, self.terms)
         candidate = Candidate(self.state, np.empty(0), self.options)
         bound = BoundMixture(self._family, candidate, self._schedule, n_outputs, least_step=self.step)

@@ -94,13 +94,6 @@ class Trust(NamedTuple):
         left, means = np.delete(self.weights, at), np.delete(self.mean_weights, 1 + at)
         return self._replace(weights=left / left.sum(), mean_weights=means / means.sum())
 
-    def without_series(self, at: int) -> Trust:
-        """Return the trust in all members but one, whose part the first one takes."""
-        found = self.copied()
-        found.weights[0] += found.weights[at]
-        found.mean_weights[1] += found.mean_weights[1 + at]
-        return found._replace(weights=np.delete(found.weights, at), mean_weights=np.delete(found.mean_weights, 1 + at))
-
     def copied(self, spare: Trust | None = None) -> Trust:
         """Return an independent copy; arrays of `spare` may be reused."""
         old: Sequence[Any] = (None,) * len(self) if spare is None else spare
@@ -222,7 +215,7 @@ class Portfolio(Noticed):
 
     def next_review(self, n: int) -> int:
         """Return the next count after n at which the member of products is reviewed."""
-        return (n // REVIEW_EVERY + 1) * REVIEW_EVERY if self.known[-1].kind is CURVED else sys.maxsize
+        return (n // REVIEW_EVERY + 1) * REVIEW_EVERY if self.known[-1].kind == CURVED else sys.maxsize
 
     def review(self, n: int) -> None:
         """Let the member of products rest if its weight is negligible, or try it again where that may help.
@@ -306,14 +299,23 @@ class Portfolio(Noticed):
             for kind in kinds
         ]
         saved = array_of(arrays, f"{PREFIX}weights", "float64", (None,), least=LEAST_SAVED, most=1.0)
-        rests = singles[-1].kind is CURVED and len(saved) < len(OF_MIXTURE) + len(singles)
+        rests = singles[-1].kind == CURVED and len(saved) < len(OF_MIXTURE) + len(singles)
         resting = singles.pop() if rests else None
         n_means = n_outputs if family.is_metric else 0
         return cls(singles, Trust.restored(arrays, len(OF_MIXTURE) + len(singles), n_means), resting)
 
 
-def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, traced: bool) -> Scores:
-    """Combine the members' scores of rows that are not learned; `traced`: whether they have recorded experts' parts."""
+def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, replaced: int = 0, traced: bool) -> Scores:
+    """Combine the members' scores of rows that are not learned.
+
+    Args:
+        member_scores: of each member.
+        trust: what weighs them.
+        replaced: index of a member of which the first one takes the part, or 0.
+        traced: whether they have recorded experts' parts.
+    """
+    parts = [each.trace for each in member_scores]
+    member_scores = [member_scores[0] if i == replaced else each for i, each in enumerate(member_scores)]
     n, M = member_scores[0].predictions.shape
     m = len(member_scores)
     losses, predictions, shares = np.empty(n), np.empty((n, M)), np.empty((n, m))
@@ -327,10 +329,13 @@ def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, traced: bo
         combine_means(*trust[2:], unlearned, said, unknown, predictions, scratch)
     if not traced:
         return Scores(losses, predictions, mixture.no_trace())
+    if replaced:
+        shares[:, 0] += shares[:, replaced]
+        shares[:, replaced] = 0.0
     trace = Trace(
-        np.concatenate([shares[:, [i]] * each.trace.shares for i, each in enumerate(member_scores)], axis=1),
-        np.concatenate([each.trace.means for each in member_scores], axis=1),
-        np.concatenate([each.trace.variances for each in member_scores], axis=1),
+        np.concatenate([shares[:, [i]] * each.shares for i, each in enumerate(parts)], axis=1),
+        np.concatenate([each.means for each in parts], axis=1),
+        np.concatenate([each.variances for each in parts], axis=1),
     )
     return Scores(losses, predictions, trace, gate=member_scores[0].trace.shares)
 
@@ -345,6 +350,7 @@ def score(
     *,
     unheld: FloatArray,
     last: FloatArray,
+    is_next: bool,
     n_outputs: int,
     traced: bool = False,
 ) -> tuple[Scores, FloatArray]:
@@ -356,7 +362,8 @@ def score(
         trust: what weighs them; None if there is one alone.
         W: (n, p_w) gate features; R: (n, p_v) expert features; Y: targets, if known.
         unheld: R of rows of which only inputs far beyond their range are held; R itself if there are none.
-        last: (n, S) last targets as features of the member that sees them.
+        last: (1, S) last targets as features of the member that sees them.
+        is_next: whether rows are the next event, for which these are known; else the first member takes its part.
         n_outputs: Q, or the number of classes.
         traced: whether to record each expert's part.
 
@@ -369,9 +376,10 @@ def score(
     for theta, terms, is_held, n_lags in members:
         seen = unheld if not is_held else R if terms is None else features_of(R, terms)
         if n_lags:
-            seen = np.concatenate([R[:, :1], last, R[:, 1:]], axis=1)
+            seen = np.concatenate([R[:, :1], np.repeat(last, len(R), axis=0), R[:, 1:]], axis=1)
         gate = seen if len(theta.experts) == 1 else W  # one expert has no gate
         found.append(mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=traced))
     if trust is None:
         return found[0]
-    return combined_scores([scores for scores, _ in found], trust, traced=traced), found[0][1]
+    replaced = 0 if is_next else next((at for at, member in enumerate(members) if member.n_lags), 0)
+    return combined_scores([scores for scores, _ in found], trust, replaced=replaced, traced=traced), found[0][1]

@@ -115,18 +115,7 @@ _REST = (
         "residual",
     ),
     *("weights", "surprise", "mean_weights", "mean_surprise", "mean_squares", "mean_count", "mean_weight", "outliers"),
-    *(
-        "losses_block",
-        "loss_counts",
-        "usual",
-        "sums",
-        "closed",
-        "lag_past",
-        "lag_fields",
-        "lag_ahead",
-        "noted",
-        "noted_used",
-    ),
+    *("losses_block", "loss_counts", "usual", "sums", "closed", "lag_past", "lag_fields", "noted", "noted_used"),
     *("recent_X", "recent_Y", "recent_weights", "recent_losses", "recent_used"),
 )
 _SCRATCH = (
@@ -538,7 +527,7 @@ def _views(n_dim: int) -> tuple[Kernel, Kernel, Kernel]:
 
 
 @inline
-def _write_series(S: Any, rules: FloatArray, n_lags: int, x: FloatArray) -> None:
+def _write_series(S: Any, rules: FloatArray, n_lags: int, n: int, x: FloatArray) -> None:
     """Write the features of a row, and behind the first one the last targets, scaled, or 1 for the class of each."""
     p_v, T, size = S[A.p_v], S[A.T], S[A.lag_size]
     r, past = floats(S[A.R], (p_v,)), floats(S[A.lag_past], (size, T))
@@ -546,6 +535,8 @@ def _write_series(S: Any, rules: FloatArray, n_lags: int, x: FloatArray) -> None
     x[0] = r[0]
     for i in range(1, x.shape[0]):
         x[i] = 0.0 if i <= width else r[i - width]
+    if n <= features.CENTERED_AT:
+        return
     if S[A.is_metric] != 0:
         center, scale = floats(S[A.target_center], (T,)), floats(S[A.target_scale], (T,))
         low, high, seen = floats(S[A.target_low], (T,)), floats(S[A.target_high], (T,)), S[A.target_seen]
@@ -590,7 +581,7 @@ def _evaluation(noise: Noise) -> Kernel:
             for e in range(x.shape[0]):
                 x[e] = r[terms[e, 0]] * r[terms[e, 1]]
         if members[j, B.n_lags] != 0:
-            _write_series(S, rules, members[j, B.n_lags], x)
+            _write_series(S, rules, members[j, B.n_lags], expert.n[0], x)
         shares, tau, means = floats(S[A.shares], (K,)), floats(S[A.tau], (K,)), floats(S[A.means], (K, M))
         room, gate = floats(S[A.noise], (scratch_rows(M), max(E, M))), floats(members[j, B.gate], (K - 1, p_w))
         loss: float = evaluate(
@@ -774,9 +765,6 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
             if learns:
                 counts[0] = _weigh(S, rules, count, weight, target)
             is_next = learns or S[A.shows_series] != 0
-            if S[A.has_past] != 0 and learning:
-                ahead = whole_numbers(S[A.lag_ahead], (1,))
-                is_next, ahead[0] = learns or ahead[0] == 0, not learns
             if not go_through_members(
                 S, rules, shape, constant, state, options, count, counts[0], target, is_beyond, learns, is_next, out
             ):

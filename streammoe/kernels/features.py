@@ -25,6 +25,8 @@ APART = 0.01
 """How far it is from the one before it, at least, in units of that distance; closer ones are a level of their own."""
 FEW = 10
 """The same for targets, to which predictions are held."""
+CENTERED_AT = 3
+"""Up to so many events inputs say nothing yet: any line fits them, so the mean of the targets predicts."""
 FEWEST = 3
 """Number of different targets from which on predictions are held to their range: powers of the first inputs, of which
 nothing is known yet, may be anything."""

@@ -34,16 +34,13 @@ FINITE = 1e300
 
 
 @part
-def _update(
-    logs: FloatArray, costs: FloatArray, count: float, most: float, surprise: FloatArray, weights: FloatArray
-) -> None:
+def _update(logs: FloatArray, costs: FloatArray, count: float, surprise: FloatArray, weights: FloatArray) -> None:
     """Write the weights after an event: they add up to 1, and none of them vanishes.
 
     Args:
         logs: (m,) logarithms of the weights before it, up to a constant; changed in place.
         costs: (m,) what the event costs each member, in nats.
         count: how much it counts.
-        most: nats between members for which it counts at most, unless such events have come of late.
         surprise: (1,) nats beyond `MOST` by which those that are trusted were behind of late; changed in place.
         weights: (m,) those before it, replaced.
     """
@@ -56,7 +53,7 @@ def _update(
     for j in range(m):
         cost = count * (costs[j] - least)
         behind += weights[j] * min(cost, FINITE)
-        logs[j] -= min(cost, most + surprise[0])
+        logs[j] -= min(cost, MOST + surprise[0])
         largest = max(largest, logs[j])
     surprise[0] = min(REMEMBERED * surprise[0] + max(behind - MOST, 0.0), MOST_REMEMBERED)
     total = 0.0
@@ -122,7 +119,7 @@ def combine(
         for j in range(m):
             logs[j] *= DISCOUNT
             costs[j] = losses[j, i]
-        _update(logs, costs, counts[i], MOST, surprise, weights)
+        _update(logs, costs, counts[i], surprise, weights)
 
 
 @jit
@@ -163,7 +160,6 @@ def combine_means(
         if learns:
             number[0] += 1
         costs[:] = 0.0
-        most = MOST_REMEMBERED
         for q in range(n_outputs):
             own = served[i, q]
             total = weights[0] * own
@@ -175,22 +171,14 @@ def combine_means(
             error = min((targets[i, q] - total) ** 2, FINITE)
             scale = squares[q] if squares[q] > 0.0 else error
             if scale > 0.0:
-                least = (targets[i, q] - own) ** 2
-                for j in range(m):
-                    least = min(least, (targets[i, q] - predictions[j, i, q]) ** 2)
-                # What some member foresaw is no wrong target, and counts in full against the others.
-                if least > limit * scale:
-                    most = MOST
                 for j in range(1 + m):
                     mean = own if j == 0 else predictions[j - 1, i, q]
                     ratio = min((targets[i, q] - mean) ** 2 / scale, FINITE)
-                    if ratio > limit and most == MOST:
-                        ratio = limit * (1.0 + math.log(ratio / limit))
-                    costs[j] += 0.5 * CREDENCE * ratio
+                    costs[j] += 0.5 * CREDENCE * (ratio if ratio <= limit else limit * (1.0 + math.log(ratio / limit)))
             step = max(1.0 / number[0], 1.0 - DISCOUNT) * min(counts[i], 1.0)
-            squares[q] += step * ((error if most > MOST else min(error, limit * scale)) - squares[q])
+            squares[q] += step * (min(error, limit * scale) - squares[q])
         if not learns:
             continue
         for j in range(1 + m):
             logs[j] = DISCOUNT * math.log(weights[j])
-        _update(logs, costs, counts[i], most, surprise, weights)
+        _update(logs, costs, counts[i], surprise, weights)

@@ -406,7 +406,7 @@ def _memory_arrays(context: Context, phase: Any) -> dict[str, AnyArray]:
         found["lag_past"] = context.lags.memory(len(fields))
     elif context.past is not None:
         found["lag_fields"] = np.array([-1 - q for q in range(context.encoder.n_outputs)], dtype=np.int64)
-        found["lag_past"], found["lag_ahead"] = context.past.targets, context.past.ahead
+        found["lag_past"] = context.past.targets
     return found
 
 

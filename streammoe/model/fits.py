@@ -29,13 +29,12 @@ from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.recent import restored_parameters
 from streammoe.engine.state import MMState, copy_state, widen, with_class
 from streammoe.experts import Parameters
+from streammoe.kernels.features import CENTERED_AT
 from streammoe.model.context import DESIGN_COST, SCALER_COST, Context
 from streammoe.schedules import Steps
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
-CENTERED_AT = 3
-"""Up to so many events inputs say nothing yet: any line fits them, so the mean of the targets predicts."""
 RANGED_AT = 200
 """Number of rows from which on columns are held to the range of these."""
 PLAUSIBLE = 12.0

@@ -62,8 +62,8 @@ class Gathering(Phase):
         """Return the rows put aside, with all fields that there are now."""
         return joined_rows(self._rows, len(context.encoder.fields), context.family.n_targets(context.targets.n_outputs))
 
-    def served(self, context: Context, *, is_next: bool = False) -> Served:
-        return Served([], None) if self.before is None else self.before.served(context, is_next=is_next)
+    def served(self, context: Context) -> Served:
+        return Served([], None) if self.before is None else self.before.served(context)
 
     def widen(self, context: Context, moves: Moves) -> None:
         if self.before is not None:

@@ -20,17 +20,17 @@ from streammoe.options import Lags
 from streammoe.types import AnyArray, FloatArray
 
 PREFIX = "lags."
-"""Prefix of the names of its arrays."""
+"""Prefix of the names of its array."""
 SERIES_LAGS = 3
 """How many of the last targets one member sees."""
 
 
 class Past:
-    """The last targets, which one member of the portfolio sees, and whether the next event does.
+    """The last targets, which one member of the portfolio sees, and whether those of the next event are known.
 
-    Where targets come late, the last ones known before an event is predicted are not those before it is learned. So
-    they count for a prediction only if it is the first since the last event that was learned, and that event the last
-    one predicted before, if any was.
+    Where targets come late, the last ones that are known before an event is predicted are not those before it is
+    learned. So they count for the prediction of an event only if the event before was predicted right before it was
+    learned. This is no part of what was learned: predictions leave no trace in it.
 
     Args:
         n_targets: number of targets of an event.
@@ -39,32 +39,25 @@ class Past:
     def __init__(self, n_targets: int) -> None:
         self.targets = np.full((SERIES_LAGS, n_targets), np.nan)
         """The latest last, NaN where there is none; kernels change it."""
-        self.ahead = np.zeros(1, dtype=np.int64)
-        """(1,) whether a row without target has come since the last one with it; kernels change it."""
-        self._is_timely = True
-        self._shown: tuple[int, Sequence[float]] | None = None
-        """The event that was predicted last, unless one was learned since, and how many had been learned before it."""
-
-    def shows(self, row: Sequence[float], n: int) -> bool:
-        """Return whether an event that is predicted now, after n were learned, is the next one."""
-        first = self._shown is None or self._shown[0] != n or self._shown[1] == row
-        self._shown = (n, row)
-        return first and self._is_timely
+        self.is_timely = False
+        """Whether the event that was learned last was predicted right before."""
+        self.shown: Sequence[float] | None = None
+        """The event that was predicted last, unless one was learned since."""
 
     def learned(self, row: Sequence[float]) -> None:
         """Take note of an event that was learned by itself."""
-        self._is_timely = self._shown is None or self._shown[1] == row
-        self._shown = None
+        self.is_timely = self.shown == row
+        self.shown = None
 
     def copy(self) -> Past:
         """Return an independent copy."""
         other = copy.copy(self)
-        other.targets, other.ahead = self.targets.copy(), self.ahead.copy()
+        other.targets = self.targets.copy()
         return other
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return the arrays of a checkpoint."""
-        return {f"{PREFIX}past": self.targets, f"{PREFIX}ahead": self.ahead}
+        return {f"{PREFIX}past": self.targets}
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
         """Restore what `arrays` returned.
@@ -74,7 +67,6 @@ class Past:
         """
         self.targets = array_of(arrays, f"{PREFIX}past", "float64", self.targets.shape, finite=False).copy()
         require(not np.isinf(self.targets).any(), f"array {PREFIX}past holds infinity")
-        self.ahead = array_of(arrays, f"{PREFIX}ahead", "int64", (1,), least=0, most=1).copy()
 
 
 class LagMemory:

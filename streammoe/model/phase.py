@@ -87,8 +87,8 @@ class Phase(ABC):
             UnsoundError: some of them leave the model with NaN or infinity; it must be discarded.
         """
 
-    def served(self, context: Context, *, is_next: bool = False) -> Served:
-        """Return what predicts the next event, or others, before which there may be more than were learned."""
+    def served(self, context: Context) -> Served:
+        """Return what predicts."""
         return Served([], None)
 
     def widen(self, context: Context, moves: Moves) -> None:  # noqa: B027 - same

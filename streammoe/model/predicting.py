@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from streammoe.engine import mixture, portfolio
+from streammoe.model.bound import Row
+from streammoe.model.context import Context
 from streammoe.model.learner import Learner
 from streammoe.model.phase import in_units
 from streammoe.model.streaming import Streaming
@@ -20,10 +22,11 @@ def score(
 ) -> tuple[mixture.Scores, FloatArray]:
     """Score raw rows, and return their responsibilities, or without targets the gate's probabilities.
 
-    Only a single row may be the next event, which sees the last targets. With `traced` the scores keep the parameters of each component, from which a distribution is made.
+    A single row may be the next event, for which the last targets are known. With `traced` the scores keep the
+    parameters of each component, from which a distribution is made.
     """
     context = learner.context
-    served, encoder = learner.phase.served(context, is_next=is_next), context.encoder
+    served, encoder = learner.phase.served(context), context.encoder
     if not served.members:
         losses = np.full(len(X), np.nan)
         return mixture.Scores(losses, context.targets.blank(len(X)), mixture.no_trace()), np.empty((len(X), 0))
@@ -39,6 +42,7 @@ def score(
         None if Y is None else (Y - scaler.target_center) / scaler.target_scale,
         unheld=unheld,
         last=context.last_targets(),
+        is_next=is_next,
         n_outputs=context.targets.n_outputs,
         traced=traced,
     )
@@ -57,7 +61,7 @@ def predict_one(learner: Learner, x: Mapping[Any, Any]) -> Any:
         row = context.encoder.plain_row(x)
         if row is None:
             row = context.encoder.row(x)[0].tolist()
-        is_next = context.past is not None and context.past.shows(row, phase.n)
+        is_next = _is_next(context, row)
         found = phase.bound(context).predict(row, is_next)
         if found is not None:
             return found if isinstance(found, float) else context.targets.one(found)
@@ -68,9 +72,9 @@ def predict_one(learner: Learner, x: Mapping[Any, Any]) -> Any:
 def distribution_one(learner: Learner, x: Mapping[Any, Any]) -> Any:
     """Return the distribution of the targets of an event, which are numbers."""
     context, raw = learner.context, learner.encoder.row(x)
-    is_next = context.past is not None and context.past.shows(raw[0].tolist(), learner.n)
+    is_next = _is_next(context, raw[0].tolist())
     scores, _ = score(learner, context.with_last(raw), None, is_next=is_next, traced=True)
-    served = learner.phase.served(context, is_next=is_next)
+    served = learner.phase.served(context)
     variances = [member.theta.variances for member in served.members]
     within = np.concatenate(variances) if variances else None
     return learner.targets.distribution(scores.trace, within, learner.encoder.scaler.target_scale)
@@ -98,6 +102,14 @@ def log_likelihood(learner: Learner, table: Table, y: Any) -> FloatArray:
     scores, _ = score(learner, _rows(learner, table), Y)
     # A class that the model has never encountered has no probability.
     return np.where(novel, -np.inf, -scores.losses)
+
+
+def _is_next(context: Context, row: Row) -> bool:
+    """Return whether the last targets before an event, which is predicted by itself, are known."""
+    if context.past is None:
+        return False
+    context.past.shown = row
+    return context.past.is_timely
 
 
 def _row(learner: Learner, x: Mapping[Any, Any]) -> FloatArray:

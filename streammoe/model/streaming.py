@@ -386,13 +386,10 @@ class Streaming(Noticed, Phase):
         LOGGER.info("fitted again to the %d events since the drift (event %d)", len(X), self.n)
         return True
 
-    def served(self, context: Context, *, is_next: bool = False) -> Served:
+    def served(self, context: Context) -> Served:
         if self.portfolio is None:
             return Served([Predictor(mixture.served_parameters(self.leader.state))], None)
-        members, trust = self.portfolio.predictors(self.leader.state, self.fitted), self.portfolio.trust
-        if is_next or not (at := self.portfolio.at_series):
-            return Served(members, trust)
-        return Served([*members[:at], *members[at + 1 :]], trust.without_series(at))
+        return Served(self.portfolio.predictors(self.leader.state, self.fitted), self.portfolio.trust)
 
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder

@@ -140,11 +140,14 @@ def bound_of(model):
 
 
 def predicted(model, held):
-    """What the model predicts for an event, as numbers in the order of its outputs."""
+    """What the model predicts for the next event, as numbers in the order of its outputs."""
     x, _ = parts(model, held)
-    if isinstance(model, MoEClassifier):
-        return np.array(list(model.predict_proba_one(x).values()))
-    found = model.predict_one(x)
+    past = model.learner.context.past
+    if past is not None:  # as if each event so far had been predicted right before it was learned
+        past.is_timely = True
+    found = model.predict_proba_one(x) if isinstance(model, MoEClassifier) else model.predict_one(x)
+    if past is not None:
+        past.is_timely = False
     return np.array(list(found.values()) if isinstance(found, dict) else [found])
 
 
@@ -405,6 +408,8 @@ class Machine:
         x, _ = parts(model, event(self.configuration, self.learned % N))
         strange = {**x, "unknown": 1.0, "Z": "unknown", "a": 1e40}
         X = np.array([[1.0, math.pi]])
+        if model.learner.context.past is not None:  # rows are not taken for the next event
+            model.learner.context.past.is_timely = False
         rows = model.predict_array(X, feature_names=["a", "b"])
         many = model.predict_many(pd.DataFrame(X, columns=["a", "b"]))
         one = model.predict_one({"a": 1.0, "b": math.pi})

@@ -7,7 +7,7 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
-from streammoe.engine.members import CURVED, KINDS
+from streammoe.engine.members import CURVED, KINDS, SERIES
 from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.kernels import portfolio
 from tests.oracle.agreement import (
@@ -26,6 +26,8 @@ from tests.oracle.agreement import (
 from tests.oracle.literal import ALGORITHMS, log_softmax, relative_weights
 
 BURN_IN, COUNT = 400, 160
+SINGLES = (*KINDS, SERIES)
+LAGS = 3
 KEPT, FLOOR = portfolio.DISCOUNT, portfolio.LEAST_WEIGHT
 MOST, REMEMBERED, ENDLESS = portfolio.MOST, portfolio.REMEMBERED, portfolio.MOST_REMEMBERED
 SURE = 3.0
@@ -58,7 +60,7 @@ def products(row):
     return np.array([*row, *(a * b for a, b in itertools.combinations_with_replacement(row[1:], 2))])
 
 
-FEATURES = {"all": lambda row: row, "nothing": lambda row: row[:1], "products": products}
+FEATURES = {"all": lambda row: row, "nothing": lambda row: row[:1], "products": products, "series": lambda row: row}
 
 
 class Single:
@@ -72,7 +74,23 @@ class Single:
 
     def __init__(self, algorithm, kind, state, bound, step):
         self.slow = one_expert(algorithm, state, bound=bound, strength=kind.prior_strength)
-        self.features, self.n, self.step = FEATURES[kind.sees], int(state["n"][0]), step
+        self.expand, self.n, self.step = FEATURES[kind.sees], int(state["n"][0]), step
+        self.past = []
+        """The targets of its events so far, if it sees the last ones."""
+        self.is_series = kind.sees == "series"
+
+    def features(self, row):
+        """The features of a row; the last targets stand behind the first one, by output or class, the latest first."""
+        if not self.is_series:
+            return self.expand(row)
+        n_last = self.slow.theta["experts"].shape[-1] - len(row)
+        last = np.zeros((n_last // LAGS, LAGS))
+        for lag, y in enumerate(self.past[: -LAGS - 1 : -1] if self.n > 3 else []):
+            if "variances" in self.slow.theta:
+                last[:, lag] = y
+            else:
+                last[y, lag] = 1.0
+        return np.concatenate([row[:1], last.ravel(), row[1:]])
 
     def log_density(self, row, y):
         r = self.features(row)
@@ -86,10 +104,11 @@ class Single:
 
     def learn(self, row, y, weight):
         r = self.features(row)
-        self.n += 1
         # A class that it holds for next to impossible counts less.
         share = 1.0 if "variances" in self.slow.theta else min(SURE / -self.log_density(row, y), 1.0)
+        self.n += 1
         self.slow.learn(r, r, y, max(1.0 / self.n, self.step), share * weight)
+        self.past.append(y)
 
 
 class LiteralPortfolio:
@@ -167,7 +186,7 @@ class LiteralPortfolio:
 def literal(case, start, model):
     """The literal portfolio at the parameters of a model; its single experts have learned nothing."""
     singles = []
-    for kind in KINDS:
+    for kind in SINGLES:
         place = f"portfolio.{kind.name}."
         state = {name.removeprefix(place): each for name, each in model.arrays().items() if name.startswith(place)}
         singles.append(Single(case.algorithm, kind, state, case.bound, kind.step))
@@ -177,6 +196,13 @@ def literal(case, start, model):
     found.variances = average.get("variances")
     found.fitted_variances = {} if found.variances is None else {"variances": found.variances}
     return found
+
+
+def predicted_next(model, x):
+    """The prediction of the next event, as if the one before had been predicted right before it was learned."""
+    model.learner.context.past.is_timely = True
+    found = model.predict_proba_one(x) if isinstance(model, MoEClassifier) else model.predict_one(x)
+    return np.array(list(found.values())) if isinstance(found, dict) else np.array([found])
 
 
 @pytest.mark.parametrize(
@@ -197,13 +223,12 @@ def test_predictions_losses_and_weights_are_those_of_the_formulas(family):
     X, Y = powers(events.X, 1), events.y if case.classes else events.y.reshape(COUNT, case.outputs)
     if not case.classes:  # else the mean of the density, which follows, would keep all of it
         model.learner.phase.portfolio.trust.mean_weights[:] = slow.trust_in_means.weights[:] = 1 / (
-            1 + len(OF_MIXTURE) + len(KINDS)
+            1 + len(OF_MIXTURE) + len(SINGLES)
         )
-    largest, weights = np.zeros(len(OF_MIXTURE) + len(KINDS)), relative_weights(events.weights, BURN_IN)
+    largest, weights = np.zeros(len(OF_MIXTURE) + len(SINGLES)), relative_weights(events.weights, BURN_IN)
     for i in range(COUNT):
         row = slice(i, i + 1)
-        predict = model.predict_proba_array if case.classes else model.predict_array
-        prediction = predict(events.X[row], feature_names=names(case)).reshape(-1)
+        prediction = predicted_next(model, dict(zip(names(case), events.X[i].tolist(), strict=True)))
         np.testing.assert_allclose(prediction, slow.predicted(X[i]), rtol=1e-7, atol=1e-9)
         loss = model.learn_array(events.X[row], events.y[row], w=events.weights[row], feature_names=names(case))
         expected = slow.learn(X[i], Y[i], gammas[i], weights[i])
@@ -225,7 +250,8 @@ MODELS = {
 
 @pytest.mark.parametrize(
     ("family", "kind"),
-    [(family, CURVED) for family in MODELS] + list(zip(itertools.cycle(MODELS), KINDS, strict=False)),
+    [(family, CURVED) for family in MODELS]
+    + list(zip(itertools.cycle(MODELS), (*KINDS, SERIES, SERIES), strict=False)),
     ids=lambda each: getattr(each, "name", each),
 )
 def test_a_single_expert_learns_by_the_formulas(family, kind):
@@ -248,6 +274,7 @@ def test_a_single_expert_learns_by_the_formulas(family, kind):
     for at, begins in enumerate((n, 5, 100_000)):
         part = slice(20 * at, 20 * at + 20)
         member.state.n[0] = slow.n = begins
+        slow.past = []
         found = member.learn(
             R[part], targets[part], weights[part], n_outputs=3 if made is MoEClassifier else Y.shape[1]
         )
@@ -264,17 +291,18 @@ def test_components_of_the_predicted_distribution_are_the_experts_of_all_members
     model = estimator(case, start_of(case, events), averaging="polyak", serve="portfolio", expert=Gaussian("full"))
     model.learn_array(events.X, events.y, feature_names=names(case))
     x = dict(zip(names(case), events.X[0].tolist(), strict=True))
-    found = model.predict_distribution_one(x)
+    beside = model.predict_distribution_one(x)  # not as the next event: its last targets are not known
+    density = np.exp(model.log_likelihood_array(events.X[:1], events.y[:1], feature_names=names(case)))
+    np.testing.assert_allclose(beside.pdf(events.y[0]), density, rtol=1e-9)
+    prediction, found = predicted_next(model, x), model.predict_distribution_one(x)
     last = 3 * len(OF_MIXTURE)
     parts = [slice(at, at + 3) for at in range(0, last, 3)]
-    parts += [slice(at, at + 1) for at in range(last, last + len(KINDS))]
+    parts += [slice(at, at + 1) for at in range(last, last + len(SINGLES))]
     trust = np.array(list(model.member_weights.values()))
-    assert len(found.shares) == last + len(KINDS)
+    assert len(found.shares) == last + len(SINGLES)
     np.testing.assert_allclose([found.shares[part].sum() for part in parts], trust, rtol=1e-9)
     means = found.shares[:, None] * found.means
     own = np.array([means[part].sum(axis=0) for part in parts]) / trust[:, None]
     near = model.arrays()["portfolio.mean_weights"]
     expected = near[0] * found.mean() + near[1:] @ own
-    np.testing.assert_allclose(list(model.predict_one(x).values()), expected, rtol=1e-9)
-    density = np.exp(model.log_likelihood_array(events.X[:1], events.y[:1], feature_names=names(case)))
-    np.testing.assert_allclose(found.pdf(events.y[0]), density, rtol=1e-9)
+    np.testing.assert_allclose(prediction, expected, rtol=1e-9)

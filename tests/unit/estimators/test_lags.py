@@ -72,7 +72,7 @@ def test_a_model_with_lags_is_the_model_whose_events_hold_them(case):
     model = kind(**arguments, lags=lags)
     size, inputs = (lags, ()) if isinstance(lags, int) else (lags.size, lags.inputs)
     written, order = by_hand(events, targets, w, size, inputs)
-    plain = kind(**arguments)
+    plain = kind(**arguments, lags="off")
     if outputs == 2:
         plain.set_targets(["u", "v"])
     plain.set_columns([*order, "a", "b"])
@@ -103,7 +103,7 @@ def test_an_event_is_learned_late_with_the_lags_that_its_prediction_saw(delay):
         assert [x["y:lag1"], x["y:lag2"]] == [targets[i] if i >= 0 else None for i in (known, known - 1)]
     frames.learn_many(pd.DataFrame(seen), pd.Series(targets))
     assert frames.state_digest() == late.state_digest()
-    plain = MoERegressor(**QUICK)
+    plain = MoERegressor(**QUICK, lags="off")
     plain.set_columns(late.feature_names)
     for x, y in zip(seen, targets, strict=True):
         plain.learn_one(x, y)
