@@ -22,7 +22,7 @@ def without(name: str) -> Iterator[dict[str, str]]:
     """Leave a member out of new models that are made with the settings given back."""
     portfolio.KINDS = tuple(kind for kind in KINDS if kind.name != name)
     try:
-        yield {"curved": "off"} if name == "curved" else {}
+        yield {"curved": {"curved": "off"}, "series": {"lags": "off"}}.get(name, {})
     finally:
         portfolio.KINDS = KINDS
 
@@ -36,7 +36,7 @@ def error(stream: streams.Stream, n: int, **settings: str) -> float:
 def main(argv: list[str] | None = None) -> None:
     """Print the table."""
     given = parsed(__doc__, argv, events=20_000)
-    left_out = [*(kind.name for kind in KINDS), "curved"]
+    left_out = [*(kind.name for kind in KINDS), "series", "curved"]
     ratios: dict[tuple[str, bool], list[float]] = {(name, kind): [] for name in left_out for kind in (False, True)}
     for name in streams.names("first"):
         if command := streams.missing(name):

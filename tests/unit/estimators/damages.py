@@ -157,7 +157,7 @@ BEGINNING = {
 
 PORTFOLIO = {
     "two members": lambda a: a.update({"portfolio.weights": np.full(2, 0.5)}),
-    "no weight": lambda a: a["portfolio.weights"].__setitem__(slice(None), [1.0] + [0.0] * 7),
+    "no weight": lambda a: a["portfolio.weights"].__setitem__(slice(None), [1.0] + [0.0] * 8),
     "means of two members": lambda a: a.update({"portfolio.mean_weights": np.full(3, 1 / 3)}),
     "negative errors of means": lambda a: a["portfolio.mean_squares"].fill(-1.0),
     "means of a negative number": lambda a: a["portfolio.mean_count"].fill(-1),

@@ -9,7 +9,7 @@ import pytest
 from streammoe import assembly
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
-from streammoe.engine.members import CURVED, KINDS
+from streammoe.engine.members import CURVED, KINDS, SERIES
 from streammoe.engine.state import MMState
 from streammoe.persistence import CheckpointStore, decode
 from streammoe.persistence.store import read_checkpoint
@@ -37,7 +37,7 @@ def table(title):
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
 
 
-STATES = tuple(f"portfolio.{kind.name}." for kind in (*KINDS, CURVED))
+STATES = tuple(f"portfolio.{kind.name}." for kind in (*KINDS, SERIES, CURVED))
 """Prefixes of the arrays of further states."""
 
 

@@ -49,6 +49,9 @@ def test_each_used_event_has_one_row_of_what_the_model_said_before_it_learned(tm
     for i, held in enumerate(events):
         row, n = by_row.get(i), line.model.n
         if row is not None and line.model.fields:
+            if line.model.n:  # what is learned sees the last targets
+                is_learned = held.get("w") != 0 and None not in {held[name] for name in TARGETS[kind]}
+                line.model.learner.context.past.is_timely = is_learned
             check = check_classes if kind == "classifier" else check_numbers
             check(row, line.model, features_of(held), held)
         rejected = run(line, [held]).letters
