@@ -1,7 +1,7 @@
 """The single experts that predict next to the mixture: a row of a table each.
 
-Each learns every event from the first one on, and none leaves; only `curved`, the dearest, may rest. What each is worth
-is measured in docs/learning.md.
+Each learns every event from the first one on, and none leaves; only `series` and `curved`, the dearest, may rest. What
+each is worth is measured in docs/learning.md.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class Kind(NamedTuple):
     """The features that it has."""
     is_held: bool = True
     """Whether inputs are held to the range seen before."""
+    may_rest: bool = False
+    """Whether it learns nothing while its weight is negligible."""
 
 
 KINDS = (
@@ -67,9 +69,9 @@ KINDS = (
     Kind("floor", 1e-3, sees="nothing"),
 )
 """Those that are there from the first event."""
-SERIES = Kind("series", 0.0, sees="series")
+SERIES = Kind("series", 0.0, sees="series", may_rest=True)
 """The one that sees the last targets, too; from the first event where they are known in time."""
-CURVED = Kind("curved", 0.01, sees="products")
+CURVED = Kind("curved", 0.01, sees="products", may_rest=True)
 """The one that joins as soon as columns have varied, if at all."""
 
 
@@ -84,8 +86,8 @@ class Single:
         n_series: how many features these are.
         expert: the part of its state that steps change.
         options: those of its steps.
-        notes: (2,) of the member of products the number of reviews in a row at which its weight was negligible, and
-            the event count at which it last began to rest, or 0.
+        notes: (3,) of one that may rest the number of reviews in a row at which its weight was negligible, the event
+            count at which it last began to rest, or 0, and whether it rests.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class Single:
         self.terms = terms
         self.n_lags = n_lags
         self.n_series = n_series
-        self.notes = np.zeros(2, dtype=np.int64) if notes is None else notes
+        self.notes = np.zeros(3, dtype=np.int64) if notes is None else notes
         self._family = family
         self._bound = bound
         self._continue_with(state)
@@ -243,11 +245,22 @@ class Single:
 
     def rests(self, weight: float, n: int) -> bool:
         """Return whether it rests from now on, given its weight at a review after n events, of which it takes note."""
-        idle, left = self.notes.tolist()
+        idle, left, _ = self.notes.tolist()
         idle = idle + 1 if weight < NEGLIGIBLE else 0
         rests: bool = idle >= PATIENCE
-        self.notes = np.array([0, n] if rests else [idle, left], dtype=np.int64)
+        self.notes = np.array([0, n, 1] if rests else [idle, left, 0], dtype=np.int64)
         return rests
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it rests."""
+        return bool(self.notes[2])
+
+    def woken(self) -> Single:
+        """Return a copy that does not rest; it will learn, and copies of a portfolio share the arrays of this one."""
+        found = self.copy()
+        found.notes = self.notes * np.array([1, 1, 0])
+        return found
 
     def comes_back(self, n: int) -> bool:
         """Return whether it may come back after n events."""
@@ -267,10 +280,12 @@ class Single:
 
     def arrays(self) -> Mapping[str, AnyArray]:
         """Return everything that affects future learning, as arrays named ``name.array``."""
-        own = {f"{self.name}.{name}": array for name, array in self.expert._asdict().items()}
-        if self.kind.sees != "products" or self.terms is None:
-            return own
-        return {**own, f"{self.name}_terms": self.terms, f"{self.name}_notes": self.notes}
+        own: dict[str, AnyArray] = {f"{self.name}.{name}": array for name, array in self.expert._asdict().items()}
+        if self.kind.may_rest:
+            own[f"{self.name}_notes"] = self.notes
+        if self.kind.sees == "products" and self.terms is not None:
+            own[f"{self.name}_terms"] = self.terms
+        return own
 
     @classmethod
     def restored(
@@ -298,8 +313,10 @@ class Single:
             terms = array_of(given, f"{place}_terms", "int64", (None, 2), least=0, most=p_v - 1).copy()
             possible = 0 < len(terms) <= MOST_FEATURES
             require(possible, f"array {place}_terms holds {len(terms)} of 1 to {MOST_FEATURES} features")
-            notes = array_of(given, f"{place}_notes", "int64", (2,), least=0, most=LARGEST_COUNT).copy()
+        if kind.may_rest:
+            notes = array_of(given, f"{place}_notes", "int64", (3,), least=0, most=LARGEST_COUNT).copy()
             require(notes[0] < PATIENCE, f"array {place}_notes holds {notes[0]} reviews, but it rests at {PATIENCE}")
+            require(notes[2] <= 1, f"array {place}_notes ends with {notes[2]}; the last one is 0 or 1")
         n_series = series_width(n_outputs, n_lags)
         width = p_v + n_series if terms is None else len(terms)
         sizes = {"n_experts": 1, "n_outputs": n_outputs, "p_w": 0, "p_v": width}

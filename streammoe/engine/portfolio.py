@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -31,11 +31,11 @@ OF_MIXTURE = ("average", "fitted", "latest")
 """The members that are the mixture: by the mean of its parameters, by those of its last fit, and by its current ones.
 On a stationary stream steps are noise, and one of the former two is best."""
 MEMBERS = (*OF_MIXTURE, *(kind.name for kind in (*KINDS, SERIES, CURVED)))
-"""The names of all members that there may be; that of the member of products is last."""
+"""The names of all members that there may be, in their order; those that may rest are last."""
 REVIEW_EVERY = 1024
-"""The member of products is reviewed at multiples of this number of events."""
+"""Members that may rest are reviewed at multiples of this number of events."""
 TRUSTED = 0.5
-"""Weight of average and last fit from which on the member of products does not come back."""
+"""Weight of average and last fit from which on no member comes back."""
 LEAST_SAVED = 0.25 * LEAST_WEIGHT
 """Least weight in a checkpoint: a member that has just come has taken its share of all others."""
 SUM_TOLERANCE = 1e-9
@@ -84,10 +84,10 @@ class Trust(NamedTuple):
         found: FloatArray = np.maximum(self.weights, self.mean_weights[0] * self.weights + self.mean_weights[1:])
         return found
 
-    def with_another(self, share: float) -> Trust:
-        """Return the trust in one more member, which comes last with this share of all weight."""
-        weights, means = (np.append((1.0 - share) * each, share) for each in (self.weights, self.mean_weights))
-        return self._replace(weights=weights, mean_weights=means)
+    def with_another(self, share: float, at: int) -> Trust:
+        """Return the trust in one more member, which gets this index and this share of all weight."""
+        weights = np.insert((1.0 - share) * self.weights, at, share)
+        return self._replace(weights=weights, mean_weights=np.insert((1.0 - share) * self.mean_weights, 1 + at, share))
 
     def without(self, at: int) -> Trust:
         """Return the trust in all members but one."""
@@ -134,13 +134,13 @@ class Portfolio(Noticed):
     Attributes:
         singles: the single experts.
         trust: what weighs the members.
-        resting: the member of products while it rests; it learns nothing.
+        resting: those that rest, and learn nothing.
     """
 
-    def __init__(self, singles: Iterable[Single], trust: Trust, resting: Single | None = None) -> None:
+    def __init__(self, singles: Iterable[Single], trust: Trust, resting: Iterable[Single] = ()) -> None:
         self.singles = tuple(singles)
         self.trust = trust
-        self.resting = resting
+        self.resting = tuple(resting)
 
     @classmethod
     def blank(
@@ -175,12 +175,13 @@ class Portfolio(Noticed):
 
     def take_over(self, again: Portfolio) -> None:
         """Let the single experts of another portfolio take the place of these, with their trust."""
-        had, has = len(self.trust.weights), len(again.trust.weights)
-        if has > had:
-            self.trust = self.trust.with_another(1.0 / has)
-        elif has < had:
-            self.trust = self.trust.without(had - 1)
-        self.singles, self.resting = again.singles, None
+        for at, name in reversed([*enumerate(self.names)]):
+            if name not in again.names:
+                self.trust = self.trust.without(at)
+        for at, name in enumerate(again.names):
+            if name not in self.names:
+                self.trust = self.trust.with_another(1.0 / len(again.names), at)
+        self.singles, self.resting = again.singles, ()
 
     @property
     def names(self) -> list[str]:
@@ -194,14 +195,13 @@ class Portfolio(Noticed):
 
     @property
     def known(self) -> tuple[Single, ...]:
-        """All single experts, the one that rests included."""
-        return self.singles if self.resting is None else (*self.singles, self.resting)
+        """All single experts, those that rest included."""
+        return (*self.singles, *self.resting)
 
     @property
     def at_series(self) -> int:
         """Index of the member that sees the last targets; 0 if there is none."""
-        at = len(OF_MIXTURE) + len(KINDS)
-        return at if SERIES.name in self.names[at:] else 0
+        return self.names.index(SERIES.name) if SERIES.name in self.names else 0
 
     def predictors(self, mixture_state: MMState, fitted: Parameters) -> list[Predictor]:
         """Return what each member predicts by, given the state of the mixture and its parameters at the last fit."""
@@ -211,37 +211,46 @@ class Portfolio(Noticed):
         ]
         return [*map(Predictor, (mixture.served_parameters(mixture_state), fitted, latest)), *own]
 
-    # -- Rest of the member of products --------------------------------------------------------------------------------
+    # -- Rest ----------------------------------------------------------------------------------------------------------
 
     def next_review(self, n: int) -> int:
-        """Return the next count after n at which the member of products is reviewed."""
-        return (n // REVIEW_EVERY + 1) * REVIEW_EVERY if self.known[-1].kind == CURVED else sys.maxsize
+        """Return the next count after n at which members that may rest are reviewed."""
+        may_rest = any(single.kind.may_rest for single in self.known)
+        return (n // REVIEW_EVERY + 1) * REVIEW_EVERY if may_rest else sys.maxsize
 
-    def review(self, n: int) -> None:
-        """Let the member of products rest if its weight is negligible, or try it again where that may help.
+    def review(self, n: int, *, staying: Collection[str] = ()) -> None:
+        """Let members rest whose weight is negligible, and try others again where that may help.
 
         It may where average and last fit, of which one is best on a stationary stream, are not trusted.
-        """
-        at, resting = len(self.trust.weights) - 1, self.resting
-        if resting is None:
-            curved = self.singles[-1]
-            if curved.rests(float(self.trust.of_members[at]), n):
-                LOGGER.info("the member %s rests; the others predict as well without it (event %d)", curved.name, n)
-                self.singles, self.resting, self.trust = self.singles[:-1], curved, self.trust.without(at)
-        elif self.trust.weights[:2].sum() < TRUSTED and resting.comes_back(n):
-            LOGGER.info("the member %s predicts again (event %d)", resting.name, n)
-            self.wake()
 
-    def wake(self) -> None:
-        """Let the member of products predict if it rests."""
-        if self.resting is not None:
-            # It will learn, and copies of the portfolio share its arrays.
-            self.singles, self.resting = (*self.singles, self.resting.copy()), None
-            self.trust = self.trust.with_another(LEAST_WEIGHT)
+        Args:
+            n: number of events learned.
+            staying: names of members that do not rest.
+        """
+        back = [one for one in self.resting if one.comes_back(n)] if self.trust.weights[:2].sum() < TRUSTED else []
+        weights = dict(zip(self.names, self.trust.of_members.tolist(), strict=True))
+        for single in self.singles:
+            if single.kind.may_rest and single.name not in staying and single.rests(weights[single.name], n):
+                LOGGER.info("the member %s rests; the others predict as well without it (event %d)", single.name, n)
+                self.trust = self.trust.without(self.names.index(single.name))
+                self.singles = tuple(one for one in self.singles if one is not single)
+                self.resting = (*self.resting, single)
+        for single in back:
+            LOGGER.info("the member %s predicts again (event %d)", single.name, n)
+            self._wake(single)
+
+    def _wake(self, single: Single) -> None:
+        """Let a member predict that rests."""
+        self.resting = tuple(one for one in self.resting if one is not single)
+        order = MEMBERS.index(single.name)
+        at = sum(MEMBERS.index(one.name) < order for one in self.singles)
+        self.singles = (*self.singles[:at], single.woken(), *self.singles[at:])
+        self.trust = self.trust.with_another(LEAST_WEIGHT, len(OF_MIXTURE) + at)
 
     def begin_again(self) -> None:
-        """After a drift, let the member of products predict if it rests, and find the scale of errors anew."""
-        self.wake()
+        """After a drift, let members predict that rest, and find the scale of errors anew."""
+        for single in self.resting:
+            self._wake(single)
         self.trust.mean_count[:] = 0
 
     # -- Changes -------------------------------------------------------------------------------------------------------
@@ -262,7 +271,7 @@ class Portfolio(Noticed):
         """Return an independent copy; arrays of `spare` may be reused."""
         old = {} if spare is None else {single.name: single for single in spare.singles}
         singles = [single.copy(old.get(single.name)) for single in self.singles]
-        # The arrays of the one that rests, which may be shared, stay as they are while it does.
+        # The arrays of those that rest, which may be shared, stay as they are while they do.
         return Portfolio(singles, self.trust.copied(None if spare is None else spare.trust), self.resting)
 
     def is_finite(self) -> bool:
@@ -298,11 +307,10 @@ class Portfolio(Noticed):
             Single.restored(kind, family, bound, arrays, PREFIX, **sizes, n_lags=n_lags * (kind is SERIES))
             for kind in kinds
         ]
-        saved = array_of(arrays, f"{PREFIX}weights", "float64", (None,), least=LEAST_SAVED, most=1.0)
-        rests = singles[-1].kind == CURVED and len(saved) < len(OF_MIXTURE) + len(singles)
-        resting = singles.pop() if rests else None
         n_means = n_outputs if family.is_metric else 0
-        return cls(singles, Trust.restored(arrays, len(OF_MIXTURE) + len(singles), n_means), resting)
+        active = [single for single in singles if not single.is_resting]
+        resting = [single for single in singles if single.is_resting]
+        return cls(active, Trust.restored(arrays, len(OF_MIXTURE) + len(active), n_means), resting)
 
 
 def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, replaced: int = 0, traced: bool) -> Scores:

@@ -10,6 +10,7 @@ import numpy as np
 from streammoe.engine import mixture, refit, schedule
 from streammoe.engine.diagnostics import diagnose
 from streammoe.engine.drift import Drift
+from streammoe.engine.members import CURVED
 from streammoe.engine.mixture import Candidate
 from streammoe.engine.portfolio import Portfolio, Predictor
 from streammoe.engine.state import (
@@ -193,7 +194,7 @@ class Streaming(Noticed, Phase):
         n, portfolio = self.n, self.portfolio
         self.refits = False
         if portfolio is not None and self._next_review(context, n - 1) == n:
-            portfolio.review(n)
+            portfolio.review(n, staying=() if context.options.curved == "auto" else (CURVED.name,))
         if self._next_fit(context, n - 1) == n:
             self._advance(context)
         if n % KEEP_EVERY == 0 and self.is_several and is_refitted(context):
@@ -202,10 +203,8 @@ class Streaming(Noticed, Phase):
             _report_idle(context, self.leader, n)
 
     def _next_review(self, context: Context, n: int) -> int:
-        """Return the next count after n at which the member of products may rest or come back."""
-        if self.portfolio is None or context.options.curved != "auto":
-            return sys.maxsize
-        return self.portfolio.next_review(n)
+        """Return the next count after n at which members may rest or come back."""
+        return sys.maxsize if self.portfolio is None else self.portfolio.next_review(n)
 
     def _next_fit(self, context: Context, n: int) -> int:
         """Return the next count after n at which a fit begins or goes on."""

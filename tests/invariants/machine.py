@@ -128,7 +128,7 @@ def happening(model):
         "scaling": fit is not None and not fit.plan.is_fitting,
         "fitting": fit is not None and fit.plan.is_fitting,
         "settled": fit is not None and not fit.plan.is_scaling,
-        "resting": portfolio is not None and portfolio.resting is not None,
+        "resting": portfolio is not None and bool(portfolio.resting),
         "curved": "curved" in model.member_weights,
     }
     return {what for what, happens in said.items() if happens}

@@ -48,7 +48,7 @@ def test_errors_without_measure_leave_finite_weights():
 def test_of_a_member_that_comes_or_goes_the_others_keep_their_proportions():
     trust = Trust.beginning(3, 1, is_trusted=True)
     trust.weights[:], trust.mean_weights[:] = [0.5, 0.3, 0.2], [0.4, 0.3, 0.2, 0.1]
-    more = trust.with_another(0.1)
+    more = trust.with_another(0.1, 3)
     np.testing.assert_allclose(more.weights, [0.45, 0.27, 0.18, 0.1])
     np.testing.assert_allclose(more.mean_weights, [0.36, 0.27, 0.18, 0.09, 0.1])
     less = more.without(1)
@@ -64,6 +64,7 @@ PLANE = X @ [1.0, -1.0, 0.5]
 STREAMS = {
     "quick": (MoERegressor, (X * np.cumsum(0.05 * RNG.normal(size=X.shape), axis=0)).sum(axis=1) + NOISE),
     "curved": (MoEClassifier, (DISTANCE > 2.4).astype(int)),
+    "series": (MoERegressor, np.cumsum(RNG.normal(size=len(X)))),
     "average": (MoERegressor, np.where(X[:, 0] > 0.0, 3.0 * PLANE, X[:, 2]) + NOISE),
 }
 
@@ -82,9 +83,10 @@ def test_the_member_of_products_rests_where_it_does_not_help_and_comes_back_wher
     y = STREAMS["average"][1]
     model, never = MoERegressor(2, drift=None), MoERegressor(2, drift=None, curved="off")
     losses = [each.learn_array(X[: 2 * REVIEW_EVERY], y[: 2 * REVIEW_EVERY])[1_000:] for each in (model, never)]
-    assert "curved" not in model.member_weights
+    assert not {"series", "curved"}.intersection(model.member_weights)
     assert losses[0].mean() == pytest.approx(losses[1].mean(), abs=5e-3)
-    rested_at = int(model.learner.phase.portfolio.resting.notes[1])
+    (curved,) = (one for one in model.learner.phase.portfolio.resting if one.name == "curved")
+    rested_at = int(curved.notes[1])
     back_at = math.ceil(max(GROWTH * rested_at, model.n + 1) / REVIEW_EVERY) * REVIEW_EVERY
     while model.n < back_at + 2_048:
         model.learn_array(X[:512], DISTANCE[:512])

@@ -172,6 +172,7 @@ CURVED = {
     "too many terms": lambda a: a.update({"portfolio.curved_terms": np.zeros((129, 2), dtype=np.int64)}),
     "fewer terms": lambda a: a.update({"portfolio.curved_terms": a["portfolio.curved_terms"][:-1]}),
     "idle for too long": lambda a: a["portfolio.curved_notes"].fill(2),
+    "half at rest": lambda a: a["portfolio.curved_notes"].__setitem__(2, 2),
 }
 FITTING = {
     **{

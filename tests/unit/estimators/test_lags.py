@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streammoe import Lags, MoEMultiTargetRegressor, MoERegressor
+from streammoe import Lags, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.engine.members import MOST_SERIES
 from tests.pairs import pairwise_cases
 from tests.unit.estimators.models import QUICK
 
@@ -118,3 +119,66 @@ def test_a_series_that_walks_away_takes_the_range_of_its_lags_along():
     late = slice(500, None)
     last = np.sqrt(np.mean(np.diff(series)[499:] ** 2))
     assert np.sqrt(np.mean((series - predictions)[late] ** 2)) < 1.15 * last
+
+
+# --- the member that sees them by itself ----------------------------------------------------------------------------
+
+WALK = np.cumsum(np.random.default_rng(3).normal(size=700)).tolist()
+STATES = (np.arange(700) // 25 % 3).tolist()
+"""Labels that stay for a while."""
+
+
+def learned(model, targets):
+    """Predict each event, then learn it; return the model and the predictions."""
+    said = []
+    for t, y in enumerate(targets):
+        x = {"a": float(t % 7)}
+        said.append(model.predict_one(x))
+        model.learn_one(x, y)
+    return model, said
+
+
+def test_predictions_see_the_last_targets_where_events_are_learned_right_after_they_are_predicted():
+    model, said = learned(MoERegressor(), WALK)
+    errors = np.abs(np.subtract(said, WALK))[400:]
+    assert errors.mean() < 1.2
+    arrays = MoERegressor()
+    losses = arrays.learn_array(np.array([[float(t % 7)] for t in range(700)]), WALK, feature_names=["a"])
+    assert arrays.state_digest() == model.state_digest(), "predictions leave no trace"
+    assert np.mean(losses[400:]) < 1.7
+    _, named = learned(MoEClassifier(), STATES)
+    assert np.mean(np.equal(named, STATES)[400:]) > 0.9
+
+
+def test_predictions_do_not_see_them_where_targets_come_late_nor_of_rows():
+    model, _ = learned(MoERegressor(), WALK)
+    x = {"a": 3.0}
+    with_last = model.predict_one(x)
+    rows = model.predict_many(pd.DataFrame([x]))
+    assert abs(with_last - WALK[-1]) < 1.0 < abs(rows.iloc[0] - with_last)
+    late = MoERegressor()
+    waiting = []
+    for t, y in enumerate(WALK):
+        x = {"a": float(t % 7)}
+        late.predict_one(x)
+        waiting.append((x, y))
+        if len(waiting) > 3:
+            late.learn_one(*waiting.pop(0))
+    assert late.predict_one({"a": 3.0}) == late.predict_array(np.array([[3.0]]), feature_names=["a"])[0]
+
+
+def test_a_wrong_target_spoils_no_prediction_that_sees_it_as_the_last_one():
+    wrong = list(WALK)
+    wrong[500] = 1e6
+    _, clean = learned(MoERegressor(), WALK)
+    _, said = learned(MoERegressor(), wrong)
+    assert np.abs(np.subtract(said[501:], clean[501:])).max() < 2.0 * (max(WALK) - min(WALK))
+    assert np.abs(np.subtract(said[510:], WALK[510:])).mean() < 1.3
+
+
+def test_of_many_classes_the_first_have_their_last_ones():
+    labels = (np.arange(2_000) // 20 % 20).tolist()
+    model, said = learned(MoEClassifier(1), labels)
+    (member,) = (one for one in model.learner.phase.portfolio.known if one.name == "series")
+    assert member.n_series == 3 * MOST_SERIES
+    assert np.mean(np.equal(said, labels)[1_000:]) > 0.7
