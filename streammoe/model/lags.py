@@ -8,6 +8,7 @@ target, of weight 0) leaves no trace in them.
 from __future__ import annotations
 
 import copy
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,7 +47,8 @@ class Past:
 
     def learned(self, row: Sequence[float]) -> None:
         """Take note of an event that was learned by itself."""
-        self.is_timely = self.shown == row
+        # By their bytes, for rows are lists or tuples, and NaN, a missing value, is the same here.
+        self.is_timely = self.shown is not None and array("d", self.shown).tobytes() == array("d", row).tobytes()
         self.shown = None
 
     def copy(self) -> Past:

@@ -182,3 +182,26 @@ def test_of_many_classes_the_first_have_their_last_ones():
     (member,) = (one for one in model.learner.phase.portfolio.known if one.name == "series")
     assert member.n_series == 3 * MOST_SERIES
     assert np.mean(np.equal(said, labels)[1_000:]) > 0.7
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("weight", [1.0, 2.0])
+def test_what_is_predicted_right_before_it_is_learned_counts_the_last_targets(outputs, weight):
+    """Whatever the event is like: with missing inputs, several outputs, or a weight."""
+    events, targets = stream(outputs=outputs)
+    kind = MoERegressor if outputs == 1 else MoEMultiTargetRegressor
+    asked, scored = kind(**QUICK), kind(**QUICK)
+    for model in (asked, scored):
+        model.set_columns(["a", "b"])
+    if outputs == 2:
+        asked.set_targets(["u", "v"])
+        scored.set_targets(["u", "v"])
+    predictions = []
+    for x, y in zip(events, targets, strict=True):
+        predictions.append(asked.predict_one(x))
+        asked.learn_one(x, y, w=weight)
+    rows = np.array([[x["a"], x.get("b", np.nan)] for x in events])
+    values = np.array([list(y.values()) if outputs == 2 else [y] for y in targets])
+    expected = scored.learn_rows(rows, values, np.full(N, weight)).predictions
+    found = np.array([list(p.values()) if outputs == 2 else [p] for p in predictions])
+    np.testing.assert_array_equal(found[1:], expected[1:])
