@@ -551,10 +551,9 @@ def _write_series(S: Any, rules: FloatArray, n_lags: int, n: int, x: FloatArray)
     else:
         for e in range(n_lags):
             y = past[size - 1 - e, 0]
-            if not math.isnan(y):
-                at = int(y) * n_lags + e
-                if at < width:
-                    x[1 + at] = 1.0
+            # Compared as floats: NaN has no integer.
+            if 0.0 <= y < width // n_lags:
+                x[1 + int(y) * n_lags + e] = 1.0
 
 
 def _evaluation(noise: Noise) -> Kernel:

@@ -162,7 +162,7 @@ def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
         return Empty()
     context.begin_series()
     if context.past is not None:
-        context.past.restore(arrays)
+        context.past.restore(arrays, 0 if context.family.is_metric else n_outputs)
     candidate = context.candidate(_state(context, arrays))
     residual = array_of(arrays, "diagnostics.residual", "float64", (len(candidate.residual),)).copy()
     state = candidate.state

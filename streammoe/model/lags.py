@@ -61,14 +61,17 @@ class Past:
         """Return the arrays of a checkpoint."""
         return {f"{PREFIX}past": self.targets}
 
-    def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Restore what `arrays` returned.
+    def restore(self, arrays: Mapping[str, AnyArray], n_classes: int) -> None:
+        """Restore what `arrays` returned; targets are indexes of so many classes, or numbers if that is 0.
 
         Raises:
             CheckpointError: it is invalid.
         """
         self.targets = array_of(arrays, f"{PREFIX}past", "float64", self.targets.shape, finite=False).copy()
         require(not np.isinf(self.targets).any(), f"array {PREFIX}past holds infinity")
+        known = self.targets[~np.isnan(self.targets)]
+        is_sound = not n_classes or bool(np.isin(known, np.arange(n_classes)).all())
+        require(is_sound, f"array {PREFIX}past holds {known.tolist()}; classes are from 0 to {n_classes - 1}")
 
 
 class LagMemory:

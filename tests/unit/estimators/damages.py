@@ -207,6 +207,7 @@ SAMPLED = {
 }
 CLASSES = {
     **{f"index {value}": cell("recent.Y", (0, 0), value) for value in (2.0, -1.0, 0.5)},
+    **{f"last index {value}": cell("lags.past", (0, 0), value) for value in (2.0, -1.0, 0.5, 1e300)},
     **{
         f"labels {labels}": lambda a, labels=labels: a.update({"encoder.classes": text(labels)})
         for labels in (["no"], ["no", "no"], ["no", None], {"no": 1})
