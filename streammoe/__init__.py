@@ -16,13 +16,14 @@ if TYPE_CHECKING:
         TooManyBadRecords,
     )
     from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
-    from streammoe.options import Auto, Decay, Exponential, Lags, PageHinkley, Polyak
+    from streammoe.options import Auto, AutoLags, Decay, Exponential, Lags, PageHinkley, Polyak
     from streammoe.reduction import reduce
 
     __version__: str
 
 __all__ = [
     "Auto",
+    "AutoLags",
     "CheckpointError",
     "ConfigError",
     "Decay",
@@ -51,7 +52,7 @@ _HOMES = {
     "distributions": {"Gaussian", "Laplace", "StudentT"},
     "errors": {"CheckpointError", "ConfigError", "InvalidEvent", "SourceError", "StreammoeError", "TooManyBadRecords"},
     "estimators": {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"},
-    "options": {"Auto", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak"},
+    "options": {"Auto", "AutoLags", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak"},
     "reduction": {"reduce"},
 }
 """The modules of these names; all others are modules themselves."""

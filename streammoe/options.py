@@ -302,7 +302,6 @@ class Options(Section):
         "where that helps.",
         more='`Lags(3, inputs=("temp",))`: the last three targets and values of `temp`. Only events that were learned '
         'count. Classifiers have "auto" or "off" (docs/learning.md).',
-        sample=3,
     )
 
     @field_validator(*CHOICES, mode="plain", check_fields=False)

@@ -27,6 +27,8 @@ from streammoe.types import AnyArray, FloatArray, IntArray
 LOGGER = logging.getLogger("streammoe.estimators")
 PREFIX = "portfolio."
 """Prefix of the names of its arrays."""
+BESIDE = "beside_"
+"""Prefix, behind that one, of the arrays of `Portfolio.beside`."""
 OF_MIXTURE = ("average", "fitted", "latest")
 """The members that are the mixture: by the mean of its parameters, by those of its last fit, and by its current ones.
 On a stationary stream steps are noise, and one of the former two is best."""
@@ -101,8 +103,8 @@ class Trust(NamedTuple):
         return Trust(*cast("Iterable[Any]", map(copy_array, own, old)))
 
     @classmethod
-    def restored(cls, arrays: Mapping[str, AnyArray], n_members: int, n_outputs: int) -> Trust:
-        """Restore what `_asdict` returned, with `PREFIX`.
+    def restored(cls, arrays: Mapping[str, AnyArray], n_members: int, n_outputs: int, prefix: str = "") -> Trust:
+        """Restore what `_asdict` returned, with `PREFIX` and this one.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
@@ -110,15 +112,17 @@ class Trust(NamedTuple):
         sizes = {"weights": n_members, "mean_weights": 1 + n_members}
         found: dict[str, AnyArray] = {}
         for name, size in sizes.items():
-            where = f"{PREFIX}{name}"
+            where = f"{PREFIX}{prefix}{name}"
             weights = array_of(arrays, where, "float64", (size,), least=LEAST_SAVED, most=1.0)
             total = float(weights.sum())
             require(abs(total - 1.0) <= SUM_TOLERANCE, f"array {where} adds up to {total}; weights add up to 1")
             found[name] = weights
         for name in ("surprise", "mean_surprise"):
-            found[name] = array_of(arrays, f"{PREFIX}{name}", "float64", (1,), least=0.0, most=MOST_REMEMBERED)
-        found["mean_squares"] = array_of(arrays, f"{PREFIX}mean_squares", "float64", (n_outputs,), least=0.0)
-        found["mean_count"] = array_of(arrays, f"{PREFIX}mean_count", "int64", (1,), least=0, most=LARGEST_COUNT)
+            found[name] = array_of(arrays, f"{PREFIX}{prefix}{name}", "float64", (1,), least=0.0, most=MOST_REMEMBERED)
+        found["mean_squares"] = array_of(arrays, f"{PREFIX}{prefix}mean_squares", "float64", (n_outputs,), least=0.0)
+        found["mean_count"] = array_of(
+            arrays, f"{PREFIX}{prefix}mean_count", "int64", (1,), least=0, most=LARGEST_COUNT
+        )
         return cls(**found).copied()
 
 
@@ -134,12 +138,17 @@ class Portfolio(Noticed):
     Attributes:
         singles: the single experts.
         trust: what weighs the members.
+        beside: what weighs them for events that are not known to be the next one, of which the first member takes the
+            part of that which sees the last targets; None if no member does.
         resting: those that rest, and learn nothing.
     """
 
-    def __init__(self, singles: Iterable[Single], trust: Trust, resting: Iterable[Single] = ()) -> None:
+    def __init__(
+        self, singles: Iterable[Single], trust: Trust, beside: Trust | None, resting: Iterable[Single] = ()
+    ) -> None:
         self.singles = tuple(singles)
         self.trust = trust
+        self.beside = beside
         self.resting = tuple(resting)
 
     @classmethod
@@ -171,17 +180,32 @@ class Portfolio(Noticed):
         if terms is not None:
             singles.append(Single.blank(CURVED, family, bound, n_outputs, p_v, terms=terms))
         n_means = n_outputs if family.is_metric else 0
-        return cls(singles, Trust.beginning(len(OF_MIXTURE) + len(singles), n_means, is_trusted=is_trusted))
+        trust = Trust.beginning(len(OF_MIXTURE) + len(singles), n_means, is_trusted=is_trusted)
+        return cls(singles, trust, trust.copied() if n_lags else None)
 
     def take_over(self, again: Portfolio) -> None:
         """Let the single experts of another portfolio take the place of these, with their trust."""
         for at, name in reversed([*enumerate(self.names)]):
             if name not in again.names:
-                self.trust = self.trust.without(at)
+                self._leave_out(at)
         for at, name in enumerate(again.names):
             if name not in self.names:
-                self.trust = self.trust.with_another(1.0 / len(again.names), at)
+                self._add(at, name, 1.0 / len(again.names))
         self.singles, self.resting = again.singles, ()
+
+    def _add(self, at: int, name: str, share: float) -> None:
+        """Give a member, which gets this index, this share of all trust."""
+        self.trust = self.trust.with_another(share, at)
+        if name == SERIES.name:
+            self.beside = self.trust.copied()
+        elif self.beside is not None:
+            self.beside = self.beside.with_another(share, at)
+
+    def _leave_out(self, at: int) -> None:
+        """Trust all members but one."""
+        is_series = at == self.at_series
+        self.trust = self.trust.without(at)
+        self.beside = None if self.beside is None or is_series else self.beside.without(at)
 
     @property
     def names(self) -> list[str]:
@@ -232,7 +256,7 @@ class Portfolio(Noticed):
         for single in self.singles:
             if single.kind.may_rest and single.name not in staying and single.rests(weights[single.name], n):
                 LOGGER.info("the member %s rests; the others predict as well without it (event %d)", single.name, n)
-                self.trust = self.trust.without(self.names.index(single.name))
+                self._leave_out(self.names.index(single.name))
                 self.singles = tuple(one for one in self.singles if one is not single)
                 self.resting = (*self.resting, single)
         for single in back:
@@ -244,14 +268,19 @@ class Portfolio(Noticed):
         self.resting = tuple(one for one in self.resting if one is not single)
         order = MEMBERS.index(single.name)
         at = sum(MEMBERS.index(one.name) < order for one in self.singles)
+        self._add(len(OF_MIXTURE) + at, single.name, LEAST_WEIGHT)
         self.singles = (*self.singles[:at], single.woken(), *self.singles[at:])
-        self.trust = self.trust.with_another(LEAST_WEIGHT, len(OF_MIXTURE) + at)
 
     def begin_again(self) -> None:
         """After a drift, let members predict that rest, and find the scale of errors anew."""
         for single in self.resting:
             self._wake(single)
-        self.trust.mean_count[:] = 0
+        for trust in self._trusts:
+            trust.mean_count[:] = 0
+
+    @property
+    def _trusts(self) -> list[Trust]:
+        return [self.trust, *([] if self.beside is None else [self.beside])]
 
     # -- Changes -------------------------------------------------------------------------------------------------------
 
@@ -272,16 +301,20 @@ class Portfolio(Noticed):
         old = {} if spare is None else {single.name: single for single in spare.singles}
         singles = [single.copy(old.get(single.name)) for single in self.singles]
         # The arrays of those that rest, which may be shared, stay as they are while they do.
-        return Portfolio(singles, self.trust.copied(None if spare is None else spare.trust), self.resting)
+        trust = self.trust.copied(None if spare is None else spare.trust)
+        beside = self.beside and self.beside.copied(None if spare is None else spare.beside)
+        return Portfolio(singles, trust, beside, self.resting)
 
     def is_finite(self) -> bool:
         """Return whether every number of the members' own is finite."""
-        numbers = all(bool(np.isfinite(array).all()) for array in self.trust)
+        numbers = all(bool(np.isfinite(array).all()) for trust in self._trusts for array in trust)
         return numbers and all(single.is_finite() for single in self.known)
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""
         own = {name: array for single in self.known for name, array in single.arrays().items()}
+        if self.beside is not None:
+            own |= {f"{BESIDE}{name}": array for name, array in self.beside._asdict().items()}
         return {f"{PREFIX}{name}": array for name, array in {**self.trust._asdict(), **own}.items()}
 
     @classmethod
@@ -310,7 +343,9 @@ class Portfolio(Noticed):
         n_means = n_outputs if family.is_metric else 0
         active = [single for single in singles if not single.is_resting]
         resting = [single for single in singles if single.is_resting]
-        return cls(active, Trust.restored(arrays, len(OF_MIXTURE) + len(active), n_means), resting)
+        m = len(OF_MIXTURE) + len(active)
+        beside = Trust.restored(arrays, m, n_means, BESIDE) if any(single.n_lags for single in active) else None
+        return cls(active, Trust.restored(arrays, m, n_means), beside, resting)
 
 
 def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, replaced: int = 0, traced: bool) -> Scores:
@@ -352,6 +387,7 @@ def score(
     family: Family,
     members: Sequence[Predictor],
     trust: Trust | None,
+    beside: Trust | None,
     W: FloatArray,
     R: FloatArray,
     Y: FloatArray | None = None,
@@ -368,6 +404,7 @@ def score(
         family: family of the experts.
         members: what each predicts by.
         trust: what weighs them; None if there is one alone.
+        beside: what weighs them where the last targets are not known; None if that is the same.
         W: (n, p_w) gate features; R: (n, p_v) expert features; Y: targets, if known.
         unheld: R of rows of which only inputs far beyond their range are held; R itself if there are none.
         last: (1, S) last targets as features of the member that sees them.
@@ -389,5 +426,7 @@ def score(
         found.append(mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=traced))
     if trust is None:
         return found[0]
-    replaced = 0 if is_next else next((at for at, member in enumerate(members) if member.n_lags), 0)
+    replaced = 0
+    if beside is not None and not is_next:
+        trust, replaced = beside, next(at for at, member in enumerate(members) if member.n_lags)
     return combined_scores([scores for scores, _ in found], trust, replaced=replaced, traced=traced), found[0][1]

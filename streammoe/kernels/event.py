@@ -115,6 +115,8 @@ _REST = (
         "residual",
     ),
     *("weights", "surprise", "mean_weights", "mean_surprise", "mean_squares", "mean_count", "mean_weight", "outliers"),
+    *("beside_weights", "beside_surprise", "beside_mean_weights", "beside_mean_surprise", "beside_mean_squares"),
+    "beside_mean_count",
     *("losses_block", "loss_counts", "usual", "sums", "closed", "lag_past", "lag_fields", "noted", "noted_used"),
     *("recent_X", "recent_Y", "recent_weights", "recent_losses", "recent_used"),
 )
@@ -135,7 +137,21 @@ _SCRATCH = (
         "said",
         "loss",
     ),
-    *("served", "shares", "tau", "trusted", "means", "push", "noise", "gain", "gate_gain", "member_shares", "logs"),
+    *(
+        "beside_loss",
+        "beside_served",
+        "served",
+        "shares",
+        "tau",
+        "trusted",
+        "means",
+        "push",
+        "noise",
+        "gain",
+        "gate_gain",
+        "member_shares",
+        "logs",
+    ),
 )
 FIELDS = (*_SIZES, *_MORE_SIZES, *_SWITCHES, *_NUMBERS, *_ENCODER, *_MIXTURE, *_REST, *_SCRATCH)
 """Names of the entries of `sizes`."""
@@ -406,23 +422,42 @@ def _weigh(S: Any, rules: FloatArray, count: int, weight: float, target: FloatAr
 
 
 @inline
-def _serve(S: Any, counts: FloatArray, Y: FloatArray, loss: FloatArray, served: FloatArray) -> None:
-    """Write what all members predict together, in the targets' own units; weights move if the row counts."""
+def _mix(S: Any, first: int, counts: FloatArray, Y: FloatArray, loss: FloatArray, served: FloatArray) -> None:
+    """Write what all predict together by a trust, the first of whose arrays this is; it moves if the row counts."""
     m, M, T = S[A.m], S[A.M], S[A.T]
+    losses, said = floats(S[A.losses], (m, 1)), floats(S[A.said], (m, 1, M))
+    weights, surprise = floats(S[first], (m,)), floats(S[first + 1], (1,))
+    shares, logs = floats(S[A.member_shares], (1, m)), floats(S[A.logs], (2, m))
+    _combine(weights, surprise, counts, losses, said, loss, served, shares, logs)
+    if S[A.has_means] != 0:
+        weights, surprise = floats(S[first + 2], (1 + m,)), floats(S[first + 3], (1,))
+        squares, number = floats(S[first + 4], (T,)), whole_numbers(S[first + 5], (1,))
+        logs = floats(S[A.logs], (2, 1 + m))
+        _combine_means(weights, surprise, squares, number, counts, said, Y, served, logs)
+
+
+@inline
+def _serve(S: Any, is_next: bool, counts: FloatArray, Y: FloatArray, loss: FloatArray, served: FloatArray) -> None:
+    """Write what all members predict together, in the targets' own units; weights move if the row counts."""
+    m, M, T, s = S[A.m], S[A.M], S[A.T], S[A.at_series]
     losses, said = floats(S[A.losses], (m, 1)), floats(S[A.said], (m, 1, M))
     if S[A.has_portfolio] == 0:
         loss[0] = losses[0, 0]
         for q in range(M):
             served[0, q] = said[0, 0, q]
-    else:
-        weights, surprise = floats(S[A.weights], (m,)), floats(S[A.surprise], (1,))
-        shares, logs = floats(S[A.member_shares], (1, m)), floats(S[A.logs], (2, m))
-        _combine(weights, surprise, counts, losses, said, loss, served, shares, logs)
-    if S[A.has_means] != 0:
-        weights, surprise = floats(S[A.mean_weights], (1 + m,)), floats(S[A.mean_surprise], (1,))
-        squares, number = floats(S[A.mean_squares], (T,)), whole_numbers(S[A.mean_count], (1,))
-        logs = floats(S[A.logs], (2, 1 + m))
-        _combine_means(weights, surprise, squares, number, counts, said, Y, served, logs)
+    elif is_next:
+        _mix(S, A.weights, counts, Y, loss, served)
+    if s > 0 and (counts.shape[0] > 0 or not is_next):
+        # As it would be without the member that sees the last targets, of which the first one takes the part.
+        losses[s, 0] = losses[0, 0]
+        for q in range(M):
+            said[s, 0, q] = said[0, 0, q]
+        if is_next:
+            _mix(S, A.beside_weights, counts, Y, floats(S[A.beside_loss], (1,)), floats(S[A.beside_served], (1, M)))
+        else:
+            _mix(S, A.beside_weights, counts, Y, loss, served)
+    elif not is_next and S[A.has_portfolio] != 0:
+        _mix(S, A.weights, counts, Y, loss, served)
     center, scale = floats(S[A.target_center], (T,)), floats(S[A.target_scale], (T,))
     for q in range(M):
         e = q if S[A.is_metric] != 0 else 0
@@ -537,6 +572,7 @@ def _write_series(S: Any, rules: FloatArray, n_lags: int, n: int, x: FloatArray)
         x[i] = 0.0 if i <= width else r[i - width]
     if n <= features.CENTERED_AT:
         return
+    farthest = features.FARTHEST if n <= features.SCALED else math.inf
     if S[A.is_metric] != 0:
         center, scale = floats(S[A.target_center], (T,)), floats(S[A.target_scale], (T,))
         low, high, seen = floats(S[A.target_low], (T,)), floats(S[A.target_high], (T,)), S[A.target_seen]
@@ -547,7 +583,7 @@ def _write_series(S: Any, rules: FloatArray, n_lags: int, n: int, x: FloatArray)
                     continue
                 if S[A.holds] != 0 and whole_numbers(seen, (T,))[q] > features.FEWEST:
                     y = features.held(y, q, low, high, rules[RULE.margin])
-                x[1 + q * n_lags + e] = (y - center[q]) / scale[q]
+                x[1 + q * n_lags + e] = min(max((y - center[q]) / scale[q], -farthest), farthest)
     else:
         for e in range(n_lags):
             y = past[size - 1 - e, 0]
@@ -564,6 +600,7 @@ def _evaluation(noise: Noise) -> Kernel:
     def evaluate_member(
         S: Any,
         rules: FloatArray,
+        count: int,
         j: int,
         shape: Any,
         constant: float,
@@ -580,7 +617,7 @@ def _evaluation(noise: Noise) -> Kernel:
             for e in range(x.shape[0]):
                 x[e] = r[terms[e, 0]] * r[terms[e, 1]]
         if members[j, B.n_lags] != 0:
-            _write_series(S, rules, members[j, B.n_lags], expert.n[0], x)
+            _write_series(S, rules, members[j, B.n_lags], count - 1, x)
         shares, tau, means = floats(S[A.shares], (K,)), floats(S[A.tau], (K,)), floats(S[A.means], (K, M))
         room, gate = floats(S[A.noise], (scratch_rows(M), max(E, M))), floats(members[j, B.gate], (K - 1, p_w))
         loss: float = evaluate(
@@ -687,25 +724,23 @@ def _passage(noise: Noise, single: Noise, expert_of: Kernel) -> Kernel:
         center, scale = floats(S[A.target_center], (T,)), floats(S[A.target_scale], (T,))
         losses, said, weights = floats(S[A.losses], (m, 1)), floats(S[A.said], (m, M)), floats(S[A.weights], (m,))
         width, has_portfolio, at, trace_at = out.shape[0], S[A.has_portfolio] != 0, 0, 2 + M + S[A.F]
+        s, beside = S[A.at_series], floats(S[A.beside_weights], (m,))
         for q in range(T):
             z[q] = (target[0, q] - center[q]) / scale[q]
         for j in range(m if has_portfolio or learns else 1):
             sees_near = is_beyond and members[j, B.near] != 0
             x = floats(S[A.near_R] if sees_near else members[j, B.seen], (members[j, B.p],))
             expert = expert_of(S, j)
-            evaluate_member(S, rules, j, shape, constant, expert, x, z)
-            weight_of = weights[j] if has_portfolio else 1.0
-            if not is_next and S[A.at_series] != 0:
-                if j == 0:
-                    weight_of += weights[S[A.at_series]]
-                if j == S[A.at_series]:
-                    weight_of, losses[j, 0] = 0.0, losses[0, 0]
-                    for q in range(M):
-                        said[j, q] = said[0, q]
+            evaluate_member(S, rules, count, j, shape, constant, expert, x, z)
             if S[A.learns] != 0 and not _are_small(z, losses[j], said[j]):
                 return False
             if width > trace_at and (has_portfolio or j == 0):
                 shares, means = floats(S[A.shares], (members[j, B.K],)), floats(S[A.means], (members[j, B.K], M))
+                weight_of = 1.0
+                if has_portfolio and (is_next or s == 0):
+                    weight_of = weights[j]
+                elif has_portfolio:
+                    weight_of = 0.0 if j == s else beside[j] + (beside[s] if j == 0 else 0.0)
                 _trace(out, trace_at, at, E, weight_of, shares, means, expert.variances)
                 if j == 0:
                     for k in range(K):
@@ -771,7 +806,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
             # Before the event is noted, which will be learned again if another one has to be undone.
             if learning and i == n - 1 and not are_sound(S, state):
                 return FLAGS * i + UNSOUND
-            _serve(S, counts if learns else none, Z if learns else unknown, loss, served)
+            _serve(S, is_next, counts if learns else none, Z if learns else unknown, loss, served)
             flags = 0
             if learns:
                 if S[A.n_losses] > 0:

@@ -27,6 +27,8 @@ FEW = 10
 """The same for targets, to which predictions are held."""
 CENTERED_AT = 3
 """Up to so many events inputs say nothing yet: any line fits them, so the mean of the targets predicts."""
+FARTHEST, SCALED = 12.0, 400
+"""Up to so many events, when scales are settled, last targets are moved to within so many of them: one may be wrong."""
 FEWEST = 3
 """Number of different targets from which on predictions are held to their range: powers of the first inputs, of which
 nothing is known yet, may be anything."""

@@ -291,7 +291,7 @@ def owners(context: Context, phase: Any) -> tuple[object, ...]:
     )
     if portfolio is None:
         return own
-    return (*own, portfolio.singles, portfolio.trust)
+    return (*own, portfolio.singles, portfolio.trust, portfolio.beside)
 
 
 def _sizes(context: Context, phase: Any, singles: Sequence[Single]) -> dict[str, int]:
@@ -378,6 +378,8 @@ def _learned_arrays(phase: Any) -> dict[str, AnyArray]:
     arrays["residual"] = phase.leader.residual
     if portfolio is not None:
         arrays |= portfolio.trust._asdict()
+        beside = {} if portfolio.beside is None else portfolio.beside._asdict()
+        arrays |= {f"beside_{name}": array for name, array in beside.items()}
     return arrays
 
 
@@ -424,6 +426,8 @@ def _rows(numbers: Mapping[str, int]) -> dict[str, AnyArray]:
         "verdict": np.zeros(1, dtype=np.int64),
         "member_shares": np.empty((1, numbers["m"])),
         "logs": np.empty((2, 1 + numbers["m"])),
+        "beside_loss": np.empty(1),
+        "beside_served": np.empty((1, numbers["M"])),
     }
 
 

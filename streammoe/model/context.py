@@ -25,6 +25,7 @@ from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.recent import RecentEvents, capacity_for
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState
+from streammoe.kernels import features
 from streammoe.kernels.state import LearningOptions
 from streammoe.model.lags import SERIES_LAGS, LagMemory, Past
 from streammoe.model.targets import Targets
@@ -337,8 +338,8 @@ class Context(Noticed):
         place = self.encoder.columns.index.get
         return X if self.lags is None else self.lags.taken(X, Y, [*map(place, self.lags.lags.inputs)])
 
-    def last_targets(self) -> FloatArray:
-        """Return the last targets as features of the next event, (1, S); those of rows that are not it are not used."""
+    def last_targets(self, n: int) -> FloatArray:
+        """Return the last targets as features of the next event after n ones, (1, S); others do not see them."""
         if self.past is None:
             return np.zeros((1, 0))
         targets, scaler, is_metric = self.past.targets, self.encoder.scaler, self.family.is_metric
@@ -346,6 +347,7 @@ class Context(Noticed):
             held = targets.copy()
             self.encoder.hold_predictions(held)
             targets = np.where(np.isnan(targets), 0.0, (held - scaler.target_center) / scaler.target_scale)
+            targets = targets if n > features.SCALED else np.clip(targets, -features.FARTHEST, features.FARTHEST)
         rows = np.concatenate([targets, targets[:1]])  # the last one is the next event's, and not looked at
         R = np.zeros((len(rows), 1))
         return with_series(R, rows, SERIES_LAGS, self.targets.n_outputs, is_metric=is_metric)[-1:, 1:]

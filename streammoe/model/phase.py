@@ -30,6 +30,8 @@ class Served(NamedTuple):
     """What each member predicts by, the mixture first; none before anything was learned."""
     trust: Trust | None
     """What weighs them; None if there is one alone."""
+    beside: Trust | None = None
+    """What weighs them for an event that is not known to be the next one; None if that is the same."""
 
 
 class Phase(ABC):

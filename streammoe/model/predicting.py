@@ -41,7 +41,7 @@ def score(
         R,
         None if Y is None else (Y - scaler.target_center) / scaler.target_scale,
         unheld=unheld,
-        last=context.last_targets(),
+        last=context.last_targets(learner.n),
         is_next=is_next,
         n_outputs=context.targets.n_outputs,
         traced=traced,

@@ -388,7 +388,8 @@ class Streaming(Noticed, Phase):
     def served(self, context: Context) -> Served:
         if self.portfolio is None:
             return Served([Predictor(mixture.served_parameters(self.leader.state))], None)
-        return Served(self.portfolio.predictors(self.leader.state, self.fitted), self.portfolio.trust)
+        portfolio = self.portfolio
+        return Served(portfolio.predictors(self.leader.state, self.fitted), portfolio.trust, portfolio.beside)
 
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder

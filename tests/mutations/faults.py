@@ -155,7 +155,15 @@ FAULTS = {
         Fault("trust-without-floor", "max(weights[j] / total, LEAST_WEIGHT)", "weights[j] / total"),
         Fault("trust-of-unweighted-events", "cost = count * (costs[j] - least)", "cost = costs[j] - least"),
         Fault("trust-in-means-never-fades", "logs[j] = DISCOUNT * math.log(weights[", "logs[j] = math.log(weights["),
-        Fault("member-comes-without-share", "np.append((1.0 - share) * each, share)", "np.append(each, share)"),
+        Fault(
+            "member-comes-without-share",
+            "np.insert((1.0 - share) * self.weights, at, share)",
+            "np.insert(self.weights, at, share)",
+        ),
+        Fault(
+            "late-targets-taken-for-timely", "self.is_timely = self.shown is not None and", "self.is_timely = True or"
+        ),
+        Fault("beside-not-learned", "if s > 0 and (counts.shape[0] > 0 or not is_next):", "if s > 0 and not is_next:"),
         Fault("products-never-rest", "idle + 1 if weight < NEGLIGIBLE else 0", "0"),
         Fault("products-back-at-once", "return n >= GROWTH * int(self.notes[1])", "return True"),
         Fault("products-sleep-through-a-drift", "            self.portfolio.begin_again()\n", "            pass\n"),

@@ -75,6 +75,8 @@ class Single:
     def __init__(self, algorithm, kind, state, bound, step):
         self.slow = one_expert(algorithm, state, bound=bound, strength=kind.prior_strength)
         self.expand, self.n, self.step = FEATURES[kind.sees], int(state["n"][0]), step
+        self.before = 0
+        """Number of events that others have learned, and it has not."""
         self.past = []
         """The targets of its events so far, if it sees the last ones."""
         self.is_series = kind.sees == "series"
@@ -85,7 +87,7 @@ class Single:
             return self.expand(row)
         n_last = self.slow.theta["experts"].shape[-1] - len(row)
         last = np.zeros((n_last // LAGS, LAGS))
-        for lag, y in enumerate(self.past[: -LAGS - 1 : -1] if self.n > 3 else []):
+        for lag, y in enumerate(self.past[: -LAGS - 1 : -1] if self.n + self.before > 3 else []):
             if "variances" in self.slow.theta:
                 last[:, lag] = y
             else:
@@ -190,6 +192,7 @@ def literal(case, start, model):
         place = f"portfolio.{kind.name}."
         state = {name.removeprefix(place): each for name, each in model.arrays().items() if name.startswith(place)}
         singles.append(Single(case.algorithm, kind, state, case.bound, kind.step))
+        singles[-1].before = BURN_IN
     found = LiteralPortfolio(oracle(case, start), singles)
     average = {name: start[name] for name in ("gate", "experts", "variances") if name in start}
     found.iterates.append(average)

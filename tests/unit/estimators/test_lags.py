@@ -165,6 +165,8 @@ def test_predictions_do_not_see_them_where_targets_come_late_nor_of_rows():
         if len(waiting) > 3:
             late.learn_one(*waiting.pop(0))
     assert late.predict_one({"a": 3.0}) == late.predict_array(np.array([[3.0]]), feature_names=["a"])[0]
+    without, _ = learned(MoERegressor(lags="off"), WALK[:-3])
+    assert late.predict_one({"a": 3.0}) == pytest.approx(without.predict_one({"a": 3.0}), abs=0.05)
 
 
 def test_a_wrong_target_spoils_no_prediction_that_sees_it_as_the_last_one():
