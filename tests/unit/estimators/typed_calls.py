@@ -13,5 +13,5 @@ MoEClassifier(classes=["a", "b"])
 MoERegressor(n_experts=3.5)  # type: ignore[arg-type]
 MoERegressor(n_expert=3)  # type: ignore[call-arg]
 MoERegressor(serve="portfolo")  # type: ignore[arg-type]
-MoEClassifier(lags=2)  # type: ignore[call-arg]
+MoEClassifier(lags=2)  # type: ignore[arg-type]
 MoERegressor(4, 2)  # type: ignore[call-arg]
