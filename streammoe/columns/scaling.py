@@ -1,4 +1,4 @@
-"""Scales of columns and targets, fitted once, to the events of a warm-up."""
+"""Scales of columns and targets, estimated from the first few hundred events and then kept."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from streammoe.kernels.linalg import VANISHED
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
 LEAST_SCALE = 1e-3
-"""Smallest scale of a column, in units of its standard deviation with outliers."""
+"""Smallest scale of a column, relative to its standard deviation with outliers."""
 
 LARGEST_SCALE = 1e300
-"""The scale of a column that does not count: squares of what is left of its numbers vanish, and it can be saved."""
+"""The scale of a column that is to have no weight: squares of its scaled numbers vanish, and it is finite."""
 
 
 class Scaler(NamedTuple):
-    """Centers and scales, frozen at the end of warm-up and part of the state; the identity until then."""
+    """Centers and scales, part of the state; the identity before the first event."""
 
     fill: FloatArray
     """(C,) replacement of missing numbers: the column's mean, 0 before it is known."""
@@ -46,10 +46,10 @@ def wider_scaler(scaler: Scaler, n_columns: int) -> Scaler:
 
 
 def without_inputs(scaler: Scaler, Y: FloatArray) -> Scaler:
-    """Return a scaler, of the first few targets (n, Q), that makes all columns of numbers 0.
+    """Return a scaler that makes all columns of numbers 0, given the first few targets (n, Q).
 
-    So few deviate less from their own mean than later ones will. Where they are all equal, as a single one is, their
-    size is the scale of what may come.
+    So few targets deviate less from their own mean than later ones will. Where they are all equal, as a single one is,
+    the scale is their size.
     """
     n, sizes = len(Y), np.abs(scaler.target_center)
     equal = Y.min(axis=0) == Y.max(axis=0)
@@ -61,7 +61,7 @@ def without_inputs(scaler: Scaler, Y: FloatArray) -> Scaler:
 
 
 def restored_scaler(arrays: Mapping[str, AnyArray], prefix: str, n_columns: int, n_outputs: int) -> Scaler:
-    """Restore the scaler whose arrays are called ``prefix.fill`` and so on; raise `CheckpointError` otherwise."""
+    """Restore the scaler whose arrays are called ``prefix.fill`` and so on; raise `CheckpointError` if invalid."""
     C, Q = n_columns, n_outputs
     shapes = {"fill": C, "center": C, "scale": C, "target_center": Q, "target_scale": Q}
     scaler = Scaler(*(array_of(arrays, f"{prefix}.{name}", "float64", (shapes[name],)) for name in Scaler._fields))
@@ -73,11 +73,12 @@ def restored_scaler(arrays: Mapping[str, AnyArray], prefix: str, n_columns: int,
 def moments(
     values: FloatArray, share: float = MAX_OUTLIER_SHARE, *, codes: bool = False
 ) -> tuple[FloatArray, FloatArray]:
-    """Return means and usable scales of columns; NaN is missing, and `share` and `codes` as in `winsorised`.
+    """Return means and positive scales of columns; NaN is missing.
 
-    They are never updated, so one absurd value must not determine them: columns are winsorized. But if outliers turn
-    out to be regular values, they must not become a million times larger than the rest; so no scale is below a
-    thousandth of the standard deviation with outliers. A column that has not varied has its value for center, exactly.
+    They are kept, so one absurd value must not determine them: columns are winsorized, at most a `share` of their
+    values, with `codes` more if these are equal. But if outliers turn out to be regular values, they must not become a
+    million times larger than the rest; so no scale is below a thousandth of the standard deviation with outliers. A
+    column that has not varied has exactly its value as center.
     """
     present = ~np.isnan(values)
     counts = np.maximum(present.sum(axis=0), 1)

@@ -21,12 +21,12 @@ from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, Newer
 def roll_back(folder: Path, to: int | None = None) -> list[str]:
     """Make the next start resume from an earlier generation, and move the later ones to a sub-folder.
 
-    Durable before it returns. Records after that generation are read and learned again, so the source must still hold
-    them; dead letters, and predictions in topics that are not transactional, are written again. The next start
+    All is durable when it returns. Records after that generation are read and learned again, so the source must still
+    hold them; dead letters, and predictions in topics that are not transactional, are written again. The next start
     truncates predictions in files.
 
     Args:
-        folder: of the checkpoints; no daemon may run in it.
+        folder: holds the checkpoints; no daemon may run in it.
         to: generation to go back to; by default the newest sound one before the one that a start would load.
 
     Returns:
@@ -121,7 +121,7 @@ def _check_losses(
         if later_checkpoint.metadata.get("transactional") and later_checkpoint.metadata["counters"]["outcomes"]
     ]
     if checkpoint.metadata.get("transactional"):
-        # Their numbers would be reused, and mistaken for generations whose predictions have been seen.
+        # Their numbers would be reused, and mistaken for generations whose predictions were committed.
         transactional += unreadable
     if store.confirmed > target or transactional:
         seen = max([store.confirmed, *transactional])

@@ -11,12 +11,12 @@ from streammoe.ports import DeadLetter, DeadLetterSink, Position, PredictionSink
 class Outputs:
     """The sinks that a daemon writes to, each of which may keep it waiting.
 
-    Predictions are written by `PredictionWriter`.
+    `PredictionWriter` writes the predictions; here they are flushed and committed.
 
     Args:
         letters: takes rejected records.
         predictions: takes predictions, if they are wanted.
-        waits: show how long they take, by section of the settings.
+        waits: measure how long each takes, by its section of the settings.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Outputs:
         return self._predictions is not None and self._predictions.transactional
 
     def write(self, letters: list[DeadLetter]) -> None:
-        """Write letters, in order; durable after a flush."""
+        """Write dead letters, in order; durable after a flush."""
         if letters:
             with self._waits["dead_letters"].call(Answer.UNKNOWN):
                 self._letters.write(letters)
 
     def flush_letters(self) -> None:
-        """Return once all letters are durable."""
+        """Return once all dead letters are durable."""
         with self._waits["dead_letters"].call():
             self._letters.flush()
 
@@ -57,7 +57,7 @@ class Outputs:
                 sink.flush()
 
     def end(self) -> Position | None:
-        """Return the end of the flushed predictions, if they can be cut back to it."""
+        """Return the end of the flushed predictions, to which a restart can truncate them; None if it cannot."""
         return None if self._predictions is None else self._predictions.position()
 
     def commit(self, position: Position, generation: int) -> bool:

@@ -1,7 +1,7 @@
 """The single experts that predict next to the mixture: a row of a table each.
 
-Each learns every event from the first one on, and none leaves; only `series` and `curved`, the dearest, may rest. What
-each is worth is measured in docs/learning.md.
+Each learns every event from the first one on, `curved` from when it joins. Only `series` and `curved`, the costliest,
+may rest. docs/learning.md measures what most are worth, docs/real-streams.md what `series` is.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from streammoe.types import AnyArray, FloatArray, IntArray
 
 Sees: TypeAlias = Literal["all", "nothing", "series", "products"]
 MOST_WITH_PRODUCTS = 66
-"""Most features with the products of two inputs; beyond, there are squares alone. Ten inputs have so many."""
+"""Most features with the products of two inputs, those of ten inputs; beyond, there are squares alone."""
 MOST_FEATURES = 128
 """Most features of squares and products at all."""
 EVENTS_PER_FEATURE = 8
-"""How many events a step of the member of products spans for each feature, at least."""
+"""Least number of events that count in `curved`, for each of its features."""
 ROWS_AT_ONCE = 4096
 """Number of rows whose features are in memory at once."""
 NEGLIGIBLE = 1e-3
 """A member of less weight does not matter."""
 PATIENCE = 2
-"""Number of reviews in a row at which the weight of a member is negligible when it rests."""
+"""A member rests after so many reviews in a row at which its weight is negligible."""
 GROWTH = 1.25
-"""It comes back at so many times the events at which it began to rest, at the earliest."""
+"""It comes back, at the earliest, at so many times the event count at which it began to rest."""
 MOST_SERIES = 16
 """Most outputs or classes of which the last targets are features."""
 INTERCEPT = np.zeros((1, 2), dtype=np.int64)
@@ -68,11 +68,11 @@ KINDS = (
     Kind("steady", 0.0, prior_strength=5.0, is_held=False),
     Kind("floor", 1e-3, sees="nothing"),
 )
-"""Those that are there from the first event."""
+"""Members of every portfolio, from the first event on."""
 SERIES = Kind("series", 0.0, sees="series", may_rest=True)
-"""The one that sees the last targets, too; from the first event where they are known in time."""
+"""The member that also sees the last targets, with `lags = "auto"`; from the first event on."""
 CURVED = Kind("curved", 0.01, sees="products", may_rest=True)
-"""The one that joins as soon as columns have varied, if at all."""
+"""The member that sees squares and products of inputs; it joins once columns have varied, if at all."""
 
 
 class Single:
@@ -85,9 +85,9 @@ class Single:
         n_lags: how many of the last targets it sees.
         n_series: how many features these are.
         expert: the part of its state that steps change.
-        options: those of its steps.
-        notes: (3,) of one that may rest the number of reviews in a row at which its weight was negligible, the event
-            count at which it last began to rest, or 0, and whether it rests.
+        options: options of its steps.
+        notes: (3,) number of reviews in a row at which its weight was negligible; event count at which it last began
+            to rest, or 0; and whether it rests. Zeros if it may not rest.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class Single:
             bound: the curvature bound of a categorical expert.
             n_outputs: Q, or the number of classes.
             p_v: number of features of the mixture's experts, padding included.
-            terms: features of the member of products.
-            n_lags: how many of the last targets the member of series sees.
+            terms: factors of the features of `curved`.
+            n_lags: how many of the last targets it sees.
         """
         terms = INTERCEPT if kind.sees == "nothing" else terms
         n_series = series_width(n_outputs, n_lags)
@@ -210,8 +210,7 @@ class Single:
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
         """Adapt to new features, of which `n_features` are not padding.
 
-        The member of products sees new ones as they are: their values have not been scaled, so that products might be
-        enormous.
+        `curved` sees new ones as they are: they have no scale yet, and products might be enormous.
         """
         if self.kind.sees == "nothing":
             return
@@ -227,7 +226,7 @@ class Single:
             self._continue_with(widen(self.state, np.empty(0, dtype=np.int64), 0, at, before + len(new)))
 
     def _rearrange(self, expert_at: IntArray, p_v: int, n_series: int) -> None:
-        """Let features of the mixture's experts, and behind the first of them last targets, have other places."""
+        """Move the mixture's features, and the last targets behind the first of them, to other places."""
         at = np.concatenate([np.arange(1 + self.n_series), n_series + expert_at[1:]])
         self._continue_with(widen(self.state, np.empty(0, dtype=np.int64), 0, at, p_v + n_series))
         self.n_series = n_series
@@ -257,7 +256,7 @@ class Single:
         return bool(self.notes[2])
 
     def woken(self) -> Single:
-        """Return a copy that does not rest; it will learn, and copies of a portfolio share the arrays of this one."""
+        """Return a copy that does not rest; this one, whose arrays copies of a portfolio share, must not learn."""
         found = self.copy()
         found.notes = self.notes * np.array([1, 1, 0])
         return found
@@ -343,7 +342,7 @@ def series_width(n_outputs: int, n_lags: int) -> int:
 def with_series(R: FloatArray, Y: FloatArray, n_lags: int, n_outputs: int, *, is_metric: bool) -> FloatArray:
     """Return features (n, p_v) with those of the last targets behind the first one; Y (n, Q) are those of the rows.
 
-    By output, the latest first: its scaled values; or by class, 1 where an event was of it. The rows follow each other,
+    For each output its scaled values, the latest first; or for each class indicators of it. The rows follow each other,
     and before the first one nothing is known.
     """
     width = series_width(n_outputs, n_lags)

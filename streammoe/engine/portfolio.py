@@ -1,7 +1,7 @@
 """A portfolio: the mixture and single experts predict together, each with the weight that its predictions deserve.
 
-All learn every event from the first one on. A mixture of mixtures is a mixture again: component (i, k) has the share
-w_i g_ik(x) (docs/algorithm.md, "The served portfolio").
+All learn every event, except members that rest. A mixture of mixtures is a mixture again: component (i, k) has the
+share w_i g_ik(x) (docs/algorithm.md, "The served portfolio").
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from streammoe.types import AnyArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
 PREFIX = "portfolio."
-"""Prefix of the names of its arrays."""
+"""Prefix of the names of its arrays in checkpoints."""
 BESIDE = "beside_"
-"""Prefix, behind that one, of the arrays of `Portfolio.beside`."""
+"""Prefix, after `PREFIX`, of the arrays of `Portfolio.beside`."""
 OF_MIXTURE = ("average", "fitted", "latest")
 """The members that are the mixture: by the mean of its parameters, by those of its last fit, and by its current ones.
 On a stationary stream steps are noise, and one of the former two is best."""
@@ -37,9 +37,9 @@ MEMBERS = (*OF_MIXTURE, *(kind.name for kind in (*KINDS, SERIES, CURVED)))
 REVIEW_EVERY = 1024
 """Members that may rest are reviewed at multiples of this number of events."""
 TRUSTED = 0.5
-"""Weight of average and last fit from which on no member comes back."""
+"""Weight of `average` and `fitted` together from which on no resting member comes back."""
 LEAST_SAVED = 0.25 * LEAST_WEIGHT
-"""Least weight in a checkpoint: a member that has just come has taken its share of all others."""
+"""Least weight in a checkpoint: below `LEAST_WEIGHT`, since a new member takes its share from all others."""
 SUM_TOLERANCE = 1e-9
 """Tolerance for the sum of the weights in a checkpoint."""
 
@@ -62,13 +62,13 @@ class Trust(NamedTuple):
     weights: FloatArray
     """(m,) the weight of each member's density in the next prediction; they add up to 1."""
     surprise: FloatArray
-    """(1,) see `kernels.portfolio.combine`."""
+    """(1,) nats beyond the bound of an event by which trusted members were behind of late, see `kernels.portfolio`."""
     mean_weights: FloatArray
     """(1 + m,) the weight of the mean of the served density in the point prediction, and of each member's mean."""
     mean_surprise: FloatArray
-    """(1,) see `kernels.portfolio.combine_means`."""
+    """(1,) the same for `mean_weights`."""
     mean_squares: FloatArray
-    """(Q,) running mean of the squared errors of what was predicted; empty for classes, which have one rule."""
+    """(Q,) running mean of the squared errors of point predictions; empty for classes, which have no `mean_weights`."""
     mean_count: IntArray
     """(1,) number of events behind it."""
 
@@ -138,9 +138,9 @@ class Portfolio(Noticed):
     Attributes:
         singles: the single experts.
         trust: what weighs the members.
-        beside: what weighs them for events that are not known to be the next one, of which the first member takes the
-            part of that which sees the last targets; None if no member does.
-        resting: those that rest, and learn nothing.
+        beside: what weighs them for rows whose last targets are not known, where the first member stands in for
+            `series`; None without that member.
+        resting: members of negligible weight, which neither learn nor predict.
     """
 
     def __init__(
@@ -170,8 +170,8 @@ class Portfolio(Noticed):
             bound: the curvature bound of categorical experts.
             n_outputs: Q, or the number of classes.
             p_v: number of features of the mixture's experts, padding included.
-            terms: features of the member of products; None if there is none.
-            n_lags: how many of the last targets the member of series sees; 0 if there is none.
+            terms: factors of the features of `curved`; None if there is no such member.
+            n_lags: how many of the last targets `series` sees; 0 if there is no such member.
             is_trusted: whether the mixture has almost all the weight until events show that another member is better.
         """
         singles = [Single.blank(kind, family, bound, n_outputs, p_v) for kind in KINDS]
@@ -202,7 +202,7 @@ class Portfolio(Noticed):
             self.beside = self.beside.with_another(share, at)
 
     def _leave_out(self, at: int) -> None:
-        """Trust all members but one."""
+        """Divide the trust in one member among all others."""
         is_series = at == self.at_series
         self.trust = self.trust.without(at)
         self.beside = None if self.beside is None or is_series else self.beside.without(at)
@@ -245,7 +245,7 @@ class Portfolio(Noticed):
     def review(self, n: int, *, staying: Collection[str] = ()) -> None:
         """Let members rest whose weight is negligible, and try others again where that may help.
 
-        It may where average and last fit, of which one is best on a stationary stream, are not trusted.
+        It may where `average` and `fitted`, of which one is best on a stationary stream, are not trusted.
 
         Args:
             n: number of events learned.
@@ -300,7 +300,7 @@ class Portfolio(Noticed):
         """Return an independent copy; arrays of `spare` may be reused."""
         old = {} if spare is None else {single.name: single for single in spare.singles}
         singles = [single.copy(old.get(single.name)) for single in self.singles]
-        # The arrays of those that rest, which may be shared, stay as they are while they do.
+        # Members that rest may be shared, since their arrays do not change.
         trust = self.trust.copied(None if spare is None else spare.trust)
         beside = self.beside and self.beside.copied(None if spare is None else spare.beside)
         return Portfolio(singles, trust, beside, self.resting)
@@ -354,8 +354,8 @@ def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, replaced: 
     Args:
         member_scores: of each member.
         trust: what weighs them.
-        replaced: index of a member of which the first one takes the part, or 0.
-        traced: whether they have recorded experts' parts.
+        replaced: index of a member for which the first one stands in, or 0.
+        traced: whether the scores keep the parameters of each component.
     """
     parts = [each.trace for each in member_scores]
     member_scores = [member_scores[0] if i == replaced else each for i, each in enumerate(member_scores)]
@@ -404,13 +404,13 @@ def score(
         family: family of the experts.
         members: what each predicts by.
         trust: what weighs them; None if there is one alone.
-        beside: what weighs them where the last targets are not known; None if that is the same.
+        beside: what weighs them unless `is_next`; None if that is the same.
         W: (n, p_w) gate features; R: (n, p_v) expert features; Y: targets, if known.
-        unheld: R of rows of which only inputs far beyond their range are held; R itself if there are none.
-        last: (1, S) last targets as features of the member that sees them.
-        is_next: whether rows are the next event, for which these are known; else the first member takes its part.
+        unheld: R with inputs held only where they are far beyond their range, for members that are not `is_held`.
+        last: (1, S) last targets as features of `series`.
+        is_next: whether rows are the next event, so that these are known; else the first member stands in for `series`.
         n_outputs: Q, or the number of classes.
-        traced: whether to record each expert's part.
+        traced: whether to keep the parameters of each component.
 
     Returns:
         The scores, and the first member's responsibilities (n, K), or gate probabilities where there is no target.

@@ -1,7 +1,7 @@
 """Lags: the targets, and where wanted inputs, of the last events learned, as features of the next one.
 
-They are the first fields of a model, so that what comes later moves none of them. What is learned fills them in its own
-order, so that an event sees only events that were learned before it; an event that is not learned (rejected, without
+They are the first fields of a model, so that new columns move none of them. They are filled in the order of learning,
+so that an event sees only events that were learned before it; an event that is not learned (rejected, without
 target, of weight 0) leaves no trace in them.
 """
 
@@ -21,13 +21,13 @@ from streammoe.options import Lags
 from streammoe.types import AnyArray, FloatArray
 
 PREFIX = "lags."
-"""Prefix of the names of its array."""
+"""Prefix of the names of its arrays in checkpoints."""
 SERIES_LAGS = 3
-"""How many of the last targets one member sees."""
+"""How many of the last targets the member `series` sees."""
 
 
 class Past:
-    """The last targets, which one member of the portfolio sees, and whether those of the next event are known.
+    """The last targets, which the member `series` sees, and whether those of the next event are known.
 
     Where targets come late, the last ones that are known before an event is predicted are not those before it is
     learned. So they count for the prediction of an event only if the event before was predicted right before it was
@@ -39,15 +39,15 @@ class Past:
 
     def __init__(self, n_targets: int) -> None:
         self.targets = np.full((SERIES_LAGS, n_targets), np.nan)
-        """The latest last, NaN where there is none; kernels change it."""
+        """(lags, targets), the latest last, NaN where there is none; kernels change it."""
         self.is_timely = False
         """Whether the event that was learned last was predicted right before."""
         self.shown: Sequence[float] | None = None
-        """The event that was predicted last, unless one was learned since."""
+        """The row that was predicted last, unless one was learned since."""
 
     def learned(self, row: Sequence[float]) -> None:
-        """Take note of an event that was learned by itself."""
-        # By their bytes, for rows are lists or tuples, and NaN, a missing value, is the same here.
+        """Take note of a row that `learn_one` learned."""
+        # By their bytes, since rows may be lists or tuples, and NaN, a missing value, must equal itself.
         self.is_timely = self.shown is not None and array("d", self.shown).tobytes() == array("d", row).tobytes()
         self.shown = None
 
@@ -75,7 +75,7 @@ class Past:
 
 
 class LagMemory:
-    """The memory of the last events.
+    """The last targets and inputs, for lags that are features of all members.
 
     Args:
         lags: what to remember.
@@ -111,7 +111,7 @@ class LagMemory:
         return other
 
     def memory(self, n_sources: int) -> FloatArray:
-        """Return `past`, of so many targets and inputs."""
+        """Return `past`, allocated for so many targets and inputs if there is none yet."""
         if self.past is None:
             self.past = np.full((self.lags.size, n_sources), np.nan)
         return self.past
@@ -147,7 +147,7 @@ class LagMemory:
         return _with_lags(X, lagged.transpose(0, 2, 1).reshape(len(X), -1))
 
     def seen(self, X: FloatArray, Y: FloatArray, inputs: Sequence[int | None]) -> FloatArray:
-        """Return the lags that rows see, as `taken` gives them, infinite where missing; nothing is remembered."""
+        """Return the lags that rows see, as `taken` gives them, `NO_LAG` where missing; nothing is remembered."""
         found = self.copy().taken(X, Y, inputs)[:, : len(self.latest(Y.shape[1]))]
         return np.where(np.isnan(found), NO_LAG, found)
 

@@ -20,17 +20,17 @@ from streammoe.types import FloatArray
 def score(
     learner: Learner, X: FloatArray, Y: FloatArray | None, *, is_next: bool = False, traced: bool = False
 ) -> tuple[mixture.Scores, FloatArray]:
-    """Score raw rows, and return their responsibilities, or without targets the gate's probabilities.
+    """Score raw rows, and return the mixture's responsibilities, or without targets the gate's probabilities.
 
-    A single row may be the next event, for which the last targets are known. With `traced` the scores keep the
-    parameters of each component, from which a distribution is made.
+    With `is_next` a single row is the next event, for which the last targets are known. With `traced` the scores keep
+    the parameters of each component, from which a distribution is made.
     """
     context = learner.context
     served, encoder = learner.phase.served(context), context.encoder
     if not served.members:
         losses = np.full(len(X), np.nan)
         return mixture.Scores(losses, context.targets.blank(len(X)), mixture.no_trace()), np.empty((len(X), 0))
-    # Prediction never raises on range: values too large for their powers are clipped.
+    # Predictions reject no value: one whose powers would overflow is clipped.
     X = encoder.bounded(X)
     W, R, unheld = encoder.designs(*encoder.hold(X))
     scaler = encoder.scaler
@@ -105,7 +105,7 @@ def log_likelihood(learner: Learner, table: Table, y: Any) -> FloatArray:
 
 
 def _is_next(context: Context, row: Row) -> bool:
-    """Return whether the last targets before an event, which is predicted by itself, are known."""
+    """Return whether the last targets before a row are known, and note that it was predicted by itself."""
     if context.past is None:
         return False
     context.past.shown = row
@@ -118,5 +118,5 @@ def _row(learner: Learner, x: Mapping[Any, Any]) -> FloatArray:
 
 
 def _rows(learner: Learner, table: Table) -> FloatArray:
-    """Encode rows that are to be predicted; all have the lags of the next event."""
+    """Encode rows that are to be predicted, all with the lags of the next event."""
     return learner.context.with_last(raw_rows(table, learner.encoder))

@@ -20,7 +20,7 @@ from streammoe.types import AnyArray
 logger = logging.getLogger(__name__)
 
 CONFIRMED = "confirmed"
-"""Name of the file with the last generation whose transaction is committed; only exists with transactions."""
+"""Name of the file with the last generation whose predictions are committed; only with transactional predictions."""
 
 _NAME = re.compile(r"checkpoint-(\d{12,})\.safetensors", re.ASCII)
 
@@ -31,7 +31,7 @@ class CheckpointStore:
     Hold a `FolderLock` on the folder while preparing it or saving to it; reading needs none.
 
     Args:
-        folder: of the checkpoints.
+        folder: holds the checkpoints.
         keep: number of generations to keep.
         lock: renewed at each save, so that a removed folder is created and locked again.
     """
@@ -145,7 +145,7 @@ class CheckpointStore:
     def discard(self, after: int) -> None:
         """Remove checkpoints of generations after `after`; raise `CheckpointError` if they cannot be removed."""
         try:
-            # The newest last, so that a kill in between leaves one whose predictions are missing, too.
+            # The newest last: after a kill in between it is still there, and the next start discards it, too.
             for generation in self.generations():
                 if generation > after:
                     self.path(generation).unlink()
@@ -159,8 +159,8 @@ class CheckpointStore:
     def set_aside(self, after: int = 0) -> Path | None:
         """Move checkpoints of generations after `after` to a sub-folder, so that nothing resumes from them.
 
-        Returns the folder, or ``None`` if there were none; raises `CheckpointError` if they cannot be moved. Nobody
-        removes it.
+        Returns the sub-folder, which is never removed, or ``None`` if there were none; raises `CheckpointError` if they
+        cannot be moved.
         """
         generations = [generation for generation in self.generations() if generation > after]
         if not generations:
@@ -194,7 +194,7 @@ class CheckpointStore:
             return 0
 
     def confirm(self, generation: int) -> None:
-        """Record durably that the transaction of this generation is committed; raise `CheckpointError` if it cannot."""
+        """Record durably that this generation's transaction is committed; raise `CheckpointError` if that fails."""
         path = self.folder / CONFIRMED
         try:
             replace(path, f"{generation}\n".encode())

@@ -17,7 +17,7 @@ from streammoe.types import FloatArray
 WINDOW = 10_000
 """Events of the windowed average."""
 HORIZON = 1_000
-"""Events after which the weight in an exponential average has dropped to 1/e."""
+"""Events after which the weight of a value in an exponential average has dropped to 1/e."""
 AVERAGES = ("running", "exponential", "window")
 MIN_PROBABILITY = 1e-15
 """Lower bound of a class probability in log-losses, so that one surprise does not make them infinite."""
@@ -79,7 +79,7 @@ class Scores(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Return what the baseline knows, for the checkpoint."""
+        """Return the state of the baseline, for the checkpoint."""
 
     def arrays(self) -> dict[str, FloatArray]:
         """Return the averages, for the checkpoint; raise `PoisonedModel` if one is not finite."""
@@ -97,7 +97,7 @@ class Scores(ABC):
         """Restore the results of `to_json` and `arrays`; call within `streammoe.checked.restoring`."""
         sums = array_of(arrays, "scores", "float64", (len(self.averages), 4))
         for (name, average), (n, total, exponential, weight) in zip(self.averages.items(), sums.tolist(), strict=True):
-            # The root is taken of mean squared errors.
+            # Means of squared errors must not be negative, since their root is taken.
             least = 0.0 if "squared" in name else -math.inf
             count = int(n)
             is_sound = 0 <= count == n and min(total, exponential) >= least and (weight > 0.0 or not count)
@@ -165,7 +165,7 @@ class PrequentialScores(Scores):
 class ClassificationScores(Scores):
     """Log-loss and accuracy of a classifier, with the accuracy of predicting the most frequent class so far.
 
-    Of equals that is the first one.
+    Of classes equally frequent that is the one that was known first.
     """
 
     def __init__(self) -> None:
@@ -205,8 +205,8 @@ class ClassificationScores(Scores):
         self.averages["baseline_hits"].update(np.array(hits))
 
     def means(self) -> dict[str, dict[str, float]]:
-        shown = {"accuracy": "hits", "log_loss": "log_loss", "baseline_accuracy": "baseline_hits"}
-        return {name: self.averages[average].means() for name, average in shown.items()}
+        sources = {"accuracy": "hits", "log_loss": "log_loss", "baseline_accuracy": "baseline_hits"}
+        return {name: self.averages[source].means() for name, source in sources.items()}
 
     def to_json(self) -> dict[str, Any]:
         return {"counts": self._counts}

@@ -40,16 +40,15 @@ class ReduceRound(NamedTuple):
 
 
 class Watcher:
-    """Merges shards' checkpoints into global models; only one process may do so for each folder.
+    """Merges the checkpoints of shards, daemons that share a stream, into global models; one process for each folder.
 
-    A shard whose folder cannot be read any more, or holds only what is damaged, counts by what was read of it last.
-
-    No time of day and no time of a file matters: numbers of events and digests tell what is new.
+    A shard whose folder cannot be read any more, or holds only damaged checkpoints, counts by what was last read of it.
+    Numbers of events and digests, not times of files, tell what is new.
 
     Args:
         shards: the folders of the shards' checkpoints by the names of the shards.
         store: where global models are saved.
-        n_experts: of a global model; by default as many as most events were learned by.
+        n_experts: of a global model; by default the number by which most events were learned.
         retries: whether there is a next round, for messages.
         metrics: updated in each round.
     """
@@ -136,7 +135,7 @@ class Watcher:
         return "written"
 
     def _write(self, shards: Mapping[str, Shard]) -> None:
-        # What shards began with counts once.
+        # The model with which all shards began (--from-model) counts once.
         n = sum(shard.n for shard in shards.values()) + max(shard.n_before for shard in shards.values())
         reduced = reduce_with_details(
             [shard.model for shard in shards.values()],
@@ -150,12 +149,12 @@ class Watcher:
                 generation=shard.generation,
                 n=shard.n,
                 state_digest=shard.state_digest,
-                # Rounding may take one that is 0 below it.
+                # Rounding may make a divergence of 0 negative.
                 divergence=max(divergence, 0.0) if math.isfinite(divergence) else None,
             )
             for (name, shard), divergence in zip(shards.items(), reduced.divergences.tolist(), strict=True)
         }
-        # Numbers of files that are damaged, or were removed, are not used again either.
+        # Versions whose files are damaged or were removed are not used again either.
         before = 0 if self.newest is None else self.newest.version
         self.newest = merged = global_model.save(self._store, reduced.model, contained, after=before)
         self._metrics.show(merged)
@@ -170,11 +169,11 @@ class Watcher:
     # -- Reports -------------------------------------------------------------------------------------------------------
 
     def _report_problems(self, problems: Mapping[str, FolderProblem], counted_names: Collection[str]) -> None:
-        """Log each problem once, and once that it is over.
+        """Log each problem once, and its end once.
 
         Args:
             problems: by the shards' names.
-            counted_names: of the shards that count nevertheless.
+            counted_names: names of the shards that count nevertheless.
         """
         for name in self._folders:
             before, now = self._problems.get(name), problems.get(name)
@@ -200,7 +199,7 @@ class Watcher:
 
 
 def _is_same(problem: FolderProblem, before: FolderProblem | None) -> bool:
-    """Return whether a problem is the one that there was; how far a shard has come, or which try failed, is no news."""
+    """Return whether a problem was there before; how far a shard has come, or which try failed, is no news."""
     if before is None or problem.reason != before.reason:
         return False
     return problem.reason not in {"damaged", "different"} or problem.text == before.text

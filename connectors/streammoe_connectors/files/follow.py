@@ -34,7 +34,7 @@ from streammoe_connectors.formats.records import RecordReader
 
 _LOGGER = logging.getLogger("streammoe.source")
 _CHECK_INTERVAL_SECONDS = 0.1  # between two checks for growth, rotation and new files
-_MAX_CHECK_SHARE = 0.05  # of the time may be spent on checks, since folders can be large
+_MAX_CHECK_SHARE = 0.05  # largest share of time spent on checks, since folders can be large
 
 
 class FollowedFiles:
@@ -51,7 +51,7 @@ class FollowedFiles:
 
     def __init__(self, settings: FileSettings) -> None:
         self._settings = settings
-        self._files: deque[_FollowedFile] = deque()  # it is the first one's turn
+        self._files: deque[_FollowedFile] = deque()  # in the order of turns; the first is being read
         self._turn_end: int | None = None
         self._finished: list[File] = []  # rotated away, but still under a name that matches
         self._last_finished: dict[str, _FollowedFile] = {}  # the last finished file of each path
@@ -198,7 +198,7 @@ class FollowedFiles:
         still_present, new = [], []
         for path in expand(self._settings.path):
             status = status_at(path)
-            # The successor of a rotated file waits until that one has been read.
+            # A file under the path of a rotated one waits until that one has been read.
             if status is None or identity(status) in followed:
                 continue
             if Path(path).absolute() in paths or path in self._ignored:
@@ -211,7 +211,7 @@ class FollowedFiles:
                 new.append(path)
         for path in without_other_names(new):
             self._add(path, log=log)
-        # Also keeps the last file of each path without successor, to number the next one.
+        # Where no file has the path yet, the finished one is kept, too, to number the next.
         paths = {Path(followed.file["path"]).absolute() for followed in self._files}
         self._finished = [
             file for file in self._finished if file in still_present or Path(file["path"]).absolute() not in paths
@@ -276,7 +276,7 @@ class FollowedFiles:
         )
 
     def _may_have_grown(self, file: File) -> bool:
-        """Whether a file that was finished while nothing was followed is still there and can be followed."""
+        """Whether a file that was finished with ``source.follow = false`` is still there and can be followed."""
         if not is_same_file_at(file["path"], file):
             return False
         opened = open_file(file["path"])
@@ -289,7 +289,7 @@ class _FollowedFile:
 
     def __init__(self, raw: BinaryIO, file: File, settings: FileSettings) -> None:
         self.file: File = file
-        """The current position; replaced after each step, since positions of batches refer to earlier ones."""
+        """The current position; replaced, not changed, since positions of earlier batches refer to it."""
         self._raw = raw
         self._settings = settings
         self._open()

@@ -1,7 +1,7 @@
 """The partitions to read, and the offset from which each is read.
 
-A partition is begun once the cluster has said where it begins and ends; until then the others are read without it, and
-positions hold the offset that an earlier run has left. One whose next records are gone is settled again in that way.
+Reading of a partition begins once its first and end offsets are known; until then the others are read without it, and
+positions hold the offset that an earlier run has left. If its next records are gone, it is settled again in that way.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _LOGGER = logging.getLogger("streammoe.source")
 _MISSING_RESPONSES = 4
 """Consecutive descriptions without a topic after which it counts as missing; brokers may not know a new one yet."""
 Committed = Mapping[TopicPartition, tuple[int, object]]
-"""Offsets that the group has committed, with their marks."""
+"""Offsets that the group has committed, with their metadata."""
 
 
 class Assignment:
-    """The partitions of a shard, with the buffers of those that have been begun."""
+    """The partitions that a daemon reads, with buffers of those whose reading has begun."""
 
     def __init__(
         self, settings: ReadingSettings, position: Position | None, owner: str, counters: Counter[str]
@@ -36,22 +36,22 @@ class Assignment:
         self._counters = counters
         self._saved: Position = {"topics": {}, "shard": settings.shard} if position is None else position
         check_shard(settings, self._saved)
-        self._left = offsets_left(settings, self._saved)
+        self._left = offsets_left(settings, self._saved)  # of partitions no longer read, by topic
         self.buffers: dict[TopicPartition, PartitionBuffer] = {}
-        """Of the partitions that have been begun, in order."""
+        """By partition, in order; only where reading has begun."""
         self.waiting: set[TopicPartition] = set()
-        """Partitions that have not been begun yet."""
+        """Partitions whose reading has not begun yet."""
         self.lost: dict[TopicPartition, bool] = {}
-        """Partitions that must continue at another offset, and whether their topic was recreated."""
+        """Partitions whose next offset is gone, and whether their topic was recreated."""
         self._described: dict[str, TopicDescription] = {}
         self._ids: dict[str, str | None] = {topic: saved["id"] for topic, saved in self._saved["topics"].items()}
-        """Of the topics that the offsets of positions belong to."""
+        """The topic id to which the offsets in positions belong, by the name of the topic; None if unknown."""
         found = offsets_of(self._saved)
         self._offsets = {tp: at for tp, at in found.items() if is_read(settings, *tp)}
-        """The next offsets of partitions that have not been begun, where an earlier run has left them."""
-        self._at_start: set[TopicPartition] = set()  # what was there when all topics were described for the first time
+        """Where an earlier run has left the partitions whose reading has not begun yet."""
+        self._at_start: set[TopicPartition] = set()  # partitions when all topics were first described
         self.is_known = False
-        """Whether they have been."""
+        """Whether all topics have been described."""
         self._n_missing = 0
         if unread := sorted(f"{topic}/{number}" for topic, number in found.keys() - self._offsets.keys()):
             _LOGGER.warning(
@@ -62,12 +62,12 @@ class Assignment:
 
     @property
     def wanted(self) -> set[TopicPartition]:
-        """Partitions whose limits are needed."""
+        """Partitions whose first and end offsets are needed."""
         return self.waiting | self.lost.keys()
 
     @property
     def finished(self) -> bool:
-        """Whether everything before the stops was taken."""
+        """Whether everything before the stop offsets was taken from the buffers."""
         return not self.waiting and all(b.reached_stop and not len(b.records) for b in self.buffers.values())
 
     def see(self, described: Mapping[str, TopicDescription]) -> bool:
@@ -106,15 +106,18 @@ class Assignment:
             self.lost |= {partition: True for partition in self.buffers if partition.topic == topic}
 
     def settle(self, limits: Mapping[TopicPartition, Limits], committed: Committed) -> list[TopicPartition]:
-        """Begin what was waiting, and go on elsewhere where records were lost, as far as limits are known.
+        """Begin waiting partitions, and reset the offsets of lost ones, as far as limits are known.
 
         All partitions of a topic that was recreated are settled together, since a position cannot hold offsets of two
         topics. So are those of a topic without a position, unless it is read from its first records: what the first
         start decides must be in a checkpoint, so that no later start decides otherwise.
 
         Args:
-            limits: of `wanted` partitions.
-            committed: offsets of the group, for those that begin there.
+            limits: first and end offsets of `wanted` partitions.
+            committed: offsets of the group, for partitions that begin there.
+
+        Returns:
+            The partitions begun or reset.
         """
         recreated = {topic for topic in self._described if self._is_recreated(topic)}
         unseen = {tp.topic for tp, is_recreated in self.lost.items() if is_recreated} - recreated
@@ -151,7 +154,7 @@ class Assignment:
         }
 
     def _undecided(self) -> set[str]:
-        """Return the topics for which the first start decides where they begin, unless at their first records."""
+        """Return the topics whose initial offsets are not decided yet; none if they begin at the first records."""
         if self._settings.start == "earliest":
             return set()
         return {topic for topic, _ in self.waiting & self._at_start if not self._known(topic)}
@@ -177,7 +180,7 @@ class Assignment:
         if saved is not None:
             wanted, recreated = int(saved["partitions"][number]), _differ(saved["id"], self._described[topic].id)
             if recreated or wanted < limits.first:
-                # An offset beyond the end is detected by the first fetch; here open transactions would look the same.
+                # The first fetch detects an offset beyond the end; here it cannot be told from an open transaction.
                 return self._reset(partition, wanted, limits, recreated=recreated)
             return wanted
         was_there = partition in self._at_start
@@ -210,7 +213,7 @@ class Assignment:
             buffer.stop_offset = max(offset, limits.stable_end)
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget partitions that are gone because their topic was deleted, or recreated with fewer."""
+        """Forget partitions that are gone because their topic was deleted, or recreated with fewer partitions."""
         gone = {
             tp: self.buffers[tp].next_offset if tp in self.buffers else self._offsets[tp] for tp in list(partitions)
         }
