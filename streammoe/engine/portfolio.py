@@ -286,13 +286,19 @@ class Portfolio(Noticed):
 
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
         """Adapt to new features, of which `n_features` of the experts are not padding."""
+        self._own_resting()
         for single in self.known:
             single.widen(expert_at, p_v, n_features)
 
     def add_class(self, n_features: int) -> None:
         """Adapt to a new class; `n_features` is the number of expert features, padding excluded."""
+        self._own_resting()
         for single in self.known:
             single.add_class(n_features)
+
+    def _own_resting(self) -> None:
+        """Copy the members that rest, which copies of this portfolio share, since they are to change."""
+        self.resting = tuple(single.copy() for single in self.resting)
 
     # -- Copies and checkpoints ----------------------------------------------------------------------------------------
 
