@@ -423,8 +423,14 @@ def score(
     """
     # Made once for all members; an event is predicted in a few microseconds.
     targets = np.full((len(W), family.n_targets(n_outputs)), np.nan) if Y is None else Y
-    found = []
+    found: list[tuple[Scores, FloatArray]] = []
+    replaced = 0
+    if beside is not None and not is_next:
+        trust, replaced = beside, next(at for at, member in enumerate(members) if member.n_lags)
     for theta, terms, is_held, n_lags in members:
+        if n_lags and replaced and not traced:
+            found.append(found[0])
+            continue
         seen = unheld if not is_held else R if terms is None else features_of(R, terms)
         if n_lags:
             seen = np.concatenate([R[:, :1], np.repeat(last, len(R), axis=0), R[:, 1:]], axis=1)
@@ -432,7 +438,4 @@ def score(
         found.append(mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=traced))
     if trust is None:
         return found[0]
-    replaced = 0
-    if beside is not None and not is_next:
-        trust, replaced = beside, next(at for at, member in enumerate(members) if member.n_lags)
     return combined_scores([scores for scores, _ in found], trust, replaced=replaced, traced=traced), found[0][1]

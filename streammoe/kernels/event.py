@@ -456,8 +456,6 @@ def _serve(S: Any, is_next: bool, counts: FloatArray, Y: FloatArray, loss: Float
             _mix(S, A.beside_weights, counts, Y, floats(S[A.beside_loss], (1,)), floats(S[A.beside_served], (1, M)))
         else:
             _mix(S, A.beside_weights, counts, Y, loss, served)
-    elif not is_next and S[A.has_portfolio] != 0:
-        _mix(S, A.weights, counts, Y, loss, served)
     center, scale = floats(S[A.target_center], (T,)), floats(S[A.target_scale], (T,))
     for q in range(M):
         e = q if S[A.is_metric] != 0 else 0
@@ -737,7 +735,7 @@ def _passage(noise: Noise, single: Noise, expert_of: Kernel) -> Kernel:
             if width > trace_at and (has_portfolio or j == 0):
                 shares, means = floats(S[A.shares], (members[j, B.K],)), floats(S[A.means], (members[j, B.K], M))
                 weight_of = 1.0
-                if has_portfolio and (is_next or s == 0):
+                if has_portfolio and is_next:
                     weight_of = weights[j]
                 elif has_portfolio:
                     weight_of = 0.0 if j == s else beside[j] + (beside[s] if j == 0 else 0.0)
@@ -798,7 +796,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                 is_beyond = _expand_all(S, held)
             if learns:
                 counts[0] = _weigh(S, rules, count, weight, target)
-            is_next = learns or S[A.shows_series] != 0
+            is_next = learns or S[A.shows_series] != 0 or S[A.at_series] == 0
             if not go_through_members(
                 S, rules, shape, constant, state, options, count, counts[0], target, is_beyond, learns, is_next, out
             ):
