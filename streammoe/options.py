@@ -266,8 +266,8 @@ class Options(Section):
     curved: Curved = option(
         "auto",
         "One more member that sees squares and products of held inputs: while it helps, always, or never.",
-        more="For regions that no gate with flat edges can tell apart. It has the products of up to ten inputs, the "
-        'squares of up to sixty, and none of more. With "auto" it takes part where there are several experts, '
+        more="For regions that no gate with flat edges can tell apart. It has all products of two of up to ten inputs, "
+        'and the most telling ones of up to 127 features. With "auto" it takes part where there are several experts, '
         "`standardize` and `hold`, rests when its weight has been negligible for a thousand events, and comes back "
         "where the average is no longer trusted.",
     )

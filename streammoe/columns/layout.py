@@ -177,13 +177,6 @@ class Columns:
                 msg = f"{name!s}: is the name of a lag, which the model itself makes; rename the column, or ignore it"
                 raise InvalidEvent(msg, reason="wrong_type", feature=name)
 
-    def varied_features(self, X: FloatArray, least: int) -> IntArray:
-        """Return the features that are numbers of degree 1 of a field with so many different values in raw rows."""
-        fields, columns = self.plan.numeric.T
-        counts = np.array([np.unique(X[~np.isnan(X[:, field]), field]).size for field in fields.tolist()])
-        varied: IntArray = 1 + columns[counts >= least]
-        return varied
-
     # -- Growth --------------------------------------------------------------------------------------------------------
 
     def extended(self, additions: Additions) -> Columns:

@@ -16,6 +16,7 @@ import numpy as np
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine.bound_mixture import BoundMixture
 from streammoe.engine.mixture import Candidate, Scores, learning_options
+from streammoe.engine.products import MOST_FEATURES, features_of, linear
 from streammoe.engine.state import MMState, copy_state, is_finite, restored_state, state_at, widen, with_class
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.features import CENTERED_AT
@@ -24,10 +25,6 @@ from streammoe.schedules import Constant, Power, Schedule
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 Sees: TypeAlias = Literal["all", "nothing", "series", "products"]
-MOST_WITH_PRODUCTS = 66
-"""Most features with the products of two inputs, those of ten inputs; beyond, there are squares alone."""
-MOST_FEATURES = 128
-"""Most features of squares and products at all."""
 EVENTS_PER_FEATURE = 8
 """Least number of events that count in `curved`, for each of its features."""
 ROWS_AT_ONCE = 4096
@@ -62,10 +59,12 @@ class Kind(NamedTuple):
     """Whether it learns nothing while its weight is negligible."""
 
 
+STEADY = Kind("steady", 0.0, prior_strength=5.0, is_held=False)
+"""The member of which all events count alike."""
 KINDS = (
     Kind("quick", 0.05),
     Kind("recent", 0.01),
-    Kind("steady", 0.0, prior_strength=5.0, is_held=False),
+    STEADY,
     Kind("floor", 1e-3, sees="nothing"),
 )
 """Members of every portfolio, from the first event on."""
@@ -325,15 +324,6 @@ class Single:
         return cls(kind, family, bound, state, terms, notes, n_lags, n_series)
 
 
-def features_of(R: FloatArray, terms: IntArray) -> FloatArray:
-    """Return products of two features each, (n, P), of rows (n, p_v)."""
-    first, second = terms.T
-    # Unlike an index, `take` returns rows that are contiguous.
-    products: FloatArray = np.take(R, first, axis=1)
-    products *= np.take(R, second, axis=1)
-    return products
-
-
 def series_width(n_outputs: int, n_lags: int) -> int:
     """Return how many features the last targets are, of so many outputs or classes."""
     return n_lags * min(n_outputs, MOST_SERIES)
@@ -353,29 +343,3 @@ def with_series(R: FloatArray, Y: FloatArray, n_lags: int, n_outputs: int, *, is
         else:
             last[lag:, :, lag - 1] = Y[:-lag] == np.arange(width // n_lags)
     return np.ascontiguousarray(np.concatenate([R[:, :1], last.reshape(len(R), width), R[:, 1:]], axis=1))
-
-
-def linear(features: IntArray) -> IntArray:
-    """Return the terms that are features as they are: products with the first one, which is 1."""
-    return np.column_stack([np.zeros_like(features), features])
-
-
-def terms_of(n_features: int, curved: IntArray) -> IntArray | None:
-    """Return the terms of an expert that sees all features, and the products of two of some; None if they are too many.
-
-    Args:
-        n_features: number of features.
-        curved: indexes of those that are multiplied.
-
-    >>> terms_of(3, np.array([1, 2])).tolist()
-    [[0, 0], [0, 1], [0, 2], [1, 1], [1, 2], [2, 2]]
-    >>> [terms.shape for p in (10, 11, 63) for terms in [terms_of(1 + p, np.arange(1, 1 + p))]]
-    [(66, 2), (23, 2), (127, 2)]
-    """
-    q = len(curved)
-    products = np.empty((0, 2), dtype=np.int64)
-    if 0 < n_features + q * (q + 1) // 2 <= MOST_WITH_PRODUCTS:
-        products = curved[np.column_stack(np.triu_indices(q))]
-    elif n_features + q <= MOST_FEATURES:
-        products = np.column_stack([curved, curved])
-    return np.concatenate([linear(np.arange(n_features)), products]) if len(products) else None

@@ -15,8 +15,9 @@ import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine import mixture
-from streammoe.engine.members import CURVED, KINDS, SERIES, Single, features_of
+from streammoe.engine.members import CURVED, KINDS, SERIES, Single
 from streammoe.engine.mixture import Scores
+from streammoe.engine.products import features_of
 from streammoe.engine.state import MMState, copy_array
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.portfolio import LEAST_WEIGHT, MOST_REMEMBERED, combine, combine_means
@@ -192,6 +193,11 @@ class Portfolio(Noticed):
             if name not in self.names:
                 self._add(at, name, 1.0 / len(again.names))
         self.singles, self.resting = again.singles, ()
+
+    def join(self, single: Single) -> None:
+        """Let a further single expert predict, with the share of trust that it would have at the beginning."""
+        self._add(len(self.names), single.name, 1.0 / (len(self.names) + 1))
+        self.singles = (*self.singles, single)
 
     def _add(self, at: int, name: str, share: float) -> None:
         """Give a member, which gets this index, this share of all trust."""

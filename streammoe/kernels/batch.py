@@ -22,6 +22,8 @@ from streammoe.types import FloatArray
 
 NEWTON_LIMIT = 300
 """Free parameters up to which the Newton steps of a softmax regression are exact; beyond, matrices would cost more."""
+MANY_ROWS = 8
+"""From more rows of coefficients on they are not exact, either: those of many classes hardly depend on each other."""
 CONJUGATE_ROUNDS = 4
 """Conjugate gradients of a step."""
 CLOSE = 0.01
@@ -358,7 +360,7 @@ def _fit_by_newton(
 @inline
 def is_conjugate(free: int, p: int) -> bool:
     """Whether conjugate gradients fit a softmax regression of so many rows of coefficients and features."""
-    return free * p > NEWTON_LIMIT
+    return free * p > NEWTON_LIMIT or free > MANY_ROWS
 
 
 @jit

@@ -19,9 +19,10 @@ from streammoe.engine.bound_mixture import BoundMixture
 from streammoe.engine.cost import Shape, row_cost_with_matrices
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.interruption import interruptible
-from streammoe.engine.members import MOST_FEATURES, terms_of, with_series
+from streammoe.engine.members import with_series
 from streammoe.engine.mixture import Candidate
 from streammoe.engine.portfolio import Portfolio
+from streammoe.engine.products import MOST_FEATURES, terms_of
 from streammoe.engine.recent import RecentEvents, capacity_for
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState
@@ -48,10 +49,6 @@ CODES_SHOW, CODES_END = 64, 200
 """Numbers of first events in which a code for missing values is noticed, at least and at most."""
 DISBELIEF = 1e-9
 """What remains of the weight of an event whose target is taken for an error; a weight of 0 would mark no event."""
-CURVED_FROM = 32
-"""Number of events from which on there is a member of products."""
-MANY_VALUES = 8
-"""Number of different values that a column must have had, at least, to be squared."""
 SCALED = (-1, "scaled")
 """The entry of `Context.reported` that says so."""
 LOGGER = logging.getLogger("streammoe.estimators")
@@ -167,10 +164,9 @@ class Context(Noticed):
         residual = mixture.new_residual(self.family, state, n_outputs)
         return Candidate(state, residual, self.learning_options(len(state.masses)))
 
-    def blank_portfolio(self, X: FloatArray | None, *, is_trusted: bool = False) -> Portfolio:
-        """Return a portfolio of members that have learned nothing; `X` are the rows that set the scales, if known."""
+    def blank_portfolio(self, terms: IntArray | None, *, is_trusted: bool = False) -> Portfolio:
+        """Return a portfolio of members that have learned nothing; `terms` are those of `curved`, if it is one."""
         family, n_outputs = self.family, self.targets.n_outputs
-        terms = self.curved_terms(X)
         return Portfolio.blank(
             family,
             self.options.bound,
@@ -190,24 +186,21 @@ class Context(Noticed):
         """Remember targets from now on, if one member sees the last ones."""
         self.past = Past(self.encoder.n_outputs) if self.options.has_series else None
 
-    def curved_terms(self, X: FloatArray | None) -> IntArray | None:
-        """Return the features of the member of products, given the rows that set the scales, if they are known.
+    def curved_terms(self, merit: FloatArray | None = None) -> IntArray | None:
+        """Return the features of the member of products, given their merits if they are known; None without any.
 
-        There are none before enough rows; nor of columns of few values, whose squares say little, or that have no scale
-        yet, which would make products that are enormous.
+        Columns that have no scale yet are not multiplied: products might be enormous.
         """
         options, encoder = self.options, self.encoder
-        if not options.has_curved or encoder.n_expert_features > MOST_FEATURES:
+        p = encoder.n_expert_features
+        if not options.has_curved or p > MOST_FEATURES:
             return None
-        if X is None:
-            curved = 1 + encoder.plan.numeric[:, 1]
-        elif len(X) >= CURVED_FROM:
-            curved = encoder.columns.varied_features(X, MANY_VALUES)
-        else:
-            return None
+        multiplied = np.arange(1, 1 + len(encoder.scaler.scale))
         if options.standardize:
-            curved = curved[encoder.scaler.scale[curved - 1] != 1.0]
-        return terms_of(encoder.n_expert_features, curved)
+            unscaled = encoder.plan.numeric[encoder.scaler.scale[encoder.plan.numeric[:, 1]] == 1.0, 1]
+            multiplied = np.setdiff1d(multiplied, 1 + unscaled)
+        # Squares, unless something is known.
+        return terms_of(p, multiplied, np.diag(np.full(p, np.inf)) if merit is None else merit)
 
     def blank_mixture(self) -> MMState:
         """Return the mixture before its first fit: one expert that has learned nothing."""

@@ -19,13 +19,14 @@ from streammoe.columns.encoder import Encoder
 from streammoe.columns.fitting import fit_bounds
 from streammoe.columns.outliers import MAX_ERROR_SHARE, winsorised
 from streammoe.columns.scaling import Scaler, without_inputs
-from streammoe.engine import model_selection, schedule, search
+from streammoe.engine import mixture, model_selection, schedule, search
 from streammoe.engine.cost import Shape
 from streammoe.engine.em import Buffer
 from streammoe.engine.jobs import Job, StepwiseJob
-from streammoe.engine.members import KINDS, MOST_FEATURES, Single, series_width
+from streammoe.engine.members import CURVED, KINDS, STEADY, Single, series_width
 from streammoe.engine.mixture import served_parameters
 from streammoe.engine.portfolio import Portfolio
+from streammoe.engine.products import MOST_FEATURES, merits
 from streammoe.engine.recent import restored_parameters
 from streammoe.engine.state import MMState, copy_state, widen, with_class
 from streammoe.experts import Parameters
@@ -37,6 +38,8 @@ from streammoe.types import AnyArray, BoolArray, FloatArray
 LOGGER = logging.getLogger("streammoe.estimators")
 RANGED_AT = 200
 """Number of rows from which on columns are held to the range of these."""
+CURVED_FROM = 32
+"""Number of rows from which on there is a member of products."""
 PLAUSIBLE = 12.0
 """Median deviations from the median up to which a target among the first ones is no outlier; each weighs a lot."""
 AT_ONCE = 1e7
@@ -251,9 +254,11 @@ class Fit:
         yield float(DESIGN_COST * buffer.R.size)
         portfolio, state = None, None
         if plan.is_scaling and context.options.has_portfolio:
-            portfolio = context.blank_portfolio(X)
+            portfolio = context.blank_portfolio(None)
             for single in portfolio.singles:
                 yield from _learned(context, single, buffer)
+            if context.options.has_curved and len(X) >= CURVED_FROM:
+                yield from _add_curved(context, portfolio, buffer)
         if plan.is_fitting:
             start = rescaled(self.start, before, encoder.scaler, context) if plan.is_scaling else self.start
             state = yield from _fitted(context, buffer, start, is_searching=plan.is_searching)
@@ -341,7 +346,8 @@ def relearning_work(context: Context, n_rows: int) -> float:
     widths = [p_v] * (1 + context.options.has_portfolio * sum(kind.sees == "all" for kind in KINDS))
     widths += [p_v + series_width(context.targets.n_outputs, n) for n in [context.n_series_lags] if n]
     widths += [min(MOST_FEATURES, p_v**2)] * context.options.has_curved
-    return float(n_rows * sum(_row_work(N, p) for p in widths))
+    judging = 2.0 * context.targets.n_outputs * p_v**2 * (context.options.has_curved and p_v <= MOST_FEATURES)
+    return float(n_rows * (judging + sum(_row_work(N, p) for p in widths)))
 
 
 def _row_work(n_coefficients: int, p: int) -> float:
@@ -358,6 +364,25 @@ def _learned(context: Context, single: Single, buffer: Buffer) -> Job[None]:
         rows = slice(start, start + at_once)
         single.learn(buffer.R[rows], buffer.Y[rows], buffer.weights[rows], n_outputs=context.targets.n_outputs)
         yield len(buffer.R[rows]) * cost
+
+
+def _add_curved(context: Context, portfolio: Portfolio, buffer: Buffer) -> Job[None]:
+    """Let the member of products join others that have learned rows, if products say something that they do not."""
+    _, R, Y, weights = buffer
+    n_outputs, p = context.targets.n_outputs, context.encoder.n_expert_features
+    merit = np.zeros((p, p))
+    if p <= MOST_FEATURES:
+        steady = next(single for single in portfolio.singles if single.name == STEADY.name)
+        said = mixture.score(context.family, steady.parameters, R, R, n_outputs=n_outputs)[0].predictions
+        known, seen = Y if context.family.is_metric else np.arange(n_outputs) == Y, np.ascontiguousarray(R[:, :p])
+        for residuals in np.ascontiguousarray(((known - said) * weights[:, None]).T):
+            merit += merits(seen, residuals)
+            yield 2.0 * len(R) * p**2
+    terms = context.curved_terms(merit)
+    if terms is not None:
+        width, bound = context.encoder.expert_width, context.options.bound
+        portfolio.join(Single.blank(CURVED, context.family, bound, n_outputs, width, terms=terms))
+        yield from _learned(context, portfolio.singles[-1], buffer)
 
 
 def _fitted(context: Context, buffer: Buffer, start: Parameters | None, *, is_searching: bool) -> Job[MMState]:

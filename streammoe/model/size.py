@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from streammoe.bounds import MAX_BUFFER_BYTES, MAX_STATE_BYTES, buffer_bytes, model_bytes
 from streammoe.columns.layout import Additions, padded
-from streammoe.engine.members import KINDS, MOST_FEATURES, series_width
+from streammoe.engine.members import KINDS, series_width
+from streammoe.engine.products import MOST_FEATURES
 from streammoe.model.context import Context
 
 

@@ -144,7 +144,7 @@ class Streaming(Noticed, Phase):
         """Return the phase in which nothing was learned."""
         options = context.options
         context.begin_series()
-        portfolio = context.blank_portfolio(np.empty((0, 0))) if options.has_portfolio else None
+        portfolio = context.blank_portfolio(None) if options.has_portfolio else None
         if options.warmup == 0:
             return cls(context.candidate(context.random_start(options.most_experts)), portfolio, 0, is_settled=True)
         return cls(context.candidate(context.blank_mixture()), portfolio)
@@ -155,7 +155,7 @@ class Streaming(Noticed, Phase):
         portfolio = None
         context.begin_series()
         if context.options.has_portfolio:
-            portfolio = context.blank_portfolio(None, is_trusted=True)
+            portfolio = context.blank_portfolio(context.curved_terms(), is_trusted=True)
         return cls(context.candidate(state), portfolio, 0, is_settled=True)
 
     @property
@@ -276,7 +276,7 @@ class Streaming(Noticed, Phase):
         self.fit = None
         recent.keep_last(2 * JUDGE_EVERY)
         if self._begin_again(context):
-            portfolio.take_over(context.blank_portfolio(None))
+            portfolio.take_over(context.blank_portfolio(context.curved_terms()))
 
     def learn(
         self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool

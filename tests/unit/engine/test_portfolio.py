@@ -104,15 +104,15 @@ def test_it_comes_back_after_a_drift():
     assert "curved" in model.member_weights
 
 
-def test_columns_of_few_values_and_inputs_that_are_not_scaled_have_no_products():
-    flags = np.column_stack([X[:400, 0], X[:400, 1] > 0.0])
+def test_columns_that_have_not_varied_and_inputs_that_are_not_scaled_have_no_products():
+    still = np.column_stack([X[:400, 0], np.ones(400)])
     for model, terms in (
         (MoERegressor(2), [[0, 0], [0, 1], [0, 2], [1, 1]]),
         (MoERegressor(2, standardize=False), None),
         (MoERegressor(1), None),
         (MoERegressor(2, curved="off"), None),
     ):
-        model.learn_array(flags, PLANE[:400])
+        model.learn_array(still, PLANE[:400])
         arrays = model.arrays()
         assert ("portfolio.curved_terms" in arrays) == (terms is not None)
         if terms is not None:
