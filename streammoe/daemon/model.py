@@ -10,13 +10,13 @@ import numpy as np
 
 from streammoe import batch
 from streammoe.distributions import Gaussian, noises
+from streammoe.engine.intervals import mixture_intervals
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.experts import family_of
 from streammoe.kernels.batch import NEWTON_LIMIT, fit_softmax
 from streammoe.kernels.compile import compile_seconds
 from streammoe.options import RegressorOptions
 from streammoe.pipeline.decoders import FieldRoles, decoder
-from streammoe.pipeline.intervals import mixture_intervals
 from streammoe.pipeline.schema import Schema
 from streammoe.ports import Batch
 from streammoe.reduction import reduce
@@ -65,7 +65,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
             _fit_many_features()
         if settings is None or _writes_intervals(settings):
             one = np.ones((1, 1, 1))
-            mixture_intervals(one[0], one, one, 0.9, Gaussian())
+            mixture_intervals(one[0], one, one, one, 0.9, Gaussian())
         record = Batch(b'{"y": 0}', np.array([8]), "jsonl", None, "", [{}], {})
         decoder(record.format).decode(record, FieldRoles({}, Schema(("y",))))
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, TypeVar, overload
 
@@ -19,9 +19,16 @@ from streammoe.types import AnyArray, FloatArray
 Numbers = TypeVar("Numbers", float, FloatArray)
 
 
+UNCALIBRATED = np.ones(1)
+"""One part, into which all targets fall."""
+
+
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """A distribution of one number: Σ_k shares_k · noise, moved by means_k and scaled by the root of squares_k.
+
+    With `ranks` it is calibrated: probability is moved to those parts of the mixture where targets have been. Mean and
+    variance are those of the mixture, before that.
 
     >>> from streammoe.distributions import Gaussian
     >>> two = Mixture(np.array([0.5, 0.5]), np.array([-1.0, 3.0]), np.ones(2), Gaussian(tail=math.inf))
@@ -39,6 +46,20 @@ class Mixture:
     squares: FloatArray
     """(K,) squared scales; a component's variance is that of the noise times this."""
     noise: ExpertNoise
+    ranks: FloatArray = field(default_factory=UNCALIBRATED.copy)
+    """(B,) how often targets fell into each of B parts of the mixture, from the left, that are equally likely."""
+
+    @property
+    def _ends(self) -> tuple[FloatArray, FloatArray]:
+        """The ends of the parts, (B + 1,): their probabilities by the mixture, and calibrated."""
+        counts = np.concatenate([[0.0], np.cumsum(self.ranks)])
+        return np.linspace(0.0, 1.0, len(counts)), counts / counts[-1]
+
+    def _density(self, below: FloatArray) -> FloatArray:
+        """Return the factor of the density where this is the probability below, by the mixture."""
+        B = len(self.ranks)
+        at = np.clip((below * B).astype(np.int64), 0, B - 1)
+        return np.asarray(self.ranks[at] * B / self.ranks.sum())
 
     def mean(self) -> float:
         """Return E[y] = Σ_k g_k μ_k."""
@@ -53,12 +74,17 @@ class Mixture:
         """Return the density at a number, or at each number of an array."""
         scales = np.sqrt(self.squares)
         scores = (_numbers("y", y)[..., None] - self.means) / scales
-        return _like(y, np.sum(self.shares * self.noise.pdf(scores) / scales, axis=-1))
+        own = np.sum(self.shares * self.noise.pdf(scores) / scales, axis=-1)
+        return _like(y, own * self._density(self._below(y)))
 
     def cdf(self, y: Numbers) -> Numbers:
         """Return P(Y ≤ y) at a number, or at each of an array; small probabilities have full relative precision."""
+        return _like(y, np.interp(self._below(y), *self._ends))
+
+    def _below(self, y: Numbers) -> FloatArray:
+        """Return P(Y ≤ y) by the mixture."""
         scores = (_numbers("y", y)[..., None] - self.means) / np.sqrt(self.squares)
-        return _like(y, np.minimum(np.sum(self.shares * self.noise.cdf(scores), axis=-1), 1.0))
+        return np.asarray(np.minimum(np.sum(self.shares * self.noise.cdf(scores), axis=-1), 1.0))
 
     def quantile(self, q: Numbers) -> Numbers:
         """Return the y with P(Y ≤ y) = q, for one probability or an array of them.
@@ -75,11 +101,15 @@ class Mixture:
         alive = self.shares > 0.0
         shares, means, scales = self.shares[alive], self.means[alive], np.sqrt(self.squares[alive])
 
+        own, calibrated = self._ends
+
         def find(probability: float) -> float:
             # Compute upper quantiles as lower ones of −Y: 1 − q is exact there, and precision is not lost.
             if probability > 0.5:
-                return -_lower_quantile(1.0 - probability, shares, -means, scales, self.noise)
-            return _lower_quantile(probability, shares, means, scales, self.noise)
+                above = float(np.interp(1.0 - probability, 1.0 - calibrated[::-1], own))
+                return -_lower_quantile(above, shares, -means, scales, self.noise)
+            below = float(np.interp(probability, calibrated, own))
+            return _lower_quantile(below, shares, means, scales, self.noise)
 
         found = np.array([find(each) for each in probabilities.ravel().tolist()])
         return _like(q, found.reshape(probabilities.shape))
@@ -102,9 +132,17 @@ class Mixture:
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...]) -> FloatArray: ...
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None) -> float | FloatArray:
         """Draw one random number, or an array of shape `size`."""
-        chosen = _choose(self.shares, rng, size)
-        drawn = self.means[chosen] + np.sqrt(self.squares[chosen]) * self.noise.sample(rng, size)
-        return float(drawn) if size is None else np.asarray(drawn)
+        found = np.empty(() if size is None else size)
+        missing = np.ones(found.shape, dtype=np.bool_)
+        while count := int(missing.sum()):
+            chosen = _choose(self.shares, rng, count)
+            drawn = self.means[chosen] + np.sqrt(self.squares[chosen]) * self.noise.sample(rng, count)
+            # Of the mixture's numbers, so many of each part are kept as it has probability.
+            heights = self._density(self._below(drawn))
+            kept = rng.random(count) * len(self.ranks) * self.ranks.max() < heights * self.ranks.sum()
+            places = np.flatnonzero(missing.ravel())[kept]
+            found.ravel()[places], missing.ravel()[places] = drawn[kept], False
+        return float(found) if size is None else found
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +169,8 @@ class MultivariateMixture:
     noise: ExpertNoise
     names: tuple[Hashable, ...]
     """Of the outputs."""
+    ranks: FloatArray | None = None
+    """(Q, B) of each output, see `Mixture`; they calibrate its own distribution, and what is said of several not."""
 
     @property
     def _n_outputs(self) -> int:
@@ -199,7 +239,8 @@ class MultivariateMixture:
         if name not in self.names:
             raise ConfigError(f"marginal: there is no output {name!r}; the outputs are {list(self.names)!r}")
         q = self.names.index(name)
-        return Mixture(self.shares, self.means[:, q], self._diagonals[:, q], self.noise)
+        ranks = UNCALIBRATED if self.ranks is None else self.ranks[q]
+        return Mixture(self.shares, self.means[:, q], self._diagonals[:, q], self.noise, ranks)
 
     def interval(self, level: float = 0.9) -> dict[Hashable, tuple[float, float]]:
         """Return for each output separately the central interval that contains it with probability `level`.

@@ -14,6 +14,7 @@ from streammoe.engine.mixture import Candidate, Scores, no_trace
 from streammoe.engine.state import UnsoundError, unsound_parts
 from streammoe.experts import Family
 from streammoe.kernels.by_address import address_of
+from streammoe.kernels.calibration import PARTS
 from streammoe.kernels.event import (
     AT,
     AVERAGE,
@@ -139,11 +140,13 @@ def rows_at_once(work: float) -> int:
     return max(1, min(ROWS_AT_ONCE, int(WORK_AT_ONCE / work)))
 
 
-def trace_of(written: FloatArray, n_experts: int, M: int, Q: int) -> Trace:
-    """Return what each expert said of rows, from what the kernel has written of them."""
-    n, E = len(written), n_experts
-    shares, means, variances = np.split(written[:, : E * (1 + M + Q)], [E, E * (1 + M)], axis=1)
-    return Trace(shares, means.reshape(n, E, M), variances.reshape(n, E, Q))
+def trace_of(written: FloatArray, n_experts: int, M: int, Q: int, n_ranked: int = 0) -> Trace:
+    """Return what each expert said of rows, and the ranks of `n_ranked` outputs, from what the kernel has written."""
+    n, E, parts = len(written), n_experts, n_ranked * PARTS
+    ends = np.cumsum([E, E * M, E * Q, parts])
+    shares, means, variances, ranks, _ = np.split(written, ends, axis=1)
+    ranks = ranks.reshape(n, n_ranked, PARTS if n_ranked else 0)
+    return Trace(shares, means.reshape(n, E, M), variances.reshape(n, E, Q), ranks)
 
 
 def table_of(numbers: Mapping[str, int], arrays: Mapping[str, AnyArray]) -> AnyArray:

@@ -59,12 +59,10 @@ class Kind(NamedTuple):
     """Whether it learns nothing while its weight is negligible."""
 
 
-STEADY = Kind("steady", 0.0, prior_strength=5.0, is_held=False)
-"""The member of which all events count alike."""
 KINDS = (
     Kind("quick", 0.05),
     Kind("recent", 0.01),
-    STEADY,
+    Kind("steady", 0.0, prior_strength=5.0, is_held=False),
     Kind("floor", 1e-3, sees="nothing"),
 )
 """Members of every portfolio, from the first event on."""

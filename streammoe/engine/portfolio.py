@@ -20,6 +20,7 @@ from streammoe.engine.mixture import Scores
 from streammoe.engine.products import features_of
 from streammoe.engine.state import MMState, copy_array
 from streammoe.experts import Family, Parameters
+from streammoe.kernels.calibration import MEMORY, PARTS, PRIOR, gains_of
 from streammoe.kernels.portfolio import LEAST_WEIGHT, MOST_REMEMBERED, combine, combine_means
 from streammoe.kernels.state import Trace
 from streammoe.replacements import Noticed
@@ -72,12 +73,15 @@ class Trust(NamedTuple):
     """(Q,) running mean of the squared errors of point predictions; empty for classes, which have no `mean_weights`."""
     mean_count: IntArray
     """(1,) number of events behind it."""
+    ranks: FloatArray
+    """(Q, `PARTS`) number of targets of late in each part of the served distribution; (0, `PARTS`) for classes."""
 
     @classmethod
     def beginning(cls, n_members: int, n_outputs: int, *, is_trusted: bool) -> Trust:
         """Return equal weights, or nearly all of it for the first member and the mean of the density."""
         weights, means = _first_weights(n_members, is_trusted), _first_weights(1 + n_members, is_trusted)
-        return cls(weights, np.zeros(1), means, np.zeros(1), np.zeros(n_outputs), np.zeros(1, dtype=np.int64))
+        count, ranks = np.zeros(1, dtype=np.int64), np.full((n_outputs, PARTS), PRIOR / PARTS)
+        return cls(weights, np.zeros(1), means, np.zeros(1), np.zeros(n_outputs), count, ranks)
 
     @property
     def of_members(self) -> FloatArray:
@@ -124,6 +128,8 @@ class Trust(NamedTuple):
         found["mean_count"] = array_of(
             arrays, f"{PREFIX}{prefix}mean_count", "int64", (1,), least=0, most=LARGEST_COUNT
         )
+        shape, least, most = (n_outputs, PARTS), 0.9 * PRIOR / PARTS, PRIOR + MEMORY
+        found["ranks"] = array_of(arrays, f"{PREFIX}{prefix}ranks", "float64", shape, least=least, most=most)
         return cls(**found).copied()
 
 
@@ -278,11 +284,12 @@ class Portfolio(Noticed):
         self.singles = (*self.singles[:at], single.woken(), *self.singles[at:])
 
     def begin_again(self) -> None:
-        """After a drift, let members predict that rest, and find the scale of errors anew."""
+        """After a drift, let members predict that rest, and find the scale of errors, and their calibration, anew."""
         for single in self.resting:
             self._wake(single)
         for trust in self._trusts:
             trust.mean_count[:] = 0
+            trust.ranks[:] = PRIOR / PARTS
 
     @property
     def _trusts(self) -> list[Trust]:
@@ -361,7 +368,7 @@ class Portfolio(Noticed):
 
 
 def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, replaced: int = 0, traced: bool) -> Scores:
-    """Combine the members' scores of rows that are not learned.
+    """Combine the members' scores of rows that are not learned; losses are those of the density before calibration.
 
     Args:
         member_scores: of each member.
@@ -381,7 +388,7 @@ def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, replaced: 
     combine(trust.weights, trust.surprise, unlearned, losses_said, said, losses, predictions, shares, scratch)
     if trust.mean_squares.size:
         unknown = np.full((n, M), np.nan)
-        combine_means(*trust[2:], unlearned, said, unknown, predictions, scratch)
+        combine_means(*trust[2:6], unlearned, said, unknown, predictions, scratch)
     if not traced:
         return Scores(losses, predictions, mixture.no_trace())
     if replaced:
@@ -391,8 +398,16 @@ def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, replaced: 
         np.concatenate([shares[:, [i]] * each.shares for i, each in enumerate(parts)], axis=1),
         np.concatenate([each.means for each in parts], axis=1),
         np.concatenate([each.variances for each in parts], axis=1),
+        np.tile(trust.ranks, (n, 1, 1)),
     )
     return Scores(losses, predictions, trace, gate=member_scores[0].trace.shares)
+
+
+def _calibrated(family: Family, scores: Scores, y: FloatArray) -> Scores:
+    """Return scores of rows with one target each, y (n,), by the calibrated density."""
+    shares, means, variances, ranks = scores.trace
+    u = (shares * family.noise.cdf((y[:, None] - means[:, :, 0]) / np.sqrt(variances[:, :, 0]))).sum(axis=1)
+    return scores._replace(losses=scores.losses - gains_of(ranks[0, 0], u))
 
 
 def score(
@@ -431,6 +446,9 @@ def score(
     targets = np.full((len(W), family.n_targets(n_outputs)), np.nan) if Y is None else Y
     found: list[tuple[Scores, FloatArray]] = []
     replaced = 0
+    # What is said of several targets together stays as it is.
+    is_calibrated = Y is not None and trust is not None and len(trust.ranks) == 1
+    traced = traced or is_calibrated
     if beside is not None and not is_next:
         trust, replaced = beside, next(at for at, member in enumerate(members) if member.n_lags)
     for theta, terms, is_held, n_lags in members:
@@ -444,4 +462,5 @@ def score(
         found.append(mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=traced))
     if trust is None:
         return found[0]
-    return combined_scores([scores for scores, _ in found], trust, replaced=replaced, traced=traced), found[0][1]
+    scores = combined_scores([scores for scores, _ in found], trust, replaced=replaced, traced=traced)
+    return _calibrated(family, scores, targets[:, 0]) if is_calibrated else scores, found[0][1]

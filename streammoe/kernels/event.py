@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from streammoe.kernels import drift, features, portfolio, soundness
+from streammoe.kernels import calibration, drift, features, portfolio, quantiles, soundness
 from streammoe.kernels.by_address import flags as no_flags_at
 from streammoe.kernels.by_address import floats, numbers, whole_numbers
 from streammoe.kernels.compile import atomic, inline, part
@@ -114,9 +114,9 @@ _REST = (
         "members",
         "residual",
     ),
-    *("weights", "surprise", "mean_weights", "mean_surprise", "mean_squares", "mean_count", "mean_weight", "outliers"),
+    *("weights", "surprise", "mean_weights", "mean_surprise", "mean_squares", "mean_count", "ranks"),
     *("beside_weights", "beside_surprise", "beside_mean_weights", "beside_mean_surprise", "beside_mean_squares"),
-    "beside_mean_count",
+    *("beside_mean_count", "beside_ranks", "mean_weight", "outliers", "cells"),
     *("losses_block", "loss_counts", "usual", "sums", "closed", "lag_past", "lag_fields", "noted", "noted_used"),
     *("recent_X", "recent_Y", "recent_weights", "recent_losses", "recent_used"),
 )
@@ -140,6 +140,7 @@ _SCRATCH = (
     *(
         "beside_loss",
         "beside_served",
+        "rank",
         "served",
         "shares",
         "tau",
@@ -169,6 +170,7 @@ RULES = (
     "calibration",
     "tolerance",
     "threshold",
+    "unit",
 )
 """Names of the entries of the array `rules`."""
 RULE = _indexes(RULES)
@@ -422,8 +424,11 @@ def _weigh(S: Any, rules: FloatArray, count: int, weight: float, target: FloatAr
 
 
 @inline
-def _mix(S: Any, first: int, counts: FloatArray, Y: FloatArray, loss: FloatArray, served: FloatArray) -> None:
-    """Write what all predict together by a trust, the first of whose arrays this is; it moves if the row counts."""
+def _mix(S: Any, first: int, counts: FloatArray, Y: FloatArray, loss: FloatArray, served: FloatArray) -> float:
+    """Write what all predict together by a trust, the first of whose arrays this is; it moves if the row counts.
+
+    Returns what calibration takes off the loss.
+    """
     m, M, T = S[A.m], S[A.M], S[A.T]
     losses, said = floats(S[A.losses], (m, 1)), floats(S[A.said], (m, 1, M))
     weights, surprise = floats(S[first], (m,)), floats(S[first + 1], (1,))
@@ -434,11 +439,25 @@ def _mix(S: Any, first: int, counts: FloatArray, Y: FloatArray, loss: FloatArray
         squares, number = floats(S[first + 4], (T,)), whole_numbers(S[first + 5], (1,))
         logs = floats(S[A.logs], (2, 1 + m))
         _combine_means(weights, surprise, squares, number, counts, said, Y, served, logs)
+        if counts.shape[0] > 0:
+            at = 1 if first == A.beside_weights else 0
+            rank, ranks = floats(S[A.rank], (2, T))[at], floats(S[first + 6], (T, calibration.PARTS))
+            gain = 0.0
+            for q in range(T):
+                gain += calibration.gain_of(ranks[q], rank[q])
+                calibration.count_rank(ranks[q], rank[q], counts[0])
+            # What is said of several targets together stays as it is.
+            return gain if T == 1 else 0.0
+    return 0.0
 
 
 @inline
-def _serve(S: Any, is_next: bool, counts: FloatArray, Y: FloatArray, loss: FloatArray, served: FloatArray) -> None:
-    """Write what all members predict together, in the targets' own units; weights move if the row counts."""
+def _serve(S: Any, is_next: bool, counts: FloatArray, Y: FloatArray, loss: FloatArray, served: FloatArray) -> float:
+    """Write what all members predict together, in the targets' own units; weights move if the row counts.
+
+    Returns what calibration takes off the loss.
+    """
+    gain = 0.0
     m, M, T, s = S[A.m], S[A.M], S[A.T], S[A.at_series]
     losses, said = floats(S[A.losses], (m, 1)), floats(S[A.said], (m, 1, M))
     if S[A.has_portfolio] == 0:
@@ -446,7 +465,7 @@ def _serve(S: Any, is_next: bool, counts: FloatArray, Y: FloatArray, loss: Float
         for q in range(M):
             served[0, q] = said[0, 0, q]
     elif is_next:
-        _mix(S, A.weights, counts, Y, loss, served)
+        gain = _mix(S, A.weights, counts, Y, loss, served)
     if s > 0 and (counts.shape[0] > 0 or not is_next):
         # As it would be without the member that sees the last targets, of which the first one takes the part.
         losses[s, 0] = losses[0, 0]
@@ -460,6 +479,7 @@ def _serve(S: Any, is_next: bool, counts: FloatArray, Y: FloatArray, loss: Float
     for q in range(M):
         e = q if S[A.is_metric] != 0 else 0
         served[0, q] = served[0, q] * scale[e] + center[e]
+    return gain
 
 
 @inline
@@ -494,6 +514,36 @@ def _trace(
             out[at + n + (k0 + k) * M + j] = means[k, j]
         first = at + n * (1 + M) + (k0 + k) * Q
         record_variances(variances, k, out[first : first + Q])
+
+
+@inline
+def _rank(
+    S: Any,
+    rules: FloatArray,
+    weight: float,
+    weight_beside: float,
+    shares: FloatArray,
+    means: FloatArray,
+    variances: Any,
+    z: FloatArray,
+) -> None:
+    """Add what a member says to the probabilities below the targets, by the weights of both trusts."""
+    ranks, cells = floats(S[A.rank], (2, z.shape[0])), floats(S[A.cells], (quantiles.N_CELLS, quantiles.TERMS))
+    calibration.add_ranks(weight, shares, means, variances, z, rules[RULE.unit], cells, ranks[0])
+    if S[A.at_series] > 0:
+        calibration.add_ranks(weight_beside, shares, means, variances, z, rules[RULE.unit], cells, ranks[1])
+
+
+@inline
+def _write_ranks(S: Any, is_next: bool, out: FloatArray, at: int) -> None:
+    """Write how often targets have fallen into each part of the distribution that is served, if that is counted."""
+    if S[A.has_means] == 0:
+        return
+    T = S[A.T]
+    ranks = floats(S[A.ranks] if is_next else S[A.beside_ranks], (T, calibration.PARTS))
+    for q in range(T):
+        for b in range(calibration.PARTS):
+            out[at + q * calibration.PARTS + b] = ranks[q, b]
 
 
 @cache
@@ -722,9 +772,12 @@ def _passage(noise: Noise, single: Noise, expert_of: Kernel) -> Kernel:
         center, scale = floats(S[A.target_center], (T,)), floats(S[A.target_scale], (T,))
         losses, said, weights = floats(S[A.losses], (m, 1)), floats(S[A.said], (m, M)), floats(S[A.weights], (m,))
         width, has_portfolio, at, trace_at = out.shape[0], S[A.has_portfolio] != 0, 0, 2 + M + S[A.F]
-        s, beside = S[A.at_series], floats(S[A.beside_weights], (m,))
+        s, beside, ranks = S[A.at_series], floats(S[A.beside_weights], (m,)), floats(S[A.rank], (2, T))
+        counts_ranks = learns and S[A.has_means] != 0
         for q in range(T):
             z[q] = (target[0, q] - center[q]) / scale[q]
+            if counts_ranks:
+                ranks[0, q] = ranks[1, q] = 0.0
         for j in range(m if has_portfolio or learns else 1):
             sees_near = is_beyond and members[j, B.near] != 0
             x = floats(S[A.near_R] if sees_near else members[j, B.seen], (members[j, B.p],))
@@ -732,17 +785,20 @@ def _passage(noise: Noise, single: Noise, expert_of: Kernel) -> Kernel:
             evaluate_member(S, rules, count, j, shape, constant, expert, x, z)
             if S[A.learns] != 0 and not _are_small(z, losses[j], said[j]):
                 return False
+            shares, means = floats(S[A.shares], (members[j, B.K],)), floats(S[A.means], (members[j, B.K], M))
+            weight_of = weight_beside = 1.0
+            if has_portfolio:
+                if s > 0:
+                    weight_beside = 0.0 if j == s else beside[j] + (beside[s] if j == 0 else 0.0)
+                weight_of = weights[j] if is_next else weight_beside
+            if counts_ranks:
+                _rank(S, rules, weight_of, weight_beside, shares, means, expert.variances, z)
             if width > trace_at and (has_portfolio or j == 0):
-                shares, means = floats(S[A.shares], (members[j, B.K],)), floats(S[A.means], (members[j, B.K], M))
-                weight_of = 1.0
-                if has_portfolio and is_next:
-                    weight_of = weights[j]
-                elif has_portfolio:
-                    weight_of = 0.0 if j == s else beside[j] + (beside[s] if j == 0 else 0.0)
                 _trace(out, trace_at, at, E, weight_of, shares, means, expert.variances)
                 if j == 0:
                     for k in range(K):
                         out[width - K + k] = shares[k]
+                    _write_ranks(S, is_next, out, trace_at + E * (1 + M + S[A.Q]))
             at += members[j, B.K]
             if learns and members[j, B.kind] >= LATEST:
                 learn_member(S, j, shape, state, expert, options, count, weight, x, z)
@@ -804,7 +860,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
             # Before the event is noted, which will be learned again if another one has to be undone.
             if learning and i == n - 1 and not are_sound(S, state):
                 return FLAGS * i + UNSOUND
-            _serve(S, is_next, counts if learns else none, Z if learns else unknown, loss, served)
+            gain = _serve(S, is_next, counts if learns else none, Z if learns else unknown, loss, served)
             flags = 0
             if learns:
                 if S[A.n_losses] > 0:
@@ -819,7 +875,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                     flags |= LOOK
             if S[A.is_metric] != 0 and S[A.holds] != 0:
                 _hold_served(S, rules, served, moving)
-            out[0] = loss[0]
+            out[0] = loss[0] - gain
             for q in range(M):
                 out[1 + q] = served[0, q]
             if width > 1 + M:

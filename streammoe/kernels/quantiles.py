@@ -1,7 +1,7 @@
 """Quantiles of mixtures of one noise, moved and scaled, for many events.
 
 The noise comes as a table of polynomials, so that one search serves every noise: functions such as erf, or an
-incomplete beta function, would take longer than all else. `streammoe.pipeline.intervals` makes it.
+incomplete beta function, would take longer than all else. `streammoe.engine.intervals` makes it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from streammoe.types import FloatArray
 CELL_BITS = 7
 """Cells of an octave, as a power of 2."""
 OCTAVES = 32
+N_CELLS = OCTAVES << CELL_BITS
 TERMS = 6
 """Coefficients of each cell."""
 _SHIFT = 52 - CELL_BITS
@@ -37,7 +38,7 @@ REACH = 1.5
 
 
 @inline
-def _below(cells: FloatArray, u: float) -> tuple[float, float]:
+def below(cells: FloatArray, u: float) -> tuple[float, float]:
     """P(Z ≤ −|z|) and its slope in u = 1 + |z| / unit; of the slope the terms that a Newton step needs."""
     u = u if u < _END else _END  # noqa: FURB136 - which is that of NaN, too
     bits = np.float64(u).view(np.int64) >> _SHIFT
@@ -94,9 +95,9 @@ def _search(
     work: FloatArray,
     K: int,
     narrowest: float,
-    tail: float,
-    score: float,
-    rate: float,
+    tails: FloatArray,
+    scores: FloatArray,
+    rates: FloatArray,
     cells: FloatArray,
     state: FloatArray,
     found: FloatArray,
@@ -111,10 +112,11 @@ def _search(
         sign = 1.0 - 2.0 * side
         low, high = math.inf, -math.inf
         for k in range(K):
-            own = sign * mean[k] + score * deviation[k]
+            own = sign * mean[k] + scores[side] * deviation[k]
             low, high = min(low, own), max(high, own)
         lows[side], highs[side], moves[side] = low, high, high - low
-        ends[side] = min(max(_start(work, K, sign, tail, score, rate), low), high)
+        start = _start(work, K, sign, tails[side], scores[side], rates[side])
+        ends[side] = min(max(start, low), high)
     rounding = 4e-16 * max(abs(lows[0]), abs(highs[0]), abs(lows[1]), abs(highs[1]))
     for side in range(2):
         if moves[side] <= FINEST * narrowest + rounding:
@@ -125,12 +127,12 @@ def _search(
         for side in range(2):
             if moves[side] == 0.0:
                 continue
-            sign, y = 1.0 - 2.0 * side, ends[side]
+            sign, y, tail = 1.0 - 2.0 * side, ends[side], tails[side]
             probability = slope = 0.0
             for k in range(K):
                 z = (y - sign * mean[k]) * inverse[k]
-                below, change = _below(cells, 1.0 + abs(z))
-                probability += share[k] * (1.0 - below if z > 0.0 else below)
+                beyond, change = below(cells, 1.0 + abs(z))
+                probability += share[k] * (1.0 - beyond if z > 0.0 else beyond)
                 slope -= weight[k] * change
             if probability < tail:
                 lows[side] = y
@@ -154,9 +156,9 @@ def _ends(
     shares: FloatArray,
     means: FloatArray,
     variances: FloatArray,
-    tail: float,
-    score: float,
-    rate: float,
+    tails: FloatArray,
+    scores: FloatArray,
+    rates: FloatArray,
     unit: float,
     cells: FloatArray,
     work: FloatArray,
@@ -168,9 +170,10 @@ def _ends(
         for q in range(means.shape[2]):
             K = 0
             narrowest, total = math.inf, 0.0
+            least = NEGLIGIBLE * min(tails[i, q, 0], tails[i, q, 1])
             for k in range(most):
                 share = shares[i, k]
-                if share <= NEGLIGIBLE * tail:  # false for NaN
+                if share <= least:  # false for NaN
                     continue
                 deviation = math.sqrt(variances[i, k, q])
                 inverse = 1.0 / (unit * deviation)
@@ -182,7 +185,7 @@ def _ends(
             if K == 0 or math.isnan(total):
                 found[i, q, 0] = found[i, q, 1] = math.nan
             else:
-                _search(work, K, narrowest, tail, score, rate, cells, state, found[i, q])
+                _search(work, K, narrowest, tails[i, q], scores[i, q], rates[i, q], cells, state, found[i, q])
 
 
 @jit
@@ -190,13 +193,13 @@ def mixture_ends(
     shares: FloatArray,
     means: FloatArray,
     variances: FloatArray,
-    tail: float,
-    score: float,
-    rate: float,
+    tails: FloatArray,
+    scores: FloatArray,
+    rates: FloatArray,
     unit: float,
     cells: FloatArray,
 ) -> FloatArray:
-    """Compute central intervals of mixtures, output by output.
+    """Compute two quantiles of each mixture, output by output.
 
     Newton's method on the logarithm of the distribution function runs inside a bracket, which begins with the
     quantiles of the single components and is halved wherever a step leaves it or gains too little.
@@ -205,11 +208,11 @@ def mixture_ends(
         shares: (n, K) shares of the components; those without one may hold anything else.
         means: (n, K, Q).
         variances: (n, K, Q), above 0; squared scales.
-        tail: the probability on each side of an interval, above 0 and up to ½.
-        score: the quantile of the noise for it, at most 0.
-        rate: the density of the noise there over the probability.
+        tails: (n, Q, 2) the probabilities below the lower one and above the upper one, between 0 and 1.
+        scores: (n, Q, 2) the quantiles of the noise for these.
+        rates: (n, Q, 2) the density of the noise there over the probability.
         unit: the distance by which the table takes distances from 0.
-        cells: (`OCTAVES` · 2^`CELL_BITS`, `TERMS`) the table: P(Z ≤ −z) by powers of what u = 1 + z / unit is above the
+        cells: (`N_CELLS`, `TERMS`) the table: P(Z ≤ −z) by powers of what u = 1 + z / unit is above the
             beginning of its cell. Each octave of u from 1 on has cells of equal width.
 
     Returns:
@@ -218,5 +221,5 @@ def mixture_ends(
     """
     n, most = shares.shape
     found = np.empty((n, means.shape[2], 2))
-    _ends(shares, means, variances, tail, score, rate, unit, cells, np.empty((5, most)), np.empty((4, 2)), found)
+    _ends(shares, means, variances, tails, scores, rates, unit, cells, np.empty((5, most)), np.empty((4, 2)), found)
     return found

@@ -33,13 +33,20 @@ def mix(shares: FloatArray, means: FloatArray, out: FloatArray) -> None:
 
 
 @inline
+def variance_of(variances: FloatArray, k: int, q: int) -> float:
+    """Return the variance of output q by expert k; all are (K, Q) or (K, Q, Q)."""
+    if variances.ndim == 3:
+        found: float = variances[k, q, q]
+    else:
+        found = variances[k, q]
+    return found
+
+
+@inline
 def record_variances(variances: FloatArray, k: int, out: FloatArray) -> None:
     """Write the variances of expert k to `out`, (Q,); they are (K, Q), (K, Q, Q) or (K, 0)."""
     for q in range(variances.shape[1]):
-        if variances.ndim == 3:
-            out[q] = variances[k, q, q]
-        else:
-            out[q] = variances[k, q]
+        out[q] = variance_of(variances, k, q)
 
 
 @inline

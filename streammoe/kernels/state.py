@@ -125,3 +125,6 @@ class Trace(NamedTuple):
     """(n, K, Q) means, or (n, K, M) probabilities."""
     variances: FloatArray
     """(n, K, Q) variances, or squared scales, of each output, or (n, K, 0)."""
+    ranks: FloatArray
+    """(n, Q, B) how often targets have fallen into each of B equal parts of the distribution of all components; or
+    (n, 0, 0)."""

@@ -25,12 +25,14 @@ from streammoe.engine.bound_mixture import (
     write_member,
 )
 from streammoe.engine.drift import DriftDetector
+from streammoe.engine.intervals import NO_NOISE, table_of_noise
 from streammoe.engine.members import Single
 from streammoe.engine.mixture import TORN, Scores, no_trace
 from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.engine.recent import PAIRED, least_variation
 from streammoe.experts import Parameters
 from streammoe.kernels.by_address import address_of
+from streammoe.kernels.calibration import PARTS
 from streammoe.kernels.event import (
     AT,
     AVERAGE,
@@ -109,6 +111,8 @@ class Bound:
         table, steps = self._members(singles, state, phase.fitted, scratch)
         numbers["judge_every"] = phase.JUDGE_EVERY if phase.judges(context) else 0
         numbers["n_recent"] = len(room["losses"]) if room else 0
+        self._n_ranked = T if numbers["has_means"] else 0
+        noise = table_of_noise(context.family.noise) if self._n_ranked else NO_NOISE
         self.closed = np.empty((1, 3))
         self._arrays = {
             **_encoder_arrays(context),
@@ -118,7 +122,8 @@ class Bound:
             **{f"recent_{name}": array for name, array in room.items()},
             **scratch,
             "shape": np.array(shape, dtype=np.float64),
-            "rules": _rules(context, phase),
+            "rules": _rules(context, phase, noise.unit),
+            "cells": noise.cells,
             "members": table,
             "steps": steps,
             "mean_weight": context.mean_weight,
@@ -216,14 +221,14 @@ class Bound:
         M, E = self._M, self.n_experts
         if not traced:
             return Scores(out[:, 0], out[:, 1 : 1 + M], no_trace())
-        trace = trace_of(out[:, 2 + M + self.n_fields :], E, M, self._Q)
+        trace = trace_of(out[:, 2 + M + self.n_fields :], E, M, self._Q, self._n_ranked)
         return Scores(out[:, 0], out[:, 1 : 1 + M], trace, gate=out[:, out.shape[1] - self._K :])
 
     def learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> tuple[int, FloatArray]:
         """Learn rows up to the first after which something is due; return what `event.learn` returns, and its `out`."""
         width = 2 + self._M + self.n_fields
         if traced:
-            width += self.n_experts * (1 + self._M + self._Q) + self._K
+            width += self.n_experts * (1 + self._M + self._Q) + self._n_ranked * PARTS + self._K
         out = np.empty((len(X), width))
         return self._kernel()(self._sizes[_MANY], X, Y, weights, out), out
 
@@ -338,7 +343,7 @@ def _sizes(context: Context, phase: Any, singles: Sequence[Single]) -> dict[str,
     }
 
 
-def _rules(context: Context, phase: Any) -> FloatArray:
+def _rules(context: Context, phase: Any, unit: float) -> FloatArray:
     """Return the numbers by which the kernel judges values, targets and losses."""
     encoder = context.encoder
     rules = {
@@ -352,6 +357,7 @@ def _rules(context: Context, phase: Any) -> FloatArray:
         "calibration": drift.CALIBRATION,
         "tolerance": drift.TOLERANCE,
         "threshold": drift.THRESHOLD,
+        "unit": unit,
     }
     return np.array([rules[name] for name in RULES])
 
@@ -428,6 +434,7 @@ def _rows(numbers: Mapping[str, int]) -> dict[str, AnyArray]:
         "logs": np.empty((2, 1 + numbers["m"])),
         "beside_loss": np.empty(1),
         "beside_served": np.empty((1, numbers["M"])),
+        "rank": np.empty((2, numbers["T"])),
     }
 
 

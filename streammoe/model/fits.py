@@ -23,7 +23,7 @@ from streammoe.engine import mixture, model_selection, schedule, search
 from streammoe.engine.cost import Shape
 from streammoe.engine.em import Buffer
 from streammoe.engine.jobs import Job, StepwiseJob
-from streammoe.engine.members import CURVED, KINDS, STEADY, Single, series_width
+from streammoe.engine.members import CURVED, KINDS, Single, series_width
 from streammoe.engine.mixture import served_parameters
 from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.products import MOST_FEATURES, merits
@@ -372,7 +372,8 @@ def _add_curved(context: Context, portfolio: Portfolio, buffer: Buffer) -> Job[N
     n_outputs, p = context.targets.n_outputs, context.encoder.n_expert_features
     merit = np.zeros((p, p))
     if p <= MOST_FEATURES:
-        steady = next(single for single in portfolio.singles if single.name == STEADY.name)
+        lines = (single for single in portfolio.singles if single.kind.sees == "all")
+        steady = min(lines, key=lambda single: single.step)
         said = mixture.score(context.family, steady.parameters, R, R, n_outputs=n_outputs)[0].predictions
         known, seen = Y if context.family.is_metric else np.arange(n_outputs) == Y, np.ascontiguousarray(R[:, :p])
         for residuals in np.ascontiguousarray(((known - said) * weights[:, None]).T):

@@ -15,7 +15,6 @@ from streammoe.engine import mixture
 from streammoe.engine.mixture import Candidate
 from streammoe.engine.portfolio import Predictor, Trust
 from streammoe.engine.state import MMState
-from streammoe.kernels.state import Trace
 from streammoe.model.context import Context, Moves
 from streammoe.types import AnyArray, FloatArray
 
@@ -128,6 +127,6 @@ def in_units(scores: mixture.Scores, scaler: Scaler) -> mixture.Scores:
     center, scale = scaler.target_center, scaler.target_scale
     trace = scores.trace
     if len(trace.shares):
-        trace = Trace(trace.shares, trace.means * scale + center, trace.variances * (scale * scale))
+        trace = trace._replace(means=trace.means * scale + center, variances=trace.variances * (scale * scale))
     losses = scores.losses + sum(map(math.log, scale.tolist()))
     return scores._replace(losses=losses, predictions=scores.predictions * scale + center, trace=trace)

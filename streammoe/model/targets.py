@@ -240,13 +240,14 @@ class NumericTarget(Targets):
     def distribution(
         self, trace: Trace, variances: FloatArray | None, scale: FloatArray
     ) -> Mixture | MultivariateMixture:
-        (shares, means, own), noise, Q = trace, self.family.noise, self.n_outputs
+        (shares, means, own, ranks), noise, Q = trace, self.family.noise, self.n_outputs
         names = tuple(self.lagged_names)
         if variances is None:
             joint = MultivariateMixture(np.ones(1), np.zeros((1, Q)), np.ones((1, Q)), Gaussian(tail=math.inf), names)
         else:
             within = variances * np.outer(scale, scale) if variances.ndim == 3 else own[0]
-            joint = MultivariateMixture(shares[0], means[0], within, noise, names)
+            calibrated = ranks[0] if ranks.size else None
+            joint = MultivariateMixture(shares[0], means[0], within, noise, names, calibrated)
         return joint.marginal(names[0]) if self.is_number else joint
 
     def arrays(self) -> dict[str, AnyArray]:

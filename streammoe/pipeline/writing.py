@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streammoe.engine.intervals import mixture_intervals
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.state import Trace
-from streammoe.pipeline.intervals import mixture_intervals
 from streammoe.pipeline.sink_wait import Answer, SinkWait
 from streammoe.ports import Location, Predictions, PredictionSink
 from streammoe.types import FloatArray, IntArray

@@ -30,7 +30,7 @@ AREAS = {
     "columns": "columns/test_kinds.py",
     "estimators": "test_regressor.py test_classifier.py test_predicting.py invariants/*.py",
     "poison": "test_kernels.py invariants/*.py test_undo.py test_poisoned_batch.py",
-    "distributions": "test_distributions.py pipeline/test_intervals.py",
+    "distributions": "test_distributions.py engine/test_intervals.py",
     "persistence": (
         "persistence/test_format*.py test_lock.py test_store.py test_checked.py test_power_loss.py "
         "test_checkpoint_format.py golden/test_*.py test_options.py test_rollback.py"
@@ -239,7 +239,11 @@ FAULTS = {
     ],
     "distributions": [
         Fault("upper-tail-not-mirrored", "if probability > 0.5:", "if probability > 2.0:"),
-        Fault("interval-depends-on-padding", "if share <= NEGLIGIBLE * tail:  # false for NaN", "if share < 0.0:"),
+        Fault(
+            "interval-depends-on-padding",
+            "if share <= least:  # false for NaN",
+            "if share < 0.0:",
+        ),
         Fault("interval-ends-early", "(LAST_STEP if is_good else FINEST)", "(1e-3 if is_good else FINEST)"),
     ],
     "persistence": [

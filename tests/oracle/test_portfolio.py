@@ -9,7 +9,7 @@ from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
 from streammoe.engine.members import CURVED, KINDS, SERIES
 from streammoe.engine.portfolio import OF_MIXTURE
-from streammoe.kernels import portfolio
+from streammoe.kernels import calibration, portfolio
 from tests.oracle.agreement import (
     FAMILIES,
     STEPS,
@@ -33,6 +33,7 @@ MOST, REMEMBERED, ENDLESS = portfolio.MOST, portfolio.REMEMBERED, portfolio.MOST
 SURE = 3.0
 """Nats beyond which a class that is surely wrong counts less for a single expert."""
 CREDENCE, CERTAIN = portfolio.CREDENCE, portfolio.CERTAIN
+PARTS, EVEN = calibration.PARTS, calibration.PRIOR / calibration.PARTS
 
 
 class Trust:
@@ -116,13 +117,13 @@ class Single:
 class LiteralPortfolio:
     """The mixture by its average, as it was fitted and by its latest iterate, and single experts."""
 
-    def __init__(self, mixture, singles):
-        self.mixture, self.singles = mixture, singles
+    def __init__(self, mixture, singles, noise):
+        self.mixture, self.singles, self.noise = mixture, singles, noise
         self.iterates = []
         others = len(OF_MIXTURE) - 1 + len(singles)
         self.trust = Trust([1 - others * FLOOR, *[FLOOR] * others])
         self.trust_in_means = Trust([1 - (1 + others) * FLOOR, *[FLOOR] * (1 + others)])
-        self.squares, self.count = None, 0
+        self.squares, self.count, self.ranks = None, 0, None
 
     def thetas(self):
         latest = self.mixture.theta
@@ -169,10 +170,32 @@ class LiteralPortfolio:
         before, step = np.zeros_like(scale) if self.squares is None else scale, max(1 / self.count, 1 - KEPT)
         self.squares = before + step * min(weight, 1) * (np.minimum(error, limit * scale) - before)
 
+    def below(self, r, y):
+        """The probability below each target by what is served, (Q,)."""
+        parts = [(np.exp(log_softmax(self.mixture.logits(r, theta))), r, theta) for theta in self.thetas()]
+        parts += [(np.ones(1), single.features(r), single.slow.theta) for single in self.singles]
+        found = np.zeros(len(y))
+        for weight, (shares, features, theta) in zip(self.trust.weights, parts, strict=True):
+            for share, expert, variances in zip(shares, theta["experts"], theta["variances"], strict=True):
+                own = np.diagonal(variances) if variances.ndim == 2 else variances
+                found += weight * share * self.noise.cdf((y - expert @ features) / np.sqrt(own))
+        return found
+
+    def calibrate(self, r, y, weight):
+        """Count in which parts of the distribution targets fall; return what that takes off the loss of one output."""
+        if self.ranks is None:
+            self.ranks = np.full((len(y), PARTS), EVEN)
+        at = (np.arange(len(y)), (self.below(r, y) * PARTS).astype(int))
+        gains = np.log(self.ranks[at] * PARTS / self.ranks.sum(axis=1))
+        self.ranks += min(weight, 1) / calibration.MEMORY * (EVEN - self.ranks)
+        self.ranks[at] += min(weight, 1)
+        return gains[0] if len(y) == 1 else 0.0
+
     def learn(self, r, y, gamma, weight):
         logs = self.log_densities(r, y)
         loss = -np.logaddexp.reduce(np.log(self.trust.weights) + logs)
         if self.is_metric:
+            loss -= self.calibrate(r, y, weight)
             self.trust_means(r, y, weight)
         self.trust.learn(-weight * logs)
         self.mixture.learn(r, r, y, gamma, weight)
@@ -193,7 +216,7 @@ def literal(case, start, model):
         state = {name.removeprefix(place): each for name, each in model.arrays().items() if name.startswith(place)}
         singles.append(Single(case.algorithm, kind, state, case.bound, kind.step))
         singles[-1].before = BURN_IN
-    found = LiteralPortfolio(oracle(case, start), singles)
+    found = LiteralPortfolio(oracle(case, start), singles, getattr(model.learner.context.family, "noise", None))
     average = {name: start[name] for name in ("gate", "experts", "variances") if name in start}
     found.iterates.append(average)
     found.variances = average.get("variances")
@@ -239,6 +262,7 @@ def test_predictions_losses_and_weights_are_those_of_the_formulas(family):
         np.testing.assert_allclose(list(model.member_weights.values()), slow.trust.weights, rtol=1e-6)
         if not case.classes:
             np.testing.assert_allclose(model.arrays()["portfolio.mean_weights"], slow.trust_in_means.weights, rtol=1e-6)
+            np.testing.assert_allclose(model.arrays()["portfolio.ranks"], slow.ranks, rtol=1e-12)
         largest = np.maximum(largest, slow.trust.weights)
     assert (largest > 0.4).sum() >= 2, "the stream must make several members matter"
 

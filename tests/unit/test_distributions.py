@@ -1,6 +1,7 @@
 """Mixtures that are predicted: densities, distribution functions, quantiles, moments and samples against each other."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,7 +47,8 @@ def mixtures(draw):
     shares = weights / weights.sum()
     normal = Gaussian(tail=draw(st.sampled_from([math.inf, 2.0, 6.0])))
     noise = {"student": StudentT(draw(st.sampled_from([2.1, 4.0, 50.0]))), "laplace": Laplace(), "gaussian": normal}
-    return Mixture(shares, means, scales**2, noise[law])
+    ranks = draw(st.sampled_from([[1.0], [2.0, 5.0, 0.5], [1e-3, *[1.0] * 37, 50.0, 3.0]]))
+    return Mixture(shares, means, scales**2, noise[law], np.array(ranks))
 
 
 probabilities = st.one_of(
@@ -69,6 +71,23 @@ def test_the_cdf_inverts_quantiles_and_both_rise(mixture, q):
     level = mixture.cdf(found)
     assert (np.diff(level) >= -1e-15).all()
     assert ((level >= 0.0) & (level <= 1.0)).all()
+
+
+CALIBRATED = replace(TWO, ranks=np.array([1.0, 0.1, 5.0, 2.0]))
+
+
+def test_a_calibrated_distribution_has_the_probability_of_its_ranks_in_each_part():
+    ends = [-math.inf, *TWO.quantile(np.array([0.25, 0.5, 0.75])), math.inf]
+    np.testing.assert_allclose(np.diff(CALIBRATED.cdf(np.array(ends))), np.array([1.0, 0.1, 5.0, 2.0]) / 8.1)
+    assert (CALIBRATED.mean(), CALIBRATED.variance()) == (TWO.mean(), TWO.variance())
+    y = np.linspace(-60.0, 60.0, 400_001)
+    assert CALIBRATED.pdf(y).sum() * (y[1] - y[0]) == pytest.approx(1.0, abs=1e-4)
+    drawn = CALIBRATED.sample(np.random.default_rng(0), (2, 50_000)).ravel()
+    found = np.histogram(drawn, [-1e3, *ends[1:-1], 1e3])[0] / drawn.size
+    np.testing.assert_allclose(found, np.array([1.0, 0.1, 5.0, 2.0]) / 8.1, atol=0.01)
+    assert type(CALIBRATED.sample(np.random.default_rng(0))) is float
+    one = joint(NORMAL, TWO.shares, TWO.means[:, None], TWO.squares[:, None], ("a",))
+    assert replace(one, ranks=CALIBRATED.ranks[None]).interval(0.8)["a"] == CALIBRATED.interval(0.8)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_errors_without_measure_leave_finite_weights():
         targets = np.array([first, size, 0.0, 1.0, -size])[:, None]
         predictions = np.stack([np.zeros((5, 1)), np.full((5, 1), size / 2)])
         found = predictions[0].copy()
-        combine_means(*trust[2:], np.full(5, 1e6), predictions, targets, found, np.empty((2, 3)))
+        combine_means(*trust[2:6], np.full(5, 1e6), predictions, targets, found, np.empty((2, 3)))
         assert all(np.isfinite(array).all() for array in (*trust, found))
         assert (trust.mean_weights >= LEAST_WEIGHT * (1.0 - 1e-3)).all()
         assert trust.mean_weights.sum() == pytest.approx(1.0)

@@ -34,7 +34,7 @@ def test_the_adaptive_weight_is_the_literal_one():
 
 # --- events that a model holds for next to impossible -----------------------------------------------------------------
 
-NOTHING = Trace(np.empty((0, 0)), np.empty((0, 0, 0)), np.empty((0, 0, 0)))
+NOTHING = Trace(np.empty((0, 0)), *[np.empty((0, 0, 0))] * 3)
 
 
 def classes_of(size, K, M, p=3):

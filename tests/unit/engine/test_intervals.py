@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from streammoe.distributions import Gaussian, StudentT, noises
-from streammoe.pipeline.intervals import mixture_intervals
+from streammoe.distributions.mixtures import Mixture
+from streammoe.engine.intervals import mixture_intervals
 
 NOISES = [*(noise() for noise in noises().values()), Gaussian(tail=2.0), Gaussian(tail=3.3), Gaussian(tail=math.inf)]
 NOISES += [StudentT(df=2.1), StudentT(df=30.0), StudentT(df=1e6)]
 each = pytest.mark.parametrize("noise", NOISES, ids=str)
+AS_IT_IS = np.empty((0, 0, 0))
+"""Ranks of distributions that are not calibrated."""
 LEVELS = [0.0, 0.5, 0.9, 0.99, 0.999999]
 
 
@@ -33,7 +36,7 @@ def mixtures(n, K):
 def test_ends_have_the_probability_of_a_tail_outside_of_them(noise):
     for level in LEVELS:
         shares, means, variances = mixtures(700, 6)
-        found = mixture_intervals(shares, means, variances, level, noise)
+        found = mixture_intervals(shares, means, variances, AS_IT_IS, level, noise)
         deviations = np.sqrt(variances[:, :, 0])
         tail = 0.5 * (1.0 - level)
         for side, sign in enumerate([1.0, -1.0]):
@@ -53,16 +56,30 @@ def test_an_interval_does_not_depend_on_other_rows_or_on_components_without_a_sh
     n, K = 200, 9
     shares = rng.dirichlet(np.ones(K), n)
     means, squares = rng.normal(size=(n, K, 2)), rng.uniform(0.1, 3.0, (n, K, 2))
-    found = mixture_intervals(shares, means, squares, 0.9, noise)
+    found = mixture_intervals(shares, means, squares, AS_IT_IS, 0.9, noise)
     at = [0, 3, 3, 7, 9]
     padded = [
         np.insert(shares, at, 0.0, axis=1),
         np.insert(means, at, math.nan, axis=1),
         np.insert(squares, at, 0.0, axis=1),
     ]
-    np.testing.assert_array_equal(mixture_intervals(*padded, 0.9, noise), found)
-    alone = [mixture_intervals(shares[[i]], means[[i]], squares[[i]], 0.9, noise)[0] for i in range(n)]
+    np.testing.assert_array_equal(mixture_intervals(*padded, AS_IT_IS, 0.9, noise), found)
+    alone = [mixture_intervals(shares[[i]], means[[i]], squares[[i]], AS_IT_IS, 0.9, noise)[0] for i in range(n)]
     np.testing.assert_array_equal(alone, found)
+
+
+@each
+def test_ends_of_calibrated_distributions_are_their_quantiles(noise):
+    shares, means, variances = mixtures(50, 3)
+    ranks = np.random.default_rng(1).gamma(0.5, size=(50, 1, 40)) + 1e-3
+    ranks[3], ranks[4] = 0.0, 7.0
+    for level in LEVELS[1:4]:
+        found = mixture_intervals(shares, means, variances, ranks, level, noise)[:, 0]
+        for i in range(50):
+            counts = np.ones(1) if i == 3 else ranks[i, 0]
+            one = Mixture(shares[i], means[i, :, 0], variances[i, :, 0], noise, counts)
+            narrowest = math.sqrt(variances[i, shares[i] > 0.0, 0].min())
+            np.testing.assert_allclose(found[i], one.interval(level), rtol=1e-9, atol=1e-8 * narrowest)
 
 
 def test_what_is_no_number_or_a_mixture_of_nothing_has_no_interval_and_overflow_ends_the_search():
@@ -70,9 +87,9 @@ def test_what_is_no_number_or_a_mixture_of_nothing_has_no_interval_and_overflow_
         parts = mixtures(10, 3)
         parts[at][4, 1] = math.nan
         parts[0][5] = 0.0
-        found = mixture_intervals(*parts, 0.9, Gaussian())
+        found = mixture_intervals(*parts, AS_IT_IS, 0.9, Gaussian())
         assert np.isnan(found).all(axis=(1, 2)).tolist() == [i in (4, 5) for i in range(10)]
     means = np.array([[[-1e308], [1e308]], [[0.0], [math.inf]], [[0.0], [1.0]]])
     variances = np.array([[[1e300], [1e300]], [[1.0], [1.0]], [[5e-324], [5e-324]]])
-    found = mixture_intervals(np.full((3, 2), 0.5), means, variances, 0.9, Gaussian())
+    found = mixture_intervals(np.full((3, 2), 0.5), means, variances, AS_IT_IS, 0.9, Gaussian())
     np.testing.assert_allclose(found[2, 0], [0.0, 1.0], atol=1e-100)

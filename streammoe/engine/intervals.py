@@ -17,27 +17,29 @@ SMOOTH = 9.0
 """Distance beyond which no noise holds enough for a kink in its density to matter."""
 
 
-class _Table(NamedTuple):
-    """What a search for quantiles needs to know of a noise and a level."""
+class Table(NamedTuple):
+    """P(Z ≤ −z) of a noise, which kernels look up; see `kernels.quantiles`."""
 
-    tail: float
-    score: float
-    rate: float
     unit: float
     cells: FloatArray
 
 
+NO_NOISE = Table(1.0, np.empty((0, TERMS)))
+
+
 def mixture_intervals(
-    shares: FloatArray, means: FloatArray, variances: FloatArray, level: float, noise: ExpertNoise
+    shares: FloatArray, means: FloatArray, variances: FloatArray, ranks: FloatArray, level: float, noise: ExpertNoise
 ) -> FloatArray:
     """Compute central predictive intervals of mixtures, output by output.
 
-    The ends are the quantiles (1 ∓ level) / 2 of Σ_k g_k N(μ_kq, σ²_kq), or of another noise.
+    The ends are the quantiles (1 ∓ level) / 2 of Σ_k g_k N(μ_kq, σ²_kq), or of another noise, calibrated.
 
     Args:
         shares: (n, K) shares of the components, from 0 to 1; what else those without one have does not matter.
         means: (n, K, Q).
         variances: (n, K, Q), above 0; squared scales for other noise.
+        ranks: (n, Q, B) how often targets fell into each of B equal parts of the distribution; all 0, or B = 0, where
+            it is to be taken as it is.
         level: probability of the interval, from 0 (the median, twice) to below 1.
         noise: noise of each component, at scale 1.
 
@@ -46,15 +48,32 @@ def mixture_intervals(
         where an argument is, or no component has a share.
 
     >>> from streammoe.distributions import Gaussian
-    >>> mixture_intervals(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)), 0.9, Gaussian()).round(4).tolist()
+    >>> one, counts = np.ones((1, 1, 1)), np.ones((1, 1, 40))
+    >>> mixture_intervals(one[0], 0.0 * one, one, counts, 0.9, Gaussian()).round(4).tolist()
     [[[-1.6449, 1.6449]]]
     """
     shares, means, variances = map(np.ascontiguousarray, (shares, means, variances))
-    return mixture_ends(shares, means, variances, *_table(level, noise))
+    tails = _tails(ranks, 0.5 * (1.0 - level), (len(means), means.shape[2]))
+    scores = noise.quantile(tails)
+    rates = noise.pdf(scores) / tails
+    return mixture_ends(shares, means, variances, tails, scores, rates, *table_of_noise(noise))
+
+
+def _tails(ranks: FloatArray, tail: float, shape: tuple[int, ...]) -> FloatArray:
+    """Return the probabilities, (n, Q, 2), that become `tail` below and above when distributions are calibrated."""
+    if not ranks.size:
+        return np.full((*shape, 2), tail)
+    known = np.where(ranks.sum(axis=-1, keepdims=True) > 0.0, ranks, 1.0)
+    both = np.stack([known, known[..., ::-1]], axis=-2)
+    ends = np.cumsum(both, axis=-1) / both.sum(axis=-1, keepdims=True)
+    at = np.minimum((ends <= tail).sum(axis=-1, keepdims=True), ends.shape[-1] - 1)
+    end, before = np.take_along_axis(ends, at, -1), np.take_along_axis(ends, np.maximum(at - 1, 0), -1)
+    before[at == 0] = 0.0
+    return np.asarray(((at + (tail - before) / (end - before)) / ends.shape[-1])[..., 0])
 
 
 @lru_cache(maxsize=8)
-def _table(level: float, noise: ExpertNoise) -> _Table:
+def table_of_noise(noise: ExpertNoise) -> Table:
     """Interpolate P(Z ≤ −z) by polynomials, in cells that the search finds without branches.
 
     A kink in the density is the end of a cell, for which the cells are stretched a little.
@@ -69,7 +88,4 @@ def _table(level: float, noise: ExpertNoise) -> _Table:
     widths = octaves / count
     z = unit * (begins[:, None] + widths[:, None] * nodes - 1.0)
     cells = np.linalg.solve(np.vander(nodes, increasing=True), noise.cdf(-z).T).T / widths[:, None] ** np.arange(TERMS)
-    tail = 0.5 * (1.0 - level)
-    score = noise.quantile(np.array(tail))
-    rate = float(noise.pdf(score)) / tail
-    return _Table(tail, float(score), rate, unit, np.ascontiguousarray(cells))
+    return Table(unit, np.ascontiguousarray(cells))
