@@ -1,20 +1,29 @@
-"""Measure the worth of each member of the portfolio: errors of the defaults without it over those with all of them.
+"""What is each member of the portfolio worth, and each other learner? Their errors over those of the defaults.
 
-The first events of all streams of `benchmarks.real`; log-losses of classes, RMSE of numbers.
+All streams of `benchmarks.real`, a row each, with every single expert left out in turn, and next to them the learners
+of a file that `python -m benchmarks.real --out` has written; log-losses of classes, RMSE of numbers. Members are left
+out over the first events; other learners are compared over the whole stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from benchmarks.real import peers, streams
-from benchmarks.report import parsed, table
+from benchmarks.real.table import Entry, entries_of
+from benchmarks.report import machine, markdown
 from streammoe.engine import portfolio
 
 KINDS = portfolio.KINDS
+LEFT_OUT = (*(kind.name for kind in KINDS), "series", "curved")
+OTHERS = tuple(name for name in peers.LEARNERS if name != peers.OURS)
 
 
 @contextmanager
@@ -33,28 +42,47 @@ def error(stream: streams.Stream, n: int, **settings: str) -> float:
     return float(log_loss or np.nan) if stream.classify else score
 
 
+def ratios_of(name: str, events: int, known: Mapping[str, Entry]) -> tuple[bool, list[float]]:
+    """Return whether a stream is of classes, and its ratios: without each member, and of each other learner."""
+    stream = streams.make(name)
+    n = min(len(stream), events)
+    every, found = error(stream, n), []
+    for member in LEFT_OUT:
+        with without(member) as settings:
+            found.append(error(stream, n, **settings) / every)
+    entry = known.get(name)
+    for other in OTHERS:
+        ran = entry is not None and other in entry.complete
+        found.append(entry.main(other) / entry.main(peers.OURS) if ran and entry is not None else np.nan)
+    return stream.classify, found
+
+
 def main(argv: list[str] | None = None) -> None:
-    """Print the table."""
-    given = parsed(__doc__, argv, events=20_000)
-    left_out = [*(kind.name for kind in KINDS), "series", "curved"]
-    ratios: dict[tuple[str, bool], list[float]] = {(name, kind): [] for name in left_out for kind in (False, True)}
-    for name in streams.names("first"):
-        if command := streams.missing(name):
-            print(f"{name}: left out; `{command}` installs its data")
-            continue
-        stream = streams.make(name)
-        n = min(len(stream), given.events)
-        every = error(stream, n)
-        for member in left_out:
-            with without(member) as settings:
-                ratios[member, stream.classify].append(error(stream, n, **settings) / every)
-    rows = []
-    for member in left_out:
-        cells = []
-        for found in (ratios[member, False], ratios[member, True]):
-            cells += [f"{np.exp(np.mean(np.log(found))):.3f}", f"{max(found):.3f}"] if found else ["", ""]
-        rows.append([member, *cells])
-    print(table(["left out", "RMSE, geometric mean", "worst", "log-loss of classes", "worst"], rows))
+    """Print a table of numbers and one of classes, with geometric means and the worst stream at their ends."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=20_000, help="first events without members; default: 20,000")
+    parser.add_argument("--results", type=Path, help="results file of `python -m benchmarks.real --out`")
+    given = parser.parse_args(argv)
+    print(machine(), "\n", flush=True)
+    results = json.loads(given.results.read_text(encoding="utf-8")) if given.results else {"streams": {}}
+    known = entries_of(results, streams.names())
+    rows: dict[bool, dict[str, list[float]]] = {False: {}, True: {}}
+    with threadpool_limits(1):
+        for name in streams.names():
+            if command := streams.missing(name):
+                print(f"{name}: left out; `{command}` installs its data")
+                continue
+            classify, found = ratios_of(name, given.events, known)
+            rows[classify][name] = found
+    for classify, title in ((False, "RMSE of numbers"), (True, "log-loss of classes")):
+        each = np.array(list(rows[classify].values()))
+        ran = ~np.isnan(each).all(axis=0)
+        each = each[:, ran]
+        summary = {"geometric mean": np.exp(np.nanmean(np.log(each), axis=0)), "largest": np.nanmax(each, axis=0)}
+        lines = [(name, np.array(found)[ran]) for name, found in rows[classify].items()] + list(summary.items())
+        heads = np.array([*(f"without `{member}`" for member in LEFT_OUT), *(f"`{other}`" for other in OTHERS)])[ran]
+        cells = [[name, *("" if np.isnan(value) else f"{value:.3g}" for value in found)] for name, found in lines]
+        print(f"{title}, over that of the defaults:\n\n{markdown(['stream', *heads], cells)}\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -23,12 +23,14 @@ from benchmarks.real.streams import Stream
 from streammoe.configuration import settings_from
 from streammoe.daemon.model import compile_kernels, model_from
 from streammoe.invocation import python
-from streammoe.model.learn_rows import introduce
+from streammoe.model.learn_rows import Outcome, introduce
 
 LEAST_PROBABILITY = 1e-15
 """Lower bound in log-losses, as in the scores of `streammoe evaluate`."""
 PIECE = 4096
 """Rows that our learners are given at once; the result does not depend on it."""
+WINDOW, NEAREST, PRIOR_COUNT = 1000, 10, 0.1
+"""Events among which the nearest are looked for, their number, and how much the mean or the frequencies count."""
 FIRST_FIT = 64
 """Events before LightGBM is fitted for the first time."""
 
@@ -128,6 +130,20 @@ def _finite(value: float | None) -> float | None:
 
 def ours(stream: Stream, n: int, **model_settings: Any) -> Predicted:
     """Run the model that `streammoe evaluate` makes of the default settings."""
+    values = np.zeros((n, max(stream.n_classes, 1)))
+    losses = np.zeros(n)
+    rejected = 0
+    for piece, outcome, _ in outcomes(stream, n, **model_settings):
+        values[piece, : outcome.predictions.shape[1]] = outcome.predictions
+        losses[piece] = outcome.losses
+        rejected += len(outcome.rejected)
+    return Predicted(values, None, rejected) if stream.classify else Predicted(values[:, 0], losses, rejected)
+
+
+def outcomes(
+    stream: Stream, n: int, *, traced: bool = False, **model_settings: Any
+) -> Iterator[tuple[slice, Outcome, Any]]:
+    """Let our model learn a stream; yield the rows of each piece, what it said of them, and the model."""
     tables = {
         "source": {"kind": "stdin", "format": "csv"},
         "schema": {"target": "y", "categorical": list(stream.texts)},
@@ -142,17 +158,10 @@ def ours(stream: Stream, n: int, **model_settings: Any) -> Predicted:
             X[:, j] = stream.numbers[name][:n]
     targets: Any = list(stream.y[:n]) if stream.classify else stream.codes[:n, None]
     introduce(model.learner, stream.columns, X[:1], targets[:1])
-    values = np.zeros((n, max(stream.n_classes, 1)))
-    losses = np.zeros(n)
-    rejected = 0
     for start in range(0, n, PIECE):
         piece = slice(start, min(start + PIECE, n))
         texts = {name: column[piece] for name, column in stream.texts.items()}
-        outcome = model.learn_rows(X[piece], targets[piece], texts=texts)
-        values[piece, : outcome.predictions.shape[1]] = outcome.predictions
-        losses[piece] = outcome.losses
-        rejected += len(outcome.rejected)
-    return Predicted(values, None, rejected) if stream.classify else Predicted(values[:, 0], losses, rejected)
+        yield piece, model.learn_rows(X[piece], targets[piece], texts=texts, traced=traced), model
 
 
 def one_expert(stream: Stream, n: int) -> Predicted:
@@ -170,6 +179,37 @@ def mean(stream: Stream, n: int) -> Predicted:
         y = np.eye(stream.n_classes)[y]
     counts = np.maximum(np.arange(n), 1.0)
     return Predicted((np.cumsum(y, axis=0) - y) / (counts[:, None] if stream.classify else counts))
+
+
+def last(stream: Stream, n: int) -> Predicted:
+    """Predict the last target, or the frequencies of the labels that have followed the last one."""
+    y = stream.codes[:n]
+    if not stream.classify:
+        return Predicted(np.concatenate([np.zeros(1), y[:-1]]))
+    counts, values, before = np.ones((stream.n_classes, stream.n_classes)), np.ones((n, stream.n_classes)), y[0]
+    for i in range(1, n):
+        values[i] = counts[before]
+        counts[before, y[i]] += 1.0
+        before = y[i]
+    return Predicted(values / values.sum(axis=1, keepdims=True))
+
+
+def nearest(stream: Stream, n: int) -> Predicted:
+    """Predict the mean or the frequencies of the ten nearest of the last thousand events, on scales of all so far."""
+    X, y = stream.dense[:n], stream.codes[:n]
+    said = np.eye(stream.n_classes)[y] if stream.classify else y[:, None]
+    values, mean, squares = np.zeros((n, said.shape[1])), np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    for i in range(n):
+        since = max(i - WINDOW, 0)
+        scale = np.sqrt(squares / max(i, 1))
+        distances = (((X[since:i] - X[i]) / np.where(scale > 0.0, scale, 1.0)) ** 2).sum(axis=1)
+        near = np.argpartition(distances, NEAREST)[:NEAREST] if i > NEAREST else np.arange(i)
+        values[i] = said[since:i][near].sum(axis=0) + PRIOR_COUNT * said[:i].mean(axis=0) if i else 0.0
+        values[i] /= len(near) + PRIOR_COUNT
+        error = X[i] - mean
+        mean += error / (i + 1)
+        squares += error * (X[i] - mean)
+    return Predicted(values if stream.classify else values[:, 0])
 
 
 # -- River -------------------------------------------------------------------------------------------------------------
@@ -287,10 +327,12 @@ LEARNERS = {
     "vw": Learner(vowpal, "vowpalwabbit"),
     "vw-ff": Learner(vowpal_pairs, "vowpalwabbit"),
     "lightgbm": Learner(lightgbm, "lightgbm"),
+    "last": Learner(last),
+    "nearest": Learner(nearest, slow=True),
     "hat": Learner(hoeffding, slow=True),
     "arf": Learner(adaptive_forest, slow=True),
 }
 """Ours first; slow ones last."""
 OURS = "streammoe"
-BASELINES = ("mean", "river-linear", "vw", "vw-ff", "one-expert")
+BASELINES = ("mean", "last", "river-linear", "vw", "vw-ff", "one-expert")
 """Learners as cheap as ours; the best of them on a stream is what ours is compared with."""
