@@ -57,6 +57,19 @@ def ratios_of(name: str, events: int, known: Mapping[str, Entry]) -> tuple[bool,
     return stream.classify, found
 
 
+def shown(ratio: float) -> str:
+    """Format a ratio; nothing where there is none."""
+    return (
+        ""
+        if np.isnan(ratio)
+        else f"{ratio:.2f}"
+        if ratio < 9.995
+        else f"{ratio:.0f}"
+        if ratio < 1e4
+        else f"{ratio:.0e}"
+    )
+
+
 def main(argv: list[str] | None = None) -> None:
     """Print a table of numbers and one of classes, with geometric means and the worst stream at their ends."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -81,7 +94,7 @@ def main(argv: list[str] | None = None) -> None:
         summary = {"geometric mean": np.exp(np.nanmean(np.log(each), axis=0)), "largest": np.nanmax(each, axis=0)}
         lines = [(name, np.array(found)[ran]) for name, found in rows[classify].items()] + list(summary.items())
         heads = np.array([*(f"without `{member}`" for member in LEFT_OUT), *(f"`{other}`" for other in OTHERS)])[ran]
-        cells = [[name, *("" if np.isnan(value) else f"{value:.3g}" for value in found)] for name, found in lines]
+        cells = [[name, *map(shown, found)] for name, found in lines]
         print(f"{title}, over that of the defaults:\n\n{markdown(['stream', *heads], cells)}\n")
 
 

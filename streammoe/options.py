@@ -267,7 +267,7 @@ class Options(Section):
         "auto",
         "One more member that sees squares and products of held inputs: while it helps, always, or never.",
         more="For regions that no gate with flat edges can tell apart. It has all products of two of up to ten inputs, "
-        'and the most telling ones of up to 127 features. With "auto" it takes part where there are several experts, '
+        'and the most telling ones of up to 126 features. With "auto" it takes part where there are several experts, '
         "`standardize` and `hold`, rests when its weight has been negligible for a thousand events, and comes back "
         "where the average is no longer trusted.",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, TypeVar, overload
 
@@ -21,6 +21,43 @@ Numbers = TypeVar("Numbers", float, FloatArray)
 
 UNCALIBRATED = np.ones(1)
 """One part, into which all targets fall."""
+
+
+DRAWN, MOST_DRAWN = 16, 1_000_000
+"""How many numbers are drawn at once, at least and at most, of which some are discarded."""
+FULL = 3.0
+"""Probability of a part, in units of what the mixture gives it, from which on intervals take all of it."""
+
+
+def outer_tails(shares: FloatArray, tail: float) -> FloatArray:
+    """Return what probabilities by the mixture the two tails of intervals have, (..., 2).
+
+    Within a part it is not known where the targets are, of which all may be equal. So an interval takes the whole of a
+    part that is `FULL` and holds one of its ends, but for the first and the last one.
+
+    Args:
+        shares: (..., B) the probability of each part, or its multiple; all 0 where the mixture is taken as it is.
+        tail: the probability of each tail, above 0 and up to ½.
+
+    >>> outer_tails(np.array([1.0, 1.0, 2.0, 1.0]), 0.1).tolist()
+    [0.125, 0.125]
+    >>> outer_tails(np.array([1.0, 1.0, 1.0, 26.0, 1.0]), 0.25).tolist()
+    [0.6, 0.2]
+    """
+    known = np.where(shares.sum(axis=-1, keepdims=True) > 0.0, shares, 1.0)
+    B = known.shape[-1]
+    ends = np.cumsum(known, axis=-1)
+    total = ends[..., -1:]
+    found = []
+    for sought, is_above in ((tail * total, False), ((1.0 - tail) * total, True)):
+        at = np.minimum((ends <= sought).sum(axis=-1, keepdims=True), B - 1)
+        own = np.take_along_axis(known, at, -1)
+        below = (sought - np.take_along_axis(ends, at, -1) + own) / own
+        inside = np.clip(1.0 - below if is_above else below, 0.0, 1.0)
+        outermost = B - 1 if is_above else 0
+        inside = np.where((own * B > FULL * total) & (at != outermost), 0.0, inside)
+        found.append(((B - 1 - at if is_above else at) + inside)[..., 0] / B)
+    return np.stack(found, axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +84,7 @@ class Mixture:
     """(K,) squared scales; a component's variance is that of the noise times this."""
     noise: ExpertNoise
     ranks: FloatArray = field(default_factory=UNCALIBRATED.copy)
-    """(B,) how often targets fell into each of B parts of the mixture, from the left, that are equally likely."""
+    """(B,) the probability of each of B parts of the mixture, from the left, that are equally likely by it."""
 
     @property
     def _ends(self) -> tuple[FloatArray, FloatArray]:
@@ -117,14 +154,16 @@ class Mixture:
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Return the central interval that contains y with probability `level`; both tails have equal probability.
 
+        It is larger where ranks say that many targets may be equal, see `outer_tails`.
+
         Raises:
             ConfigError: a level outside (0, 1).
         """
         if not isinstance(level, Real) or not 0.0 < level < 1.0:
             raise ConfigError(f"level: got {shown(level)}; a probability must lie between 0 and 1, both excluded")
-        # 1 − tail and not (1 + level)/2: the upper quantile then mirrors the lower one to the last digit.
-        tail = 0.5 * (1.0 - level)
-        return self.quantile(tail), self.quantile(1.0 - tail)
+        below, above = outer_tails(self.ranks, 0.5 * (1.0 - level)).tolist()
+        own = replace(self, ranks=UNCALIBRATED)
+        return own.quantile(below), own.quantile(1.0 - above)
 
     @overload
     def sample(self, rng: np.random.Generator, size: None = None) -> float: ...
@@ -133,15 +172,18 @@ class Mixture:
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None) -> float | FloatArray:
         """Draw one random number, or an array of shape `size`."""
         found = np.empty(() if size is None else size)
-        missing = np.ones(found.shape, dtype=np.bool_)
-        while count := int(missing.sum()):
+        flat, done = found.reshape(-1), 0
+        # The mixture's numbers are kept with the probability that their part has, over that of the likeliest part.
+        accepted = float(self.ranks.sum() / (len(self.ranks) * self.ranks.max()))
+        while done < flat.size:
+            count = min(int((flat.size - done) / accepted) + DRAWN, MOST_DRAWN)
             chosen = _choose(self.shares, rng, count)
             drawn = self.means[chosen] + np.sqrt(self.squares[chosen]) * self.noise.sample(rng, count)
-            # Of the mixture's numbers, so many of each part are kept as it has probability.
-            heights = self._density(self._below(drawn))
-            kept = rng.random(count) * len(self.ranks) * self.ranks.max() < heights * self.ranks.sum()
-            places = np.flatnonzero(missing.ravel())[kept]
-            found.ravel()[places], missing.ravel()[places] = drawn[kept], False
+            if accepted < 1.0:
+                drawn = drawn[rng.random(count) < accepted * self._density(self._below(drawn))]
+            drawn = drawn[: flat.size - done]
+            flat[done : done + len(drawn)] = drawn
+            done += len(drawn)
         return float(found) if size is None else found
 
 
@@ -221,6 +263,9 @@ class MultivariateMixture:
             ConfigError: rows have another length.
         """
         points, Q = _numbers("y", y), self._n_outputs
+        if Q == 1 and points.ndim and points.shape[-1] == 1:
+            density = self.marginal(self.names[0]).pdf(points[..., 0])
+            return float(density) if points.ndim == 1 else np.asarray(density)
         if points.ndim == 0 or points.shape[-1] != Q:
             raise ConfigError(f"y: got shape {points.shape}; its last axis must hold the {Q} outputs {self.names!r}")
         errors, factors = points[..., None, :] - self.means, self._factors
@@ -254,6 +299,8 @@ class MultivariateMixture:
 
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None) -> FloatArray:
         """Draw one sample (Q,), or an array of shape `size`, with the outputs along an additional last axis."""
+        if self._n_outputs == 1:
+            return np.asarray(self.marginal(self.names[0]).sample(rng, size))[..., None]
         chosen = _choose(self.shares, rng, size)
         drawn = self.noise.joint_sample(rng, np.shape(chosen), self._n_outputs)
         return np.asarray(self.means[chosen] + np.sum(self._factors[chosen] * drawn[..., None, :], axis=-1))

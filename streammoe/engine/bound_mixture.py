@@ -41,15 +41,21 @@ class BoundMixture:
         candidate: the mixture, with everything that its steps need.
         steps: their sizes.
         n_outputs: Q, or the number of classes.
-        least_step: for one expert without a gate, whose steps are 1/n, but never less: serve the latest parameters, and
-            leave out average and residual. By default the average serves.
+        single: for one expert without a gate, whose steps are n^−alpha, but never less than the first of these two
+            numbers: serve the latest parameters, and leave out average and residual. By default the average serves.
 
     Attributes:
         candidate: the mixture; another one, or another state, has to be bound again.
     """
 
     def __init__(
-        self, family: Family, candidate: Candidate, steps: Steps, n_outputs: int, *, least_step: float | None = None
+        self,
+        family: Family,
+        candidate: Candidate,
+        steps: Steps,
+        n_outputs: int,
+        *,
+        single: tuple[float, float] | None = None,
     ) -> None:
         self.candidate = candidate
         state, residual, options = candidate
@@ -60,7 +66,7 @@ class BoundMixture:
         # A function, at which River ends its search for the memory of a model: kernels belong to the process.
         self._kernel: Any = lambda: module.learn
         self._rows_at_once = rows_at_once(K * p_v**2 + p_w**2)
-        kinds = (AVERAGE, LATEST) if least_step is None else (LEARNS,)
+        kinds = (AVERAGE, LATEST) if single is None else (LEARNS,)
         numbers = {
             "F": p_v + p_w,
             "T": T,
@@ -92,7 +98,7 @@ class BoundMixture:
             "member_flags": own["flags"],
             "shape": np.array(shape, dtype=np.float64),
             "schedule": np.array(schedule_numbers(steps)),
-            "steps": np.full(len(kinds), 0.0 if least_step is None else least_step),
+            "steps": np.tile((0.0, 1.0) if single is None else single, (len(kinds), 1)),
             "members": members,
             "residual": residual,
             "outliers": np.zeros(1, dtype=np.int64),

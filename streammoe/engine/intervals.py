@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.distributions import ExpertNoise
+from streammoe.distributions.mixtures import outer_tails
 from streammoe.kernels.quantiles import CELL_BITS, OCTAVES, TERMS, mixture_ends
 from streammoe.types import FloatArray
 
@@ -15,6 +16,10 @@ UNIT = 2.0
 """Width of the finest octave of a table, in scales of the noise; cells there are 1/64 wide."""
 SMOOTH = 9.0
 """Distance beyond which no noise holds enough for a kink in its density to matter."""
+
+
+AT_ONCE = 4096
+"""Distributions whose parts are in memory at once."""
 
 
 class Table(NamedTuple):
@@ -38,8 +43,8 @@ def mixture_intervals(
         shares: (n, K) shares of the components, from 0 to 1; what else those without one have does not matter.
         means: (n, K, Q).
         variances: (n, K, Q), above 0; squared scales for other noise.
-        ranks: (n, Q, B) how often targets fell into each of B equal parts of the distribution; all 0, or B = 0, where
-            it is to be taken as it is.
+        ranks: (n, Q, B) the probability of each of B parts of a distribution that are equally likely by the mixture;
+            all 0, or B = 0, where it is to be taken as it is.
         level: probability of the interval, from 0 (the median, twice) to below 1.
         noise: noise of each component, at scale 1.
 
@@ -53,23 +58,16 @@ def mixture_intervals(
     [[[-1.6449, 1.6449]]]
     """
     shares, means, variances = map(np.ascontiguousarray, (shares, means, variances))
-    tails = _tails(ranks, 0.5 * (1.0 - level), (len(means), means.shape[2]))
-    scores = noise.quantile(tails)
-    rates = noise.pdf(scores) / tails
-    return mixture_ends(shares, means, variances, tails, scores, rates, *table_of_noise(noise))
-
-
-def _tails(ranks: FloatArray, tail: float, shape: tuple[int, ...]) -> FloatArray:
-    """Return the probabilities, (n, Q, 2), that become `tail` below and above when distributions are calibrated."""
-    if not ranks.size:
-        return np.full((*shape, 2), tail)
-    known = np.where(ranks.sum(axis=-1, keepdims=True) > 0.0, ranks, 1.0)
-    both = np.stack([known, known[..., ::-1]], axis=-2)
-    ends = np.cumsum(both, axis=-1) / both.sum(axis=-1, keepdims=True)
-    at = np.minimum((ends <= tail).sum(axis=-1, keepdims=True), ends.shape[-1] - 1)
-    end, before = np.take_along_axis(ends, at, -1), np.take_along_axis(ends, np.maximum(at - 1, 0), -1)
-    before[at == 0] = 0.0
-    return np.asarray(((at + (tail - before) / (end - before)) / ends.shape[-1])[..., 0])
+    n, Q, tail, table = len(means), means.shape[2], 0.5 * (1.0 - level), table_of_noise(noise)
+    found = np.empty((n, Q, 2))
+    at_once = max(1, AT_ONCE // max(Q, 1))
+    for start in range(0, n, at_once):
+        rows = slice(start, start + at_once)
+        parts = shares[rows], means[rows], variances[rows]
+        tails = outer_tails(ranks[rows], tail) if ranks.size else np.full((len(parts[0]), Q, 2), tail)
+        scores = noise.quantile(tails)
+        found[rows] = mixture_ends(*parts, tails, scores, noise.pdf(scores) / tails, *table)
+    return found
 
 
 @lru_cache(maxsize=8)

@@ -35,6 +35,8 @@ PATIENCE = 2
 """A member rests after so many reviews in a row at which its weight is negligible."""
 GROWTH = 1.25
 """It comes back, at the earliest, at so many times the event count at which it began to rest."""
+CLASS_ALPHA = 0.85
+"""The power of 1/n that steps are where all events of a stream of classes count; of numbers it is 1."""
 MOST_SERIES = 16
 """Most outputs or classes of which the last targets are features."""
 INTERCEPT = np.zeros((1, 2), dtype=np.int64)
@@ -177,8 +179,14 @@ class Single:
         return min(self.kind.step, 1.0 / (EVENTS_PER_FEATURE * n_features))
 
     @property
+    def steps(self) -> tuple[float, float]:
+        """The least size of a step, and the power of 1/n that the first ones are."""
+        # One step towards a bound of the curvature of classes is not far enough.
+        return self.step, 1.0 if self._family.is_metric or self.step else CLASS_ALPHA
+
+    @property
     def _schedule(self) -> Schedule:
-        return Constant(self.step) if self.step else Power(1.0)
+        return Constant(self.step) if self.step else Power(self.steps[1])
 
     @property
     def parameters(self) -> Parameters:
@@ -201,7 +209,7 @@ class Single:
             seen[: max(CENTERED_AT + 1 - int(self.state.n[0]), 0), 1 : 1 + self.n_series] = 0.0
         seen = seen if self.terms is None else features_of(R, self.terms)
         candidate = Candidate(self.state, np.empty(0), self.options)
-        bound = BoundMixture(self._family, candidate, self._schedule, n_outputs, least_step=self.step)
+        bound = BoundMixture(self._family, candidate, self._schedule, n_outputs, single=self.steps)
         return bound.learn(np.empty((len(R), 0)), seen, Y, weights)
 
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
@@ -233,7 +241,8 @@ class Single:
         if self.n_series < self.n_lags * MOST_SERIES:
             p_v = self.state.experts.shape[2] - self.n_series
             self._rearrange(np.arange(p_v), p_v, self.n_series + self.n_lags)
-        gamma = max(self.step, 1.0 / (int(self.state.n[0]) + 1))
+        least, alpha = self.steps
+        gamma = max(least, (int(self.state.n[0]) + 1.0) ** -alpha)
         # A single expert needs no random numbers.
         self._continue_with(with_class(self.state, np.random.default_rng(0), n_features, gamma))
 

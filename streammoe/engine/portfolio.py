@@ -20,7 +20,7 @@ from streammoe.engine.mixture import Scores
 from streammoe.engine.products import features_of
 from streammoe.engine.state import MMState, copy_array
 from streammoe.experts import Family, Parameters
-from streammoe.kernels.calibration import MEMORY, PARTS, PRIOR, gains_of
+from streammoe.kernels.calibration import DOUBT, LEAST, MEMORY, PARTS, PRIOR, gains_of, shares_of
 from streammoe.kernels.portfolio import LEAST_WEIGHT, MOST_REMEMBERED, combine, combine_means
 from streammoe.kernels.state import Trace
 from streammoe.replacements import Noticed
@@ -75,13 +75,16 @@ class Trust(NamedTuple):
     """(1,) number of events behind it."""
     ranks: FloatArray
     """(Q, `PARTS`) number of targets of late in each part of the served distribution; (0, `PARTS`) for classes."""
+    belief: FloatArray
+    """(Q,) how much these count, see `kernels.calibration`."""
 
     @classmethod
     def beginning(cls, n_members: int, n_outputs: int, *, is_trusted: bool) -> Trust:
         """Return equal weights, or nearly all of it for the first member and the mean of the density."""
         weights, means = _first_weights(n_members, is_trusted), _first_weights(1 + n_members, is_trusted)
         count, ranks = np.zeros(1, dtype=np.int64), np.full((n_outputs, PARTS), PRIOR / PARTS)
-        return cls(weights, np.zeros(1), means, np.zeros(1), np.zeros(n_outputs), count, ranks)
+        belief = np.full(n_outputs, DOUBT)
+        return cls(weights, np.zeros(1), means, np.zeros(1), np.zeros(n_outputs), count, ranks, belief)
 
     @property
     def of_members(self) -> FloatArray:
@@ -128,8 +131,12 @@ class Trust(NamedTuple):
         found["mean_count"] = array_of(
             arrays, f"{PREFIX}{prefix}mean_count", "int64", (1,), least=0, most=LARGEST_COUNT
         )
-        shape, least, most = (n_outputs, PARTS), 0.9 * PRIOR / PARTS, PRIOR + MEMORY
-        found["ranks"] = array_of(arrays, f"{PREFIX}{prefix}ranks", "float64", shape, least=least, most=most)
+        where, most = f"{PREFIX}{prefix}ranks", PRIOR + MEMORY
+        found["ranks"] = array_of(arrays, where, "float64", (n_outputs, PARTS), least=0.9 * PRIOR / PARTS)
+        largest = found["ranks"].sum(axis=1).max(initial=0.0)
+        require(largest <= most + SUM_TOLERANCE, f"array {where} has rows that add up to {largest}, above {most:g}")
+        where = f"{PREFIX}{prefix}belief"
+        found["belief"] = array_of(arrays, where, "float64", (n_outputs,), least=0.9 * LEAST, most=1.0 - 0.9 * LEAST)
         return cls(**found).copied()
 
 
@@ -289,7 +296,7 @@ class Portfolio(Noticed):
             self._wake(single)
         for trust in self._trusts:
             trust.mean_count[:] = 0
-            trust.ranks[:] = PRIOR / PARTS
+            trust.ranks[:], trust.belief[:] = PRIOR / PARTS, DOUBT
 
     @property
     def _trusts(self) -> list[Trust]:
@@ -398,16 +405,16 @@ def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, replaced: 
         np.concatenate([shares[:, [i]] * each.shares for i, each in enumerate(parts)], axis=1),
         np.concatenate([each.means for each in parts], axis=1),
         np.concatenate([each.variances for each in parts], axis=1),
-        np.tile(trust.ranks, (n, 1, 1)),
+        np.broadcast_to(shares_of(trust.ranks, trust.belief), (n, *trust.ranks.shape)),
     )
     return Scores(losses, predictions, trace, gate=member_scores[0].trace.shares)
 
 
-def _calibrated(family: Family, scores: Scores, y: FloatArray) -> Scores:
-    """Return scores of rows with one target each, y (n,), by the calibrated density."""
-    shares, means, variances, ranks = scores.trace
-    u = (shares * family.noise.cdf((y[:, None] - means[:, :, 0]) / np.sqrt(variances[:, :, 0]))).sum(axis=1)
-    return scores._replace(losses=scores.losses - gains_of(ranks[0, 0], u))
+def _below(family: Family, trace: Trace, y: FloatArray) -> FloatArray:
+    """Return P(Y ≤ y) of rows by a member, (n,), for one target each."""
+    shares, means, variances, _ = trace
+    scores = (y[:, None] - means[:, :, 0]) / np.sqrt(variances[:, :, 0])
+    return np.asarray((shares * family.noise.cdf(scores)).sum(axis=1))
 
 
 def score(
@@ -448,10 +455,10 @@ def score(
     replaced = 0
     # What is said of several targets together stays as it is.
     is_calibrated = Y is not None and trust is not None and len(trust.ranks) == 1
-    traced = traced or is_calibrated
+    ranks = np.zeros(len(W))
     if beside is not None and not is_next:
         trust, replaced = beside, next(at for at, member in enumerate(members) if member.n_lags)
-    for theta, terms, is_held, n_lags in members:
+    for at, (theta, terms, is_held, n_lags) in enumerate(members):
         if n_lags and replaced and not traced:
             found.append(found[0])
             continue
@@ -459,8 +466,16 @@ def score(
         if n_lags:
             seen = np.concatenate([R[:, :1], np.repeat(last, len(R), axis=0), R[:, 1:]], axis=1)
         gate = seen if len(theta.experts) == 1 else W  # one expert has no gate
-        found.append(mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=traced))
+        keeps = traced or is_calibrated
+        scores, own = mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=keeps)
+        if is_calibrated and trust is not None:
+            weight = trust.weights[at] + (trust.weights[replaced] if replaced and at == 0 else 0.0)
+            ranks += (0.0 if replaced and at == replaced else weight) * _below(family, scores.trace, targets[:, 0])
+            scores = scores if traced else scores._replace(trace=mixture.no_trace())
+        found.append((scores, own))
     if trust is None:
         return found[0]
     scores = combined_scores([scores for scores, _ in found], trust, replaced=replaced, traced=traced)
-    return _calibrated(family, scores, targets[:, 0]) if is_calibrated else scores, found[0][1]
+    if is_calibrated:
+        scores = scores._replace(losses=scores.losses - gains_of(trust.ranks[0], trust.belief[0], ranks))
+    return scores, found[0][1]

@@ -47,7 +47,7 @@ def merits(R: FloatArray, residuals: FloatArray) -> FloatArray:
     return np.divide(pulls**2, spreads, out=np.zeros((p, p)), where=spreads > 0.0)
 
 
-def terms_of(n_features: int, multiplied: IntArray, merit: FloatArray) -> IntArray | None:
+def terms_of(n_features: int, multiplied: IntArray, merit: FloatArray, n_outputs: int = 1) -> IntArray | None:
     """Return the terms of an expert that sees all features, and products of two of some; None if there are none.
 
     These are all, if they are few. Else they are those of the largest merit, no more than there are features to
@@ -58,6 +58,7 @@ def terms_of(n_features: int, multiplied: IntArray, merit: FloatArray) -> IntArr
         n_features: number of features.
         multiplied: indexes of those that may be multiplied.
         merit: (p, p) merits of their products; above the diagonal it is not looked at.
+        n_outputs: number of outputs of which these are sums.
 
     >>> terms_of(3, np.array([1, 2]), np.zeros((3, 3))).tolist()
     [[0, 0], [0, 1], [0, 2], [1, 1], [2, 1], [2, 2]]
@@ -71,7 +72,9 @@ def terms_of(n_features: int, multiplied: IntArray, merit: FloatArray) -> IntArr
         count = max(MOST_WITH_PRODUCTS - n_features, min(len(multiplied), MOST_FEATURES - n_features), 0)
         found = merit[first, second]
         best = np.argsort(-found, kind="stable")[:count]
-        counts = (first == second) | (found > 2.0 * math.log(len(first)))
+        # What χ² of so many degrees of freedom exceeds once in N trials (Laurent and Massart 2000, Lemma 1).
+        rare, more = math.log(len(first)), n_outputs - 1
+        counts = (first == second) | (found > more + 2.0 * math.sqrt(more * rare) + 2.0 * rare)
         chosen = np.sort(best[counts[best]])
         first, second = first[chosen], second[chosen]
     products = np.column_stack([first, second])

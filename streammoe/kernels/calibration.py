@@ -1,8 +1,9 @@
 """How often targets have fallen into each part of the predictive distribution, and what that makes of the next one.
 
 The parts are ranges of u = P(Y ≤ y) under the density s that all members serve, equally wide: where s is right, a
-target falls into each of them as often. It is s(y) h(u) that predicts, with h the part's share of the targets of late,
-times the number of parts.
+target falls into each of them as often. With h the part's share of the targets of late, times the number of parts, it
+is s(y) (1 − w + w h(u)) that predicts, where w is how much s h has been better than s of late: Bayes' rule for the two,
+with the memory that members have.
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import inline, jit
+from streammoe.kernels.portfolio import DISCOUNT
 from streammoe.kernels.quantiles import below
 from streammoe.kernels.shared import variance_of
 from streammoe.types import FloatArray
 
-PARTS = 40
-"""Number of parts: with 40, the ends of a 95 % interval are those of parts."""
+PARTS = 41
+"""Number of parts; odd, so that a target that all members expect is in the middle of one."""
 PRIOR = 100.0
 """Number of events, spread evenly over the parts, that are counted before the first one, and never forgotten."""
 MEMORY = 2000.0
 """About how many events are remembered."""
+DOUBT = 0.3
+"""The weight w at first."""
+LEAST = 1e-3
+"""The least weight, of both."""
 NEGLIGIBLE = 1e-12
 """Components of less weight are left out."""
 
@@ -29,6 +35,7 @@ NEGLIGIBLE = 1e-12
 @inline
 def add_ranks(
     weight: float,
+    weight_beside: float,
     shares: FloatArray,
     means: FloatArray,
     variances: FloatArray,
@@ -37,24 +44,26 @@ def add_ranks(
     cells: FloatArray,
     ranks: FloatArray,
 ) -> None:
-    """Add a member's part to P(Y ≤ z) of each output, (Q,).
+    """Add a member's part to P(Y ≤ z) of each output by two sets of weights.
 
     Args:
-        weight: of the member.
+        weight: of the member, and `weight_beside` the other one.
         shares: (K,) of its components, of which `means` is (K, Q).
         variances: (K, Q) or (K, Q, Q).
         z: (Q,) targets.
         unit, cells: the table of the noise, see `kernels.quantiles`.
-        ranks: (Q,), changed in place.
+        ranks: (2, Q), changed in place.
     """
     for k in range(shares.shape[0]):
-        share = weight * shares[k]
-        if share < NEGLIGIBLE:
+        share, beside = weight * shares[k], weight_beside * shares[k]
+        if max(share, beside) < NEGLIGIBLE:
             continue
-        for q in range(ranks.shape[0]):
+        for q in range(z.shape[0]):
             score = (z[q] - means[k, q]) / math.sqrt(variance_of(variances, k, q))
             tail, _ = below(cells, 1.0 + abs(score) / unit)
-            ranks[q] += share * (1.0 - tail if score > 0.0 else tail)
+            probability = 1.0 - tail if score > 0.0 else tail
+            ranks[0, q] += share * probability
+            ranks[1, q] += beside * probability
 
 
 @inline
@@ -64,29 +73,60 @@ def part_of(rank: float) -> int:
 
 
 @inline
-def gain_of(counts: FloatArray, rank: float) -> float:
-    """Return log h(u) of a target, given how many have fallen into each part, (PARTS,); NaN if u is no number."""
-    if not 0.0 <= rank < math.inf:
-        return math.nan
+def total_of(counts: FloatArray) -> float:
+    """Return the number of targets of late, those of the prior included, of counts (PARTS,)."""
     total = 0.0
     for b in range(PARTS):
         total += counts[b]
-    return math.log(PARTS * counts[part_of(rank)] / total)
+    return total
 
 
 @inline
-def count_rank(counts: FloatArray, rank: float, weight: float) -> None:
-    """Count a target, with its weight, but as one at most; the others count a little less then."""
-    share = min(weight, 1.0)
+def gain_of(counts: FloatArray, belief: float, rank: float) -> float:
+    """Return log (1 − w + w h(u)) of a target, given counts (PARTS,) and w; NaN if u is no number."""
+    if not 0.0 <= rank < math.inf:
+        return math.nan
+    return math.log(1.0 - belief + belief * PARTS * counts[part_of(rank)] / total_of(counts))
+
+
+@inline
+def count_rank(counts: FloatArray, belief: FloatArray, q: int, rank: float, weight: float) -> None:
+    """Count a target of output q, with its weight, but as one at most; the others count a little less then.
+
+    Args:
+        counts: (PARTS,) those of this output, and `belief` (Q,) w of each; both change in place.
+        rank: u.
+        weight: of the event.
+    """
+    at, share, w = part_of(rank), min(weight, 1.0), belief[q]
+    ahead = DISCOUNT * math.log(w / (1.0 - w)) + share * math.log(PARTS * counts[at] / total_of(counts))
+    belief[q] = min(max(1.0 / (1.0 + math.exp(-ahead)), LEAST), 1.0 - LEAST)
     for b in range(PARTS):
         counts[b] += share / MEMORY * (PRIOR / PARTS - counts[b])
-    counts[part_of(rank)] += share
+    counts[at] += share
+
+
+@inline
+def write_shares(counts: FloatArray, belief: float, out: FloatArray) -> None:
+    """Write the probability of each part, (PARTS,)."""
+    total = total_of(counts)
+    for b in range(PARTS):
+        out[b] = (1.0 - belief) / PARTS + belief * counts[b] / total
 
 
 @jit
-def gains_of(counts: FloatArray, ranks: FloatArray) -> FloatArray:
-    """Return log h(u) of each of n targets, (n,)."""
+def shares_of(counts: FloatArray, belief: FloatArray) -> FloatArray:
+    """Return the probability of each part, (Q, PARTS), of each output."""
+    found = np.empty(counts.shape)
+    for q in range(len(counts)):
+        write_shares(counts[q], belief[q], found[q])
+    return found
+
+
+@jit
+def gains_of(counts: FloatArray, belief: float, ranks: FloatArray) -> FloatArray:
+    """Return `gain_of` each of n targets, (n,)."""
     found = np.empty(len(ranks))
     for i in range(len(ranks)):
-        found[i] = gain_of(counts, ranks[i])
+        found[i] = gain_of(counts, belief, ranks[i])
     return found

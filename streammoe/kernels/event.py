@@ -114,9 +114,9 @@ _REST = (
         "members",
         "residual",
     ),
-    *("weights", "surprise", "mean_weights", "mean_surprise", "mean_squares", "mean_count", "ranks"),
+    *("weights", "surprise", "mean_weights", "mean_surprise", "mean_squares", "mean_count", "ranks", "belief"),
     *("beside_weights", "beside_surprise", "beside_mean_weights", "beside_mean_surprise", "beside_mean_squares"),
-    *("beside_mean_count", "beside_ranks", "mean_weight", "outliers", "cells"),
+    *("beside_mean_count", "beside_ranks", "beside_belief", "mean_weight", "outliers", "cells"),
     *("losses_block", "loss_counts", "usual", "sums", "closed", "lag_past", "lag_fields", "noted", "noted_used"),
     *("recent_X", "recent_Y", "recent_weights", "recent_losses", "recent_used"),
 )
@@ -442,10 +442,11 @@ def _mix(S: Any, first: int, counts: FloatArray, Y: FloatArray, loss: FloatArray
         if counts.shape[0] > 0:
             at = 1 if first == A.beside_weights else 0
             rank, ranks = floats(S[A.rank], (2, T))[at], floats(S[first + 6], (T, calibration.PARTS))
+            belief = floats(S[first + 7], (T,))
             gain = 0.0
             for q in range(T):
-                gain += calibration.gain_of(ranks[q], rank[q])
-                calibration.count_rank(ranks[q], rank[q], counts[0])
+                gain += calibration.gain_of(ranks[q], belief[q], rank[q])
+                calibration.count_rank(ranks[q], belief, q, rank[q], counts[0])
             # What is said of several targets together stays as it is.
             return gain if T == 1 else 0.0
     return 0.0
@@ -529,21 +530,20 @@ def _rank(
 ) -> None:
     """Add what a member says to the probabilities below the targets, by the weights of both trusts."""
     ranks, cells = floats(S[A.rank], (2, z.shape[0])), floats(S[A.cells], (quantiles.N_CELLS, quantiles.TERMS))
-    calibration.add_ranks(weight, shares, means, variances, z, rules[RULE.unit], cells, ranks[0])
-    if S[A.at_series] > 0:
-        calibration.add_ranks(weight_beside, shares, means, variances, z, rules[RULE.unit], cells, ranks[1])
+    calibration.add_ranks(weight, weight_beside, shares, means, variances, z, rules[RULE.unit], cells, ranks)
 
 
 @inline
 def _write_ranks(S: Any, is_next: bool, out: FloatArray, at: int) -> None:
-    """Write how often targets have fallen into each part of the distribution that is served, if that is counted."""
+    """Write the probability of each part of the distribution that is served, if targets are counted."""
     if S[A.has_means] == 0:
         return
-    T = S[A.T]
-    ranks = floats(S[A.ranks] if is_next else S[A.beside_ranks], (T, calibration.PARTS))
+    T, parts = S[A.T], calibration.PARTS
+    ranks = floats(S[A.ranks] if is_next else S[A.beside_ranks], (T, parts))
+    belief = floats(S[A.belief] if is_next else S[A.beside_belief], (T,))
     for q in range(T):
-        for b in range(calibration.PARTS):
-            out[at + q * calibration.PARTS + b] = ranks[q, b]
+        first = at + q * parts
+        calibration.write_shares(ranks[q], belief[q], out[first : first + parts])
 
 
 @cache
@@ -709,7 +709,9 @@ def _learning(noise: Noise, single: Noise) -> Kernel:
             gamma, chosen = step_size(state, options, _step(floats(S[A.schedule], (7,)), count)), options
             route(tau, options.top_k)
         else:
-            gamma = max(min(1.0 / (expert.n[0] + 1.0), LARGEST_STEP), floats(S[A.steps], (S[A.m],))[j])
+            least, alpha = floats(S[A.steps], (S[A.m], 2))[j]
+            first = math.pow(expert.n[0] + 1.0, -alpha) if alpha < 1.0 else 1.0 / (expert.n[0] + 1.0)
+            gamma = max(min(first, LARGEST_STEP), least)
             chosen = _options(floats(S[A.member_options] + 80 * j, (10,)), whole_numbers(S[A.member_flags], (6,)))
         is_outlier = trust(shape, tau, room, trusted, M)
         keep = 1.0 - gamma
@@ -786,10 +788,10 @@ def _passage(noise: Noise, single: Noise, expert_of: Kernel) -> Kernel:
             if S[A.learns] != 0 and not _are_small(z, losses[j], said[j]):
                 return False
             shares, means = floats(S[A.shares], (members[j, B.K],)), floats(S[A.means], (members[j, B.K], M))
-            weight_of = weight_beside = 1.0
+            weight_of, weight_beside = 1.0, 0.0
             if has_portfolio:
-                if s > 0:
-                    weight_beside = 0.0 if j == s else beside[j] + (beside[s] if j == 0 else 0.0)
+                if s > 0 and j != s:
+                    weight_beside = beside[j] + (beside[s] if j == 0 else 0.0)
                 weight_of = weights[j] if is_next else weight_beside
             if counts_ranks:
                 _rank(S, rules, weight_of, weight_beside, shares, means, expert.variances, z)

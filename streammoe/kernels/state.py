@@ -126,5 +126,4 @@ class Trace(NamedTuple):
     variances: FloatArray
     """(n, K, Q) variances, or squared scales, of each output, or (n, K, 0)."""
     ranks: FloatArray
-    """(n, Q, B) how often targets have fallen into each of B equal parts of the distribution of all components; or
-    (n, 0, 0)."""
+    """(n, Q, B) the probability of each of B equal parts of the distribution of all components; or (n, 0, 0)."""

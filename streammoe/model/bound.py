@@ -157,7 +157,7 @@ class Bound:
     ) -> tuple[AnyArray, FloatArray]:
         """Return the table of the members, and their step sizes."""
         m, K, p_v = len(OF_MIXTURE) + len(singles), len(state.masses), state.experts.shape[2]
-        table, steps = np.zeros((m, len(MEMBER_FIELDS)), dtype=np.int64), np.zeros(m)
+        table, steps = np.zeros((m, len(MEMBER_FIELDS)), dtype=np.int64), np.ones((m, 2))
         average = {"gate": state.average_gate, "experts": state.average_experts, "variances": state.average_variances}
         latest = {"gate": state.gate, **{name: getattr(state, name) for name in SingleExpert._fields}}
         self._alive: list[AnyArray] = []
@@ -172,7 +172,7 @@ class Bound:
                 arrays["seen"] = np.empty(p)
             numbers = {"kind": LEARNS, "K": 1, "p": p, "n_lags": single.n_lags, "near": not single.kind.is_held}
             write_member(table[at], numbers, arrays)
-            steps[at] = single.step
+            steps[at] = single.steps
             self._alive += arrays.values()
         return table, steps
 

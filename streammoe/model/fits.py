@@ -369,17 +369,17 @@ def _learned(context: Context, single: Single, buffer: Buffer) -> Job[None]:
 def _add_curved(context: Context, portfolio: Portfolio, buffer: Buffer) -> Job[None]:
     """Let the member of products join others that have learned rows, if products say something that they do not."""
     _, R, Y, weights = buffer
-    n_outputs, p = context.targets.n_outputs, context.encoder.n_expert_features
-    merit = np.zeros((p, p))
+    family, n_outputs, p = context.family, context.targets.n_outputs, context.encoder.n_expert_features
+    merit, seen = np.zeros((p, p)), np.ascontiguousarray(R[:, :p])
     if p <= MOST_FEATURES:
         lines = (single for single in portfolio.singles if single.kind.sees == "all")
         steady = min(lines, key=lambda single: single.step)
-        said = mixture.score(context.family, steady.parameters, R, R, n_outputs=n_outputs)[0].predictions
-        known, seen = Y if context.family.is_metric else np.arange(n_outputs) == Y, np.ascontiguousarray(R[:, :p])
-        for residuals in np.ascontiguousarray(((known - said) * weights[:, None]).T):
+        said = mixture.score(family, steady.parameters, R, R, n_outputs=n_outputs)[0].predictions
+        left = Y - said if family.is_metric else ((np.arange(n_outputs) == Y) - said)[:, 1:]
+        for residuals in np.ascontiguousarray((left * weights[:, None]).T):
             merit += merits(seen, residuals)
             yield 2.0 * len(R) * p**2
-    terms = context.curved_terms(merit)
+    terms = context.curved_terms(merit, np.ptp(seen, axis=0) > 0.0)
     if terms is not None:
         width, bound = context.encoder.expert_width, context.options.bound
         portfolio.join(Single.blank(CURVED, context.family, bound, n_outputs, width, terms=terms))

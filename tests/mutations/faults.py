@@ -168,7 +168,9 @@ FAULTS = {
         Fault("products-back-at-once", "return n >= GROWTH * int(self.notes[1])", "return True"),
         Fault("products-sleep-through-a-drift", "            self.portfolio.begin_again()\n", "            pass\n"),
         Fault("terms-not-moved", "self.terms = expert_at[self.terms]", "self.terms = self.terms.copy()"),
-        Fault("singles-forget-at-once", "(min(1.0 / (expert.n[0] + 1.0), LARGEST_STEP)", "(min(1.0, LARGEST_STEP)"),
+        Fault("singles-forget-at-once", "max(min(first, LARGEST_STEP), least)", "max(min(1.0, LARGEST_STEP), least)"),
+        Fault("calibration-is-not-served", "out[0] = loss[0] - gain", "out[0] = loss[0]"),
+        Fault("chance-chooses-products", "(found > more +", "(found > -1.0 + 0.0 * more *"),
         Fault("far-errors-decide", "(ratio if ratio <= limit else", "(ratio if ratio >= 0.0 else"),
     ],
     "refits": [

@@ -110,7 +110,9 @@ class Single:
         # A class that it holds for next to impossible counts less.
         share = 1.0 if "variances" in self.slow.theta else min(SURE / -self.log_density(row, y), 1.0)
         self.n += 1
-        self.slow.learn(r, r, y, max(1.0 / self.n, self.step), share * weight)
+        # Where all events of a stream of classes count, steps are longer.
+        alpha = 1.0 if "variances" in self.slow.theta or self.step else 0.85
+        self.slow.learn(r, r, y, max(self.n**-alpha, self.step), share * weight)
         self.past.append(y)
 
 
@@ -184,11 +186,14 @@ class LiteralPortfolio:
     def calibrate(self, r, y, weight):
         """Count in which parts of the distribution targets fall; return what that takes off the loss of one output."""
         if self.ranks is None:
-            self.ranks = np.full((len(y), PARTS), EVEN)
+            self.ranks, self.belief = np.full((len(y), PARTS), EVEN), np.full(len(y), calibration.DOUBT)
         at = (np.arange(len(y)), (self.below(r, y) * PARTS).astype(int))
-        gains = np.log(self.ranks[at] * PARTS / self.ranks.sum(axis=1))
-        self.ranks += min(weight, 1) / calibration.MEMORY * (EVEN - self.ranks)
-        self.ranks[at] += min(weight, 1)
+        heights, share = self.ranks[at] * PARTS / self.ranks.sum(axis=1), min(weight, 1)
+        gains = np.log(1 - self.belief + self.belief * heights)
+        ahead, even = self.belief**KEPT * heights**share, (1 - self.belief) ** KEPT
+        self.belief = np.clip(ahead / (ahead + even), calibration.LEAST, 1 - calibration.LEAST)
+        self.ranks += share / calibration.MEMORY * (EVEN - self.ranks)
+        self.ranks[at] += share
         return gains[0] if len(y) == 1 else 0.0
 
     def learn(self, r, y, gamma, weight):
@@ -263,6 +268,7 @@ def test_predictions_losses_and_weights_are_those_of_the_formulas(family):
         if not case.classes:
             np.testing.assert_allclose(model.arrays()["portfolio.mean_weights"], slow.trust_in_means.weights, rtol=1e-6)
             np.testing.assert_allclose(model.arrays()["portfolio.ranks"], slow.ranks, rtol=1e-12)
+            np.testing.assert_allclose(model.arrays()["portfolio.belief"], slow.belief, rtol=1e-7)
         largest = np.maximum(largest, slow.trust.weights)
     assert (largest > 0.4).sum() >= 2, "the stream must make several members matter"
 
