@@ -62,8 +62,8 @@ def test_the_cdf_inverts_quantiles_and_both_rise(mixture, q):
     q = np.sort(q)
     found = mixture.quantile(q)
     assert (np.diff(found) >= -1e-12 * np.sqrt(mixture.squares.min()) - 1e-15 * np.abs(found[1:])).all()
-    # No double lies between these two and y: where the density is high, they are all that can be asked for.
-    lowest, highest = (mixture.cdf(found + sign * 2.0 * np.spacing(np.abs(found))) for sign in (-1.0, 1.0))
+    # Brent's method ends within four units in the last place: where the density is high, no more can be asked for.
+    lowest, highest = (mixture.cdf(found + sign * 4.0 * np.spacing(np.abs(found))) for sign in (-1.0, 1.0))
     rounding = np.where(q > 0.5, 4e-16, 0.0)
     accuracy = 1e-11 if isinstance(mixture.noise, Gaussian) else 1e-10
     assert (lowest * (1.0 - accuracy) - rounding <= q).all()
