@@ -68,8 +68,10 @@ def add_ranks(
 
 @inline
 def part_of(rank: float) -> int:
-    """Return the part that a probability from 0 to 1 is in."""
-    return min(int(rank * PARTS), PARTS - 1)
+    """Return the part that a probability from 0 to 1 is in; of what is no number the first one, which there is."""
+    if not rank > 0.0:
+        return 0
+    return min(int(rank * PARTS), PARTS - 1) if rank < 1.0 else PARTS - 1
 
 
 @inline
