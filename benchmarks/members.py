@@ -1,4 +1,4 @@
-"""What is each member of the portfolio worth, and each other learner? Their errors over those of the defaults.
+"""Measure what each member of the portfolio and each other learner is worth, by errors over those of the defaults.
 
 All streams of `benchmarks.real`, a row each, with every single expert left out in turn, and next to them the learners
 of a file that `python -m benchmarks.real --out` has written; log-losses of classes, RMSE of numbers. Members are left

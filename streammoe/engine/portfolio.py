@@ -398,9 +398,7 @@ def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, replaced: 
         combine_means(*trust[2:6], unlearned, said, unknown, predictions, scratch)
     if not traced:
         return Scores(losses, predictions, mixture.no_trace())
-    if replaced:
-        shares[:, 0] += shares[:, replaced]
-        shares[:, replaced] = 0.0
+    shares = _stood_in(shares, replaced)
     trace = Trace(
         np.concatenate([shares[:, [i]] * each.shares for i, each in enumerate(parts)], axis=1),
         np.concatenate([each.means for each in parts], axis=1),
@@ -408,6 +406,15 @@ def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, replaced: 
         np.broadcast_to(shares_of(trust.ranks, trust.belief), (n, *trust.ranks.shape)),
     )
     return Scores(losses, predictions, trace, gate=member_scores[0].trace.shares)
+
+
+def _stood_in(weights: FloatArray, replaced: int) -> FloatArray:
+    """Return weights (..., m) of members, those of a replaced one, unless that is 0, added to the first one's."""
+    found = weights.copy()
+    if replaced:
+        found[..., 0] += found[..., replaced]
+        found[..., replaced] = 0.0
+    return found
 
 
 def _below(family: Family, trace: Trace, y: FloatArray) -> FloatArray:
@@ -469,8 +476,7 @@ def score(
         keeps = traced or is_calibrated
         scores, own = mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=keeps)
         if is_calibrated and trust is not None:
-            weight = trust.weights[at] + (trust.weights[replaced] if replaced and at == 0 else 0.0)
-            ranks += (0.0 if replaced and at == replaced else weight) * _below(family, scores.trace, targets[:, 0])
+            ranks += _stood_in(trust.weights, replaced)[at] * _below(family, scores.trace, targets[:, 0])
             scores = scores if traced else scores._replace(trace=mixture.no_trace())
         found.append((scores, own))
     if trust is None:

@@ -84,28 +84,35 @@ def total_of(counts: FloatArray) -> float:
 
 
 @inline
-def gain_of(counts: FloatArray, belief: float, rank: float) -> float:
-    """Return log (1 − w + w h(u)) of a target, given counts (PARTS,) and w; NaN if u is no number."""
+def height_of(counts: FloatArray, rank: float) -> float:
+    """Return h(u) of a target, given counts (PARTS,); NaN if u is no number."""
     if not 0.0 <= rank < math.inf:
         return math.nan
-    return math.log(1.0 - belief + belief * PARTS * counts[part_of(rank)] / total_of(counts))
+    height: float = PARTS * counts[part_of(rank)] / total_of(counts)
+    return height
 
 
 @inline
-def count_rank(counts: FloatArray, belief: FloatArray, q: int, rank: float, weight: float) -> None:
+def gain_of(height: float, belief: float) -> float:
+    """Return log (1 − w + w h(u)), given h(u) and w."""
+    return math.log(1.0 - belief + belief * height)
+
+
+@inline
+def count_rank(counts: FloatArray, belief: FloatArray, q: int, rank: float, height: float, weight: float) -> None:
     """Count a target of output q, with its weight, but as one at most; the others count a little less then.
 
     Args:
         counts: (PARTS,) those of this output, and `belief` (Q,) w of each; both change in place.
-        rank: u.
+        rank: u, and `height` h(u).
         weight: of the event.
     """
-    at, share, w = part_of(rank), min(weight, 1.0), belief[q]
-    ahead = DISCOUNT * math.log(w / (1.0 - w)) + share * math.log(PARTS * counts[at] / total_of(counts))
+    share, w = min(weight, 1.0), belief[q]
+    ahead = DISCOUNT * math.log(w / (1.0 - w)) + share * math.log(height)
     belief[q] = min(max(1.0 / (1.0 + math.exp(-ahead)), LEAST), 1.0 - LEAST)
     for b in range(PARTS):
         counts[b] += share / MEMORY * (PRIOR / PARTS - counts[b])
-    counts[at] += share
+    counts[part_of(rank)] += share
 
 
 @inline
@@ -130,5 +137,5 @@ def gains_of(counts: FloatArray, belief: float, ranks: FloatArray) -> FloatArray
     """Return `gain_of` each of n targets, (n,)."""
     found = np.empty(len(ranks))
     for i in range(len(ranks)):
-        found[i] = gain_of(counts, belief, ranks[i])
+        found[i] = gain_of(height_of(counts, ranks[i]), belief)
     return found

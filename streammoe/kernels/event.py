@@ -445,8 +445,9 @@ def _mix(S: Any, first: int, counts: FloatArray, Y: FloatArray, loss: FloatArray
             belief = floats(S[first + 7], (T,))
             gain = 0.0
             for q in range(T):
-                gain += calibration.gain_of(ranks[q], belief[q], rank[q])
-                calibration.count_rank(ranks[q], belief, q, rank[q], counts[0])
+                height = calibration.height_of(ranks[q], rank[q])
+                gain += calibration.gain_of(height, belief[q])
+                calibration.count_rank(ranks[q], belief, q, rank[q], height, counts[0])
             # What is said of several targets together stays as it is.
             return gain if T == 1 else 0.0
     return 0.0

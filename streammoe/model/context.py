@@ -186,21 +186,16 @@ class Context(Noticed):
         """Remember targets from now on, if one member sees the last ones."""
         self.past = Past(self.encoder.n_outputs) if self.options.has_series else None
 
-    def curved_terms(self, merit: FloatArray | None = None, varied: BoolArray | None = None) -> IntArray | None:
-        """Return the features of the member of products; None without any.
+    def unjudged_terms(self) -> IntArray | None:
+        """Return the features of the member of products where no rows say which matter: of many, squares alone.
 
-        Args:
-            merit: (p, p) merits of products; without them, there are squares alone if there are many.
-            varied: (p,) features that have varied, for others have no scale yet, and products might be enormous; by
-                default those whose scale says so.
+        Columns that have no scale yet are not multiplied: products might be enormous. None without such a member.
         """
         options, encoder = self.options, self.encoder
         p = encoder.n_expert_features
         if not options.has_curved or p > MOST_FEATURES:
             return None
         columns = np.arange(1, 1 + len(encoder.scaler.scale))
-        if merit is not None and varied is not None:
-            return terms_of(p, columns[varied[columns]], merit, self.family.n_rows(self.targets.n_outputs))
         unscaled = encoder.plan.numeric[encoder.scaler.scale[encoder.plan.numeric[:, 1]] == 1.0, 1]
         multiplied = np.setdiff1d(columns, 1 + unscaled) if options.standardize else columns
         return terms_of(p, multiplied, np.diag(np.full(p, np.inf)))

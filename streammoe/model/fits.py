@@ -26,7 +26,7 @@ from streammoe.engine.jobs import Job, StepwiseJob
 from streammoe.engine.members import CURVED, KINDS, Single, series_width
 from streammoe.engine.mixture import served_parameters
 from streammoe.engine.portfolio import Portfolio
-from streammoe.engine.products import MOST_FEATURES, merits
+from streammoe.engine.products import MOST_FEATURES, merits, terms_of
 from streammoe.engine.recent import restored_parameters
 from streammoe.engine.state import MMState, copy_state, widen, with_class
 from streammoe.experts import Parameters
@@ -369,20 +369,24 @@ def _learned(context: Context, single: Single, buffer: Buffer) -> Job[None]:
 def _add_curved(context: Context, portfolio: Portfolio, buffer: Buffer) -> Job[None]:
     """Let the member of products join others that have learned rows, if products say something that they do not."""
     _, R, Y, weights = buffer
-    family, n_outputs, p = context.family, context.targets.n_outputs, context.encoder.n_expert_features
+    family, encoder, n_outputs = context.family, context.encoder, context.targets.n_outputs
+    p, C = encoder.n_expert_features, len(encoder.feature_names)
+    if p > MOST_FEATURES:
+        return
+    lines = (single for single in portfolio.singles if single.kind.sees == "all")
+    steady = min(lines, key=lambda single: single.step)
+    said = mixture.score(family, steady.parameters, R, R, n_outputs=n_outputs)[0].predictions
+    left = Y - said if family.is_metric else ((np.arange(n_outputs) == Y) - said)[:, 1:]
     merit, seen = np.zeros((p, p)), np.ascontiguousarray(R[:, :p])
-    if p <= MOST_FEATURES:
-        lines = (single for single in portfolio.singles if single.kind.sees == "all")
-        steady = min(lines, key=lambda single: single.step)
-        said = mixture.score(family, steady.parameters, R, R, n_outputs=n_outputs)[0].predictions
-        left = Y - said if family.is_metric else ((np.arange(n_outputs) == Y) - said)[:, 1:]
-        for residuals in np.ascontiguousarray((left * weights[:, None]).T):
-            merit += merits(seen, residuals)
-            yield 2.0 * len(R) * p**2
-    terms = context.curved_terms(merit, np.ptp(seen, axis=0) > 0.0)
+    for residuals in np.ascontiguousarray((left * weights[:, None]).T):
+        merit += merits(seen, residuals)
+        yield 2.0 * len(R) * p**2
+    # Others have no scale yet, so that products might be enormous.
+    varied = 1 + np.flatnonzero(np.ptp(seen[:, 1 : 1 + C], axis=0) > 0.0)
+    terms = terms_of(p, varied, merit, family.n_rows(n_outputs))
     if terms is not None:
-        width, bound = context.encoder.expert_width, context.options.bound
-        portfolio.join(Single.blank(CURVED, context.family, bound, n_outputs, width, terms=terms))
+        bound, width = context.options.bound, encoder.expert_width
+        portfolio.join(Single.blank(CURVED, family, bound, n_outputs, width, terms=terms))
         yield from _learned(context, portfolio.singles[-1], buffer)
 
 

@@ -155,7 +155,7 @@ class Streaming(Noticed, Phase):
         portfolio = None
         context.begin_series()
         if context.options.has_portfolio:
-            portfolio = context.blank_portfolio(context.curved_terms(), is_trusted=True)
+            portfolio = context.blank_portfolio(context.unjudged_terms(), is_trusted=True)
         return cls(context.candidate(state), portfolio, 0, is_settled=True)
 
     @property
@@ -276,7 +276,7 @@ class Streaming(Noticed, Phase):
         self.fit = None
         recent.keep_last(2 * JUDGE_EVERY)
         if self._begin_again(context):
-            portfolio.take_over(context.blank_portfolio(context.curved_terms()))
+            portfolio.take_over(context.blank_portfolio(context.unjudged_terms()))
 
     def learn(
         self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool

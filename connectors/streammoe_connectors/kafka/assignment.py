@@ -26,7 +26,7 @@ Committed = Mapping[TopicPartition, tuple[int, object]]
 
 
 class Assignment:
-    """The partitions that a daemon reads, with buffers of those whose reading has begun."""
+    """Partitions that a daemon reads, and buffers for those that it has started to read."""
 
     def __init__(
         self, settings: ReadingSettings, position: Position | None, owner: str, counters: Counter[str]
@@ -38,9 +38,9 @@ class Assignment:
         check_shard(settings, self._saved)
         self._left = offsets_left(settings, self._saved)  # of partitions no longer read, by topic
         self.buffers: dict[TopicPartition, PartitionBuffer] = {}
-        """By partition, in order; only where reading has begun."""
+        """By partition, in order, for those that it has started to read."""
         self.waiting: set[TopicPartition] = set()
-        """Partitions whose reading has not begun yet."""
+        """Partitions that it has not started to read."""
         self.lost: dict[TopicPartition, bool] = {}
         """Partitions whose next offset is gone, and whether their topic was recreated."""
         self._described: dict[str, TopicDescription] = {}
@@ -48,7 +48,7 @@ class Assignment:
         """The topic id to which the offsets in positions belong, by the name of the topic; None if unknown."""
         found = offsets_of(self._saved)
         self._offsets = {tp: at for tp, at in found.items() if is_read(settings, *tp)}
-        """Where an earlier run has left the partitions whose reading has not begun yet."""
+        """Offsets from which to resume the partitions that it has not started to read."""
         self._at_start: set[TopicPartition] = set()  # partitions when all topics were first described
         self.is_known = False
         """Whether all topics have been described."""
