@@ -44,7 +44,7 @@ class Encoder(RowReader):
         given: what settings say that fields hold; of others the first value decides.
         max_levels: maximum number of levels of a field that become columns.
         holds: whether inputs and predictions are held to what was seen.
-        lagged: names of the first fields, numbers that come from earlier events.
+        lagged: names of the first fields, the lags.
     """
 
     def __init__(

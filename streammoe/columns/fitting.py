@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.columns.arrays import part
+from streammoe.columns.arrays import joined, part
 from streammoe.columns.encoder import Encoder
 from streammoe.columns.outliers import MAX_ERROR_SHARE, code_of
-from streammoe.columns.ranges import Bounds, limits_of, within
+from streammoe.columns.ranges import Bounds, Scales, limits_of, within
 from streammoe.columns.scaling import identity_scaler, moments
 from streammoe.errors import CheckpointError, ConfigError
 from streammoe.text import shown
@@ -83,9 +83,12 @@ def set_ranges(encoder: Encoder, ranges: Mapping[str, AnyArray]) -> None:
 
 
 def join_ranges(encoder: Encoder, other: Encoder, outputs: IntArray) -> None:
-    """Accept, and hold to, what another encoder of these fields does as well; its outputs are at `outputs`."""
-    at = np.array([other.columns.index[field] for field in encoder.fields], dtype=np.int64)
-    encoder.scales = encoder.scales.union(part(other.scales, at))
+    """Accept, and hold to, what another encoder of these fields does as well; its outputs are at `outputs`.
+
+    It may lack means of identifiers.
+    """
+    at = np.array([other.columns.index.get(field, -1) for field in encoder.fields], dtype=np.int64)
+    encoder.scales = encoder.scales.union(part(joined(other.scales, Scales.blank(1)), at))
     encoder.target_scales = encoder.target_scales.union(part(other.target_scales, outputs))
-    encoder.bounds = encoder.bounds.union(part(other.bounds, at))
+    encoder.bounds = encoder.bounds.union(part(joined(other.bounds, Bounds.blank(1)), at))
     encoder.target_bounds = encoder.target_bounds.union(part(other.target_bounds, outputs))

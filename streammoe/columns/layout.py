@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
@@ -24,8 +25,10 @@ LANES = 4
 """Rows of features are padded with zeros to a multiple of this, for the processor's vector units."""
 MOST_PLACES = 10_000_000
 """Limit on categorical fields times levels of the largest: a short list in a checkpoint could claim any memory."""
-UNPLACED = -1.0
-"""The code of a level without a column."""
+FURTHEST_UNPLACED = -2.0 - 0xFFFFFFFF
+"""The least code of a level without a column."""
+MOST_IDENTIFIERS = 16
+"""Number of fields with more levels than columns that are identifiers; each takes a fixed amount of memory."""
 CODES: Mapping[ColumnKind, int] = {"number": NUMERIC, "category": CATEGORICAL, "time": TIMESTAMP}
 """Kinds of fields as kernels call them."""
 IN_CHECKPOINTS: Mapping[ColumnKind, str] = {"number": "numeric", "category": "categorical", "time": "timestamp"}
@@ -39,6 +42,24 @@ def padded(n_features: int) -> int:
     (12, 12)
     """
     return -(-n_features // LANES) * LANES
+
+
+def unplaced(text: str) -> float:
+    """Return the code of a level without a column, which tells levels apart: −2 − its CRC-32.
+
+    >>> unplaced("7af3")
+    -2312770342.0
+    """
+    return -2.0 - zlib.crc32(text.encode("utf-8", "surrogatepass"))
+
+
+class _CodesOfIdentifier(dict[str, float]):
+    """The codes of the levels of an identifier, which are not listed."""
+
+    def __missing__(self, text: object) -> float:
+        if type(text) is not str:
+            raise KeyError(text)
+        return unplaced(text)
 
 
 class Additions(NamedTuple):
@@ -100,7 +121,7 @@ class Columns:
     given: GivenKinds
     """The kinds that settings give."""
     lagged: tuple[str, ...]
-    """Names of the first fields, numbers that come from earlier events (`streammoe.model.lags`)."""
+    """Names of the first fields, numbers that come from earlier events: lags, and then the means of identifiers."""
     max_levels: int
     """Maximum number of levels of a field that become columns."""
     limit: float
@@ -111,6 +132,10 @@ class Columns:
     """Fields, with ``None``, and levels in order of appearance, which determines the columns."""
     awaited: tuple[Any, ...] = ()
     """Names of columns that join the fields with their first value, in the order of the names."""
+    identifiers: tuple[Any, ...] = ()
+    """Categorical fields whose levels have no columns, but means; see `streammoe.model.level_means`."""
+    n_means: int = 0
+    """How many of `lagged`, the last ones, are means of identifiers."""
 
     def __post_init__(self) -> None:
         self.fields: list[Any] = list(self.kinds)
@@ -160,8 +185,10 @@ class Columns:
         )
         """Returns the values of all fields that events hold, in order; None if there is just one, or some are times."""
         self.no_lags = (math.nan,) * len(self.lagged)
-        self.float_codes = {
-            self.index[name]: {text: float(code) for text, code in levels.items()}
+        self.float_codes: dict[int, dict[str, float]] = {
+            self.index[name]: _CodesOfIdentifier()
+            if name in self.identifiers
+            else {text: float(code) for text, code in levels.items()}
             for name, levels in self.levels.items()
         }
         """Codes of the levels by the place of their field in raw rows."""
@@ -171,10 +198,10 @@ class Columns:
         return self.kinds.get(name) or self.given.kind(name) or kind_of(value)
 
     def check_not_lagged(self, names: Iterable[Any]) -> None:
-        """Raise `InvalidEvent` if a new field has the name of a lag."""
+        """Raise `InvalidEvent` if a new field has the name of a lag, or of a mean."""
         for name in names:
             if name in self.lagged:
-                msg = f"{name!s}: is the name of a lag, which the model itself makes; rename the column, or ignore it"
+                msg = f"{name!s}: is the name of a column that the model itself makes; rename yours, or ignore it"
                 raise InvalidEvent(msg, reason="wrong_type", feature=name)
 
     # -- Growth --------------------------------------------------------------------------------------------------------
@@ -251,9 +278,33 @@ class Columns:
         for name in (*self.levels, *(name for name, kind in found.items() if kind == "category")):
             if name in event and not is_missing(event[name]):
                 text, known = level(event[name], name), self.levels.get(name, {})
-                if text not in known and len(known) < self.max_levels:
+                if text not in known and len(known) < self.room(name):
                     new.append((name, text))
         return Additions(tuple(found), tuple(new), tuple(found.values()))
+
+    def room(self, name: Any) -> int:
+        """Return the maximum number of levels of a field that become columns."""
+        return 0 if name in self.identifiers else self.max_levels
+
+    def first_unplaced(self, texts: Mapping[Any, Sequence[str | None]], learned: BoolArray) -> int:
+        """Return the first row to be learned whose level gets no column because the field is full; n if there is none.
+
+        Args:
+            texts, learned: see `arrivals`.
+        """
+        first = len(learned)
+        for name, column in texts.items():
+            if name in self.identifiers:
+                continue
+            known: set[str | None] = {None, *self.levels.get(name, ())}
+            for i in range(first):
+                if (text := column[i]) in known or not learned[i]:
+                    continue
+                if len(known) > self.max_levels:
+                    first = i
+                    break
+                known.add(text)
+        return first
 
     def arrivals(
         self, texts: Mapping[Any, Sequence[str | None]], learned: BoolArray | None = None
@@ -268,7 +319,7 @@ class Columns:
         for name, column in texts.items():
             known: set[str | None] = {None, *self.levels.get(name, ())}
             for i, text in enumerate(column):
-                if text in known or text is None or len(known) > self.max_levels:
+                if text in known or text is None or len(known) > self.room(name):
                     continue
                 if learned is None or learned[i]:
                     known.add(text)
@@ -278,20 +329,54 @@ class Columns:
     # -- Raw rows ------------------------------------------------------------------------------------------------------
 
     def codes(self, name: Any, texts: Sequence[str | None]) -> FloatArray:
-        """Return the codes of a field's levels, (n,): −1 for a level without a column, NaN for ``None``."""
+        """Return the codes of a field's levels, (n,), `unplaced` for those without a column, NaN for ``None``."""
         known: dict[str | None, float] = {None: math.nan}
         known.update(self.levels[name])
-        return np.array([known.get(text, UNPLACED) for text in texts], dtype=np.float64)
+        return np.array(
+            [known[text] if text in known else unplaced(cast("str", text)) for text in texts], dtype=np.float64
+        )
+
+    def with_identifiers(self, identifiers: Sequence[Any], means: Sequence[str]) -> Columns:
+        """Return these columns with other identifiers, and the names of their means behind those of lags."""
+        own = self.entries[len(self.lagged) :]
+        lagged = (*self.lagged[: len(self.lagged) - self.n_means], *means)
+        return replace(
+            self,
+            lagged=lagged,
+            kinds={**dict.fromkeys(lagged, "number"), **self.own_kinds},
+            entries=(*((name, None) for name in lagged), *(e for e in own if e[0] not in identifiers or e[1] is None)),
+            identifiers=tuple(identifiers),
+            n_means=len(means),
+        )
+
+    def laid_out(self, X: FloatArray) -> FloatArray:
+        """Return raw rows, whose means are yet to be filled in, of these fields; there may be more identifiers now."""
+        if X.shape[1] == len(self.fields):
+            return X
+        return self.with_lags(X[:, -len(self.own_kinds) :], X[:, : len(self.lagged) - self.n_means])
+
+    def recoded(self, X: FloatArray, earlier: Columns) -> FloatArray:
+        """Return raw rows of columns with fewer identifiers, with what comes from earlier events to be filled in."""
+        own = X[:, len(earlier.lagged) :].copy()
+        for name in set(self.identifiers).difference(earlier.identifiers):
+            at, codes = earlier.index[name] - len(earlier.lagged), self.codes(name, list(earlier.levels[name]))
+            placed = own[:, at] >= 0.0
+            own[placed, at] = codes[own[placed, at].astype(np.int64)]
+        return self.with_lags(own)
 
     def numbers(self, X: FloatArray) -> FloatArray:
         """Return the fields of raw rows that are numbers."""
         return np.take(X, self.plan.numeric[:, 0], axis=1)
 
     def with_lags(self, X: FloatArray, lags: FloatArray | None = None) -> FloatArray:
-        """Return rows of all other fields with these lags, (n, L); by default they are yet to be filled in."""
+        """Return rows of all other fields behind these lags, (n, L); all else is yet to be filled in."""
         if not self.lagged:
             return X
-        return np.hstack([np.full((len(X), len(self.lagged)), np.nan) if lags is None else lags, X])
+        filled = np.full((len(X), len(self.lagged) + X.shape[1]), np.nan)
+        filled[:, len(self.lagged) :] = X
+        if lags is not None:
+            filled[:, : lags.shape[1]] = lags
+        return filled
 
     def check_rows(self, X: FloatArray) -> None:
         """Raise `CheckpointError` unless raw rows of a checkpoint, (n, F), can be of these columns."""
@@ -299,8 +384,9 @@ class Columns:
             present = X[~np.isnan(X[:, j]), j]
             least, most = float(self.plan.lowest[j]), float(self.plan.highest[j])
             if kind == "category":
-                least, most = UNPLACED, len(self.levels[name]) - 1
-                require((present == np.floor(present)).all(), f"array warmup.X holds an invalid code of {shown(name)}")
+                least, most = FURTHEST_UNPLACED, len(self.levels[name]) - 1
+                is_code = (present == np.floor(present)) & (present != -1.0)
+                require(is_code.all(), f"array warmup.X holds an invalid code of {shown(name)}")
             inside = (present >= least) & (present <= most)
             require(inside.all(), f"array warmup.X holds values of {shown(name)} outside of {least:g} to {most:g}")
 
@@ -314,6 +400,8 @@ class Columns:
         if set(self.kinds.values()) - {"number"}:
             arrays["encoder.kinds"] = as_json([IN_CHECKPOINTS[kind] for kind in self.kinds.values()])
             arrays["encoder.plan"] = as_json([(self.index[name], text) for name, text in self.entries])
+        if self.identifiers:
+            arrays["encoder.identifiers"] = as_json(self.identifiers)
         return arrays
 
     def restored(self, arrays: Mapping[str, AnyArray]) -> Columns:
@@ -335,11 +423,13 @@ class Columns:
         both = [name for name in awaited if name in kinds]
         require(not both, f"encoder.awaited holds {shown(both)}, which are fields already")
         plan = list_of(arrays, "encoder.plan") if "encoder.plan" in arrays else [[j, None] for j in range(len(names))]
-        return replace(self, kinds=kinds, entries=_entries_of(plan, kinds, self.max_levels), awaited=tuple(awaited))
+        no_category = [name for name in self.identifiers if kinds.get(name) != "category"]
+        require(not no_category, f"encoder.identifiers holds {shown(no_category)}, which are no categorical fields")
+        return replace(self, kinds=kinds, entries=_entries_of(plan, kinds, self.room), awaited=tuple(awaited))
 
 
 def _entries_of(
-    plan: Sequence[Any], kinds: Mapping[Any, ColumnKind], max_levels: int
+    plan: Sequence[Any], kinds: Mapping[Any, ColumnKind], room: Callable[[Any], int]
 ) -> tuple[tuple[Any, str | None], ...]:
     """Return the fields and levels that a checkpoint's plan lists; raise `CheckpointError` for an impossible order."""
     names, levels = list(kinds), dict[int, set[str]]()
@@ -353,7 +443,12 @@ def _entries_of(
             met += 1
             continue
         known = levels.get(j) if isinstance(j, int) else None
-        fits = known is not None and isinstance(text, str) and text not in known and len(known) < max_levels
+        fits = (
+            known is not None
+            and isinstance(text, str)
+            and text not in known
+            and len(known) < room(names[cast("int", j)])
+        )
         require(fits, f"encoder.plan has {shown(entry)}, which is not a new level of a categorical field")
         cast("set[str]", known).add(text)
     require(met == len(names), f"encoder.plan has {met} of the {len(names)} fields")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.columns.kinds import ColumnKind
-from streammoe.columns.layout import NO_ADDITIONS, UNPLACED, Additions, Columns
+from streammoe.columns.layout import NO_ADDITIONS, Additions, Columns, unplaced
 from streammoe.columns.values import READERS_IN_PYTHON, check_name, is_missing, not_a_mapping
 from streammoe.errors import InvalidEvent
 from streammoe.notation import NUMBER
@@ -24,7 +24,12 @@ LOGGER = logging.getLogger("streammoe.columns")
 NO_LAG = math.inf
 """A lag that is known to be missing, where NaN is one that is yet to be filled in."""
 FULL = (
-    "%s: has %d levels, as many as max_levels allows; events with others are learned without them. If it holds numbers "
+    "%s: has %d levels, as many as max_levels allows; events with others are learned without them, since the first "
+    "events, which would show what each level means, are not kept any more. If it holds numbers or times, name it in "
+    "numeric or timestamps; if it holds identifiers, lower max_levels; and start over"
+)
+IDENTIFIERS = (
+    "%s: has more than %d levels, so each now counts by the targets that it had before (event %d). If it holds numbers "
     "or times, name it in numeric or timestamps, and start over"
 )
 MIXED = (
@@ -36,14 +41,12 @@ MIXED = (
 class RowReader(Noticed):
     """Columns, and events as raw rows of them.
 
-    A raw row (F,) has one number for each field: the value; the code 0, 1, … of the level, −1 for one without a column;
-    seconds since 1970-01-01 UTC; NaN where missing. Fields and levels are only appended (see `Columns`), so existing
-    raw rows remain valid.
+    A raw row (F,) has one number for each field: the value; the code 0, 1, … of the level, a negative one if that has
+    no column (`unplaced`); seconds since 1970-01-01 UTC; NaN where missing. Fields and levels are only appended (see
+    `Columns`), so existing raw rows remain valid until there is another identifier.
     """
 
     def __init__(self, columns: Columns) -> None:
-        self.lagged = columns.lagged
-        """Names of the first fields, numbers that come from earlier events."""
         self.stated = frozenset[Any](columns.given.categorical)
         """Fields that settings or a type say to be categories; types are not saved in checkpoints."""
         self.warned_of: frozenset[tuple[str, Any]] = frozenset()
@@ -52,7 +55,7 @@ class RowReader(Noticed):
 
     def use(self, columns: Columns) -> None:
         """Have these columns, which begin with those so far."""
-        self.columns = columns
+        self.columns, self.lagged = columns, columns.lagged
         self.fields, self.levels, self.feature_names = columns.fields, columns.levels, columns.feature_names
         self.plan, self.layout = columns.plan, columns.layout
         self.own_fields = self.fields[len(self.lagged) :]
@@ -82,7 +85,7 @@ class RowReader(Noticed):
     def row(self, event: Mapping[Any, object], additions: Additions = NO_ADDITIONS) -> FloatArray:
         """Encode one event as a raw row (1, F), or (1, F + new fields) with the codes that new levels will get.
 
-        Other names are ignored; other levels become −1.
+        Other names are ignored.
 
         Raises:
             InvalidEvent: a value is of the wrong type or not finite, or a name is neither a string nor an integer.
@@ -114,7 +117,11 @@ class RowReader(Noticed):
                         found[j] = NO_LAG
                 else:
                     read: Any = READERS_IN_PYTHON[kind](value, name)
-                    found[j] = levels[name].get(read, UNPLACED) if kind == "category" else read
+                    if kind == "category":
+                        code = levels[name].get(read)
+                        found[j] = unplaced(read) if code is None else code
+                    else:
+                        found[j] = read
         except InvalidEvent as error:
             raise columns.given.explained(error) from None
         return np.array([found])
@@ -145,7 +152,9 @@ class RowReader(Noticed):
         for name, codes in self.levels.items():
             if len(codes) < self.columns.max_levels or (FULL, name) in self.warned_of:
                 continue
-            if ((X[:, self.columns.index[name]] == UNPLACED) & ~np.isnan(Y[:, 0])).any():
+            if name in self.columns.identifiers:
+                continue
+            if ((X[:, self.columns.index[name]] < 0.0) & ~np.isnan(Y[:, 0])).any():
                 self._warn(FULL, name, len(codes))
 
     def _notice_mixed(self, levels: Iterable[tuple[Any, str]]) -> None:
@@ -163,7 +172,8 @@ class RowReader(Noticed):
     @property
     def numbers_as_text(self) -> list[Any]:
         """Fields taken for categories without a setting, of which each level so far is a number."""
-        return [name for name, levels in self.levels.items() if name not in self.stated and _are_numbers(levels)]
+        unstated = {name: levels for name, levels in self.levels.items() if levels and name not in self.stated}
+        return [name for name, levels in unstated.items() if _are_numbers(levels)]
 
 
 def _are_numbers(levels: Iterable[str]) -> bool:

@@ -75,7 +75,7 @@ class Inspected(base.Estimator):
         if context.lags is None:
             return {}
         values = context.lags.latest(context.targets.n_outputs).tolist()
-        names = self.learner.encoder.lagged
+        names = self.learner.encoder.lagged[: len(values)]
         return {name: None if value != value else value for name, value in zip(names, values, strict=True)}  # noqa: PLR0124
 
     @property

@@ -1,9 +1,9 @@
 """One kernel for one event and for many: everything that happens to an event.
 
-``learn(sizes, rows, targets, weights, out) → FLAGS · done + flags`` goes through rows in order: lags, range, holding,
-features, step of the mixture, further members, combination, drift test, store of the latest rows. A row whose target is
-NaN is only predicted. It returns at the first row that needs Python, and says why. One event is a call with one row, so
-that it has the bits of the same event in an array.
+``learn(sizes, rows, targets, weights, out) → FLAGS · done + flags`` goes through rows in order: lags and means of
+levels, range, holding, features, step of the mixture, further members, combination, drift test, store of the latest
+rows. A row whose target is NaN is only predicted. It returns at the first row that needs Python, and says why. One
+event is a call with one row, so that it has the bits of the same event in an array.
 
 What the kernel knows of a model is in `sizes`: numbers and flags, and addresses of arrays, under the names of `FIELDS`
 (`streammoe.model.bound` fills them in). Passing arrays one by one would take longer than an event.
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from streammoe.kernels import calibration, drift, features, portfolio, quantiles, soundness
+from streammoe.kernels import calibration, drift, features, level_means, portfolio, quantiles, soundness
 from streammoe.kernels.by_address import flags as no_flags_at
 from streammoe.kernels.by_address import floats, numbers, whole_numbers
 from streammoe.kernels.compile import atomic, inline, part
@@ -68,6 +68,9 @@ _MORE_SIZES = (
     "n_sources",
     "n_experts",
     "at_series",
+    "n_identifiers",
+    "n_values",
+    "at_means",
 )
 _SWITCHES = (
     "has_features",
@@ -118,6 +121,7 @@ _REST = (
     *("beside_weights", "beside_surprise", "beside_mean_weights", "beside_mean_surprise", "beside_mean_squares"),
     *("beside_mean_count", "beside_ranks", "beside_belief", "mean_weight", "outliers", "cells"),
     *("losses_block", "loss_counts", "usual", "sums", "closed", "lag_past", "lag_fields", "noted", "noted_used"),
+    *("level_fields", "level_keys", "level_counts", "level_means", "level_overall"),
     *("recent_X", "recent_Y", "recent_weights", "recent_losses", "recent_used"),
 )
 _SCRATCH = (
@@ -320,6 +324,19 @@ def _fill_lags(S: Any, row: FloatArray) -> None:
             row[0, j] = past[size - 1 - j % size, j // size]
         elif row[0, j] == math.inf:
             row[0, j] = math.nan
+
+
+@inline
+def _means_at(S: Any) -> tuple[Any, FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return the identifiers and what is known of their levels, as `kernels.level_means` takes them."""
+    n, V, slots = S[A.n_identifiers], S[A.n_values], level_means.SLOTS
+    return (
+        whole_numbers(S[A.level_fields], (n,)),
+        floats(S[A.level_keys], (n, slots)),
+        floats(S[A.level_counts], (n, slots)),
+        floats(S[A.level_means], (n, slots, V)),
+        floats(S[A.level_overall], (1 + V,)),
+    )
 
 
 @inline
@@ -844,6 +861,8 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                 row[0, j] = given[0, j]
             if S[A.n_lags] > 0:
                 _fill_lags(S, row)
+            if S[A.n_identifiers] > 0:
+                level_means.write_means(row[0], S[A.at_means], *_means_at(S))
             if S[A.screens] != 0 and _is_unusual(S, rules, count, row, target):
                 return FLAGS * i + UNUSUAL
             varies = True
@@ -874,6 +893,8 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                     _note(S, F, T, row, target, weight)
                 if S[A.n_lags] > 0 or S[A.has_past] != 0:
                     _remember(S, row, target)
+                if S[A.n_identifiers] > 0:
+                    level_means.take_target(row[0], target[0], S[A.is_metric] != 0, *_means_at(S))
                 if not varies or state.n[0] == S[A.look_at]:
                     flags |= LOOK
             if S[A.is_metric] != 0 and S[A.holds] != 0:

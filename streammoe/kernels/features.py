@@ -115,7 +115,7 @@ def expand_rows(
     N, C, L = len(numeric), len(fill), places.shape[1]
     for i in range(X.shape[0]):
         out[i, 0] = 1.0
-        if N == C:  # all numeric, and so in order: worth a loop that looks nothing up
+        if N == C == X.shape[1]:  # all numeric, and so in order: worth a loop that looks nothing up
             for c in range(C):
                 _expand_number(X[i, c], i, c, c, N, fill, center, scale, degree, out)
             continue

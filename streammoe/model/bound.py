@@ -63,6 +63,7 @@ WAYS = {
 }
 """Switches that are on in each of them."""
 OF_DETECTOR = ("losses_block", "loss_counts", "usual", "sums")
+OF_LEVELS = ("level_keys", "level_counts", "level_means", "level_overall")
 
 
 class Bound:
@@ -138,7 +139,8 @@ class Bound:
             for name in names:
                 self._sizes[way][AT[name]] = 1
         for way in (_ONE, _SHOWN, _NEXT):
-            self._sizes[way][AT["n_lags"]] = len(encoder.lagged)
+            self._sizes[way][AT["n_lags"]] = len(encoder.lagged) - encoder.columns.n_means
+            self._sizes[way][AT["n_identifiers"]] = len(encoder.columns.identifiers)
         raw = bytearray(8 * (F + T + 1))
         cells = np.frombuffer(raw)
         one = (cells[:F].reshape(1, F), cells[F:-1].reshape(1, T), cells[-1:], np.empty((1, 2 + M + F)))
@@ -292,6 +294,7 @@ def owners(context: Context, phase: Any) -> tuple[object, ...]:
         portfolio,
         recent.storage,
         context.lags and context.lags.past,
+        context.level_means,
         context.past and context.past.targets,
     )
     if portfolio is None:
@@ -326,6 +329,8 @@ def _sizes(context: Context, phase: Any, singles: Sequence[Single]) -> dict[str,
         "n_counts": 0 if counts is None else len(counts),
         "lag_size": context.n_series_lags if lags is None else lags.lags.size,
         "n_sources": encoder.n_outputs + (0 if lags is None else len(lags.lags.inputs)),
+        "n_values": 0 if context.level_means is None else len(context.level_means.values),
+        "at_means": len(encoder.lagged) - encoder.columns.n_means,
         "at_series": 0 if portfolio is None else portfolio.at_series,
         "has_past": context.past is not None,
         "holds": encoder.holds,
@@ -402,7 +407,7 @@ def _options_arrays(phase: Any, singles: Sequence[Single]) -> dict[str, AnyArray
 
 
 def _memory_arrays(context: Context, phase: Any) -> dict[str, AnyArray]:
-    """Return the arrays of the drift detector, and of lags, of which there may be none."""
+    """Return the arrays of the drift detector, of lags, and of levels, of which there may be none."""
     found: dict[str, AnyArray] = {}
     if (detector := _detector(context, phase)) is not None:
         found |= zip(OF_DETECTOR, detector.arrays_of_losses, strict=True)
@@ -415,6 +420,9 @@ def _memory_arrays(context: Context, phase: Any) -> dict[str, AnyArray]:
     elif context.past is not None:
         found["lag_fields"] = np.array([-1 - q for q in range(context.encoder.n_outputs)], dtype=np.int64)
         found["lag_past"] = context.past.targets
+    if (known := context.level_means) is not None:
+        found["level_fields"] = known.fields(context.encoder.columns)
+        found |= zip(OF_LEVELS, known.state, strict=True)
     return found
 
 

@@ -14,7 +14,7 @@ from streammoe.engine.reservoir import PREFIX as RESERVOIR
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState, restored_state
 from streammoe.errors import PoisonedModel
-from streammoe.model import lags
+from streammoe.model import lags, level_means
 from streammoe.model.checks import LARGEST_WEIGHT
 from streammoe.model.context import Context
 from streammoe.model.fits import NAME as FIT
@@ -41,6 +41,7 @@ _MODEL_PREFIXES = (
     RESERVOIR,
     PREFIX,
     lags.PREFIX,
+    level_means.PREFIX,
 )
 """Prefixes of the arrays that make up a model."""
 
@@ -73,6 +74,7 @@ def learning_arrays(learner: Learner) -> dict[str, AnyArray]:
     detector = {} if context.detector is None else context.detector.arrays()
     last = {} if context.lags is None else context.lags.arrays()
     last |= {} if context.past is None else context.past.arrays()
+    last |= {} if context.level_means is None else context.level_means.arrays()
     return {
         **context.encoder.arrays(),
         **context.targets.arrays(),
@@ -96,6 +98,8 @@ def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
     """
     context = learner.context
     context.targets.restore(arrays)
+    outputs, is_metric = context.targets.lagged_names, context.family.is_metric
+    context.level_means = level_means.LevelMeans.restored(arrays, outputs, is_metric=is_metric)
     context.encoder = context.new_encoder()
     context.encoder.restore(arrays)
     if context.lags is not None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from streammoe.columns.encoder import Encoder
-from streammoe.columns.layout import UNPLACED
 from streammoe.engine.reservoir import PREFIX as RESERVOIR
 from streammoe.engine.reservoir import Reservoir, Sample
 from streammoe.model.learner import Learner
@@ -44,16 +43,17 @@ def support_of(new: Learner, learners: Sequence[Learner], weights: FloatArray) -
 
 
 def translated(X: FloatArray, old: Encoder, new: Encoder) -> FloatArray:
-    """Return raw rows of one encoder as those of another that has the same fields."""
-    rows = np.empty_like(X)
+    """Return raw rows of one encoder as those of another that has the same fields, but perhaps other identifiers."""
+    rows = np.full((len(X), len(new.fields)), np.nan)
     for at, field in enumerate(new.fields):
-        column = X[:, old.fields.index(field)]
-        if field in old.levels:
-            codes = np.array([new.levels[field].get(text, UNPLACED) for text in old.levels[field]] + [UNPLACED])
-            known = ~np.isnan(column)
-            found = np.full(len(column), np.nan)
-            found[known] = codes[column[known].astype(np.int64)]  # UNPLACED is −1, the last one
-            column = found
+        if field not in old.columns.index:
+            continue
+        column = X[:, old.columns.index[field]]
+        if old.levels.get(field):
+            codes = new.columns.codes(field, list(old.levels[field]))
+            known = column >= 0.0
+            column = column.copy()
+            column[known] = codes[column[known].astype(np.int64)]
         rows[:, at] = column
     return rows
 

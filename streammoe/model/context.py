@@ -29,6 +29,7 @@ from streammoe.engine.state import MMState
 from streammoe.kernels import features
 from streammoe.kernels.state import LearningOptions
 from streammoe.model.lags import SERIES_LAGS, LagMemory, Past
+from streammoe.model.level_means import LevelMeans, values_of
 from streammoe.model.targets import Targets
 from streammoe.notation import as_text, missing_advice
 from streammoe.options import FeatureOptions, Options
@@ -71,6 +72,7 @@ class Context(Noticed):
         family: family of the experts.
         encoder: encoder of events.
         lags: the memory of the last events, if they are features of the next one.
+        level_means: what is known of the levels of identifiers, if there are any.
         past: the last targets, if one member sees them and anything was learned.
         detector: the drift detector, if there is one.
         recent: the latest events, to which the mixture is fitted.
@@ -87,6 +89,7 @@ class Context(Noticed):
         self.targets = targets
         self.family = targets.family
         self.lags = None if options.given_lags is None else LagMemory(options.given_lags)
+        self.level_means: LevelMeans | None = None
         self.past: Past | None = None
         self.encoder = self.new_encoder()
         self.detector = None if options.drift is None else DriftDetector()
@@ -103,6 +106,7 @@ class Context(Noticed):
         other.targets = self.targets.copy()
         other.encoder = self.encoder.copy()
         other.lags = self.lags and self.lags.copy()
+        other.level_means = self.level_means and self.level_means.copy()
         other.past = self.past and self.past.copy()
         other.detector = self.detector and self.detector.copy()
         other.recent = self.recent.copy()
@@ -318,16 +322,42 @@ class Context(Noticed):
         before = Reservoir(size, self.options.seed) if self.reservoir is None else self.reservoir
         self.reservoir = before.resized(size) if size else None
 
-    # -- Lags ----------------------------------------------------------------------------------------------------------
+    # -- Earlier events ------------------------------------------------------------------------------------------------
 
     def with_last(self, X: FloatArray) -> FloatArray:
-        """Return raw rows to be predicted with the lags of the next event."""
-        return X if self.lags is None else self.lags.shown(X, self.targets.n_outputs)
+        """Return raw rows to be predicted with the lags of the next event, and the means of their levels."""
+        if self.lags is not None:
+            X = self.lags.shown(X, self.targets.n_outputs)
+        return X if self.level_means is None else self.level_means.shown(X, self.encoder.columns)
 
-    def with_lags(self, X: FloatArray, Y: FloatArray) -> FloatArray:
-        """Return raw rows to be learned with their lags, and remember them."""
-        place = self.encoder.columns.index.get
-        return X if self.lags is None else self.lags.taken(X, Y, [*map(place, self.lags.lags.inputs)])
+    def with_earlier(self, X: FloatArray, Y: FloatArray) -> FloatArray:
+        """Return raw rows to be learned with their lags and the means of their levels, and remember them."""
+        columns = self.encoder.columns
+        if self.lags is not None:
+            X = self.lags.taken(X, Y, [*map(columns.index.get, self.lags.lags.inputs)])
+        return X if self.level_means is None else self.level_means.taken(X, Y, columns)
+
+    def begun_again(self, identifiers: Sequence[Any]) -> Context:
+        """Return the context of a model of the same columns that has learned nothing, with more identifiers."""
+        other, columns = copy.copy(self), self.encoder.columns
+        other.level_means = LevelMeans(
+            (*columns.identifiers, *identifiers), self.level_values, is_metric=self.family.is_metric
+        )
+        other.lags = self.lags and LagMemory(self.lags.lags)
+        other.encoder = other.new_encoder()
+        other.encoder.stated, other.encoder.warned_of = self.encoder.stated, self.encoder.warned_of
+        other.encoder.use(columns.with_identifiers(other.level_means.identifiers, other.level_means.names))
+        other.detector = self.detector and DriftDetector()
+        other.recent = RecentEvents()
+        other.reservoir = self.reservoir and Reservoir(self.options.reservoir, self.options.seed)
+        other.mean_weight, other.outliers = np.ones(1), np.zeros_like(self.outliers)
+        return other
+
+    @property
+    def level_values(self) -> list[Any]:
+        """What levels of identifiers have means of: each target, or each class so far but the first."""
+        targets = self.targets
+        return values_of(targets.lagged_names, is_metric=self.family.is_metric)
 
     def last_targets(self, n: int) -> FloatArray:
         """Return the last targets as features of the next event after n ones, (1, S); others do not see them."""
@@ -358,6 +388,9 @@ class Context(Noticed):
             max_levels=options.max_levels,
             holds=options.hold,
         )
+        if self.level_means is not None:
+            known = self.level_means
+            encoder.use(encoder.columns.with_identifiers(known.identifiers, known.names))
         encoder.set_columns(columns, kinds)
         return encoder
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ from streammoe.engine import mixture
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.kernels.state import Trace
-from streammoe.model.lags import LagMemory
 from streammoe.model.learner import Learner
 from streammoe.model.predicting import score
 from streammoe.model.size import excess
@@ -82,9 +81,9 @@ def learn_rows(learner: Learner, events: Events, *, traced: bool, lags: FloatArr
         msg = f"X: got {events.X.shape[1]} columns; the model has {len(fields)} fields"
         raise InvalidEvent(msg, reason="wrong_shape")
     events = events._replace(X=learner.encoder.columns.with_lags(events.X, lags))
-    before = learner.context.lags and learner.context.lags.copy()
+    seen = _lags_seen(learner, events.X)
     pieces = _learn_apart(learner, events, 0, traced=traced)
-    return _with_lags(learner, before, events.X, _joined(pieces) if len(pieces) > 1 else pieces[0][1])
+    return seen(_joined(pieces) if len(pieces) > 1 else pieces[0][1])
 
 
 def score_rows(learner: Learner, table: Table, targets: Any, *, traced: bool) -> Outcome:
@@ -113,24 +112,27 @@ def learn_wider(
 ) -> Outcome:
     """Learn one event that brings new fields; if it is not learned, they are not added."""
     event = event._replace(X=learner.encoder.columns.with_lags(event.X, lags))
-    before = learner.context.lags and learner.context.lags.copy()
+    seen = _lags_seen(learner, event.X)
     try:
-        return _with_lags(
-            learner, before, event.X, learner.undo.call(learner, 1, learn_wider_run, additions, event, traced)
-        )
+        return seen(learner.undo.call(learner, 1, learn_wider_run, additions, event, traced))
     except UnsoundError as error:
         target, _, _ = learner.targets.read(event.targets, 1)
         return _none_used(learner, target, {0: poison_error(error)})
 
 
-def _with_lags(learner: Learner, before: LagMemory | None, X: FloatArray, outcome: Outcome) -> Outcome:
-    """Say which lags rows saw, given the memory before them."""
-    if before is None:
-        return outcome
-    learned = np.where(outcome.learned[:, None], outcome.targets, np.nan)
-    fields = [learner.encoder.columns.index.get(name) for name in before.lags.inputs]
-    inputs = [field if field is not None and field < X.shape[1] else None for field in fields]
-    return outcome._replace(lags=before.seen(X, learned, inputs))
+def _lags_seen(learner: Learner, X: FloatArray) -> Callable[[Outcome], Outcome]:
+    """Return what says which lags rows saw, given their outcome; they are learned next."""
+    context, columns = learner.context, learner.encoder.columns
+    before = context.lags and context.lags.copy()
+    inputs = [] if before is None else [columns.index.get(name) for name in before.lags.inputs]
+
+    def seen(outcome: Outcome) -> Outcome:
+        if before is None:
+            return outcome
+        learned = np.where(outcome.learned[:, None], outcome.targets, np.nan)
+        return outcome._replace(lags=before.seen(X, learned, inputs))
+
+    return seen
 
 
 def _learn_apart(learner: Learner, events: Events, first: int, *, traced: bool) -> list[tuple[int, Outcome]]:
@@ -150,7 +152,24 @@ def _learn_apart(learner: Learner, events: Events, first: int, *, traced: bool) 
 
 
 def learn_run(learner: Learner, events: Events, traced: bool) -> Outcome:
-    """Learn rows unless one of them would make a parameter non-finite; a new label begins a run."""
+    """Learn rows unless one of them would make a parameter non-finite; a new identifier begins a run."""
+    pieces: list[tuple[int, Outcome]] = []
+    n, start = len(events.X), 0
+    while start < n or not pieces:
+        rest = events.part(slice(start, n))
+        rest = rest._replace(X=learner.encoder.columns.laid_out(rest.X))
+        stop = n - start
+        if rest.texts and learner.may_identify:
+            stop = min(learner.encoder.columns.first_unplaced(rest.texts, rest.weights > 0.0) + 1, stop)
+        pieces.append((start, _learn_columns(learner, rest.part(slice(0, stop)), traced=traced)))
+        if pieces[-1][1].learned[-1:].any():
+            learner.identify()
+        start += stop
+    return _joined(pieces) if len(pieces) > 1 else pieces[0][1]
+
+
+def _learn_columns(learner: Learner, events: Events, *, traced: bool) -> Outcome:
+    """Learn rows that change no columns but by new levels; a new label begins a run."""
     pieces: list[tuple[int, Outcome]] = []
     n, counts = len(events.X), events.weights
     start = 0
@@ -229,8 +248,11 @@ def learn_wider_run(learner: Learner, additions: Additions, event: Events, trace
     except InvalidEvent as error:
         return _none_used(learner, Y, {0: error})
     if novel[0]:
-        return _learn_new_label(learner, event, traced=traced)
-    return _used(Y, learner.learn_events(event._replace(targets=Y), traced=traced))
+        outcome = _learn_new_label(learner, event, traced=traced)
+    else:
+        outcome = _used(Y, learner.learn_events(event._replace(targets=Y), traced=traced))
+    learner.identify()
+    return outcome
 
 
 def _none_used(learner: Learner, Y: FloatArray, rejected: dict[int, InvalidEvent]) -> Outcome:

@@ -11,7 +11,8 @@ import numpy as np
 
 from streammoe.columns.encoder import Encoder
 from streammoe.columns.kinds import ColumnKind, described, not_found
-from streammoe.columns.layout import NO_ADDITIONS, Additions, Layout
+from streammoe.columns.layout import MOST_IDENTIFIERS, NO_ADDITIONS, Additions, Layout
+from streammoe.columns.row_reader import IDENTIFIERS
 from streammoe.columns.values import check_name, not_a_mapping
 from streammoe.engine import mixture
 from streammoe.engine.reservoir import Reservoir
@@ -26,7 +27,7 @@ from streammoe.model.size import excess
 from streammoe.model.streaming import Empty, Streaming
 from streammoe.model.tables import Events, Texts
 from streammoe.model.targets import Targets
-from streammoe.model.undo import Notes, Undo, poison_error
+from streammoe.model.undo import EVERY, Notes, Undo, poison_error
 from streammoe.options import ClassifierOptions, FeatureOptions, Options
 from streammoe.text import shown
 from streammoe.types import FloatArray
@@ -134,8 +135,8 @@ class Learner:
             return
         if additions or new_label is not None or not self._learn_usual(row[0].tolist(), target[0].tolist(), weight):
             self._learn_at_length(row, target, additions, weight, new_label)
-        elif context.encoder.levels:
-            context.encoder.notice_unplaced(row, target)
+        if any(row[0, at] < 0.0 for at in context.encoder.plan.coded.tolist()) and self.may_identify:
+            self.undo.call(self, EVERY, Learner.identify)
         self._note_learned(row[0].tolist())
         if self.n == SETTLED_AT:
             warn_of_columns(self.context)
@@ -236,8 +237,9 @@ class Learner:
             UnsoundError: some of them leave the model with NaN or infinity; it must be discarded.
         """
         context = self.context
-        X = context.with_lags(X, Y)
-        context.encoder.notice_unplaced(X, Y)
+        X = context.with_earlier(X, Y)
+        if not self.may_identify:
+            context.encoder.notice_unplaced(X, Y)
         if context.reservoir is not None:
             context.reservoir.add(X, Y, weights)
         phase = self.phase = self.phase.begin(context)
@@ -265,6 +267,39 @@ class Learner:
             if stop == len(X):
                 return mixture.concatenated(runs)
             start = stop
+
+    @property
+    def may_identify(self) -> bool:
+        """Whether categories with more levels than columns may become identifiers: all events so far are kept."""
+        return self.context.recent.count == self.n and len(self.encoder.columns.identifiers) < MOST_IDENTIFIERS
+
+    def identify(self) -> None:
+        """Learn all events again with those categories as identifiers whose level has no column in the latest one.
+
+        It needs all events, since no level had a mean before, and columns of levels may have learned what it tells.
+        """
+        context, columns, phase = self.context, self.encoder.columns, self.phase
+        if not self.may_identify or not self.n or not context.level_values:
+            return
+        X, Y, weights = context.recent.rows(len(columns.fields))
+        known = columns.identifiers
+        found = [name for name in columns.levels if name not in known and X[-1, columns.index[name]] < 0.0]
+        found = found[: MOST_IDENTIFIERS - len(known)]
+        if not found:
+            return
+        self.context, self.phase = context.begun_again(found), Empty()
+        if any(name in columns.own_kinds for name in self.encoder.lagged):
+            self.context, self.phase = context, phase
+            return
+        for name in found:
+            LOGGER.warning(IDENTIFIERS, name, columns.max_levels, phase.n)
+        self.undo.expire()
+        X = self.encoder.columns.recoded(X, columns)
+        self.encoder.screen(X, self.context.ranged(Y))
+        self.learn(X, Y, weights)
+        self.context.mean_weight = context.mean_weight
+        if context.past is not None and self.context.past is not None:
+            self.context.past.is_timely = context.past.is_timely
 
     def learn_events(self, events: Events, *, traced: bool = False) -> mixture.Scores:
         """Learn rows in range whose categories are strings; a new level gets its column at its own event."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from streammoe.columns.encoder import Encoder
 from streammoe.columns.fitting import join_ranges
-from streammoe.columns.layout import UNPLACED
+from streammoe.columns.layout import MOST_IDENTIFIERS
 from streammoe.columns.scaling import Scaler, identity_scaler
 from streammoe.engine import mixture
 from streammoe.engine.portfolio import OF_MIXTURE
@@ -28,6 +28,7 @@ from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
 from streammoe.model.common_rows import fill_reservoir, outputs_of, translated
 from streammoe.model.learner import Learner
+from streammoe.model.level_means import LevelMeans
 from streammoe.model.refinement import have_forgotten, refined
 from streammoe.model.streaming import Streaming
 from streammoe.text import some_of
@@ -96,9 +97,15 @@ def _differences(first: Learner, other: Learner, name: str) -> list[str]:
             problems.append(f"{option} is {here} here and {there} in {name}; reduce models of the same features only")
     if other.context.family is not first.context.family and other.context.family != first.context.family:
         problems.append(f"its experts are not those of {name}; reduce models of the same family and noise only")
-    if other.encoder.lagged != first.encoder.lagged:
-        problems.append(f"its lags are {list(other.encoder.lagged)} and those of {name} {list(first.encoder.lagged)}")
+    lags, others = _lags(other), _lags(first)
+    if lags != others:
+        problems.append(f"its lags are {lags} and those of {name} {others}")
     return problems
+
+
+def _lags(learner: Learner) -> list[str]:
+    columns = learner.encoder.columns
+    return list(columns.lagged[: len(columns.lagged) - columns.n_means])
 
 
 # -- Common coordinates ------------------------------------------------------------------------------------------------
@@ -116,9 +123,11 @@ def prepare(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> N
         targets.fix(_agreed([learner.targets.names for learner in learners]))
     kinds = first.encoder.columns.own_kinds
     fields = _agreed([learner.encoder.own_fields for learner in learners])
+    context.level_means = _pooled_means(new, learners)
     encoder = context.encoder = context.new_encoder(fields, [kinds[field] for field in fields])
     levels: list[tuple[Any, str]] = []
-    for field in (field for field in encoder.fields if field in first.encoder.levels):
+    identifiers = encoder.columns.identifiers
+    for field in (field for field in encoder.levels if field not in identifiers):
         texts = _agreed([list(learner.encoder.levels[field]) for learner in learners])
         if len(texts) > encoder.columns.max_levels:
             known = {text: sum(text in learner.encoder.levels[field] for learner in learners) for text in texts}
@@ -131,6 +140,20 @@ def prepare(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> N
     context.mean_weight = np.average([learner.context.mean_weight for learner in learners], axis=0, weights=weights)
     for learner, output in zip(learners, outputs, strict=True):
         join_ranges(encoder, learner.encoder, output)
+
+
+def _pooled_means(new: Learner, learners: Sequence[Learner]) -> LevelMeans | None:
+    """Return what all learners know of the levels of the identifiers of any; None if there are none."""
+    known = [(learner.context.level_means, learner.targets.names) for learner in learners]
+    identifiers = _agreed([[] if means is None else means.identifiers for means, _ in known])[:MOST_IDENTIFIERS]
+    tables = [means.with_all_values(names) for means, names in known if means is not None]
+    values = [each for each in new.context.level_values if all(each in table.values for table in tables)]
+    if not identifiers or not values:
+        return None
+    found = LevelMeans(identifiers, values, is_metric=new.context.family.is_metric)
+    for table in tables:
+        found.pool(table)
+    return found
 
 
 def _agreed(lists: Sequence[Sequence[Any]]) -> list[Any]:
@@ -202,7 +225,8 @@ def _is_known(learner: Learner, X: FloatArray) -> BoolArray:
     encoder = learner.encoder
     known = np.ones(len(X), dtype=np.bool_)
     for field in encoder.levels:
-        known &= X[:, encoder.fields.index(field)] != UNPLACED
+        if field not in encoder.columns.identifiers:
+            known &= ~(X[:, encoder.columns.index[field]] < 0.0)
     return known
 
 

@@ -1,0 +1,145 @@
+"""Means of the target by level, for categorical fields with more levels than columns; kept for a number of levels.
+
+The slots of an identifier are in sets of `WAYS`, of which a level has one, by the CRC-32 of its text. A level that
+comes when its set is full replaces the one that was seen least there. What is kept of the others is exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streammoe.kernels.compile import inline, jit
+from streammoe.types import FloatArray, IntArray
+
+SLOTS = 8192
+"""Levels of an identifier that are kept, at most."""
+WAYS = 4
+"""Slots that a level may be in."""
+SHRINKAGE = 5.0
+"""How many events at the mean of all events a level is thought to have had before its first one."""
+LONGEST = 1000.0
+"""Number of events from which a mean forgets the oldest ones, as data move."""
+EMPTY = -1.0
+"""The key of a slot that is free."""
+
+
+@inline
+def _slot_of(keys: FloatArray, code: float) -> int:
+    """Return the slot of a level with this code, or −1."""
+    if not code <= -2.0:  # NaN, or a level with a column
+        return -1
+    key = -2.0 - code
+    first = (int(key) % (SLOTS // WAYS)) * WAYS
+    for slot in range(first, first + WAYS):
+        if keys[slot] == key:
+            return slot
+    return -1
+
+
+@inline
+def _new_slot(keys: FloatArray, counts: FloatArray, means: FloatArray, code: float) -> int:
+    """Return a slot for a level that has none: a free one, or that of the level seen least."""
+    key = -2.0 - code
+    first = (int(key) % (SLOTS // WAYS)) * WAYS
+    found = first
+    for slot in range(first, first + WAYS):
+        if counts[slot] < counts[found]:
+            found = slot
+    keys[found], counts[found] = key, 0.0
+    means[found] = 0.0
+    return found
+
+
+@inline
+def write_means(
+    row: FloatArray,
+    first: int,
+    fields: IntArray,
+    keys: FloatArray,
+    counts: FloatArray,
+    means: FloatArray,
+    overall: FloatArray,
+) -> None:
+    """Write into a row, from field `first` on, how far the targets of its levels are from those of all, shrunk.
+
+    A level that is missing, or was not seen before, has 0.
+    """
+    V = means.shape[2]
+    for j in range(fields.shape[0]):
+        slot = _slot_of(keys[j], row[fields[j]])
+        for v in range(V):
+            row[first + j * V + v] = 0.0
+            if slot >= 0:
+                n = counts[j, slot]
+                row[first + j * V + v] = n * (means[j, slot, v] - overall[1 + v]) / (n + SHRINKAGE)
+
+
+@inline
+def _value(target: FloatArray, v: int, is_metric: bool) -> float:
+    if is_metric:
+        return float(target[v])
+    return 1.0 if target[0] == v + 1.0 else 0.0
+
+
+@inline
+def take_target(
+    row: FloatArray,
+    target: FloatArray,
+    is_metric: bool,
+    fields: IntArray,
+    keys: FloatArray,
+    counts: FloatArray,
+    means: FloatArray,
+    overall: FloatArray,
+) -> None:
+    """Move the means of the levels of a row, and of all events, by its target: its numbers, or the index of its class.
+
+    Of classes, value v is the share of class v + 1.
+    """
+    V = means.shape[2]
+    overall[0] = min(overall[0] + 1.0, LONGEST)
+    for v in range(V):
+        y = _value(target, v, is_metric)
+        overall[1 + v] += (y - overall[1 + v]) / overall[0]
+    for j in range(fields.shape[0]):
+        code = row[fields[j]]
+        if not code <= -2.0:
+            continue
+        slot = _slot_of(keys[j], code)
+        if slot < 0:
+            slot = _new_slot(keys[j], counts[j], means[j], code)
+        counts[j, slot] = min(counts[j, slot] + 1.0, LONGEST)
+        for v in range(V):
+            y = _value(target, v, is_metric)
+            means[j, slot, v] += (y - means[j, slot, v]) / counts[j, slot]
+
+
+@jit
+def learn_rows(
+    X: FloatArray,
+    Y: FloatArray,
+    first: int,
+    is_metric: bool,
+    fields: IntArray,
+    keys: FloatArray,
+    counts: FloatArray,
+    means: FloatArray,
+    overall: FloatArray,
+) -> None:
+    """Write into each row the means before it, and move them by those that have a target.
+
+    Args:
+        X: (n, F) raw rows.
+        Y: (n, T) targets or (n, 1) indexes of classes, NaN where there is none.
+        first: the field of the first mean; those of an identifier are side by side.
+        is_metric: whether targets are numbers.
+        fields: (I,) the identifiers.
+        keys: (I, SLOTS) the CRC-32 of the level in each slot, `EMPTY` if there is none.
+        counts: (I, SLOTS) events of each, up to `LONGEST`.
+        means: (I, SLOTS, V) means of their targets.
+        overall: (1 + V) the number of all events, up to `LONGEST`, and the means of their targets.
+    """
+    for i in range(X.shape[0]):
+        write_means(X[i], first, fields, keys, counts, means, overall)
+        if not np.isnan(Y[i, 0]):
+            take_target(X[i], Y[i], is_metric, fields, keys, counts, means, overall)
