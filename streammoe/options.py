@@ -290,7 +290,7 @@ class Options(Section):
     max_levels: int = option(
         64,
         "Maximum number of levels of a categorical feature that get a column.",
-        more="Events with other levels are learned without them.",
+        more="A feature with more counts by the [targets of its levels](../learning.md#identifiers).",
         change="rise",
         ge=1,
         le=10_000,

@@ -192,6 +192,8 @@ class Columns:
             for name, levels in self.levels.items()
         }
         """Codes of the levels by the place of their field in raw rows."""
+        self.with_columns = {name: self.index[name] for name in self.levels if name not in self.identifiers}
+        """Places of the categorical fields whose levels have columns."""
 
     def kind_of(self, name: Any, value: object = None) -> ColumnKind | None:
         """Return what a field holds, or what this first value makes it hold; None if nothing decides yet."""

@@ -25,12 +25,13 @@ NO_LAG = math.inf
 """A lag that is known to be missing, where NaN is one that is yet to be filled in."""
 FULL = (
     "%s: has %d levels, as many as max_levels allows; events with others are learned without them, since the first "
-    "events, which would show what each level means, are not kept any more. If it holds numbers or times, name it in "
-    "numeric or timestamps; if it holds identifiers, lower max_levels; and start over"
+    "events are not kept any more, or there are 16 such columns already. If it holds numbers or times, name it in "
+    "numeric or timestamps, if it holds identifiers, lower max_levels, and start over"
 )
 IDENTIFIERS = (
-    "%s: has more than %d levels, so each now counts by the targets that it had before (event %d). If it holds numbers "
-    "or times, name it in numeric or timestamps, and start over"
+    "%s: more than %d levels, so what counts of a level is how far the targets of its earlier events were from those "
+    "of all events, from the first event on (event %d). If it holds numbers or times, name it in numeric or "
+    "timestamps, and start over"
 )
 MIXED = (
     "%s: its first value made it a column of categories, and %s is one of them now; name it in categorical if that is "
@@ -149,13 +150,9 @@ class RowReader(Noticed):
 
     def notice_unplaced(self, X: FloatArray, Y: FloatArray) -> None:
         """Warn once of each field with rows to be learned whose level has no column because the field is full."""
-        for name, codes in self.levels.items():
-            if len(codes) < self.columns.max_levels or (FULL, name) in self.warned_of:
-                continue
-            if name in self.columns.identifiers:
-                continue
-            if ((X[:, self.columns.index[name]] < 0.0) & ~np.isnan(Y[:, 0])).any():
-                self._warn(FULL, name, len(codes))
+        for name, at in self.columns.with_columns.items():
+            if (FULL, name) not in self.warned_of and ((X[:, at] < 0.0) & ~np.isnan(Y[:, 0])).any():
+                self._warn(FULL, name, len(self.levels[name]))
 
     def _notice_mixed(self, levels: Iterable[tuple[Any, str]]) -> None:
         """Warn once of each field that its first value made one of categories, and that holds numbers too."""

@@ -29,7 +29,7 @@ from streammoe.model.tables import Events, Texts
 from streammoe.model.targets import Targets
 from streammoe.model.undo import EVERY, Notes, Undo, poison_error
 from streammoe.options import ClassifierOptions, FeatureOptions, Options
-from streammoe.text import shown
+from streammoe.text import shown, some_of
 from streammoe.types import FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
@@ -135,8 +135,11 @@ class Learner:
             return
         if additions or new_label is not None or not self._learn_usual(row[0].tolist(), target[0].tolist(), weight):
             self._learn_at_length(row, target, additions, weight, new_label)
-        if any(row[0, at] < 0.0 for at in context.encoder.plan.coded.tolist()) and self.may_identify:
-            self.undo.call(self, EVERY, Learner.identify)
+        if any(row[0, at] < 0.0 for at in context.encoder.columns.with_columns.values()):
+            if self.may_identify:
+                self.undo.call(self, EVERY, Learner.identify)
+            else:
+                context.encoder.notice_unplaced(row, target)
         self._note_learned(row[0].tolist())
         if self.n == SETTLED_AT:
             warn_of_columns(self.context)
@@ -282,17 +285,15 @@ class Learner:
         if not self.may_identify or not self.n or not context.level_values:
             return
         X, Y, weights = context.recent.rows(len(columns.fields))
-        known = columns.identifiers
-        found = [name for name in columns.levels if name not in known and X[-1, columns.index[name]] < 0.0]
-        found = found[: MOST_IDENTIFIERS - len(known)]
+        found = [name for name, at in columns.with_columns.items() if X[-1, at] < 0.0]
+        found = found[: MOST_IDENTIFIERS - len(columns.identifiers)]
         if not found:
             return
         self.context, self.phase = context.begun_again(found), Empty()
         if any(name in columns.own_kinds for name in self.encoder.lagged):
             self.context, self.phase = context, phase
             return
-        for name in found:
-            LOGGER.warning(IDENTIFIERS, name, columns.max_levels, phase.n)
+        LOGGER.warning(IDENTIFIERS, some_of(found), columns.max_levels, phase.n)
         self.undo.expire()
         X = self.encoder.columns.recoded(X, columns)
         self.encoder.screen(X, self.context.ranged(Y))

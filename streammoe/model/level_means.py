@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.checked import array_of, names_of, require
+from streammoe.columns.encoder import ABSOLUTE_LIMIT
 from streammoe.columns.layout import MOST_IDENTIFIERS, Columns
 from streammoe.kernels.level_means import EMPTY, LONGEST, SLOTS, WAYS, learn_rows
 from streammoe.types import AnyArray, FloatArray, IntArray
@@ -141,19 +142,20 @@ class LevelMeans:
         if "encoder.identifiers" not in arrays:
             return None
         identifiers = names_of(arrays, "encoder.identifiers", (str, int))
-        count = len(identifiers)
+        is_possible = 0 < len(identifiers) <= MOST_IDENTIFIERS
         require(
-            0 < count <= MOST_IDENTIFIERS, f"encoder.identifiers holds {count} names; at most {MOST_IDENTIFIERS} may"
+            is_possible, f"encoder.identifiers holds {len(identifiers)} names; 1 to {MOST_IDENTIFIERS} are possible"
         )
         V = array_of(arrays, f"{PREFIX}overall", "float64", (None,)).size - 1
         most = len(outputs) if is_metric else min(len(outputs) - 1, MOST_VALUES)
         require(0 < V <= most, f"array {PREFIX}overall is for {V} values; 1 to {most} are possible")
         found = cls(identifiers, values_of(outputs, is_metric=is_metric)[:V], is_metric=is_metric)
         for name, own in zip(("keys", "counts", "means", "overall"), found.state, strict=True):
-            own[:] = array_of(arrays, f"{PREFIX}{name}", "float64", own.shape)
-        require(
-            bool(((found.counts >= 0.0) & (found.counts <= LONGEST)).all()), f"array {PREFIX}counts is out of range"
-        )
+            own[:] = array_of(
+                arrays, f"{PREFIX}{name}", "float64", own.shape, least=-ABSOLUTE_LIMIT, most=ABSOLUTE_LIMIT
+            )
+        are_counts = (found.counts >= 0.0) & (found.counts <= LONGEST)
+        require(bool(are_counts.all()), f"array {PREFIX}counts holds what is not from 0 to {LONGEST:g}")
         keys = found.keys[found.keys != EMPTY]
         places = np.nonzero(found.keys != EMPTY)[1] // WAYS
         are_keys = (keys >= 0.0) & (keys <= 0xFFFFFFFF) & (keys == np.floor(keys))

@@ -126,8 +126,7 @@ def prepare(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> N
     context.level_means = _pooled_means(new, learners)
     encoder = context.encoder = context.new_encoder(fields, [kinds[field] for field in fields])
     levels: list[tuple[Any, str]] = []
-    identifiers = encoder.columns.identifiers
-    for field in (field for field in encoder.levels if field not in identifiers):
+    for field in encoder.columns.with_columns:
         texts = _agreed([list(learner.encoder.levels[field]) for learner in learners])
         if len(texts) > encoder.columns.max_levels:
             known = {text: sum(text in learner.encoder.levels[field] for learner in learners) for text in texts}
@@ -224,9 +223,8 @@ def _is_known(learner: Learner, X: FloatArray) -> BoolArray:
     """Return at which raw rows of a learner, (n,), it has seen each of the levels before."""
     encoder = learner.encoder
     known = np.ones(len(X), dtype=np.bool_)
-    for field in encoder.levels:
-        if field not in encoder.columns.identifiers:
-            known &= ~(X[:, encoder.columns.index[field]] < 0.0)
+    for at in encoder.columns.with_columns.values():
+        known &= ~(X[:, at] < 0.0)
     return known
 
 

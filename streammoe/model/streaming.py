@@ -45,6 +45,8 @@ REFITS_AFTER = (64, 192, 448)
 """Events after a drift at which the mixture is fitted again, to more events than when the drift was found."""
 KEEP_EVERY = 4096
 """Number of events after which parameters are kept, in case that a drift is found later."""
+MOST_REPLAYED = 8192
+"""Most events that are learned again where a category turns out to be an identifier."""
 REFIT_ROWS = 512
 """Most of the latest rows that a refit after a drift looks at."""
 PROGRESS = "progress.fits"
@@ -188,11 +190,15 @@ class Streaming(Noticed, Phase):
     def next_due(self, context: Context) -> int:
         n = self.n
         due = min(next_look(n), self._next_fit(context, n), self._next_review(context, n))
+        if n < MOST_REPLAYED:
+            due = min(due, MOST_REPLAYED)
         return min(due, (n // KEEP_EVERY + 1) * KEEP_EVERY) if self.is_several else due
 
     def on_due(self, context: Context) -> None:
         n, portfolio = self.n, self.portfolio
         self.refits = False
+        if n == MOST_REPLAYED:
+            self._bound = None  # fewer rows may have to be kept
         if portfolio is not None and self._next_review(context, n - 1) == n:
             portfolio.review(n, staying=() if context.options.curved == "auto" else (CURVED.name,))
         if self._next_fit(context, n - 1) == n:
@@ -350,10 +356,15 @@ class Streaming(Noticed, Phase):
         return until if until == sys.maxsize else self.n + until
 
     def _rows_needed(self, context: Context) -> int:
-        """Return how many of the latest events have to be kept: all that fits may need, as long as any follow."""
+        """Return how many of the latest events have to be kept.
+
+        They are all that fits may need, as long as any follow, and all of the first ones if a category may yet turn
+        out to be an identifier.
+        """
+        replayed = MOST_REPLAYED if self.n < MOST_REPLAYED and context.encoder.columns.with_columns else 0
         if self.may_fit(context):
-            return context.capacity
-        return REFIT_ROWS if is_refitted(context) else 0
+            return max(context.capacity, replayed)
+        return max(REFIT_ROWS if is_refitted(context) else 0, replayed)
 
     def _begin_again(self, context: Context) -> bool:
         """Forget what was true before a drift; return whether the mixture continues from a fit to the events since."""

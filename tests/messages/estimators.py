@@ -248,6 +248,9 @@ CASES = {
     "more levels than get a column": learning(
         {"c": "red"}, {"c": "blue"}, n_experts=2, categorical=("c",), max_levels=1
     ),
+    "more such columns than may be": learning(
+        *({f"c{i:02}": color for i in range(17)} for color in ("red", "blue", "green")), n_experts=2, max_levels=1
+    ),
     "a time, a truth value": learning({"t": True}, timestamps=("t",)),
     "a time in milliseconds": learning({"t": 1_700_000_000_000}, timestamps=("t",)),
     "too far from what was accepted": learning(*[{"a": 3.0}] * 31, {"a": 4e9}, n_experts=2),

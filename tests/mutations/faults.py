@@ -25,6 +25,7 @@ AREAS = {
     "held": "test_held.py test_tails.py columns/test_*.py invariants/*.py",
     "refits": "test_refit.py test_recent.py invariants/*.py",
     "lags": "test_lags.py test_label_join.py test_joined_labels.py invariants/*.py",
+    "identifiers": "test_level_means.py",
     "encoder": "columns/test_*.py test_regressor.py invariants/*.py",
     "outputs": "unit/test_outputs.py",
     "columns": "columns/test_kinds.py",
@@ -188,6 +189,16 @@ FAULTS = {
         Fault("lags-in-wrong-order", "- np.arange(1, size + 1)]", "- np.arange(size, 0, -1)]"),
         Fault("lags-of-unlearned-events", "sources[learned]]", "sources]"),
         Fault("own-lags-overwritten", "np.where(own, X[:, :width], lags)", "lags"),
+    ],
+    "identifiers": [
+        Fault(
+            "levels-see-themselves", "        write_means(X[i], first", "        write_means(X[max(i - 1, 0)], first"
+        ),
+        Fault("levels-not-shrunk", "/ (n + SHRINKAGE)", "/ max(n, 1.0)"),
+        Fault("levels-keep-the-latest", "if counts[slot] < counts[found]:", "if counts[slot] > counts[found]:"),
+        Fault("identifiers-forget-the-first-events", "self.encoder.columns.recoded(X, columns)", "X[:0]"),
+        Fault("identifiers-cut-nowhere", "rest.weights > 0.0) + 1, stop)", "rest.weights > 0.0) + 2, stop)"),
+        Fault("levels-of-others-lost", "found.pool(table)", "found.pool(tables[0])"),
     ],
     "held": [
         Fault("far-errors-make-a-jump", "count -= min(count, WITHIN)", "count -= 0"),

@@ -53,6 +53,15 @@ def beginning():
 
 @cache
 @quiet()
+def identifiers():
+    model = MoEClassifier(**SHORT, max_levels=3)
+    for i in range(20):
+        model.learn_one({"a": X[i, 0], "c": f"c{i % 9}"}, ["no", "yes", "maybe"][i % 3])
+    return model
+
+
+@cache
+@quiet()
 def classes(events=20):
     model = MoEClassifier(**SHORT)
     model.learn_array(X[:events], np.array(["no", "yes"])[(X[:events, 0] > 0).astype(int)])
@@ -216,6 +225,23 @@ CLASSES = {
         for labels in (["no"], ["no", "no"], ["no", None], {"no": 1})
     },
 }
+LEVELS = {
+    "an identifier that is a number": lambda a: a.update({"encoder.identifiers": text(["a"])}),
+    "no identifier": lambda a: a.pop("encoder.identifiers"),
+    "identifiers without a name": lambda a: a.update({"encoder.identifiers": text([["c"]])}),
+    "too many identifiers": lambda a: a.update({"encoder.identifiers": text([f"c{i}" for i in range(17)])}),
+    "a level with a column": lambda a: a["encoder.plan"].__setitem__(
+        slice(None), np.frombuffer(a["encoder.plan"].tobytes().replace(b"null", b'"c1"', 1), np.uint8)
+    ),
+    "a code between": cell("recent.X", (0, 3), -1.0),
+    "shares of three classes but the first": array("level_means.overall", np.zeros(4)),
+    "shares of no class": array("level_means.overall", np.zeros(1)),
+    "a key in another slot": lambda a: a["level_means.keys"].__setitem__(0, a["level_means.keys"][0, ::-1].copy()),
+    "a key that is none": lambda a: a["level_means.keys"].__setitem__(a["level_means.keys"] >= 0.0, 0.5),
+    "more events than are counted": cell("level_means.counts", (0, 0), 1001.0),
+    "an infinite mean": cell("level_means.means", (0, 0, 0), np.inf),
+    "an absurd mean": cell("level_means.means", (0, 0, 0), -1e300),
+}
 DAMAGES = {
     "state": (learned, STATE),
     "before the first fit": (beginning, BEGINNING),
@@ -223,6 +249,7 @@ DAMAGES = {
     "portfolio": (learned, PORTFOLIO),
     "curved member": (curved, CURVED),
     "fit in progress": (fitting, FITTING),
+    "identifiers": (identifiers, LEVELS),
     "events": (sampled, SAMPLED),
 }
 DESCRIPTIONS = [
