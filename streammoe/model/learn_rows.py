@@ -201,7 +201,7 @@ def _learn_new_label(learner: Learner, event: Events, *, traced: bool) -> Outcom
     """Make room for the new label of one screened row, and learn it."""
     # The label was unknown when the prediction was made, so it had no probability.
     table = Table(event.X, learner.encoder.fields, event.texts)
-    before, _ = score(learner, raw_rows(table, learner.encoder), None, is_next=True)
+    before, _ = score(learner, learner.context.with_last(raw_rows(table, learner.encoder)), None, is_next=True)
     learner.add_levels(event.texts)
     learner.admit(event.targets[0])
     target, _, _ = learner.targets.read(event.targets, 1)

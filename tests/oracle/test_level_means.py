@@ -204,3 +204,13 @@ def test_models_that_know_different_levels_become_one_that_knows_all():
     three = reduce(models)
     assert np.isfinite(three.predict_one(fresh[0]))
     assert {"user:mean", "shop:mean"} <= {*three.feature_names}
+
+
+def test_an_event_with_a_new_class_is_predicted_by_the_means_of_its_levels():
+    events, targets = stream("classes", n=400)
+    model = learn(MoEClassifier(**QUICK, lags="off"), events[:-1], targets[:-1])
+    x = events[-1]
+    texts = {name: [x.get(name)] for name in ("shop", "user")}
+    said = model.predict_proba_one(x)
+    outcome = model.learn_rows(np.array([[np.nan, np.nan, x["x"]]]), ["new"], np.ones(1), texts=texts, traced=False)
+    assert said == dict(zip(said, outcome.predictions[0].tolist(), strict=False))
