@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.papers.sheets import misses, options_of, shown
 from benchmarks.report import machine
 
-NAMES = ("optimizers", "crime", "gridlock", "fashion", "streams")
+NAMES = ("optimizers", "crime", "gridlock", "links", "fashion", "streams")
 
 
 def main(argv: list[str] | None = None) -> None:
