@@ -1,6 +1,6 @@
 """How near do predictions come where an expert is not linear, but a ReLU or a sigmoid of a linear function?
 
-The experts of [CQT] §5 and the hidden units of [MD] C.1: y = g(⟨a_k, x⟩) + noise, k = 1, 2 with a logistic gate, x
+As experts of [CQT] and hidden units of [MD] C.1 may be: y = g(⟨a_k, x⟩) + noise, k = 1, 2 with a logistic gate, x
 standard normal in ten dimensions, σ = 0.1, a_k and the gate on the sphere. Experts here are linear in their features,
 so they become such curves only by several of them, by products (`curved`), or by features that bend: squares, or
 cosines of random directions (Rahimi and Recht, NIPS 2007) next to the inputs. Figures are the RMSE of the prequential
