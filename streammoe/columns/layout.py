@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -16,6 +16,7 @@ from streammoe.columns.kinds import ColumnKind, GivenKinds
 from streammoe.columns.values import check_name, is_missing, kind_of, level
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.kernels.features import CATEGORICAL, EARLIEST, LATEST, NUMERIC, TIMESTAMP
+from streammoe.kernels.level_means import MOST_COLUMNS
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
@@ -54,7 +55,7 @@ def unplaced(text: str) -> float:
 
 
 class _CodesOfIdentifier(dict[str, float]):
-    """The codes of the levels of an identifier, which are not listed."""
+    """The codes of the levels of an identifier, of which those without a column are not listed."""
 
     def __missing__(self, text: object) -> float:
         if type(text) is not str:
@@ -133,7 +134,7 @@ class Columns:
     awaited: tuple[Any, ...] = ()
     """Names of columns that join the fields with their first value, in the order of the names."""
     identifiers: tuple[Any, ...] = ()
-    """Categorical fields whose levels have no columns, but means; see `streammoe.model.level_means`."""
+    """Categorical fields whose levels have means, and no further columns; see `streammoe.model.level_means`."""
     n_means: int = 0
     """How many of `lagged`, the last ones, are means of identifiers."""
 
@@ -186,14 +187,16 @@ class Columns:
         """Returns the values of all fields that events hold, in order; None if there is just one, or some are times."""
         self.no_lags = (math.nan,) * len(self.lagged)
         self.float_codes: dict[int, dict[str, float]] = {
-            self.index[name]: _CodesOfIdentifier()
-            if name in self.identifiers
-            else {text: float(code) for text, code in levels.items()}
+            self.index[name]: (_CodesOfIdentifier if name in self.identifiers else dict)(
+                (text, float(code)) for text, code in levels.items()
+            )
             for name, levels in self.levels.items()
         }
         """Codes of the levels by the place of their field in raw rows."""
         self.with_columns = {name: self.index[name] for name in self.levels if name not in self.identifiers}
-        """Places of the categorical fields whose levels have columns."""
+        """Places of the categorical fields whose levels have columns, apart from identifiers."""
+        self.identifiable = self.with_columns if len(self.identifiers) < MOST_IDENTIFIERS else {}
+        """Those that may become identifiers."""
 
     def kind_of(self, name: Any, value: object = None) -> ColumnKind | None:
         """Return what a field holds, or what this first value makes it hold; None if nothing decides yet."""
@@ -296,7 +299,7 @@ class Columns:
         """
         first = len(learned)
         for name, column in texts.items():
-            if name in self.identifiers:
+            if name not in self.identifiable:
                 continue
             known: set[str | None] = {None, *self.levels.get(name, ())}
             for i in range(first):
@@ -338,15 +341,21 @@ class Columns:
             [known[text] if text in known else unplaced(cast("str", text)) for text in texts], dtype=np.float64
         )
 
-    def with_identifiers(self, identifiers: Sequence[Any], means: Sequence[str]) -> Columns:
-        """Return these columns with other identifiers, and the names of their means behind those of lags."""
-        own = self.entries[len(self.lagged) :]
+    def with_identifiers(
+        self, identifiers: Sequence[Any], means: Sequence[str], kept: Mapping[Any, Collection[str]]
+    ) -> Columns:
+        """Return these columns with other identifiers, and the names of their means behind those of lags.
+
+        Of the fields in `kept` only these levels keep columns.
+        """
+        entries = self.entries[len(self.lagged) :]
+        own = [(name, text) for name, text in entries if name not in kept or text in (None, *kept[name])]
         lagged = (*self.lagged[: len(self.lagged) - self.n_means], *means)
         return replace(
             self,
             lagged=lagged,
             kinds={**dict.fromkeys(lagged, "number"), **self.own_kinds},
-            entries=(*((name, None) for name in lagged), *(e for e in own if e[0] not in identifiers or e[1] is None)),
+            entries=(*((name, None) for name in lagged), *own),
             identifiers=tuple(identifiers),
             n_means=len(means),
         )
@@ -427,11 +436,12 @@ class Columns:
         plan = list_of(arrays, "encoder.plan") if "encoder.plan" in arrays else [[j, None] for j in range(len(names))]
         no_category = [name for name in self.identifiers if kinds.get(name) != "category"]
         require(not no_category, f"encoder.identifiers holds {shown(no_category)}, which are no categorical fields")
-        return replace(self, kinds=kinds, entries=_entries_of(plan, kinds, self.room), awaited=tuple(awaited))
+        room = {name: MOST_COLUMNS if name in self.identifiers else self.max_levels for name in kinds}
+        return replace(self, kinds=kinds, entries=_entries_of(plan, kinds, room), awaited=tuple(awaited))
 
 
 def _entries_of(
-    plan: Sequence[Any], kinds: Mapping[Any, ColumnKind], room: Callable[[Any], int]
+    plan: Sequence[Any], kinds: Mapping[Any, ColumnKind], room: Mapping[Any, int]
 ) -> tuple[tuple[Any, str | None], ...]:
     """Return the fields and levels that a checkpoint's plan lists; raise `CheckpointError` for an impossible order."""
     names, levels = list(kinds), dict[int, set[str]]()
@@ -449,7 +459,7 @@ def _entries_of(
             known is not None
             and isinstance(text, str)
             and text not in known
-            and len(known) < room(names[cast("int", j)])
+            and len(known) < room[names[cast("int", j)]]
         )
         require(fits, f"encoder.plan has {shown(entry)}, which is not a new level of a categorical field")
         cast("set[str]", known).add(text)

@@ -73,7 +73,7 @@ def terms_of(n_features: int, multiplied: IntArray, merit: FloatArray, n_outputs
         found = merit[first, second]
         best = np.argsort(-found, kind="stable")[:count]
         # What χ² of so many degrees of freedom exceeds once in N trials (Laurent and Massart 2000, Lemma 1).
-        rare, more = math.log(len(first)), n_outputs - 1
+        rare, more = math.log(len(first)), max(n_outputs, 1) - 1
         counts = (first == second) | (found > more + 2.0 * math.sqrt(more * rare) + 2.0 * rare)
         chosen = np.sort(best[counts[best]])
         first, second = first[chosen], second[chosen]

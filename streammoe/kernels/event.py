@@ -121,7 +121,7 @@ _REST = (
     *("beside_weights", "beside_surprise", "beside_mean_weights", "beside_mean_surprise", "beside_mean_squares"),
     *("beside_mean_count", "beside_ranks", "beside_belief", "mean_weight", "outliers", "cells"),
     *("losses_block", "loss_counts", "usual", "sums", "closed", "lag_past", "lag_fields", "noted", "noted_used"),
-    *("level_fields", "level_keys", "level_counts", "level_means", "level_overall"),
+    *("level_fields", "level_codes", "level_values", "level_keys", "level_counts", "level_means", "level_overall"),
     *("recent_X", "recent_Y", "recent_weights", "recent_losses", "recent_used"),
 )
 _SCRATCH = (
@@ -327,11 +327,13 @@ def _fill_lags(S: Any, row: FloatArray) -> None:
 
 
 @inline
-def _means_at(S: Any) -> tuple[Any, FloatArray, FloatArray, FloatArray, FloatArray]:
+def _levels(S: Any) -> tuple[Any, FloatArray, Any, FloatArray, FloatArray, FloatArray, FloatArray]:
     """Return the identifiers and what is known of their levels, as `kernels.level_means` takes them."""
     n, V, slots = S[A.n_identifiers], S[A.n_values], level_means.SLOTS
     return (
         whole_numbers(S[A.level_fields], (n,)),
+        floats(S[A.level_codes], (n, level_means.MOST_COLUMNS)),
+        whole_numbers(S[A.level_values], (V,)),
         floats(S[A.level_keys], (n, slots)),
         floats(S[A.level_counts], (n, slots)),
         floats(S[A.level_means], (n, slots, V)),
@@ -862,7 +864,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
             if S[A.n_lags] > 0:
                 _fill_lags(S, row)
             if S[A.n_identifiers] > 0:
-                level_means.write_means(row[0], S[A.at_means], *_means_at(S))
+                level_means.write_means(row[0], S[A.at_means], rules[RULE.limit], *_levels(S))
             if S[A.screens] != 0 and _is_unusual(S, rules, count, row, target):
                 return FLAGS * i + UNUSUAL
             varies = True
@@ -894,7 +896,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                 if S[A.n_lags] > 0 or S[A.has_past] != 0:
                     _remember(S, row, target)
                 if S[A.n_identifiers] > 0:
-                    level_means.take_target(row[0], target[0], S[A.is_metric] != 0, *_means_at(S))
+                    level_means.take_target(row[0], target[0], S[A.is_metric] != 0, *_levels(S))
                 if not varies or state.n[0] == S[A.look_at]:
                     flags |= LOOK
             if S[A.is_metric] != 0 and S[A.holds] != 0:

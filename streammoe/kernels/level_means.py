@@ -15,6 +15,8 @@ SLOTS = 8192
 """Levels of an identifier that are kept, at most."""
 WAYS = 4
 """Slots that a level may be in."""
+MOST_COLUMNS = 20
+"""Most levels of an identifier that have columns besides."""
 SHRINKAGE = 5.0
 """How many events at the mean of all events a level is thought to have had before its first one."""
 LONGEST = 1000.0
@@ -24,9 +26,17 @@ EMPTY = -1.0
 
 
 @inline
+def _code_of(code: float, codes: FloatArray) -> float:
+    """Return the code that a level would have without a column of its own."""
+    if 0.0 <= code < codes.shape[0]:  # compared as floats: NaN has no integer
+        return float(codes[int(code)])
+    return code
+
+
+@inline
 def _slot_of(keys: FloatArray, code: float) -> int:
     """Return the slot of a level with this code, or −1."""
-    if not code <= -2.0:  # NaN, or a level with a column
+    if not code <= -2.0:  # NaN as well
         return -1
     key = -2.0 - code
     first = (int(key) % (SLOTS // WAYS)) * WAYS
@@ -54,7 +64,10 @@ def _new_slot(keys: FloatArray, counts: FloatArray, means: FloatArray, code: flo
 def write_means(
     row: FloatArray,
     first: int,
+    limit: float,
     fields: IntArray,
+    codes: FloatArray,
+    values: IntArray,
     keys: FloatArray,
     counts: FloatArray,
     means: FloatArray,
@@ -62,23 +75,24 @@ def write_means(
 ) -> None:
     """Write into a row, from field `first` on, how far the targets of its levels are from those of all, shrunk.
 
-    A level that is missing, or was not seen before, has 0.
+    A level that is missing, or was not seen before, has 0; all are within ± `limit`.
     """
-    V = means.shape[2]
+    V = values.shape[0]
     for j in range(fields.shape[0]):
-        slot = _slot_of(keys[j], row[fields[j]])
+        slot = _slot_of(keys[j], _code_of(row[fields[j]], codes[j]))
         for v in range(V):
             row[first + j * V + v] = 0.0
             if slot >= 0:
                 n = counts[j, slot]
-                row[first + j * V + v] = n * (means[j, slot, v] - overall[1 + v]) / (n + SHRINKAGE)
+                apart = n * (means[j, slot, v] - overall[1 + v]) / (n + SHRINKAGE)
+                row[first + j * V + v] = min(max(apart, -limit), limit)
 
 
 @inline
 def _value(target: FloatArray, v: int, is_metric: bool) -> float:
     if is_metric:
         return float(target[v])
-    return 1.0 if target[0] == v + 1.0 else 0.0
+    return 1.0 if target[0] == v else 0.0
 
 
 @inline
@@ -87,22 +101,20 @@ def take_target(
     target: FloatArray,
     is_metric: bool,
     fields: IntArray,
+    codes: FloatArray,
+    values: IntArray,
     keys: FloatArray,
     counts: FloatArray,
     means: FloatArray,
     overall: FloatArray,
 ) -> None:
-    """Move the means of the levels of a row, and of all events, by its target: its numbers, or the index of its class.
-
-    Of classes, value v is the share of class v + 1.
-    """
-    V = means.shape[2]
+    """Move the means of the levels of a row, and of all events, by its targets, or by the index of its class."""
+    V = values.shape[0]
     overall[0] = min(overall[0] + 1.0, LONGEST)
     for v in range(V):
-        y = _value(target, v, is_metric)
-        overall[1 + v] += (y - overall[1 + v]) / overall[0]
+        overall[1 + v] += (_value(target, values[v], is_metric) - overall[1 + v]) / overall[0]
     for j in range(fields.shape[0]):
-        code = row[fields[j]]
+        code = _code_of(row[fields[j]], codes[j])
         if not code <= -2.0:
             continue
         slot = _slot_of(keys[j], code)
@@ -110,17 +122,19 @@ def take_target(
             slot = _new_slot(keys[j], counts[j], means[j], code)
         counts[j, slot] = min(counts[j, slot] + 1.0, LONGEST)
         for v in range(V):
-            y = _value(target, v, is_metric)
-            means[j, slot, v] += (y - means[j, slot, v]) / counts[j, slot]
+            means[j, slot, v] += (_value(target, values[v], is_metric) - means[j, slot, v]) / counts[j, slot]
 
 
 @jit
 def learn_rows(
     X: FloatArray,
     Y: FloatArray,
-    first: int,
     is_metric: bool,
+    first: int,
+    limit: float,
     fields: IntArray,
+    codes: FloatArray,
+    values: IntArray,
     keys: FloatArray,
     counts: FloatArray,
     means: FloatArray,
@@ -131,15 +145,18 @@ def learn_rows(
     Args:
         X: (n, F) raw rows.
         Y: (n, T) targets or (n, 1) indexes of classes, NaN where there is none.
-        first: the field of the first mean; those of an identifier are side by side.
         is_metric: whether targets are numbers.
+        first: the field of the first mean; those of an identifier are side by side.
+        limit: largest size of a number.
         fields: (I,) the identifiers.
+        codes: (I, L) codes that levels with columns would have without, NaN where there is none.
+        values: (V,) the target, or the class, that each mean is of.
         keys: (I, SLOTS) the CRC-32 of the level in each slot, `EMPTY` if there is none.
         counts: (I, SLOTS) events of each, up to `LONGEST`.
-        means: (I, SLOTS, V) means of their targets.
+        means: (I, SLOTS, V) means of their targets, or shares of classes.
         overall: (1 + V) the number of all events, up to `LONGEST`, and the means of their targets.
     """
     for i in range(X.shape[0]):
-        write_means(X[i], first, fields, keys, counts, means, overall)
+        write_means(X[i], first, limit, fields, codes, values, keys, counts, means, overall)
         if not np.isnan(Y[i, 0]):
-            take_target(X[i], Y[i], is_metric, fields, keys, counts, means, overall)
+            take_target(X[i], Y[i], is_metric, fields, codes, values, keys, counts, means, overall)

@@ -63,7 +63,6 @@ WAYS = {
 }
 """Switches that are on in each of them."""
 OF_DETECTOR = ("losses_block", "loss_counts", "usual", "sums")
-OF_LEVELS = ("level_keys", "level_counts", "level_means", "level_overall")
 
 
 class Bound:
@@ -421,8 +420,8 @@ def _memory_arrays(context: Context, phase: Any) -> dict[str, AnyArray]:
         found["lag_fields"] = np.array([-1 - q for q in range(context.encoder.n_outputs)], dtype=np.int64)
         found["lag_past"] = context.past.targets
     if (known := context.level_means) is not None:
-        found["level_fields"] = known.fields(context.encoder.columns)
-        found |= zip(OF_LEVELS, known.state, strict=True)
+        given = known.places(context.encoder.columns) | known.state
+        found |= {f"level_{name}": array for name, array in given.items()}
     return found
 
 

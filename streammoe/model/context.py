@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from streammoe.engine.mixture import Candidate
 from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.products import MOST_FEATURES, terms_of
 from streammoe.engine.recent import RecentEvents, capacity_for
+from streammoe.engine.reservoir import PREFIX as RESERVOIR
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState
 from streammoe.kernels import features
@@ -337,27 +338,50 @@ class Context(Noticed):
             X = self.lags.taken(X, Y, [*map(columns.index.get, self.lags.lags.inputs)])
         return X if self.level_means is None else self.level_means.taken(X, Y, columns)
 
-    def begun_again(self, identifiers: Sequence[Any]) -> Context:
-        """Return the context of a model of the same columns that has learned nothing, with more identifiers."""
+    def begun_again(self, kept: Mapping[Any, Collection[str]]) -> Context:
+        """Return the context of a model of the same columns that has learned nothing, with more identifiers.
+
+        Args:
+            kept: these fields, with the levels that keep columns.
+        """
         other, columns = copy.copy(self), self.encoder.columns
-        other.level_means = LevelMeans(
-            (*columns.identifiers, *identifiers), self.level_values, is_metric=self.family.is_metric
-        )
         other.lags = self.lags and LagMemory(self.lags.lags)
+        own = [*columns.own_kinds, *columns.lagged[: len(columns.lagged) - columns.n_means]]
+        other.level_means = self.new_level_means((*columns.identifiers, *kept), own)
         other.encoder = other.new_encoder()
         other.encoder.stated, other.encoder.warned_of = self.encoder.stated, self.encoder.warned_of
-        other.encoder.use(columns.with_identifiers(other.level_means.identifiers, other.level_means.names))
+        other.encoder.use(columns.with_identifiers(other.level_means.identifiers, other.level_means.names, kept))
         other.detector = self.detector and DriftDetector()
         other.recent = RecentEvents()
         other.reservoir = self.reservoir and Reservoir(self.options.reservoir, self.options.seed)
-        other.mean_weight, other.outliers = np.ones(1), np.zeros_like(self.outliers)
+        other.mean_weight, other.outliers = self.mean_weight.copy(), np.zeros_like(self.outliers)
         return other
+
+    def take_over(self, before: Context) -> None:
+        """Keep of the context of a model that has learned the same events what learning them again does not tell."""
+        if self.past is not None and before.past is not None:
+            self.past.is_timely = before.past.is_timely
+        if self.reservoir is not None and before.reservoir is not None:
+            # The same events were drawn; their weights as they were given are not among the rows that are kept.
+            F = len(self.encoder.fields)
+            given = before.reservoir.rows(len(before.encoder.fields)).weights
+            arrays = self.reservoir.arrays(F) | {f"{RESERVOIR}weights": given}
+            sizes = {"size": self.options.reservoir, "seed": self.options.seed}
+            self.reservoir = Reservoir.from_arrays(
+                arrays, self.family, **sizes, n_fields=F, n_outputs=self.targets.n_outputs
+            )
+
+    def new_level_means(
+        self, identifiers: Sequence[Any], taken: Collection[Any], values: Sequence[Any] | None = None
+    ) -> LevelMeans:
+        """Return what knows no level of identifiers yet; see there for `values` and `taken`."""
+        outputs, is_metric = self.targets.lagged_names, self.family.is_metric
+        return LevelMeans(identifiers, outputs, is_metric=is_metric, values=values, taken=taken)
 
     @property
     def level_values(self) -> list[Any]:
-        """What levels of identifiers have means of: each target, or each class so far but the first."""
-        targets = self.targets
-        return values_of(targets.lagged_names, is_metric=self.family.is_metric)
+        """What levels of identifiers have means of: targets, or classes so far but one."""
+        return values_of(self.targets.lagged_names, is_metric=self.family.is_metric)
 
     def last_targets(self, n: int) -> FloatArray:
         """Return the last targets as features of the next event after n ones, (1, S); others do not see them."""
@@ -390,7 +414,7 @@ class Context(Noticed):
         )
         if self.level_means is not None:
             known = self.level_means
-            encoder.use(encoder.columns.with_identifiers(known.identifiers, known.names))
+            encoder.use(encoder.columns.with_identifiers(known.identifiers, known.names, {}))
         encoder.set_columns(columns, kinds)
         return encoder
 

@@ -114,13 +114,13 @@ def _learn_all(learner: Learner, table: Table, targets: Any, weights: FloatArray
 
 def _learn_part(learner: Learner, table: Table, targets: Any, weights: FloatArray) -> FloatArray:
     """Learn rows of weights above 0, up to the first that cannot be learned; columns join at their first value."""
-    encoder, n = learner.encoder, len(table.rows)
-    encoder.stated |= frozenset(table.stated)
-    known = set(encoder.fields)
+    learner.encoder.stated |= frozenset(table.stated)
+    known, n = set(learner.encoder.fields), len(table.rows)
     firsts = {name: table.first_value(name) for name in table.names if name not in known}
     losses = np.empty(n)
     for start, stop in pairwise([*sorted({0, *firsts.values()} - {n}), n]):
         joining = sorted((name for name, first in firsts.items() if first == start < n), key=str)
+        encoder = learner.encoder  # another one where categories became identifiers
         fields, rows = [*encoder.fields, *joining], table.part(slice(start, stop))
         X, texts = ordered_rows(rows, fields, encoder)
         texts = {name: texts[name] for name in fields if name in texts}

@@ -158,14 +158,24 @@ def learn_run(learner: Learner, events: Events, traced: bool) -> Outcome:
     while start < n or not pieces:
         rest = events.part(slice(start, n))
         rest = rest._replace(X=learner.encoder.columns.laid_out(rest.X))
-        stop = n - start
-        if rest.texts and learner.may_identify:
-            stop = min(learner.encoder.columns.first_unplaced(rest.texts, rest.weights > 0.0) + 1, stop)
+        stop = _until_identified(learner, rest)
         pieces.append((start, _learn_columns(learner, rest.part(slice(0, stop)), traced=traced)))
-        if pieces[-1][1].learned[-1:].any():
-            learner.identify()
+        learner.identify()
         start += stop
     return _joined(pieces) if len(pieces) > 1 else pieces[0][1]
+
+
+def _until_identified(learner: Learner, events: Events) -> int:
+    """Return how many rows there are up to the first after which there may be an identifier, or more of its means."""
+    n, columns = len(events.X), learner.encoder.columns
+    if not events.texts or not learner.keeps_all:
+        return n
+    counts, has_values = events.weights > 0.0, bool(learner.context.level_values)
+    found = columns.first_unplaced(events.texts, counts) if has_values else n
+    if learner.targets.are_labels and (columns.identifiers or not has_values):
+        _, novel, _ = learner.targets.read(events.targets, n)
+        found = min(found, int(np.argmax(np.append(novel & counts, True))))
+    return min(found + 1, n)
 
 
 def _learn_columns(learner: Learner, events: Events, *, traced: bool) -> Outcome:

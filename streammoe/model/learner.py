@@ -12,7 +12,7 @@ import numpy as np
 from streammoe.columns.encoder import Encoder
 from streammoe.columns.kinds import ColumnKind, described, not_found
 from streammoe.columns.layout import MOST_IDENTIFIERS, NO_ADDITIONS, Additions, Layout
-from streammoe.columns.row_reader import IDENTIFIERS
+from streammoe.columns.row_reader import FULL, IDENTIFIERS
 from streammoe.columns.values import check_name, not_a_mapping
 from streammoe.engine import mixture
 from streammoe.engine.reservoir import Reservoir
@@ -22,12 +22,13 @@ from streammoe.kernels.event import UNSOUND, UNUSUAL
 from streammoe.model.bound import Bound, Row
 from streammoe.model.checks import event_weight, names_in
 from streammoe.model.context import Context
+from streammoe.model.level_means import frequent
 from streammoe.model.phase import Phase
 from streammoe.model.size import excess
 from streammoe.model.streaming import Empty, Streaming
 from streammoe.model.tables import Events, Texts
 from streammoe.model.targets import Targets
-from streammoe.model.undo import EVERY, Notes, Undo, poison_error
+from streammoe.model.undo import Notes, Undo, poison_error
 from streammoe.options import ClassifierOptions, FeatureOptions, Options
 from streammoe.text import shown, some_of
 from streammoe.types import FloatArray
@@ -133,13 +134,13 @@ class Learner:
         row = context.encoder.row(x, additions)
         if weight == 0.0:
             return
-        if additions or new_label is not None or not self._learn_usual(row[0].tolist(), target[0].tolist(), weight):
+        columns = context.encoder.columns
+        is_unplaced = self.may_identify and any(row[0, at] < 0.0 for at in columns.identifiable.values())
+        is_usual = not (additions or new_label is not None or is_unplaced)
+        if not is_usual or not self._learn_usual(row[0].tolist(), target[0].tolist(), weight):
             self._learn_at_length(row, target, additions, weight, new_label)
-        if any(row[0, at] < 0.0 for at in context.encoder.columns.with_columns.values()):
-            if self.may_identify:
-                self.undo.call(self, EVERY, Learner.identify)
-            else:
-                context.encoder.notice_unplaced(row, target)
+        elif columns.with_columns and not (self.keeps_all and columns.identifiable):
+            context.encoder.notice_unplaced(row, target)
         self._note_learned(row[0].tolist())
         if self.n == SETTLED_AT:
             warn_of_columns(self.context)
@@ -230,23 +231,32 @@ class Learner:
         if new_label is not None:
             target = np.array([[self.admit(new_label)]])
         self.learn(row, target, np.array([weight]))
+        self.identify()
 
     # -- Learning rows -------------------------------------------------------------------------------------------------
 
-    def learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False) -> mixture.Scores:
+    def learn(
+        self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False, are_relative: bool = False
+    ) -> mixture.Scores:
         """Learn raw rows that are in range; what is due at an event count is done right after that event.
+
+        Args:
+            X, Y: rows and targets.
+            weights: as they were given, or as they count if they `are_relative`.
+            traced: whether to record each expert's part.
+            are_relative: see above.
 
         Raises:
             UnsoundError: some of them leave the model with NaN or infinity; it must be discarded.
         """
         context = self.context
         X = context.with_earlier(X, Y)
-        if not self.may_identify:
+        if not (self.keeps_all and context.encoder.columns.identifiable):
             context.encoder.notice_unplaced(X, Y)
         if context.reservoir is not None:
             context.reservoir.add(X, Y, weights)
         phase = self.phase = self.phase.begin(context)
-        if phase.weighs_events:
+        if phase.weighs_events and not are_relative:
             weights = context.relative(Y, weights, phase.n)
         if len(X) < phase.next_due(context) - phase.n:
             return phase.learn(context, X, Y, weights, traced=traced)
@@ -272,35 +282,46 @@ class Learner:
             start = stop
 
     @property
+    def keeps_all(self) -> bool:
+        """Whether all events learned are kept, so that categories with many levels may become identifiers."""
+        return self.context.recent.count == self.n
+
+    @property
     def may_identify(self) -> bool:
-        """Whether categories with more levels than columns may become identifiers: all events so far are kept."""
-        return self.context.recent.count == self.n and len(self.encoder.columns.identifiers) < MOST_IDENTIFIERS
+        """Whether an event whose level gets no column makes its category an identifier."""
+        return self.keeps_all and bool(self.encoder.columns.identifiable and self.context.level_values)
 
     def identify(self) -> None:
-        """Learn all events again with those categories as identifiers whose level has no column in the latest one.
+        """Learn all events again if the latest one has a level without a column, or a class that has no means yet.
 
-        It needs all events, since no level had a mean before, and columns of levels may have learned what it tells.
+        Its category is an identifier then. That needs all events, since no level had a mean before, and columns of
+        levels may have learned what it tells.
         """
         context, columns, phase = self.context, self.encoder.columns, self.phase
-        if not self.may_identify or not self.n or not context.level_values:
+        known, warned = context.level_means, context.encoder.warned_of
+        if not self.n or not self.keeps_all or not context.level_values or not (columns.identifiable or known):
+            return
+        last, _, _ = context.recent.rows(len(columns.fields), 1)
+        found = [name for name, at in columns.identifiable.items() if last[0, at] < 0.0 and (FULL, name) not in warned]
+        found = found[: MOST_IDENTIFIERS - len(columns.identifiers)]
+        if not found and (known is None or [*known.values] == context.level_values):
             return
         X, Y, weights = context.recent.rows(len(columns.fields))
-        found = [name for name, at in columns.with_columns.items() if X[-1, at] < 0.0]
-        found = found[: MOST_IDENTIFIERS - len(columns.identifiers)]
-        if not found:
-            return
-        self.context, self.phase = context.begun_again(found), Empty()
-        if any(name in columns.own_kinds for name in self.encoder.lagged):
-            self.context, self.phase = context, phase
-            return
-        LOGGER.warning(IDENTIFIERS, some_of(found), columns.max_levels, phase.n)
+        texts = {name: list(columns.levels[name]) for name in found}
+        kept = {name: frequent(X[:, columns.index[name]], each) for name, each in texts.items()}
+        self.context, self.phase = context.begun_again(kept), Empty()
         self.undo.expire()
-        X = self.encoder.columns.recoded(X, columns)
-        self.encoder.screen(X, self.context.ranged(Y))
-        self.learn(X, Y, weights)
-        self.context.mean_weight = context.mean_weight
-        if context.past is not None and self.context.past is not None:
-            self.context.past.is_timely = context.past.is_timely
+        try:
+            X = self.encoder.columns.recoded(X, columns)
+            self.encoder.screen(X, self.context.ranged(Y))
+            self.learn(X, Y, weights, are_relative=True)
+        except UnsoundError:
+            self.context, self.phase = context, phase
+            context.encoder.notice_unplaced(*context.recent.rows(len(columns.fields))[:2])
+            return
+        if found:
+            LOGGER.warning(IDENTIFIERS, some_of(found), columns.max_levels, phase.n)
+        self.context.take_over(context)
 
     def learn_events(self, events: Events, *, traced: bool = False) -> mixture.Scores:
         """Learn rows in range whose categories are strings; a new level gets its column at its own event."""

@@ -1,28 +1,31 @@
 """Identifiers: what the targets of each level have been, where a category has more levels than get columns.
 
 A user, a product or a device has too many levels for columns of their own. Its level then becomes one number for each
-target, or for each class but the first: how far the targets of its events were from those of all, shrunk, before the
-event itself is learned. These numbers are the first fields of a model, behind lags.
+target, or for each class but one: how far the targets of its events were from those of all, shrunk, before the event
+itself is learned. These numbers are the first fields of a model, behind lags. Levels that are frequent keep a column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from streammoe.checked import array_of, names_of, require
+from streammoe.checked import array_of, as_json, names_of, require
 from streammoe.columns.encoder import ABSOLUTE_LIMIT
-from streammoe.columns.layout import MOST_IDENTIFIERS, Columns
-from streammoe.kernels.level_means import EMPTY, LONGEST, SLOTS, WAYS, learn_rows
-from streammoe.types import AnyArray, FloatArray, IntArray
+from streammoe.columns.layout import MOST_IDENTIFIERS, Columns, unplaced
+from streammoe.kernels.level_means import EMPTY, LONGEST, MOST_COLUMNS, SLOTS, WAYS, learn_rows
+from streammoe.text import shown
+from streammoe.types import AnyArray, FloatArray
 
 PREFIX = "level_means."
 """Prefix of the names of its arrays in checkpoints."""
 MOST_VALUES = 7
-"""Most classes beyond the first that have a number each."""
+"""Most targets, or classes, that have a number each."""
 NO_TARGETS = np.full((1, 1), np.nan)
+LEAST_COUNT, LEAST_SHARE = 5, 0.05
+"""How many events, and which share of all, a level of an identifier has that keeps a column."""
 
 
 class LevelMeans:
@@ -30,61 +33,62 @@ class LevelMeans:
 
     Args:
         identifiers: names of the fields.
-        values: names of what each level has a mean of: targets, or classes but the first one.
+        outputs: the names of the targets, or the labels of the classes so far.
         is_metric: whether targets are numbers.
+        values: what levels have means of, some of the outputs; by default as many as there may be.
+        taken: names that other fields have.
 
     Attributes:
+        names: of the fields that it fills in.
+        values: see above.
         keys, counts, means, overall: see `kernels.level_means.learn_rows`; kernels change them.
     """
 
-    def __init__(self, identifiers: Sequence[Any], values: Sequence[Any], *, is_metric: bool) -> None:
-        self.identifiers = tuple(identifiers)
-        self.values = tuple(values)
-        self.is_metric = is_metric
-        I, V = len(identifiers), len(values)  # noqa: E741
+    def __init__(
+        self,
+        identifiers: Sequence[Any],
+        outputs: Sequence[Any],
+        *,
+        is_metric: bool,
+        values: Sequence[Any] | None = None,
+        taken: Collection[Any] = (),
+    ) -> None:
+        self.identifiers, self.is_metric = tuple(identifiers), is_metric
+        self.values = tuple(values_of(outputs, is_metric=is_metric) if values is None else values)
+        self._places = np.array([outputs.index(value) for value in self.values], dtype=np.int64)
+        self.names = tuple(_names(self.identifiers, self.values, taken, is_metric=is_metric))
+        I, V = len(self.identifiers), len(self.values)  # noqa: E741
         self.keys = np.full((I, SLOTS), EMPTY)
         self.counts = np.zeros((I, SLOTS))
         self.means = np.zeros((I, SLOTS, V))
         self.overall = np.zeros(1 + V)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the fields that it fills in.
-
-        >>> LevelMeans(["user", "shop"], ["y"], is_metric=True).names
-        ('user:mean', 'shop:mean')
-        >>> LevelMeans(["user"], ["spam", "other"], is_metric=False).names
-        ('user:share of spam', 'user:share of other')
-        """
-        ends = [f"share of {value!s}" for value in self.values]
-        if self.is_metric:
-            ends = ["mean"] if len(self.values) == 1 else [f"mean of {value!s}" for value in self.values]
-        return tuple(f"{name!s}:{end}" for name in self.identifiers for end in ends)
-
     def copy(self) -> LevelMeans:
         """Return an independent copy."""
-        other = LevelMeans(self.identifiers, self.values, is_metric=self.is_metric)
-        for mine, its in zip(self.state, other.state, strict=True):
-            its[:] = mine
+        other = LevelMeans((), (), is_metric=self.is_metric)
+        vars(other).update(vars(self))
+        other.keys, other.counts, other.means, other.overall = (array.copy() for array in self.state.values())
         return other
 
     @property
-    def state(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """The arrays that kernels change."""
-        return self.keys, self.counts, self.means, self.overall
+    def state(self) -> dict[str, FloatArray]:
+        """The arrays that kernels change, in the order in which they take them."""
+        return {"keys": self.keys, "counts": self.counts, "means": self.means, "overall": self.overall}
 
-    def fields(self, columns: Columns) -> IntArray:
-        """Return the places of the identifiers in raw rows."""
-        return np.array([columns.index[name] for name in self.identifiers], dtype=np.int64)
-
-    def first(self, columns: Columns) -> int:
-        """Return the place of the first mean in raw rows."""
-        return len(columns.lagged) - columns.n_means
+    def places(self, columns: Columns) -> dict[str, AnyArray]:
+        """Return what kernels take before these: fields, codes of levels with columns, and values."""
+        codes = np.full((len(self.identifiers), MOST_COLUMNS), np.nan)
+        for j, name in enumerate(self.identifiers):
+            codes[j, : len(columns.levels[name])] = [*map(unplaced, columns.levels[name])]
+        fields = np.array([columns.index[name] for name in self.identifiers], dtype=np.int64)
+        return {"fields": fields, "codes": codes, "values": self._places}
 
     def taken(self, X: FloatArray, Y: FloatArray, columns: Columns) -> FloatArray:
         """Return rows with the means before each of them, which those that have a target move."""
-        filled, targets = np.array(X, order="C"), np.ascontiguousarray(Y)
-        learn_rows(filled, targets, self.first(columns), self.is_metric, self.fields(columns), *self.state)
+        filled, targets, first = np.array(X, order="C"), np.ascontiguousarray(Y), len(columns.lagged) - columns.n_means
+        learn_rows(
+            filled, targets, self.is_metric, first, columns.limit, *self.places(columns).values(), *self.state.values()
+        )
         return filled
 
     def shown(self, X: FloatArray, columns: Columns) -> FloatArray:
@@ -93,18 +97,8 @@ class LevelMeans:
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return its arrays for a checkpoint."""
-        names = ("keys", "counts", "means", "overall")
-        return {f"{PREFIX}{name}": array for name, array in zip(names, self.state, strict=True)}
-
-    def with_all_values(self, outputs: Sequence[Any]) -> LevelMeans:
-        """Return this with the share of the first class of all, which follows from those of the others, if all have."""
-        if self.is_metric or len(self.values) < len(outputs) - 1:
-            return self
-        found = LevelMeans(self.identifiers, (*self.values, outputs[0]), is_metric=False)
-        found.keys, found.counts = self.keys, self.counts
-        found.means = np.concatenate([self.means, 1.0 - self.means.sum(axis=2, keepdims=True)], axis=2)
-        found.overall = np.append(self.overall, 1.0 - self.overall[1:].sum())
-        return found
+        arrays = {f"{PREFIX}{name}": array for name, array in self.state.items()}
+        return {f"{PREFIX}values": as_json(self.values), **arrays}
 
     def pool(self, other: LevelMeans) -> None:
         """Take in what another model, which has all of these values, has learned of levels."""
@@ -133,8 +127,15 @@ class LevelMeans:
         self.overall[0] = min(total, LONGEST)
 
     @classmethod
-    def restored(cls, arrays: Mapping[str, AnyArray], outputs: Sequence[Any], *, is_metric: bool) -> LevelMeans | None:
-        """Restore what `arrays` returned, given the names of targets or classes; None if there are no identifiers.
+    def restored(
+        cls, arrays: Mapping[str, AnyArray], outputs: Sequence[Any], n_lags: int, *, is_metric: bool
+    ) -> LevelMeans | None:
+        """Restore what `arrays` returned; None if there are no identifiers.
+
+        Args:
+            arrays: of the checkpoint.
+            outputs, is_metric: as of a new one.
+            n_lags: number of fields before the means.
 
         Raises:
             CheckpointError: it is invalid.
@@ -142,28 +143,72 @@ class LevelMeans:
         if "encoder.identifiers" not in arrays:
             return None
         identifiers = names_of(arrays, "encoder.identifiers", (str, int))
-        is_possible = 0 < len(identifiers) <= MOST_IDENTIFIERS
-        require(
-            is_possible, f"encoder.identifiers holds {len(identifiers)} names; 1 to {MOST_IDENTIFIERS} are possible"
-        )
-        V = array_of(arrays, f"{PREFIX}overall", "float64", (None,)).size - 1
-        most = len(outputs) if is_metric else min(len(outputs) - 1, MOST_VALUES)
-        require(0 < V <= most, f"array {PREFIX}overall is for {V} values; 1 to {most} are possible")
-        found = cls(identifiers, values_of(outputs, is_metric=is_metric)[:V], is_metric=is_metric)
-        for name, own in zip(("keys", "counts", "means", "overall"), found.state, strict=True):
-            own[:] = array_of(
-                arrays, f"{PREFIX}{name}", "float64", own.shape, least=-ABSOLUTE_LIMIT, most=ABSOLUTE_LIMIT
-            )
-        are_counts = (found.counts >= 0.0) & (found.counts <= LONGEST)
-        require(bool(are_counts.all()), f"array {PREFIX}counts holds what is not from 0 to {LONGEST:g}")
-        keys = found.keys[found.keys != EMPTY]
-        places = np.nonzero(found.keys != EMPTY)[1] // WAYS
-        are_keys = (keys >= 0.0) & (keys <= 0xFFFFFFFF) & (keys == np.floor(keys))
-        fits = bool(are_keys.all()) and bool((keys.astype(np.int64) % (SLOTS // WAYS) == places).all())
-        require(fits, f"array {PREFIX}keys holds what is no key of its slot")
+        values = names_of(arrays, f"{PREFIX}values", (str, int, float, bool))
+        I, V = len(identifiers), len(values)  # noqa: E741
+        is_possible = 0 < I <= MOST_IDENTIFIERS and 0 < V <= MOST_VALUES
+        rule = f"1 to {MOST_IDENTIFIERS} and 1 to {MOST_VALUES} are possible"
+        require(is_possible, f"encoder.identifiers holds {I} and {PREFIX}values {V} names; {rule}")
+        unknown = [value for value in values if value not in outputs]
+        require(not unknown, f"{PREFIX}values holds {shown(unknown)}; there are {shown(list(outputs))}")
+        found = cls(identifiers, outputs, is_metric=is_metric, values=values)
+        found.names = tuple(names_of(arrays, "encoder.columns", (str, int))[n_lags : n_lags + len(found.names)])
+        least, most = (-ABSOLUTE_LIMIT, ABSOLUTE_LIMIT) if is_metric else (0.0, 1.0)
+        limits = {
+            "keys": (EMPTY, float(0xFFFFFFFF)),
+            "counts": (0.0, LONGEST),
+            "means": (least, most),
+            "overall": (least, most),
+        }
+        for name, own in found.state.items():
+            own[:] = array_of(arrays, f"{PREFIX}{name}", "float64", own.shape)
+            judged, (least, most) = own[1:] if name == "overall" else own, limits[name]
+            is_inside = bool(((judged >= least) & (judged <= most)).all())
+            require(is_inside, f"array {PREFIX}{name} holds values outside of {least:g} to {most:g}")
+        n = float(found.overall[0])
+        require(0.0 <= n <= LONGEST, f"array {PREFIX}overall is of {n:g} events; 0 to {LONGEST:g} are possible")
+        keys, places = found.keys[found.keys != EMPTY], np.nonzero(found.keys != EMPTY)[1] // WAYS
+        fits = (keys == np.floor(keys)) & (keys.astype(np.int64) % (SLOTS // WAYS) == places)
+        require(bool(fits.all()), f"array {PREFIX}keys holds what is no key of its slot")
         return found
 
 
 def values_of(outputs: Sequence[Any], *, is_metric: bool) -> list[Any]:
-    """Return what levels have means of, given the names of targets, or of the classes so far."""
-    return list(outputs) if is_metric else list(outputs[1 : 1 + MOST_VALUES])
+    """Return what levels have means of, given the names of targets, or of the classes so far.
+
+    Of classes the first one in the order of their texts is left out, whatever the order in which they came.
+    """
+    if is_metric:
+        return list(outputs[:MOST_VALUES])
+    return sorted(outputs, key=lambda each: (str(each), type(each).__name__))[1 : 1 + MOST_VALUES]
+
+
+def frequent(codes: FloatArray, texts: Sequence[str]) -> list[str]:
+    """Return the levels with columns that are to keep them, given the codes of a field in all events.
+
+    >>> frequent(np.array([0.0] * 9 + [1.0, 2.0, -70.0]), ["red", "blue", "green"])
+    ['red']
+    """
+    counts = np.bincount(codes[codes >= 0.0].astype(np.int64), minlength=len(texts))
+    least = max(LEAST_COUNT, LEAST_SHARE * len(codes))
+    return [text for text, count in zip(texts, counts.tolist(), strict=True) if count >= least][:MOST_COLUMNS]
+
+
+def _names(
+    identifiers: Sequence[Any], values: Sequence[Any], taken: Collection[Any], *, is_metric: bool
+) -> Iterator[str]:
+    """Yield names that no other field has.
+
+    >>> [*_names(["user", "shop"], ["y"], ["user:mean"], is_metric=True)]
+    ["user:mean'", 'shop:mean']
+    >>> [*_names(["user"], ["spam", "other"], [], is_metric=False)]
+    ['user:share of spam', 'user:share of other']
+    """
+    used = {*map(str, taken)}
+    for name in identifiers:
+        for value in values:
+            end = f"mean of {value!s}" if is_metric else f"share of {value!s}"
+            found = f"{name!s}:{'mean' if is_metric and len(values) == 1 else end}"
+            while found in used:
+                found += "'"
+            used.add(found)
+            yield found

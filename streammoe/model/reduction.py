@@ -26,7 +26,8 @@ from streammoe.engine.reduction import (
 )
 from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
-from streammoe.model.common_rows import fill_reservoir, outputs_of, translated
+from streammoe.kernels.level_means import LONGEST
+from streammoe.model.common_rows import events_of, fill_reservoir, outputs_of, translated
 from streammoe.model.learner import Learner
 from streammoe.model.level_means import LevelMeans
 from streammoe.model.refinement import have_forgotten, refined
@@ -123,7 +124,7 @@ def prepare(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> N
         targets.fix(_agreed([learner.targets.names for learner in learners]))
     kinds = first.encoder.columns.own_kinds
     fields = _agreed([learner.encoder.own_fields for learner in learners])
-    context.level_means = _pooled_means(new, learners)
+    context.level_means = _pooled_means(new, learners, fields)
     encoder = context.encoder = context.new_encoder(fields, [kinds[field] for field in fields])
     levels: list[tuple[Any, str]] = []
     for field in encoder.columns.with_columns:
@@ -133,7 +134,11 @@ def prepare(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> N
             kept = set(sorted(texts, key=lambda text: (-known[text], text))[: encoder.columns.max_levels])
             texts = [text for text in texts if text in kept]
         levels += [(field, text) for text in texts]
+    for field in encoder.columns.identifiers:
+        each = [learner.encoder for learner in learners if field in learner.encoder.columns.identifiers]
+        levels += [(field, text) for text in each[0].levels[field] if all(text in one.levels[field] for one in each)]
     encoder.append_levels(levels)
+    _know_levels_with_columns(new, learners)
     outputs = [np.zeros(1, dtype=np.int64) if targets.are_labels else outputs_of(new, each) for each in learners]
     encoder.scaler = _pooled_scaler(encoder, learners, outputs, weights)
     context.mean_weight = np.average([learner.context.mean_weight for learner in learners], axis=0, weights=weights)
@@ -141,18 +146,35 @@ def prepare(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> N
         join_ranges(encoder, learner.encoder, output)
 
 
-def _pooled_means(new: Learner, learners: Sequence[Learner]) -> LevelMeans | None:
+def _pooled_means(new: Learner, learners: Sequence[Learner], fields: Sequence[Any]) -> LevelMeans | None:
     """Return what all learners know of the levels of the identifiers of any; None if there are none."""
-    known = [(learner.context.level_means, learner.targets.names) for learner in learners]
-    identifiers = _agreed([[] if means is None else means.identifiers for means, _ in known])[:MOST_IDENTIFIERS]
-    tables = [means.with_all_values(names) for means, names in known if means is not None]
+    known = [learner.context.level_means for learner in learners]
+    identifiers = _agreed([[] if means is None else means.identifiers for means in known])[:MOST_IDENTIFIERS]
+    tables = [means for means in known if means is not None]
     values = [each for each in new.context.level_values if all(each in table.values for table in tables)]
     if not identifiers or not values:
         return None
-    found = LevelMeans(identifiers, values, is_metric=new.context.family.is_metric)
+    found = new.context.new_level_means(identifiers, [*fields, *_lags(learners[0])], values)
     for table in tables:
         found.pool(table)
     return found
+
+
+def _know_levels_with_columns(new: Learner, learners: Sequence[Learner]) -> None:
+    """Let a new learner know the levels that have columns in others, by the samples of their events."""
+    found, columns = new.context.level_means, new.encoder.columns
+    for learner in learners:
+        known = learner.encoder.columns.with_columns
+        missing = [] if found is None else [name for name in found.identifiers if name in known]
+        sample = events_of(new, learner)
+        if found is None or not missing or not len(sample.X):
+            continue
+        table = new.context.new_level_means(missing, (), found.values)
+        table.taken(sample.X, sample.Y, columns)
+        table.counts *= max(learner.n / len(sample.X), 1.0)
+        np.minimum(table.counts, LONGEST, out=table.counts)
+        table.overall[0] = 0.0  # its events count already where other fields have means
+        found.pool(table)
 
 
 def _agreed(lists: Sequence[Sequence[Any]]) -> list[Any]:

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, reduce
-from streammoe.columns.layout import unplaced
+from streammoe.columns.kinds import GivenKinds
+from streammoe.columns.layout import Additions, Columns, unplaced
 from streammoe.errors import InvalidEvent
 from streammoe.kernels import level_means as kernels
 from streammoe.model.level_means import LevelMeans
@@ -18,35 +19,35 @@ KINDS = {"one": MoERegressor, "two": MoEMultiTargetRegressor, "classes": MoEClas
 QUICK = {"n_experts": 2, "warmup": 120, "max_levels": ROOM}
 
 
-def values_of(target, classes):
-    """What levels have means of: the targets, or whether it is each class but the first."""
+def values_of(target):
+    """What levels have means of: the targets, or whether it is each class but the first by name."""
     if isinstance(target, dict):
         return {f"mean of {name}": value for name, value in target.items()}
     if isinstance(target, str):
-        return {f"share of {label}": float(target == label) for label in classes[1:]}
+        return {f"share of {label}": float(target == label) for label in sorted(LABELS)[1:]}
     return {"mean": target}
 
 
-def by_hand(events, targets, fields, classes=LABELS):
+def by_hand(events, targets, fields, kept=()):
     """Write into each event how far the targets of its levels were from those of all before it, shrunk by five."""
     past, found = [], []
     for x, target in zip(events, targets, strict=True):
         written = {}
         for field in fields:
             mine = [values for earlier, values in past if earlier.get(field) == x.get(field) is not None]
-            for name in values_of(target, classes):
+            for name in values_of(target):
                 apart = 0.0
                 if mine:
                     overall = np.mean([values[name] for _, values in past])
                     apart = np.mean([values[name] for values in mine]) - overall
                 written[f"{field}:{name}"] = len(mine) * apart / (len(mine) + 5.0)
-        found.append({**written, **{name: x[name] for name in x if name not in fields}})
-        past.append((x, values_of(target, classes)))
+        found.append({**written, **{name: x[name] for name in x if name not in fields or x[name] in kept}})
+        past.append((x, values_of(target)))
     return found
 
 
 def stream(of="one", n=N, seed=0):
-    """Users and shops with an effect each; the shop is missing now and then, and some users are seen once."""
+    """Users and shops with an effect each; the shop is missing now and then, and a column comes late."""
     rng = np.random.default_rng(seed)
     user, shop, x = rng.integers(LEVELS, size=n), rng.integers(LEVELS, size=n), rng.normal(size=n)
     effects = np.random.default_rng(1).normal(size=(2, LEVELS))
@@ -56,6 +57,8 @@ def stream(of="one", n=N, seed=0):
     ]
     for t in range(5, n, 9):
         del events[t]["shop"]
+    for t in range(150, n):
+        events[t]["z"] = float(t % 4)
     if of == "classes":
         return events, [LABELS[int(value > -0.5) + int(value > 0.8)] for value in y]
     return events, [{"a": value, "b": -2.0 * value} for value in y.tolist()] if of == "two" else y.tolist()
@@ -74,30 +77,40 @@ def learn(model, events, targets, stops=(), how="one"):
     return model
 
 
+@pytest.mark.parametrize("weighed", [False, True])
 @pytest.mark.parametrize("of", KINDS)
-def test_a_model_with_identifiers_is_the_model_whose_events_hold_the_means_of_their_levels(of):
+def test_a_model_with_identifiers_is_the_model_whose_events_hold_the_means_of_their_levels(of, weighed):
+    """So are the weights in the sample that it keeps; a frequent level keeps its column, and a class comes late."""
     events, targets = stream(of)
-    model, plain = KINDS[of](**QUICK), KINDS[of](**QUICK)
-    # The model learns again from the start, and knows by then the classes that had come.
-    first_classes = list(dict.fromkeys(targets[:40])) if of == "classes" else []
-    written = by_hand(events, targets, ["user", "shop"], first_classes)
+    if of == "classes":
+        targets[:100] = ["no" if y == "no" else "yes" for y in targets[:100]]
+    for t in range(0, N, 3):
+        events[t]["user"] = "u0"
+    settings = {**QUICK, "reservoir": 50}
+    model, plain = KINDS[of](**settings), KINDS[of](**settings, categorical=("user",))
+    written = by_hand(events, targets, ["shop", "user"], ["u0"])
     names = [name for name in written[0] if ":" in name]
     if of == "two":
         model.set_targets(["a", "b"])
         plain.set_targets(["a", "b"])
-    plain.set_columns([*names, "x"])
+    plain.set_columns([*names, "user", "x"])
+    plain.learner.add_levels({"user": ["u0"]})
     if of == "classes":
-        for label in first_classes:
+        for label in dict.fromkeys(targets):
             plain.learner.admit(label)
-    for t, (x, by_level, y) in enumerate(zip(events, written, targets, strict=True)):
-        if t > 40:
-            mine, theirs = model.predict_proba_one(x) if of == "classes" else model.predict_one(x), None
+    weights = np.random.default_rng(2).choice([0.5, 1.0, 3.0], size=N).tolist() if weighed else [1.0] * N
+    for t, (x, by_level, y, w) in enumerate(zip(events, written, targets, weights, strict=True)):
+        if t > 110:
+            mine = model.predict_proba_one(x) if of == "classes" else model.predict_one(x)
             theirs = plain.predict_proba_one(by_level) if of == "classes" else plain.predict_one(by_level)
             assert mine == pytest.approx(theirs, abs=1e-6)
-        model.learn_one(x, y)
-        plain.learn_one(by_level, y)
-    assert {*model.feature_names} == {*names, "x"}
-    assert model.fields == ["shop", "user", "x"]
+        model.learn_one(x, y, w=w)
+        plain.learn_one(by_level, y, w=w)
+    assert {*model.feature_names} == {*names, "user=u0", "x", "z"}
+    assert model.fields == ["shop", "user", "x", "z"]
+    mine, theirs = (each.learner.reservoir_rows() for each in (model, plain))
+    np.testing.assert_array_equal(mine.weights, theirs.weights)
+    np.testing.assert_array_equal(mine.X[:, -2:], theirs.X[:, -2:])
 
 
 @pytest.mark.parametrize("of", KINDS)
@@ -126,7 +139,7 @@ def test_a_level_beyond_the_columns_comes_too_late_once_the_first_events_are_gon
     events, targets = stream(n=800)
     few = [{**x, "user": f"u{t % ROOM}", "shop": f"s{t % ROOM}"} for t, x in enumerate(events[:700])]
     model = learn(MoERegressor(**{**QUICK, "warmup": 20}), [*few, *events[700:]], targets)
-    assert len(model.feature_names) == 1 + 2 * ROOM
+    assert len(model.feature_names) == 2 + 2 * ROOM
     assert "user: has 8 levels" in caplog.text
     assert "first events" in caplog.text
 
@@ -159,9 +172,10 @@ def test_levels_that_are_kept_are_exact_and_the_rest_give_way_to_those_seen_more
     texts = [*often * 3, *texts.tolist()]
     Y = rng.integers(3, size=(len(texts), 1)).astype(float)
     codes = np.array([unplaced(text) for text in texts])
-    known = LevelMeans(["user"], ["y"], is_metric=is_metric)
-    X = np.column_stack([np.full(len(texts), np.nan), codes])
-    kernels.learn_rows(X, Y, 0, is_metric, np.array([1]), *known.state)
+    columns = Columns(GivenKinds(("user",), (), (), ()), (), 64, 1e50, {}, ())
+    known = LevelMeans(["user"], ["y"] if is_metric else [0, 1], is_metric=is_metric)
+    columns = columns.extended(Additions(("user",))).with_identifiers(["user"], known.names, {})
+    known.taken(columns.with_lags(codes[:, None]), Y, columns)
     values = Y[:, 0] if is_metric else (Y[:, 0] == 1.0).astype(float)
     slots = {key: slot for slot, key in enumerate(known.keys[0].tolist())}
     kept = 0
@@ -176,34 +190,44 @@ def test_levels_that_are_kept_are_exact_and_the_rest_give_way_to_those_seen_more
 
 
 def test_models_that_know_different_levels_become_one_that_knows_all():
-    """Each has half of the users, and a third model has few, which are columns."""
+    """Each knows some users, and for the last one they are so few that they have columns."""
     events, targets = stream(n=3_000)
-    halves = [
-        [t for t in range(3_000) if (int(events[t]["user"][1:]) < LEVELS // 2) is below] for below in (True, False)
-    ]
-    small = [t for t in range(3_000) if int(events[t]["user"][1:]) < 8 and int(events[t].get("shop", "s0")[1:]) < 8]
+    users = [(0, 15), (10, 22), (22, 29)]
+    parts = [[t for t in range(3_000) if least <= int(events[t]["user"][1:]) < most] for least, most in users]
     models = [
-        learn(MoERegressor(**QUICK, reservoir=200), [events[t] for t in of], [targets[t] for t in of])
-        for of in (*halves, small)
+        learn(MoERegressor(**QUICK, reservoir=400), [events[t] for t in of], [targets[t] for t in of]) for of in parts
     ]
-    assert {"user:mean", "shop:mean"} <= {*models[0].feature_names} - {*models[2].feature_names}
-    one = reduce(models[:2])
-    fresh, wanted = stream(n=400, seed=5)
-    rmse = [
-        np.sqrt(np.mean([(model.predict_one(x) - y) ** 2 for x, y in zip(fresh, wanted, strict=True)]))
-        for model in (one, *models)
+    assert "user:mean" in {*models[0].feature_names} & {*models[1].feature_names} - {*models[2].feature_names}
+    one = reduce(models)
+    fresh, wanted = stream(n=600, seed=5)
+    for least, most in users:
+        mine = [t for t in range(600) if least <= int(fresh[t]["user"][1:]) < most]
+        errors = [[model.predict_one(fresh[t]) - wanted[t] for t in mine] for model in (one, *models)]
+        rmse = np.sqrt(np.mean(np.square(errors), axis=1))
+        assert rmse[0] < 1.3 * rmse[1:].min()
+        assert rmse[0] < 0.8 * rmse[1:].max()
+
+
+def test_classes_that_came_in_another_order_are_the_same_in_one_model():
+    events, targets = stream("classes", n=1_500)
+    turned = sorted(range(1_500), key=lambda t: -LABELS.index(targets[t]) if t < 30 else 0)
+    orders = [range(1_500), turned]
+    models = [
+        learn(MoEClassifier(**QUICK, reservoir=400), [events[t] for t in of], [targets[t] for t in of]) for of in orders
     ]
-    assert rmse[0] < 0.75 * min(rmse[1:3])
-    means = one.learner.context.level_means
-    assert means is not None
-    for model in models[:2]:
-        theirs = model.learner.context.level_means
-        j, i = means.identifiers.index("user"), theirs.identifiers.index("user")
-        for slot in np.flatnonzero(theirs.keys[i] != kernels.EMPTY):
-            assert means.means[j, slot] == pytest.approx(theirs.means[i, slot])
-    three = reduce(models)
-    assert np.isfinite(three.predict_one(fresh[0]))
-    assert {"user:mean", "shop:mean"} <= {*three.feature_names}
+    assert models[0].class_labels != models[1].class_labels
+    one = reduce(models)
+    fresh, wanted = stream("classes", n=500, seed=5)
+    hits = [np.mean([each.predict_one(x) == y for x, y in zip(fresh, wanted, strict=True)]) for each in (one, *models)]
+    assert hits[0] > min(hits[1:]) - 0.05
+
+
+def test_means_have_names_of_their_own():
+    """Not those of the users' columns, nor of other means, where names differ by their types alone."""
+    model = MoEClassifier(2, max_levels=4)
+    for t in range(60):
+        model.learn_one({"5": f"a{t % 9}", 5: f"b{t % 11}", "5:share of b": float(t % 2)}, ["a", "b"][t % 2])
+    assert model.feature_names == ["5:share of b'", "5:share of b''", "5:share of b"]
 
 
 def test_an_event_with_a_new_class_is_predicted_by_the_means_of_its_levels():
@@ -212,5 +236,7 @@ def test_an_event_with_a_new_class_is_predicted_by_the_means_of_its_levels():
     x = events[-1]
     texts = {name: [x.get(name)] for name in ("shop", "user")}
     said = model.predict_proba_one(x)
-    outcome = model.learn_rows(np.array([[np.nan, np.nan, x["x"]]]), ["new"], np.ones(1), texts=texts, traced=False)
+    outcome = model.learn_rows(
+        np.array([[np.nan, np.nan, x["x"], x["z"]]]), ["new"], np.ones(1), texts=texts, traced=False
+    )
     assert said == dict(zip(said, outcome.predictions[0].tolist(), strict=False))

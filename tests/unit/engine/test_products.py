@@ -34,3 +34,9 @@ def test_products_that_matter_are_found_among_many(n_inputs):
     assert {(7, 3), (5, 5)} <= set(map(tuple, terms[p:].tolist()))
     apart = [term for term in terms[p:].tolist() if term[0] != term[1]]
     assert len(apart) <= 3  # others say nothing
+
+
+def test_before_there_are_classes_to_tell_apart_products_are_chosen_too():
+    """A single class so far has no output of its own."""
+    merit = np.eye(90)
+    assert terms_of(90, np.arange(1, 90), merit, 0) is not None

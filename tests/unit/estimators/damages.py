@@ -240,7 +240,10 @@ LEVELS = {
     "a key that is none": lambda a: a["level_means.keys"].__setitem__(a["level_means.keys"] >= 0.0, 0.5),
     "more events than are counted": cell("level_means.counts", (0, 0), 1001.0),
     "an infinite mean": cell("level_means.means", (0, 0, 0), np.inf),
-    "an absurd mean": cell("level_means.means", (0, 0, 0), -1e300),
+    "a share above 1": cell("level_means.means", (0, 0, 0), 1.5),
+    "fewer events than none": cell("level_means.overall", 0, -1.0),
+    "a value that is no class": lambda a: a.update({"level_means.values": text(["yes", "up"])}),
+    "no values": lambda a: a.update({"level_means.values": text([])}),
 }
 DAMAGES = {
     "state": (learned, STATE),
