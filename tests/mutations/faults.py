@@ -191,14 +191,13 @@ FAULTS = {
         Fault("own-lags-overwritten", "np.where(own, X[:, :width], lags)", "lags"),
     ],
     "identifiers": [
-        Fault(
-            "levels-see-themselves", "        write_means(X[i], first", "        write_means(X[max(i - 1, 0)], first"
-        ),
         Fault("levels-not-shrunk", "/ (n + SHRINKAGE)", "/ max(n, 1.0)"),
         Fault("levels-keep-the-latest", "if counts[slot] < counts[found]:", "if counts[slot] > counts[found]:"),
-        Fault("identifiers-forget-the-first-events", "self.encoder.columns.recoded(X, columns)", "X[:0]"),
-        Fault("identifiers-cut-nowhere", "rest.weights > 0.0) + 1, stop)", "rest.weights > 0.0) + 2, stop)"),
-        Fault("levels-of-others-lost", "found.pool(table)", "found.pool(tables[0])"),
+        Fault("identifiers-weigh-twice", "weights, are_relative=True)", "weights)"),
+        Fault("identifiers-cut-nowhere", "    return min(found + 1, n)\n", "    return n\n"),
+        Fault("frequent-levels-have-no-columns", "if count >= least][:MOST_COLUMNS]", "if count < 0]"),
+        Fault("levels-with-columns-have-no-means", "return float(codes[int(code)])", "return code"),
+        Fault("levels-of-others-lost", "    for table in tables:\n", "    for table in tables[:1]:\n"),
     ],
     "held": [
         Fault("far-errors-make-a-jump", "count -= min(count, WITHIN)", "count -= 0"),
