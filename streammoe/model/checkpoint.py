@@ -98,8 +98,8 @@ def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
     """
     context = learner.context
     context.targets.restore(arrays)
-    n_lags, is_metric = len(context.encoder.lagged), context.family.is_metric
-    outputs = context.targets.lagged_names
+    outputs, is_metric = context.targets.lagged_names, context.family.is_metric
+    n_lags = 0 if context.lags is None else len(context.lags.names(outputs))
     context.level_means = level_means.LevelMeans.restored(arrays, outputs, n_lags, is_metric=is_metric)
     context.encoder = context.new_encoder()
     context.encoder.restore(arrays)
