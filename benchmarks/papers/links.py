@@ -19,7 +19,7 @@ from benchmarks.papers.sheets import Options, Sheet
 from streammoe import MoERegressor
 
 D, SIGMA, COSINES, SPREAD = 10, 0.1, 60, 0.4
-"""Of inputs; of the noise; of features, whose directions have such a deviation."""
+"""Number of inputs, deviation of the noise, number of cosines and deviation of their directions."""
 LINKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "linear": lambda t: t,
     "ReLU": lambda t: np.maximum(t, 0.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -142,6 +142,8 @@ class Columns:
         self.fields: list[Any] = list(self.kinds)
         self.own_kinds = {name: self.kinds[name] for name in self.fields[len(self.lagged) :]}
         """What each field holds that is no lag."""
+        self.n_lags = len(self.lagged) - self.n_means
+        """How many of the first fields are lags, which come before means."""
         self.index: dict[Any, int] = {name: j for j, name in enumerate(self.fields)}
         """Places of the fields in raw rows."""
         self.levels: dict[Any, dict[str, int]] = {}
@@ -297,19 +299,8 @@ class Columns:
         Args:
             texts, learned: see `arrivals`.
         """
-        first = len(learned)
-        for name, column in texts.items():
-            if name not in self.identifiable:
-                continue
-            known: set[str | None] = {None, *self.levels.get(name, ())}
-            for i in range(first):
-                if (text := column[i]) in known or not learned[i]:
-                    continue
-                if len(known) > self.max_levels:
-                    first = i
-                    break
-                known.add(text)
-        return first
+        found = (i for i, name, _, fits in self._firsts(texts, learned) if not fits and name in self.identifiable)
+        return min(found, default=len(learned))
 
     def arrivals(
         self, texts: Mapping[Any, Sequence[str | None]], learned: BoolArray | None = None
@@ -321,15 +312,21 @@ class Columns:
             learned: (n,) which rows are learned; others bring nothing. By default all are.
         """
         found: dict[int, list[tuple[Any, str]]] = {}
-        for name, column in texts.items():
-            known: set[str | None] = {None, *self.levels.get(name, ())}
-            for i, text in enumerate(column):
-                if text in known or text is None or len(known) > self.room(name):
-                    continue
-                if learned is None or learned[i]:
-                    known.add(text)
-                    found.setdefault(i, []).append((name, text))
+        for i, name, text, fits in self._firsts(texts, learned):
+            if fits:
+                found.setdefault(i, []).append((name, text))
         return [(i, tuple(levels)) for i, levels in sorted(found.items())]
+
+    def _firsts(
+        self, texts: Mapping[Any, Sequence[str | None]], learned: BoolArray | None
+    ) -> Iterator[tuple[int, Any, str, bool]]:
+        """Yield row, field and text where a level without a column comes first, and whether it gets one."""
+        for name, column in texts.items():
+            known, room = {None, *self.levels.get(name, ())}, self.room(name)
+            for i, text in enumerate(column):
+                if text not in known and text is not None and (learned is None or learned[i]):
+                    yield i, name, text, len(known) <= room
+                    known.add(text)
 
     # -- Raw rows ------------------------------------------------------------------------------------------------------
 
@@ -350,7 +347,7 @@ class Columns:
         """
         entries = self.entries[len(self.lagged) :]
         own = [(name, text) for name, text in entries if name not in kept or text in (None, *kept[name])]
-        lagged = (*self.lagged[: len(self.lagged) - self.n_means], *means)
+        lagged = (*self.lagged[: self.n_lags], *means)
         return replace(
             self,
             lagged=lagged,
@@ -364,16 +361,19 @@ class Columns:
         """Return raw rows, whose means are yet to be filled in, of these fields; there may be more identifiers now."""
         if X.shape[1] == len(self.fields):
             return X
-        return self.with_lags(X[:, -len(self.own_kinds) :], X[:, : len(self.lagged) - self.n_means])
+        return self.with_lags(X[:, -len(self.own_kinds) :], X[:, : self.n_lags])
 
-    def recoded(self, X: FloatArray, earlier: Columns) -> FloatArray:
-        """Return raw rows of columns with fewer identifiers, with what comes from earlier events to be filled in."""
-        own = X[:, len(earlier.lagged) :].copy()
-        for name in set(self.identifiers).difference(earlier.identifiers):
-            at, codes = earlier.index[name] - len(earlier.lagged), self.codes(name, list(earlier.levels[name]))
-            placed = own[:, at] >= 0.0
-            own[placed, at] = codes[own[placed, at].astype(np.int64)]
-        return self.with_lags(own)
+    def translated(self, X: FloatArray, other: Columns) -> FloatArray:
+        """Return raw rows of other columns, of the same fields but perhaps other identifiers, as rows of these."""
+        rows = np.full((len(X), len(self.fields)), np.nan)
+        for at, field in enumerate(self.fields):
+            if field not in other.index:
+                continue
+            rows[:, at] = X[:, other.index[field]]
+            if other.levels.get(field):
+                codes, placed = self.codes(field, list(other.levels[field])), rows[:, at] >= 0.0
+                rows[placed, at] = codes[rows[placed, at].astype(np.int64)]
+        return rows
 
     def numbers(self, X: FloatArray) -> FloatArray:
         """Return the fields of raw rows that are numbers."""

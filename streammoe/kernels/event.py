@@ -327,10 +327,10 @@ def _fill_lags(S: Any, row: FloatArray) -> None:
 
 
 @inline
-def _levels(S: Any) -> tuple[Any, FloatArray, Any, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return the identifiers and what is known of their levels, as `kernels.level_means` takes them."""
+def _levels(S: Any) -> level_means.Levels:
+    """Return the identifiers and what is known of their levels."""
     n, V, slots = S[A.n_identifiers], S[A.n_values], level_means.SLOTS
-    return (
+    return level_means.Levels(
         whole_numbers(S[A.level_fields], (n,)),
         floats(S[A.level_codes], (n, level_means.MOST_COLUMNS)),
         whole_numbers(S[A.level_values], (V,)),
@@ -864,7 +864,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
             if S[A.n_lags] > 0:
                 _fill_lags(S, row)
             if S[A.n_identifiers] > 0:
-                level_means.write_means(row[0], S[A.at_means], rules[RULE.limit], *_levels(S))
+                level_means.write_means(row[0], S[A.at_means], rules[RULE.limit], _levels(S))
             if S[A.screens] != 0 and _is_unusual(S, rules, count, row, target):
                 return FLAGS * i + UNUSUAL
             varies = True
@@ -896,7 +896,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                 if S[A.n_lags] > 0 or S[A.has_past] != 0:
                     _remember(S, row, target)
                 if S[A.n_identifiers] > 0:
-                    level_means.take_target(row[0], target[0], S[A.is_metric] != 0, *_levels(S))
+                    level_means.take_target(row[0], target[0], S[A.is_metric] != 0, _levels(S))
                 if not varies or state.n[0] == S[A.look_at]:
                     flags |= LOOK
             if S[A.is_metric] != 0 and S[A.holds] != 0:

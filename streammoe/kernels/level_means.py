@@ -6,6 +6,8 @@ comes when its set is full replaces the one that was seen least there. What is k
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from streammoe.kernels.compile import inline, jit
@@ -23,6 +25,25 @@ LONGEST = 1000.0
 """Number of events from which a mean forgets the oldest ones, as data move."""
 EMPTY = -1.0
 """The key of a slot that is free."""
+
+
+class Levels(NamedTuple):
+    """Identifiers and what is known of their levels; kernels change the last four arrays."""
+
+    fields: IntArray
+    """(I,) places of the identifiers in raw rows."""
+    codes: FloatArray
+    """(I, L) codes that levels with columns would have without, NaN where there is none."""
+    values: IntArray
+    """(V,) the target, or the class, that each mean is of."""
+    keys: FloatArray
+    """(I, SLOTS) the CRC-32 of the level in each slot, `EMPTY` if there is none."""
+    counts: FloatArray
+    """(I, SLOTS) events of each, up to `LONGEST`."""
+    means: FloatArray
+    """(I, SLOTS, V) means of their targets, or shares of classes."""
+    overall: FloatArray
+    """(1 + V,) the number of all events, up to `LONGEST`, and the means of their targets."""
 
 
 @inline
@@ -65,18 +86,13 @@ def write_means(
     row: FloatArray,
     first: int,
     limit: float,
-    fields: IntArray,
-    codes: FloatArray,
-    values: IntArray,
-    keys: FloatArray,
-    counts: FloatArray,
-    means: FloatArray,
-    overall: FloatArray,
+    levels: Levels,
 ) -> None:
     """Write into a row, from field `first` on, how far the targets of its levels are from those of all, shrunk.
 
     A level that is missing, or was not seen before, has 0; all are within ± `limit`.
     """
+    fields, codes, values, keys, counts, means, overall = levels
     V = values.shape[0]
     for j in range(fields.shape[0]):
         slot = _slot_of(keys[j], _code_of(row[fields[j]], codes[j]))
@@ -100,15 +116,10 @@ def take_target(
     row: FloatArray,
     target: FloatArray,
     is_metric: bool,
-    fields: IntArray,
-    codes: FloatArray,
-    values: IntArray,
-    keys: FloatArray,
-    counts: FloatArray,
-    means: FloatArray,
-    overall: FloatArray,
+    levels: Levels,
 ) -> None:
     """Move the means of the levels of a row, and of all events, by its targets, or by the index of its class."""
+    fields, codes, values, keys, counts, means, overall = levels
     V = values.shape[0]
     overall[0] = min(overall[0] + 1.0, LONGEST)
     for v in range(V):
@@ -132,13 +143,7 @@ def learn_rows(
     is_metric: bool,
     first: int,
     limit: float,
-    fields: IntArray,
-    codes: FloatArray,
-    values: IntArray,
-    keys: FloatArray,
-    counts: FloatArray,
-    means: FloatArray,
-    overall: FloatArray,
+    levels: Levels,
 ) -> None:
     """Write into each row the means before it, and move them by those that have a target.
 
@@ -148,15 +153,9 @@ def learn_rows(
         is_metric: whether targets are numbers.
         first: the field of the first mean; those of an identifier are side by side.
         limit: largest size of a number.
-        fields: (I,) the identifiers.
-        codes: (I, L) codes that levels with columns would have without, NaN where there is none.
-        values: (V,) the target, or the class, that each mean is of.
-        keys: (I, SLOTS) the CRC-32 of the level in each slot, `EMPTY` if there is none.
-        counts: (I, SLOTS) events of each, up to `LONGEST`.
-        means: (I, SLOTS, V) means of their targets, or shares of classes.
-        overall: (1 + V) the number of all events, up to `LONGEST`, and the means of their targets.
+        levels: of the identifiers.
     """
     for i in range(X.shape[0]):
-        write_means(X[i], first, limit, fields, codes, values, keys, counts, means, overall)
+        write_means(X[i], first, limit, levels)
         if not np.isnan(Y[i, 0]):
-            take_target(X[i], Y[i], is_metric, fields, codes, values, keys, counts, means, overall)
+            take_target(X[i], Y[i], is_metric, levels)

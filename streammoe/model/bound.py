@@ -138,7 +138,7 @@ class Bound:
             for name in names:
                 self._sizes[way][AT[name]] = 1
         for way in (_ONE, _SHOWN, _NEXT):
-            self._sizes[way][AT["n_lags"]] = len(encoder.lagged) - encoder.columns.n_means
+            self._sizes[way][AT["n_lags"]] = encoder.columns.n_lags
             self._sizes[way][AT["n_identifiers"]] = len(encoder.columns.identifiers)
         raw = bytearray(8 * (F + T + 1))
         cells = np.frombuffer(raw)
@@ -329,7 +329,7 @@ def _sizes(context: Context, phase: Any, singles: Sequence[Single]) -> dict[str,
         "lag_size": context.n_series_lags if lags is None else lags.lags.size,
         "n_sources": encoder.n_outputs + (0 if lags is None else len(lags.lags.inputs)),
         "n_values": 0 if context.level_means is None else len(context.level_means.values),
-        "at_means": len(encoder.lagged) - encoder.columns.n_means,
+        "at_means": encoder.columns.n_lags,
         "at_series": 0 if portfolio is None else portfolio.at_series,
         "has_past": context.past is not None,
         "holds": encoder.holds,
@@ -420,8 +420,8 @@ def _memory_arrays(context: Context, phase: Any) -> dict[str, AnyArray]:
         found["lag_fields"] = np.array([-1 - q for q in range(context.encoder.n_outputs)], dtype=np.int64)
         found["lag_past"] = context.past.targets
     if (known := context.level_means) is not None:
-        given = known.places(context.encoder.columns) | known.state
-        found |= {f"level_{name}": array for name, array in given.items()}
+        levels = known.levels(context.encoder.columns)
+        found |= {f"level_{name}": array for name, array in levels._asdict().items()}
     return found
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streammoe.columns.encoder import Encoder
 from streammoe.engine.reservoir import PREFIX as RESERVOIR
 from streammoe.engine.reservoir import Reservoir, Sample
 from streammoe.model.learner import Learner
@@ -38,24 +37,8 @@ def support_of(new: Learner, learners: Sequence[Learner], weights: FloatArray) -
         X = learner.reservoir_rows().X
         count = min(len(X), int(np.ceil(MOST_SUPPORT * part)))
         rows = X[np.linspace(0, len(X) - 1, count).astype(np.int64)] if count else X[:0]
-        found.append(translated(rows, learner.encoder, new.encoder))
+        found.append(new.encoder.columns.translated(rows, learner.encoder.columns))
     return np.concatenate(found) if found else np.empty((0, len(new.encoder.fields)))
-
-
-def translated(X: FloatArray, old: Encoder, new: Encoder) -> FloatArray:
-    """Return raw rows of one encoder as those of another that has the same fields, but perhaps other identifiers."""
-    rows = np.full((len(X), len(new.fields)), np.nan)
-    for at, field in enumerate(new.fields):
-        if field not in old.columns.index:
-            continue
-        column = X[:, old.columns.index[field]]
-        if old.levels.get(field):
-            codes = new.columns.codes(field, list(old.levels[field]))
-            known = column >= 0.0
-            column = column.copy()
-            column[known] = codes[column[known].astype(np.int64)]
-        rows[:, at] = column
-    return rows
 
 
 def fill_reservoir(new: Learner, learners: Sequence[Learner], weights: FloatArray, n: int) -> None:
@@ -141,7 +124,7 @@ def events_of(new: Learner, learner: Learner) -> Sample:
         return Sample(np.empty((0, len(new.encoder.fields))), np.empty((0, 1)), weights)
     output = outputs_of(new, learner)
     own = output[Y.astype(np.int64)].astype(np.float64) if new.targets.are_labels else Y[:, output]
-    return Sample(translated(X, learner.encoder, new.encoder), own, weights)
+    return Sample(new.encoder.columns.translated(X, learner.encoder.columns), own, weights)
 
 
 def reservoir_events(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> tuple[Sample, FloatArray]:

@@ -346,7 +346,7 @@ class Context(Noticed):
         """
         other, columns = copy.copy(self), self.encoder.columns
         other.lags = self.lags and LagMemory(self.lags.lags)
-        own = [*columns.own_kinds, *columns.lagged[: len(columns.lagged) - columns.n_means]]
+        own = [*columns.own_kinds, *columns.lagged[: columns.n_lags]]
         other.level_means = self.new_level_means((*columns.identifiers, *kept), own)
         other.encoder = other.new_encoder()
         other.encoder.stated, other.encoder.warned_of = self.encoder.stated, self.encoder.warned_of
@@ -380,7 +380,7 @@ class Context(Noticed):
 
     @property
     def level_values(self) -> list[Any]:
-        """What levels of identifiers have means of: targets, or classes so far but one."""
+        """Targets, or classes so far but one, that levels of identifiers have means of."""
         return values_of(self.targets.lagged_names, is_metric=self.family.is_metric)
 
     def last_targets(self, n: int) -> FloatArray:

@@ -312,7 +312,7 @@ class Learner:
         self.context, self.phase = context.begun_again(kept), Empty()
         self.undo.expire()
         try:
-            X = self.encoder.columns.recoded(X, columns)
+            X = self.encoder.columns.translated(X, columns)
             self.encoder.screen(X, self.context.ranged(Y))
             self.learn(X, Y, weights, are_relative=True)
         except UnsoundError:

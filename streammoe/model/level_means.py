@@ -15,7 +15,7 @@ import numpy as np
 from streammoe.checked import array_of, as_json, names_of, require
 from streammoe.columns.encoder import ABSOLUTE_LIMIT
 from streammoe.columns.layout import MOST_IDENTIFIERS, Columns, unplaced
-from streammoe.kernels.level_means import EMPTY, LONGEST, MOST_COLUMNS, SLOTS, WAYS, learn_rows
+from streammoe.kernels.level_means import EMPTY, LONGEST, MOST_COLUMNS, SLOTS, WAYS, Levels, learn_rows
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
@@ -23,13 +23,12 @@ PREFIX = "level_means."
 """Prefix of the names of its arrays in checkpoints."""
 MOST_VALUES = 7
 """Most targets, or classes, that have a number each."""
-NO_TARGETS = np.full((1, 1), np.nan)
 LEAST_COUNT, LEAST_SHARE = 5, 0.05
 """How many events, and which share of all, a level of an identifier has that keeps a column."""
 
 
 class LevelMeans:
-    """What is known of the levels of identifiers.
+    """Means of the targets by level, of identifiers.
 
     Args:
         identifiers: names of the fields.
@@ -41,7 +40,7 @@ class LevelMeans:
     Attributes:
         names: of the fields that it fills in.
         values: see above.
-        keys, counts, means, overall: see `kernels.level_means.learn_rows`; kernels change them.
+        keys, counts, means, overall: see `Levels`; kernels change them.
     """
 
     def __init__(
@@ -57,10 +56,10 @@ class LevelMeans:
         self.values = tuple(values_of(outputs, is_metric=is_metric) if values is None else values)
         self._places = np.array([outputs.index(value) for value in self.values], dtype=np.int64)
         self.names = tuple(_names(self.identifiers, self.values, taken, is_metric=is_metric))
-        I, V = len(self.identifiers), len(self.values)  # noqa: E741
-        self.keys = np.full((I, SLOTS), EMPTY)
-        self.counts = np.zeros((I, SLOTS))
-        self.means = np.zeros((I, SLOTS, V))
+        n, V = len(self.identifiers), len(self.values)
+        self.keys = np.full((n, SLOTS), EMPTY)
+        self.counts = np.zeros((n, SLOTS))
+        self.means = np.zeros((n, SLOTS, V))
         self.overall = np.zeros(1 + V)
 
     def copy(self) -> LevelMeans:
@@ -72,28 +71,26 @@ class LevelMeans:
 
     @property
     def state(self) -> dict[str, FloatArray]:
-        """The arrays that kernels change, in the order in which they take them."""
+        """The arrays that kernels change, as in `Levels`."""
         return {"keys": self.keys, "counts": self.counts, "means": self.means, "overall": self.overall}
 
-    def places(self, columns: Columns) -> dict[str, AnyArray]:
-        """Return what kernels take before these: fields, codes of levels with columns, and values."""
+    def levels(self, columns: Columns) -> Levels:
+        """Return it as kernels take it."""
         codes = np.full((len(self.identifiers), MOST_COLUMNS), np.nan)
         for j, name in enumerate(self.identifiers):
             codes[j, : len(columns.levels[name])] = [*map(unplaced, columns.levels[name])]
         fields = np.array([columns.index[name] for name in self.identifiers], dtype=np.int64)
-        return {"fields": fields, "codes": codes, "values": self._places}
+        return Levels(fields, codes, self._places, **self.state)
 
     def taken(self, X: FloatArray, Y: FloatArray, columns: Columns) -> FloatArray:
         """Return rows with the means before each of them, which those that have a target move."""
-        filled, targets, first = np.array(X, order="C"), np.ascontiguousarray(Y), len(columns.lagged) - columns.n_means
-        learn_rows(
-            filled, targets, self.is_metric, first, columns.limit, *self.places(columns).values(), *self.state.values()
-        )
+        filled, targets = np.array(X, order="C"), np.array(Y, order="C")
+        learn_rows(filled, targets, self.is_metric, columns.n_lags, columns.limit, self.levels(columns))
         return filled
 
     def shown(self, X: FloatArray, columns: Columns) -> FloatArray:
         """Return rows that are to be predicted, with the means as they are now."""
-        return self.taken(X, np.broadcast_to(NO_TARGETS, (len(X), 1)), columns)
+        return self.taken(X, np.full((len(X), 1), np.nan), columns)
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return its arrays for a checkpoint."""
@@ -144,10 +141,10 @@ class LevelMeans:
             return None
         identifiers = names_of(arrays, "encoder.identifiers", (str, int))
         values = names_of(arrays, f"{PREFIX}values", (str, int, float, bool))
-        I, V = len(identifiers), len(values)  # noqa: E741
-        is_possible = 0 < I <= MOST_IDENTIFIERS and 0 < V <= MOST_VALUES
+        n, V = len(identifiers), len(values)
+        is_possible = 0 < n <= MOST_IDENTIFIERS and 0 < V <= MOST_VALUES
         rule = f"1 to {MOST_IDENTIFIERS} and 1 to {MOST_VALUES} are possible"
-        require(is_possible, f"encoder.identifiers holds {I} and {PREFIX}values {V} names; {rule}")
+        require(is_possible, f"encoder.identifiers holds {n} and {PREFIX}values {V} names; {rule}")
         unknown = [value for value in values if value not in outputs]
         require(not unknown, f"{PREFIX}values holds {shown(unknown)}; there are {shown(list(outputs))}")
         found = cls(identifiers, outputs, is_metric=is_metric, values=values)
@@ -164,8 +161,8 @@ class LevelMeans:
             judged, (least, most) = own[1:] if name == "overall" else own, limits[name]
             is_inside = bool(((judged >= least) & (judged <= most)).all())
             require(is_inside, f"array {PREFIX}{name} holds values outside of {least:g} to {most:g}")
-        n = float(found.overall[0])
-        require(0.0 <= n <= LONGEST, f"array {PREFIX}overall is of {n:g} events; 0 to {LONGEST:g} are possible")
+        count = float(found.overall[0])
+        require(0.0 <= count <= LONGEST, f"array {PREFIX}overall is of {count:g} events; 0 to {LONGEST:g} are possible")
         keys, places = found.keys[found.keys != EMPTY], np.nonzero(found.keys != EMPTY)[1] // WAYS
         fits = (keys == np.floor(keys)) & (keys.astype(np.int64) % (SLOTS // WAYS) == places)
         require(bool(fits.all()), f"array {PREFIX}keys holds what is no key of its slot")

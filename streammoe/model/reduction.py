@@ -27,7 +27,7 @@ from streammoe.engine.reduction import (
 from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
 from streammoe.kernels.level_means import LONGEST
-from streammoe.model.common_rows import events_of, fill_reservoir, outputs_of, translated
+from streammoe.model.common_rows import events_of, fill_reservoir, outputs_of
 from streammoe.model.learner import Learner
 from streammoe.model.level_means import LevelMeans
 from streammoe.model.refinement import have_forgotten, refined
@@ -106,7 +106,7 @@ def _differences(first: Learner, other: Learner, name: str) -> list[str]:
 
 def _lags(learner: Learner) -> list[str]:
     columns = learner.encoder.columns
-    return list(columns.lagged[: len(columns.lagged) - columns.n_means])
+    return list(columns.lagged[: columns.n_lags])
 
 
 # -- Common coordinates ------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def local_experts(new: Learner, learners: Sequence[Learner], weights: FloatArray
     for m, learner in enumerate(learners):
         theta = mixture_parameters(learner)
         assert theta is not None  # noqa: S101 - models in a warm-up are not reduced
-        rows = translated(X, new.encoder, learner.encoder)
+        rows = learner.encoder.columns.translated(X, new.encoder.columns)
         parts[:, m] = weights[m] * _is_known(learner, rows)
         logs, means, spread = _said(new, learner, theta, rows)
         # The order of experts within a model means nothing, so that the result must not depend on it.

@@ -213,7 +213,7 @@ FAULTS = {
         Fault("week-begins-on-thursday", "_turn(seconds + MONDAY, WEEK)", "_turn(seconds, WEEK)"),
         Fault("naive-time-is-local", "offset = moment.utcoffset()", "offset = moment.astimezone().utcoffset()"),
         Fault("late-column-moves-powers", "[later.n_features(d + 1) + r for d", "[self.n_features(d + 1) + r for d"),
-        Fault("levels-one-too-few", "len(known) > self.max_levels", "len(known) >= self.max_levels"),
+        Fault("levels-one-too-few", "len(known) <= room", "len(known) < room"),
         Fault("scale-from-clipped-only", "np.maximum(deviations, LEAST_SCALE * plain)", "deviations"),
         Fault("unknown-scale-judges", "return scale > 0.0 and size", "return size"),
         Fault("zeros-have-a-unit", "if size > 0.0:  # a zero", "if size >= 0.0:  # a zero"),

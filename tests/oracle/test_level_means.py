@@ -20,7 +20,7 @@ QUICK = {"n_experts": 2, "warmup": 120, "max_levels": ROOM}
 
 
 def values_of(target):
-    """What levels have means of: the targets, or whether it is each class but the first by name."""
+    """Targets, or whether it is each class but the first by name, that levels have means of."""
     if isinstance(target, dict):
         return {f"mean of {name}": value for name, value in target.items()}
     if isinstance(target, str):
