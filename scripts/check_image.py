@@ -466,14 +466,17 @@ path = "{state}/dead-letters.jsonl"
 """
 COLUMNS = 30
 ROWS = 200_000
-"""Expensive events (32 experts, 30 columns), so that the daemon is still learning when it is stopped."""
+"""Expensive events (32 experts, 30 columns), so that the daemon is still learning when it is stopped; `user` is an
+identifier, whose kernel must have been compiled as well."""
 
 
 def write_config(image: Stage) -> Path:
     """Write a configuration where CMD expects it, and a long file to read; return the former."""
     data = image.path("/var/lib/streammoe/events.csv")
-    block = "".join(",".join(str((i * j) % 23) for j in range(1, COLUMNS + 2)) + "\n" for i in range(1000))
-    header = ",".join([*(f"x{j}" for j in range(COLUMNS)), "y"])
+    block = "".join(
+        ",".join([*(str((i * j) % 23) for j in range(1, COLUMNS + 2)), f"u{i}"]) + "\n" for i in range(1000)
+    )
+    header = ",".join([*(f"x{j}" for j in range(COLUMNS)), "y", "user"])
     data.write_text(f"{header}\n{block * (ROWS // 1000)}", encoding="utf-8")
     command = image.metadata["CMD"].exec_form() or []
     config = Path(image.rewrite(command[-1]))

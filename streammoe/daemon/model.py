@@ -15,6 +15,7 @@ from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTarget
 from streammoe.experts import family_of
 from streammoe.kernels.batch import NEWTON_LIMIT, fit_softmax
 from streammoe.kernels.compile import compile_seconds
+from streammoe.model.level_means import LevelMeans
 from streammoe.options import RegressorOptions
 from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.pipeline.schema import Schema
@@ -58,6 +59,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
                 if settings is None:  # daemons learn rows
                     _learn_single_events(model, X, target)
                 model.experts()
+                LevelMeans((), (), is_metric=True).taken(X, X, model.learner.encoder.columns)
                 if settings is None:  # daemons fit no batch, and reduce nothing
                     batch.fit(model, X, target, start="model", rounds=1)
                     reduce([model, model], support=X)
